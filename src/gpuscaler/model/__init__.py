@@ -1,0 +1,1 @@
+"""Kubernetes and cloud things as plain, immutable data. No I/O."""

@@ -1,0 +1,360 @@
+"""The picture of a cluster that planning reads: immutable, with derived indexes that deltas share.
+
+:meth:`Cluster.apply` copies what changed and shares the rest, so that work is proportional to the change and not to the cluster.
+The copies are shallow copies of dictionaries and arrays, which cost microseconds at thousands of nodes.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec import Struct
+
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.labels import LabelSet
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Owner, Pod, PodOptions, PodSpec
+from gpuscaler.model.storage import (
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    VolumeAttachment,
+)
+from gpuscaler.model.table import Array, NodeTable
+from gpuscaler.model.workloads import (
+    DeviceObject,
+    Namespace,
+    PodDisruptionBudget,
+    PodGroup,
+    PriorityClass,
+    RuntimeClass,
+    Workload,
+)
+
+#: Every other kind, by the attribute of :class:`Cluster` that holds it and the attribute of the object that is its key there.
+HOMES: Mapping[type, tuple[str, str]] = {
+    PersistentVolume: ("volumes", "name"),
+    PersistentVolumeClaim: ("claims", "key"),
+    StorageClass: ("storage_classes", "name"),
+    CSINode: ("csi_nodes", "name"),
+    CSIDriver: ("csi_drivers", "name"),
+    CSIStorageCapacity: ("csi_capacities", "key"),
+    VolumeAttachment: ("attachments", "name"),
+    Workload: ("workloads", "key"),
+    PodDisruptionBudget: ("budgets", "key"),
+    PriorityClass: ("priority_classes", "name"),
+    Namespace: ("namespaces", "name"),
+    RuntimeClass: ("runtime_classes", "name"),
+    PodGroup: ("pod_groups", "key"),
+    DeviceObject: ("devices", "key"),
+}
+
+#: Anything a cluster is made of.
+Item = (
+    Pod
+    | Node
+    | PersistentVolume
+    | PersistentVolumeClaim
+    | StorageClass
+    | CSINode
+    | CSIDriver
+    | CSIStorageCapacity
+    | VolumeAttachment
+    | Workload
+    | PodDisruptionBudget
+    | PriorityClass
+    | Namespace
+    | RuntimeClass
+    | PodGroup
+    | DeviceObject
+)
+
+
+class PeerKey(NamedTuple):
+    """What affinity and spread selectors can tell apart about a bound pod."""
+
+    namespace: str
+    labels: LabelSet
+    terminating: bool
+
+
+class ClassKey(NamedTuple):
+    """What tells unbound pods apart for planning. Equal keys are one pod class."""
+
+    spec: str
+    labels: LabelSet
+    options: PodOptions
+    owner: Owner
+    nominated: str
+    unschedulable: bool | None
+    terminating: bool
+
+
+class Bucket:
+    """The unbound pods of one class, by key. Never changed once built; ``keys`` are sorted, and sorted once."""
+
+    __slots__ = ("_keys", "pods")
+
+    def __init__(self, pods: dict[str, Pod]) -> None:
+        self.pods = pods
+        self._keys: tuple[str, ...] | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        if self._keys is None:
+            self._keys = tuple(sorted(self.pods))
+        return self._keys
+
+    @property
+    def sample(self) -> Pod:
+        return next(iter(self.pods.values()))
+
+
+class Users(NamedTuple):
+    """A specification with effects on other pods (anti-affinity, host ports, volumes) and how many bound pods have it, by node."""
+
+    spec: PodSpec
+    nodes: dict[str, int]
+
+
+class Delta(Struct, frozen=True):
+    """What changed: objects that are new or different, and (type, key) of those that are gone."""
+
+    upserts: tuple[Item, ...] = ()
+    deletes: tuple[tuple[type, str], ...] = ()
+
+
+class Cluster:
+    """A whole cluster. Treat every attribute as read-only.
+
+    ``nodes`` and ``pods`` (by ``namespace/name``) are the objects; ``table`` the nodes as arrays; ``requested[resource]`` what bound,
+    unfinished pods request, one int64 per row of ``table``; ``on_node`` those pods by node name; ``unbound`` the other unfinished pods
+    by class; ``peers`` and ``users`` count bound pods per node by labels and by effect on others.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.pods: dict[str, Pod] = {}
+        self.volumes: dict[str, PersistentVolume] = {}
+        self.claims: dict[str, PersistentVolumeClaim] = {}
+        self.storage_classes: dict[str, StorageClass] = {}
+        self.csi_nodes: dict[str, CSINode] = {}
+        self.csi_drivers: dict[str, CSIDriver] = {}
+        self.csi_capacities: dict[str, CSIStorageCapacity] = {}
+        self.attachments: dict[str, VolumeAttachment] = {}
+        self.workloads: dict[str, Workload] = {}
+        self.budgets: dict[str, PodDisruptionBudget] = {}
+        self.priority_classes: dict[str, PriorityClass] = {}
+        self.namespaces: dict[str, Namespace] = {}
+        self.runtime_classes: dict[str, RuntimeClass] = {}
+        self.pod_groups: dict[str, PodGroup] = {}
+        self.devices: dict[str, DeviceObject] = {}
+        self.set_aside: tuple[SetAside, ...] = ()
+        self.table = NodeTable(())
+        self.on_node: dict[str, dict[str, Pod]] = {}
+        self.requested: dict[str, Array] = {}
+        self.unbound: dict[ClassKey, Bucket] = {}
+        self.peers: dict[PeerKey, dict[str, int]] = {}
+        self.users: dict[str, Users] = {}
+
+    @classmethod
+    def of(cls, items: Iterable[Item], set_aside: Iterable[SetAside] = ()) -> "Cluster":
+        """A cluster of ``items``. Of two objects with one identity the later wins, as with a watch."""
+        return cls().apply(Delta(upserts=tuple(items)), set_aside=set_aside)
+
+    def apply(self, delta: Delta, *, set_aside: Iterable[SetAside] = ()) -> "Cluster":
+        """The cluster after ``delta``; this one stays as it is."""
+        new = object.__new__(Cluster)
+        new.__dict__.update(self.__dict__)
+        new.set_aside = self.set_aside + tuple(set_aside)
+        _Change(new).run(delta)
+        return new
+
+
+class _Change:
+    """One application of a delta to a cluster that shares everything with its predecessor: copies each thing before its first change."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._owned: set[tuple[str, Any]] = set()
+        self._owned_nodes: dict[str, dict[str, Pod]] = {}
+
+    def run(self, delta: Delta) -> None:
+        nodes_changed = False
+        pods: list[tuple[str, Pod | None]] = []
+        for kind, key in delta.deletes:
+            if kind is Pod:
+                pods.append((key, None))
+            elif kind is Node:
+                nodes_changed |= self._own("nodes").pop(key, None) is not None
+            else:
+                self._own(HOMES[kind][0]).pop(key, None)
+        for item in delta.upserts:
+            if isinstance(item, Pod):
+                pods.append((item.key, item))
+            elif isinstance(item, Node):
+                self._own("nodes")[item.name] = item
+                nodes_changed = True
+            else:
+                home, key_name = HOMES[type(item)]
+                self._own(home)[getattr(item, key_name)] = item
+        if nodes_changed:
+            self.cluster.table = NodeTable(tuple(self.cluster.nodes[name] for name in sorted(self.cluster.nodes)))
+        touched = self._change_pods(pods)
+        if nodes_changed:
+            self.cluster.requested = requested_by_row(self.cluster.table, self.cluster.on_node)
+        else:
+            self._request_again(touched)
+
+    def _own(self, name: str) -> dict[Any, Any]:
+        """The dictionary attribute ``name``, copied the first time it is about to change."""
+        if (name, None) not in self._owned:
+            self._owned.add((name, None))
+            setattr(self.cluster, name, dict(getattr(self.cluster, name)))
+        own: dict[Any, Any] = getattr(self.cluster, name)
+        return own
+
+    def _change_pods(self, changes: list[tuple[str, Pod | None]]) -> set[str]:
+        """Fold pod changes into the indexes; returns the names of nodes whose pods changed."""
+        if not changes:
+            return set()
+        touched: set[str] = set()
+        pods = self._own("pods")
+        for key, new in changes:
+            old = pods.get(key)
+            if old is not None:
+                self._index(key, old, -1, touched)
+                del pods[key]
+            if new is not None:
+                pods[key] = new
+                self._index(key, new, +1, touched)
+        return touched
+
+    def _index(self, key: str, pod: Pod, sign: int, touched: set[str]) -> None:
+        if pod.finished:
+            return
+        if not pod.node_name:
+            self._index_unbound(key, pod, sign)
+            return
+        touched.add(pod.node_name)
+        here = self._inner("on_node", pod.node_name, dict)
+        if sign > 0:
+            here[key] = pod
+        else:
+            del here[key]
+            if not here:
+                del self.cluster.on_node[pod.node_name]
+                self._owned.discard(("on_node", pod.node_name))
+        peer = PeerKey(pod.namespace, pod.labels, pod.deleted > 0)
+        self._count("peers", peer, pod.node_name, sign)
+        spec = pod.spec
+        if (
+            spec.anti_affinity
+            or spec.host_ports
+            or spec.volumes
+            or spec.affinity
+            or spec.preferred_affinity
+            or spec.preferred_anti_affinity
+        ):
+            self._count_user(spec, pod.node_name, sign)
+
+    def _index_unbound(self, key: str, pod: Pod, sign: int) -> None:
+        group = class_key(pod)
+        unbound = self._own("unbound")
+        bucket = unbound.get(group)
+        if ("unbound", group) not in self._owned:
+            self._owned.add(("unbound", group))
+            bucket = unbound[group] = Bucket(dict(bucket.pods) if bucket else {})
+        assert bucket is not None
+        if sign > 0:
+            bucket.pods[key] = pod
+        else:
+            del bucket.pods[key]
+            if not bucket.pods:
+                del unbound[group]
+                self._owned.discard(("unbound", group))
+
+    def _inner(self, name: str, key: Any, copy: Any) -> Any:
+        outer = self._own(name)
+        if (name, key) not in self._owned:
+            self._owned.add((name, key))
+            outer[key] = copy(outer.get(key, ()))
+        return outer[key]
+
+    def _count(self, name: str, key: Any, node: str, sign: int) -> None:
+        counts = self._inner(name, key, dict)
+        left = counts.get(node, 0) + sign
+        if left:
+            counts[node] = left
+        else:
+            del counts[node]
+            if not counts:
+                del getattr(self.cluster, name)[key]
+                self._owned.discard((name, key))
+
+    def _count_user(self, spec: PodSpec, node: str, sign: int) -> None:
+        users = self._own("users")
+        if ("users", spec.digest) not in self._owned:
+            self._owned.add(("users", spec.digest))
+            users[spec.digest] = Users(spec, dict(users[spec.digest].nodes) if spec.digest in users else {})
+        counts = users[spec.digest].nodes
+        left = counts.get(node, 0) + sign
+        if left:
+            counts[node] = left
+        else:
+            del counts[node]
+            if not counts:
+                del users[spec.digest]
+                self._owned.discard(("users", spec.digest))
+
+    def _request_again(self, touched: set[str]) -> None:
+        cluster = self.cluster
+        rows = {cluster.table.row[name]: cluster.on_node.get(name, {}) for name in touched if name in cluster.table.row}
+        if not rows:
+            return
+        requested = {name: array.copy() for name, array in cluster.requested.items()}
+        for row, pods in rows.items():
+            for array in requested.values():
+                array[row] = 0
+            add_requests(requested, row, pods.values(), len(cluster.table))
+        cluster.requested = requested
+
+
+def class_key(pod: Pod) -> ClassKey:
+    """The class of an unbound pod."""
+    return ClassKey(pod.spec.digest, pod.labels, pod.options, pod.owner, pod.nominated_node, pod.unschedulable, pod.deleted > 0)
+
+
+def requested_by_row(table: NodeTable, on_node: Mapping[str, Mapping[str, Pod]]) -> dict[str, Array]:
+    """What the pods of each row request, per resource; the resource ``pods`` counts them."""
+    requested: dict[str, Array] = {}
+    for name, pods in on_node.items():
+        row = table.row.get(name)
+        if row is not None:
+            add_requests(requested, row, pods.values(), len(table))
+    return requested
+
+
+def add_requests(requested: dict[str, Array], row: int, pods: Iterable[Pod], size: int) -> None:
+    """Add the requests of ``pods`` to ``row``; summed in Python first, since one array element at a time is slow."""
+    total: dict[str, int] = {}
+    count = 0
+    for pod in pods:
+        count += 1
+        for resource, amount in pod.spec.requests.items():
+            total[resource] = total.get(resource, 0) + amount
+    total["pods"] = count
+    for resource, amount in total.items():
+        array = requested.get(resource)
+        if array is None:
+            array = requested[resource] = np.zeros(size, dtype=np.int64)
+        array[row] += amount
+
+
+def demanded(cluster: Cluster) -> Iterator[tuple[ClassKey, Bucket]]:
+    """The classes of unbound pods in an order that does not depend on arrival."""
+    order = sorted(cluster.unbound.items(), key=lambda entry: (entry[0].spec, entry[1].keys[0]))
+    yield from order

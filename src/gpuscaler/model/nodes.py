@@ -1,0 +1,27 @@
+"""Nodes as planning sees them."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from gpuscaler.model.pods import Resources
+from gpuscaler.model.taints import Taint
+
+
+class Node(Struct, frozen=True, gc=False):
+    """One node. ``allocatable`` is in the units of :data:`~gpuscaler.model.pods.Resources`; ``pods`` is its pod count limit."""
+
+    name: str
+    labels: Mapping[str, str]
+    allocatable: Resources
+    capacity: Resources = {}
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+    ready: bool = True
+    provider_id: str = ""
+    uid: str = ""
+    created: float = 0.0
+    deleted: float = 0.0
+    scale_down_disabled: bool = False
+    do_not_disrupt: bool = False
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,96 @@
+"""Pools, offerings, limits and the policy a plan obeys. Prices are US dollars per hour, durations seconds."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from gpuscaler.model.pods import Resources
+from gpuscaler.model.taints import Taint
+
+MARKETS = ("reserved", "spot", "on-demand")
+
+
+class Offering(Struct, frozen=True, gc=False):
+    """One way to buy in a pool: (market, instance type, zone) at a price.
+
+    ``allocatable`` is what a new node offers to pods, kubelet reservations taken off and DaemonSets not. ``labels`` and ``taints`` are
+    those of the node once it is open (start-up taints gone), well-known labels included, ``kubernetes.io/hostname`` excepted.
+    ``count`` is how many can be had, None when nobody knows a bound (a capacity reservation knows one).
+    """
+
+    pool: str
+    market: str
+    instance_type: str
+    zone: str
+    price: float
+    allocatable: Resources
+    labels: Mapping[str, str]
+    taints: tuple[Taint, ...] = ()
+    count: int | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        return (self.pool, self.market, self.instance_type, self.zone)
+
+
+class Spare(Struct, frozen=True, gc=False):
+    """Headroom kept in a pool: whole empty machines, or unused GPUs."""
+
+    machines: int = 0
+    gpus: int = 0
+
+
+class Budget(Struct, frozen=True, gc=False):
+    """How many machines of a pool may be disrupted at once, as Karpenter's disruption budgets.
+
+    ``nodes`` is a count ("5") or a percentage ("10%"); ``reasons`` empty means every reason (idle, consolidation); ``schedule`` is a cron
+    line in UTC that opens the budget for ``duration`` seconds, None means always.
+    """
+
+    nodes: str
+    reasons: tuple[str, ...] = ()
+    schedule: str | None = None
+    duration: float | None = None
+
+
+class Pool(Struct, frozen=True, gc=False):
+    """A group of machines that a cloud can grow.
+
+    ``chooser`` says who picks among the offerings: "buyer" (we name one) or "cloud" (we name the set). ``match_labels`` are the labels
+    that, with the instance type, tell that a node without ``gpuscaler.io/pool`` belongs here.
+    """
+
+    name: str
+    offerings: tuple[Offering, ...]
+    chooser: str = "buyer"
+    min: int = 0
+    max: int | None = None
+    spare: Spare = Spare()
+    idle_after: float = 600.0
+    priority: int = 0
+    arch: str | None = None
+    match_labels: Mapping[str, str] = {}
+    startup_taints: tuple[Taint, ...] = ()
+    budgets: tuple[Budget, ...] = ()
+
+
+class Limits(Struct, frozen=True, gc=False):
+    """Limits over all pools; None is no limit. Existing and upcoming machines count."""
+
+    gpus: int | None = None
+    machines: int | None = None
+    dollars_per_hour: float | None = None
+    machines_per_minute: int | None = None
+
+
+class Policy(Struct, frozen=True, gc=False):
+    """Everything a user decides. ``preferences`` is "ignore" (break ties only) or "respect"."""
+
+    pools: tuple[Pool, ...]
+    limits: Limits = Limits()
+    region: str = ""
+    preferences: str = "ignore"
+    schedulers: tuple[str, ...] = ("default-scheduler",)
+    priority_cutoff: int = -10
+    min_saving: float = 0.0
+    work_budget: int = 1_000_000

@@ -1,0 +1,73 @@
+"""Nodes as arrays: one contiguous int64 array per resource, one column of codes per label key that somebody asks for."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.taints import Taint
+
+Array = NDArray[np.int64]
+Codes = NDArray[np.int32]
+Mask = NDArray[np.bool_]
+
+
+class Column(NamedTuple):
+    """The values of one label: ``codes[row]`` indexes ``values``, -1 where the node has no such label."""
+
+    codes: Codes
+    values: tuple[str, ...]
+
+
+class NodeTable:
+    """Rows are nodes (or machine templates) in the order given. Arrays are built when first asked for, kept, and read-only."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.nodes = tuple(nodes)
+        self.names = tuple(node.name for node in self.nodes)
+        self.row = {name: row for row, name in enumerate(self.names)}
+        self._allocatable: dict[str, Array] = {}
+        self._columns: dict[str, Column] = {}
+        self._taints: tuple[Codes, tuple[tuple[Taint, ...], ...]] | None = None
+        self._unschedulable: Mask | None = None
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def allocatable(self, resource: str) -> Array:
+        """What each row offers of ``resource``, 0 where it offers none."""
+        array = self._allocatable.get(resource)
+        if array is None:
+            array = np.fromiter((node.allocatable.get(resource, 0) for node in self.nodes), dtype=np.int64, count=len(self))
+            array.setflags(write=False)
+            self._allocatable[resource] = array
+        return array
+
+    def column(self, key: str) -> Column:
+        """The values of label ``key``."""
+        column = self._columns.get(key)
+        if column is None:
+            codes: dict[str, int] = {}
+            raw = [codes.setdefault(v, len(codes)) if (v := node.labels.get(key)) is not None else -1 for node in self.nodes]
+            array = np.array(raw, dtype=np.int32)
+            array.setflags(write=False)
+            column = self._columns[key] = Column(array, tuple(codes))
+        return column
+
+    @property
+    def taints(self) -> tuple[Codes, tuple[tuple[Taint, ...], ...]]:
+        """Distinct taint lists: ``(codes, lists)`` with ``lists[codes[row]]`` the taints of a row."""
+        if self._taints is None:
+            codes: dict[tuple[Taint, ...], int] = {}
+            array = np.array([codes.setdefault(node.taints, len(codes)) for node in self.nodes], dtype=np.int32)
+            self._taints = (array, tuple(codes))
+        return self._taints
+
+    @property
+    def unschedulable(self) -> Mask:
+        """Rows with ``spec.unschedulable``."""
+        if self._unschedulable is None:
+            self._unschedulable = np.array([node.unschedulable for node in self.nodes], dtype=np.bool_)
+        return self._unschedulable

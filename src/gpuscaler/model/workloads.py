@@ -1,0 +1,93 @@
+"""Controllers, budgets and the rest of what planning reads besides pods, nodes and storage."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from gpuscaler.model.labels import NO_LABELS, LabelSet
+from gpuscaler.model.pods import NO_OWNER, Owner, PodSpec
+from gpuscaler.model.selectors import LabelSelector
+
+
+class Workload(Struct, frozen=True, gc=False):
+    """A Deployment, ReplicaSet, StatefulSet, Job or DaemonSet.
+
+    ``replicas`` is what the owner wants (a Job's ``parallelism``); ``template`` the specification its pods will have, with
+    ``template_labels``. ``completions`` is only set for Jobs. ``suspended`` is a Job's ``spec.suspend``.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str = ""
+    owner: Owner = NO_OWNER
+    replicas: int = 1
+    observed: int = 0
+    completions: int | None = None
+    suspended: bool = False
+    selector: LabelSelector | None = None
+    template: PodSpec | None = None
+    template_labels: LabelSet = NO_LABELS
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind}/{self.namespace}/{self.name}"
+
+
+class PodDisruptionBudget(Struct, frozen=True, gc=False):
+    """``disruptions_allowed`` is the API server's own count. ``selector`` None selects nothing."""
+
+    namespace: str
+    name: str
+    selector: LabelSelector | None = None
+    disruptions_allowed: int = 0
+    always_evict_unhealthy: bool = False
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class PriorityClass(Struct, frozen=True, gc=False):
+    name: str
+    value: int = 0
+    default: bool = False
+
+
+class Namespace(Struct, frozen=True, gc=False):
+    name: str
+    labels: Mapping[str, str] = {}
+
+
+class RuntimeClass(Struct, frozen=True, gc=False):
+    name: str
+    handler: str = ""
+    overhead: Mapping[str, int] = {}
+    node_selector: tuple[tuple[str, str], ...] = ()
+
+
+class PodGroup(Struct, frozen=True, gc=False):
+    """A gang that is declared by an object: coscheduling's and Volcano's PodGroup, a native Workload's pod group, a JobSet."""
+
+    source: str
+    namespace: str
+    name: str
+    min_member: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.source}/{self.namespace}/{self.name}"
+
+
+class DeviceObject(Struct, frozen=True, gc=False):
+    """A ResourceClaim, ResourceSlice or DeviceClass: read so that DRA pods can be named; allocation comes later."""
+
+    kind: str
+    namespace: str
+    name: str
+    node_name: str = ""
+    driver: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind}/{self.namespace}/{self.name}"

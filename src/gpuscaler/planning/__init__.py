@@ -1,0 +1,1 @@
+"""Pure decisions: same input, same plan. No I/O, no clock, no hidden randomness."""

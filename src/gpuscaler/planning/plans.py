@@ -1,0 +1,128 @@
+"""What a plan is: actions, each with its reason. The field names are those of ``gpuscaler plan --json``."""
+
+from msgspec import Struct
+
+from gpuscaler.model.aside import SetAside
+
+#: What may exclude a pool from taking a pod, most static first.
+EXCLUSIONS = (
+    "selector",
+    "affinity",
+    "taint",
+    "architecture",
+    "resource",
+    "topology",
+    "volume",
+    "port",
+    "gang",
+    "market",
+    "price",
+    "limit",
+)
+
+
+class Choice(Struct, frozen=True, gc=False):
+    """One member of the set that a cloud chooses from."""
+
+    instance_type: str
+    market: str
+    zone: str
+    price_per_hour: float
+
+
+class Machine(Struct, frozen=True, gc=False):
+    """One machine to buy. ``id`` is ``new-1``, ``new-2``, …; ``opens_after`` lists ids that must be open before this one opens."""
+
+    id: str
+    pool: str
+    instance_type: str
+    market: str
+    zone: str
+    price_per_hour: float
+    purpose: str = "demand"
+    pods: tuple[str, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    opens_after: tuple[str, ...] = ()
+
+
+class Purchase(Struct, frozen=True, gc=False):
+    """Machines to buy, counted by offering."""
+
+    pool: str
+    instance_type: str
+    market: str
+    zone: str
+    count: int
+    price_per_hour: float
+
+
+class Placement(Struct, frozen=True, gc=False):
+    """A pending pod that an existing node, or an upcoming machine (by its id), takes."""
+
+    pod: str
+    node: str
+
+
+class Move(Struct, frozen=True, gc=False):
+    pod: str
+    to: str
+
+
+class Removal(Struct, frozen=True, gc=False):
+    """A node to give back. ``needs`` names machines of this plan that must be ready before ``moves`` begin."""
+
+    node: str
+    reason: str
+    moves: tuple[Move, ...] = ()
+    needs: tuple[str, ...] = ()
+    saving_per_hour: float = 0.0
+
+
+class Reason(Struct, frozen=True, gc=False):
+    """Why a pool does not take a pod; ``excluded_by`` is one of :data:`EXCLUSIONS`."""
+
+    pool: str
+    excluded_by: str
+    detail: str
+
+
+class Unplaced(Struct, frozen=True, gc=False):
+    pod: str
+    reasons: tuple[Reason, ...] = ()
+
+
+class Ignored(Struct, frozen=True, gc=False):
+    """A pod that is no demand: gated, of another scheduler, DRA, nominated, finished, expendable, …"""
+
+    pod: str
+    reason: str
+
+
+class BlockedNode(Struct, frozen=True, gc=False):
+    node: str
+    blocker: str
+    detail: str
+
+
+class Plan(Struct, frozen=True, gc=False):
+    """The result of planning.
+
+    ``cost_per_hour`` and ``lower_bound_per_hour`` are those of machines with purpose "demand"; ``gap`` is cost/bound - 1 (0 when
+    nothing is bought). ``brake`` is True when ``should_stop`` ended the search early; the plan is then valid but may depend on time.
+    """
+
+    machines: tuple[Machine, ...] = ()
+    purchases: tuple[Purchase, ...] = ()
+    placements: tuple[Placement, ...] = ()
+    removals: tuple[Removal, ...] = ()
+    cost_per_hour: float = 0.0
+    lower_bound_per_hour: float = 0.0
+    lower_bound_kind: str = "resource-lp"
+    gap: float = 0.0
+    unplaced: tuple[Unplaced, ...] = ()
+    ignored: tuple[Ignored, ...] = ()
+    blocked_nodes: tuple[BlockedNode, ...] = ()
+    set_aside: tuple[SetAside, ...] = ()
+    warnings: tuple[str, ...] = ()
+    brake: bool = False
+    solve_seconds: float | None = None

@@ -1,0 +1,41 @@
+"""What is remembered between plans, as plain data folded from events.
+
+Breakers and learned templates join when failover does; a caller without memory passes ``State()``.
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+
+class Upcoming(Struct, frozen=True, gc=False):
+    """A machine that was bought and is not open yet (the ledger's entry).
+
+    ``id`` names it in plans. ``node`` is the name of its Node object once it has registered; such a node is planned as this offering
+    promises, not as it shows, until it leaves the ledger. ``choices`` are all the (instance type, market, zone) it may become.
+    ``pods`` are the pods it was bought for ("namespace/name").
+    """
+
+    id: str
+    pool: str
+    instance_type: str
+    market: str
+    zone: str
+    node: str = ""
+    since: float = 0.0
+    choices: tuple[tuple[str, str, str], ...] = ()
+    pods: tuple[str, ...] = ()
+
+
+class State(Struct, frozen=True, gc=False):
+    """``idle_seconds``: how long each node has been observed idle; a node that is missing here has an unknown idle time.
+
+    ``blocked_offerings``: keys of offerings whose breaker is open. ``bought_last_minute``: machines bought in the last 60 s.
+    ``disrupting``: node names whose removal is under way.
+    """
+
+    upcoming: tuple[Upcoming, ...] = ()
+    idle_seconds: Mapping[str, float] = {}
+    blocked_offerings: frozenset[tuple[str, str, str, str]] = frozenset()
+    bought_last_minute: int = 0
+    disrupting: frozenset[str] = frozenset()
