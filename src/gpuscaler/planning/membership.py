@@ -1,0 +1,75 @@
+"""Which pool a node belongs to, and which offering it was bought as."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pools import Offering, Policy, Pool
+
+POOL_LABEL = "gpuscaler.io/pool"
+INSTANCE_TYPE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+ZONE_LABELS = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
+#: Labels that say how a node was bought, with the market that each value means.
+MARKET_LABELS: Mapping[str, Mapping[str, str]] = {
+    "karpenter.sh/capacity-type": {"spot": "spot", "on-demand": "on-demand", "reserved": "reserved"},
+    "eks.amazonaws.com/capacityType": {"SPOT": "spot", "ON_DEMAND": "on-demand", "CAPACITY_BLOCK": "reserved"},
+    "cloud.google.com/gke-spot": {"true": "spot"},
+    "cloud.google.com/gke-provisioning": {"spot": "spot", "standard": "on-demand"},
+    "kubernetes.azure.com/scalesetpriority": {"spot": "spot", "regular": "on-demand"},
+}
+
+
+class Member(NamedTuple):
+    """A node's pool, and the pool's offering that it looks like: None when no offering has its instance type."""
+
+    pool: Pool
+    offering: Offering | None
+
+
+def members(nodes: Mapping[str, Node], policy: Policy) -> dict[str, Member]:
+    """The pool of every node that has one: named by the label ``gpuscaler.io/pool``, else found by labels and instance type."""
+    by_name = {pool.name: pool for pool in policy.pools}
+    by_type: dict[str, list[Pool]] = {}
+    for pool in policy.pools:
+        for instance_type in dict.fromkeys(offering.instance_type for offering in pool.offerings):
+            by_type.setdefault(instance_type, []).append(pool)
+    found: dict[str, Member] = {}
+    for name, node in nodes.items():
+        chosen = pool_of(node, by_name, by_type)
+        if chosen is not None:
+            found[name] = Member(chosen, offering_of(node, chosen))
+    return found
+
+
+def pool_of(node: Node, by_name: Mapping[str, Pool], by_type: Mapping[str, list[Pool]]) -> Pool | None:
+    """The label names the pool, whether it is known or not; without it, labels and instance type must agree."""
+    named = node.labels.get(POOL_LABEL)
+    if named is not None:
+        return by_name.get(named)
+    for pool in by_type.get(first_label(node, INSTANCE_TYPE_LABELS), ()):
+        if all(node.labels.get(key) == value for key, value in pool.match_labels.items()):
+            return pool
+    return None
+
+
+def offering_of(node: Node, pool: Pool) -> Offering | None:
+    """The offering of ``pool`` with the node's instance type, preferring one of its zone and market; the dearest where several remain.
+
+    The dearest, so that a node whose market is not known is never taken for cheaper than it is.
+    """
+    instance_type, zone, market = first_label(node, INSTANCE_TYPE_LABELS), first_label(node, ZONE_LABELS), market_of(node)
+    same = [offering for offering in pool.offerings if offering.instance_type == instance_type]
+    return max(same, key=lambda o: (o.zone == zone, o.market == market, o.price, o.key), default=None)
+
+
+def market_of(node: Node) -> str:
+    """The market a node was bought in, by its capacity-type label; empty when no label says."""
+    for key, meanings in MARKET_LABELS.items():
+        market = meanings.get(node.labels.get(key, ""))
+        if market:
+            return market
+    return ""
+
+
+def first_label(node: Node, keys: tuple[str, ...]) -> str:
+    return next((node.labels[key] for key in keys if key in node.labels), "")
