@@ -1,0 +1,133 @@
+"""Instance types of AWS, Azure and GCP: sizes, what pods may use of them, list prices with their date. A data package.
+
+The files in ``data/`` are made by ``tools/make_catalogue.py``; every figure names its source, and those that were computed rather than
+read say ``DERIVED``. List prices are what a stranger pays: a ``price`` in the pools file always wins.
+"""
+
+import csv
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import resources
+from types import MappingProxyType
+
+from msgspec import Struct
+
+from gpuscaler.model.pods import Resources
+
+MIB = 2**20
+#: The clouds that the catalogue knows, as :attr:`InstanceType.cloud` names them.
+CLOUDS = ("aws", "azure", "gcp")
+
+
+class Price(Struct, frozen=True, gc=False):
+    """US dollars per hour in one region. ``spot`` is None where no figure is known; most spot figures are estimates, see their source."""
+
+    on_demand: float
+    spot: float | None
+    source: str
+    spot_source: str = ""
+
+
+class InstanceType(Struct, frozen=True, gc=False):
+    """One instance type.
+
+    ``memory_mib`` is what the cloud advertises; ``allocatable`` what is left for pods, in the units of
+    :data:`~gpuscaler.model.pods.Resources`, under the assumptions that ``allocatable_source`` states. ``gpu_product`` is the value of
+    ``nvidia.com/gpu.product`` ("" where nobody has seen it), ``gpu_karpenter_name`` Karpenter's name of the GPU. ``gpu_memory_mib`` is
+    the board's memory per GPU, ``gpu_visible_memory_mib`` what the driver reports. ``efa`` counts Elastic Fabric Adapters.
+    ``prices`` is by region; ``zone_ids`` names, by region, the AWS zone ids that offer a GPU type.
+    """
+
+    name: str
+    cloud: str
+    arch: str
+    vcpu: int
+    memory_mib: int
+    gpus: int
+    gpu_product: str
+    gpu_karpenter_name: str
+    gpu_manufacturer: str
+    gpu_memory_mib: int
+    gpu_visible_memory_mib: int
+    efa: int
+    allocatable: Resources
+    prices: Mapping[str, Price]
+    zone_ids: Mapping[str, tuple[str, ...]]
+    source: str
+    allocatable_source: str
+
+
+def lookup(instance_type: str, region: str = "") -> InstanceType | None:
+    """The type of that exact name, or None; with ``region``, None also where its price there is not known."""
+    found = _by_name().get(instance_type)
+    if found is None or (region and region not in found.prices):
+        return None
+    return found
+
+
+def types(cloud: str | None = None, region: str | None = None) -> tuple[InstanceType, ...]:
+    """Every type, by name; only those of ``cloud``, and only those priced in ``region``, where given."""
+    return tuple(
+        found
+        for found in _by_name().values()
+        if (cloud is None or found.cloud == cloud) and (region is None or region in found.prices)
+    )
+
+
+@cache
+def regions() -> Mapping[str, str]:
+    """Every region with a price, and its cloud."""
+    found = {region: type_.cloud for type_ in _by_name().values() for region in type_.prices}
+    return MappingProxyType(dict(sorted(found.items())))
+
+
+@cache
+def _by_name() -> Mapping[str, InstanceType]:
+    sources = {row[0]: row[1] for row in _rows("sources.csv")}
+    prices: dict[str, dict[str, Price]] = {}
+    for name, region, on_demand, spot, source, spot_source in _rows("prices.csv"):
+        by_region = prices.setdefault(name, {})
+        by_region[region] = Price(float(on_demand), float(spot) if spot else None, sources[source], sources.get(spot_source, ""))
+    zone_ids: dict[str, dict[str, tuple[str, ...]]] = {}
+    for name, region, ids in _rows("zones.csv"):
+        zone_ids.setdefault(name, {})[region] = tuple(ids.split())
+    found = {row[0]: _type(row, sources, prices[row[0]], zone_ids.get(row[0], {})) for row in _rows("types.csv")}
+    return MappingProxyType(found)
+
+
+def _rows(name: str) -> Iterator[list[str]]:
+    text = resources.files(__name__).joinpath("data", name).read_text(encoding="utf-8")
+    rows = csv.reader(text.splitlines())
+    next(rows)
+    return rows
+
+
+def _type(
+    row: list[str], sources: Mapping[str, str], prices: Mapping[str, Price], zone_ids: Mapping[str, tuple[str, ...]]
+) -> InstanceType:
+    name, cloud, arch, product, karpenter_name, manufacturer, source, allocatable_source = row[:8]
+    vcpu, memory, gpus, gpu_memory, visible, efa, cpu, allocatable_memory, ephemeral, pods = map(int, row[8:])
+    allocatable = {"cpu": cpu, "memory": allocatable_memory * MIB, "ephemeral-storage": ephemeral * MIB, "pods": pods}
+    if gpus:
+        allocatable[f"{manufacturer}.com/gpu"] = gpus
+    if efa:
+        allocatable["vpc.amazonaws.com/efa"] = efa
+    return InstanceType(
+        name=name,
+        cloud=cloud,
+        arch=arch,
+        vcpu=vcpu,
+        memory_mib=memory,
+        gpus=gpus,
+        gpu_product=product,
+        gpu_karpenter_name=karpenter_name,
+        gpu_manufacturer=manufacturer,
+        gpu_memory_mib=gpu_memory,
+        gpu_visible_memory_mib=visible,
+        efa=efa,
+        allocatable=allocatable,
+        prices=prices,
+        zone_ids=zone_ids,
+        source=sources[source],
+        allocatable_source=sources[allocatable_source],
+    )
