@@ -1,0 +1,1 @@
+"""Clouds: one module per provider, and a simulated one."""
