@@ -1,0 +1,62 @@
+# Every target but `help` and `clean` makes .venv first when it is missing or older than what it is made from.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+CASES ?= 20000
+SEED ?= 1
+UPGRADE ?=
+
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help setup demo test check lint format types layers packaging package conformance bench lock clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-13s%s\n' "$$name" "$$text"; done
+
+$(READY): requirements/dev.txt pyproject.toml tools/setup
+	@tools/setup "$(PYTHON)"
+
+setup: $(READY) ## make .venv with the locked packages and the program
+
+demo: $(READY) ## replay a generated GPU workload through the planner and show what it cost
+	@$(BIN)/gpuscaler demo
+
+test: $(READY) ## run the tests, all but the comparison with kube-scheduler
+	@$(BIN)/python -m pytest -n 2 -m "not conformance"
+
+check: lint types layers packaging ## lint, types, layers and the packaging tests
+
+lint: $(READY) ## ruff: rules and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: $(READY) ## let ruff put the code in order
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+types: $(READY) ## mypy --strict
+	@$(BIN)/mypy
+
+layers: $(READY) ## import-linter: which room may import which
+	@$(BIN)/lint-imports --no-logo
+
+packaging: $(READY) ## the tests of the lock files, the metadata and the rooms
+	@$(BIN)/python -m pytest -q tests/packaging
+
+package: $(READY) ## build wheel and sdist, and run the wheel in an environment of its own
+	@tools/check_package
+
+conformance: $(READY) ## compare CASES=20000 random cases from SEED=1 with kube-scheduler's own filters
+	@$(BIN)/python -m tests.conformance --cases $(CASES) --seed $(SEED)
+
+bench: $(READY) ## measure, print a table, write build/bench.json
+	@$(BIN)/python -m benchmarks
+
+lock: $(READY) ## make the lock files anew (UPGRADE=--upgrade: with the newest versions)
+	@tools/lock $(UPGRADE)
+
+clean: ## remove what was built, and the caches; .venv stays
+	@rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,84 @@
+"""The lock files: complete, hashed, and without an address, so that any index serves them."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+LOCKS = ("runtime.txt", "dev.txt")
+
+
+def text(lock: str) -> str:
+    return (ROOT / "requirements" / lock).read_text()
+
+
+def pins(lock: str) -> dict[str, list[tuple[Requirement, list[str]]]]:
+    """The pinned requirements of a lock file by name, each with its hashes."""
+    found: dict[str, list[tuple[Requirement, list[str]]]] = {}
+    logical = re.sub(r"#.*", "", text(lock)).replace("\\\n", " ")
+    for line in filter(str.strip, logical.splitlines()):
+        requirement, *hashes = line.split("--hash=")
+        parsed = Requirement(requirement.strip())
+        found.setdefault(canonicalize_name(parsed.name), []).append((parsed, [one.strip() for one in hashes]))
+    return found
+
+
+def pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def runtime_requirements() -> list[str]:
+    project = pyproject()["project"]
+    return [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
+
+
+def development_requirements() -> list[str]:
+    return [line for group in pyproject()["dependency-groups"].values() for line in group if isinstance(line, str)]
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_file_names_no_address_and_no_folder(lock: str) -> None:
+    assert not re.search(r"https?:|://|--(extra-)?index|--find-links|file:| @ ", text(lock))
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_package_is_pinned_to_one_version_with_sha256_hashes(lock: str) -> None:
+    wrong = [
+        str(requirement)
+        for pinned in pins(lock).values()
+        for requirement, hashes in pinned
+        if not re.fullmatch(r"==[^*,]+", str(requirement.specifier))
+        or not hashes
+        or not all(re.fullmatch(r"sha256:[0-9a-f]{64}", one) for one in hashes)
+    ]
+
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("lock", "wanted"),
+    [("runtime.txt", runtime_requirements()), ("dev.txt", runtime_requirements() + development_requirements())],
+)
+def test_a_lock_file_satisfies_what_the_project_asks_for(lock: str, wanted: list[str]) -> None:
+    locked = pins(lock)
+    missing = []
+    for line in wanted:
+        requirement = Requirement(line)
+        versions = [pin.specifier for pin, _ in locked.get(canonicalize_name(requirement.name), [])]
+        if not versions or not all(requirement.specifier.contains(str(version).removeprefix("==")) for version in versions):
+            missing.append(line)
+
+    assert missing == []
+
+
+def test_developers_run_the_versions_that_users_get() -> None:
+    runtime, dev = pins("runtime.txt"), pins("dev.txt")
+
+    assert {name: [(str(pin.specifier), str(pin.marker), hashes) for pin, hashes in pinned] for name, pinned in runtime.items()} == {
+        name: [(str(pin.specifier), str(pin.marker), hashes) for pin, hashes in dev[name]] for name in runtime
+    }

@@ -1,0 +1,75 @@
+"""The targets of the Makefile, read by make itself without running anything."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MADE_FROM = ("pyproject.toml", "requirements/dev.txt", "tools/setup")
+WITHOUT_SETUP = ("help", "clean")
+
+
+def phony_targets() -> list[str]:
+    line = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert line
+    return line[1].split()
+
+
+def make(folder: Path, *arguments: str) -> str:
+    # A make that started these tests must not pass its own flags on.
+    environment = {name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}}
+    done = subprocess.run(["make", *arguments], cwd=folder, check=True, capture_output=True, text=True, env=environment)
+    return done.stdout
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """What make needs to see of a fresh clone."""
+    for name in ("Makefile", *MADE_FROM):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def be_ready(checkout: Path, age: float) -> None:
+    """A finished set-up, ``age`` seconds older than everything it was made from; 0 means newer."""
+    stamp = checkout / ".venv" / ".ready"
+    stamp.parent.mkdir()
+    stamp.touch()
+    times = [(checkout / name).stat().st_mtime for name in MADE_FROM]
+    moment = min(times) - age if age > 0 else max(times) + 1
+    os.utime(stamp, (moment, moment))
+
+
+@pytest.mark.parametrize("target", [name for name in phony_targets() if name not in WITHOUT_SETUP])
+def test_a_target_sets_up_first_in_a_fresh_clone(checkout: Path, target: str) -> None:
+    commands = make(checkout, "-n", target).splitlines()
+
+    assert commands[0].startswith("tools/setup ")
+
+
+def test_a_set_up_that_is_older_than_the_lock_file_is_done_again(checkout: Path) -> None:
+    be_ready(checkout, age=60)
+
+    assert "tools/setup" in make(checkout, "-n", "test")
+
+
+def test_a_set_up_that_is_up_to_date_is_left_alone(checkout: Path) -> None:
+    be_ready(checkout, age=0)
+
+    assert "tools/setup" not in make(checkout, "-n", "test")
+
+
+def test_make_alone_lists_every_target_with_what_it_does(checkout: Path) -> None:
+    listed = dict(re.findall(r"^(\S+) +(\S.*)$", make(checkout), re.MULTILINE))
+
+    assert sorted(listed) == sorted(phony_targets())
+
+
+def test_the_cases_and_the_seed_of_the_conformance_run_can_be_chosen(checkout: Path) -> None:
+    assert "--cases 7 --seed 42" in make(checkout, "-n", "conformance", "CASES=7", "SEED=42")
+    assert "--cases 20000 --seed 1" in make(checkout, "-n", "conformance")

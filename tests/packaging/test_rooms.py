@@ -1,0 +1,69 @@
+"""Which room may import which: the contracts hold, refuse what they should, and say what the documentation says."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TABLE = ROOT / "docs" / "explanation" / "rooms.md"
+
+
+def rooms() -> set[str]:
+    return {path.parent.name for path in (ROOT / "src" / "gpuscaler").glob("*/__init__.py")}
+
+
+def documented() -> dict[str, set[str]]:
+    """What each room may import, by the table of the documentation."""
+    rows = re.findall(r"^\| `(\w+)/` \|.*\| ([^|]*) \|$", TABLE.read_text(), re.MULTILINE)
+    everything = {room for room, _ in rows}
+    return {room: everything - {room} if allowed == "everything" else set(re.findall(r"`(\w+)`", allowed)) for room, allowed in rows}
+
+
+def contracted() -> dict[str, set[str]]:
+    """Who may import each protected room, by the contracts."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    return {
+        one["protected_modules"][0].removeprefix("gpuscaler."): {name.removeprefix("gpuscaler.") for name in one["allowed_importers"]}
+        for one in contracts
+        if one["type"] == "protected"
+    }
+
+
+def test_every_room_is_in_the_table_of_the_documentation() -> None:
+    assert set(documented()) == rooms()
+
+
+def test_the_contracts_say_what_the_table_says() -> None:
+    table = documented()
+    importers = {room: {other for other, allowed in table.items() if room in allowed} for room in table}
+
+    # Every room may import the model, so no contract protects it; that it imports none of them is what the others' contracts say.
+    assert importers.pop("model") == rooms() - {"model"}
+    assert contracted() == importers
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "broken"),
+    [
+        ("model/pools.py", "import gpuscaler.planning.plans", "gpuscaler.model.pools -> gpuscaler.planning.plans"),
+        ("planning/plans.py", "import gpuscaler.cli", "gpuscaler.planning.plans -> gpuscaler.cli"),
+        ("planning/plans.py", "import time", "gpuscaler.planning is not allowed to import time"),
+        ("model/pools.py", "import random", "gpuscaler.model is not allowed to import random"),
+    ],
+)
+def test_an_import_that_the_design_does_not_list_is_refused(tmp_path: Path, module: str, line: str, broken: str) -> None:
+    shutil.copytree(ROOT / "src", tmp_path / "src")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    path = tmp_path / "src" / "gpuscaler" / module
+    path.write_text(f"{path.read_text()}\n{line}\n")
+    lint = "import sys; sys.path.insert(0, 'src'); from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
+
+    done = subprocess.run([sys.executable, "-c", lint], cwd=tmp_path, check=False, capture_output=True, text=True)
+
+    assert done.returncode == 1
+    assert broken in re.sub(r"\s+", " ", done.stdout)

@@ -1,0 +1,72 @@
+"""What the set-up says when the machine lacks something. The Python it is given here is a stand-in."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "bin").mkdir()
+    shutil.copy(ROOT / "tools" / "setup", tmp_path / "tools" / "setup")
+    return tmp_path
+
+
+def command(checkout: Path, name: str, script: str) -> None:
+    """Put a command on the PATH of :func:`setup`."""
+    path = checkout / "bin" / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def setup(checkout: Path, python: str) -> subprocess.CompletedProcess[str]:
+    path = f"{checkout / 'bin'}:{os.environ['PATH']}"
+    return subprocess.run(
+        ["tools/setup", python], cwd=checkout, check=False, capture_output=True, text=True, env={**os.environ, "PATH": path}
+    )
+
+
+def test_a_missing_python_is_named_with_the_way_to_name_another(checkout: Path) -> None:
+    done = setup(checkout, "python-that-is-not-there")
+
+    assert done.returncode == 1
+    assert "no python-that-is-not-there on PATH" in done.stderr
+    assert "make setup PYTHON=" in done.stderr
+
+
+def test_a_python_that_is_too_old_is_refused_with_its_version(checkout: Path) -> None:
+    command(checkout, "oldpython", 'case "$2" in *print*) echo 3.10;; *) exit 1;; esac')
+
+    done = setup(checkout, "oldpython")
+
+    assert done.returncode == 1
+    assert "oldpython is Python 3.10; 3.11 or later is needed" in done.stderr
+
+
+def test_without_ensurepip_a_user_who_is_not_root_is_told_what_to_install(checkout: Path) -> None:
+    command(checkout, "barepython", 'case "$2" in *print*) echo 3.11;; *ensurepip*) exit 1;; esac')
+    command(checkout, "id", "echo 1000")
+
+    done = setup(checkout, "barepython")
+
+    assert done.returncode == 1
+    assert "sudo apt-get install python3.11-venv" in done.stderr
+    assert not (checkout / ".venv").exists()
+
+
+def test_without_ensurepip_root_gets_the_package_installed(checkout: Path) -> None:
+    command(checkout, "barepython", 'case "$2" in *print*) echo 3.11;; *ensurepip*) exit 1;; esac; [ "$1" != -m ] || exit 9')
+    command(checkout, "id", "echo 0")
+    command(checkout, "apt-get", 'echo "$@" >> apt.log')
+
+    done = setup(checkout, "barepython")
+
+    assert "installing python3.11-venv" in done.stdout
+    assert (checkout / "apt.log").read_text().split() == ["install", "-qq", "-y", "python3.11-venv"]
+    assert done.returncode == 9
