@@ -1,0 +1,37 @@
+"""Time and gap of the optimiser: ``python benchmarks/mix_bench.py [name prefix]``."""
+
+import statistics
+import sys
+import time
+
+from mix_cases import cases
+
+from gpuscaler.planning.mix import solve
+
+
+def main() -> None:
+    """Print a row for every case whose name starts with the argument, and the gaps of the random mixes together."""
+    prefix = sys.argv[1] if len(sys.argv) > 1 else ""
+    gaps, seconds = [], []
+    for name, problem in cases().items():
+        if not name.startswith(prefix):
+            continue
+        start = time.perf_counter()
+        found = solve(problem)
+        took = time.perf_counter() - start
+        gap = found.cost / found.lower_bound - 1 if found.lower_bound else 0.0
+        machines = sum(pattern.times for pattern in found.machines)
+        if name.startswith("mix-"):
+            gaps.append(gap)
+            seconds.append(took)
+        print(
+            f"{name:22} {found.cost:12.4f} {gap:9.4%} {machines:6} machines {took * 1e3:8.1f} ms {found.work_used:9} {found.lower_bound_kind}"
+        )
+    if len(gaps) > 1:
+        cuts, times = statistics.quantiles(gaps, n=20), statistics.quantiles(seconds, n=20)
+        print(f"{len(gaps)} mixes: gap median {statistics.median(gaps):.4%} p95 {cuts[18]:.4%} max {max(gaps):.4%}; ", end="")
+        print(f"time median {statistics.median(seconds) * 1e3:.0f} ms p95 {times[18] * 1e3:.0f} ms max {max(seconds) * 1e3:.0f} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Problems for the optimiser's benchmark, from the catalogue in ``../shared/data``."""
+
+import csv
+import gzip
+import random
+from pathlib import Path
+
+from gpuscaler.planning.mix import Item, Kind, Problem
+
+CATALOGUE = Path(__file__).resolve().parents[1] / "../shared/data/instance_catalog.csv.gz"
+MIB, GIB = 1 << 20, 1 << 30
+SHAPES = ((1, 4, 15), (1, 8, 30), (2, 12, 60), (4, 24, 120), (8, 90, 700), (8, 180, 1000), (0, 2, 4), (0, 16, 64))
+
+
+def kinds(
+    *, region: str = "us-east-1", cloud: str = "aws", families: tuple[str, ...] = (), markets: tuple[str, ...] = ("on-demand",)
+) -> tuple[Kind, ...]:
+    """The instance types of one region, amd64 only, one kind for each market with a known price."""
+    found = []
+    with gzip.open(CATALOGUE, "rt") as lines:
+        for row in csv.DictReader(lines):
+            if row["cloud"] != cloud or row["region"] != region or row["arch"] != "amd64" or not row["alloc_cpu_milli"]:
+                continue
+            if families and row["instance_type"].split(".")[0] not in families:
+                continue
+            capacity = {"cpu": int(row["alloc_cpu_milli"]), "memory": int(row["alloc_mem_mib"]) * MIB, "pods": int(row["max_pods"])}
+            gpus = int(row["gpus"] or 0)
+            if gpus:
+                capacity["nvidia.com/gpu"] = gpus
+            for market in markets:
+                price = row["on_demand_usd_h" if market == "on-demand" else "spot_usd_h"]
+                if price:
+                    found.append(Kind(f"{row['instance_type']}/{market}", capacity, float(price), limit=None, gpus=gpus))
+    return tuple(found)
+
+
+def item(count: int, gpus: int, cpus: float, gib: float, *, key: str = "") -> Item:
+    """Pods of one shape."""
+    request = {"cpu": round(cpus * 1000), "memory": round(gib * GIB), "pods": 1} | ({"nvidia.com/gpu": gpus} if gpus else {})
+    return Item(key or f"{gpus}-{cpus}-{gib}", count, request)
+
+
+def eight_shapes(seed: int, offered: tuple[Kind, ...]) -> Problem:
+    """The eight shapes, 1 to 30 of each."""
+    draw = random.Random(seed)
+    return Problem(tuple(item(draw.randint(1, 30), *shape) for shape in SHAPES), offered)
+
+
+def random_mix(seed: int, offered: tuple[Kind, ...]) -> Problem:
+    """10 to 1,000 pods of 2 to 12 random shapes, with and without GPUs."""
+    draw = random.Random(seed)
+    total, shapes = round(10 ** draw.uniform(1, 3)), draw.randint(2, 12)
+    cuts = sorted(draw.randint(0, total) for _ in range(shapes - 1))
+    items = []
+    for n, (low, high) in enumerate(zip([0, *cuts], [*cuts, total], strict=True)):
+        gpus = draw.choice((0, 0, 0, 1, 1, 2, 4, 8))
+        cpus = draw.choice((0.25, 0.5, 1, 2, 4, 8, 16)) if not gpus else gpus * draw.choice((2, 4, 6, 8, 11))
+        gib = cpus * draw.choice((1, 2, 4, 7)) if not gpus else gpus * draw.choice((8, 13, 15, 30, 60))
+        items.append(item(high - low, gpus, cpus, gib, key=f"{n:02}"))
+    return Problem(tuple(items), offered)
+
+
+def linear(pods: int, items: int, count: int, *, seed: int = 1) -> Problem:
+    """``items`` classes with random requests over ``count`` kinds whose price grows with their size."""
+    draw = random.Random(seed)
+    offered = tuple(
+        Kind(f"linear-{n:03}", {"cpu": n * 1000 - 100, "memory": 2 * n * GIB, "pods": 10 * n}, n * 0.0255 + 2 * n * 0.001)
+        for n in range(1, count + 1)
+    )
+    each, extra = divmod(pods, items)
+    shapes = []
+    for n in range(items):
+        request = {
+            "cpu": draw.choice((100, 250, 500, 1000, 1500)) + draw.randint(0, 20),
+            "memory": draw.choice((100, 256, 512, 1024, 2048, 4096)) * MIB + draw.randint(0, 64) * MIB,
+            "pods": 1,
+        }
+        shapes.append(Item(f"{n:03}", each + (n < extra), request))
+    return Problem(tuple(shapes), offered)
+
+
+def cases() -> dict[str, Problem]:
+    """Every named case."""
+    few, every, both = kinds(families=("g5", "c6i", "m6i")), kinds(), kinds(markets=("on-demand", "spot"))
+    eight = (Kind("eight", {"cpu": 96000, "memory": 768 * GIB, "pods": 110, "nvidia.com/gpu": 8}, 10.0, gpus=8),)
+    room = (Kind("fifty", {"cpu": 50_000, "pods": 50}, 1.0),)
+    found = {f"gpu-{n}": Problem((item(n, 1, 2, 13),), few) for n in (2, 8, 64, 1000)}
+    found["gpu-16-small-200"] = Problem((item(16, 1, 2, 13), item(200, 0, 1, 2)), few)
+    found["gpu-16-large-200"] = Problem((item(16, 1, 2, 13), item(200, 0, 4, 8)), few)
+    found["three-and-five"] = Problem((item(10, 3, 1, 1), item(10, 5, 1, 1)), eight)
+    found["equal-50000"] = Problem((Item("equal", 50_000, {"cpu": 1000, "pods": 1}),), room)
+    for seed in range(10):
+        found[f"eight-{seed}"] = eight_shapes(seed, every)
+        found[f"eight-spot-{seed}"] = eight_shapes(seed, both)
+    found["linear-250-20000-400"] = linear(20_000, 250, 400)
+    found["linear-200-10000-50"] = linear(10_000, 200, 50)
+    for seed in range(200):
+        found[f"mix-{seed}"] = random_mix(seed, every)
+    return found

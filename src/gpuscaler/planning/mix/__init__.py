@@ -1,0 +1,6 @@
+"""Choosing the cheapest mix of machines for pods that need new ones: :func:`solve`, pure and deterministic."""
+
+from gpuscaler.planning.mix.problem import Duals, Item, Kind, Limits, MixError, Pattern, Problem, Solution, Together
+from gpuscaler.planning.mix.solve import DEFAULT_WORK, solve
+
+__all__ = ["DEFAULT_WORK", "Duals", "Item", "Kind", "Limits", "MixError", "Pattern", "Problem", "Solution", "Together", "solve"]

@@ -1,0 +1,38 @@
+"""From a mix over merged items back to the problem's own items and kinds."""
+
+from gpuscaler.planning.mix.instance import Floats, Instance
+from gpuscaler.planning.mix.mixture import Mixture
+from gpuscaler.planning.mix.problem import Pattern, Problem
+
+
+def patterns(instance: Instance, problem: Problem, mixture: Mixture) -> tuple[tuple[Pattern, ...], dict[int, int]]:
+    """The machines with the pods of the problem's items on them, dearest first, and what stays unmet by item."""
+    left = [problem.items[i].count for i in range(len(problem.items))]
+    counted: dict[tuple[int, tuple[tuple[int, int], ...]], int] = {}
+    # The same machine with the same pods is one pattern, whichever merged item its pods came from.
+    for kind, held, times in sorted(mixture.parts(), key=lambda part: (-instance.price[part[0]], part[0], tuple(-part[1]), part[2])):
+        while times > 0:
+            pods = _take(instance, held, left)
+            often = min(times, *(left[i] // n for i, n in pods))
+            for i, n in pods:
+                left[i] -= n * often
+            place = (instance.origin[kind], tuple(sorted(pods)))
+            counted[place] = counted.get(place, 0) + often
+            times -= often
+    machines = tuple(Pattern(kind, dict(pods), times) for (kind, pods), times in counted.items())
+    return machines, {i: n for i, n in enumerate(left) if n > 0}
+
+
+def _take(instance: Instance, held: Floats, left: list[int]) -> list[tuple[int, int]]:
+    """Which of the problem's items make up one machine holding ``held``."""
+    pods = []
+    for group, wanted in zip(instance.members, held, strict=True):
+        need = int(wanted)
+        for i in group:
+            if not need:
+                break
+            n = min(need, left[i])
+            if n:
+                pods.append((i, n))
+                need -= n
+    return pods

@@ -1,0 +1,78 @@
+"""Filling machines: what one machine of each kind can hold, all kinds at once."""
+
+import numpy as np
+
+from gpuscaler.planning.mix.instance import DEVICE, Floats, Instance, Ints
+
+
+def fill(instance: Instance, order: Ints, remaining: Floats, kinds: Ints) -> Floats:
+    """Put as many copies as fit, item by item in ``order``, on one machine of each of ``kinds``; shape (len(kinds), I).
+
+    ``remaining`` bounds the copies, shape (I,) for all kinds alike or (len(kinds), I).
+    """
+    room = instance.capacity[kinds].copy()
+    held = np.zeros((len(kinds), len(order)))
+    copies = np.minimum(instance.copies[:, kinds].T, remaining)
+    devices = _Devices(room[:, instance.device]) if instance.device is not None else None
+    caps = [np.full(len(kinds), cap) for _, cap in instance.groups]
+    for item in order:
+        most = copies[:, item].copy()
+        if not most.any():
+            continue
+        request = instance.request[item]
+        for resource in np.flatnonzero(request):
+            np.minimum(most, np.floor(room[:, resource] / request[resource]), out=most)
+        for (mask, _), cap in zip(instance.groups, caps, strict=True):
+            if mask[item]:
+                np.minimum(most, cap, out=most)
+        if instance.apart[item]:
+            most[held[:, list(instance.apart[item])].any(axis=1)] = 0.0
+        if devices is not None and request[instance.device]:
+            most = devices.take(request[instance.device], most)
+        held[:, item] = most
+        room -= most[:, None] * request
+        for (mask, _), cap in zip(instance.groups, caps, strict=True):
+            if mask[item]:
+                cap -= most
+    return held
+
+
+class _Devices:
+    """The free share of every device of every kind's machine, best fit first."""
+
+    def __init__(self, milli: Floats) -> None:
+        count = np.floor(milli / DEVICE).astype(np.int64)
+        self.free = np.where(np.arange(max(int(count.max(initial=0)), 1))[None, :] < count[:, None], DEVICE, 0.0)
+
+    def take(self, share: float, most: Floats) -> Floats:
+        """Place up to ``most`` copies of ``share`` thousandths on each machine; returns how many found a place."""
+        whole = max(share / DEVICE, 1.0)
+        per = np.where(self.free >= DEVICE, 1.0, 0.0) if share >= DEVICE else np.floor(self.free / share)
+        # The fullest device that still fits comes first, so that whole devices stay whole as long as possible.
+        rank = np.argsort(np.where(per > 0, self.free, np.inf), axis=1, kind="stable")
+        per = np.take_along_axis(per, rank, axis=1)
+        placed = np.minimum(most, np.floor(per.sum(axis=1) / whole))
+        before = np.cumsum(per, axis=1) - per
+        used = np.clip((placed * whole)[:, None] - before, 0.0, per)
+        free = np.take_along_axis(self.free, rank, axis=1) - used * min(share, DEVICE)
+        np.put_along_axis(self.free, rank, free, axis=1)
+        return np.asarray(placed)
+
+
+def fits(instance: Instance, held: Floats, kinds: Ints) -> Mask:
+    """Whether a machine of each of ``kinds`` holds ``held`` (shape (len(kinds), I) or (I,)); devices by best fit, largest share first."""
+    held = np.broadcast_to(held, (len(kinds), len(instance.demand)))
+    good = np.all(held <= instance.copies[:, kinds].T, axis=1)
+    good &= np.all(held @ instance.request <= instance.capacity[kinds], axis=1)
+    for mask, cap in instance.groups:
+        good &= held[:, mask].sum(axis=1) <= cap
+    for item, others in enumerate(instance.apart):
+        if others:
+            good &= ~((held[:, item] > 0) & held[:, list(others)].any(axis=1))
+    if instance.device is not None:
+        share = instance.request[:, instance.device]
+        devices = _Devices(instance.capacity[kinds, instance.device])
+        for item in np.argsort(-share, kind="stable"):
+            if share[item]:
+                good &= devices.take(share[item], held[:, item].copy()) == held[:, item]
+    return np.asarray(good)

@@ -1,0 +1,258 @@
+"""A problem as arrays: sorted by content, equal items merged, kinds that can never pay dropped.
+
+All amounts are float64 that hold integers below 2**53, so sums and floors are exact.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuscaler.planning.mix.problem import Item, MixError, Problem
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+#: Comparisons of prices and values, relative.
+EPSILON = 1e-9
+DEVICE = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRow:
+    """``sum(weights[k] * machines of kind k) <= amount``; ``name`` is how duals call it."""
+
+    name: str
+    weights: Floats
+    amount: float
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """I items, K kinds, R resources.
+
+    ``copies[i, k]`` is the most copies of item i that one machine of kind k holds when it holds nothing else, never above the demand;
+    0 also means not allowed. ``tier[i]`` ranks priorities, 0 first. ``groups`` are (mask over items, cap). ``apart[i]`` are the items that
+    may not sit beside item i. ``members[i]`` are the problem's items behind item i, in key order, and ``origin[k]`` the problem's kind.
+    """
+
+    demand: Floats
+    request: Floats
+    copies: Floats
+    tier: Ints
+    capacity: Floats
+    price: Floats
+    limits: tuple[LimitRow, ...]
+    groups: tuple[tuple[Mask, float], ...]
+    apart: tuple[tuple[int, ...], ...]
+    device: int | None
+    members: tuple[tuple[int, ...], ...]
+    origin: tuple[int, ...]
+    nowhere: tuple[int, ...]
+
+    @property
+    def plain(self) -> bool:
+        """True when resources and ``copies`` alone say what fits on a machine."""
+        return not self.groups and not any(self.apart) and self.device is None
+
+
+def build(problem: Problem) -> Instance:
+    """Reduce ``problem``; raises :class:`MixError` when it contradicts itself."""
+    check(problem)
+    resources = sorted({name for item in problem.items for name, amount in item.request.items() if amount > 0 and item.count > 0})
+    kind_order = sorted(range(len(problem.kinds)), key=lambda k: problem.kinds[k].key)
+    capacity = _matrix([problem.kinds[k].capacity for k in kind_order], resources)
+    members = _merge(problem)
+    firsts = [problem.items[group[0]] for group in members]
+    request = _matrix([item.request for item in firsts], resources)
+    demand = np.array([sum(problem.items[i].count for i in group) for group in members], dtype=np.float64)
+    device = resources.index(problem.device_resource) if problem.device_resource in resources else None
+    allowed = _allowed(firsts, kind_order)
+    copies = np.where(allowed, _copies(request, capacity, device), 0.0)
+    caps = np.array([_cap(problem, group) for group in members], dtype=np.float64)
+    copies = np.minimum(copies, np.minimum(demand, caps)[:, None])
+
+    some: Mask = np.any(copies > 0, axis=1)
+    nowhere = tuple(i for group, ok in zip(members, some, strict=True) if not ok for i in group)
+    members = [group for group, ok in zip(members, some, strict=True) if ok]
+    demand, request, copies = demand[some], request[some], copies[some]
+    price = np.array([problem.kinds[k].price for k in kind_order], dtype=np.float64)
+    limits = _limit_rows(problem, kind_order, demand, price)
+    useful = np.flatnonzero(copies.any(axis=0))
+    room = np.minimum(capacity, demand @ request)[useful]
+    keep = useful[undominated(room, allowed[some][:, useful], price[useful], [row.weights[useful] for row in limits])]
+    origin = tuple(kind_order[int(k)] for k in keep)
+    priorities = [problem.items[group[0]].priority for group in members]
+    ranks = {value: rank for rank, value in enumerate(sorted(set(priorities), reverse=True))}
+    return Instance(
+        demand=demand,
+        request=request,
+        copies=np.ascontiguousarray(copies[:, keep]),
+        tier=np.array([ranks[p] for p in priorities], dtype=np.int64),
+        capacity=np.ascontiguousarray(capacity[keep]),
+        price=price[keep],
+        limits=tuple(LimitRow(row.name, row.weights[keep], row.amount) for row in limits),
+        groups=_groups(problem, members),
+        apart=_apart(problem, members),
+        device=device,
+        members=tuple(members),
+        origin=origin,
+        nowhere=nowhere,
+    )
+
+
+def check(problem: Problem) -> None:
+    """Raise :class:`MixError`, naming the object, when indices, keys or amounts make no sense."""
+    for what, keys in (("item", [item.key for item in problem.items]), ("kind", [kind.key for kind in problem.kinds])):
+        if len(set(keys)) != len(keys):
+            twice = min(key for key in keys if keys.count(key) > 1)
+            raise MixError(f"{what} key {twice!r} is used more than once; give every {what} its own key")
+    for item in problem.items:
+        _check_item(item, problem)
+    for kind in problem.kinds:
+        if not (kind.price >= 0.0 and np.isfinite(kind.price)):
+            raise MixError(f"kind {kind.key!r} has the price {kind.price!r}; expected a finite number of dollars that is not negative")
+    indices = [i for group in problem.together for i in group.items] + [i for pair in problem.apart for i in pair]
+    if any(not 0 <= i < len(problem.items) for i in indices):
+        raise MixError(f"together and apart name items 0 to {len(problem.items) - 1}; saw {min(indices)} to {max(indices)}")
+
+
+def _check_item(item: Item, problem: Problem) -> None:
+    if item.count < 0 or any(amount < 0 for amount in item.request.values()):
+        raise MixError(f"item {item.key!r} has a negative count or request; expected amounts of zero or more")
+    if item.allowed and not (0 <= min(item.allowed) and max(item.allowed) < len(problem.kinds)):
+        raise MixError(f"item {item.key!r} allows kinds {min(item.allowed)} to {max(item.allowed)}; there are {len(problem.kinds)} kinds")
+    share = item.request.get(problem.device_resource, 0)
+    if share > DEVICE and share % DEVICE:
+        raise MixError(f"item {item.key!r} asks {share} of {problem.device_resource}; expected at most 1000, or a multiple of 1000")
+
+
+def _matrix(rows: Sequence[Mapping[str, int]], resources: Sequence[str]) -> Floats:
+    flat = [row.get(name, 0) for row in rows for name in resources]
+    return np.array(flat, dtype=np.float64).reshape(len(rows), len(resources))
+
+
+def _merge(problem: Problem) -> list[tuple[int, ...]]:
+    """Items that any machine treats alike, in key order. A binding ``per_machine`` cap is an item's own and keeps it apart."""
+    own = {i for pair in problem.apart for i in pair if pair[0] == pair[1]}
+    partners: dict[int, set[int]] = {}
+    for a, b in problem.apart:
+        if a != b:
+            partners.setdefault(a, set()).add(b)
+            partners.setdefault(b, set()).add(a)
+    grouped: dict[int, list[int]] = {}
+    for g, together in enumerate(problem.together):
+        for i in set(together.items):
+            grouped.setdefault(i, []).append(g)
+    classes: dict[object, list[int]] = {}
+    for i in sorted(range(len(problem.items)), key=lambda i: problem.items[i].key):
+        item = problem.items[i]
+        if item.count == 0:
+            continue
+        capped = i in own or (item.per_machine is not None and item.per_machine < item.count)
+        signature = (
+            tuple(sorted((name, amount) for name, amount in item.request.items() if amount)),
+            None if item.allowed is None else tuple(sorted(set(item.allowed))),
+            item.priority,
+            tuple(grouped.get(i, ())),
+            tuple(sorted(partners.get(i, ()))),
+            i if capped else None,
+        )
+        classes.setdefault(signature, []).append(i)
+    return [tuple(group) for group in classes.values()]
+
+
+def _cap(problem: Problem, group: tuple[int, ...]) -> float:
+    item = problem.items[group[0]]
+    caps = [float(together.cap) for together in problem.together if group[0] in together.items]
+    if (group[0], group[0]) in problem.apart:
+        caps.append(1.0)
+    if item.per_machine is not None and len(group) == 1:
+        caps.append(float(item.per_machine))
+    return max(min(caps, default=np.inf), 0.0)
+
+
+def _copies(request: Floats, capacity: Floats, device: int | None) -> Floats:
+    """Copies of each item alone on each kind, resources only; shape (I, K)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.floor(capacity[None, :, :] / request[:, None, :])
+    ratio[np.broadcast_to((request == 0)[:, None, :], ratio.shape)] = np.inf
+    if device is not None:
+        share, devices = request[:, device], np.floor(capacity[:, device] / DEVICE)
+        on_one = np.floor(DEVICE / np.maximum(share, 1.0))
+        small = (share > 0) & (share <= DEVICE)
+        ratio[small, :, device] = on_one[small, None] * devices[None, :]
+    return np.asarray(np.maximum(ratio.min(axis=2, initial=np.inf), 0.0))
+
+
+def _allowed(items: Sequence[Item], kind_order: Sequence[int]) -> Mask:
+    position = {k: p for p, k in enumerate(kind_order)}
+    mask = np.zeros((len(items), len(kind_order)), dtype=np.bool_)
+    for row, item in enumerate(items):
+        mask[row, slice(None) if item.allowed is None else [position[k] for k in item.allowed]] = True
+    return mask
+
+
+def _limit_rows(problem: Problem, order: Sequence[int], demand: Floats, price: Floats) -> tuple[LimitRow, ...]:
+    """Only limits that could bind: no optimal plan buys more machines than there are pods."""
+    pods = float(demand.sum())
+    kinds, limits = [problem.kinds[k] for k in order], problem.limits
+    rows = [
+        LimitRow(f"kind:{kind.key}", (np.arange(len(kinds)) == row).astype(np.float64), float(kind.limit))
+        for row, kind in enumerate(kinds)
+        if kind.limit is not None and kind.limit < pods
+    ]
+    for pool in sorted(limits.pools):
+        if limits.pools[pool] < pods:
+            weights = np.array([float(kind.pool == pool) for kind in kinds])
+            rows.append(LimitRow(f"pool:{pool}", weights, float(limits.pools[pool])))
+    if limits.machines is not None and limits.machines < pods:
+        rows.append(LimitRow("machines", np.ones(len(kinds)), float(limits.machines)))
+    if limits.gpus is not None:
+        rows.append(LimitRow("gpus", np.array([float(kind.gpus) for kind in kinds]), float(limits.gpus)))
+    if limits.dollars_per_hour is not None:
+        rows.append(LimitRow("dollars", price, float(limits.dollars_per_hour)))
+    rows = [LimitRow(row.name, row.weights, max(row.amount, 0.0)) for row in rows]
+    return tuple(row for row in rows if float(row.weights.max(initial=0.0)) * pods > row.amount)
+
+
+def undominated(capacity: Floats, admits: Mask, price: Floats, weights: Sequence[Floats]) -> Ints:
+    """Rows (kinds) for which no other row is at least as roomy, admits as much, costs no more and weighs no more; ascending.
+
+    ``capacity`` is (K, R), ``admits`` (I, K), ``price`` and each of ``weights`` (K,). Of equals, the first stays.
+    """
+    classes = {row.tobytes(): row.astype(np.float64) for row in admits}
+    # A row per kind, in which a smaller entry is never better. ``copies`` follows from room and admission, so it need not be compared.
+    vector = np.column_stack([capacity, *classes.values(), -price, *(-w for w in weights)])
+    # The roomiest, then the cheapest come first, so that whoever dominates has been met before whoever is dominated.
+    order = np.lexsort((np.arange(len(price)), price, -vector.sum(axis=1)))
+    kept: list[int] = []
+    block = np.empty_like(vector)
+    for row in order:
+        if kept and np.any(np.all(block[: len(kept)] >= vector[row], axis=1)):
+            continue
+        block[len(kept)] = vector[row]
+        kept.append(int(row))
+    return np.array(sorted(kept), dtype=np.int64)
+
+
+def _groups(problem: Problem, members: Sequence[tuple[int, ...]]) -> tuple[tuple[Mask, float], ...]:
+    groups = []
+    for together in problem.together:
+        inside = set(together.items)
+        mask = np.array([group[0] in inside for group in members], dtype=np.bool_)
+        if mask.any():
+            groups.append((mask, float(max(together.cap, 0))))
+    return tuple(sorted(groups, key=lambda g: (g[1], g[0].tobytes())))
+
+
+def _apart(problem: Problem, members: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+    place = {i: row for row, group in enumerate(members) for i in group}
+    partners: list[set[int]] = [set() for _ in members]
+    for a, b in problem.apart:
+        if a in place and b in place and place[a] != place[b]:
+            partners[place[a]].add(place[b])
+            partners[place[b]].add(place[a])
+    return tuple(tuple(sorted(group)) for group in partners)

@@ -1,0 +1,54 @@
+"""A mix under construction: how many machines of each kind, and what each holds."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuscaler.planning.mix.instance import EPSILON, Floats, Instance, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """``times[p]`` machines of kind ``kinds[p]``, each holding ``held[p]`` (copies by item); shapes (P,), (P,), (P, I)."""
+
+    kinds: Ints
+    held: Floats
+    times: Ints
+
+    @classmethod
+    def of(cls, parts: list[tuple[int, Floats, int]], items: int) -> "Mixture":
+        """From (kind, copies, times); equal machines are counted together, and the order is one of content."""
+        counted: dict[tuple[int, bytes], int] = {}
+        for kind, held, times in parts:
+            if times > 0 and held.any():
+                place = (kind, held.tobytes())
+                counted[place] = counted.get(place, 0) + times
+        places = sorted(counted)
+        return cls(
+            np.array([kind for kind, _ in places], dtype=np.int64),
+            np.array([np.frombuffer(raw) for _, raw in places], dtype=np.float64).reshape(len(places), items),
+            np.array([counted[place] for place in places], dtype=np.int64),
+        )
+
+    def parts(self) -> list[tuple[int, Floats, int]]:
+        """The (kind, copies, times) it consists of."""
+        return [(int(k), h, int(t)) for k, h, t in zip(self.kinds, self.held, self.times, strict=True)]
+
+    def cost(self, instance: Instance) -> float:
+        """Dollars per hour."""
+        return float(instance.price[self.kinds] @ self.times)
+
+    def served(self) -> Floats:
+        """Pods placed, by item."""
+        return np.asarray(self.times @ self.held, dtype=np.float64)
+
+    def within_limits(self, instance: Instance) -> bool:
+        """Whether every limit holds."""
+        return all(float(row.weights[self.kinds] @ self.times) <= row.amount * (1 + EPSILON) for row in instance.limits)
+
+
+def rank(instance: Instance, mixture: Mixture) -> tuple[float, ...]:
+    """What makes one mix better than another, smaller first: pods unmet by tier, then cost, then machines."""
+    unmet = instance.demand - mixture.served()
+    tiers = np.bincount(instance.tier, weights=unmet, minlength=1)
+    return (*(float(t) for t in tiers), round(mixture.cost(instance), 9), float(mixture.times.sum()))

@@ -1,0 +1,115 @@
+"""What the optimiser is asked and what it answers. Money is US dollars per hour; resources are integers in base units."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+#: Thousandths of a device, held per device: a request up to 1000 sits on one device, a larger one takes whole devices.
+GPU_MILLI = "gpuscaler.io/gpu-milli"
+
+
+class MixError(ValueError):
+    """A problem that contradicts itself: an index out of range, a negative amount, a key used twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A class of pods to place on new machines.
+
+    ``allowed`` are the indices of the kinds that admit the pods (None: all of them), resources left aside. ``per_machine`` is the
+    most copies one machine may hold, None for no such cap. Of two items, the one with the higher ``priority`` is served first when
+    limits bind. ``key`` is unique and stable: ties are broken by it, never by position.
+    """
+
+    key: str
+    count: int
+    request: Mapping[str, int]
+    allowed: tuple[int, ...] | None = None
+    per_machine: int | None = None
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A machine that can be bought: ``capacity`` is what is left for pods once DaemonSets run.
+
+    ``gpus`` is what one such machine counts against :attr:`Limits.gpus`; ``limit`` is how many can be had, None when unknown.
+    """
+
+    key: str
+    capacity: Mapping[str, int]
+    price: float
+    pool: str = ""
+    limit: int | None = None
+    gpus: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """At most ``cap`` pods of ``items`` (indices), counted together, on one machine."""
+
+    items: tuple[int, ...]
+    cap: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What may still be bought over all kinds, and per pool; None, or a pool that is missing, is no limit."""
+
+    machines: int | None = None
+    gpus: int | None = None
+    dollars_per_hour: float | None = None
+    pools: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """``apart`` are pairs of items that may not share a machine; a pair of an item with itself means one copy a machine."""
+
+    items: tuple[Item, ...]
+    kinds: tuple[Kind, ...]
+    together: tuple[Together, ...] = ()
+    apart: tuple[tuple[int, int], ...] = ()
+    limits: Limits = Limits()
+    device_resource: str = GPU_MILLI
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """``times`` machines of one kind, each holding ``pods`` (copies by item index)."""
+
+    kind: int
+    pods: Mapping[int, int]
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Duals:
+    """A proof of the lower bound, in dollars per hour.
+
+    ``items[i]`` is the value of one pod of item i, ``limits[name]`` the charge on one unit of a limit (names as
+    :func:`gpuscaler.planning.mix.certificate.limit_charges` reads them). When no machine can hold pods worth more than its price plus its
+    charges, then ``sum(items * served) - sum(limits * amount)`` is a lower bound on the cost of the pods served.
+    """
+
+    items: tuple[float, ...] = ()
+    limits: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The mix chosen.
+
+    ``unmet`` counts, by item index, the pods that limits or the lack of any fitting kind leave out. ``lower_bound`` is below the cost of
+    every way to serve what is not in ``unmet``; ``lower_bound_kind`` is "pattern-lp" when ``duals`` come from the linear programme over
+    all patterns solved to its end, else "resource-lp". ``work_used`` counts deterministic work, ``brake`` tells that ``should_stop``
+    ended the search early.
+    """
+
+    machines: tuple[Pattern, ...] = ()
+    unmet: Mapping[int, int] = field(default_factory=dict)
+    cost: float = 0.0
+    lower_bound: float = 0.0
+    lower_bound_kind: str = "resource-lp"
+    duals: Duals = Duals()
+    work_used: int = 0
+    brake: bool = False
