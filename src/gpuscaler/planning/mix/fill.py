@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gpuscaler.planning.mix.instance import DEVICE, Floats, Instance, Ints
+from gpuscaler.planning.mix.instance import DEVICE, Floats, Instance, Ints, Mask
 
 
 def fill(instance: Instance, order: Ints, remaining: Floats, kinds: Ints) -> Floats:

@@ -122,7 +122,7 @@ def check(problem: Problem) -> None:
 def _check_item(item: Item, problem: Problem) -> None:
     if item.count < 0 or any(amount < 0 for amount in item.request.values()):
         raise MixError(f"item {item.key!r} has a negative count or request; expected amounts of zero or more")
-    if item.allowed and not (0 <= min(item.allowed) and max(item.allowed) < len(problem.kinds)):
+    if item.allowed and not (min(item.allowed) >= 0 and max(item.allowed) < len(problem.kinds)):
         raise MixError(f"item {item.key!r} allows kinds {min(item.allowed)} to {max(item.allowed)}; there are {len(problem.kinds)} kinds")
     share = item.request.get(problem.device_resource, 0)
     if share > DEVICE and share % DEVICE:
