@@ -36,6 +36,19 @@ class NodeTable:
     def __len__(self) -> int:
         return len(self.nodes)
 
+    def extended(self, nodes: Sequence[Node]) -> "NodeTable":
+        """These rows and ``nodes`` after them; arrays and codes of the present rows are taken over, not computed again."""
+        more = NodeTable(nodes)
+        new = NodeTable(())
+        new.nodes = self.nodes + more.nodes
+        new.names = self.names + more.names
+        new.row = {**self.row, **{name: len(self) + row for name, row in more.row.items()}}
+        for resource, array in self._allocatable.items():
+            new._allocatable[resource] = _frozen(np.concatenate((array, more.allocatable(resource))))
+        for key, column in self._columns.items():
+            new._columns[key] = _joined(column, more.column(key))
+        return new
+
     def allocatable(self, resource: str) -> Array:
         """What each row offers of ``resource``, 0 where it offers none."""
         array = self._allocatable.get(resource)
@@ -71,3 +84,19 @@ class NodeTable:
         if self._unschedulable is None:
             self._unschedulable = np.array([node.unschedulable for node in self.nodes], dtype=np.bool_)
         return self._unschedulable
+
+
+def _frozen(array: Array) -> Array:
+    array.setflags(write=False)
+    return array
+
+
+def _joined(column: Column, more: Column) -> Column:
+    codes = {value: code for code, value in enumerate(column.values)}
+    # The last entry stays -1: it is what the code -1 (no such label) picks.
+    translation = np.full(len(more.values) + 1, -1, dtype=np.int32)
+    for position, value in enumerate(more.values):
+        translation[position] = codes.setdefault(value, len(codes))
+    joined = np.concatenate((column.codes, translation[more.codes]))
+    joined.setflags(write=False)
+    return Column(joined, tuple(codes))

@@ -1,0 +1,122 @@
+"""GPUs that are shared by the thousandth, as in traces: a vector of devices per row.
+
+A row that offers ``gpuscaler.io/gpu-milli`` has one device for each 1000 of it. A request of at most 1000 goes onto one device, the
+fullest that takes it; a request above 1000 takes whole devices that nobody uses (one for each 1000, rounded up). Kubernetes has no
+such resource: the rule is that of the GPU-sharing schedulers whose traces are replayed.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from gpuscaler.model.table import Array, Mask, NodeTable
+
+GPU_MILLI = "gpuscaler.io/gpu-milli"
+WHOLE = 1000
+
+#: What each device of a row holds, as amounts in the order of arrival.
+_Load = tuple[tuple[int, ...], ...]
+
+
+class Devices:
+    """Devices of the rows that have any. ``free`` has a line for each of them, padded with -1."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self.table = table
+        counts = table.allocatable(GPU_MILLI) // WHOLE
+        self._rows = np.flatnonzero(counts > 0)
+        self._line = {int(row): line for line, row in enumerate(self._rows)}
+        self._free = np.full((len(self._rows), int(counts.max(initial=0))), -1, dtype=np.int64)
+        for line, row in enumerate(self._rows):
+            self._free[line, : counts[row]] = WHOLE
+        self._loads: dict[int, _Load] = {line: ((),) * int(counts[row]) for line, row in enumerate(self._rows)}
+
+    def pack(self, amounts: Mapping[int, Iterable[int]]) -> None:
+        """Place what each row already holds, the largest request first. What does not fit is left out: the row is overcommitted."""
+        for row, requests in amounts.items():
+            for amount in sorted(requests, reverse=True):
+                if row in self._line and self._choose(self._line[row], amount):
+                    self.add(row, amount)
+
+    def copies(self, amount: int) -> Array:
+        """How many more requests of ``amount`` fit on each row."""
+        fits = np.zeros(len(self.table), dtype=np.int64)
+        if amount <= WHOLE:
+            fits[self._rows] = np.maximum(self._free // amount, 0).sum(axis=1)
+        else:
+            fits[self._rows] = (self._free == WHOLE).sum(axis=1) // devices_for(amount)
+        return fits
+
+    def passes(self, amount: int) -> Mask:
+        mask = np.zeros(len(self.table), dtype=np.bool_)
+        if amount <= WHOLE:
+            mask[self._rows] = (self._free >= amount).any(axis=1)
+        else:
+            mask[self._rows] = (self._free == WHOLE).sum(axis=1) >= devices_for(amount)
+        return mask
+
+    def add(self, row: int, amount: int) -> None:
+        """Put ``amount`` onto the fullest device that takes it, or onto the first unused ones where it needs whole devices."""
+        line = self._line[row]
+        chosen = self._choose(line, amount)
+        if not chosen:
+            raise ValueError(f"row {row} ({self.table.names[row]}): no device has {amount} {GPU_MILLI} free, {self.free(row)} are")
+        self._change(line, chosen, amount, +1)
+
+    def remove(self, row: int, amount: int) -> None:
+        """Take ``amount`` off the first device that holds one such request; requests of one size are interchangeable."""
+        line = self._line[row]
+        part = min(amount, WHOLE)
+        holders = [device for device, load in enumerate(self._loads[line]) if part in load][: devices_for(amount)]
+        self._change(line, holders, amount, -1)
+
+    def free(self, row: int) -> tuple[int, ...]:
+        """What each device of ``row`` has left."""
+        line = self._line.get(row)
+        return () if line is None else tuple(int(left) for left in self._free[line] if left >= 0)
+
+    def _choose(self, line: int, amount: int) -> list[int]:
+        """The devices that take ``amount``; none where it does not fit."""
+        left = self._free[line]
+        if amount > WHOLE:
+            unused = np.flatnonzero(left == WHOLE)[: devices_for(amount)]
+            return [int(device) for device in unused] if len(unused) == devices_for(amount) else []
+        able = np.where(left >= amount, left, UNFIT)
+        device = int(able.argmin()) if len(able) else 0
+        return [device] if len(able) and able[device] < UNFIT else []
+
+    def _change(self, line: int, devices: Iterable[int], amount: int, sign: int) -> None:
+        part = min(amount, WHOLE)
+        loads = list(self._loads[line])
+        for device in devices:
+            held = list(loads[device])
+            if sign > 0:
+                held.append(part)
+            else:
+                held.remove(part)
+            loads[device] = tuple(held)
+            self._free[line, device] -= sign * part
+        self._loads[line] = tuple(loads)
+
+    def copy(self) -> "Devices":
+        new = object.__new__(Devices)
+        new.__dict__.update(self.__dict__)
+        new._free = self._free.copy()
+        new._loads = dict(self._loads)
+        return new
+
+    def extended(self, table: NodeTable) -> "Devices":
+        """The same use over ``table``, which has more rows behind the present ones."""
+        new = Devices(table)
+        lines, width = self._free.shape
+        new._free[:lines, :width] = self._free
+        new._loads.update(self._loads)
+        return new
+
+
+#: Above what any device has.
+UNFIT = 2**62
+
+
+def devices_for(amount: int) -> int:
+    return -(-amount // WHOLE)

@@ -1,0 +1,173 @@
+"""InterPodAffinity: required affinity and anti-affinity of the pod, and the required anti-affinity of the pods that are there."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from gpuscaler.model.cluster import Cluster, PeerKey
+from gpuscaler.model.pods import PodAffinityTerm, PodSpec
+from gpuscaler.model.table import Mask, NodeTable
+from gpuscaler.planning.filters.peers import Namespaces, Peers, Query, labels_of
+from gpuscaler.planning.filters.tallies import Tallies
+
+
+class Repulsion:
+    """Which rows hold pods whose required anti-affinity keeps which others away (the symmetry of anti-affinity)."""
+
+    def __init__(self, table: NodeTable, namespaces: Namespaces) -> None:
+        self.tallies = Tallies(table)
+        self._namespaces = namespaces
+        self._terms: list[PodAffinityTerm] = []
+        self._numbers: dict[PodAffinityTerm, int] = {}
+        self._matching: dict[PeerKey, tuple[int, ...]] = {}
+
+    def add(self, spec: PodSpec, row: int, count: int) -> None:
+        for term in spec.anti_affinity:
+            number = self._numbers.get(term)
+            if number is None:
+                number = self._numbers[term] = self.tallies.empty()
+                self._terms.append(term)
+                self._matching.clear()
+            self.tallies.add(number, row, count)
+
+    def against(self, peer: PeerKey) -> tuple[tuple[PodAffinityTerm, int], ...]:
+        """The terms that keep ``peer`` away, with their tallies."""
+        numbers = self._matching.get(peer)
+        if numbers is None:
+            numbers = tuple(n for n, term in enumerate(self._terms) if repels(term, peer, self._namespaces))
+            self._matching[peer] = numbers
+        return tuple((self._terms[n], n) for n in numbers)
+
+    def includes(self, term: PodAffinityTerm, peer: PeerKey) -> bool:
+        """Whether ``term``, on a pod that is there, would keep ``peer`` away."""
+        return repels(term, peer, self._namespaces)
+
+    def copy(self) -> "Repulsion":
+        return self._with(self.tallies.copy())
+
+    def extended(self, table: NodeTable) -> "Repulsion":
+        return self._with(self.tallies.extended(table))
+
+    def _with(self, tallies: Tallies) -> "Repulsion":
+        new = Repulsion(tallies.table, self._namespaces)
+        new.tallies = tallies
+        new._terms = self._terms.copy()
+        new._numbers = dict(self._numbers)
+        new._matching = dict(self._matching)
+        return new
+
+
+def repels(term: PodAffinityTerm, peer: PeerKey, namespaces: Namespaces) -> bool:
+    """Whether an existing pod's anti-affinity ``term`` speaks of ``peer``. A namespace that does not exist has no labels."""
+    if term.selector is None:
+        return False
+    if peer.namespace not in term.namespaces:
+        selector = term.namespace_selector
+        if selector is None or not selector.matches(labels_of(peer.namespace, namespaces)):
+            return False
+    return term.selector.matches(peer.labels)
+
+
+def repulsion(table: NodeTable, cluster: Cluster) -> Repulsion:
+    """What the bound pods of ``cluster`` keep away."""
+    found = Repulsion(table, cluster.namespaces)
+    for user in cluster.users.values():
+        if user.spec.anti_affinity:
+            for name, count in user.nodes.items():
+                row = table.row.get(name)
+                if row is not None:
+                    found.add(user.spec, row, count)
+    return found
+
+
+class InterPod:
+    """The filter for one pod: ``attracted`` (its affinity), ``free_of`` (its anti-affinity), ``welcome`` (that of the others)."""
+
+    def __init__(self, spec: PodSpec, peer: PeerKey, peers: Peers, repulsion: Repulsion) -> None:
+        self._spec = spec
+        self._peer = peer
+        self._peers = peers
+        self._repulsion = repulsion
+        self._table = peers.tallies.table
+
+    @property
+    def asks(self) -> bool:
+        """Whether there is anything to filter by."""
+        return bool(self._spec.affinity or self._spec.anti_affinity or self._repulsion.against(self._peer))
+
+    def passes(self) -> Mask:
+        return self.attracted() & self.free_of() & self.welcome()
+
+    def attracted(self) -> Mask:
+        """Rows where every affinity term has, in the row's domain, a pod that matches all the terms.
+
+        The first pod of a series that is drawn to itself goes anywhere with all the topology labels, as long as no pod matches.
+        """
+        terms = self._spec.affinity
+        if not terms:
+            return np.ones(len(self._table), dtype=np.bool_)
+        queries = tuple(Query.of(term) for term in terms)
+        number = self._peers.count(*queries)
+        labelled = np.ones(len(self._table), dtype=np.bool_)
+        found = np.ones(len(self._table), dtype=np.bool_)
+        nobody = True
+        for key in {term.topology_key for term in terms}:
+            codes = self._table.column(key).codes
+            sums = self._peers.tallies.domain(number, key)
+            labelled &= codes >= 0
+            found &= (sums > 0)[codes]
+            nobody = nobody and not sums.any()
+        if nobody and self._peers.matches(queries, self._peer):
+            return labelled
+        return labelled & found
+
+    def free_of(self) -> Mask:
+        """Rows in whose domains no pod matches an anti-affinity term of this pod."""
+        mask = np.ones(len(self._table), dtype=np.bool_)
+        for term in self._spec.anti_affinity:
+            mask &= self._empty(self._peers.tallies, self._peers.count(Query.of(term)), term.topology_key)
+        return mask
+
+    def welcome(self) -> Mask:
+        """Rows in whose domains no pod has an anti-affinity term that matches this pod."""
+        mask = np.ones(len(self._table), dtype=np.bool_)
+        for term, number in self._repulsion.against(self._peer):
+            mask &= self._empty(self._repulsion.tallies, number, term.topology_key)
+        return mask
+
+    def _empty(self, tallies: Tallies, number: int, key: str) -> Mask:
+        codes = self._table.column(key).codes
+        empty: Mask = (tallies.domain(number, key) == 0)[codes]
+        return empty
+
+    def alone_on(self) -> Mask:
+        """Rows that take one copy at most, because a copy keeps the next one out of its own domain."""
+        mask = np.zeros(len(self._table), dtype=np.bool_)
+        for term in self._spec.anti_affinity:
+            if self._peers.matches((Query.of(term),), self._peer) or self._repulsion.includes(term, self._peer):
+                mask |= self._table.column(term.topology_key).codes >= 0
+        return mask
+
+    def explain(self, row: int) -> str:
+        labels = self._table.nodes[row].labels
+        if not self.attracted()[row]:
+            missing = _without(self._spec.affinity, labels)
+            if missing:
+                return f"pod affinity needs the node label {missing}, node has none"
+            return "no pod that the pod affinity wants is in the same " + _keys(self._spec.affinity)
+        for term in self._spec.anti_affinity:
+            number = self._peers.count(Query.of(term))
+            if not self._empty(self._peers.tallies, number, term.topology_key)[row]:
+                return f"a pod that the pod anti-affinity excludes is in {term.topology_key}={labels.get(term.topology_key)}"
+        for term, number in self._repulsion.against(self._peer):
+            if not self._empty(self._repulsion.tallies, number, term.topology_key)[row]:
+                return f"a pod in {term.topology_key}={labels.get(term.topology_key)} has an anti-affinity against this pod"
+        return "pod affinity is satisfied"
+
+
+def _without(terms: Iterable[PodAffinityTerm], labels: Mapping[str, str]) -> str:
+    return next((term.topology_key for term in terms if term.topology_key not in labels), "")
+
+
+def _keys(terms: Iterable[PodAffinityTerm]) -> str:
+    return ", ".join(sorted({term.topology_key for term in terms}))

@@ -1,0 +1,133 @@
+"""NodeUnschedulable, TaintToleration and NodeAffinity: what only the node and the specification decide.
+
+Every requirement is evaluated once per distinct label value and spread over the rows by the column's codes.
+"""
+
+import numpy as np
+
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
+from gpuscaler.model.table import Mask, NodeTable
+from gpuscaler.model.taints import UNSCHEDULABLE, Taint, untolerated
+
+_CORDONED = (Taint(UNSCHEDULABLE),)
+
+
+class NodeMasks:
+    """The masks of one table that never change by placing pods. Kept by requirement and by specification; shared by copies of a room."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self.table = table
+        self._requirements: dict[Requirement, Mask] = {}
+        self._selected: dict[str, Mask] = {}
+        self._tolerated: dict[str, Mask] = {}
+
+    def schedulable(self, spec: PodSpec) -> Mask:
+        """NodeUnschedulable: cordoned rows pass only for pods that tolerate the taint ``node.kubernetes.io/unschedulable``."""
+        if untolerated(_CORDONED, spec.tolerations) is None:
+            return np.ones(len(self.table), dtype=np.bool_)
+        return ~self.table.unschedulable
+
+    def tolerated(self, spec: PodSpec) -> Mask:
+        """TaintToleration: no taint with effect NoSchedule or NoExecute that the pod does not tolerate."""
+        mask = self._tolerated.get(spec.digest)
+        if mask is None:
+            codes, lists = self.table.taints
+            passes = np.array([untolerated(taints, spec.tolerations) is None for taints in lists], dtype=np.bool_)
+            mask = self._tolerated[spec.digest] = passes[codes] if lists else np.zeros(0, dtype=np.bool_)
+        return mask
+
+    def selected(self, spec: PodSpec) -> Mask:
+        """NodeAffinity: ``nodeSelector`` and the required node affinity."""
+        mask = self._selected.get(spec.digest)
+        if mask is None:
+            mask = np.ones(len(self.table), dtype=np.bool_)
+            for key, value in spec.node_selector:
+                mask &= self.requirement(Requirement(key, "In", (value,)))
+            if spec.node_affinity is not None:
+                mask &= self.selector(spec.node_affinity)
+            self._selected[spec.digest] = mask
+        return mask
+
+    def selector(self, selector: NodeSelector) -> Mask:
+        """Rows that match one of the terms at least; none for a selector without terms."""
+        mask = np.zeros(len(self.table), dtype=np.bool_)
+        for term in selector.terms:
+            mask |= self.term(term)
+        return mask
+
+    def term(self, term: NodeSelectorTerm) -> Mask:
+        """Rows that match every requirement of ``term``; none for an empty term."""
+        if not term.expressions and not term.fields:
+            return np.zeros(len(self.table), dtype=np.bool_)
+        mask = np.ones(len(self.table), dtype=np.bool_)
+        for requirement in term.expressions:
+            mask &= self.requirement(requirement)
+        for requirement in term.fields:
+            mask &= self._field(requirement)
+        return mask
+
+    def requirement(self, requirement: Requirement) -> Mask:
+        """Rows whose labels satisfy ``requirement``."""
+        mask = self._requirements.get(requirement)
+        if mask is None:
+            codes, values = self.table.column(requirement.key)
+            # One flag per distinct value, and a last one that the code -1 picks: no such label.
+            flags = [requirement.matches({requirement.key: value}) for value in values]
+            flags.append(requirement.matches({}))
+            mask = self._requirements[requirement] = np.array(flags, dtype=np.bool_)[codes]
+        return mask
+
+    def _field(self, requirement: Requirement) -> Mask:
+        # Fields know In and NotIn with exactly one value, and no field but the name; any other field reads as the empty string.
+        if requirement.operator not in ("In", "NotIn") or len(requirement.values) != 1:
+            return np.zeros(len(self.table), dtype=np.bool_)
+        wanted = requirement.operator == "In"
+        if requirement.key != "metadata.name":
+            return np.full(len(self.table), (requirement.values[0] == "") is wanted, dtype=np.bool_)
+        mask = np.full(len(self.table), not wanted, dtype=np.bool_)
+        row = self.table.row.get(requirement.values[0])
+        if row is not None:
+            mask[row] = wanted
+        return mask
+
+
+def explain_taint(spec: PodSpec, node: Node) -> str:
+    taint = untolerated(node.taints, spec.tolerations)
+    return f"taint {taint} is not tolerated"
+
+
+def explain_selector(spec: PodSpec, node: Node) -> str:
+    """The requirement that ``node`` misses; of several terms, the one of which it misses least."""
+    for key, value in spec.node_selector:
+        if node.labels.get(key) != value:
+            return f"label {key}={value} wanted, {_seen(node, key)}"
+    terms = spec.node_affinity.terms if spec.node_affinity is not None else ()
+    nearest: list[str] | None = None
+    for term in terms:
+        misses = [f"{_wanted(r)} wanted, {_seen(node, r.key)}" for r in term.expressions if not r.matches(node.labels)]
+        misses += [f"{_wanted(r)} wanted, node is {node.name}" for r in term.fields if not r.matches({"metadata.name": node.name})]
+        if misses and (nearest is None or len(misses) < len(nearest)):
+            nearest = misses
+    return nearest[0] if nearest else "the required node affinity has no term that can match a node"
+
+
+def _wanted(requirement: Requirement) -> str:
+    values = ", ".join(requirement.values)
+    match requirement.operator:
+        case "In" if len(requirement.values) == 1:
+            return f"label {requirement.key}={values}"
+        case "In" | "NotIn":
+            return f"label {requirement.key} {'in' if requirement.operator == 'In' else 'not in'} ({values})"
+        case "Exists":
+            return f"label {requirement.key}"
+        case "DoesNotExist":
+            return f"no label {requirement.key}"
+        case _:
+            return f"label {requirement.key} {requirement.operator} {values}"
+
+
+def _seen(node: Node, key: str) -> str:
+    value = node.labels.get(key)
+    return f"node has no label {key}" if value is None else f"node has {key}={value}"

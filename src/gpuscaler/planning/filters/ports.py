@@ -1,0 +1,67 @@
+"""NodePorts: no host port twice on a node. The wildcard address 0.0.0.0 meets every address; different addresses do not meet."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gpuscaler.model.pods import HostPort, PodSpec
+from gpuscaler.model.table import Mask, NodeTable
+from gpuscaler.planning.filters.tallies import Tallies
+
+WILDCARD = "0.0.0.0"
+
+
+class PortUse:
+    """Which host ports are taken on which row."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self._tallies = Tallies(table)
+        self._numbers: dict[tuple[str, int], dict[str, int]] = {}
+
+    def add(self, spec: PodSpec, row: int, count: int) -> None:
+        for protocol, port, ip in _wanted(spec):
+            numbers = self._numbers.setdefault((protocol, port), {})
+            if ip not in numbers:
+                numbers[ip] = self._tallies.empty()
+            self._tallies.add(numbers[ip], row, count)
+
+    def passes(self, spec: PodSpec) -> Mask:
+        """Rows where none of the pod's host ports is taken."""
+        mask = np.ones(len(self._tallies.table), dtype=np.bool_)
+        for protocol, port, ip in _wanted(spec):
+            for number in self._meeting(protocol, port, ip):
+                mask &= self._tallies.rows(number) == 0
+        return mask
+
+    def _meeting(self, protocol: str, port: int, ip: str) -> Iterator[int]:
+        for other, number in self._numbers.get((protocol, port), {}).items():
+            if ip == WILDCARD or other in (WILDCARD, ip):
+                yield number
+
+    def explain(self, spec: PodSpec, row: int) -> str:
+        for protocol, port, ip in _wanted(spec):
+            if any(self._tallies.rows(number)[row] for number in self._meeting(protocol, port, ip)):
+                return f"host port {port}/{protocol} is taken"
+        return "host ports are free"
+
+    def copy(self) -> "PortUse":
+        return self._with(self._tallies.copy())
+
+    def extended(self, table: NodeTable) -> "PortUse":
+        return self._with(self._tallies.extended(table))
+
+    def _with(self, tallies: Tallies) -> "PortUse":
+        new = PortUse(tallies.table)
+        new._tallies = tallies
+        new._numbers = {port: dict(numbers) for port, numbers in self._numbers.items()}
+        return new
+
+
+def _wanted(spec: PodSpec) -> Iterator[tuple[str, int, str]]:
+    for wanted in spec.host_ports:
+        if _counts(wanted):
+            yield wanted.protocol or "TCP", wanted.port, wanted.ip or WILDCARD
+
+
+def _counts(wanted: HostPort) -> bool:
+    return wanted.port > 0

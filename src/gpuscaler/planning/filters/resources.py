@@ -1,0 +1,116 @@
+"""NodeResourcesFit: what is left of each resource on each row. GPUs that are shared by the thousandth are in :mod:`.devices`."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.table import Array, Mask, NodeTable
+
+PODS = "pods"
+#: More copies than any row can take: the answer where nothing bounds them.
+UNBOUNDED = 2**62
+#: Amounts that read better in binary units.
+_BYTES = ("memory", "ephemeral-storage")
+
+
+class Ledger:
+    """Free amounts per resource and row, built when a resource is first asked for; copies share each array until one changes it."""
+
+    def __init__(self, table: NodeTable, used: Mapping[str, Array]) -> None:
+        self.table = table
+        self._used = used
+        self._free: dict[str, Array] = {}
+        self._owned: set[str] = set()
+
+    def free(self, resource: str) -> Array:
+        """What is left, negative where a row is overcommitted. Not to be changed."""
+        array = self._free.get(resource)
+        if array is None:
+            array = self.table.allocatable(resource).copy()
+            used = self._used.get(resource)
+            if used is not None:
+                array[: len(used)] -= used
+            self._free[resource] = array
+            self._owned.add(resource)
+        return array
+
+    def add(self, spec: PodSpec, row: int, count: int) -> None:
+        """Take ``count`` copies of ``spec`` from ``row``; give them back where ``count`` is negative."""
+        self._own(PODS)[row] -= count
+        for resource, amount in spec.requests.items():
+            if amount and resource != PODS:
+                self._own(resource)[row] -= amount * count
+
+    def _own(self, resource: str) -> Array:
+        array = self.free(resource)
+        if resource not in self._owned:
+            array = self._free[resource] = array.copy()
+            self._owned.add(resource)
+        return array
+
+    def passes(self, spec: PodSpec) -> Mask:
+        """Rows with room for one more pod and for every request above zero."""
+        mask = self.free(PODS) >= 1
+        for resource, amount in wanted(spec).items():
+            mask &= self.free(resource) >= amount
+        return mask
+
+    def copies(self, spec: PodSpec) -> Array:
+        """How many more copies fit on each row by requests and pod count."""
+        fits = self.free(PODS).copy()
+        for resource, amount in wanted(spec).items():
+            np.minimum(fits, self.free(resource) // amount, out=fits)
+        return np.maximum(fits, 0, out=fits)
+
+    def copy(self) -> "Ledger":
+        new = Ledger(self.table, self._used)
+        new._free = dict(self._free)
+        self._owned = set()
+        return new
+
+    def extended(self, table: NodeTable) -> "Ledger":
+        """The same use over ``table``, which has more rows behind the present ones."""
+        new = Ledger(table, self._used)
+        for resource, array in self._free.items():
+            new._free[resource] = np.concatenate((array, table.allocatable(resource)[len(array) :]))
+        new._owned = set(new._free)
+        return new
+
+    def explain(self, spec: PodSpec, row: int) -> str:
+        """Every resource that ``row`` is short of."""
+        short = []
+        if self.free(PODS)[row] < 1:
+            short.append(f"node(s) had room for {self.table.allocatable(PODS)[row]} pods, all taken")
+        for resource, amount in wanted(spec).items():
+            left = int(self.free(resource)[row])
+            if left < amount:
+                short.append(f"node(s) had {shown(resource, left)} free {resource}, {shown(resource, amount)} requested")
+        return "; ".join(short)
+
+
+def wanted(spec: PodSpec) -> dict[str, int]:
+    """The requests that the scheduler compares: above zero, and of a resource that it counts."""
+    return {resource: amount for resource, amount in spec.requests.items() if amount > 0 and counted(resource)}
+
+
+def counted(resource: str) -> bool:
+    """Whether the scheduler counts ``resource``.
+
+    It counts cpu, memory, ephemeral-storage, huge pages, attachable volumes, and names with a domain; other names, and quota names
+    (``requests.…``), it ignores. The pod count is no request. Source: ``IsScalarResourceName`` in ``pkg/scheduler/util``.
+    """
+    if resource in ("cpu", "memory", "ephemeral-storage"):
+        return True
+    if resource.startswith(("hugepages-", "attachable-volumes-")) or "kubernetes.io/" in resource:
+        return True
+    return "/" in resource and not resource.startswith("requests.")
+
+
+def shown(resource: str, amount: int) -> str:
+    """``amount`` for people: cores, Gi, or a plain number."""
+    if resource == "cpu":
+        return f"{amount / 1000:g}"
+    if resource in _BYTES:
+        return f"{amount / 2**30:.4g}Gi"
+    return str(amount)

@@ -1,0 +1,158 @@
+"""PodTopologySpread: constraints with DoNotSchedule.
+
+Counted are pods of the same namespace that match the selector and are not terminating, on nodes that carry the topology labels of all
+the pod's hard constraints and that the constraint's inclusion policies admit. The domains of such nodes are the eligible ones.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gpuscaler.model.cluster import PeerKey
+from gpuscaler.model.pods import PodSpec, SpreadConstraint
+from gpuscaler.model.table import Array, Codes, Mask
+from gpuscaler.planning.filters.nodes import NodeMasks
+from gpuscaler.planning.filters.peers import Peers, Query
+from gpuscaler.planning.filters.resources import UNBOUNDED
+from gpuscaler.planning.filters.tallies import sums_by_domain
+
+HOSTNAME = "kubernetes.io/hostname"
+
+
+class SpreadCounts(NamedTuple):
+    """Matching pods per domain of one constraint.
+
+    ``codes[row]`` is the row's domain, -1 without the label; ``counts`` and ``eligible`` have one entry per domain and a last one
+    (0, False) that the code -1 picks. A domain that is not eligible counts 0 and is no part of the minimum.
+    """
+
+    codes: Codes
+    counts: Array
+    eligible: Mask
+
+
+class _Fixed(NamedTuple):
+    """What of a constraint does not change by placing pods. ``everywhere``: every row with the label is counted."""
+
+    rows: Mask
+    eligible: Mask
+    domains: int
+    everywhere: bool
+
+
+class SpreadMasks:
+    """The unchanging part of spread constraints, by specification. Shared by copies of a room."""
+
+    def __init__(self, nodes: NodeMasks) -> None:
+        self._nodes = nodes
+        self._fixed: dict[tuple[str, SpreadConstraint], _Fixed] = {}
+
+    def fixed(self, spec: PodSpec, constraint: SpreadConstraint) -> _Fixed:
+        known = self._fixed.get((spec.digest, constraint))
+        if known is None:
+            known = self._fixed[spec.digest, constraint] = self._compute(spec, constraint)
+        return known
+
+    def _compute(self, spec: PodSpec, constraint: SpreadConstraint) -> _Fixed:
+        table = self._nodes.table
+        codes, values = table.column(constraint.topology_key)
+        rows = codes >= 0
+        for other in hard(spec):
+            rows = rows & (table.column(other.topology_key).codes >= 0)
+        if constraint.honor_affinity:
+            rows = rows & self._nodes.selected(spec)
+        if constraint.honor_taints:
+            rows = rows & self._nodes.tolerated(spec)
+        eligible = np.zeros(len(values) + 1, dtype=np.bool_)
+        eligible[codes[rows]] = True
+        return _Fixed(rows, eligible, int(eligible.sum()), bool((rows == (codes >= 0)).all()))
+
+
+class Spread:
+    """The filter for one pod."""
+
+    def __init__(self, spec: PodSpec, peer: PeerKey, masks: SpreadMasks, peers: Peers) -> None:
+        self._spec = spec
+        self._peer = peer
+        self._masks = masks
+        self._peers = peers
+        self._table = peers.tallies.table
+
+    def counts(self, constraint: SpreadConstraint) -> SpreadCounts:
+        key = constraint.topology_key
+        codes, values = self._table.column(key)
+        fixed = self._masks.fixed(self._spec, constraint)
+        if constraint.selector is not None and not constraint.selector.requirements:
+            # The scheduler counts nobody for an empty selector, although it does match.
+            return SpreadCounts(codes, np.zeros(len(values) + 1, dtype=np.int64), fixed.eligible)
+        number = self._peers.count(self._query(constraint))
+        tallies = self._peers.tallies
+        if fixed.everywhere:
+            return SpreadCounts(codes, tallies.domain(number, key), fixed.eligible)
+        return SpreadCounts(codes, sums_by_domain(self._table, key, tallies.rows(number) * fixed.rows), fixed.eligible)
+
+    def _query(self, constraint: SpreadConstraint) -> Query:
+        return Query(constraint.selector, (self._spec.namespace,), exclude_terminating=True)
+
+    def _counts_itself(self, constraint: SpreadConstraint) -> bool:
+        return constraint.selector is not None and constraint.selector.matches(self._peer.labels)
+
+    def passes(self) -> Mask:
+        """Rows where one more copy keeps every hard constraint's skew; none without the constraint's label."""
+        mask = np.ones(len(self._table), dtype=np.bool_)
+        for constraint in hard(self._spec):
+            found = self.counts(constraint)
+            ceiling = self.minimum(constraint, found) + constraint.max_skew - self._counts_itself(constraint)
+            allowed = found.counts <= ceiling
+            allowed[-1] = False
+            mask &= allowed[found.codes]
+        return mask
+
+    def minimum(self, constraint: SpreadConstraint, found: SpreadCounts) -> int:
+        """The least count of an eligible domain; 0 while there are fewer of them than ``minDomains``."""
+        domains = self._masks.fixed(self._spec, constraint).domains
+        return int(found.counts[found.eligible].min()) if domains and domains >= constraint.min_domains else 0
+
+    def copies_per_host(self) -> Array:
+        """How many more copies the constraints over hostnames allow on each row while nothing is placed elsewhere."""
+        fits = np.full(len(self._table), UNBOUNDED, dtype=np.int64)
+        for constraint in hard(self._spec):
+            if constraint.topology_key == HOSTNAME and self._counts_itself(constraint) and _counts_at_all(constraint):
+                found = self.counts(constraint)
+                np.minimum(fits, self._room_per_domain(constraint, found)[found.codes], out=fits)
+        return fits
+
+    def _room_per_domain(self, constraint: SpreadConstraint, found: SpreadCounts) -> Array:
+        fixed = self._masks.fixed(self._spec, constraint)
+        others = np.zeros(len(found.counts), dtype=np.int64)
+        if fixed.domains >= constraint.min_domains:
+            # The minimum over the other domains: a domain's own growth lifts the minimum only where it is the only least one.
+            least = np.sort(found.counts[fixed.eligible])
+            others[:] = least[0]
+            second = int(least[1]) if len(least) > 1 else UNBOUNDED // 2
+            others[fixed.eligible & (found.counts == least[0]) & ((found.counts[fixed.eligible] == least[0]).sum() == 1)] = second
+        # Pods on a row that is not eligible are not counted, so that its count never grows.
+        room = np.where(fixed.eligible, np.maximum(others + constraint.max_skew - found.counts, 0), UNBOUNDED)
+        room[-1] = 0
+        return room
+
+    def explain(self, row: int) -> str:
+        labels = self._table.nodes[row].labels
+        for constraint in hard(self._spec):
+            key = constraint.topology_key
+            if key not in labels:
+                return f"topology spread needs the node label {key}, node has none"
+            found = self.counts(constraint)
+            here, least = int(found.counts[found.codes[row]]), self.minimum(constraint, found)
+            if here + self._counts_itself(constraint) - least > constraint.max_skew:
+                return f"{key}={labels[key]} has {here} matching pods, the least domain {least}, maxSkew is {constraint.max_skew}"
+        return "topology spread is satisfied"
+
+
+def hard(spec: PodSpec) -> tuple[SpreadConstraint, ...]:
+    """The constraints with DoNotSchedule."""
+    return tuple(constraint for constraint in spec.spread if constraint.hard)
+
+
+def _counts_at_all(constraint: SpreadConstraint) -> bool:
+    return constraint.selector is not None and bool(constraint.selector.requirements)

@@ -1,0 +1,281 @@
+"""The room that is left: a working copy of what is taken, and which rows kube-scheduler's filters would admit a pod to.
+
+A plan starts from the cluster as it is, appends upcoming and new machines as rows, and places pods one after the other. What a filter
+needs beyond the node itself (topology counts, ports, volumes) is built when a pod first asks for it, and kept current from then on.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.labels import LabelSet
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import PodSpec, SpreadConstraint
+from gpuscaler.model.selectors import LabelSelector
+from gpuscaler.model.table import Array, Mask, NodeTable
+from gpuscaler.planning.filters import ORDER, Passes
+from gpuscaler.planning.filters.devices import GPU_MILLI, Devices
+from gpuscaler.planning.filters.interpod import InterPod, Repulsion
+from gpuscaler.planning.filters.nodes import NodeMasks, explain_selector, explain_taint
+from gpuscaler.planning.filters.peers import Peers, Query, peer_of
+from gpuscaler.planning.filters.ports import PortUse
+from gpuscaler.planning.filters.resources import UNBOUNDED, Ledger, wanted
+from gpuscaler.planning.filters.spread import Spread, SpreadCounts, SpreadMasks, hard
+
+__all__ = ["GPU_MILLI", "UNBOUNDED", "Room", "SpreadCounts", "Verdict"]
+
+
+class Verdict:
+    """What the filters say about one pod: ``mask`` are the rows that all of them pass."""
+
+    __slots__ = ("_passes", "mask")
+
+    def __init__(self, mask: Mask, passes: Passes) -> None:
+        self.mask = mask
+        self._passes = passes
+
+    @property
+    def excluded(self) -> Mapping[str, Mask]:
+        """The rows that each filter rejects on its own, by plug-in name; filters with nothing to say about the pod are missing."""
+        return {name: ~passes for name, passes in self._passes.items()}
+
+    @property
+    def passes(self) -> Mapping[str, Mask]:
+        """The rows that each filter passes on its own, by plug-in name."""
+        return self._passes
+
+
+class _Fixed:
+    """What placing pods cannot change, shared by a room and its copies."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self.nodes = NodeMasks(table)
+        self.spread = SpreadMasks(self.nodes)
+        self.verdicts: dict[str, tuple[Mask, Passes]] = {}
+
+
+class Room:
+    """Rows of a node table with what is taken on each. Mutable; make one with :meth:`of`, and :meth:`copy` before trying something.
+
+    Finished pods do not exist here. Terminating pods take room and count for affinity, but not for topology spread.
+    """
+
+    def __init__(self, cluster: Cluster, table: NodeTable) -> None:
+        self.cluster = cluster
+        self.table = table
+        self._fixed = _Fixed(table)
+        self._ledger = Ledger(table, _requested(cluster, table))
+        self._peers = Peers(table, cluster)
+        self._ports = PortUse(table)
+        self._repulsion = Repulsion(table, cluster.namespaces)
+        self._devices = _devices(cluster, table)
+        for user in cluster.users.values():
+            if user.spec.anti_affinity or user.spec.host_ports:
+                for name, count in user.nodes.items():
+                    if (row := table.row.get(name)) is not None:
+                        self._repulsion.add(user.spec, row, count)
+                        self._ports.add(user.spec, row, count)
+
+    @classmethod
+    def of(cls, cluster: Cluster, table: NodeTable | None = None) -> "Room":
+        """The room of ``cluster`` with what its bound, unfinished pods take; ``table`` stands in for its nodes where given."""
+        return cls(cluster, cluster.table if table is None else table)
+
+    def extended(self, templates: Sequence[Node]) -> "Room":
+        """This room with ``templates`` as empty rows behind the present ones. Every template has a name and hostname of its own."""
+        new = object.__new__(Room)
+        new.cluster = self.cluster
+        new.table = table = self.table.extended(templates)
+        new._fixed = _Fixed(table)
+        new._ledger = self._ledger.extended(table)
+        new._peers = self._peers.extended(table)
+        new._ports = self._ports.extended(table)
+        new._repulsion = self._repulsion.extended(table)
+        new._devices = self._devices.extended(table) if self._devices else _devices(Cluster(), table)
+        return new
+
+    def copy(self) -> "Room":
+        """An independent copy. Arrays are shared until one of the two changes them."""
+        new = object.__new__(Room)
+        new.__dict__.update(self.__dict__)
+        new._ledger = self._ledger.copy()
+        new._peers = self._peers.copy()
+        new._ports = self._ports.copy()
+        new._repulsion = self._repulsion.copy()
+        new._devices = self._devices.copy() if self._devices else None
+        return new
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def free(self, resource: str) -> Array:
+        """What is left of ``resource`` on each row, negative where overcommitted. Not to be changed."""
+        return self._ledger.free(resource)
+
+    def used(self, resource: str) -> Array:
+        """What is taken of ``resource`` on each row."""
+        return self.table.allocatable(resource) - self._ledger.free(resource)
+
+    def device_free(self, row: int) -> tuple[int, ...]:
+        """What each shared device of ``row`` has left, in thousandths; empty where the row offers none."""
+        return self._devices.free(row) if self._devices else ()
+
+    def static_mask(self, spec: PodSpec) -> Mask:
+        """Rows that what placing pods cannot change admits: selector, affinity, taints, cordons, the node affinity of volumes."""
+        return self._static(spec)[0]
+
+    def _static(self, spec: PodSpec) -> tuple[Mask, Passes]:
+        known = self._fixed.verdicts.get(spec.digest)
+        if known is None:
+            nodes = self._fixed.nodes
+            passes = {
+                "NodeUnschedulable": nodes.schedulable(spec),
+                "TaintToleration": nodes.tolerated(spec),
+                "NodeAffinity": nodes.selected(spec),
+            }
+            mask = np.logical_and.reduce(tuple(passes.values()))
+            for array in (mask, *passes.values()):
+                array.setflags(write=False)
+            known = self._fixed.verdicts[spec.digest] = (mask, passes)
+        return known
+
+    def verdict(self, spec: PodSpec, labels: LabelSet) -> Verdict:
+        """Which rows admit a pod with this specification and these labels now."""
+        static, passes = self._static(spec)
+        passes = dict(passes)
+        passes["NodeResourcesFit"] = self._resources_pass(spec)
+        if spec.host_ports:
+            passes["NodePorts"] = self._ports.passes(spec)
+        if hard(spec):
+            passes["PodTopologySpread"] = self._spread(spec, labels).passes()
+        between = self._between(spec, labels)
+        if between.asks:
+            passes["InterPodAffinity"] = between.passes()
+        mask = static.copy()
+        for name in passes.keys() - _STATIC:
+            mask &= passes[name]
+        return Verdict(mask, passes)
+
+    def _resources_pass(self, spec: PodSpec) -> Mask:
+        mask = self._ledger.passes(spec)
+        if self._devices and (amount := spec.requests.get(GPU_MILLI)):
+            mask &= self._devices.passes(amount)
+        return mask
+
+    def _spread(self, spec: PodSpec, labels: LabelSet) -> Spread:
+        return Spread(spec, peer_of(spec.namespace, labels), self._fixed.spread, self._peers)
+
+    def _between(self, spec: PodSpec, labels: LabelSet) -> InterPod:
+        return InterPod(spec, peer_of(spec.namespace, labels), self._peers, self._repulsion)
+
+    def reason(self, spec: PodSpec, labels: LabelSet, row: int) -> tuple[str, str]:
+        """The first filter, in the scheduler's order, that rejects the pod on ``row``, and what it saw and wanted; empty if none does."""
+        passes = self.verdict(spec, labels).passes
+        for name in ORDER:
+            if name in passes and not passes[name][row]:
+                return name, self._explain(name, spec, labels, row)
+        return "", ""
+
+    def _explain(self, name: str, spec: PodSpec, labels: LabelSet, row: int) -> str:
+        node = self.table.nodes[row]
+        explain: dict[str, Callable[[], str]] = {
+            "NodeUnschedulable": lambda: "node is cordoned",
+            "TaintToleration": lambda: explain_taint(spec, node),
+            "NodeAffinity": lambda: explain_selector(spec, node),
+            "NodePorts": lambda: self._ports.explain(spec, row),
+            "NodeResourcesFit": lambda: self._explain_resources(spec, row),
+            "PodTopologySpread": lambda: self._spread(spec, labels).explain(row),
+            "InterPodAffinity": lambda: self._between(spec, labels).explain(row),
+        }
+        return explain[name]()
+
+    def _explain_resources(self, spec: PodSpec, row: int) -> str:
+        short = self._ledger.explain(spec, row)
+        if short:
+            return short
+        return f"node(s) had devices with {list(self.device_free(row))} free {GPU_MILLI}, {spec.requests[GPU_MILLI]} requested"
+
+    def fits(self, spec: PodSpec) -> Array:
+        """How many more copies fit on each row by resources and pod count alone."""
+        fits = self._ledger.copies(spec)
+        if self._devices and (amount := wanted(spec).get(GPU_MILLI)):
+            np.minimum(fits, self._devices.copies(amount), out=fits)
+        return fits
+
+    def capacity(self, spec: PodSpec, labels: LabelSet) -> Array:
+        """How many more copies fit on each row, one after the other on that row alone; 0 where the next one is refused.
+
+        Counts resources, pod count, host ports, anti-affinity of the pod against itself, and spread over hostnames. Spread over larger
+        domains only decides about the next copy.
+        """
+        fits = self.fits(spec)
+        if spec.host_ports:
+            np.minimum(fits, 1, out=fits)
+        if hard(spec):
+            np.minimum(fits, self._spread(spec, labels).copies_per_host(), out=fits)
+        if spec.anti_affinity:
+            fits[self._between(spec, labels).alone_on() & (fits > 1)] = 1
+        fits[~self.verdict(spec, labels).mask] = 0
+        return fits
+
+    def place(self, spec: PodSpec, labels: LabelSet, row: int, count: int = 1) -> None:
+        """Put ``count`` copies onto ``row``, whether the filters admit them or not (shared devices must have the room)."""
+        self._change(spec, labels, row, count, terminating=False)
+
+    def remove(self, spec: PodSpec, labels: LabelSet, row: int, count: int = 1, *, terminating: bool = False) -> None:
+        """Take ``count`` copies off ``row``; ``terminating`` says that they were being deleted, which spread does not count."""
+        self._change(spec, labels, row, -count, terminating=terminating)
+
+    def _change(self, spec: PodSpec, labels: LabelSet, row: int, count: int, *, terminating: bool) -> None:
+        if self._devices and (amount := spec.requests.get(GPU_MILLI)):
+            for _ in range(abs(count)):
+                (self._devices.add if count > 0 else self._devices.remove)(row, amount)
+        self._ledger.add(spec, row, count)
+        self._peers.add(peer_of(spec.namespace, labels, terminating=terminating), row, count)
+        if spec.host_ports:
+            self._ports.add(spec, row, count)
+        if spec.anti_affinity:
+            self._repulsion.add(spec, row, count)
+
+    def spread_counts(self, spec: PodSpec, labels: LabelSet, constraint: SpreadConstraint) -> SpreadCounts:
+        """Matching pods per domain of a spread constraint of ``spec``, as the plug-in counts them, and which domains are eligible."""
+        return self._spread(spec, labels).counts(constraint)
+
+    def matching(
+        self,
+        namespaces: tuple[str, ...],
+        namespace_selector: LabelSelector | None,
+        selector: LabelSelector | None,
+        *,
+        exclude_terminating: bool = False,
+    ) -> Array:
+        """How many pods on each row are in these namespaces and match ``selector``. Not to be changed."""
+        number = self._peers.count(Query(selector, namespaces, namespace_selector, exclude_terminating))
+        return self._peers.tallies.rows(number)
+
+
+_STATIC = frozenset(("NodeUnschedulable", "TaintToleration", "NodeAffinity"))
+
+
+def _requested(cluster: Cluster, table: NodeTable) -> Mapping[str, Array]:
+    """What is requested per row of ``table``, which need not be the cluster's own."""
+    if table is cluster.table:
+        return cluster.requested
+    pairs = [(row, cluster.table.row[name]) for name, row in table.row.items() if name in cluster.table.row]
+    rows, sources = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    requested = {resource: np.zeros(len(table), dtype=np.int64) for resource in cluster.requested}
+    for resource, array in requested.items():
+        array[rows] = cluster.requested[resource][sources]
+    return requested
+
+
+def _devices(cluster: Cluster, table: NodeTable) -> Devices | None:
+    """The shared devices of ``table`` with the bound pods packed onto them, or None where no row offers any."""
+    offered = np.flatnonzero(table.allocatable(GPU_MILLI) >= 1)
+    if not len(offered):
+        return None
+    devices = Devices(table)
+    held = {int(row): cluster.on_node.get(table.names[row], {}).values() for row in offered}
+    devices.pack({row: [a for pod in pods if (a := pod.spec.requests.get(GPU_MILLI))] for row, pods in held.items()})
+    return devices
