@@ -1,0 +1,1 @@
+"""Our filters against kube-scheduler's own: ``python -m tests.conformance --cases N --seed S``."""

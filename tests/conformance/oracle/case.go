@@ -1,0 +1,64 @@
+package main
+
+import (
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+)
+
+// Case is one small cluster in Kubernetes' own JSON, as an API server stores it, with the pods to judge.
+//
+// Without Replay every pending pod is judged against every node of the unchanged cluster. With Replay the pending pods are
+// placed one after the other, and each is judged on its node at its turn; a step that is refused still takes its place.
+type Case struct {
+	Nodes                  []*v1.Node                      `json:"nodes"`
+	Pods                   []*v1.Pod                       `json:"pods"`
+	Pending                []*v1.Pod                       `json:"pending"`
+	Namespaces             []*v1.Namespace                 `json:"namespaces"`
+	PersistentVolumes      []*v1.PersistentVolume          `json:"persistentVolumes"`
+	PersistentVolumeClaims []*v1.PersistentVolumeClaim     `json:"persistentVolumeClaims"`
+	StorageClasses         []*storagev1.StorageClass       `json:"storageClasses"`
+	CSINodes               []*storagev1.CSINode            `json:"csiNodes"`
+	CSIDrivers             []*storagev1.CSIDriver          `json:"csiDrivers"`
+	CSIStorageCapacities   []*storagev1.CSIStorageCapacity `json:"csiStorageCapacities"`
+	VolumeAttachments      []*storagev1.VolumeAttachment   `json:"volumeAttachments"`
+	Replay                 []Step                          `json:"replay"`
+	// Explain asks for the plug-ins' messages as well.
+	Explain bool `json:"explain"`
+}
+
+// Step places pending pod number Pod on a node.
+type Step struct {
+	Pod  int    `json:"pod"`
+	Node string `json:"node"`
+}
+
+// Answer has Pods for a plain case and Steps for a replay, in the order of the request.
+type Answer struct {
+	Pods  []Verdict `json:"pods,omitempty"`
+	Steps []Verdict `json:"steps,omitempty"`
+	Error string    `json:"error,omitempty"`
+}
+
+// Verdict names, for each node that is refused, all plug-ins that refuse it. Failed names plug-ins that answered with an error
+// instead of a verdict, on any node: they count as refusals there.
+type Verdict struct {
+	Rejected map[string][]string `json:"rejected"`
+	Failed   []string            `json:"failed,omitempty"`
+	Messages map[string][]string `json:"messages,omitempty"`
+}
+
+func (v *Verdict) reject(node, plugin, message string) {
+	v.Rejected[node] = append(v.Rejected[node], plugin)
+	if v.Messages != nil {
+		v.Messages[node] = append(v.Messages[node], plugin+": "+message)
+	}
+}
+
+func (v *Verdict) fail(plugin string) {
+	for _, known := range v.Failed {
+		if known == plugin {
+			return
+		}
+	}
+	v.Failed = append(v.Failed, plugin)
+}

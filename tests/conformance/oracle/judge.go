@@ -1,0 +1,238 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
+	"k8s.io/kubernetes/pkg/scheduler/backend/cache"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodevolumelimits"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+	"k8s.io/kubernetes/pkg/scheduler/metrics"
+)
+
+// current is the snapshot that plug-ins see; it is exchanged with each case while the plug-ins stay.
+type current struct{ *cache.Snapshot }
+
+// judge is the default profile of kube-scheduler, of which only PreFilter, Filter and Reserve are called.
+type judge struct {
+	world    *world
+	snapshot *current
+	plugins  []fwk.Plugin
+	reserve  fwk.ReservePlugin
+}
+
+func newJudge(ctx context.Context) (*judge, error) {
+	metrics.Register()
+	profile, err := filterProfile()
+	if err != nil {
+		return nil, err
+	}
+	client := fake.NewClientset()
+	j := &judge{world: newWorld(client), snapshot: &current{cache.NewEmptySnapshot()}}
+	made := map[string]fwk.Plugin{}
+	handle, err := frameworkruntime.NewFramework(ctx, keeping(plugins.NewInTreeRegistry(), made), profile,
+		frameworkruntime.WithClientSet(client),
+		frameworkruntime.WithInformerFactory(j.world.factory),
+		frameworkruntime.WithSnapshotSharedLister(j.snapshot),
+		frameworkruntime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(j.world.factory.Storage().V1().CSINodes().Lister())),
+		frameworkruntime.WithParallelism(1),
+	)
+	if err != nil {
+		return nil, err
+	}
+	for _, plugin := range handle.ListPlugins().Filter.Enabled {
+		j.plugins = append(j.plugins, made[plugin.Name])
+	}
+	binding, ok := made[names.VolumeBinding].(fwk.ReservePlugin)
+	if !ok {
+		return nil, fmt.Errorf("%s no longer reserves volumes", names.VolumeBinding)
+	}
+	j.reserve = binding
+	return j, nil
+}
+
+// filterProfile is the default profile without dynamic resources: pods with resource claims are no demand for the planner.
+func filterProfile() (*config.KubeSchedulerProfile, error) {
+	defaults, err := latest.Default()
+	if err != nil {
+		return nil, err
+	}
+	profile := defaults.Profiles[0]
+	enabled := profile.Plugins.MultiPoint.Enabled[:0]
+	for _, plugin := range profile.Plugins.MultiPoint.Enabled {
+		if plugin.Name != names.DynamicResources {
+			enabled = append(enabled, plugin)
+		}
+	}
+	profile.Plugins.MultiPoint.Enabled = enabled
+	return &profile, nil
+}
+
+// keeping makes a registry remember the plug-ins it makes: the framework itself only tells the first that refuses.
+func keeping(registry frameworkruntime.Registry, made map[string]fwk.Plugin) frameworkruntime.Registry {
+	for name, factory := range registry {
+		registry[name] = func(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+			plugin, err := factory(ctx, args, handle)
+			made[name] = plugin
+			return plugin, err
+		}
+	}
+	return registry
+}
+
+// cluster is a scheduler cache with one case in it.
+type cluster struct {
+	cache.Cache
+	logger klog.Logger
+}
+
+func (j *judge) load(ctx context.Context, c *Case) (*cluster, error) {
+	if err := j.world.load(c); err != nil {
+		return nil, err
+	}
+	j.snapshot.Snapshot = cache.NewEmptySnapshot()
+	here := &cluster{cache.New(ctx, time.Hour, nil), klog.FromContext(ctx)}
+	for _, node := range c.Nodes {
+		here.AddNode(here.logger, node)
+	}
+	for _, pod := range c.Pods {
+		// The scheduler watches unfinished pods only.
+		if pod.Spec.NodeName == "" || pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed {
+			continue
+		}
+		if err := here.place(pod); err != nil {
+			return nil, err
+		}
+	}
+	return here, here.UpdateSnapshot(here.logger, j.snapshot.Snapshot)
+}
+
+func (c *cluster) place(pod *v1.Pod) error {
+	if pod.UID == "" {
+		pod.UID = types.UID(pod.Namespace + "/" + pod.Name)
+	}
+	return c.AddPod(c.logger, pod)
+}
+
+func (j *judge) answer(ctx context.Context, c *Case) (Answer, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	here, err := j.load(ctx, c)
+	if err != nil {
+		return Answer{}, err
+	}
+	if c.Replay != nil {
+		steps, err := j.replay(ctx, c, here)
+		return Answer{Steps: steps}, err
+	}
+	answer := Answer{Pods: make([]Verdict, 0, len(c.Pending))}
+	nodes, err := j.snapshot.NodeInfos().List()
+	if err != nil {
+		return Answer{}, err
+	}
+	for _, pod := range c.Pending {
+		answer.Pods = append(answer.Pods, j.verdict(ctx, pod, nodes, framework.NewCycleState(), c.Explain))
+	}
+	return answer, nil
+}
+
+// replay places pods one by one. What a step would bind or provision is assumed in the volume caches as the scheduler itself
+// assumes it between choosing a node and binding.
+func (j *judge) replay(ctx context.Context, c *Case, here *cluster) ([]Verdict, error) {
+	verdicts := make([]Verdict, 0, len(c.Replay))
+	for _, step := range c.Replay {
+		if step.Pod < 0 || step.Pod >= len(c.Pending) {
+			return nil, fmt.Errorf("replay: pending pod %d of %d", step.Pod, len(c.Pending))
+		}
+		pod := c.Pending[step.Pod]
+		info, err := j.snapshot.NodeInfos().Get(step.Node)
+		if err != nil {
+			return nil, err
+		}
+		state := framework.NewCycleState()
+		verdict := j.verdict(ctx, pod, []fwk.NodeInfo{info}, state, c.Explain)
+		verdicts = append(verdicts, verdict)
+		if len(verdict.Rejected) == 0 {
+			if status := j.reserve.Reserve(ctx, state, pod, step.Node); !status.IsSuccess() {
+				return nil, status.AsError()
+			}
+		}
+		placed := pod.DeepCopy()
+		placed.Spec.NodeName = step.Node
+		if err := here.place(placed); err != nil {
+			return nil, err
+		}
+		if err := here.UpdateSnapshot(here.logger, j.snapshot.Snapshot); err != nil {
+			return nil, err
+		}
+	}
+	return verdicts, nil
+}
+
+// verdict runs every filter plug-in on its own for one pod, so that all that refuse a node are known and not only the first.
+func (j *judge) verdict(ctx context.Context, pod *v1.Pod, nodes []fwk.NodeInfo, state fwk.CycleState, explain bool) Verdict {
+	verdict := Verdict{Rejected: map[string][]string{}}
+	if explain {
+		verdict.Messages = map[string][]string{}
+	}
+	for _, plugin := range j.plugins {
+		refused := func(node string, status *fwk.Status) {
+			verdict.reject(node, plugin.Name(), status.Message())
+			if status.Code() == fwk.Error {
+				verdict.fail(plugin.Name())
+			}
+		}
+		narrowed, filters := j.preFilter(ctx, plugin, pod, state, nodes, refused)
+		for _, info := range nodes {
+			node := info.Node().Name
+			status := fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "not among the nodes PreFilter named")
+			if narrowed.AllNodes() || narrowed.NodeNames.Has(node) {
+				if !filters {
+					continue
+				}
+				status = plugin.(fwk.FilterPlugin).Filter(ctx, state, pod, info)
+			}
+			if !status.IsSuccess() {
+				refused(node, status)
+			}
+		}
+	}
+	return verdict
+}
+
+// preFilter returns the nodes the plug-in is content with, and whether its Filter is to be asked about them.
+func (j *judge) preFilter(
+	ctx context.Context, plugin fwk.Plugin, pod *v1.Pod, state fwk.CycleState, nodes []fwk.NodeInfo, refused func(string, *fwk.Status),
+) (*fwk.PreFilterResult, bool) {
+	first, ok := plugin.(fwk.PreFilterPlugin)
+	if !ok {
+		return nil, true
+	}
+	all, err := j.snapshot.NodeInfos().List()
+	if err != nil {
+		panic(err)
+	}
+	narrowed, status := first.PreFilter(ctx, state, pod, all)
+	if status.IsSkip() {
+		return nil, false
+	}
+	if !status.IsSuccess() {
+		for _, info := range nodes {
+			refused(info.Node().Name, status)
+		}
+		return nil, false
+	}
+	return narrowed, true
+}
