@@ -1,6 +1,6 @@
 """The room as a whole: capacity, placing, copies, appended rows and reasons."""
 
-from filters.kit import node, pod, room, rows, selector, spec, why
+from tests.planning.filters.kit import node, pod, room, rows, selector, spec, why
 
 from gpuscaler.model.labels import NO_LABELS, LabelSet
 from gpuscaler.model.pods import HostPort, PodAffinityTerm

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 #: Effects that keep a pod from being scheduled; PreferNoSchedule only lowers a score.
 HARD_EFFECTS = ("NoSchedule", "NoExecute")
