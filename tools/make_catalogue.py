@@ -261,7 +261,7 @@ def zones() -> list[dict[str, object]]:
 
 
 def write(name: str, lines: list[dict[str, object]]) -> None:
-    with open(OUT / name, "w", newline="") as file:
+    with (OUT / name).open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(lines[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(lines)

@@ -68,9 +68,7 @@ def lookup(instance_type: str, region: str = "") -> InstanceType | None:
 def types(cloud: str | None = None, region: str | None = None) -> tuple[InstanceType, ...]:
     """Every type, by name; only those of ``cloud``, and only those priced in ``region``, where given."""
     return tuple(
-        found
-        for found in _by_name().values()
-        if (cloud is None or found.cloud == cloud) and (region is None or region in found.prices)
+        found for found in _by_name().values() if (cloud is None or found.cloud == cloud) and (region is None or region in found.prices)
     )
 
 
@@ -102,9 +100,7 @@ def _rows(name: str) -> Iterator[list[str]]:
     return rows
 
 
-def _type(
-    row: list[str], sources: Mapping[str, str], prices: Mapping[str, Price], zone_ids: Mapping[str, tuple[str, ...]]
-) -> InstanceType:
+def _type(row: list[str], sources: Mapping[str, str], prices: Mapping[str, Price], zone_ids: Mapping[str, tuple[str, ...]]) -> InstanceType:
     name, cloud, arch, product, karpenter_name, manufacturer, source, allocatable_source = row[:8]
     vcpu, memory, gpus, gpu_memory, visible, efa, cpu, allocatable_memory, ephemeral, pods = map(int, row[8:])
     allocatable = {"cpu": cpu, "memory": allocatable_memory * MIB, "ephemeral-storage": ephemeral * MIB, "pods": pods}

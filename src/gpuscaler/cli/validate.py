@@ -1,0 +1,33 @@
+"""``gpuscaler validate``: whether a pools file can be used, and everything that is wrong with it."""
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of the pools file instead, for editors.")
+def validate(file: Path | None, schema: bool) -> None:
+    """Check the pools file FILE: exit 0 when it is good, 2 with every mistake and its place when it is not."""
+    # Imported here, so that other commands start without YAML and the catalogue.
+    from gpuscaler.settings import SettingsError, load_policy
+    from gpuscaler.settings.schema import pools_file_schema
+
+    if schema:
+        click.echo(json.dumps(pools_file_schema(), indent=2))
+        return
+    if file is None:
+        raise click.UsageError("saw no file, expected the path of a pools file; or give --schema")
+    try:
+        policy = load_policy(file)
+    except SettingsError as error:
+        click.echo(str(error), err=True)
+        mistakes = len(error.problems)
+        click.echo(f"{file}: {mistakes} {'mistake' if mistakes == 1 else 'mistakes'}; nothing was changed", err=True)
+        sys.exit(2)
+    offerings = sum(len(pool.offerings) for pool in policy.pools)
+    types = {offering.instance_type for pool in policy.pools for offering in pool.offerings}
+    click.echo(f"{file}: good: {len(policy.pools)} pools, {offerings} offerings of {len(types)} instance types")

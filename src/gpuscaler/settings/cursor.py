@@ -1,0 +1,182 @@
+"""Reading a tree of entries: each method returns a checked value, or reports what is wrong and returns None.
+
+Nothing is raised on the way, so that one pass over a file finds all of its mistakes.
+"""
+
+import difflib
+import math
+import re
+from collections.abc import Collection, Iterable
+
+from gpuscaler.model.durations import parse_duration
+from gpuscaler.settings.document import Entry, describe
+from gpuscaler.settings.errors import Problem
+
+_LABEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+
+
+class Report:
+    """The problems found so far; the same one twice counts once (a fault of a pool shows in each of its zones)."""
+
+    def __init__(self, problems: Iterable[Problem] = ()) -> None:
+        self._problems = dict.fromkeys(problems)
+
+    def add(self, problem: Problem) -> None:
+        self._problems[problem] = None
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """In the order of the file."""
+        return tuple(sorted(self._problems, key=lambda problem: problem.line or 0))
+
+
+class Cursor:
+    """One place in the file."""
+
+    __slots__ = ("entry", "path", "report")
+
+    def __init__(self, path: str, entry: Entry, report: Report) -> None:
+        self.path = path
+        self.entry = entry
+        self.report = report
+
+    def wrong(self, expected: str, *, seen: str | None = None) -> None:
+        """Report that something else than ``expected`` (and what to do about it) was seen here."""
+        self.say(f"saw {seen or describe(self.entry)}, expected {expected}")
+
+    def say(self, message: str) -> None:
+        self.report.add(Problem(self.path, self.entry.line, message))
+
+    def mapping(self, keys: Collection[str], *, required: Collection[str] = ()) -> dict[str, "Cursor"]:
+        """The members that are there, ``keys`` being all that may be. A key without a value counts as left out."""
+        members = self.members()
+        if members is None:
+            return {}
+        for key, member in members.items():
+            if key not in keys:
+                member.say(f"unknown key; {did_you_mean(key, keys)}")
+        found = {key: member for key, member in members.items() if key in keys and member.entry.value is not None}
+        for key in required:
+            if key not in found:
+                self.say(f"saw no {key}, expected one; add {key}: …")
+        return found
+
+    def members(self) -> dict[str, "Cursor"] | None:
+        """All members of a mapping whose keys are free."""
+        value = self.entry.value
+        if not isinstance(value, dict):
+            self.wrong("a mapping (key: value)")
+            return None
+        prefix = f"{self.path}." if self.path else ""
+        return {key: Cursor(_step(prefix, key), entry, self.report) for key, entry in value.items()}
+
+    def items(self) -> list["Cursor"]:
+        value = self.entry.value
+        if not isinstance(value, list):
+            self.wrong("a list; write it with dashes or in [ ]")
+            return []
+        return [Cursor(f"{self.path}[{index}]", entry, self.report) for index, entry in enumerate(value)]
+
+    def text(self, expected: str = "text") -> str | None:
+        value = self.entry.value
+        if isinstance(value, str) and value:
+            return value
+        if isinstance(value, bool | int | float):
+            self.wrong(f'{expected}; quote it: "{self.entry.raw}"')
+        else:
+            self.wrong(expected)
+        return None
+
+    def label_value(self, expected: str) -> str | None:
+        """Text that can be the value of a Kubernetes label."""
+        text = self.text(expected)
+        if text is None or is_label_value(text):
+            return text
+        self.wrong(f"{expected}: up to 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends")
+        return None
+
+    def names(self, expected: str) -> list["Cursor"]:
+        """The items of a list of distinct, non-empty texts; what is not one is reported and dropped."""
+        items = self.items()
+        if not items and isinstance(self.entry.value, list):
+            self.wrong(f"at least one {expected}; remove the key to leave it open", seen="an empty list")
+        good: dict[str, Cursor] = {}
+        for item in items:
+            text = item.label_value(expected)
+            if text is None:
+                continue
+            if text in good:
+                item.say(f'saw "{text}" a second time, expected each {expected} once; remove one')
+            else:
+                good[text] = item
+        return list(good.values())
+
+    def choice(self, options: Collection[str]) -> str | None:
+        value = self.entry.value
+        if isinstance(value, str) and value in options:
+            return value
+        hint = difflib.get_close_matches(value, options, 1) if isinstance(value, str) else []
+        self.wrong(f"one of {', '.join(options)}" + (f"; did you mean {hint[0]}?" if hint else ""))
+        return None
+
+    def integer(self, *, minimum: int, expected: str, maximum: int = 2**31 - 1) -> int | None:
+        value = self.entry.value
+        if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:
+            return value
+        if isinstance(value, str) and value.strip().lstrip("+-").isdigit():
+            self.wrong(f"{expected}; remove the quotes")
+        else:
+            self.wrong(expected)
+        return None
+
+    def number(self, *, expected: str, positive: bool = False) -> float | None:
+        """A finite number from 0, or above 0 where ``positive``."""
+        value = self.entry.value
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            number = float(value)
+            if math.isfinite(number) and (number > 0 or (number == 0 and not positive)):
+                return number
+        self.wrong(expected)
+        return None
+
+    def duration(self, *, positive: bool = False) -> float | None:
+        """Seconds. Go reads a bare 0 as a duration, so does this."""
+        raw = self.entry.raw
+        expected = "a duration with its unit, such as 90s, 10m or 1h30m"
+        if isinstance(self.entry.value, str) or raw == "0":
+            try:
+                seconds = parse_duration(raw)
+            except ValueError:
+                pass
+            else:
+                if seconds > 0 or (seconds == 0 and not positive):
+                    return seconds
+                expected += ", above 0" if positive else ", not negative"
+        self.wrong(expected)
+        return None
+
+
+def did_you_mean(word: str, options: Collection[str]) -> str:
+    """A hint such as ``did you mean price?``, or all the options where none is near."""
+    near = difflib.get_close_matches(word, options, 1)
+    return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(options)}"
+
+
+def is_label_value(text: str) -> bool:
+    return text == "" or _LABEL_NAME.fullmatch(text) is not None
+
+
+def is_qualified_name(text: str) -> bool:
+    """Whether ``text`` can be the key of a label or taint, or the name of a resource: ``name`` or ``example.com/name``."""
+    prefix, slash, name = text.rpartition("/")
+    if slash and not (len(prefix) <= 253 and _DNS_SUBDOMAIN.fullmatch(prefix)):
+        return False
+    return _LABEL_NAME.fullmatch(name) is not None
+
+
+def _step(prefix: str, key: str) -> str:
+    """``labels["example.com/team"]``: a key with dots or slashes would be unreadable in a dotted path."""
+    if re.fullmatch(r"[A-Za-z0-9_-]+", key):
+        return f"{prefix}{key}"
+    return f'{prefix.removesuffix(".")}["{key}"]'

@@ -1,0 +1,167 @@
+"""A pool's offerings: the short form ``types x markets x zones`` and the exact one, with what the catalogue knows filled in."""
+
+import difflib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gpuscaler import catalogue
+from gpuscaler.model.pods import Resources
+from gpuscaler.model.pools import MARKETS, Offering
+from gpuscaler.model.taints import Taint
+from gpuscaler.settings.cursor import Cursor
+from gpuscaler.settings.pieces import read_resources
+from gpuscaler.settings.regions import cloud_of, region_of
+from gpuscaler.settings.well_known import node_labels
+
+OFFERING_KEYS = ("type", "market", "zone", "price", "resources")
+#: The kubelet's own limit, for a type of which nothing else is known.
+DEFAULT_PODS = 110
+#: More offerings than any cloud sells, in one file: a slip (or a hostile use of anchors), not a need.
+MAX_OFFERINGS = 200_000
+
+
+class PoolFacts(NamedTuple):
+    """What a pool gives to each of its offerings. ``region`` is the file's, "" where it has none."""
+
+    name: str
+    region: str
+    arch: str | None
+    zones: tuple[str, ...]
+    markets: tuple[str, ...]
+    labels: dict[str, str]
+    taints: tuple[Taint, ...]
+
+
+class _Line(NamedTuple):
+    """One (type, market, zone), and where it was written; ``price`` and ``resources`` as far as they were."""
+
+    at: Cursor
+    instance_type: str
+    market: str
+    zone: str
+    price: float | None = None
+    resources: Resources | None = None
+
+
+def read_offerings(types: Cursor | None, exact: Cursor | None, pool: PoolFacts) -> tuple[Offering, ...]:
+    offerings: dict[tuple[str, str, str, str], Offering] = {}
+    lines: dict[tuple[str, str, str], Cursor] = {}
+    for line in _lines(types, exact, pool):
+        key = (line.instance_type, line.market, line.zone)
+        if key in lines:
+            place = f", zone {line.zone}" if line.zone else ""
+            line.at.say(f"saw {line.instance_type}, {line.market}{place} a second time (first at {lines[key].path}); remove one")
+            continue
+        lines[key] = line.at
+        if len(lines) > MAX_OFFERINGS:
+            line.at.say(f"saw more than {MAX_OFFERINGS} offerings in one pool, expected fewer; name fewer types, markets or zones")
+            break
+        offering = _offering(line, pool)
+        if offering is not None:
+            offerings[offering.key] = offering
+    return tuple(offerings.values())
+
+
+def _lines(types: Cursor | None, exact: Cursor | None, pool: PoolFacts) -> Iterator[_Line]:
+    for at in types.names("instance type") if types else []:
+        for market in pool.markets:
+            for zone in pool.zones:
+                yield _Line(at, at.entry.raw, market, zone)
+    for at in exact.items() if exact else []:
+        yield from _exact(at, pool)
+
+
+def _exact(at: Cursor, pool: PoolFacts) -> Iterator[_Line]:
+    fields = at.mapping(OFFERING_KEYS, required=("type",))
+    name = fields["type"].label_value("an instance type") if "type" in fields else None
+    markets, zones = pool.markets, pool.zones
+    if "market" in fields:
+        market = fields["market"].choice(MARKETS)
+        markets = (market,) if market else ()
+    if "zone" in fields:
+        zone = fields["zone"].label_value("a zone")
+        zones = (zone,) if zone else ()
+    readable = True
+    price = None
+    if "price" in fields:
+        price = _price(fields["price"], free="reserved" in markets)
+        readable = price is not None
+    resources = read_resources(fields["resources"]) if "resources" in fields else None
+    if name is None or not readable:
+        return
+    for market in markets:
+        for zone in zones:
+            yield _Line(at, name, market, zone, price, resources)
+
+
+def _price(at: Cursor, *, free: bool) -> float | None:
+    expected = "a number of dollars per hour" + (", 0 or more" if free else " above 0 (0 only where market is reserved)")
+    return at.number(expected=expected, positive=not free)
+
+
+def _offering(line: _Line, pool: PoolFacts) -> Offering | None:
+    known = catalogue.lookup(line.instance_type)
+    region = region_of(line.zone, pool.region)
+    allocatable = _allocatable(line, known)
+    price = line.price if line.price is not None else _list_price(line, known, region)
+    arch = known.arch if known else pool.arch or "amd64"
+    if pool.arch and arch != pool.arch:
+        line.at.say(f"saw {line.instance_type}, which is {arch}, expected {pool.arch} as the pool's arch says; move it to another pool")
+    if allocatable is None or price is None:
+        return None
+    labels = node_labels(
+        pool=pool.name,
+        instance_type=line.instance_type,
+        market=line.market,
+        zone=line.zone,
+        region=region,
+        arch=arch,
+        cloud=known.cloud if known else cloud_of(line.zone, region),
+        known=known,
+        allocatable=allocatable,
+    )
+    return Offering(pool.name, line.market, line.instance_type, line.zone, price, allocatable, {**labels, **pool.labels}, pool.taints)
+
+
+def _allocatable(line: _Line, known: catalogue.InstanceType | None) -> Resources | None:
+    """The catalogue's figures with what ``resources`` says on top; an unknown type stands on ``resources`` alone."""
+    given = line.resources or {}
+    if known is not None:
+        return {**known.allocatable, **given}
+    if line.resources is None:
+        names = [found.name for found in catalogue.types()]
+        near = difflib.get_close_matches(line.instance_type, names, 3)
+        hint = f"did you mean {' or '.join(near)}? Else " if near else ""
+        line.at.say(
+            f'saw "{line.instance_type}", which the catalogue does not know; {hint}list it under offerings with price and resources'
+            " (what its nodes offer to pods)"
+        )
+        return None
+    missing = [name for name in ("cpu", "memory") if not given.get(name)]
+    if missing:
+        line.at.say(f"saw no {' and no '.join(missing)} in resources of {line.instance_type}, which the catalogue does not know; add them")
+        return None
+    return {"pods": DEFAULT_PODS, **given}
+
+
+def _list_price(line: _Line, known: catalogue.InstanceType | None, region: str) -> float | None:
+    """The catalogue's price, or None with the reason reported."""
+    what = f"the {line.market} price of {line.instance_type}"
+    if known is None:
+        if line.resources is not None:
+            line.at.say(f"saw no price, and the catalogue does not know {line.instance_type}; give price in dollars per hour")
+    elif line.market == "reserved":
+        line.at.say(f"saw no price, and the catalogue does not know {what}: give price under offerings (0 for what is paid already)")
+    elif not region:
+        line.at.say(f"saw no price for {line.instance_type} and no region to look it up in; set region (or zones), or give price")
+    elif region not in known.prices:
+        regions = ", ".join(known.prices)
+        line.at.say(f"saw no price, and the catalogue does not know {what} in {region} (only in {regions}); give price under offerings")
+    else:
+        price = known.prices[region]
+        if line.market == "on-demand":
+            return price.on_demand
+        if price.spot is not None:
+            return price.spot
+        line.at.say(f"saw no price, and the catalogue does not know {what} in {region}; give price under offerings")
+    return None

@@ -1,0 +1,184 @@
+"""The pools file: strict YAML to :class:`~gpuscaler.model.pools.Policy`. Every key is described in ``docs/reference/pools-file.md``."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from gpuscaler.model.pools import MARKETS, Limits, Policy, Pool, Spare
+from gpuscaler.settings.cursor import Cursor, Report
+from gpuscaler.settings.document import read_document
+from gpuscaler.settings.errors import Problem, SettingsError
+from gpuscaler.settings.offerings import PoolFacts, read_offerings
+from gpuscaler.settings.pieces import read_budgets, read_labels, read_taints
+
+TOP_KEYS = ("pools", "limits", "region", "preferences", "schedulers", "priority_cutoff", "min_saving")
+LIMIT_KEYS = ("gpus", "machines", "dollars_per_hour", "machines_per_minute")
+POOL_KEYS = (
+    "name",
+    "chooser",
+    "min",
+    "max",
+    "spare",
+    "idle_after",
+    "labels",
+    "taints",
+    "startup_taints",
+    "priority",
+    "arch",
+    "zones",
+    "markets",
+    "types",
+    "offerings",
+    "budgets",
+)
+CHOOSERS = ("buyer", "cloud")
+PREFERENCES = ("ignore", "respect")
+ARCHITECTURES = ("amd64", "arm64", "ppc64le", "s390x")
+
+
+def load_policy(path: str | Path) -> Policy:
+    """The policy in the file at ``path``. Raises :class:`SettingsError` with everything that is wrong with it."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror}); expected a pools file: check the path and its permissions"
+        raise SettingsError(str(path), (Problem("", None, problem),)) from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        problem = f"saw the byte 0x{data[error.start]:02x}, expected UTF-8 text; save the file as UTF-8"
+        raise SettingsError(str(path), (Problem("", line, problem),)) from error
+    return parse_policy(text, str(path))
+
+
+def parse_policy(text: str, source: str = "pools file") -> Policy:
+    """The policy in ``text``; ``source`` names it in messages. Raises :class:`SettingsError` with everything that is wrong with it."""
+    root, problems = read_document(text)
+    report = Report(problems)
+    policy = None
+    if root is not None and root.value is not None:
+        policy = _policy(Cursor("", root, report))
+    elif not problems:
+        report.add(Problem("", None, "is empty, expected a mapping with the key pools; see the reference of the pools file"))
+    if policy is None or report.problems:
+        raise SettingsError(source, report.problems)
+    return policy
+
+
+def _policy(top: Cursor) -> Policy:
+    fields = top.mapping(TOP_KEYS, required=("pools",))
+    region = ""
+    if "region" in fields:
+        region = fields["region"].label_value("a region such as us-east-1") or ""
+    cutoff = -10
+    if "priority_cutoff" in fields:
+        cutoff = fields["priority_cutoff"].integer(minimum=-(2**31), expected="a pod priority: a whole number of 32 bits") or 0
+    saving = 0.0
+    if "min_saving" in fields:
+        saving = fields["min_saving"].number(expected="dollars per hour, 0 or more") or 0.0
+    return Policy(
+        pools=_pools(fields["pools"], region) if "pools" in fields else (),
+        limits=_limits(fields["limits"]) if "limits" in fields else Limits(),
+        region=region,
+        preferences=_choice(fields, "preferences", PREFERENCES),
+        schedulers=_schedulers(fields["schedulers"]) if "schedulers" in fields else ("default-scheduler",),
+        priority_cutoff=cutoff,
+        min_saving=saving,
+    )
+
+
+def _choice(fields: dict[str, Cursor], key: str, options: Collection[str]) -> str:
+    """The chosen option; the first one where the key is left out (or wrong, which was reported)."""
+    chosen = fields[key].choice(options) if key in fields else None
+    return chosen or next(iter(options))
+
+
+def _schedulers(at: Cursor) -> tuple[str, ...]:
+    return tuple(item.entry.raw for item in at.names("scheduler name"))
+
+
+def _limits(at: Cursor) -> Limits:
+    fields = at.mapping(LIMIT_KEYS)
+    counts = {
+        key: fields[key].integer(minimum=0, expected="a whole number, 0 or more")
+        for key in LIMIT_KEYS
+        if key in fields and key != "dollars_per_hour"
+    }
+    dollars = fields["dollars_per_hour"].number(expected="dollars per hour, 0 or more") if "dollars_per_hour" in fields else None
+    return Limits(dollars_per_hour=dollars, **counts)
+
+
+def _pools(at: Cursor, region: str) -> tuple[Pool, ...]:
+    pools: dict[str, tuple[Cursor, Pool]] = {}
+    items = at.items()
+    if not items and isinstance(at.entry.value, list):
+        at.wrong("at least one pool; add - name: …", seen="an empty list")
+    for item in items:
+        pool = _pool(item, region)
+        if pool is None:
+            continue
+        if pool.name in pools:
+            item.say(f'saw the name "{pool.name}" a second time (first at {pools[pool.name][0].path}); rename one')
+        pools[pool.name] = (item, pool)
+    return tuple(pool for _, pool in pools.values())
+
+
+def _pool(at: Cursor, region: str) -> Pool | None:
+    fields = at.mapping(POOL_KEYS, required=("name",))
+    if not isinstance(at.entry.value, dict):
+        return None
+    name = (fields["name"].label_value("a pool's name") if "name" in fields else None) or ""
+    labels = read_labels(fields["labels"], name) if "labels" in fields else {}
+    arch = fields["arch"].choice(ARCHITECTURES) if "arch" in fields else None
+    facts = PoolFacts(
+        name=name,
+        region=region,
+        arch=arch,
+        zones=tuple(item.entry.raw for item in fields["zones"].names("zone")) if "zones" in fields else ("",),
+        markets=_markets(fields["markets"]) if "markets" in fields else ("on-demand",),
+        labels=labels,
+        taints=read_taints(fields["taints"]) if "taints" in fields else (),
+    )
+    if "types" not in fields and "offerings" not in fields:
+        at.say("saw neither types nor offerings, expected at least one way to buy; add types: […]")
+    offerings = read_offerings(fields.get("types"), fields.get("offerings"), facts)
+    least, most = _sizes(fields)
+    idle = fields["idle_after"].duration() if "idle_after" in fields else None
+    priority = fields["priority"].integer(minimum=-(2**31), expected="a whole number; higher is first") if "priority" in fields else None
+    pool = Pool(
+        name=name,
+        offerings=offerings,
+        chooser=_choice(fields, "chooser", CHOOSERS),
+        min=least,
+        max=most,
+        spare=_spare(fields["spare"]) if "spare" in fields else Spare(),
+        idle_after=600.0 if idle is None else idle,
+        priority=priority or 0,
+        arch=arch,
+        match_labels=labels,
+        startup_taints=read_taints(fields["startup_taints"]) if "startup_taints" in fields else (),
+        budgets=read_budgets(fields["budgets"]) if "budgets" in fields else (),
+    )
+    return pool if name else None
+
+
+def _markets(at: Cursor) -> tuple[str, ...]:
+    return tuple(market for item in at.names("market") if (market := item.choice(MARKETS)) is not None)
+
+
+def _sizes(fields: dict[str, Cursor]) -> tuple[int, int | None]:
+    expected = "a number of machines, 0 or more"
+    least = fields["min"].integer(minimum=0, expected=expected) if "min" in fields else None
+    most = fields["max"].integer(minimum=0, expected=expected) if "max" in fields else None
+    if least is not None and most is not None and least > most:
+        fields["min"].wrong(f"at most max, which is {most}; lower min or raise max", seen=str(least))
+    return least or 0, most
+
+
+def _spare(at: Cursor) -> Spare:
+    if isinstance(at.entry.value, dict):
+        fields = at.mapping(("gpus",), required=("gpus",))
+        gpus = fields["gpus"].integer(minimum=0, expected="a number of GPUs, 0 or more") if "gpus" in fields else None
+        return Spare(gpus=gpus or 0)
+    machines = at.integer(minimum=0, expected="a number of machines, or {gpus: N}")
+    return Spare(machines=machines or 0)

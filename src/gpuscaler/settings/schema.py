@@ -1,0 +1,156 @@
+"""The JSON Schema of the pools file, for editors and other programs.
+
+It says what a schema can say: keys, types, forms and ranges. What needs knowledge (whether a type exists, its price, names that are
+used twice, min against max) only the parser says.
+"""
+
+from typing import Any
+
+from gpuscaler.model.pools import MARKETS
+from gpuscaler.settings.pieces import EFFECTS, REASONS
+from gpuscaler.settings.pools_file import ARCHITECTURES, CHOOSERS, PREFERENCES
+
+Schema = dict[str, Any]
+
+_LABEL_VALUE = "^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
+_QUALIFIED = "^([a-z0-9]([a-z0-9-]*[a-z0-9])?(\\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
+_DURATION = "^\\+?(0|(([0-9]+\\.?[0-9]*|\\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$"
+_INT32 = {"minimum": -(2**31), "maximum": 2**31 - 1}
+
+
+def pools_file_schema() -> Schema:
+    """A schema of draft 2020-12."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "gpuscaler pools file",
+        **_object(
+            {
+                "pools": {"type": "array", "minItems": 1, "items": _pool()},
+                "limits": _optional(_limits()),
+                "region": _optional({"type": "string", "pattern": _LABEL_VALUE, "description": "Region of prices and labels."}),
+                "preferences": _optional({"enum": list(PREFERENCES), "default": "ignore"}),
+                "schedulers": _optional({**_names("scheduler"), "default": ["default-scheduler"]}),
+                "priority_cutoff": _optional({"type": "integer", **_INT32, "default": -10}),
+                "min_saving": _optional({"type": "number", "minimum": 0, "default": 0, "description": "US dollars per hour."}),
+            },
+            required=["pools"],
+        ),
+    }
+
+
+def _pool() -> Schema:
+    return {
+        **_object(
+            {
+                "name": {"type": "string", "pattern": _LABEL_VALUE},
+                "chooser": _optional({"enum": list(CHOOSERS), "default": "buyer"}),
+                "min": _optional({**_count("Machines."), "default": 0}),
+                "max": _optional(_count("Machines; left out: no limit.")),
+                "spare": _optional({"anyOf": [_count("Machines."), _object({"gpus": _count("GPUs.")}, required=["gpus"])]}),
+                "idle_after": _optional({**_duration(), "default": "10m"}),
+                "labels": _optional(_labels()),
+                "taints": _optional({"type": "array", "items": _taint()}),
+                "startup_taints": _optional({"type": "array", "items": _taint()}),
+                "priority": _optional({"type": "integer", **_INT32, "default": 0, "description": "Higher is first."}),
+                "arch": _optional({"enum": list(ARCHITECTURES)}),
+                "zones": _optional(_names("zone")),
+                "markets": _optional({"type": "array", "minItems": 1, "uniqueItems": True, "items": {"enum": list(MARKETS)}}),
+                "types": _optional(_names("instance type")),
+                "offerings": _optional({"type": "array", "items": _offering()}),
+                "budgets": _optional({"type": "array", "items": _budget()}),
+            },
+            required=["name"],
+        ),
+        "anyOf": [{"required": ["types"]}, {"required": ["offerings"]}],
+    }
+
+
+def _offering() -> Schema:
+    return _object(
+        {
+            "type": {"type": "string", "pattern": _LABEL_VALUE},
+            "market": _optional({"enum": list(MARKETS)}),
+            "zone": _optional({"type": "string", "pattern": _LABEL_VALUE}),
+            "price": _optional({"type": "number", "minimum": 0, "description": "US dollars per hour; 0 only where market is reserved."}),
+            "resources": _optional(
+                {
+                    "type": "object",
+                    "propertyNames": {"pattern": "^(cpu|memory|ephemeral-storage|pods|hugepages-.+|[^/]+/[^/]+)$"},
+                    "additionalProperties": {"type": ["string", "number"]},
+                    "description": "What a node offers to pods, as Kubernetes quantities.",
+                }
+            ),
+        },
+        required=["type"],
+    )
+
+
+def _limits() -> Schema:
+    return _object(
+        {
+            "gpus": _optional(_count("GPUs of all pools.")),
+            "machines": _optional(_count("Machines of all pools.")),
+            "dollars_per_hour": _optional({"type": "number", "minimum": 0}),
+            "machines_per_minute": _optional(_count("Machines bought in any minute.")),
+        }
+    )
+
+
+def _budget() -> Schema:
+    return {
+        **_object(
+            {
+                "nodes": {
+                    "anyOf": [
+                        {"type": "integer", "minimum": 0, "maximum": 999_999_999},
+                        {"type": "string", "pattern": "^((100|[0-9]{1,2})%|[0-9]{1,9})$"},
+                    ]
+                },
+                "reasons": _optional({"type": "array", "items": {"enum": list(REASONS)}}),
+                "schedule": _optional({"type": "string", "minLength": 1, "description": "Cron, UTC."}),
+                "duration": _optional(_duration()),
+            },
+            required=["nodes"],
+        ),
+        "dependentRequired": {"schedule": ["duration"], "duration": ["schedule"]},
+    }
+
+
+def _taint() -> Schema:
+    text = {"type": "string", "pattern": f"^[^=:]+(=[^=:]*)?:({'|'.join(EFFECTS)})$"}
+    fields = {
+        "key": {"type": "string", "pattern": _QUALIFIED},
+        "value": _optional({"type": "string", "pattern": f"^$|{_LABEL_VALUE}"}),
+        "effect": {"enum": list(EFFECTS)},
+    }
+    return {"anyOf": [text, _object(fields, required=["key", "effect"])]}
+
+
+def _labels() -> Schema:
+    return {
+        "type": "object",
+        "propertyNames": {"pattern": _QUALIFIED, "not": {"const": "kubernetes.io/hostname"}},
+        "additionalProperties": {"type": "string", "pattern": f"^$|{_LABEL_VALUE}"},
+    }
+
+
+def _object(properties: Schema, *, required: list[str] | None = None) -> Schema:
+    return {"type": "object", "additionalProperties": False, "properties": properties, "required": required or []}
+
+
+def _optional(schema: Schema) -> Schema:
+    """A key without a value counts as left out."""
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _names(what: str) -> Schema:
+    item = {"type": "string", "pattern": _LABEL_VALUE}
+    return {"type": "array", "minItems": 1, "uniqueItems": True, "items": item, "description": f"Each {what} once."}
+
+
+def _count(description: str) -> Schema:
+    return {"type": "integer", "minimum": 0, "maximum": 2**31 - 1, "description": description}
+
+
+def _duration() -> Schema:
+    return {"anyOf": [{"type": "string", "pattern": _DURATION}, {"const": 0}], "description": "A Go duration: 90s, 10m, 1h30m."}

@@ -1,0 +1,139 @@
+"""The labels that a new node carries without anybody writing them down.
+
+Sources: Kubernetes' list of well-known labels; GPU feature discovery; the label lists of Karpenter's AWS, Azure and GCP providers; the
+EKS, AKS and GKE documentation of node labels.
+"""
+
+import re
+from collections.abc import Mapping
+
+from gpuscaler.catalogue import InstanceType
+from gpuscaler.model.pods import Resources
+
+#: What Karpenter's AWS provider reads from a type's name: category, generation (``p5en.48xlarge`` is p, 5).
+_AWS_FAMILY = re.compile(r"([a-z]+)(?:-[0-9]+tb)?([0-9]+).*")
+
+#: GKE's name of each product, in ``cloud.google.com/gke-accelerator``.
+_GKE_ACCELERATOR = {
+    "NVIDIA-L4": "nvidia-l4",
+    "NVIDIA-A100-SXM4-40GB": "nvidia-tesla-a100",
+    "NVIDIA-A100-SXM4-80GB": "nvidia-a100-80gb",
+    "NVIDIA-H100-80GB-HBM3": "nvidia-h100-80gb",
+    "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition": "nvidia-rtx-pro-6000",
+}
+
+
+def node_labels(
+    *,
+    pool: str,
+    instance_type: str,
+    market: str,
+    zone: str,
+    region: str,
+    arch: str,
+    cloud: str,
+    known: InstanceType | None,
+    allocatable: Resources,
+) -> dict[str, str]:
+    """Labels of a node of this offering. ``known`` is the catalogue's entry, where it has one; ``cloud`` may be ""."""
+    labels = {
+        "gpuscaler.io/pool": pool,
+        "node.kubernetes.io/instance-type": instance_type,
+        "beta.kubernetes.io/instance-type": instance_type,
+        "kubernetes.io/arch": arch,
+        "beta.kubernetes.io/arch": arch,
+        "kubernetes.io/os": "linux",
+        "beta.kubernetes.io/os": "linux",
+        "karpenter.sh/capacity-type": market,
+    }
+    for name, value in (("zone", zone), ("region", region)):
+        if value:
+            labels[f"topology.kubernetes.io/{name}"] = value
+            labels[f"failure-domain.beta.kubernetes.io/{name}"] = value
+    labels |= _market(cloud, market)
+    labels |= _gpu_feature_discovery(known, allocatable)
+    if known is not None:
+        labels |= {"aws": _aws, "azure": _azure, "gcp": _gcp}[known.cloud](known)
+    return labels
+
+
+def _market(cloud: str, market: str) -> Mapping[str, str]:
+    """The capacity type in the cloud's own words. AKS and GKE label spot machines only."""
+    spot = market == "spot"
+    if cloud == "aws":
+        return {"eks.amazonaws.com/capacityType": "SPOT" if spot else "ON_DEMAND"}
+    if cloud == "azure" and spot:
+        return {"kubernetes.azure.com/scalesetpriority": "spot"}
+    if cloud == "gcp" and spot:
+        return {"cloud.google.com/gke-spot": "true"}
+    return {}
+
+
+def _gpu_feature_discovery(known: InstanceType | None, allocatable: Resources) -> Mapping[str, str]:
+    """What NVIDIA's discovery writes. Where the catalogue tells of no GPU, those in ``resources`` are counted and their model stays open."""
+    model = known if known is not None and known.gpus else None
+    if model is not None and model.gpu_manufacturer != "nvidia":
+        return {}
+    count = model.gpus if model is not None else allocatable.get("nvidia.com/gpu", 0)
+    if not count:
+        return {}
+    labels = {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.count": str(count)}
+    if model is not None:
+        labels["nvidia.com/gpu.memory"] = str(model.gpu_visible_memory_mib)
+        if model.gpu_product:
+            labels["nvidia.com/gpu.product"] = model.gpu_product
+    return labels
+
+
+def _aws(known: InstanceType) -> Mapping[str, str]:
+    prefix = "karpenter.k8s.aws/instance-"
+    family, _, size = known.name.partition(".")
+    labels = {f"{prefix}family": family, f"{prefix}size": size, f"{prefix}cpu": str(known.vcpu), f"{prefix}memory": str(known.memory_mib)}
+    parts = _AWS_FAMILY.fullmatch(family)
+    if parts:
+        labels[f"{prefix}category"], labels[f"{prefix}generation"] = parts[1], parts[2]
+    if known.gpus:
+        labels |= {
+            f"{prefix}gpu-name": known.gpu_karpenter_name,
+            f"{prefix}gpu-manufacturer": known.gpu_manufacturer,
+            f"{prefix}gpu-count": str(known.gpus),
+            f"{prefix}gpu-memory": str(known.gpu_memory_mib),
+        }
+    return labels
+
+
+def _azure(known: InstanceType) -> Mapping[str, str]:
+    prefix = "karpenter.azure.com/sku-"
+    family = known.name.removeprefix("Standard_")[:1]
+    labels = {
+        f"{prefix}name": known.name,
+        f"{prefix}family": family,
+        f"{prefix}cpu": str(known.vcpu),
+        f"{prefix}memory": str(known.memory_mib),
+    }
+    if known.gpus:
+        labels |= {
+            f"{prefix}gpu-name": known.gpu_karpenter_name,
+            f"{prefix}gpu-manufacturer": known.gpu_manufacturer,
+            f"{prefix}gpu-count": str(known.gpus),
+        }
+        if known.gpu_manufacturer == "nvidia":
+            labels["kubernetes.azure.com/accelerator"] = "nvidia"
+    return labels
+
+
+def _gcp(known: InstanceType) -> Mapping[str, str]:
+    prefix = "karpenter.k8s.gcp/instance-"
+    family = known.name.partition("-")[0]
+    labels = {
+        f"{prefix}family": family,
+        f"{prefix}cpu": str(known.vcpu),
+        f"{prefix}memory": str(known.memory_mib),
+        "cloud.google.com/machine-family": family,
+    }
+    if known.gpus:
+        labels[f"{prefix}gpu-count"] = str(known.gpus)
+        accelerator = "nvidia-h100-mega-80gb" if known.name.startswith("a3-mega") else _GKE_ACCELERATOR.get(known.gpu_product)
+        if accelerator:
+            labels["cloud.google.com/gke-accelerator"] = accelerator
+    return labels
