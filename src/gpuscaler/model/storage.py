@@ -6,7 +6,11 @@ from gpuscaler.model.selectors import LabelSelector, NodeSelector, NodeSelectorT
 
 
 class PersistentVolume(Struct, frozen=True, gc=False):
-    """``zones`` and ``regions`` come from the volume's labels (``a__b`` means either), ``node_affinity`` from its specification."""
+    """``claim`` is the claim reference as ``namespace/name``, ``claim_uid`` its uid; ``labels`` are all the volume's labels.
+
+    ``driver`` and ``handle`` are those of a CSI volume. A volume of an in-tree plug-in has the plug-in's field name as its driver
+    (awsElasticBlockStore, gcePersistentDisk, azureDisk, cinder, …) and what names the disk there as its handle, as in ``VolumeUse``.
+    """
 
     name: str
     node_affinity: NodeSelector | None = None
@@ -20,6 +24,9 @@ class PersistentVolume(Struct, frozen=True, gc=False):
     access_modes: tuple[str, ...] = ()
     volume_mode: str = "Filesystem"
     migrated: bool = False
+    claim_uid: str = ""
+    attributes_class: str = ""
+    deleted: float = 0.0
 
 
 class PersistentVolumeClaim(Struct, frozen=True, gc=False):
@@ -41,6 +48,8 @@ class PersistentVolumeClaim(Struct, frozen=True, gc=False):
     selected_node: str = ""
     deleted: float = 0.0
     owner_uid: str = ""
+    uid: str = ""
+    attributes_class: str = ""
 
     @property
     def key(self) -> str:
