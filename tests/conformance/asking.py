@@ -1,0 +1,42 @@
+"""A running oracle: one case in, one answer out."""
+
+import json
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+Json = dict[str, Any]
+
+
+class OracleError(Exception):
+    """The oracle did not understand a case, or died."""
+
+
+class Oracle:
+    """The oracle's process. Use it as a context manager; one thread at a time."""
+
+    def __init__(self, binary: Path) -> None:
+        self._process = subprocess.Popen([binary], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def ask(self, case: Json) -> Json:
+        """The oracle's answer to ``case`` (both forms are described in ``oracle/case.go``). Raises :exc:`OracleError`."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(case, separators=(",", ":")).encode() + b"\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise OracleError(f"the oracle ended with exit status {self._process.wait()} instead of an answer")
+        answer: Json = json.loads(line)
+        if "error" in answer:
+            raise OracleError(f"the oracle refused a case: {answer['error']}")
+        return answer
+
+    def __enter__(self) -> "Oracle":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()

@@ -1,0 +1,93 @@
+"""Random small clusters and pods, each from a seed and a number: the cases of the conformance run.
+
+This generator has nothing in common with the one of the property tests, so that a blind spot of one is not one of the other.
+Every case is what an API server could store. A pod is drawn plain, then one or a few features are added to it, so that every
+plug-in is often the only one that refuses a node.
+"""
+
+import random
+
+from . import peers, placing, requests, volumes
+from .nodes import draw_namespaces, draw_nodes
+from .storage import draw_storage
+from .world import NAMESPACES, Json, World
+
+#: Features of pods that wait, by how often each is the first of a pod.
+PENDING = {
+    requests.large: 3.0,
+    placing.node_name: 1.0,
+    placing.node_selector: 1.5,
+    placing.node_affinity: 3.0,
+    placing.tolerations: 2.5,
+    placing.host_ports: 3.0,
+    peers.affinity: 2.0,
+    peers.anti_affinity: 2.0,
+    peers.spread: 4.0,
+    volumes.disks: 4.0,
+    volumes.attached: 4.0,
+    volumes.zoned: 2.0,
+    volumes.bound_somewhere: 3.0,
+    volumes.harmless: 0.5,
+}
+#: Features of pods that run already.
+BOUND = {
+    requests.large: 3.0,
+    placing.host_ports: 3.0,
+    peers.affinity: 0.5,
+    peers.anti_affinity: 1.5,
+    volumes.disks: 3.0,
+    volumes.attached: 4.0,
+    volumes.bound_somewhere: 0.5,
+    placing.tolerations: 0.5,
+}
+
+
+def draw_case(seed: int, number: int) -> Json:
+    """Case ``number`` of ``seed``, as the oracle reads it: lists of Kubernetes objects by kind, and the pods to judge."""
+    world = World(random.Random(f"{seed}/{number}"))
+    draw_namespaces(world)
+    draw_nodes(world)
+    draw_storage(world)
+    for _ in range(world.rng.randint(0, 12)):
+        world.add("pods", bound_pod(world))
+    for _ in range(world.rng.randint(1, 5)):
+        world.add("pending", pending_pod(world))
+    return {kind: items for kind, items in world.objects.items() if items}
+
+
+def pending_pod(world: World) -> Json:
+    pod = plain_pod(world)
+    features = {world.weighted(PENDING) for _ in range(world.weighted({1: 7, 2: 2, 3: 1}))}
+    add_features(world, pod, features)
+    return pod
+
+
+def bound_pod(world: World) -> Json:
+    pod = plain_pod(world)
+    features = {world.weighted(BOUND) for _ in range(world.weighted({0: 2, 1: 6, 2: 2}))}
+    add_features(world, pod, features)
+    pod["spec"]["nodeName"] = world.node_name()
+    pod["status"]["phase"] = world.weighted({"Running": 9.0, "Pending": 1.0, "Succeeded": 0.6, "Failed": 0.4})
+    if world.chance(0.1):
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    if world.chance(0.06):
+        requests.resized(world, pod)
+    return pod
+
+
+def plain_pod(world: World) -> Json:
+    name = world.name("pod")
+    metadata: Json = {"name": name, "namespace": world.weighted(dict(zip(NAMESPACES, (6, 2, 1), strict=True))), "uid": f"uid-{name}"}
+    labels = peers.pod_labels(world)
+    if labels is not None:
+        metadata["labels"] = labels
+    pod: Json = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}, "status": {"phase": "Pending"}}
+    requests.small(world, pod)
+    return pod
+
+
+def add_features(world: World, pod: Json, features: set[object]) -> None:
+    """Requests replace the containers, so they come first; the order is otherwise that of the tables above."""
+    for feature in {**PENDING, **BOUND}:
+        if feature in features:
+            feature(world, pod)

@@ -1,0 +1,123 @@
+"""Storage objects: classes, drivers and their limits, volumes and claims in every state of their lives."""
+
+from .world import HOSTNAME, OLD_ZONE, REGION, ZONE, ZONES, Json, World
+
+FAST, CAPPED, EBS = "csi.fast", "csi.capped", "ebs.csi.aws.com"
+SIZES = ("1Gi", "5Gi", "10G")
+
+
+def draw_storage(world: World) -> None:
+    """Classes, drivers, capacities and CSINodes. Volumes and claims come with the pods that use them."""
+    draw_class(world, "fast", FAST)
+    zones = [{"matchLabelExpressions": [{"key": ZONE, "values": world.some(ZONES, 2)}]} for _ in range(world.rng.randint(1, 2))]
+    if world.chance(0.2):
+        zones[0]["matchLabelExpressions"].append({"key": HOSTNAME, "values": ["node0", "node1"]})
+    draw_class(world, "zonal", FAST, allowedTopologies=zones if world.chance(0.9) else None)
+    draw_class(world, "local", "kubernetes.io/no-provisioner")
+    draw_class(world, "capped", CAPPED)
+    draw_class(world, "ebs", "kubernetes.io/aws-ebs")
+    draw_class(world, "now", FAST, volumeBindingMode="Immediate")
+    for driver, tracked in ((CAPPED, True), (FAST, world.one((None, False)))):
+        if world.chance(0.9):
+            world.add("csiDrivers", {"apiVersion": STORAGE, "kind": "CSIDriver", "metadata": {"name": driver}, "spec": {"storageCapacity": tracked}})
+    for _ in range(world.rng.randint(0, 3)):
+        draw_capacity(world)
+    for node in world.nodes:
+        if world.chance(0.9):
+            draw_csi_node(world, node["metadata"]["name"])
+
+
+STORAGE = "storage.k8s.io/v1"
+
+
+def draw_class(world: World, name: str, provisioner: str, **more: object) -> None:
+    drawn = {"apiVersion": STORAGE, "kind": "StorageClass", "metadata": {"name": name}, "provisioner": provisioner}
+    world.add("storageClasses", {**drawn, "volumeBindingMode": "WaitForFirstConsumer", **more})
+
+
+def draw_capacity(world: World) -> None:
+    drawn: Json = {
+        "apiVersion": STORAGE,
+        "kind": "CSIStorageCapacity",
+        "metadata": {"name": world.name("capacity"), "namespace": "default"},
+        "storageClassName": world.one(("capped", "capped", "fast")),
+    }
+    if world.chance(0.9):
+        drawn["nodeTopology"] = world.one(({}, {"matchLabels": {ZONE: world.one(ZONES)}}, {"matchLabels": {HOSTNAME: world.node_name()}}))
+    if world.chance(0.9):
+        drawn["capacity"] = world.one(("0", "4Gi", "100Gi"))
+    if world.chance(0.3):
+        drawn["maximumVolumeSize"] = world.one(("2Gi", "50Gi"))
+    world.add("csiStorageCapacities", drawn)
+
+
+def draw_csi_node(world: World, name: str) -> None:
+    drivers = [{"name": FAST, "nodeID": name, "topologyKeys": None}, {"name": EBS, "nodeID": name, "topologyKeys": ["topology.ebs.csi.aws.com/zone"]}]
+    for driver in drivers:
+        if world.chance(0.85):
+            driver["allocatable"] = world.one(({"count": 1}, {"count": 1}, {"count": 2}, {"count": 0}, {}))
+    drawn: Json = {"apiVersion": STORAGE, "kind": "CSINode", "metadata": {"name": name}, "spec": {"drivers": drivers}}
+    if world.chance(0.6):
+        drawn["metadata"]["annotations"] = {"storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/aws-ebs,kubernetes.io/gce-pd"}
+    world.add("csiNodes", drawn)
+    if world.chance(0.15):
+        attach = {"attacher": FAST, "nodeName": name, "source": {"persistentVolumeName": world.name("foreign")}}
+        attachment = {"apiVersion": STORAGE, "kind": "VolumeAttachment", "metadata": {"name": world.name("attachment")}, "spec": attach}
+        world.add("volumeAttachments", {**attachment, "status": {"attached": True}})
+
+
+def volume(world: World, storage_class: str, **more: object) -> Json:
+    """A PersistentVolume that no claim has, without a topology of its own."""
+    name = world.name("pv")
+    source: Json = {"csi": {"driver": FAST, "volumeHandle": f"handle-{name}"}}
+    if storage_class == "ebs":
+        source = {"awsElasticBlockStore": {"volumeID": f"vol-{name}", "fsType": "ext4"}}
+    elif storage_class == "local":
+        source = {"local": {"path": "/mnt"}}
+    spec = {"capacity": {"storage": world.one(SIZES)}, "accessModes": ["ReadWriteOnce"], "storageClassName": storage_class, **source, **more}
+    drawn = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec, "status": {"phase": "Available"}}
+    return world.add("persistentVolumes", drawn)
+
+
+def claim(world: World, namespace: str, storage_class: str | None, *, name: str = "", mode: str = "ReadWriteOnce") -> Json:
+    """A PersistentVolumeClaim that has no volume yet."""
+    spec: Json = {"accessModes": [mode], "resources": {"requests": {"storage": world.one(SIZES)}}, "volumeMode": "Filesystem"}
+    metadata: Json = {"name": name or world.name("claim"), "namespace": namespace, "uid": world.name("uid")}
+    if storage_class is not None:
+        spec["storageClassName"] = storage_class
+        if world.chance(0.03):
+            metadata["annotations"] = {"volume.beta.kubernetes.io/storage-class": spec.pop("storageClassName")}
+    drawn = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
+    return world.add("persistentVolumeClaims", drawn)
+
+
+def bind(world: World, drawn_claim: Json, drawn_volume: Json) -> None:
+    """Bound both ways, as the volume controller leaves them; now and then the volume is gone, or the binding is not complete."""
+    metadata, spec = drawn_claim["metadata"], drawn_claim["spec"]
+    spec["volumeName"] = drawn_volume["metadata"]["name"]
+    if not world.chance(0.02):
+        metadata.setdefault("annotations", {})["pv.kubernetes.io/bind-completed"] = "yes"
+    drawn_claim["status"]["phase"] = "Bound"
+    drawn_volume["spec"]["claimRef"] = {key: metadata[key] for key in ("name", "namespace", "uid")}
+    drawn_volume["status"]["phase"] = "Bound"
+    if world.chance(0.02):
+        world.of("persistentVolumes").remove(drawn_volume)
+
+
+def volume_affinity(world: World) -> Json:
+    """Node affinity of a volume: its zone or zones, or its node."""
+    keys = {ZONE: ZONES, HOSTNAME: ("node0", "node1", "node2"), REGION: ("r1", "r2")}
+    terms = []
+    for _ in range(world.weighted({1: 9, 2: 1})):
+        key = world.weighted({ZONE: 6.0, HOSTNAME: 3.0, REGION: 1.0})
+        terms.append({"matchExpressions": [{"key": key, "operator": "In", "values": world.some(keys[key], 2)}]})
+    return {"required": {"nodeSelectorTerms": terms}}
+
+
+def zone_labels(world: World) -> dict[str, str]:
+    """Zone labels of a volume; ``a__b`` is either zone, and ``a__`` is nothing that can be read."""
+    key = world.weighted({ZONE: 6.0, OLD_ZONE: 3.0})
+    labels = {key: world.weighted({world.one(ZONES): 6.0, "__".join(world.some(ZONES, 2, 2)): 3.0, "z1__": 0.3})}
+    if world.chance(0.2):
+        labels[REGION] = world.one(("r1", "r2"))
+    return labels

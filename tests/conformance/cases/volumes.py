@@ -1,0 +1,175 @@
+"""Volumes of pods: inline disks that conflict, claims that bind, have a zone, or take up attachments."""
+
+from .storage import FAST, bind, claim, volume, volume_affinity, zone_labels
+from .world import Json, World
+
+SELECTED = "volume.kubernetes.io/selected-node"
+
+
+def mount(pod: Json, source: Json) -> None:
+    volumes = pod["spec"].setdefault("volumes", [])
+    volumes.append({"name": f"v{len(volumes)}", **source})
+
+
+def use(pod: Json, drawn_claim: Json) -> None:
+    mount(pod, {"persistentVolumeClaim": {"claimName": drawn_claim["metadata"]["name"]}})
+
+
+def harmless(world: World, pod: Json) -> None:
+    mount(pod, world.one(({"emptyDir": {}}, {"configMap": {"name": "config"}}, {"hostPath": {"path": "/"}})))
+
+
+def disks(world: World, pod: Json) -> None:
+    """What VolumeRestrictions looks at: inline disks, and claims for one pod only."""
+    if world.chance(0.35):
+        once_only(world, pod)
+        return
+    for _ in range(world.weighted({1: 4, 2: 1})):
+        mount(pod, inline_disk(world))
+
+
+def inline_disk(world: World) -> Json:
+    read_only = world.one(({}, {"readOnly": True}, {"readOnly": False}))
+    kind = world.weighted({"gcePersistentDisk": 3, "awsElasticBlockStore": 3, "iscsi": 2, "rbd": 3})
+    name = world.one(("disk1", "disk2"))
+    if kind == "gcePersistentDisk":
+        return {kind: {"pdName": name, **read_only}}
+    if kind == "awsElasticBlockStore":
+        return {kind: {"volumeID": name, **read_only}}
+    if kind == "iscsi":
+        return {kind: {"targetPortal": world.one(("10.0.0.1:3260", "10.0.0.2:3260")), "iqn": f"iqn.2001-04.com.example:{name}", "lun": 0, **read_only}}
+    pool = world.one(({"pool": "rbd"}, {"pool": "other"}))
+    return {kind: {"monitors": world.some(("mon1", "mon2", "mon3"), 2), "image": name, **pool, **read_only}}
+
+
+def once_only(world: World, pod: Json) -> None:
+    """A ReadWriteOncePod claim, most of the time one that exists already."""
+    namespace = pod["metadata"]["namespace"]
+    known = [c for c in world.of("persistentVolumeClaims") if c["spec"]["accessModes"] == ["ReadWriteOncePod"] and c["metadata"]["namespace"] == namespace]
+    if known and world.chance(0.8):
+        use(pod, world.one(known))
+        return
+    drawn = claim(world, namespace, "fast", mode="ReadWriteOncePod")
+    bind(world, drawn, volume(world, "fast", accessModes=["ReadWriteOncePod"]))
+    use(pod, drawn)
+
+
+def attached(world: World, pod: Json) -> None:
+    """Claims whose volumes count against the attach limits of the node, shared ones and unbound ones too."""
+    namespace = pod["metadata"]["namespace"]
+    for _ in range(world.weighted({1: 3, 2: 2})):
+        fits = [c for c in world.of("persistentVolumeClaims") if c["metadata"]["namespace"] == namespace and c["spec"].get("storageClassName") == "fast"]
+        if fits and world.chance(0.2):
+            use(pod, world.one(fits))
+            continue
+        storage_class = world.weighted({"fast": 6.0, "ebs": 2.0})
+        drawn = claim(world, namespace, storage_class)
+        if world.chance(0.7):
+            bind(world, drawn, volume(world, storage_class))
+        use(pod, drawn)
+    if world.chance(0.1):
+        mount(pod, {"awsElasticBlockStore": {"volumeID": world.one(("disk3", "disk4"))}})
+
+
+def zoned(world: World, pod: Json) -> None:
+    """A bound claim whose volume has zone labels, and most of the time no node affinity."""
+    drawn = claim(world, pod["metadata"]["namespace"], world.one(("now", "fast")))
+    drawn_volume = volume(world, "now", **({"nodeAffinity": volume_affinity(world)} if world.chance(0.1) else {}))
+    drawn_volume["metadata"]["labels"] = zone_labels(world)
+    bind(world, drawn, drawn_volume)
+    use(pod, drawn)
+
+
+def bound_somewhere(world: World, pod: Json) -> None:
+    """What VolumeBinding looks at: bound volumes with node affinity, and unbound claims in all their states."""
+    kinds = {pinned: 6.0, provisioned: 4.0, preselected: 2.0, matched: 4.0, ephemeral: 2.0, capped: 2.0, broken: 0.7}
+    world.weighted(kinds)(world, pod)
+
+
+def pinned(world: World, pod: Json) -> None:
+    storage_class = world.weighted({"fast": 5.0, "ebs": 1.0})
+    drawn = claim(world, pod["metadata"]["namespace"], storage_class)
+    bind(world, drawn, volume(world, storage_class, nodeAffinity=volume_affinity(world)))
+    use(pod, drawn)
+
+
+def provisioned(world: World, pod: Json) -> None:
+    """Unbound, and provisioned for its first consumer where the class allows it."""
+    use(pod, claim(world, pod["metadata"]["namespace"], "zonal"))
+
+
+def preselected(world: World, pod: Json) -> None:
+    """Unbound, with a node chosen already; the scheduler looks nowhere else."""
+    drawn = claim(world, pod["metadata"]["namespace"], world.one(("fast", "zonal", "ebs")))
+    drawn["metadata"].setdefault("annotations", {})[SELECTED] = world.node_name()
+    use(pod, drawn)
+
+
+def capped(world: World, pod: Json) -> None:
+    """Unbound, of a driver that tracks its capacity."""
+    use(pod, claim(world, pod["metadata"]["namespace"], "capped"))
+
+
+def matched(world: World, pod: Json) -> None:
+    """Unbound, to be matched with a volume that exists; one or two claims compete for the volumes of one class."""
+    namespace = pod["metadata"]["namespace"]
+    drawn = [claim(world, namespace, "local") for _ in range(world.weighted({1: 3, 2: 1}))]
+    for one in drawn:
+        if world.chance(0.1):
+            one["spec"]["volumeMode"] = "Block"
+        if world.chance(0.15):
+            one["spec"]["selector"] = world.one(({}, {"matchLabels": {"disk": "ssd"}}, {"matchExpressions": [{"key": "disk", "operator": "DoesNotExist"}]}))
+        use(pod, one)
+    for _ in range(world.rng.randint(0, 3)):
+        loose_volume(world, drawn)
+
+
+def loose_volume(world: World, claims: list[Json]) -> None:
+    drawn = volume(world, world.weighted({"local": 9.0, "fast": 1.0}), nodeAffinity=volume_affinity(world))
+    if world.chance(0.3):
+        drawn["metadata"]["labels"] = {"disk": world.one(("ssd", "hdd"))}
+    if world.chance(0.1):
+        drawn["spec"]["volumeMode"] = world.one(("Block", "Filesystem"))
+    if world.chance(0.1):
+        drawn["spec"]["accessModes"] = world.one((["ReadWriteOnce", "ReadOnlyMany"], ["ReadOnlyMany"]))
+    if world.chance(0.15):
+        metadata = world.one(claims)["metadata"]
+        drawn["spec"]["claimRef"] = {"name": metadata["name"], "namespace": metadata["namespace"]}
+        if world.chance(0.5):
+            drawn["spec"]["claimRef"]["uid"] = world.one((metadata["uid"], "another"))
+    if world.chance(0.1):
+        drawn["status"]["phase"] = world.one(("Released", "Failed", "Pending", "Bound"))
+    if world.chance(0.04):
+        drawn["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+
+
+def ephemeral(world: World, pod: Json) -> None:
+    """A generic ephemeral volume: its claim is named after the pod and must be owned by it."""
+    number = len(pod["spec"].get("volumes") or ())
+    mount(pod, {"ephemeral": {"volumeClaimTemplate": {"spec": {"storageClassName": "zonal"}}}})
+    if world.chance(0.05):
+        return
+    metadata = pod["metadata"]
+    drawn = claim(world, metadata["namespace"], world.one(("zonal", "fast")), name=f"{metadata['name']}-v{number}")
+    owner = metadata["uid"] if world.chance(0.95) else "another"
+    drawn["metadata"]["ownerReferences"] = [{"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": owner, "controller": True}]
+    if world.chance(0.5):
+        bind(world, drawn, volume(world, "fast", nodeAffinity=volume_affinity(world)))
+
+
+def broken(world: World, pod: Json) -> None:
+    """Claims that keep a pod from every node: missing, lost, going away, waiting for their volume, of a class that is gone."""
+    state = world.one(("missing", "lost", "deleted", "immediate", "classless", "prebound"))
+    if state == "missing":
+        mount(pod, {"persistentVolumeClaim": {"claimName": "nowhere"}})
+        return
+    drawn = claim(world, pod["metadata"]["namespace"], {"immediate": "now", "classless": None}.get(state, "fast"))
+    if state == "lost":
+        drawn["spec"]["volumeName"] = "vanished"
+        drawn["status"]["phase"] = "Lost"
+    if state == "deleted":
+        bind(world, drawn, volume(world, FAST))
+        drawn["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    if state == "prebound":
+        drawn["spec"]["volumeName"] = volume(world, "fast")["metadata"]["name"]
+    use(pod, drawn)
