@@ -1,0 +1,178 @@
+"""Every example in the documentation, run.
+
+Fenced blocks are told apart by their info string:
+
+- ``console``: each ``$ command`` runs in a folder of its own page that starts as a copy of ``docs/examples``, and must print what follows
+  it. ``...`` stands for anything, within a line or as a line of its own. A command must succeed, unless the block says ``exit=N``.
+- ``yaml pools-file``: a pools file that ``gpuscaler validate`` accepts.
+- ``yaml file=NAME`` (or ``json``): the content of ``docs/examples/NAME``.
+- ``sh``: for a shell elsewhere; every ``make TARGET`` in it must be a target of the Makefile.
+- ``text`` and ``mermaid``: nothing to run.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "docs" / "examples"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+class Block(NamedTuple):
+    """A fenced block: its info string in words, its text, and where it begins."""
+
+    page: Path
+    line: int
+    kind: str
+    options: tuple[str, ...]
+    text: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+    def option(self, name: str, default: str = "") -> str:
+        return next((word.partition("=")[2] for word in self.options if word.startswith(f"{name}=")), default)
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text()
+    for found in re.finditer(r"^( *)```(.*)\n((?:.*\n)*?)\1```$", text, re.MULTILINE):
+        kind, *options = found[2].split() or [""]
+        indent = len(found[1])
+        body = "".join(line[indent:] or "\n" for line in found[3].splitlines(keepends=True))
+        yield Block(page, text.count("\n", 0, found.start()) + 1, kind, tuple(options), body)
+
+
+def every(kind: str, option: str = "") -> list[Block]:
+    return [
+        block
+        for page in PAGES
+        for block in blocks(page)
+        if block.kind == kind and option in (word.partition("=")[0] for word in ("", *block.options))
+    ]
+
+
+def commands(block: Block) -> Iterator[tuple[str, str]]:
+    """Each command of a console block with the output that the page shows for it. A command goes on after a backslash."""
+    for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        command, output = re.match(r"((?:.*\\\n)*.*\n?)((?:.*\n?)*)", part).groups()  # type: ignore[union-attr]
+        yield command.strip(), output
+
+
+def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(folder),
+        "LANG": "C.UTF-8",
+        "COLUMNS": "120",
+    }
+    return subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        timeout=120,
+    )
+
+
+def tidy(output: str) -> str:
+    """Output without what a page cannot show: blanks at the end of lines, and empty lines around."""
+    return "\n".join(line.rstrip() for line in output.strip("\n").splitlines())
+
+
+def matches(shown: str, printed: str) -> bool:
+    """A line of dots stands for any number of lines, none included; dots within a line stay in it."""
+    lines = tidy(shown).splitlines()
+    pattern = "".join(r"(?:.*\n)*?" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*?") + r"\n" for line in lines)
+    return re.fullmatch(pattern, "".join(f"{line}\n" for line in tidy(printed).splitlines())) is not None
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(block.kind == "console" for block in blocks(page))], ids=lambda page: page.stem
+)
+def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "examples"
+    shutil.copytree(EXAMPLES, folder)
+    for block in blocks(page):
+        if block.kind != "console":
+            continue
+        for command, shown in commands(block):
+            done = run(command, folder)
+            assert done.returncode == int(block.option("exit", "0")), f"{block.place}: $ {command}\n{done.stdout}"
+            assert matches(shown, done.stdout), f"{block.place}: $ {command}\nprinted:\n{done.stdout}\nshown:\n{shown}"
+
+
+@pytest.mark.parametrize("block", every("yaml", "pools-file"), ids=lambda block: block.place)
+def test_a_pools_file_on_a_page_is_valid(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "pools.yaml").write_text(block.text)
+
+    done = run("gpuscaler validate pools.yaml", tmp_path)
+
+    assert done.returncode == 0, f"{block.place}\n{done.stdout}"
+
+
+@pytest.mark.parametrize("block", every("yaml", "file") + every("json", "file"), ids=lambda block: block.place)
+def test_a_file_shown_on_a_page_is_the_example_file(block: Block) -> None:
+    assert block.text == (EXAMPLES / block.option("file")).read_text()
+
+
+@pytest.mark.parametrize("block", every("sh"), ids=lambda block: block.place)
+def test_a_make_target_on_a_page_exists(block: Block) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+    assert set(re.findall(r"^\s*make ([a-z]+)", block.text, re.MULTILINE)) <= targets
+
+
+def test_every_block_is_of_a_kind_that_is_checked_or_needs_no_check() -> None:
+    known = {"console", "sh", "text", "mermaid"}
+    unknown = [
+        block.place
+        for page in PAGES
+        for block in blocks(page)
+        if block.kind not in known and not (block.kind in {"yaml", "json"} and ("pools-file" in block.options or block.option("file")))
+    ]
+
+    assert unknown == []
+
+
+def links(page: Path) -> list[str]:
+    """The relative links and pictures of a page."""
+    prose = re.sub(r"^( *)```.*\n(?:.*\n)*?\1```$", "", page.read_text(), flags=re.MULTILINE)
+    return [target for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", prose) if not re.match(r"\w+:", target)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
+    assert [target for target in links(page) if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        ("a\nb\n", "a\nb  \n", True),
+        ("a\n...\n", "a\nb\nc\n", True),
+        ("...\nc\n", "a\nb\nc\n", True),
+        ("a\n...\nc\n", "a\nc\n", True),
+        ("took ... s\n", "took 1.5 s\n", True),
+        ("took ... s\n", "took 1.5\nor 2 s\n", False),
+        ("a\n", "a\nb\n", False),
+        ("a\n...\nd\n", "a\nb\nc\n", False),
+        ("", "", True),
+        ("", "a\n", False),
+    ],
+)
+def test_dots_on_a_page_stand_for_anything_and_nothing_else_does(shown: str, printed: str, same: bool) -> None:
+    assert matches(shown, printed) is same
