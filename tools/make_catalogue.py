@@ -98,6 +98,7 @@ AWS_80GB = {"p4de.24xlarge": "NVIDIA-A100-SXM4-80GB"}
 VISIBLE_MEMORY = {
     "Tesla-T4": 15360,
     "NVIDIA-A10": 23028,
+    "NVIDIA-A10-24Q": 24512,
     "NVIDIA-A10G": 23028,
     "NVIDIA-L4": 23034,
     "NVIDIA-L40S": 46068,
@@ -113,8 +114,23 @@ COLUMNS = (
     " gpu_visible_memory_mib efa cpu_milli allocatable_memory_mib ephemeral_mib pods"
 ).split()
 
-#: EFA interfaces. Source: Karpenter's table of instance types (``vpc.amazonaws.com/efa``), which is EC2's DescribeInstanceTypes.
-EFA: Mapping[str, int] = {}
+#: EFA interfaces of GPU types. Source: Karpenter's table of instance types (``vpc.amazonaws.com/efa``), which is EC2's own answer.
+#: What is newer than that table (g7, g7e, p6-b300) counts as none.
+EFA: Mapping[str, int] = {
+    **dict.fromkeys((f"g4dn.{size}" for size in ("8xlarge", "12xlarge", "16xlarge", "metal")), 1),
+    **dict.fromkeys((f"{family}.{size}xlarge" for family in ("g5", "g6") for size in (8, 12, 16, 24, 48)), 1),
+    **dict.fromkeys((f"g6e.{size}xlarge" for size in (8, 12, 16)), 1),
+    "g6e.24xlarge": 2,
+    "g6e.48xlarge": 4,
+    "gr6.8xlarge": 1,
+    "p3dn.24xlarge": 1,
+    "p4d.24xlarge": 4,
+    "p4de.24xlarge": 4,
+    "p5.4xlarge": 1,
+    "p5.48xlarge": 32,
+    "p5en.48xlarge": 16,
+    "p6-b200.48xlarge": 8,
+}
 
 
 def rows(name: str) -> list[dict[str, str]]:

@@ -26,8 +26,8 @@ def validate(file: Path | None, schema: bool) -> None:
     except SettingsError as error:
         click.echo(str(error), err=True)
         mistakes = len(error.problems)
-        click.echo(f"{file}: {mistakes} {'mistake' if mistakes == 1 else 'mistakes'}; nothing was changed", err=True)
+        click.echo(f"{file}: {mistakes} {'mistake' if mistakes == 1 else 'mistakes'}", err=True)
         sys.exit(2)
     offerings = sum(len(pool.offerings) for pool in policy.pools)
     types = {offering.instance_type for pool in policy.pools for offering in pool.offerings}
-    click.echo(f"{file}: good: {len(policy.pools)} pools, {offerings} offerings of {len(types)} instance types")
+    click.echo(f"{file}: good; pools: {len(policy.pools)}, offerings: {offerings}, instance types: {len(types)}")

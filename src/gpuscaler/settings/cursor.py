@@ -16,14 +16,32 @@ _LABEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 
 
+#: Values a file may hold once its anchors are unfolded. 5 MB without anchors hold a million; a dozen nested ones, all that you like.
+MAX_VALUES = 3_000_000
+
+
+class TooMuchError(Exception):
+    """The file unfolds to more than :data:`MAX_VALUES`."""
+
+
 class Report:
     """The problems found so far; the same one twice counts once (a fault of a pool shows in each of its zones)."""
 
     def __init__(self, problems: Iterable[Problem] = ()) -> None:
         self._problems = dict.fromkeys(problems)
+        self._values = 0
+
+    def __len__(self) -> int:
+        return len(self._problems)
 
     def add(self, problem: Problem) -> None:
         self._problems[problem] = None
+
+    def count(self, values: int) -> None:
+        """Take note of ``values`` read; raises :class:`TooMuchError` where that is out of all proportion."""
+        self._values += values
+        if self._values > MAX_VALUES:
+            raise TooMuchError
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -68,6 +86,7 @@ class Cursor:
         if not isinstance(value, dict):
             self.wrong("a mapping (key: value)")
             return None
+        self.report.count(len(value))
         prefix = f"{self.path}." if self.path else ""
         return {key: Cursor(_step(prefix, key), entry, self.report) for key, entry in value.items()}
 
@@ -76,6 +95,7 @@ class Cursor:
         if not isinstance(value, list):
             self.wrong("a list; write it with dashes or in [ ]")
             return []
+        self.report.count(len(value))
         return [Cursor(f"{self.path}[{index}]", entry, self.report) for index, entry in enumerate(value)]
 
     def text(self, expected: str = "text") -> str | None:

@@ -16,8 +16,8 @@ from gpuscaler.settings.well_known import node_labels
 OFFERING_KEYS = ("type", "market", "zone", "price", "resources")
 #: The kubelet's own limit, for a type of which nothing else is known.
 DEFAULT_PODS = 110
-#: More offerings than any cloud sells, in one file: a slip (or a hostile use of anchors), not a need.
-MAX_OFFERINGS = 200_000
+#: With this many mistakes in a file, looking for similar names helps nobody and takes seconds.
+MAX_HINTS = 200
 
 
 class PoolFacts(NamedTuple):
@@ -47,15 +47,13 @@ def read_offerings(types: Cursor | None, exact: Cursor | None, pool: PoolFacts) 
     offerings: dict[tuple[str, str, str, str], Offering] = {}
     lines: dict[tuple[str, str, str], Cursor] = {}
     for line in _lines(types, exact, pool):
+        line.at.report.count(1)
         key = (line.instance_type, line.market, line.zone)
         if key in lines:
             place = f", zone {line.zone}" if line.zone else ""
             line.at.say(f"saw {line.instance_type}, {line.market}{place} a second time (first at {lines[key].path}); remove one")
             continue
         lines[key] = line.at
-        if len(lines) > MAX_OFFERINGS:
-            line.at.say(f"saw more than {MAX_OFFERINGS} offerings in one pool, expected fewer; name fewer types, markets or zones")
-            break
         offering = _offering(line, pool)
         if offering is not None:
             offerings[offering.key] = offering
@@ -67,7 +65,10 @@ def _lines(types: Cursor | None, exact: Cursor | None, pool: PoolFacts) -> Itera
         for market in pool.markets:
             for zone in pool.zones:
                 yield _Line(at, at.entry.raw, market, zone)
-    for at in exact.items() if exact else []:
+    entries = exact.items() if exact else []
+    if exact and exact.entry.value == []:
+        exact.wrong("at least one offering; remove the key if types is enough", seen="an empty list")
+    for at in entries:
         yield from _exact(at, pool)
 
 
@@ -84,7 +85,7 @@ def _exact(at: Cursor, pool: PoolFacts) -> Iterator[_Line]:
     readable = True
     price = None
     if "price" in fields:
-        price = _price(fields["price"], free="reserved" in markets)
+        price = _price(fields["price"], free=set(markets) == {"reserved"})
         readable = price is not None
     resources = read_resources(fields["resources"]) if "resources" in fields else None
     if name is None or not readable:
@@ -130,7 +131,7 @@ def _allocatable(line: _Line, known: catalogue.InstanceType | None) -> Resources
         return {**known.allocatable, **given}
     if line.resources is None:
         names = [found.name for found in catalogue.types()]
-        near = difflib.get_close_matches(line.instance_type, names, 3)
+        near = difflib.get_close_matches(line.instance_type, names, 3) if len(line.at.report) < MAX_HINTS else []
         hint = f"did you mean {' or '.join(near)}? Else " if near else ""
         line.at.say(
             f'saw "{line.instance_type}", which the catalogue does not know; {hint}list it under offerings with price and resources'

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from gpuscaler.model.pools import MARKETS, Limits, Policy, Pool, Spare
-from gpuscaler.settings.cursor import Cursor, Report
+from gpuscaler.settings.cursor import MAX_VALUES, Cursor, Report, TooMuchError
 from gpuscaler.settings.document import read_document
 from gpuscaler.settings.errors import Problem, SettingsError
 from gpuscaler.settings.offerings import PoolFacts, read_offerings
@@ -57,7 +57,10 @@ def parse_policy(text: str, source: str = "pools file") -> Policy:
     report = Report(problems)
     policy = None
     if root is not None and root.value is not None:
-        policy = _policy(Cursor("", root, report))
+        try:
+            policy = _policy(Cursor("", root, report))
+        except TooMuchError:
+            report.add(Problem("", None, f"unfolds to more than {MAX_VALUES:,} values; use fewer anchors, types, markets or zones"))
     elif not problems:
         report.add(Problem("", None, "is empty, expected a mapping with the key pools; see the reference of the pools file"))
     if policy is None or report.problems:

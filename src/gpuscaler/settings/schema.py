@@ -56,12 +56,12 @@ def _pool() -> Schema:
                 "zones": _optional(_names("zone")),
                 "markets": _optional({"type": "array", "minItems": 1, "uniqueItems": True, "items": {"enum": list(MARKETS)}}),
                 "types": _optional(_names("instance type")),
-                "offerings": _optional({"type": "array", "items": _offering()}),
+                "offerings": _optional({"type": "array", "minItems": 1, "items": _offering()}),
                 "budgets": _optional({"type": "array", "items": _budget()}),
             },
             required=["name"],
         ),
-        "anyOf": [{"required": ["types"]}, {"required": ["offerings"]}],
+        "anyOf": [_given("types"), _given("offerings")],
     }
 
 
@@ -112,7 +112,7 @@ def _budget() -> Schema:
             },
             required=["nodes"],
         ),
-        "dependentRequired": {"schedule": ["duration"], "duration": ["schedule"]},
+        "anyOf": [_given("schedule", "duration"), {"properties": {"schedule": {"type": "null"}, "duration": {"type": "null"}}}],
     }
 
 
@@ -141,6 +141,11 @@ def _object(properties: Schema, *, required: list[str] | None = None) -> Schema:
 def _optional(schema: Schema) -> Schema:
     """A key without a value counts as left out."""
     return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _given(*keys: str) -> Schema:
+    """All of ``keys`` are there, with a value."""
+    return {"required": list(keys), "properties": {key: {"not": {"type": "null"}} for key in keys}}
 
 
 def _names(what: str) -> Schema:

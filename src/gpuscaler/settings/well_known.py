@@ -70,7 +70,7 @@ def _market(cloud: str, market: str) -> Mapping[str, str]:
 
 
 def _gpu_feature_discovery(known: InstanceType | None, allocatable: Resources) -> Mapping[str, str]:
-    """What NVIDIA's discovery writes. Where the catalogue tells of no GPU, those in ``resources`` are counted and their model stays open."""
+    """What NVIDIA's discovery writes. Where the catalogue knows no GPU, those of ``resources`` count, and their model stays open."""
     model = known if known is not None and known.gpus else None
     if model is not None and model.gpu_manufacturer != "nvidia":
         return {}
