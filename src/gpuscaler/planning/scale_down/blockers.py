@@ -1,0 +1,173 @@
+"""Why a node may not be removed, whatever its room and price: what is known of the node itself, and of each pod on it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.pools import Policy
+from gpuscaler.model.workloads import PodDisruptionBudget
+from gpuscaler.planning.scale_down.running import Load, RunningClass, first_key
+from gpuscaler.planning.scale_down.situation import Situation
+
+ARRIVING_TAINT = "gpuscaler.io/arriving"
+LEAVING_TAINT = "gpuscaler.io/leaving"
+SYSTEM_NAMESPACE = "kube-system"
+
+
+@dataclass(frozen=True)
+class Blocker:
+    """``word`` is for machines and filters, ``detail`` a sentence for people."""
+
+    word: str
+    detail: str
+
+
+def is_arriving(node: Node) -> bool:
+    return any(taint.key == ARRIVING_TAINT for taint in node.taints)
+
+
+def is_leaving(node: Node, disrupting: frozenset[str]) -> bool:
+    """Whether somebody is removing ``node`` already."""
+    return node.deleted > 0 or node.name in disrupting or any(taint.key == LEAVING_TAINT for taint in node.taints)
+
+
+def node_blocker(situation: Situation, node: Node, promised: frozenset[str]) -> Blocker | None:
+    """What keeps ``node``, its pods left aside. ``promised`` are the nodes of machines in the ledger."""
+    if node.name not in situation.members:
+        return Blocker("not-in-a-pool", "the node belongs to no pool: neither its label gpuscaler.io/pool nor its instance type names one")
+    if node.deleted:
+        return Blocker("deleting", "the Node object is being deleted")
+    if is_leaving(node, situation.state.disrupting):
+        return Blocker("disrupting", "its removal is under way")
+    if is_arriving(node) or node.name in promised:
+        return Blocker("arriving", "the machine is not open yet")
+    if not node.ready:
+        return Blocker("not-ready", "the node is not Ready, so what runs on it is not known")
+    if node.scale_down_disabled:
+        return Blocker("scale-down-disabled", "the annotation cluster-autoscaler.kubernetes.io/scale-down-disabled is true")
+    if node.do_not_disrupt:
+        return Blocker("do-not-disrupt", "the node's annotation karpenter.sh/do-not-disrupt asks for it")
+    if node.name in situation.taken:
+        return Blocker("needed", "pending pods are planned onto this node")
+    return None
+
+
+class Protection:
+    """What each class of pods forbids. ``now`` is in seconds since the epoch."""
+
+    def __init__(self, cluster: Cluster, policy: Policy, now: float) -> None:
+        self._policy = policy
+        self._now = now
+        self._budgets: dict[str, list[PodDisruptionBudget]] = {}
+        for budget in cluster.budgets.values():
+            self._budgets.setdefault(budget.namespace, []).append(budget)
+        self._memo: dict[RunningClass, Blocker | None] = {}
+        self._matching: dict[tuple[str, object], tuple[PodDisruptionBudget, ...]] = {}
+
+    def resident_blocker(self, residents: Iterable[Pod]) -> Blocker | None:
+        """What DaemonSet's and mirror pods forbid: as with Karpenter, its annotation counts on those too."""
+        blockers = (self._do_not_disrupt(pod) for pod in sorted(residents, key=lambda pod: pod.key))
+        return next((blocker for blocker in blockers if blocker is not None), None)
+
+    def pod_blocker(self, load: Load) -> Blocker | None:
+        """The first reason, in a stable order, why a pod of ``load`` may not be evicted at all."""
+        for one in sorted((one for one in load if self._class_blocker(one) is not None), key=lambda one: one.order):
+            found = self._class_blocker(one)
+            assert found is not None
+            return Blocker(found.word, f"pod {first_key(load[one])} {found.detail}")
+        for one in load:
+            if one.options.do_not_disrupt is not False:
+                for pod in sorted(load[one], key=lambda pod: pod.key):
+                    if (timed := self._do_not_disrupt(pod)) is not None:
+                        return timed
+        return self._terminating(load)
+
+    def budgets(self, one: RunningClass) -> tuple[PodDisruptionBudget, ...]:
+        """The PodDisruptionBudgets over the pods of ``one``, by name."""
+        key = (one.spec.namespace, one.labels)
+        found = self._matching.get(key)
+        if found is None:
+            here = self._budgets.get(one.spec.namespace, ())
+            over = (budget for budget in here if budget.selector is not None and budget.selector.matches(one.labels))
+            found = self._matching[key] = tuple(sorted(over, key=lambda budget: budget.name))
+        return found
+
+    def _class_blocker(self, one: RunningClass) -> Blocker | None:
+        if one not in self._memo:
+            self._memo[one] = self._find(one)
+        return self._memo[one]
+
+    def _find(self, one: RunningClass) -> Blocker | None:
+        """What holds for every pod of a class. Cluster Autoscaler's ``safe-to-evict: true`` overrides the weaker reasons, as there."""
+        options, spec = one.options, one.spec
+        if options.do_not_drain:
+            return Blocker("do-not-drain", "has the label openai/do-not-drain")
+        if options.safe_to_evict is False:
+            return Blocker("safe-to-evict", "has the annotation cluster-autoscaler.kubernetes.io/safe-to-evict: false")
+        if one.restarts and options.restart_cost is None:
+            what = f"belongs to the gang {options.gang!r}" if options.gang else "belongs to a running Job"
+            return Blocker("job", f"{what} and states no gpuscaler.io/restart-cost")
+        if spec.resource_claims:
+            return Blocker("in-use", "uses dynamic resource allocation, so where else it fits is not known")
+        if spec.scheduler_name not in self._policy.schedulers:
+            return Blocker("in-use", f"is scheduled by {spec.scheduler_name!r}, so where it would go is not known")
+        return self._weaker(one) or self._budget_blocker(one)
+
+    def _weaker(self, one: RunningClass) -> Blocker | None:
+        options, spec = one.options, one.spec
+        if options.safe_to_evict is True:
+            return None
+        if not one.owner_kind:
+            return Blocker("bare-pod", "has no controller that would start it again")
+        if spec.namespace == SYSTEM_NAMESPACE and not self.budgets(one):
+            return Blocker("kube-system", "is in kube-system and no PodDisruptionBudget says that it may be moved")
+        local = [name for name in spec.local_storage if name not in options.safe_to_evict_local_volumes]
+        if local:
+            return Blocker("local-storage", f"keeps data on the node in {', '.join(local)}")
+        return None
+
+    def _budget_blocker(self, one: RunningClass) -> Blocker | None:
+        over = self.budgets(one)
+        if len(over) > 1:
+            names = ", ".join(budget.name for budget in over)
+            return Blocker("pdb", f"is covered by several PodDisruptionBudgets ({names}), which the eviction API refuses")
+        if over and over[0].disruptions_allowed <= 0:
+            return Blocker("pdb", f"may not be disrupted now: PodDisruptionBudget {over[0].name} allows 0 disruptions")
+        return None
+
+    def _do_not_disrupt(self, pod: Pod) -> Blocker | None:
+        """A duration counts from the pod's start; while the start is not known, it protects."""
+        asked = pod.options.do_not_disrupt
+        if asked is False:
+            return None
+        if asked is True:
+            return Blocker("do-not-disrupt", f"pod {pod.key} has the annotation karpenter.sh/do-not-disrupt: true")
+        start = pod.started or pod.created
+        left = start + asked - self._now if start else asked
+        if left <= 0:
+            return None
+        return Blocker("do-not-disrupt", f"pod {pod.key} is protected by karpenter.sh/do-not-disrupt for {left:.0f} s more")
+
+    def _terminating(self, load: Load) -> Blocker | None:
+        gone = [pod for pods in load.values() for pod in pods if pod.deleted]
+        return Blocker("in-use", f"pod {first_key(gone)} is still terminating") if gone else None
+
+
+def promised_nodes(situation: Situation) -> frozenset[str]:
+    """Nodes that have registered for a machine of the ledger and are not open yet."""
+    return frozenset(machine.node for machine in situation.state.upcoming if machine.node)
+
+
+def unhealthy(nodes: Iterable[Node], promised: frozenset[str]) -> Blocker | None:
+    """The guard of Cluster Autoscaler: with more than 45 % of the nodes, and more than 3, not Ready, nothing is removed.
+
+    So many at once are more likely a fault of the network or of the control plane than of the machines. Machines that are still arriving
+    do not count.
+    """
+    settled = [node for node in nodes if not is_arriving(node) and node.name not in promised]
+    unready = sum(not node.ready for node in settled)
+    if unready <= 3 or unready <= 0.45 * len(settled):
+        return None
+    return Blocker("unhealthy", f"{unready} of {len(settled)} nodes are not Ready; nothing is removed until at most 45 % are")

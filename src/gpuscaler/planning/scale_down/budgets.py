@@ -1,0 +1,104 @@
+"""How many nodes this plan may still remove: minimum sizes, disruption budgets and PodDisruptionBudgets, counted over the whole plan."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from gpuscaler.model.pools import Budget, Pool
+from gpuscaler.planning.scale_down.blockers import Blocker, is_leaving
+from gpuscaler.planning.scale_down.schedules import parse_schedule
+from gpuscaler.planning.scale_down.situation import Situation
+
+IDLE, CONSOLIDATION = "idle", "consolidation"
+#: Karpenter's names of the same reasons.
+KARPENTER_REASONS = {"empty": IDLE, "underutilized": CONSOLIDATION}
+
+
+def is_active(budget: Budget, now: float) -> bool:
+    """Whether ``budget`` restricts at ``now`` (seconds since the epoch). Source: Karpenter's ``Budget.IsActive``."""
+    if budget.schedule is None:
+        return True
+    return parse_schedule(budget.schedule).open_at(now, budget.duration or 0.0)
+
+
+def concerns(budget: Budget, reason: str) -> bool:
+    reasons = {KARPENTER_REASONS.get(name.lower(), name.lower()) for name in budget.reasons}
+    return not reasons or reason in reasons
+
+
+def allowance(text: str, nodes: int) -> int:
+    """``"5"`` or ``"10%"`` of ``nodes`` as a count; percentages are rounded up, as Karpenter's are."""
+    if text.endswith("%"):
+        return -(-int(text[:-1]) * nodes // 100)
+    return int(text)
+
+
+def allowed(pool: Pool, reason: str, *, nodes: int, now: float) -> int | None:
+    """How many of ``nodes`` machines may be disrupted at once: the most restrictive active budget, None without one.
+
+    A budget that cannot be understood allows nothing: what cannot be read must not disrupt.
+    """
+    counts = []
+    for budget in pool.budgets:
+        try:
+            if concerns(budget, reason) and is_active(budget, now):
+                counts.append(allowance(budget.nodes, nodes))
+        except ValueError:
+            counts.append(0)
+    return min(counts, default=None)
+
+
+class Allowances:
+    """The accounts of one plan. :meth:`refusal` asks, :meth:`take` books, :meth:`give_back` undoes.
+
+    A pool's machines that are disrupted already (leaving, deleted, not Ready) use up its disruption budgets and, when leaving, its
+    minimum size.
+    """
+
+    def __init__(self, situation: Situation) -> None:
+        self._pools = {pool.name: pool for pool in situation.policy.pools}
+        total: Counter[str] = Counter()
+        leaving: Counter[str] = Counter()
+        disrupted: Counter[str] = Counter()
+        for name, member in situation.members.items():
+            node = situation.cluster.nodes.get(name)
+            if node is None:
+                continue
+            total[member.pool.name] += 1
+            going = is_leaving(node, situation.state.disrupting)
+            leaving[member.pool.name] += going
+            disrupted[member.pool.name] += going or not node.ready
+        self._above_minimum = {name: total[name] - leaving[name] - pool.min for name, pool in self._pools.items()}
+        self._budgets: dict[tuple[str, str], int | None] = {}
+        for name, pool in self._pools.items():
+            for reason in (IDLE, CONSOLIDATION):
+                limit = allowed(pool, reason, nodes=total[name], now=situation.now)
+                self._budgets[name, reason] = None if limit is None else limit - disrupted[name]
+        self._disruptions = {key: budget.disruptions_allowed for key, budget in situation.cluster.budgets.items()}
+
+    def refusal(self, pool: Pool, reason: str, evictions: Mapping[str, int] | None = None) -> Blocker | None:
+        """Why one more machine of ``pool`` may not go. ``evictions`` counts its pods by the key of the PodDisruptionBudget over them."""
+        if self._above_minimum[pool.name] <= 0:
+            return Blocker("minimum-size", f"pool {pool.name} keeps at least {pool.min} machine{'s' if pool.min != 1 else ''}")
+        budget = self._budgets[pool.name, reason]
+        if budget is not None and budget <= 0:
+            return Blocker("budget", f"the disruption budgets of pool {pool.name} allow no more removals for the reason {reason} now")
+        for key, count in sorted((evictions or {}).items()):
+            left = self._disruptions[key]
+            if count > left:
+                return Blocker("pdb", f"PodDisruptionBudget {key} allows {left} more evictions in this plan; moving the pods takes {count}")
+        return None
+
+    def take(self, pool: Pool, evictions: Mapping[str, int] | None = None) -> None:
+        self._book(pool, evictions or {}, 1)
+
+    def give_back(self, pool: Pool, evictions: Mapping[str, int] | None = None) -> None:
+        self._book(pool, evictions or {}, -1)
+
+    def _book(self, pool: Pool, evictions: Mapping[str, int], sign: int) -> None:
+        self._above_minimum[pool.name] -= sign
+        for reason in (IDLE, CONSOLIDATION):
+            left = self._budgets[pool.name, reason]
+            if left is not None:
+                self._budgets[pool.name, reason] = left - sign
+        for key, count in evictions.items():
+            self._disruptions[key] -= sign * count

@@ -1,0 +1,41 @@
+"""Idle clocks: how long a machine has been observed idle, against what its pool waits for."""
+
+from gpuscaler.planning.scale_down.blockers import Blocker
+from gpuscaler.planning.scale_down.situation import Situation
+from gpuscaler.planning.scale_down.survey import Candidate
+
+
+def clock_blocker(situation: Situation, candidate: Candidate) -> Blocker | None:
+    """Why an idle machine has not been idle for long enough.
+
+    A clock that says more than the machine's age belongs to an earlier machine of that name: the age counts then.
+    """
+    node, wanted = candidate.node, candidate.member.pool.idle_after
+    waits = f"pool {candidate.member.pool.name} waits for {spoken(wanted)}"
+    if wanted <= 0:
+        return None
+    observed = situation.state.idle_seconds.get(node.name)
+    if observed is None:
+        return Blocker("idle-unknown", f"how long it has been idle is not known; {waits}")
+    age = situation.now - node.created if node.created else observed
+    if age < wanted:
+        return Blocker("young", f"the machine is {spoken(age)} old, and {waits} of idleness")
+    if observed < wanted:
+        return Blocker("idle-clock", f"idle {spoken(observed)} of {spoken(wanted)}")
+    return None
+
+
+def idle_reason(situation: Situation, candidate: Candidate) -> str:
+    """A sentence for the removal of an idle machine."""
+    wanted = candidate.member.pool.idle_after
+    if wanted <= 0:
+        return f"idle, and pool {candidate.member.pool.name} does not wait"
+    return f"idle for {spoken(situation.state.idle_seconds[candidate.name])}; pool {candidate.member.pool.name} waits for {spoken(wanted)}"
+
+
+def spoken(seconds: float) -> str:
+    """Seconds as Go writes a duration, without fractions: ``90s`` is ``1m30s``."""
+    whole = int(max(0.0, seconds))
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    parts = [f"{value}{unit}" for value, unit in ((hours, "h"), (minutes, "m"), (rest, "s")) if value]
+    return "".join(parts) or "0s"

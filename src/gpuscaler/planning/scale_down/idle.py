@@ -1,0 +1,30 @@
+"""What makes a node idle: no pods on it but those that come and go with the machine."""
+
+from collections.abc import Iterable
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pods import Pod
+
+#: A pod that should have been gone this many seconds ago is taken for gone: its kubelet does not answer. Source: Cluster Autoscaler,
+#: ``PodLongTerminatingExtraThreshold``.
+STUCK_AFTER = 30.0
+
+
+def leaves_with_machine(pod: Pod, now: float) -> bool:
+    """Whether ``pod`` needs no other home: a DaemonSet's or a mirror pod, a finished one, or one that is stuck in termination."""
+    if pod.finished or pod.options.mirror or pod.owner.kind in ("DaemonSet", "Node"):
+        return True
+    return 0 < pod.deleted < now - STUCK_AFTER
+
+
+def is_idle(pods: Iterable[Pod], now: float) -> bool:
+    """Whether a node with these pods does nothing that would be missed."""
+    return all(leaves_with_machine(pod, now) for pod in pods)
+
+
+def idle_nodes(cluster: Cluster, now: float) -> frozenset[str]:
+    """The names of idle nodes. Who keeps the idle clocks of :class:`~gpuscaler.planning.state.State` counts these.
+
+    ``now`` is in seconds since the epoch.
+    """
+    return frozenset(name for name in cluster.nodes if is_idle(cluster.on_node.get(name, {}).values(), now))

@@ -1,0 +1,48 @@
+"""What scale-down is asked, and what it answers."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.membership import Member
+from gpuscaler.planning.mix.problem import Limits
+from gpuscaler.planning.plans import BlockedNode, Machine, Removal
+from gpuscaler.planning.room import Room
+from gpuscaler.planning.state import State
+from gpuscaler.planning.templates import Templates
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Everything that decides what may go.
+
+    ``room`` holds existing nodes, then upcoming machines, with every placement of this plan made; it is copied, never changed.
+    ``members`` tells each node's pool and offering. ``taken`` are nodes that pending, nominated or promised pods need.
+    ``templates`` are the machines that could replace others, ``limits`` how many of them may still be bought after this plan's
+    purchases. ``now`` is in seconds since the epoch.
+    """
+
+    cluster: Cluster
+    state: State
+    policy: Policy
+    now: float
+    room: Room
+    members: Mapping[str, Member]
+    taken: frozenset[str]
+    templates: Templates
+    limits: Limits
+    should_stop: Callable[[], bool] | None = None
+
+
+@dataclass(frozen=True)
+class Down:
+    """``machines`` have the purpose "replacement" and ids ``replacement-1``, …, which ``removals`` name in ``needs`` and ``moves``.
+
+    Every node of the cluster is in ``removals`` or in ``blocked``. ``brake`` tells that ``should_stop`` ended the search early.
+    """
+
+    removals: tuple[Removal, ...] = ()
+    machines: tuple[Machine, ...] = ()
+    blocked: tuple[BlockedNode, ...] = ()
+    brake: bool = False

@@ -1,0 +1,60 @@
+"""Headroom: idle machines and unused GPUs that a pool keeps. Rows that are held are neither removed nor filled by moved pods."""
+
+from collections.abc import Mapping
+
+from gpuscaler.model.pools import Pool
+from gpuscaler.planning.limits import ACCELERATORS
+from gpuscaler.planning.scale_down.blockers import Blocker, is_arriving, is_leaving
+from gpuscaler.planning.scale_down.idle import is_idle
+from gpuscaler.planning.scale_down.situation import Situation
+
+
+def held(situation: Situation, staying: frozenset[str]) -> Mapping[str, Blocker]:
+    """The nodes that every pool's ``spare`` keeps, with the reason. ``staying`` are nodes that do not leave anyway: they come first."""
+    found: dict[str, Blocker] = {}
+    for pool in situation.policy.pools:
+        if pool.spare.machines or pool.spare.gpus:
+            nodes = _usable(situation, pool)
+            found.update(_machines(situation, pool, nodes, staying))
+            found.update(_gpus(situation, pool, nodes, staying))
+    return found
+
+
+def _usable(situation: Situation, pool: Pool) -> list[str]:
+    """The pool's nodes on which new pods could start now."""
+    cluster = situation.cluster
+    mine = (cluster.nodes[name] for name, member in situation.members.items() if member.pool.name == pool.name and name in cluster.nodes)
+    return sorted(
+        node.name
+        for node in mine
+        if node.ready and not node.unschedulable and not is_arriving(node) and not is_leaving(node, situation.state.disrupting)
+    )
+
+
+def _machines(situation: Situation, pool: Pool, nodes: list[str], staying: frozenset[str]) -> dict[str, Blocker]:
+    """The cheapest of the idle machines that no pending pod needs."""
+    on_node = situation.cluster.on_node
+    idle = [name for name in nodes if name not in situation.taken and is_idle(on_node.get(name, {}).values(), situation.now)]
+    idle.sort(key=lambda name: (name not in staying, _price(situation, name), name))
+    reason = Blocker("spare", f"pool {pool.name} keeps {pool.spare.machines} idle machine{'s' if pool.spare.machines != 1 else ''} ready")
+    return dict.fromkeys(idle[: pool.spare.machines], reason)
+
+
+def _gpus(situation: Situation, pool: Pool, nodes: list[str], staying: frozenset[str]) -> dict[str, Blocker]:
+    """Nodes whose unused GPUs add up to the spare; those with the fewest first, so that whole machines can still leave."""
+    room = situation.room
+    unused = {name: int(sum(max(0, room.free(resource)[room.table.row[name]]) for resource in ACCELERATORS)) for name in nodes}
+    order = sorted((name for name in nodes if unused[name]), key=lambda name: (name not in staying, unused[name], name))
+    found: dict[str, Blocker] = {}
+    missing = pool.spare.gpus
+    for name in order:
+        if missing <= 0:
+            break
+        found[name] = Blocker("spare", f"pool {pool.name} keeps {pool.spare.gpus} GPUs unused, {unused[name]} of them here")
+        missing -= unused[name]
+    return found
+
+
+def _price(situation: Situation, name: str) -> float:
+    offering = situation.members[name].offering
+    return offering.price if offering is not None else 0.0

@@ -1,0 +1,60 @@
+"""Disruption budgets trim a plan instead of refusing it."""
+
+from datetime import UTC, datetime
+
+import pytest
+from tests.planning.scale_down.kit import blockers, detail, down, node, offering, pool, removed
+
+from gpuscaler.model.pools import Budget
+from gpuscaler.planning.scale_down.budgets import allowance, allowed
+from gpuscaler.planning.state import State
+
+FRIDAY_NOON = datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "count"), [("5", 3, 5), ("0", 9, 0), ("10%", 10, 1), ("10%", 11, 2), ("0%", 50, 0), ("100%", 7, 7)]
+)
+def test_a_percentage_is_rounded_up(text: str, nodes: int, count: int) -> None:
+    assert allowance(text, nodes) == count
+
+
+@pytest.mark.parametrize(
+    ("budgets", "reason", "count"),
+    [
+        ([], "idle", None),
+        ([Budget("3"), Budget("50%")], "idle", 3),
+        ([Budget("1", reasons=("consolidation",)), Budget("4")], "idle", 4),
+        ([Budget("1", reasons=("consolidation",)), Budget("4")], "consolidation", 1),
+        ([Budget("0", reasons=("Empty",))], "idle", 0),
+        ([Budget("0", reasons=("Empty",))], "consolidation", None),
+        ([Budget("0", schedule="0 9 * * mon-fri", duration=8 * 3600.0)], "idle", 0),
+        ([Budget("0", schedule="0 9 * * sat", duration=8 * 3600.0)], "idle", None),
+        ([Budget("many")], "idle", 0),
+        ([Budget("9", schedule="whenever", duration=60.0)], "idle", 0),
+    ],
+)
+def test_the_most_restrictive_active_budget_of_the_reason_counts(budgets: list[Budget], reason: str, count: int | None) -> None:
+    assert allowed(pool(budgets=tuple(budgets)), reason, nodes=10, now=FRIDAY_NOON) == count
+
+
+def test_a_budget_lets_the_dearest_machines_go_first() -> None:
+    dear = offering("m.dear", 9.0)
+    answer = down([node("a"), node("b"), node("c", dear)], pool(offering(), dear, budgets=(Budget("2"),)))
+    assert removed(answer) == ["a", "c"]
+    assert blockers(answer) == {"b": "budget"}
+    assert detail(answer, "b") == "the disruption budgets of pool main allow no more removals for the reason idle now"
+
+
+def test_machines_that_are_disrupted_already_use_the_budget_up() -> None:
+    nodes = [node("a"), node("b"), node("sick", ready=False), node("leaving")]
+    state = State(idle_seconds={"a": 9e9, "b": 9e9}, disrupting=frozenset(["leaving"]))
+    assert removed(down(nodes, pool(budgets=(Budget("3"),)), state=state)) == ["a"]
+    assert removed(down(nodes, pool(budgets=(Budget("2"),)), state=state)) == []
+    assert removed(down(nodes, pool(budgets=(Budget("75%"),)), state=state)) == ["a"]
+
+
+def test_a_budget_of_one_pool_does_not_trim_another() -> None:
+    other = offering("m.other", pool="other")
+    pools = (pool(budgets=(Budget("0"),)), pool(other, name="other"))
+    assert removed(down([node("a"), node("b", other)], *pools)) == ["b"]
