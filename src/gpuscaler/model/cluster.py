@@ -132,7 +132,7 @@ class Cluster:
 
     ``nodes`` and ``pods`` (by ``namespace/name``) are the objects; ``table`` the nodes as arrays; ``requested[resource]`` what bound,
     unfinished pods request, one int64 per row of ``table``; ``on_node`` those pods by node name; ``unbound`` the other unfinished pods
-    by class; ``peers`` and ``users`` count bound pods per node by labels and by effect on others.
+    by class, ``finished`` those that have ended; ``peers`` and ``users`` count bound pods per node by labels and by effect on others.
     """
 
     def __init__(self) -> None:
@@ -157,6 +157,7 @@ class Cluster:
         self.on_node: dict[str, dict[str, Pod]] = {}
         self.requested: dict[str, Array] = {}
         self.unbound: dict[ClassKey, Bucket] = {}
+        self.finished: dict[str, Pod] = {}
         self.peers: dict[PeerKey, dict[str, int]] = {}
         self.users: dict[str, Users] = {}
 
@@ -235,6 +236,11 @@ class _Change:
 
     def _index(self, key: str, pod: Pod, sign: int, touched: set[str]) -> None:
         if pod.finished:
+            finished = self._own("finished")
+            if sign > 0:
+                finished[key] = pod
+            else:
+                del finished[key]
             return
         if not pod.node_name:
             self._index_unbound(key, pod, sign)

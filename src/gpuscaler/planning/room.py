@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.cluster import Cluster, PeerKey
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import PodSpec, SpreadConstraint
@@ -16,12 +16,13 @@ from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.model.table import Array, Mask, NodeTable
 from gpuscaler.planning.filters import ORDER, Passes
 from gpuscaler.planning.filters.devices import GPU_MILLI, Devices
-from gpuscaler.planning.filters.interpod import InterPod, Repulsion
+from gpuscaler.planning.filters.effects import Effects
+from gpuscaler.planning.filters.interpod import InterPod
 from gpuscaler.planning.filters.nodes import NodeMasks, explain_selector, explain_taint
-from gpuscaler.planning.filters.peers import Peers, Query, peer_of
-from gpuscaler.planning.filters.ports import PortUse
+from gpuscaler.planning.filters.peers import PeerIndex, Peers, Query
 from gpuscaler.planning.filters.resources import UNBOUNDED, Ledger, wanted
 from gpuscaler.planning.filters.spread import Spread, SpreadCounts, SpreadMasks, hard
+from gpuscaler.planning.filters.tallies import Tallies
 
 __all__ = ["GPU_MILLI", "UNBOUNDED", "Room", "SpreadCounts", "Verdict"]
 
@@ -66,16 +67,9 @@ class Room:
         self.table = table
         self._fixed = _Fixed(table)
         self._ledger = Ledger(table, _requested(cluster, table))
-        self._peers = Peers(table, cluster)
-        self._ports = PortUse(table)
-        self._repulsion = Repulsion(table, cluster.namespaces)
+        self._peers = Peers(Tallies(table), PeerIndex(table, cluster))
+        self._effects = Effects(cluster, table)
         self._devices = _devices(cluster, table)
-        for user in cluster.users.values():
-            if user.spec.anti_affinity or user.spec.host_ports:
-                for name, count in user.nodes.items():
-                    if (row := table.row.get(name)) is not None:
-                        self._repulsion.add(user.spec, row, count)
-                        self._ports.add(user.spec, row, count)
 
     @classmethod
     def of(cls, cluster: Cluster, table: NodeTable | None = None) -> "Room":
@@ -89,9 +83,8 @@ class Room:
         new.table = table = self.table.extended(templates)
         new._fixed = _Fixed(table)
         new._ledger = self._ledger.extended(table)
-        new._peers = self._peers.extended(table)
-        new._ports = self._ports.extended(table)
-        new._repulsion = self._repulsion.extended(table)
+        new._peers = self._peers.extended(table, PeerIndex(table, self.cluster))
+        new._effects = self._effects.extended(table)
         new._devices = self._devices.extended(table) if self._devices else _devices(Cluster(), table)
         return new
 
@@ -101,8 +94,7 @@ class Room:
         new.__dict__.update(self.__dict__)
         new._ledger = self._ledger.copy()
         new._peers = self._peers.copy()
-        new._ports = self._ports.copy()
-        new._repulsion = self._repulsion.copy()
+        new._effects = self._effects.copy()
         new._devices = self._devices.copy() if self._devices else None
         return new
 
@@ -146,7 +138,7 @@ class Room:
         passes = dict(passes)
         passes["NodeResourcesFit"] = self._resources_pass(spec)
         if spec.host_ports:
-            passes["NodePorts"] = self._ports.passes(spec)
+            passes["NodePorts"] = self._effects.ports.passes(spec)
         if hard(spec):
             passes["PodTopologySpread"] = self._spread(spec, labels).passes()
         between = self._between(spec, labels)
@@ -164,10 +156,10 @@ class Room:
         return mask
 
     def _spread(self, spec: PodSpec, labels: LabelSet) -> Spread:
-        return Spread(spec, peer_of(spec.namespace, labels), self._fixed.spread, self._peers)
+        return Spread(spec, PeerKey(spec.namespace, labels, False), self._fixed.spread, self._peers)
 
     def _between(self, spec: PodSpec, labels: LabelSet) -> InterPod:
-        return InterPod(spec, peer_of(spec.namespace, labels), self._peers, self._repulsion)
+        return InterPod(spec, PeerKey(spec.namespace, labels, False), self._peers, self._effects.repulsion)
 
     def reason(self, spec: PodSpec, labels: LabelSet, row: int) -> tuple[str, str]:
         """The first filter, in the scheduler's order, that rejects the pod on ``row``, and what it saw and wanted; empty if none does."""
@@ -183,7 +175,7 @@ class Room:
             "NodeUnschedulable": lambda: "node is cordoned",
             "TaintToleration": lambda: explain_taint(spec, node),
             "NodeAffinity": lambda: explain_selector(spec, node),
-            "NodePorts": lambda: self._ports.explain(spec, row),
+            "NodePorts": lambda: self._effects.ports.explain(spec, row),
             "NodeResourcesFit": lambda: self._explain_resources(spec, row),
             "PodTopologySpread": lambda: self._spread(spec, labels).explain(row),
             "InterPodAffinity": lambda: self._between(spec, labels).explain(row),
@@ -232,11 +224,8 @@ class Room:
             for _ in range(abs(count)):
                 (self._devices.add if count > 0 else self._devices.remove)(row, amount)
         self._ledger.add(spec, row, count)
-        self._peers.add(peer_of(spec.namespace, labels, terminating=terminating), row, count)
-        if spec.host_ports:
-            self._ports.add(spec, row, count)
-        if spec.anti_affinity:
-            self._repulsion.add(spec, row, count)
+        self._peers.add(PeerKey(spec.namespace, labels, terminating), row, count)
+        self._effects.add(spec, row, count)
 
     def spread_counts(self, spec: PodSpec, labels: LabelSet, constraint: SpreadConstraint) -> SpreadCounts:
         """Matching pods per domain of a spread constraint of ``spec``, as the plug-in counts them, and which domains are eligible."""

@@ -1,0 +1,216 @@
+"""Which pods are demand, grouped into classes and gangs, and which are not, with the reason."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gpuscaler.model.cluster import Bucket, ClassKey, Cluster
+from gpuscaler.model.labels import LabelSet
+from gpuscaler.model.pods import Pod, PodAffinityTerm, PodOptions, PodSpec
+from gpuscaler.model.pools import Policy
+from gpuscaler.model.selectors import LabelSelector
+from gpuscaler.planning.plans import Ignored
+
+
+@dataclass(frozen=True)
+class PodClass:
+    """Pending pods that scheduling cannot tell apart. ``keys`` are their ``namespace/name``, sorted."""
+
+    spec: PodSpec
+    labels: LabelSet
+    options: PodOptions
+    keys: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.keys)
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """Higher priority first, then the larger request; the rest makes the order independent of arrival."""
+        requests = self.spec.requests
+        accelerators = sum(amount for name, amount in requests.items() if "/" in name and not name.startswith("kubernetes.io/"))
+        return (-self.spec.priority, -accelerators, -requests.get("cpu", 0), -requests.get("memory", 0), self.spec.digest, self.keys[0])
+
+
+@dataclass(frozen=True)
+class Gang:
+    """Pods that are useful only together. ``nodes`` hold the members that are bound already; fewer than ``size`` in all cannot start."""
+
+    name: str
+    size: int
+    topology: str
+    classes: tuple[PodClass, ...]
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def running(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def count(self) -> int:
+        return sum(one.count for one in self.classes)
+
+    @property
+    def priority(self) -> int:
+        return max(one.spec.priority for one in self.classes)
+
+
+@dataclass(frozen=True)
+class Nominated:
+    """Pending pods that the scheduler has promised room on an existing node."""
+
+    one: PodClass
+    node: str
+
+
+@dataclass(frozen=True)
+class Demand:
+    classes: tuple[PodClass, ...]
+    gangs: tuple[Gang, ...]
+    nominated: tuple[Nominated, ...]
+    ignored: tuple[Ignored, ...]
+
+
+def demand(cluster: Cluster, policy: Policy, now: float) -> Demand:
+    """Sort the unbound pods of ``cluster``. ``now`` is in seconds since the epoch."""
+    wanted: list[PodClass] = []
+    nominated: list[Nominated] = []
+    ignored: list[Ignored] = []
+    for key, bucket in cluster.unbound.items():
+        pod = bucket.sample
+        if key.nominated and key.nominated in cluster.nodes and not pod.spec.gates and not key.terminating:
+            nominated.append(Nominated(pod_class(pod, bucket.keys), key.nominated))
+            ignored += [Ignored(name, f"nominated to node {key.nominated}") for name in bucket.keys]
+            continue
+        reason = why_no_demand(key, pod, policy)
+        if reason:
+            ignored += [Ignored(name, reason) for name in bucket.keys]
+            continue
+        early = delayed(bucket, now) if pod.options.scale_up_delay else ()
+        ignored += [Ignored(name, f"waits for its pod-scale-up-delay of {pod.options.scale_up_delay:g} s") for name in early]
+        ready = tuple(name for name in bucket.keys if name not in set(early)) if early else bucket.keys
+        if ready:
+            wanted.append(pod_class(pod, ready))
+    ignored += [Ignored(key, "finished") for key in cluster.finished]
+    merged = merge(wanted, live_selectors(cluster, wanted))
+    gangs = gather(cluster, [one for one in merged if one.options.gang])
+    return Demand(
+        classes=tuple(sorted((one for one in merged if not one.options.gang), key=lambda one: one.order)),
+        gangs=gangs,
+        nominated=tuple(sorted(nominated, key=lambda n: (n.node, n.one.order))),
+        ignored=tuple(sorted(ignored, key=lambda entry: entry.pod)),
+    )
+
+
+def pod_class(pod: Pod, keys: tuple[str, ...]) -> PodClass:
+    return PodClass(pod.spec, pod.labels, pod.options, keys)
+
+
+def why_no_demand(key: ClassKey, pod: Pod, policy: Policy) -> str:
+    """Why a class of unbound pods is not ours to find machines for; empty when it is."""
+    spec = pod.spec
+    if key.terminating:
+        return "is being deleted"
+    if spec.gates:
+        return f"has scheduling gates: {', '.join(spec.gates)}"
+    if spec.scheduler_name not in policy.schedulers:
+        return f"is scheduled by {spec.scheduler_name!r}; ours are {', '.join(policy.schedulers)}"
+    if spec.resource_claims:
+        return "uses dynamic resource allocation (resource claims), which is not planned for yet"
+    if spec.priority < policy.priority_cutoff:
+        return f"has priority {spec.priority}, below the cut-off {policy.priority_cutoff}: expendable pods are no demand"
+    if key.owner.kind == "DaemonSet":
+        return "is a DaemonSet's pod: it runs on machines that exist and is no reason to buy one"
+    return ""
+
+
+def delayed(bucket: Bucket, now: float) -> tuple[str, ...]:
+    """The pods whose annotation asks to wait longer before machines are bought for them."""
+    return tuple(key for key in bucket.keys if now - (pod := bucket.pods[key]).created < (pod.options.scale_up_delay or 0.0))
+
+
+@dataclass(frozen=True)
+class LiveSelector:
+    """A selector that looks at pending pods: which namespaces it covers is decided by :func:`covers`."""
+
+    selector: LabelSelector
+    namespaces: tuple[str, ...]
+    namespace_selector: LabelSelector | None
+
+
+def live_selectors(cluster: Cluster, classes: Iterable[PodClass]) -> tuple[LiveSelector, ...]:
+    """Every selector by which a pending or bound pod could notice the labels of a pending pod."""
+    found: dict[LiveSelector, None] = {}
+    specs = {user.spec.digest: user.spec for user in cluster.users.values()}
+    specs.update((one.spec.digest, one.spec) for one in classes)
+    for spec in specs.values():
+        for term in spec.affinity + spec.anti_affinity:
+            if term.selector is not None:
+                found[LiveSelector(term.selector, term.namespaces, term.namespace_selector)] = None
+        for constraint in spec.spread:
+            if constraint.selector is not None:
+                found[LiveSelector(constraint.selector, (spec.namespace,), None)] = None
+    return tuple(found)
+
+
+def covers(term: PodAffinityTerm | LiveSelector, namespace: str, cluster: Cluster) -> bool:
+    """Whether a term looks at pods of ``namespace``."""
+    if namespace in term.namespaces:
+        return True
+    if term.namespace_selector is None:
+        return False
+    found = cluster.namespaces.get(namespace)
+    return term.namespace_selector.matches(found.labels if found is not None else {})
+
+
+def merge(classes: Sequence[PodClass], selectors: Sequence[LiveSelector]) -> list[PodClass]:
+    """Join classes whose labels no selector tells apart.
+
+    Pods of one template often differ by a label (a job's index, a StatefulSet's pod name) that nobody selects by. The namespace needs no
+    look: it is part of the specification's digest, so joined classes share it.
+    """
+    joined: dict[tuple[object, ...], list[PodClass]] = {}
+    for one in classes:
+        signature = tuple(live.selector.matches(one.labels) for live in selectors)
+        joined.setdefault((one.spec.digest, signature, one.options), []).append(one)
+    return [alike[0] if len(alike) == 1 else join(alike) for alike in joined.values()]
+
+
+def join(alike: Sequence[PodClass]) -> PodClass:
+    """One class of several; the first label set in order stands for all."""
+    first = min(alike, key=lambda one: one.keys[0])
+    return PodClass(first.spec, first.labels, first.options, tuple(sorted(key for one in alike for key in one.keys)))
+
+
+def gather(cluster: Cluster, classes: Sequence[PodClass]) -> tuple[Gang, ...]:
+    """Join the classes of each gang, with the members that run already and the size that its group object or annotation asks for."""
+    by_name: dict[tuple[str, str, str], list[PodClass]] = {}
+    for one in classes:
+        by_name.setdefault((one.options.gang_source, one.spec.namespace, one.options.gang), []).append(one)
+    running = running_members(cluster) if by_name else {}
+    gangs = []
+    for (source, namespace, name), members in by_name.items():
+        group = cluster.pod_groups.get(f"{source}/{namespace}/{name}")
+        here = running.get((source, namespace, name), [])
+        asked = max([one.options.gang_size for one in members] + [group.min_member if group is not None else 0])
+        total = sum(one.count for one in members)
+        gangs.append(
+            Gang(
+                name=f"{namespace}/{name}",
+                size=asked or total + len(here),
+                topology=members[0].options.gang_topology,
+                classes=tuple(sorted(members, key=lambda one: one.order)),
+                nodes=tuple(sorted(here)),
+            )
+        )
+    return tuple(sorted(gangs, key=lambda gang: (-gang.priority, -gang.count, gang.name)))
+
+
+def running_members(cluster: Cluster) -> dict[tuple[str, str, str], list[str]]:
+    """The nodes of the bound pods of each gang, one entry a pod."""
+    nodes: dict[tuple[str, str, str], list[str]] = {}
+    for name, pods in cluster.on_node.items():
+        for pod in pods.values():
+            if pod.options.gang and not pod.deleted:
+                nodes.setdefault((pod.options.gang_source, pod.namespace, pod.options.gang), []).append(name)
+    return nodes

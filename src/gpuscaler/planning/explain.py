@@ -1,0 +1,129 @@
+"""Why a pod was not placed: per pool, what excluded it and the nearest miss."""
+
+from collections.abc import Mapping, Sequence
+
+from gpuscaler.model.pools import Pool
+from gpuscaler.planning.demand import PodClass
+from gpuscaler.planning.desk import Desk
+from gpuscaler.planning.limits import gpus_in
+from gpuscaler.planning.plans import EXCLUSIONS, Reason
+from gpuscaler.planning.templates import ARCH, admits_arch
+from gpuscaler.planning.topology import without_hosts
+
+#: The word of :data:`~gpuscaler.planning.plans.EXCLUSIONS` for each filter of kube-scheduler.
+WORDS: Mapping[str, str] = {
+    "NodeUnschedulable": "selector",
+    "NodeName": "selector",
+    "NodeAffinity": "affinity",
+    "TaintToleration": "taint",
+    "NodePorts": "port",
+    "NodeResourcesFit": "resource",
+    "VolumeRestrictions": "volume",
+    "NodeVolumeLimits": "volume",
+    "VolumeBinding": "volume",
+    "VolumeZone": "volume",
+    "PodTopologySpread": "topology",
+    "InterPodAffinity": "topology",
+}
+
+
+def reasons(desk: Desk, one: PodClass, pools: Sequence[Pool], gang: str = "") -> tuple[Reason, ...]:
+    """One reason per pool, in the pools' order; of a pool's offerings the one that came nearest speaks. ``gang`` is what a gang lacks."""
+    rows: dict[str, list[int]] = {pool.name: [] for pool in pools}
+    for row, pool in enumerate(desk.templates.pools):
+        rows[pool.name].append(row)
+    found = []
+    for pool in pools:
+        misses = [miss(desk, one, row, gang) for row in sample(desk, rows[pool.name])]
+        nearest = max(misses, key=lambda m: EXCLUSIONS.index(m[0]), default=("market", "no offering of this pool may be asked now"))
+        found.append(Reason(pool.name, *nearest))
+    return tuple(found)
+
+
+def sample(desk: Desk, rows: Sequence[int]) -> list[int]:
+    """The largest offering of each zone and market: when that one does not fit, no smaller one does."""
+    best: dict[tuple[str, str], int] = {}
+    for row in rows:
+        offering = desk.templates.offerings[row]
+        key = (offering.zone, offering.market)
+        if key not in best or size(desk, row) > size(desk, best[key]):
+            best[key] = row
+    return [best[key] for key in sorted(best)]
+
+
+def size(desk: Desk, row: int) -> tuple[int, int, int]:
+    room = desk.templates.nodes[row].allocatable
+    return gpus_in(room), room.get("cpu", 0), room.get("memory", 0)
+
+
+def miss(desk: Desk, one: PodClass, row: int, gang: str) -> tuple[str, str]:
+    """What keeps ``one`` from one template, as (word, detail)."""
+    offering = desk.templates.offerings[row]
+    where = f"{offering.instance_type} in {offering.zone}" if offering.zone else offering.instance_type
+    name, detail = desk.room.reason(without_hosts(one.spec), one.labels, desk.first_template + row)
+    static = WORDS.get(name, "") if name else ""
+    if static in ("affinity", "taint", "selector"):
+        return selector_word(desk, one, row) if static == "affinity" else static, f"{where}: {detail}"
+    if desk.templates.foreign_arch[row] and not admits_arch(one.spec):
+        arch = offering.labels[ARCH]
+        return "architecture", f"{where} is {arch}; the pod has no selector or affinity on {ARCH} that admits it"
+    short = shortage(desk, one, row)
+    if short:
+        return "resource", f"{where}: {short}"
+    if static:
+        return static, f"{where}: {detail}"
+    wanted = one.options.market
+    if wanted and "any" not in wanted and offering.market not in wanted:
+        return "market", f"{where} is {offering.market}; the pod wants {', '.join(wanted)}"
+    if gang:
+        return "gang", gang
+    used_up = limited(desk, row)
+    near_others = one.spec.affinity or one.spec.anti_affinity or any(constraint.hard for constraint in one.spec.spread)
+    if near_others and not used_up:
+        return "topology", f"{where}: affinity or topology spread admits no more pods of this class"
+    return "limit", used_up or f"{where}: more pods were waiting than the limits admit"
+
+
+def selector_word(desk: Desk, one: PodClass, row: int) -> str:
+    """Whether a plain node selector, rather than node affinity, is what excludes a template."""
+    labels = desk.templates.nodes[row].labels
+    return "selector" if any(labels.get(key) != value for key, value in one.spec.node_selector) else "affinity"
+
+
+def shortage(desk: Desk, one: PodClass, row: int) -> str:
+    """The resource that an empty machine lacks for one pod, with both amounts; empty when it holds one."""
+    room = desk.templates.nodes[row].allocatable
+    whole = desk.templates.offerings[row].allocatable
+    for resource, amount in sorted({**one.spec.requests, "pods": 1}.items()):
+        if room.get(resource, 0) < amount:
+            taken = whole.get(resource, 0) - room.get(resource, 0)
+            daemons = f" ({spoken(resource, taken)} go to DaemonSets)" if taken else ""
+            return (
+                f"{spoken(resource, amount)} {resource} requested, an empty machine has {spoken(resource, room.get(resource, 0))}{daemons}"
+            )
+    return ""
+
+
+def limited(desk: Desk, row: int) -> str:
+    """Which limit is used up for an offering; empty when none is."""
+    offering, left = desk.templates.offerings[row], desk.remaining
+    gpus = gpus_in(offering.allocatable)
+    if left.pools.get(offering.pool) == 0:
+        return f"pool {offering.pool} is at its maximum"
+    if left.machines == 0:
+        return "the limit on machines is reached (limits.machines or machines_per_minute)"
+    if left.gpus is not None and gpus > left.gpus:
+        return f"{offering.instance_type} has {gpus} GPUs, the limit leaves {left.gpus} (limits.gpus)"
+    if left.dollars_per_hour is not None and offering.price > left.dollars_per_hour + 1e-9:
+        money = f"${offering.price:.2f}/h, the limit leaves ${left.dollars_per_hour:.2f}/h"
+        return f"{offering.instance_type} costs {money} (limits.dollars_per_hour)"
+    return ""
+
+
+def spoken(resource: str, amount: int) -> str:
+    """An amount the way a person writes it: cores, GiB, or a count."""
+    if resource == "cpu":
+        return f"{amount / 1000:g}"
+    if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
+        return f"{amount / 2**30:.4g}Gi"
+    return str(amount)

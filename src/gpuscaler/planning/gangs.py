@@ -1,0 +1,121 @@
+"""Gangs: placed whole or not at all, by default in one zone on one GPU product."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.table import Mask
+from gpuscaler.planning.demand import Gang, PodClass
+from gpuscaler.planning.desk import Desk, Queue, divisible, usable_templates
+from gpuscaler.planning.membership import INSTANCE_TYPE_LABELS, ZONE_LABELS, first_label
+from gpuscaler.planning.scale_up import queues_for, scale_up
+
+#: Labels that name the GPU product, most common first; a node without any is told apart by its instance type.
+PRODUCT_LABELS = (
+    "nvidia.com/gpu.product",
+    "cloud.google.com/gke-accelerator",
+    "karpenter.k8s.aws/instance-gpu-name",
+    "k8s.amazonaws.com/accelerator",
+    "amd.com/gpu.product-name",
+)
+#: How many domains that can hold a gang are priced before the cheapest of them is taken.
+DOMAINS_PRICED = 4
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A gang that finds no whole place; ``detail`` says how near it came."""
+
+    gang: Gang
+    detail: str
+
+
+def place_gangs(desk: Desk, gangs: Sequence[Gang]) -> tuple[Desk, list[Refused]]:
+    """Place each gang in turn; returns the desk with those that found a place, and the rest."""
+    refused = []
+    for gang in gangs:
+        missing = gang.size - gang.running - gang.count
+        if missing > 0:
+            refused.append(Refused(gang, f"{gang.running + gang.count} of {gang.size} members exist; it is bought for once all do"))
+            continue
+        placed, nearest = place_gang(desk, gang)
+        if placed is None:
+            where = "one zone on one GPU product" if gang.topology != "any" else "the pools together"
+            refused.append(Refused(gang, f"at most {nearest} of {gang.count} members fit in {where}; it is placed whole or not at all"))
+        else:
+            desk = placed
+    return desk, refused
+
+
+def place_gang(desk: Desk, gang: Gang) -> tuple[Desk | None, int]:
+    """The cheapest desk with the whole gang on it, or None and the most members that any domain took."""
+    if gang.topology == "any":
+        return attempt(desk, gang, None)
+    best: Desk | None = None
+    nearest = priced = 0
+    for domain in domains(desk, gang):
+        trial, placed = attempt(desk, gang, domain)
+        nearest = max(nearest, placed)
+        if trial is None:
+            continue
+        priced += 1
+        if best is None or trial.cost < best.cost - 1e-9:
+            best = trial
+        if priced == DOMAINS_PRICED or trial.cost <= desk.cost + 1e-9:
+            break
+    return best, nearest
+
+
+def attempt(desk: Desk, gang: Gang, only: Mask | None) -> tuple[Desk | None, int]:
+    """A desk with the whole gang within ``only``, and how many members found a place."""
+    trial = desk.copy()
+    queues: list[Queue] = queues_for(trial, gang.classes)
+    scale_up(trial, queues, only)
+    placed = sum(queue.taken for queue in queues)
+    return (trial if placed == gang.count else None), placed
+
+
+def domains(desk: Desk, gang: Gang) -> list[Mask]:
+    """Rows of one zone and one GPU product each, most promising first: those with running members, then by what the gang would cost."""
+    codes: dict[tuple[str, str], list[int]] = {}
+    for row, node in enumerate(desk.room.table.nodes):
+        codes.setdefault((first_label(node, ZONE_LABELS), product(node, gang)), []).append(row)
+    member_rows = {desk.room.table.row[name] for name in gang.nodes if name in desk.room.table.row}
+    usable = [usable_templates(desk.templates, one) & desk.room.static_mask(one.spec)[desk.template_rows] for one in gang.classes]
+    found = []
+    for domain, rows in sorted(codes.items()):
+        mask = np.zeros(len(desk.room), dtype=np.bool_)
+        mask[rows] = True
+        if member_rows and not member_rows & set(rows):
+            continue
+        estimate = sum(
+            one.count * share_price(desk, one, good & mask[desk.template_rows]) for one, good in zip(gang.classes, usable, strict=True)
+        )
+        machines = sum(one.count for one in gang.classes if not room_exists(desk, one, mask))
+        found.append((min(estimate, 1e18) if machines else 0.0, domain, mask))
+    return [mask for _, _, mask in sorted(found, key=lambda entry: entry[:2])]
+
+
+def product(node: Node, gang: Gang) -> str:
+    """The GPU product of a node, for gangs that need one; all nodes are alike to a gang without accelerators."""
+    if not any(one.spec.requests.get(name) for one in gang.classes for name in divisible()):
+        return ""
+    return first_label(node, PRODUCT_LABELS) or first_label(node, INSTANCE_TYPE_LABELS)
+
+
+def room_exists(desk: Desk, one: PodClass, mask: Mask) -> bool:
+    """Whether machines within ``mask`` hold the class already."""
+    free = np.where(mask & desk.open_rows & ~desk.template_mask, desk.room.capacity(one.spec, one.labels), 0)
+    return int(free.sum()) >= one.count
+
+
+def share_price(desk: Desk, one: PodClass, good: Mask) -> float:
+    """What one pod costs on the cheapest template of ``good``, by its largest share of a machine; infinite when none will do."""
+    prices = np.array([offering.price for offering in desk.templates.offerings])
+    share = np.zeros(len(prices))
+    for resource, amount in one.spec.requests.items():
+        offered = desk.templates.table.allocatable(resource)
+        share = np.maximum(share, amount / np.maximum(offered, 1))
+    return float(np.where(good, prices * share, np.inf).min(initial=np.inf))

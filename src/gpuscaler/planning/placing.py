@@ -1,0 +1,204 @@
+"""Filling room: which rows take how many pods of one class, topology respected at every step."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pods import PodSpec, SpreadConstraint
+from gpuscaler.model.table import Array, Mask
+from gpuscaler.planning.demand import PodClass
+from gpuscaler.planning.room import Room
+from gpuscaler.planning.topology import Shape, without_hosts
+
+#: More copies than any class has.
+PLENTY = 2**40
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Where a class may go. Rows of ``room`` are machines, or ``templates`` that stand for any number of machines.
+
+    ``usable`` are the rows that are open to the class apart from the scheduler's filters (ready, of a wanted market, large enough when
+    empty, …). ``rank`` orders the rows: lower first.
+    """
+
+    cluster: Cluster
+    room: Room
+    templates: Mask
+    usable: Mask
+    rank: Array
+
+    @property
+    def has_templates(self) -> bool:
+        return bool((self.usable & self.templates).any())
+
+
+@dataclass(frozen=True)
+class Share:
+    """``count`` pods on ``row``."""
+
+    row: int
+    count: int
+
+
+def fill(ground: Ground, one: PodClass, shape: Shape, count: int) -> list[Share]:
+    """Place up to ``count`` pods of ``one`` on ``ground`` and say where; the rest found no room.
+
+    Machines come before templates within every domain, so templates only take what is to be bought. Without constraints on larger
+    domains templates are not touched at all: the mix decides freely there.
+    """
+    if not shape.wide:
+        return list(_spill(ground, one, count, _room_on_machines(ground, one)))
+    shares: dict[int, int] = {}
+    left = count
+    while left > 0:
+        step = list(_step(ground, one, shape, left))
+        if not step:
+            break
+        for share in step:
+            shares[share.row] = shares.get(share.row, 0) + share.count
+            left -= share.count
+    return [Share(row, number) for row, number in sorted(shares.items())]
+
+
+def _room_on_machines(ground: Ground, one: PodClass) -> Array:
+    return np.where(ground.usable & ~ground.templates, ground.room.capacity(one.spec, one.labels), 0)
+
+
+def _room_now(ground: Ground, one: PodClass) -> Array:
+    """How many pods each row takes at this moment, were no other row to take any; templates take any number."""
+    room = _room_on_machines(ground, one)
+    if ground.has_templates:
+        allowed = ground.room.verdict(without_hosts(one.spec), one.labels).mask
+        room[allowed & ground.usable & ground.templates] = PLENTY
+    return room
+
+
+def _put(ground: Ground, one: PodClass, row: int, count: int) -> Share:
+    spec = without_hosts(one.spec) if ground.templates[row] else one.spec
+    ground.room.place(spec, one.labels, row, count)
+    return Share(row, count)
+
+
+def _spill(ground: Ground, one: PodClass, count: int, room: Array) -> Iterator[Share]:
+    """Fill rows in their order, the tightest first among equals, so that large room stays large."""
+    rows = np.flatnonzero(room)
+    if not len(rows):
+        return
+    order = rows[np.lexsort((rows, room[rows], ground.rank[rows]))]
+    ends = np.cumsum(np.minimum(room[order], count))
+    last = int(np.searchsorted(ends, count))
+    for position in range(min(last + 1, len(order))):
+        row = int(order[position])
+        before = int(ends[position - 1]) if position else 0
+        yield _put(ground, one, row, min(int(room[row]), count - before))
+
+
+def _step(ground: Ground, one: PodClass, shape: Shape, left: int) -> Iterator[Share]:
+    """The largest batch whose pods do not change where the others of it may go."""
+    single = shape.self_wide_spread[0] if len(shape.self_wide_spread) == 1 else None
+    if single is not None and not shape.self_wide_anti and not shape.wide_affinity and not shape.host_spread:
+        yield from _spread(ground, one, single, left)
+        return
+    room = _room_now(ground, one)
+    if not room.any():
+        return
+    if not shape.moves_domains:
+        yield from _spill(ground, one, left, room)
+    elif shape.wide_affinity and not shape.self_wide_spread and not shape.self_wide_anti:
+        row = _best_domain(ground, shape.wide_affinity[0].topology_key, room, left)
+        yield _put(ground, one, row, 1)
+        if left > 1:
+            yield from _spill(ground, one, left - 1, _room_now(ground, one))
+    else:
+        yield _put(ground, one, _least_crowded(ground, one, shape, room), 1)
+
+
+def _best_domain(ground: Ground, key: str, room: Array, left: int) -> int:
+    """The row to start a domain on: one whose machines hold everything, else one that can be bought for, else the roomiest."""
+    codes, values = ground.room.table.column(key)
+    inside = codes >= 0
+    machines = np.zeros(len(values), dtype=np.float64)
+    real = inside & ~ground.templates
+    np.add.at(machines, codes[real], np.minimum(room, left)[real])
+    bought = np.zeros(len(values), dtype=np.bool_)
+    bought[codes[inside & ground.templates & (room > 0)]] = True
+    rank = np.full(len(values), np.iinfo(np.int64).max, dtype=np.int64)
+    open_rows = np.flatnonzero(inside & (room > 0))
+    np.minimum.at(rank, codes[open_rows], ground.rank[open_rows])
+    order = sorted(set(codes[open_rows].tolist()), key=lambda d: (machines[d] < left, not bought[d], -machines[d], int(rank[d]), values[d]))
+    candidates = open_rows[codes[open_rows] == order[0]]
+    return int(candidates[np.lexsort((candidates, -np.minimum(room[candidates], left), ground.rank[candidates]))[0]])
+
+
+def _least_crowded(ground: Ground, one: PodClass, shape: Shape, room: Array) -> int:
+    """The allowed row whose domains hold fewest of the pods that the class's own spread constraints count."""
+    crowd = np.zeros(len(room), dtype=np.int64)
+    for constraint in shape.self_wide_spread:
+        codes, counts, _ = ground.room.spread_counts(one.spec, one.labels, constraint)
+        crowd += np.where(codes >= 0, counts[np.maximum(codes, 0)], 0)
+    rows = np.flatnonzero(room)
+    return int(rows[np.lexsort((rows, room[rows], ground.rank[rows], crowd[rows]))[0]])
+
+
+def _spread(ground: Ground, one: PodClass, constraint: SpreadConstraint, left: int) -> Iterator[Share]:
+    """Water-fill the domains of one constraint: always the emptiest domain that has room, as long as the skew allows it."""
+    codes, counts, eligible = ground.room.spread_counts(one.spec, one.labels, constraint)
+    room = _room_but_spread(ground, one)
+    room[codes < 0] = 0
+    if not room.any():
+        return
+    held = np.zeros(len(counts), dtype=np.int64)
+    inside = codes >= 0
+    np.add.at(held, codes[inside], np.minimum(room[inside], left))
+    wanted = balance(counts, held, eligible, constraint, left)
+    for domain in np.flatnonzero(wanted):
+        yield from _spill(ground, one, int(wanted[domain]), np.where(codes == domain, room, 0))
+
+
+def _room_but_spread(ground: Ground, one: PodClass) -> Array:
+    """As :func:`_room_now`, without the spread filter: domains that are too full now open up as the others fill."""
+    fits = ground.room.fits(one.spec)
+    if one.spec.host_ports or one.spec.anti_affinity:
+        fits = np.minimum(fits, 1)
+    room = np.where(ground.usable & ~ground.templates & ~_shut(ground.room, one.spec, one), fits, 0)
+    if ground.has_templates:
+        room[ground.usable & ground.templates & ~_shut(ground.room, without_hosts(one.spec), one)] = PLENTY
+    return room
+
+
+def _shut(room: Room, spec: PodSpec, one: PodClass) -> Mask:
+    """Rows that some filter other than the spread constraints excludes."""
+    shut = np.zeros(len(room.table), dtype=np.bool_)
+    for name, mask in room.verdict(spec, one.labels).excluded.items():
+        if name != "PodTopologySpread":
+            shut |= mask
+    return shut
+
+
+def balance(counts: Array, held: Array, eligible: Mask, constraint: SpreadConstraint, left: int) -> Array:
+    """How many of ``left`` pods each domain gets. ``counts``: matching pods there now; ``held``: how many more it can take.
+
+    The minimum is taken over the ``eligible`` domains, 0 when there are fewer than ``minDomains`` of them, as the scheduler does.
+    """
+    given = [0] * len(counts)
+    now = [int(count) for count in counts]
+    domains = [int(domain) for domain in np.flatnonzero(eligible)]
+    few = len(domains) < constraint.min_domains
+    for _ in range(left):
+        open_domains = [domain for domain in domains if given[domain] < held[domain]]
+        if not open_domains:
+            break
+        lowest = 0 if few else min(now[domain] for domain in domains)
+        domain = min(open_domains, key=now.__getitem__)
+        if now[domain] + 1 - lowest > constraint.max_skew:
+            break
+        given[domain] += 1
+        now[domain] += 1
+    return np.array(given, dtype=np.int64)
+
+
+def total(shares: Sequence[Share]) -> int:
+    return sum(share.count for share in shares)

@@ -1,0 +1,229 @@
+"""The planner: one pure function from a cluster to a plan. Production, dry runs and the simulator all call it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pools import Policy
+from gpuscaler.model.table import NodeTable
+from gpuscaler.planning.demand import Demand, PodClass, demand
+from gpuscaler.planning.desk import Desk, Queue, Taken
+from gpuscaler.planning.explain import reasons
+from gpuscaler.planning.gangs import Refused, place_gangs
+from gpuscaler.planning.limits import Fleet, fleets, remaining
+from gpuscaler.planning.membership import Member, members
+from gpuscaler.planning.plans import Plan, Unplaced
+from gpuscaler.planning.room import Room
+from gpuscaler.planning.scale_down import Down, Situation, scale_down
+from gpuscaler.planning.scale_up import queues_for, scale_up
+from gpuscaler.planning.spare import spare_machines
+from gpuscaler.planning.state import State
+from gpuscaler.planning.templates import Templates, arriving
+from gpuscaler.planning.writing import Draft, write
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What one call of :func:`plan` is given."""
+
+    cluster: Cluster
+    state: State
+    policy: Policy
+    now: float
+    should_stop: Callable[[], bool] | None
+
+
+@dataclass(frozen=True)
+class Picture:
+    """The cluster as planning counts it: nodes as they are, machines on their way as they will be.
+
+    ``names`` says what each row is called in a plan: a node's name, or an upcoming machine's id. ``members`` is by row.
+    """
+
+    room: Room
+    names: tuple[str, ...]
+    open_rows: tuple[bool, ...]
+    members: Mapping[int, Member]
+    by_node: Mapping[str, Member]
+    row_of: Mapping[str, int]
+    warnings: tuple[str, ...]
+
+
+def plan(cluster: Cluster, state: State, policy: Policy, now: float, *, should_stop: Callable[[], bool] | None = None) -> Plan:
+    """What to buy, where pending pods go, and what to give back.
+
+    ``now`` is in seconds since the epoch. The work done is bounded by ``policy.work_budget``, counted and not timed, so that one input
+    gives one plan; ``should_stop`` is an emergency brake for callers with a clock, and the plan says when it was pulled.
+    """
+    asked = Asked(cluster, state, policy, now, should_stop)
+    seen = picture(cluster, state, policy)
+    wants = demand(cluster, policy, now)
+    have = fleets(cluster, policy, state, seen.by_node)
+    desk = desk_for(asked, seen, have)
+    held = hold_nominated(desk, seen, wants)
+    wants = keep_promises(desk, seen, state, wants)
+    desk, refused, queues = place(desk, wants)
+    spares = spare_machines(desk, policy.pools, have, seen.members)
+    down = give_back(asked, desk, seen, held)
+    return write(
+        Draft(
+            desk=desk,
+            names=seen.names,
+            spares=tuple(spares),
+            unplaced=unplaced(desk, queues, refused, policy),
+            ignored=wants.ignored,
+            down=down,
+            set_aside=cluster.set_aside,
+            warnings=seen.warnings,
+        )
+    )
+
+
+def picture(cluster: Cluster, state: State, policy: Policy) -> Picture:
+    """Rows for nodes and upcoming machines. A registered machine of the ledger is one row, as its offering promises (I3)."""
+    coming, warnings = arriving(cluster, policy, state)
+    registered = {m.node: m.id for m in state.upcoming if m.id in coming and m.node in cluster.nodes}
+    table = cluster.table
+    if registered:
+        table = NodeTable([coming[registered[node.name]] if node.name in registered else node for node in table.nodes])
+    room = Room.of(cluster, table)
+    unregistered = [machine_id for machine_id in coming if machine_id not in registered.values()]
+    if unregistered:
+        room = room.extended([coming[machine_id] for machine_id in unregistered])
+    names = tuple(registered.get(name, name) for name in table.names) + tuple(unregistered)
+    by_node = members(cluster.nodes, policy)
+    pools = {pool.name: pool for pool in policy.pools}
+    pool_of_machine = {machine.id: machine.pool for machine in state.upcoming}
+    by_row: dict[int, Member] = {}
+    for row, name in enumerate(names):
+        if name in pool_of_machine:
+            by_row[row] = Member(pools[pool_of_machine[name]], None)
+        elif name in by_node:
+            by_row[row] = by_node[name]
+    open_rows = tuple(is_open(node, state) for node in table.nodes) + (True,) * len(unregistered)
+    row_of = {name: row for row, name in enumerate(room.table.names)} | {name: row for row, name in enumerate(names)}
+    return Picture(room, names, open_rows, by_row, by_node, row_of, tuple(warnings))
+
+
+def is_open(node: Node, state: State) -> bool:
+    """Whether a node counts as capacity: ready, and on its way neither out of the cluster nor out of our hands."""
+    return node.ready and not node.deleted and node.name not in state.disrupting
+
+
+def desk_for(asked: Asked, seen: Picture, have: Mapping[str, Fleet]) -> Desk:
+    templates = Templates(asked.cluster, asked.policy, asked.state.blocked_offerings)
+    open_rows = np.array(seen.open_rows + (False,) * len(templates.nodes), dtype=np.bool_)
+    return Desk(
+        cluster=asked.cluster,
+        templates=templates,
+        room=seen.room.extended(templates.boundless),
+        open_rows=open_rows,
+        first_template=len(seen.room),
+        remaining=remaining(asked.policy, asked.state, have),
+        work=asked.policy.work_budget,
+        should_stop=asked.should_stop,
+    )
+
+
+def hold_nominated(desk: Desk, seen: Picture, wants: Demand) -> set[int]:
+    """Pods that the scheduler has nominated occupy their node; returns the rows."""
+    rows = set()
+    for promise in wants.nominated:
+        row = seen.row_of[promise.node]
+        desk.room.place(promise.one.spec, promise.one.labels, row, promise.one.count)
+        rows.add(row)
+    return rows
+
+
+def keep_promises(desk: Desk, seen: Picture, state: State, wants: Demand) -> Demand:
+    """Pods that a machine of the ledger was bought for stay with it, as long as they fit; the rest of the demand is returned."""
+    promised = {pod: seen.row_of[machine.id] for machine in state.upcoming if machine.id in seen.row_of for pod in machine.pods}
+    if not promised:
+        return wants
+    gangs = []
+    for gang in wants.gangs:
+        classes = tuple(without_promised(desk, one, promised) for one in gang.classes)
+        waiting = {key for one in classes for key in one.keys}
+        kept = [key for one in gang.classes for key in one.keys if key not in waiting]
+        nodes = gang.nodes + tuple(desk.room.table.names[promised[key]] for key in kept)
+        if waiting:
+            gangs.append(replace(gang, classes=tuple(one for one in classes if one.count), nodes=nodes))
+    left = [without_promised(desk, one, promised) for one in wants.classes]
+    return replace(wants, classes=tuple(one for one in left if one.count), gangs=tuple(gangs))
+
+
+def without_promised(desk: Desk, one: PodClass, promised: Mapping[str, int]) -> PodClass:
+    """Place the promised pods of a class; returns the class without them."""
+    by_row: dict[int, list[str]] = {}
+    for key in one.keys:
+        if key in promised:
+            by_row.setdefault(promised[key], []).append(key)
+    kept: set[str] = set()
+    for row, keys in sorted(by_row.items()):
+        fitting = tuple(keys[: int(desk.room.capacity(one.spec, one.labels)[row])])
+        if fitting:
+            desk.room.place(one.spec, one.labels, row, len(fitting))
+            desk.taken.append(Taken(one, row, fitting))
+            kept.update(fitting)
+    return replace(one, keys=tuple(key for key in one.keys if key not in kept)) if kept else one
+
+
+def place(desk: Desk, wants: Demand) -> tuple[Desk, list[Refused], list[Queue]]:
+    """Gangs first, since they have fewest places; but where limits are set, nobody of lower priority before anybody of higher."""
+    bounded = desk.remaining.any()
+    refused: list[Refused] = []
+    queues: list[Queue] = []
+    waiting = list(wants.classes)
+    for gang in wants.gangs:
+        ahead = [one for one in waiting if bounded and one.spec.priority > gang.priority]
+        if ahead:
+            mine = queues_for(desk, ahead)
+            scale_up(desk, mine)
+            queues += mine
+            waiting = [one for one in waiting if one.spec.priority <= gang.priority]
+        desk, failed = place_gangs(desk, [gang])
+        refused += failed
+    mine = queues_for(desk, waiting)
+    scale_up(desk, mine)
+    return desk, refused, queues + mine
+
+
+def give_back(asked: Asked, desk: Desk, seen: Picture, held: set[int]) -> Down:
+    """Scale-down over the cluster as it will be when this plan's placements are made."""
+    room = seen.room
+    taken = set(held)
+    for entry in desk.taken:
+        if entry.row < len(seen.names):
+            room.place(entry.one.spec, entry.one.labels, entry.row, len(entry.keys))
+            taken.add(entry.row)
+    return scale_down(
+        Situation(
+            cluster=asked.cluster,
+            state=asked.state,
+            policy=asked.policy,
+            now=asked.now,
+            room=room,
+            members=seen.by_node,
+            taken=frozenset(room.table.names[row] for row in taken),
+            templates=desk.templates,
+            limits=desk.remaining.for_mix(),
+            should_stop=asked.should_stop,
+        )
+    )
+
+
+def unplaced(desk: Desk, queues: Sequence[Queue], refused: Sequence[Refused], policy: Policy) -> tuple[Unplaced, ...]:
+    """Every pod without a place, with the reasons of its class."""
+    found: list[Unplaced] = []
+    for queue in queues:
+        if queue.left:
+            why = reasons(desk, queue.one, policy.pools)
+            found += [Unplaced(key, why) for key in queue.one.keys[queue.taken :]]
+    for entry in refused:
+        for one in entry.gang.classes:
+            why = reasons(desk, one, policy.pools, entry.detail)
+            found += [Unplaced(key, why) for key in one.keys]
+    return tuple(sorted(found, key=lambda entry: entry.pod))

@@ -1,0 +1,73 @@
+"""Machines bought without a pod waiting for them: minimum sizes and headroom."""
+
+import math
+from collections.abc import Mapping
+
+from gpuscaler.model.pools import Pool
+from gpuscaler.planning.desk import Bought, Desk
+from gpuscaler.planning.limits import Fleet, gpus_in
+from gpuscaler.planning.membership import Member
+from gpuscaler.planning.templates import Kind
+
+
+def spare_machines(desk: Desk, pools: tuple[Pool, ...], have: Mapping[str, Fleet], members: Mapping[int, Member]) -> list[Bought]:
+    """What brings every pool to its minimum size and its headroom, within the limits.
+
+    ``members`` tells the pool of each row that is a machine or is coming. Headroom is counted after this plan's pods are placed.
+    """
+    bought: list[Bought] = []
+    busy = {taken.row for taken in desk.taken} | busy_rows(desk)
+    for pool in sorted(pools, key=lambda one: (-one.priority, one.name)):
+        rows = [row for row, member in members.items() if member.pool.name == pool.name]
+        rows += [machine.row for machine in desk.bought if machine.kind.pool.name == pool.name]
+        new = [machine for machine in desk.bought if machine.kind.pool.name == pool.name]
+        idle = sum(1 for row in rows if row not in busy and desk.open_rows[row])
+        wanted = max(pool.min - have[pool.name].machines - len(new), pool.spare.machines - idle)
+        bought += cheapest(desk, pool, wanted)
+        if pool.spare.gpus:
+            free = sum(free_gpus(desk, row) for row in rows if desk.open_rows[row])
+            free += sum(gpus_in(machine.kind.offering.allocatable) for machine in bought if machine.kind.pool.name == pool.name)
+            bought += cheapest_gpus(desk, pool, pool.spare.gpus - free)
+    return bought
+
+
+def busy_rows(desk: Desk) -> set[int]:
+    """Rows with a pod that is neither a DaemonSet's nor static, and rows bought for pods."""
+    row_of = desk.room.table.row
+    busy = {
+        row_of[name]
+        for name, pods in desk.cluster.on_node.items()
+        if name in row_of and any(pod.owner.kind != "DaemonSet" and not pod.options.mirror for pod in pods.values())
+    }
+    return busy | {machine.row for machine in desk.bought}
+
+
+def free_gpus(desk: Desk, row: int) -> int:
+    """Accelerators of a row that no pod has taken."""
+    node = desk.room.table.nodes[row]
+    return gpus_in({name: max(0, int(desk.room.free(name)[row])) for name in node.allocatable})
+
+
+def cheapest(desk: Desk, pool: Pool, count: int) -> list[Bought]:
+    """``count`` of the cheapest machines of ``pool``, as far as the limits go."""
+    kinds = sorted((kind for kind in desk.templates.kinds if kind.pool.name == pool.name), key=lambda kind: (kind.price, kind.key))
+    return take(desk, kinds[0], count) if kinds else []
+
+
+def cheapest_gpus(desk: Desk, pool: Pool, gpus: int) -> list[Bought]:
+    """Machines with ``gpus`` accelerators in all, at the lowest price per accelerator."""
+    kinds = [kind for kind in desk.templates.kinds if kind.pool.name == pool.name and gpus_in(kind.offering.allocatable)]
+    if gpus <= 0 or not kinds:
+        return []
+
+    def cost(kind: Kind) -> tuple[float, str]:
+        return math.ceil(gpus / gpus_in(kind.offering.allocatable)) * kind.price, kind.key
+
+    best = min(kinds, key=cost)
+    return take(desk, best, math.ceil(gpus / gpus_in(best.offering.allocatable)))
+
+
+def take(desk: Desk, kind: Kind, count: int) -> list[Bought]:
+    count = desk.remaining.most(kind, count)
+    desk.remaining.spend(kind, count)
+    return [Bought(kind, -1, ()) for _ in range(count)]

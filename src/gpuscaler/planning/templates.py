@@ -1,0 +1,225 @@
+"""Machines that could be bought, as node templates: one row per offering, one kind per thing that a purchase can name."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.pools import Offering, Policy, Pool
+from gpuscaler.model.table import Array, Mask, NodeTable
+from gpuscaler.model.taints import Toleration, untolerated
+from gpuscaler.model.workloads import Workload
+from gpuscaler.planning.mix.problem import GPU_MILLI
+from gpuscaler.planning.state import State, Upcoming
+
+HOSTNAME = "kubernetes.io/hostname"
+ARCH = "kubernetes.io/arch"
+#: Room enough for any demand: templates bound what fits by their own arithmetic, the filters only need the resource to exist.
+BOUNDLESS = 2**60
+#: What the DaemonSet controller adds to its pods. Source: pkg/controller/daemon/util/daemonset_util.go.
+DAEMON_TOLERATIONS = tuple(
+    Toleration(key=f"node.kubernetes.io/{condition}", operator="Exists")
+    for condition in ("not-ready", "unreachable", "disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")
+)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Something a purchase can name: one offering, or the set of a pool whose cloud chooses.
+
+    ``rows`` index the templates that it may turn out to be; a pod must fit all of them. ``offering`` is the dearest of them.
+    """
+
+    pool: Pool
+    offering: Offering
+    rows: tuple[int, ...]
+
+    @property
+    def price(self) -> float:
+        return self.offering.price
+
+    @property
+    def key(self) -> str:
+        return "/".join((*self.offering.key, str(len(self.rows))))
+
+
+class Templates:
+    """All offerings that may be bought now. ``nodes[row]`` is the template node of ``offerings[row]``, DaemonSet overhead taken off."""
+
+    def __init__(self, cluster: Cluster, policy: Policy, blocked: frozenset[tuple[str, str, str, str]]) -> None:
+        pools = sorted(policy.pools, key=lambda pool: pool.name)
+        pairs = [(pool, offering) for pool in pools for offering in sorted(pool.offerings, key=lambda o: o.key)]
+        pairs = [(pool, offering) for pool, offering in pairs if pool.chooser == "cloud" or offering.key not in blocked]
+        self.pools = tuple(pool for pool, _ in pairs)
+        self.offerings = tuple(offering for _, offering in pairs)
+        overhead = Overhead(cluster)
+        self.nodes = tuple(template_node(offering, overhead, f"template-{row}") for row, offering in enumerate(self.offerings))
+        self.kinds = tuple(self._kinds(blocked))
+
+    def _kinds(self, blocked: frozenset[tuple[str, str, str, str]]) -> Iterable[Kind]:
+        rows: dict[str, list[int]] = {}
+        for row, pool in enumerate(self.pools):
+            if pool.chooser != "cloud":
+                yield Kind(pool, self.offerings[row], (row,))
+            else:
+                rows.setdefault(pool.name, []).append(row)
+        for members in rows.values():
+            # A set may be asked for while any member is not known to be dry; the cloud passes over those that are.
+            if any(self.offerings[row].key not in blocked for row in members):
+                dearest = max(members, key=lambda row: (self.offerings[row].price, self.offerings[row].key))
+                yield Kind(self.pools[dearest], self.offerings[dearest], tuple(members))
+
+    @cached_property
+    def table(self) -> NodeTable:
+        return NodeTable(self.nodes)
+
+    @cached_property
+    def boundless(self) -> tuple[Node, ...]:
+        """The templates with room without end, for questions that are not about resources.
+
+        Devices that traces divide keep their number: each one is a cell of its own.
+        """
+        return tuple(
+            Node(
+                name=node.name,
+                labels=node.labels,
+                allocatable={name: amount if name == GPU_MILLI else BOUNDLESS for name, amount in node.allocatable.items() if amount > 0},
+                taints=node.taints,
+            )
+            for node in self.nodes
+        )
+
+    @cached_property
+    def foreign_arch(self) -> Mask:
+        """Templates of another architecture than amd64, in pools that were not set up for it."""
+        return np.array(
+            [
+                (arch := offering.labels.get(ARCH, "amd64")) != "amd64" and pool.arch != arch
+                for pool, offering in zip(self.pools, self.offerings, strict=True)
+            ],
+            dtype=np.bool_,
+        )
+
+    @cached_property
+    def price_rank(self) -> Array:
+        """The place of each template when they are sorted by price, cheapest first."""
+        order = sorted(range(len(self.offerings)), key=lambda row: (self.offerings[row].price, self.offerings[row].key))
+        places = np.empty(len(order), dtype=np.int64)
+        places[order] = np.arange(len(order))
+        return places
+
+    def capacity(self, kind: Kind) -> Mapping[str, int]:
+        """What every member of ``kind`` offers at least."""
+        first, *others = (self.nodes[row].allocatable for row in kind.rows)
+        return {name: min([amount] + [other.get(name, 0) for other in others]) for name, amount in first.items()}
+
+    def holds_one(self, spec: PodSpec) -> Mask:
+        """Templates that hold one pod of ``spec`` when empty, by resources alone."""
+        mask = self.table.allocatable("pods") > 0
+        for resource, amount in spec.requests.items():
+            mask = mask & (self.table.allocatable(resource) >= amount)
+        return mask
+
+
+def template_node(offering: Offering, overhead: "Overhead", name: str) -> Node:
+    """The node that ``offering`` becomes: its labels with a host name of its own, its room without what DaemonSets take."""
+    labels = {**offering.labels, HOSTNAME: name}
+    bare = Node(name=name, labels=labels, allocatable=offering.allocatable, taints=offering.taints)
+    return Node(name=name, labels=labels, allocatable=overhead.left(bare), taints=offering.taints)
+
+
+class Overhead:
+    """What DaemonSets take on a new node."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._daemons = tuple(
+            workload for _, workload in sorted(cluster.workloads.items()) if workload.kind == "DaemonSet" and workload.template is not None
+        )
+        self._memo: dict[tuple[object, ...], dict[str, int]] = {}
+
+    def on(self, node: Node) -> Mapping[str, int]:
+        """Requests of the DaemonSet pods that ``node`` will run, ``pods`` included."""
+        key = (tuple(sorted((k, v) for k, v in node.labels.items() if k != HOSTNAME)), node.taints)
+        found = self._memo.get(key)
+        if found is None:
+            found = {}
+            for daemon in self._daemons:
+                if runs_on(daemon, node):
+                    assert daemon.template is not None
+                    for resource, amount in (*daemon.template.requests.items(), ("pods", 1)):
+                        found[resource] = found.get(resource, 0) + amount
+            self._memo[key] = found
+        return found
+
+    def left(self, node: Node) -> dict[str, int]:
+        """The allocatable of ``node`` after its DaemonSets, never below zero."""
+        taken = self.on(node)
+        return {resource: max(0, amount - taken.get(resource, 0)) for resource, amount in node.allocatable.items()}
+
+
+def runs_on(daemon: Workload, node: Node) -> bool:
+    """Whether the DaemonSet controller would put a pod on ``node``: selector, affinity and taints, and nothing else."""
+    spec = daemon.template
+    if spec is None or not all(node.labels.get(key) == value for key, value in spec.node_selector):
+        return False
+    if spec.node_affinity is not None and not spec.node_affinity.matches(node.labels, node.name):
+        return False
+    return untolerated(node.taints, spec.tolerations + DAEMON_TOLERATIONS) is None
+
+
+def admits_arch(spec: PodSpec) -> bool:
+    """Whether a pod says something about the architecture, so that the selector and affinity filters can be trusted with it."""
+    if any(key == ARCH for key, _ in spec.node_selector):
+        return True
+    terms = spec.node_affinity.terms if spec.node_affinity is not None else ()
+    return any(requirement.key == ARCH for term in terms for requirement in term.expressions)
+
+
+def arriving(cluster: Cluster, policy: Policy, state: State) -> tuple[dict[str, Node], list[str]]:
+    """Nodes that upcoming machines will be, by machine id, and warnings about those that no offering describes any more.
+
+    A machine that has registered is planned as its offering promises: its row takes the place of what the Node shows now, and what its
+    own DaemonSet pods take already is not taken off twice.
+    """
+    offerings = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
+    overhead = Overhead(cluster)
+    nodes: dict[str, Node] = {}
+    warnings: list[str] = []
+    for machine in sorted(state.upcoming, key=lambda m: m.id):
+        found = [offering for key in choices_of(machine) if (offering := offerings.get(key)) is not None]
+        if not found:
+            warnings.append(
+                f"upcoming machine {machine.id}: pool {machine.pool!r} no longer offers {machine.instance_type}; not counted as capacity"
+            )
+            continue
+        nodes[machine.id] = promised_node(cluster, machine, found, overhead)
+    return nodes, warnings
+
+
+def choices_of(machine: Upcoming) -> list[tuple[str, str, str, str]]:
+    """Keys of all offerings that ``machine`` may turn out to be."""
+    several = [(machine.pool, market, instance_type, zone) for instance_type, market, zone in machine.choices]
+    return several or [(machine.pool, machine.market, machine.instance_type, machine.zone)]
+
+
+def promised_node(cluster: Cluster, machine: Upcoming, offerings: Sequence[Offering], overhead: Overhead) -> Node:
+    """What all of ``offerings`` promise of one machine: labels they share, taints of any, room of the smallest."""
+    registered = cluster.nodes.get(machine.node) if machine.node else None
+    name = registered.name if registered is not None else machine.id
+    first, *others = (template_node(offering, overhead, name) for offering in offerings)
+    labels = {key: value for key, value in first.labels.items() if all(other.labels.get(key) == value for other in others)}
+    taints = tuple(dict.fromkeys(taint for node in (first, *others) for taint in node.taints))
+    room = {
+        resource: min([amount] + [other.allocatable.get(resource, 0) for other in others]) for resource, amount in first.allocatable.items()
+    }
+    if registered is not None:
+        labels = {**labels, **registered.labels}
+        for pod in cluster.on_node.get(name, {}).values():
+            if pod.owner.kind == "DaemonSet":
+                for resource, amount in (*pod.spec.requests.items(), ("pods", 1)):
+                    room[resource] = room.get(resource, 0) + amount
+    return Node(name=name, labels=labels, allocatable=room, taints=taints)

@@ -1,0 +1,141 @@
+"""Which constraints of a pod class look at other pods, and at what scale: one machine, or a larger domain such as a zone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pods import PodAffinityTerm, PodSpec, SpreadConstraint
+from gpuscaler.planning.demand import PodClass, covers
+from gpuscaler.planning.mix.problem import Together
+from gpuscaler.planning.templates import HOSTNAME
+
+
+def selects(cluster: Cluster, term: PodAffinityTerm, one: PodClass) -> bool:
+    """Whether an affinity term matches the pods of ``one``."""
+    return term.selector is not None and term.selector.matches(one.labels) and covers(term, one.spec.namespace, cluster)
+
+
+def spreads_over(constraint: SpreadConstraint, owner: PodClass, one: PodClass) -> bool:
+    """Whether a spread constraint of ``owner`` counts the pods of ``one``: those of its own namespace that its selector matches."""
+    return constraint.selector is not None and owner.spec.namespace == one.spec.namespace and constraint.selector.matches(one.labels)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The hard topology constraints of one class, sorted by how they must be met.
+
+    ``wide_*`` look at domains larger than a machine, ``host_*`` at single machines. ``self_*`` lists only constraints that count the
+    class itself, so that placing one of its pods changes where the next may go.
+    """
+
+    wide_affinity: tuple[PodAffinityTerm, ...]
+    host_affinity: tuple[PodAffinityTerm, ...]
+    self_wide_anti: tuple[PodAffinityTerm, ...]
+    host_anti: tuple[PodAffinityTerm, ...]
+    self_wide_spread: tuple[SpreadConstraint, ...]
+    host_spread: tuple[SpreadConstraint, ...]
+    wide: bool
+
+    @property
+    def moves_domains(self) -> bool:
+        """Whether placing one pod changes which domains the next may use."""
+        return bool(self.wide_affinity or self.self_wide_anti or self.self_wide_spread)
+
+
+def shape(cluster: Cluster, one: PodClass) -> Shape:
+    spec = one.spec
+    hard = tuple(constraint for constraint in spec.spread if constraint.hard)
+    wide_anti = tuple(term for term in spec.anti_affinity if term.topology_key != HOSTNAME)
+    wide_spread = tuple(constraint for constraint in hard if constraint.topology_key != HOSTNAME)
+    wide_affinity = tuple(term for term in spec.affinity if term.topology_key != HOSTNAME)
+    return Shape(
+        wide_affinity=wide_affinity,
+        host_affinity=tuple(term for term in spec.affinity if term.topology_key == HOSTNAME),
+        self_wide_anti=tuple(term for term in wide_anti if selects(cluster, term, one)),
+        host_anti=tuple(term for term in spec.anti_affinity if term.topology_key == HOSTNAME),
+        self_wide_spread=tuple(constraint for constraint in wide_spread if spreads_over(constraint, one, one)),
+        host_spread=tuple(constraint for constraint in hard if constraint.topology_key == HOSTNAME),
+        wide=bool(wide_affinity or wide_anti or wide_spread),
+    )
+
+
+def without_hosts(spec: PodSpec) -> PodSpec:
+    """``spec`` without what concerns single machines (host names, ports, requests): what it asks of a template in whole domains.
+
+    A template stands for any number of machines, so two pods on one template need not share a machine.
+    """
+    if not (spec.affinity or spec.anti_affinity or spec.spread or spec.host_ports or spec.volumes):
+        return spec
+    return msgspec.structs.replace(
+        spec,
+        digest=f"{spec.digest}:wide",
+        affinity=tuple(term for term in spec.affinity if term.topology_key != HOSTNAME),
+        anti_affinity=tuple(term for term in spec.anti_affinity if term.topology_key != HOSTNAME),
+        spread=tuple(constraint for constraint in spec.spread if constraint.topology_key != HOSTNAME),
+        host_ports=(),
+    )
+
+
+@dataclass(frozen=True)
+class HostRules:
+    """What new machines must respect between items: caps over sets of items, pairs that stay apart.
+
+    Indices are positions in ``classes``.
+    """
+
+    together: tuple[Together, ...]
+    apart: tuple[tuple[int, int], ...]
+
+
+def host_rules(cluster: Cluster, classes: Sequence[PodClass], shapes: Sequence[Shape]) -> HostRules:
+    """Anti-affinity, spread over host names and host ports, as rules on one machine that hold in any order of arrival.
+
+    A spread constraint over host names is met in every order when no machine ever holds more than ``maxSkew`` of the pods it counts: the
+    emptiest machine holds none at worst. Pods that it counts but that do not carry it themselves may come at any time, so they stay away.
+    """
+    caps: dict[tuple[int, ...], int] = {}
+    apart: set[tuple[int, int]] = set()
+    for carriers, matched, cap in _families(cluster, classes, shapes):
+        inside = tuple(sorted(carriers & matched))
+        if inside:
+            caps[inside] = min(cap, caps.get(inside, cap))
+        for i in carriers:
+            apart.update((min(i, j), max(i, j)) for j in matched - carriers)
+        for i in carriers - matched:
+            apart.update((min(i, j), max(i, j)) for j in matched & carriers)
+    for ports in _port_clashes(classes):
+        caps[ports] = 1
+    together = tuple(Together(items, cap) for items, cap in sorted(caps.items()))
+    return HostRules(together, tuple(sorted(apart)))
+
+
+def _families(cluster: Cluster, classes: Sequence[PodClass], shapes: Sequence[Shape]) -> list[tuple[set[int], set[int], int]]:
+    """(classes that carry one constraint, classes that it counts, how many of those one machine may hold)."""
+    carriers: dict[object, tuple[set[int], PodAffinityTerm | SpreadConstraint, int]] = {}
+    for i, (one, its) in enumerate(zip(classes, shapes, strict=True)):
+        for term in its.host_anti:
+            carriers.setdefault(term, (set(), term, i))[0].add(i)
+        for constraint in its.host_spread:
+            carriers.setdefault((constraint, one.spec.namespace), (set(), constraint, i))[0].add(i)
+    families = []
+    for who, rule, first in carriers.values():
+        if isinstance(rule, SpreadConstraint):
+            matched = {j for j, other in enumerate(classes) if spreads_over(rule, classes[first], other)}
+            families.append((who, matched, rule.max_skew))
+        else:
+            families.append((who, {j for j, other in enumerate(classes) if selects(cluster, rule, other)}, 1))
+    return families
+
+
+def _port_clashes(classes: Sequence[PodClass]) -> list[tuple[int, ...]]:
+    """Sets of classes of which one machine takes a single pod, because they want the same port of the host.
+
+    Addresses are left out of account: two pods with one port on different addresses could share a machine, and get one each here.
+    """
+    users: dict[tuple[int, str], list[int]] = {}
+    for i, one in enumerate(classes):
+        for port in dict.fromkeys((port.port, port.protocol) for port in one.spec.host_ports):
+            users.setdefault(port, []).append(i)
+    return sorted({tuple(who) for who in users.values()})

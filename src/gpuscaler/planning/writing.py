@@ -1,0 +1,163 @@
+"""Writing a plan down: ids, purchases, bounds and the order in which machines open."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from gpuscaler.model.aside import SetAside
+from gpuscaler.planning.buying import Lot, admitted, bound, kinds_within
+from gpuscaler.planning.demand import PodClass
+from gpuscaler.planning.desk import Bought, Desk, Queue, ground_for
+from gpuscaler.planning.plans import Choice, Ignored, Machine, Placement, Plan, Purchase, Unplaced
+from gpuscaler.planning.scale_down import Down
+from gpuscaler.planning.templates import Kind
+from gpuscaler.planning.topology import selects, shape
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Everything that was decided, not yet in a plan's words."""
+
+    desk: Desk
+    names: tuple[str, ...]
+    spares: tuple[Bought, ...]
+    unplaced: tuple[Unplaced, ...]
+    ignored: tuple[Ignored, ...]
+    down: Down
+    set_aside: tuple[SetAside, ...]
+    warnings: tuple[str, ...]
+
+
+def write(draft: Draft) -> Plan:
+    """The plan of a draft. Machines are numbered ``new-1``, ``new-2``, … in an order that depends on their content alone."""
+    desk = draft.desk
+    pods = pods_by_row(desk)
+    ordered = sorted(desk.bought, key=lambda machine: (machine.kind.key, pods[machine.row]))
+    ids = {machine.row: f"new-{number}" for number, machine in enumerate(ordered, 1)}
+    machines = [machine_of(ids[machine.row], machine.kind, pods[machine.row], opens_after(desk, machine, ids)) for machine in ordered]
+    for spare in draft.spares:
+        machines.append(machine_of(f"new-{len(machines) + 1}", spare.kind, (), (), purpose="spare"))
+    down, machines = renumbered(draft.down, machines)
+    cost = math.fsum(machine.price_per_hour for machine in machines if machine.purpose == "demand")
+    floor, kind, braked = lower_bound(desk, cost)
+    return Plan(
+        machines=tuple(machines),
+        purchases=purchases(machines),
+        placements=placements(desk, draft.names),
+        removals=down.removals,
+        cost_per_hour=cost,
+        lower_bound_per_hour=floor,
+        lower_bound_kind=kind,
+        gap=cost / floor - 1 if floor > 0 else 0.0,
+        unplaced=draft.unplaced,
+        ignored=draft.ignored,
+        blocked_nodes=down.blocked,
+        set_aside=draft.set_aside,
+        warnings=draft.warnings,
+        brake=braked or down.brake,
+    )
+
+
+def pods_by_row(desk: Desk) -> Mapping[int, tuple[str, ...]]:
+    """The pods of each machine bought, sorted: those it was bought for, and those that found room on it."""
+    found: dict[int, list[str]] = {machine.row: [key for part in machine.contents for key in part.keys] for machine in desk.bought}
+    for entry in desk.taken:
+        if entry.row in found:
+            found[entry.row] += entry.keys
+    return {row: tuple(sorted(keys)) for row, keys in found.items()}
+
+
+def machine_of(name: str, kind: Kind, pods: tuple[str, ...], after: tuple[str, ...], *, purpose: str = "demand") -> Machine:
+    offering = kind.offering
+    return Machine(
+        id=name,
+        pool=offering.pool,
+        instance_type=offering.instance_type,
+        market=offering.market,
+        zone=offering.zone,
+        price_per_hour=offering.price,
+        purpose=purpose,
+        pods=pods,
+        choices=choices(kind),
+        opens_after=after,
+    )
+
+
+def choices(kind: Kind) -> tuple[Choice, ...]:
+    """The set that the cloud chooses from; empty where we name the offering."""
+    if kind.pool.chooser != "cloud":
+        return ()
+    return tuple(Choice(o.instance_type, o.market, o.zone, o.price) for o in sorted(kind.pool.offerings, key=lambda o: (o.price, o.key)))
+
+
+def opens_after(desk: Desk, machine: Bought, ids: Mapping[int, str]) -> tuple[str, ...]:
+    """Machines that must be open first, since a pod of this one must be near a pod of theirs and cannot be the first of its group."""
+    after: set[str] = set()
+    for part in machine.contents:
+        for term in part.one.spec.affinity:
+            if selects(desk.cluster, term, part.one):
+                continue
+            codes = desk.room.table.column(term.topology_key).codes
+            others = [other for other in desk.bought if other.row != machine.row and codes[other.row] == codes[machine.row]]
+            after.update(ids[other.row] for other in others if any(selects(desk.cluster, term, held.one) for held in other.contents))
+    return tuple(sorted(after, key=lambda name: int(name.removeprefix("new-"))))
+
+
+def renumbered(down: Down, machines: list[Machine]) -> tuple[Down, list[Machine]]:
+    """Replacements join the list of machines under ids of their own."""
+    names = {machine.id: f"new-{len(machines) + number}" for number, machine in enumerate(down.machines, 1)}
+    if not names:
+        return down, machines
+    joined = [*machines, *(msgspec.structs.replace(machine, id=names[machine.id]) for machine in down.machines)]
+    removals = tuple(
+        msgspec.structs.replace(
+            removal,
+            needs=tuple(names.get(need, need) for need in removal.needs),
+            moves=tuple(msgspec.structs.replace(move, to=names.get(move.to, move.to)) for move in removal.moves),
+        )
+        for removal in down.removals
+    )
+    return replace(down, removals=removals), joined
+
+
+def purchases(machines: Sequence[Machine]) -> tuple[Purchase, ...]:
+    counts = Counter((m.pool, m.instance_type, m.market, m.zone, m.price_per_hour) for m in machines)
+    return tuple(
+        Purchase(pool=pool, instance_type=instance_type, market=market, zone=zone, count=count, price_per_hour=price)
+        for (pool, instance_type, market, zone, price), count in sorted(counts.items())
+    )
+
+
+def placements(desk: Desk, names: Sequence[str]) -> tuple[Placement, ...]:
+    """Pods on machines that exist or are coming, by pod."""
+    pairs = [(key, names[entry.row]) for entry in desk.taken if entry.row < len(names) for key in entry.keys]
+    return tuple(Placement(pod, node) for pod, node in sorted(pairs))
+
+
+def lower_bound(desk: Desk, cost: float) -> tuple[float, str, bool]:
+    """(dollars per hour, kind, whether the brake was pulled): what no plan that buys for the same pods can undercut.
+
+    One mix without rules between pods is its own bound. Otherwise (gangs, pools by priority, pods bound to a zone) the bound is that of
+    the same pods with those rules left out.
+    """
+    braked = any(solution.brake for solution in desk.solutions)
+    if not desk.bought:
+        return 0.0, "resource-lp", braked
+    by_class: dict[int, tuple[PodClass, int]] = {}
+    for machine in desk.bought:
+        for part in machine.contents:
+            one, count = by_class.get(id(part.one), (part.one, 0))
+            by_class[id(part.one)] = (one, count + len(part.keys))
+    shapes = {key: shape(desk.cluster, one) for key, (one, _) in by_class.items()}
+    if len(desk.solutions) == 1 and not any(its.wide or its.host_affinity for its in shapes.values()):
+        only = desk.solutions[0]
+        return min(only.lower_bound, cost), only.lower_bound_kind, braked
+    lots = [
+        Lot(Queue(one, shapes[key]), count, kinds_within(desk, admitted(desk, ground_for(desk, one), one, wide=False)))
+        for key, (one, count) in by_class.items()
+    ]
+    relaxed = bound(desk, lots, work=desk.work)
+    return min(relaxed.lower_bound, cost), relaxed.lower_bound_kind, braked or relaxed.brake
