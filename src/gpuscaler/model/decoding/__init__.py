@@ -1,0 +1,8 @@
+"""Kubernetes JSON and YAML become the types of the model, one object at a time."""
+
+from gpuscaler.model.decoding.errors import InputError
+from gpuscaler.model.decoding.interning import Interner
+from gpuscaler.model.decoding.objects import decode_object
+from gpuscaler.model.decoding.streaming import read_items
+
+__all__ = ["InputError", "Interner", "decode_object", "read_items"]

@@ -1,0 +1,163 @@
+"""Kubernetes JSON as a stream: Lists of any size, arrays, and objects one after the other."""
+
+from collections.abc import Iterator
+
+import msgspec
+from msgspec import Struct
+
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.cluster import Item
+from gpuscaler.model.decoding.errors import InputError
+from gpuscaler.model.decoding.interning import Interner
+from gpuscaler.model.decoding.kinds import Reader, reader_of
+from gpuscaler.model.decoding.objects import Data, Decoded, decode_with, find_reader
+from gpuscaler.model.decoding.windows import Window
+
+#: Keys at which a large object is known not to be a List.
+_OF_OBJECTS = (b'"spec"', b'"status"', b'"data"', b'"binaryData"', b'"stringData"')
+
+
+class _Envelope(Struct, gc=False):
+    """Only what tells a List from an object."""
+
+    kind: str | None = None
+
+
+_envelope = msgspec.json.Decoder(_Envelope).decode
+_string = msgspec.json.Decoder(str | None).decode
+
+
+class JsonItems:
+    """Reads everything in ``window``. One item is in memory at a time."""
+
+    def __init__(self, window: Window, interner: Interner) -> None:
+        self._window = window
+        self._interner = interner
+        self._last: Reader | None = None
+
+    def __iter__(self) -> Iterator[Item | SetAside]:
+        window, number = self._window, 0
+        while first := window.peek():
+            if first == b"[":
+                window.take(b"[", "the top")
+                yield from self._array("", "", "")
+            elif first == b"{":
+                yield from self._object(f"object {number}")
+            else:
+                raise InputError(window.file, window.place, repr(first.decode("latin-1")), "a Kubernetes object or List as JSON")
+            number += 1
+
+    def _object(self, path: str) -> Iterator[Item | SetAside]:
+        window = self._window
+        window.mark()
+        data = window.short_value()
+        if data is None or not _is_no_list(data):
+            window.back()
+            window.mark()
+            is_list = self._is_list(path)
+            window.back()
+            if is_list:
+                yield from self._streamed_list(path)
+                return
+            data = window.value(path)
+        window.unmark()
+        yield from self._flat(self._decode(data, "", ""), path)
+
+    def _is_list(self, path: str) -> bool:
+        """Whether the object here has ``items`` before anything that Lists do not have. Moves the window."""
+        window = self._window
+        try:
+            window.take(b"{", path)
+            while window.peek() == b'"':
+                key = bytes(window.value(path)).strip()
+                window.take(b":", path)
+                if key in _OF_OBJECTS:
+                    return False
+                if key == b'"items"' and window.peek() == b"[":
+                    return True
+                window.value(path)
+                if window.peek() == b",":
+                    window.take(b",", path)
+        except InputError:
+            pass
+        return False
+
+    def _streamed_list(self, path: str) -> Iterator[Item | SetAside]:
+        window = self._window
+        names = {"kind": "", "apiVersion": ""}
+        unnamed: list[bytes] = []
+        window.take(b"{", path)
+        while window.peek() != b"}":
+            key = _string(window.value(path)) or ""
+            window.take(b":", path)
+            if key == "items" and window.peek() == b"[":
+                window.take(b"[", path)
+                yield from self._array(*_of_items(names["kind"], names["apiVersion"]), "items", unnamed)
+            else:
+                value = window.value(f"{path}.{key}")
+                if key in names:
+                    names[key] = _string(value) or ""
+            if window.peek() != b"}":
+                window.take(b",}", path)
+        window.take(b"}", path)
+        kind, api_version = _of_items(names["kind"], names["apiVersion"])
+        for index, item in enumerate(unnamed):
+            yield from self._flat(self._decode(item, kind, api_version), f"items[{index}]")
+
+    def _array(self, kind: str, api_version: str, path: str, unnamed: list[bytes] | None = None) -> Iterator[Item | SetAside]:
+        """The elements of an array whose bracket has been taken.
+
+        Elements that do not say their kind while the List has not said it either go to ``unnamed``: it may still come.
+        """
+        window, index = self._window, 0
+        if window.peek() == b"]":
+            window.take(b"]", path)
+            return
+        while True:
+            data = window.value(f"{path}[{index}]")
+            result = self._decode(data, kind, api_version)
+            if unnamed is not None and not kind and isinstance(result, SetAside) and result.reason.startswith("kind: saw nothing"):
+                unnamed.append(bytes(data))
+            else:
+                yield from self._flat(result, f"{path}[{index}]")
+            index += 1
+            if window.take(b",]", f"{path}[{index}]") == b"]":
+                return
+
+    def _decode(self, data: Data, kind: str, api_version: str) -> Decoded:
+        """One object, trying first what the one before it was: Lists come sorted by kind, and the header need not be read first."""
+        last = self._last
+        if last is not None:
+            try:
+                wire = last.decode(data)
+            except (msgspec.MsgspecError, ValueError, RecursionError):
+                wire = None
+            if wire is not None and reader_of(wire.api_version or api_version, wire.kind or kind) is last:
+                return decode_with(data, self._interner, last, kind, wire)
+        reader = find_reader(data, kind, api_version)
+        if isinstance(reader, Reader):
+            self._last = reader
+        return decode_with(data, self._interner, reader, kind)
+
+    def _flat(self, result: Decoded, path: str) -> Iterator[Item | SetAside]:
+        if isinstance(result, list):
+            yield from result
+        elif isinstance(result, SetAside):
+            yield SetAside(f"{self._window.file} {path}", result.reason) if result.object == "object" else result
+        elif result is not None:
+            yield result
+
+
+def _of_items(list_kind: str, api_version: str) -> tuple[str, str]:
+    """The kind and version of the items of a typed List; a plain List says nothing about them."""
+    kind = list_kind.removesuffix("List")
+    return (kind, api_version) if kind else ("", "")
+
+
+def _is_no_list(data: Data) -> bool:
+    """Whether ``data`` is well-formed and its kind says that it is no List."""
+    try:
+        kind = _envelope(data).kind
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return False
+    return kind is not None and not kind.endswith("List")

@@ -1,0 +1,143 @@
+"""One object at a time: which kind it is, what it says, and what is wrong with it when it cannot be understood."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.cluster import Item
+from gpuscaler.model.decoding.interning import Interner
+from gpuscaler.model.decoding.kinds import Reader, reader_of
+from gpuscaler.model.quantities import shortened
+from gpuscaler.model.wire import UnreadableError
+
+Data: TypeAlias = bytes | bytearray | memoryview
+Decoded: TypeAlias = Item | list[Item] | SetAside | None
+
+_VALIDATION = re.compile(r"(?P<what>.*?)(?: - at `(?P<path>(?:key in )?[^`]*)`)?", re.DOTALL)
+_EXPECTED = re.compile(r"Expected `(?P<expected>[^`]*)`, got `(?P<got>[^`]*)`")
+_STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>[0-9]+|\.\.\.)\]")
+
+
+class Header(Struct, gc=False, rename="camel"):
+    kind: str | None = None
+    api_version: str | None = None
+
+
+class _Identity(Struct, gc=False):
+    """Whatever an object calls itself, of any type: this must not fail where the object does."""
+
+    kind: Any = None
+    metadata: Any = None
+
+
+_header = msgspec.json.Decoder(Header).decode
+_identity = msgspec.json.Decoder(_Identity).decode
+_anything = msgspec.json.Decoder(Any).decode
+_FAILURES = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
+
+
+def decode_object(raw: Data | Mapping[str, Any], interner: Interner, *, kind: str = "", api_version: str = "") -> Decoded:
+    """What ``raw``, one Kubernetes object as JSON or as a mapping, means to planning.
+
+    Returns None for kinds that are not read, a list where one object declares several things, and a :class:`SetAside` for what cannot
+    be understood; never raises. ``kind`` and ``api_version`` stand in where the object has none, as in the items of a PodList.
+    """
+    if isinstance(raw, Mapping):
+        try:
+            data: Data = msgspec.json.encode(raw)
+        except (*_FAILURES, TypeError) as error:
+            return SetAside(identify(raw, kind), f"saw a value that JSON does not have ({error}), expected a Kubernetes object")
+    else:
+        data = raw
+    return decode_with(data, interner, find_reader(data, kind, api_version), kind)
+
+
+def find_reader(data: Data, kind: str = "", api_version: str = "") -> Reader | SetAside | None:
+    """Who reads this object: None for kinds that are not read."""
+    try:
+        header = _header(data)
+    except _FAILURES as error:
+        return _refused(data, error, kind)
+    kind = header.kind or kind
+    if not kind:
+        return SetAside(_name_of(data, ""), "kind: saw nothing, expected the kind of the object")
+    return reader_of(header.api_version or api_version, kind)
+
+
+def decode_with(data: Data, interner: Interner, reader: Reader | SetAside | None, kind: str = "", wire: Any = None) -> Decoded:
+    """The object that ``reader`` understands ``data`` to be; ``wire`` is ``data`` as its structure, where the caller has it already."""
+    if reader is None or isinstance(reader, SetAside):
+        return reader
+    try:
+        return reader.read(reader.decode(data) if wire is None else wire, interner)
+    except _FAILURES as error:
+        return _refused(data, error, kind)
+
+
+def _refused(data: Data, error: Exception, kind: str) -> SetAside:
+    name = _name_of(data, kind)
+    if isinstance(error, UnreadableError):
+        return SetAside(name, str(error))
+    if isinstance(error, RecursionError):
+        return SetAside(name, "saw values nested too deeply, expected a Kubernetes object")
+    if isinstance(error, msgspec.ValidationError):
+        return SetAside(name, _explained(data, str(error)))
+    return SetAside(name, f"saw {shortened(str(error), 120)}, expected a Kubernetes object as JSON")
+
+
+def _explained(data: Data, message: str) -> str:
+    """A validation error as path, value seen and type expected."""
+    parts = _VALIDATION.fullmatch(message)
+    what, path = (parts["what"], parts["path"] or "") if parts else (message, "")
+    place = path.removeprefix("key in ").removeprefix("$").removeprefix(".") or "object"
+    mismatch = _EXPECTED.search(what)
+    if mismatch is None:
+        return f"{place}: {what[:1].lower()}{what[1:]}"
+    expected = mismatch["expected"].replace(" | null", "")
+    try:
+        place, seen = _walk(_anything(data), path, expected)
+    except (*_FAILURES, LookupError, TypeError):
+        seen = mismatch["got"]
+    return f"{place}: saw {seen}, expected {expected}"
+
+
+def _walk(value: Any, path: str, expected: str) -> tuple[str, str]:
+    """The value at a validation error's path; ``[...]`` stands for any key, so the first with a value of a wrong type is named."""
+    place = ""
+    for step in _STEP.finditer(path):
+        if step["name"]:
+            key: Any = step["name"]
+            place += f".{key}" if place else key
+        elif step["index"] == "...":
+            key = next(name for name, item in value.items() if not (isinstance(item, str) and "str" in expected) and item is not None)
+            place += f".{key}"
+        else:
+            key = int(step["index"])
+            place += f"[{key}]"
+        value = value[key]
+    return place or "object", shortened(value) if isinstance(value, str) else shortened(_text(value))[1:-1]
+
+
+def _text(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _name_of(data: Data, kind: str) -> str:
+    try:
+        found = _identity(data)
+    except _FAILURES:
+        return kind or "object"
+    return identify({"kind": found.kind, "metadata": found.metadata}, kind)
+
+
+def identify(raw: Mapping[str, Any], kind: str = "") -> str:
+    """``Kind namespace/name``, as much of it as can be read."""
+    found_kind, metadata = raw.get("kind"), raw.get("metadata")
+    names = [metadata.get("namespace"), metadata.get("name")] if isinstance(metadata, Mapping) else []
+    path = "/".join(name[:253] for name in names if isinstance(name, str) and name)
+    label = found_kind[:63] if isinstance(found_kind, str) and found_kind else kind or "object"
+    return f"{label} {path}" if path else label

@@ -1,0 +1,128 @@
+"""Pods from the wire."""
+
+from collections.abc import Mapping, Sequence
+
+from gpuscaler.model.decoding.interning import Interner
+from gpuscaler.model.decoding.specs import WirePodSpec, WorkloadReference, intern_spec
+from gpuscaler.model.options import PodAnnotations, pod_options
+from gpuscaler.model.pods import NO_OWNER, Owner, Pod
+from gpuscaler.model.requests import Container, ContainerStatus
+from gpuscaler.model.wire import Metadata, OwnerReference, Wire, named, seconds
+
+
+class PodMetadata(Metadata):
+    annotations: PodAnnotations | None = None
+
+
+class Condition(Wire):
+    type: str | None = None
+    status: str | None = None
+    reason: str | None = None
+    last_transition_time: str | None = None
+
+
+class PodStatus(Wire):
+    phase: str | None = None
+    conditions: list[Condition] | None = None
+    nominated_node_name: str | None = None
+    start_time: str | None = None
+    container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+
+
+class WirePod(Wire):
+    kind: str | None = None
+    api_version: str | None = None
+    metadata: PodMetadata | None = None
+    spec: WirePodSpec | None = None
+    status: PodStatus | None = None
+
+
+NO_SPEC = WirePodSpec()
+NO_STATUS = PodStatus()
+
+
+def read_pod(wire: WirePod, interner: Interner) -> Pod:
+    """The pod that ``wire`` describes. Raises :class:`~gpuscaler.model.wire.UnreadableError`."""
+    name, metadata = named(wire.metadata)
+    spec = wire.spec or WirePodSpec()
+    status = wire.status or NO_STATUS
+    namespace = interner.text(metadata.namespace or "default")
+    labels = interner.labels(metadata.labels)
+    owner = controller(metadata.owner_references, metadata.uid, interner)
+    node_name = interner.text(spec.node_name) if spec.node_name else ""
+    options, warnings = pod_options(
+        metadata.annotations, labels, owner_kind=owner.kind, workload=_group_name(spec.workload_ref) if spec.workload_ref else ""
+    )
+    scheduled, infeasible = _conditions(status.conditions or ())
+    interned = intern_spec(
+        spec,
+        namespace=namespace,
+        labels=labels,
+        interner=interner,
+        pod_name=name,
+        statuses=_resized(spec, status),
+        infeasible=infeasible,
+    )
+    unschedulable = None if scheduled is None else scheduled.status == "False" and scheduled.reason == "Unschedulable"
+    return Pod(
+        namespace=namespace,
+        name=name,
+        spec=interned,
+        labels=labels,
+        uid=metadata.uid or "",
+        node_name=node_name,
+        nominated_node=interner.text(status.nominated_node_name) if status.nominated_node_name else "",
+        phase=interner.text(status.phase) if status.phase else "Pending",
+        created=seconds(metadata.creation_timestamp, "metadata.creationTimestamp"),
+        deleted=seconds(metadata.deletion_timestamp, "metadata.deletionTimestamp"),
+        started=seconds(status.start_time, "status.startTime"),
+        unschedulable=unschedulable,
+        unschedulable_since=seconds(scheduled.last_transition_time, "status.conditions") if unschedulable and scheduled else 0.0,
+        owner=owner,
+        options=interner.options(options),
+        warnings=warnings,
+    )
+
+
+def controller(references: Sequence[OwnerReference] | None, uid: str | None, interner: Interner) -> Owner:
+    """The owner that controls an object: the first that says so. An object that claims to own itself has no owner."""
+    for reference in references or ():
+        if reference.controller and (not reference.uid or reference.uid != uid):
+            return interner.owner(reference.kind or "", reference.name or "", reference.uid or "")
+    return NO_OWNER
+
+
+def _group_name(reference: WorkloadReference) -> str:
+    """Replicas of a pod group are gangs of their own."""
+    return "/".join(part for part in (reference.name, reference.pod_group, reference.pod_group_replica_key) if part)
+
+
+def _conditions(conditions: Sequence[Condition]) -> tuple[Condition | None, bool]:
+    """The condition PodScheduled, and whether the node called a pending resize infeasible."""
+    scheduled, infeasible = None, False
+    for condition in conditions:
+        if condition.type == "PodScheduled":
+            scheduled = condition
+        elif condition.type == "PodResizePending":
+            infeasible = condition.reason == "Infeasible"
+    return scheduled, infeasible
+
+
+def _resized(spec: WirePodSpec, status: PodStatus) -> list[ContainerStatus]:
+    """The statuses that differ from the specification: all of a container's requests must agree for its status to say nothing new."""
+    if not status.container_statuses and not status.init_container_statuses:
+        return []
+    desired: dict[str | None, Container] = {container.name: container for container in spec.containers or ()}
+    desired.update((container.name, container) for container in spec.init_containers or () if container.sidecar)
+    return [
+        found
+        for found in (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
+        if found.resources is not None and found.name in desired and _differs(found, desired[found.name])
+    ]
+
+
+def _differs(status: ContainerStatus, container: Container) -> bool:
+    wanted: Mapping[str, object] = (container.resources.requests if container.resources else None) or {}
+    actual = (status.resources.requests if status.resources else None) or {}
+    return actual != wanted or (status.allocated_resources is not None and status.allocated_resources != wanted)

@@ -1,0 +1,103 @@
+"""The volumes of a pod that scheduling looks at: claims, local storage, and the disks of in-tree plug-ins."""
+
+from collections.abc import Iterable
+
+from msgspec import field
+
+from gpuscaler.model.pods import VolumeUse
+from gpuscaler.model.wire import Wire
+
+
+class Claim(Wire):
+    claim_name: str | None = None
+
+
+class EmptyDir(Wire):
+    medium: str | None = None
+
+
+class Marker(Wire):
+    """A source of which only the presence matters."""
+
+
+class Disk(Wire):
+    """The fields by which the in-tree plug-ins name a disk, all kinds in one."""
+
+    volume_id: str | None = field(default=None, name="volumeID")
+    pd_name: str | None = None
+    disk_uri: str | None = field(default=None, name="diskURI")
+    disk_name: str | None = None
+    iqn: str | None = None
+    monitors: list[str] | None = None
+    pool: str | None = None
+    image: str | None = None
+    volume_path: str | None = None
+    read_only: bool | None = None
+
+    @property
+    def handle(self) -> str:
+        """What identifies the disk: ``pool/image@monitor,monitor`` of an RBD image, else the one name it has."""
+        if self.image is not None:
+            return f"{self.pool or 'rbd'}/{self.image}@{','.join(sorted(self.monitors or ()))}"
+        return self.volume_id or self.pd_name or self.disk_uri or self.disk_name or self.iqn or self.volume_path or ""
+
+
+class Volume(Wire):
+    name: str | None = None
+    persistent_volume_claim: Claim | None = None
+    ephemeral: Marker | None = None
+    empty_dir: EmptyDir | None = None
+    host_path: Marker | None = None
+    gce_persistent_disk: Disk | None = None
+    aws_elastic_block_store: Disk | None = None
+    azure_disk: Disk | None = None
+    cinder: Disk | None = None
+    iscsi: Disk | None = None
+    rbd: Disk | None = None
+    portworx_volume: Disk | None = None
+    vsphere_volume: Disk | None = None
+
+    @property
+    def disk(self) -> tuple[str, Disk] | None:
+        """The in-tree plug-in, by its name in the specification, and its disk."""
+        for kind, disk in (
+            ("gcePersistentDisk", self.gce_persistent_disk),
+            ("awsElasticBlockStore", self.aws_elastic_block_store),
+            ("azureDisk", self.azure_disk),
+            ("cinder", self.cinder),
+            ("iscsi", self.iscsi),
+            ("rbd", self.rbd),
+            ("portworxVolume", self.portworx_volume),
+            ("vsphereVolume", self.vsphere_volume),
+        ):
+            if disk is not None:
+                return kind, disk
+        return None
+
+    @property
+    def local(self) -> bool:
+        """Whether its content is lost with the node (Cluster Autoscaler's rule: an emptyDir in memory is not storage)."""
+        return self.host_path is not None or (self.empty_dir is not None and self.empty_dir.medium != "Memory")
+
+
+def relevant(volumes: Iterable[Volume]) -> list[Volume]:
+    """Without the volumes that say nothing to scheduling. Their names (``kube-api-access-x7k2p``) differ from pod to pod."""
+    return [
+        volume
+        for volume in volumes
+        if volume.persistent_volume_claim is not None or volume.local or volume.ephemeral is not None or volume.disk is not None
+    ]
+
+
+def volume_uses(volumes: Iterable[Volume], pod_name: str) -> tuple[VolumeUse, ...]:
+    """What a pod mounts, in the order of its specification. An ephemeral volume's claim is named after the pod and the volume."""
+    uses = []
+    for volume in volumes:
+        if volume.persistent_volume_claim is not None:
+            uses.append(VolumeUse(claim=volume.persistent_volume_claim.claim_name or ""))
+        elif volume.ephemeral is not None:
+            uses.append(VolumeUse(claim=f"{pod_name}-{volume.name or ''}", ephemeral=True))
+        elif (found := volume.disk) is not None:
+            kind, disk = found
+            uses.append(VolumeUse(driver=kind, handle=disk.handle, read_only=bool(disk.read_only)))
+    return tuple(uses)

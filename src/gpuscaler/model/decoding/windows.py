@@ -1,0 +1,131 @@
+"""A window that moves over a stream of JSON and always holds at least the value under it."""
+
+import re
+from typing import BinaryIO
+
+import msgspec
+
+from gpuscaler.model.decoding.errors import InputError
+
+CHUNK = 1 << 20
+
+_skip = msgspec.json.Decoder(msgspec.Raw).decode
+_TRAILING = re.compile(r"trailing characters \(byte ([0-9]+)\)")
+_SPACE = re.compile(rb"[ \t\r\n]*")
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
+
+
+class Window:
+    """The part of ``stream`` that is being read.
+
+    The end of a value is found by letting msgspec skip over it (about 1 GB/s) and complain about what follows. Where the complaint is
+    another one, brackets are counted instead, which also gets past values that are malformed inside.
+    """
+
+    def __init__(self, stream: BinaryIO, file: str, chunk: int = CHUNK) -> None:
+        self._stream = stream
+        self._chunk = chunk
+        self._data = b""
+        self._position = 0
+        self._before = 0
+        self._mark: int | None = None
+        self.file = file
+        self.ended = False
+
+    @property
+    def place(self) -> str:
+        return f"byte {self._before + self._position}"
+
+    @property
+    def held(self) -> int:
+        """Bytes in memory from here on."""
+        return len(self._data) - self._position
+
+    def mark(self) -> None:
+        """Remember this place: :meth:`back` returns to it. Everything from here on stays in memory until then, or :meth:`unmark`."""
+        self._mark = self._position
+
+    def unmark(self) -> None:
+        self._mark = None
+
+    def back(self) -> None:
+        assert self._mark is not None
+        self._position, self._mark = self._mark, None
+
+    def more(self) -> bool:
+        """Read on; False at the end of the stream. Reads double with what is held, so that a huge value costs linear time."""
+        if self.ended:
+            return False
+        keep = self._position if self._mark is None else self._mark
+        new = self._stream.read(max(self._chunk, self.held))
+        self.ended = not new
+        self._data = self._data[keep:] + new
+        self._before += keep
+        self._position -= keep
+        if self._mark is not None:
+            self._mark = 0
+        return not self.ended
+
+    def peek(self) -> bytes:
+        """The next byte that is not white space, b"" at the end."""
+        while True:
+            space = _SPACE.match(self._data, self._position)
+            self._position = space.end() if space else self._position
+            if self._position < len(self._data):
+                return self._data[self._position : self._position + 1]
+            if not self.more():
+                return b""
+
+    def take(self, wanted: bytes, path: str) -> bytes:
+        """Consume the next byte, which must be one of ``wanted``."""
+        found = self.peek()
+        if not found or found not in wanted:
+            seen = repr(found.decode("latin-1")) if found else "the end of the input"
+            choices = " or ".join(repr(chr(byte)) for byte in wanted)
+            raise InputError(self.file, path, f"{seen} at {self.place}", choices)
+        self._position += 1
+        return found
+
+    def value(self, path: str) -> memoryview:
+        """The JSON value here, with the white space after it, and move past it. Valid until the window moves on."""
+        while (end := self._end()) is None:
+            if not self.more():
+                raise InputError(self.file, path, f"the end of the input at byte {self._before + len(self._data)}", "the rest of the value")
+        start, self._position = self._position, self._position + end
+        return memoryview(self._data)[start : start + end]
+
+    def short_value(self) -> memoryview | None:
+        """The value here if it is complete within about one chunk, and move past it; else None."""
+        while (end := self._end()) is None:
+            if self.held >= self._chunk or not self.more():
+                return None
+        start, self._position = self._position, self._position + end
+        return memoryview(self._data)[start : start + end]
+
+    def _end(self) -> int | None:
+        """The length of the value here, None when it is not complete."""
+        view = memoryview(self._data)[self._position :]
+        try:
+            _skip(view)
+        except msgspec.DecodeError as error:
+            trailing = _TRAILING.search(str(error))
+            return int(trailing.group(1)) - 1 if trailing else _balanced(view)  # it counts from 1
+        except RecursionError:
+            return _balanced(view)
+        return len(view)
+
+
+def _balanced(view: memoryview) -> int | None:
+    """Where the brackets opened first are closed again, None when they are not."""
+    depth = 0
+    for token in _TOKEN.finditer(view):
+        match token.group():
+            case b"{" | b"[":
+                depth += 1
+            case b"}" | b"]":
+                depth -= 1
+            case b'"':
+                return None
+        if depth <= 0:
+            return token.end()
+    return None

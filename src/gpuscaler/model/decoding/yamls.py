@@ -1,0 +1,132 @@
+"""Kubernetes YAML: one document after the other."""
+
+import io
+import re
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any, BinaryIO, ClassVar
+
+import yaml
+
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.cluster import Item
+from gpuscaler.model.decoding.errors import InputError
+from gpuscaler.model.decoding.interning import Interner
+from gpuscaler.model.decoding.objects import decode_object
+
+#: Aliases may not blow a document up beyond this many values.
+MOST_VALUES = 5_000_000
+
+_BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _DuplicateKeyError(ValueError):
+    """A mapping that says one key twice."""
+
+
+class _Loader(_BASE):  # type: ignore[misc]  # the C loader is there or not
+    """YAML as Kubernetes reads it: times, dates and 1:30 are strings, and a key may stand only once."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, Any]]]] = {}
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key.value, str) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    raise _DuplicateKeyError(f"the key {key.value!r} twice (line {key.start_mark.line + 1} of the document)")
+                seen.add(key.value)
+        found: dict[Hashable, Any] = super().construct_mapping(node, deep=deep)
+        return found
+
+
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ("~", "n", "N", "")),
+    ("bool", r"true|True|TRUE|false|False|FALSE|yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF", "tTfFyYnNoO"),
+    ("int", r"[-+]?(?:0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)", "-+0123456789"),
+    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+0123456789."),
+    ("merge", r"<<", "<"),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})$"), list(_first))
+
+
+def yaml_items(stream: BinaryIO, interner: Interner, file: str) -> Iterator[Item | SetAside]:
+    """The objects of a stream of YAML documents; ``v1 List`` documents count as their items."""
+    for number, (line, text) in enumerate(_documents(stream, file)):
+        place = f"document {number} (line {line})"
+        try:
+            loaded = yaml.load(text, Loader=_Loader)  # noqa: S506  # a safe loader's subclass
+        except _DuplicateKeyError as error:
+            yield SetAside(f"{file} {place}", f"saw {error}, expected each key once")
+            continue
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise InputError(file, place, " ".join(str(error).split()), "a Kubernetes object as YAML") from error
+        if loaded is None:
+            continue
+        if "&" in text and "*" in text and _size(loaded) > MOST_VALUES:
+            yield SetAside(f"{file} {place}", f"saw aliases that stand for more than {MOST_VALUES} values, expected a Kubernetes object")
+            continue
+        for path, raw, kind, api_version in _objects(loaded, place):
+            yield from _decoded(raw, interner, f"{file} {path}", kind, api_version)
+
+
+def _objects(loaded: Any, place: str) -> Iterator[tuple[str, Any, str, str]]:
+    """What a document holds: each with its place, and the kind and version that a typed List lends it."""
+    if isinstance(loaded, list):
+        for index, raw in enumerate(loaded):
+            yield f"{place}[{index}]", raw, "", ""
+        return
+    kind = loaded.get("kind") if isinstance(loaded, Mapping) else None
+    if isinstance(kind, str) and kind.endswith("List") and isinstance(loaded.get("items"), list):
+        version = loaded.get("apiVersion")
+        of_items = kind.removesuffix("List")
+        for index, raw in enumerate(loaded["items"]):
+            yield f"{place} items[{index}]", raw, of_items, version if of_items and isinstance(version, str) else ""
+        return
+    yield place, loaded, "", ""
+
+
+def _decoded(raw: Any, interner: Interner, place: str, kind: str, api_version: str) -> Iterator[Item | SetAside]:
+    if not isinstance(raw, Mapping):
+        yield SetAside(place, f"saw {type(raw).__name__}, expected a Kubernetes object")
+        return
+    result = decode_object(raw, interner, kind=kind, api_version=api_version)
+    if isinstance(result, list):
+        yield from result
+    elif isinstance(result, SetAside):
+        yield SetAside(place, result.reason) if result.object == "object" else result
+    elif result is not None:
+        yield result
+
+
+def _documents(stream: BinaryIO, file: str) -> Iterator[tuple[int, str]]:
+    """The documents of a stream, each with its first line: a line that begins with ``---`` can only be a separator."""
+    lines: list[str] = []
+    first = 1
+    reader = io.TextIOWrapper(stream, encoding="utf-8-sig", newline=None)
+    try:
+        for number, line in enumerate(reader, 1):
+            if line.startswith("---") and (line[3:4].isspace() or len(line) == 3):
+                yield first, "".join(lines)
+                lines, first = [line], number
+            else:
+                lines.append(line)
+    except UnicodeDecodeError as error:
+        raise InputError(file, f"after line {first + len(lines) - 1}", f"a byte that is not UTF-8 ({error.reason})", "text") from error
+    finally:
+        reader.detach()
+    yield first, "".join(lines)
+
+
+def _size(loaded: Any) -> int:
+    """How many values ``loaded`` holds once its aliases are written out; infinite for one that contains itself."""
+    sizes: dict[int, float] = {}
+
+    def measure(value: Any) -> float:
+        if not isinstance(value, dict | list):
+            return 1
+        if id(value) not in sizes:
+            sizes[id(value)] = float("inf")
+            sizes[id(value)] = 1 + sum(map(measure, value.values() if isinstance(value, dict) else value))
+        return sizes[id(value)]
+
+    return int(min(measure(loaded), MOST_VALUES + 1))

@@ -1,0 +1,197 @@
+"""Annotations and labels of pods that planning understands, typed.
+
+Names: DESIGN, "Annotations and taints of our own" and "Names on the wire". A value that cannot be read becomes a warning on the pod
+and is otherwise ignored.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import NamedTuple, TypeVar
+
+from msgspec import field
+
+from gpuscaler.model.durations import DurationError, parse_positive_duration
+from gpuscaler.model.pods import NO_OPTIONS, PodOptions
+from gpuscaler.model.pools import MARKETS
+from gpuscaler.model.quantities import shortened
+from gpuscaler.model.selectors import integer
+from gpuscaler.model.wire import Wire
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+OURS = "gpuscaler.io/"
+_CA = "cluster-autoscaler.kubernetes.io/"
+_JOBSET = "jobset.sigs.k8s.io/jobset-name"
+_COSCHEDULING = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
+_KUEUE = "kueue.x-k8s.io/pod-group-name"
+_KUEUE_COUNT = "kueue.x-k8s.io/pod-group-total-count"
+_NO_DRAIN = "openai/do-not-drain"
+#: Labels that make a difference here; a pod with none of them and no annotation of ours has no options.
+LABELS = frozenset((_JOBSET, *_COSCHEDULING, _KUEUE, _NO_DRAIN))
+
+
+class PodAnnotations(Wire):
+    """The annotations that are read; all others are skipped while decoding."""
+
+    gang: str | None = field(default=None, name="gpuscaler.io/gang")
+    gang_size: str | None = field(default=None, name="gpuscaler.io/gang-size")
+    gang_topology: str | None = field(default=None, name="gpuscaler.io/gang-topology")
+    market: str | None = field(default=None, name="gpuscaler.io/market")
+    spot_wait: str | None = field(default=None, name="gpuscaler.io/spot-wait")
+    deadline: str | None = field(default=None, name="gpuscaler.io/deadline")
+    expected_duration: str | None = field(default=None, name="gpuscaler.io/expected-duration")
+    restart_cost: str | None = field(default=None, name="gpuscaler.io/restart-cost")
+    grace: str | None = field(default=None, name="gpuscaler.io/grace")
+    run_for: str | None = field(default=None, name="gpuscaler.io/run-for")
+    safe_to_evict: str | None = field(default=None, name="cluster-autoscaler.kubernetes.io/safe-to-evict")
+    safe_local_volumes: str | None = field(default=None, name="cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes")
+    scale_up_delay: str | None = field(default=None, name="cluster-autoscaler.kubernetes.io/pod-scale-up-delay")
+    do_not_disrupt: str | None = field(default=None, name="karpenter.sh/do-not-disrupt")
+    mirror: str | None = field(default=None, name="kubernetes.io/config.mirror")
+    volcano: str | None = field(default=None, name="scheduling.k8s.io/group-name")
+    volcano_own: str | None = field(default=None, name="scheduling.volcano.sh/group-name")
+    kueue_count: str | None = field(default=None, name="kueue.x-k8s.io/pod-group-total-count")
+
+
+NO_ANNOTATIONS = PodAnnotations()
+
+
+class Gang(NamedTuple):
+    """Which gang a pod belongs to; ``size`` 0 where an object of its own says it (a PodGroup, a JobSet, a Job's parallelism)."""
+
+    name: str = ""
+    size: int = 0
+    source: str = ""
+
+
+class _Reader:
+    """Reads one value after the other and collects what could not be read."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def read(self, name: str, text: str | None, convert: Callable[[str], T], default: D) -> T | D:
+        """``convert(text)``, or ``default`` when there is no text or it is wrong; a ValueError says what was expected."""
+        if text is None:
+            return default
+        try:
+            return convert(text.strip())
+        except DurationError as error:
+            self.warn(name, text, error.expected)
+        except ValueError as error:
+            self.warn(name, text, str(error))
+        return default
+
+    def warn(self, name: str, text: str, expected: str) -> None:
+        self.warnings.append(f"{name}: saw {shortened(text)}, expected {expected}; ignored")
+
+
+def pod_options(
+    annotations: PodAnnotations | None,
+    labels: Mapping[str, str],
+    *,
+    owner_kind: str = "",
+    workload: str = "",
+) -> tuple[PodOptions, tuple[str, ...]]:
+    """The options of a pod and the warnings about those that could not be read.
+
+    ``workload`` names the native pod group that the specification refers to (``workload/podgroup``), "" when there is none.
+    """
+    found = annotations if annotations is not None else NO_ANNOTATIONS
+    if not workload and found == NO_ANNOTATIONS and LABELS.isdisjoint(labels):
+        return NO_OPTIONS, ()
+    reader = _Reader()
+    gang = _gang(found, labels, owner_kind=owner_kind, workload=workload, reader=reader)
+
+    def duration(name: str, text: str | None) -> float | None:
+        return reader.read(name, text, parse_positive_duration, None)
+
+    options = PodOptions(
+        market=reader.read(f"{OURS}market", found.market, _markets, ()),
+        spot_wait=duration(f"{OURS}spot-wait", found.spot_wait),
+        deadline=reader.read(f"{OURS}deadline", found.deadline, _moment, None),
+        expected_duration=duration(f"{OURS}expected-duration", found.expected_duration),
+        restart_cost=duration(f"{OURS}restart-cost", found.restart_cost),
+        grace=duration(f"{OURS}grace", found.grace),
+        run_for=duration(f"{OURS}run-for", found.run_for),
+        scale_up_delay=duration(f"{_CA}pod-scale-up-delay", found.scale_up_delay),
+        safe_to_evict=reader.read(f"{_CA}safe-to-evict", found.safe_to_evict, boolean, None),
+        safe_to_evict_local_volumes=_names(found.safe_local_volumes),
+        do_not_disrupt=reader.read("karpenter.sh/do-not-disrupt", found.do_not_disrupt, _disruption, False),
+        do_not_drain=_NO_DRAIN in labels and labels[_NO_DRAIN].lower() != "false",
+        mirror=found.mirror is not None,
+        gang=gang.name,
+        gang_size=gang.size,
+        gang_topology=reader.read(f"{OURS}gang-topology", found.gang_topology, _topology, "zone"),
+        gang_source=gang.source,
+    )
+    return options, tuple(reader.warnings)
+
+
+def _gang(found: PodAnnotations, labels: Mapping[str, str], *, owner_kind: str, workload: str, reader: _Reader) -> Gang:
+    """The first that names a gang decides: our annotations, then the native reference, then the other projects' labels."""
+    if found.gang:
+        size = reader.read(f"{OURS}gang-size", found.gang_size, _count, 0)
+        return Gang(found.gang, size, "job" if owner_kind == "Job" and not size else "annotation")
+    if found.gang_size is not None:
+        reader.warn(f"{OURS}gang-size", found.gang_size, f"{OURS}gang beside it")
+    if workload:
+        return Gang(workload, 0, "workload")
+    for label in _COSCHEDULING:
+        if labels.get(label):
+            return Gang(labels[label], 0, "coscheduling")
+    if found.volcano or found.volcano_own:
+        return Gang(found.volcano or found.volcano_own or "", 0, "volcano")
+    if labels.get(_KUEUE):
+        return Gang(labels[_KUEUE], reader.read(_KUEUE_COUNT, found.kueue_count, _count, 0), "kueue")
+    if labels.get(_JOBSET):
+        return Gang(labels[_JOBSET], 0, "jobset")
+    return Gang()
+
+
+def boolean(text: str) -> bool:
+    """ "true" or "false"; ValueError says so for anything else."""
+    if text.lower() not in ("true", "false"):
+        raise ValueError('"true" or "false"')
+    return text.lower() == "true"
+
+
+def _disruption(text: str) -> bool | float:
+    return boolean(text) if text.lower() in ("true", "false") else parse_positive_duration(text)
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(sorted({name.strip() for name in (text or "").split(",")} - {""}))
+
+
+def _markets(text: str) -> tuple[str, ...]:
+    names = _names(text)
+    if names == ("any",):
+        return ()
+    if not names or not set(names) <= set(MARKETS):
+        raise ValueError("a comma list of spot, on-demand and reserved, or any")
+    return names
+
+
+def _moment(text: str) -> float:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise ValueError("an RFC 3339 time such as 2026-01-31T12:00:00Z")
+    return moment.timestamp()
+
+
+def _count(text: str) -> int:
+    number = integer(text)
+    if number is None or not 0 < number < 2**31:
+        raise ValueError("a whole number of at least 1")
+    return number
+
+
+def _topology(text: str) -> str:
+    if text not in ("zone", "any"):
+        raise ValueError("zone or any")
+    return text

@@ -1,0 +1,188 @@
+"""What a pod asks of a node, as kube-scheduler computes it from the stored object.
+
+Source: ``PodRequests`` of ``k8s.io/component-helpers/resource/helpers.go`` (1.35, feature gates at their defaults: pod-level
+resources and in-place resize of containers are on, in-place resize of pod-level resources is off), and the defaults that the API
+server fills in before storing (``SetDefaults_Pod``), which templates of workloads have not been through yet.
+Sums are made in thousandths, the precision to which the API server rounds every amount.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from gpuscaler.model.quantities import QuantityError, parse_milli, shortened
+from gpuscaler.model.wire import UnreadableError, Wire
+
+#: Texts of quantities as they stand; JSON numbers are quantities too, and null is zero.
+Quantities = Mapping[str, str | int | float | None]
+#: Amounts in thousandths of the base unit.
+Milli = dict[str, int]
+
+#: No request may be larger, in base units; thousands of such requests still sum up within int64.
+LARGEST = 2**53
+_PLAIN = ("cpu", "memory", "ephemeral-storage")
+_PREFIXED = ("hugepages-", "attachable-volumes-")
+
+
+class ResourceRequirements(Wire):
+    requests: dict[str, str | int | float | None] | None = None
+    limits: dict[str, str | int | float | None] | None = None
+
+
+class ContainerPort(Wire):
+    container_port: int | None = None
+    host_port: int | None = None
+    protocol: str | None = None
+    host_ip: str | None = None
+
+
+class Container(Wire):
+    name: str | None = None
+    resources: ResourceRequirements | None = None
+    ports: list[ContainerPort] | None = None
+    restart_policy: str | None = None
+
+    @property
+    def sidecar(self) -> bool:
+        """Whether this init container keeps running beside the others."""
+        return self.restart_policy == "Always"
+
+
+class ContainerStatus(Wire):
+    """``resources`` are those in force, ``allocated_resources`` those the node has promised."""
+
+    name: str | None = None
+    resources: ResourceRequirements | None = None
+    allocated_resources: dict[str, str | int | float | None] | None = None
+
+
+def pod_requests(
+    containers: Sequence[Container],
+    init_containers: Sequence[Container] = (),
+    *,
+    overhead: Quantities | None = None,
+    pod_level: ResourceRequirements | None = None,
+    statuses: Sequence[ContainerStatus] = (),
+    infeasible: bool = False,
+) -> dict[str, int]:
+    """The effective requests in base units, rounded up; what is zero, and what the scheduler does not count, is left out.
+
+    ``statuses`` matter where a resize is under way: the largest of desired, allocated and actual counts, or only the latter two when the
+    node called the resize ``infeasible``. Raises :class:`UnreadableError` with a path below the pod's ``spec``.
+    """
+    status_of = {status.name: status for status in statuses}
+
+    def effective(container: Container, path: str, resizable: bool) -> Milli:
+        desired = _defaulted(container, path)
+        status = status_of.get(container.name) if resizable else None
+        if status is None or status.resources is None:
+            return desired
+        actual = amounts(status.resources.requests, f"{path}.resources.requests in the status")
+        allocated = amounts(status.allocated_resources, f"{path}.allocatedResources in the status")
+        return _largest(actual, allocated) if infeasible else _largest(desired, actual, allocated)
+
+    total = _aggregate(containers, init_containers, effective)
+    if pod_level is not None:
+        total.update(_pod_level(containers, init_containers, pod_level))
+    _add(total, amounts(overhead, "overhead"))
+    return {name: amount for name, milli in total.items() if (amount := _in_base_units(name, milli))}
+
+
+def amounts(quantities: Quantities | None, path: str) -> Milli:
+    """``quantities`` in thousandths. Raises :class:`UnreadableError` for what is no quantity, negative, or absurdly large."""
+    result: Milli = {}
+    for name, text in (quantities or {}).items():
+        try:
+            value = 0 if text is None else parse_milli(text)
+        except QuantityError as error:
+            raise UnreadableError(f"{path}.{name}", shortened(error.seen), error.expected) from error
+        if value < 0:
+            raise UnreadableError(f"{path}.{name}", shortened(text), "a quantity of zero or more")
+        if value > LARGEST * (1 if name == "cpu" else 1000):
+            raise UnreadableError(f"{path}.{name}", shortened(text), f"at most {LARGEST} in base units")
+        result[name] = value
+    return result
+
+
+def node_resources(quantities: Quantities | None, path: str) -> dict[str, int]:
+    """What a node offers, in base units rounded up, ``pods`` included. Out of range is cut to it: a node may boast, a pod may not."""
+    result: dict[str, int] = {}
+    for name, text in (quantities or {}).items():
+        try:
+            value = 0 if text is None else parse_milli(text)
+        except QuantityError as error:
+            raise UnreadableError(f"{path}.{name}", shortened(error.seen), error.expected) from error
+        result[name] = min(max(0, value if name == "cpu" else -(-value // 1000)), LARGEST)
+    return result
+
+
+def _in_base_units(name: str, milli: int) -> int:
+    """0 for names the scheduler does not count: those without a domain that are not among Kubernetes' own."""
+    if name == "cpu":
+        return milli
+    return -(-milli // 1000) if "/" in name or name in _PLAIN or name.startswith(_PREFIXED) else 0
+
+
+def _defaulted(container: Container, path: str) -> Milli:
+    """The container's requests; a limit stands in for a request that is not there."""
+    resources = container.resources
+    if resources is None:
+        return {}
+    requests = amounts(resources.requests, f"{path}.resources.requests")
+    return amounts(resources.limits, f"{path}.resources.limits") | requests
+
+
+def _limits(container: Container, path: str, _resizable: bool) -> Milli:
+    return amounts(container.resources.limits, f"{path}.resources.limits") if container.resources else {}
+
+
+def _aggregate(
+    containers: Sequence[Container], init_containers: Sequence[Container], amounts_of: Callable[[Container, str, bool], Milli]
+) -> Milli:
+    """All containers and sidecars together, or the peak while one init container runs beside the sidecars started before it."""
+    total: Milli = {}
+    for index, container in enumerate(containers):
+        _add(total, amounts_of(container, f"containers[{index}]", True))
+    sidecars: Milli = {}
+    peak: Milli = {}
+    for index, container in enumerate(init_containers):
+        own = amounts_of(container, f"initContainers[{index}]", container.sidecar)
+        if container.sidecar:
+            _add(total, own)
+            _add(sidecars, own)
+            peak = _largest(peak, sidecars)
+        else:
+            running = dict(sidecars)
+            _add(running, own)
+            peak = _largest(peak, running)
+    return _largest(total, peak)
+
+
+def _pod_level(containers: Sequence[Container], init_containers: Sequence[Container], resources: ResourceRequirements) -> Milli:
+    """Pod-level requests with the API server's defaults; only cpu, memory and huge pages count at this level."""
+    requests = amounts(resources.requests, "resources.requests")
+    limits = amounts(resources.limits, "resources.limits")
+    if requests or limits:
+        for name, amount in _aggregate(containers, init_containers, _limits).items():
+            if name.startswith("hugepages-") and name not in requests:
+                limits.setdefault(name, amount)
+    if limits:
+        of_containers = _aggregate(containers, init_containers, lambda container, path, _: _defaulted(container, path))
+        for name in ("cpu", "memory"):
+            if name in of_containers:
+                requests.setdefault(name, of_containers[name])
+        for name, amount in limits.items():
+            requests.setdefault(name, amount)
+    return {name: amount for name, amount in requests.items() if name in ("cpu", "memory") or name.startswith("hugepages-")}
+
+
+def _add(total: Milli, more: Milli) -> None:
+    for name, amount in more.items():
+        total[name] = total.get(name, 0) + amount
+
+
+def _largest(*candidates: Milli) -> Milli:
+    result: Milli = {}
+    for candidate in candidates:
+        for name, amount in candidate.items():
+            if amount > result.get(name, -1):
+                result[name] = amount
+    return result

@@ -1,0 +1,74 @@
+"""What every structure read from the wire shares: its base, its metadata, and the error that names a place in an object."""
+
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import TypeVar
+
+from msgspec import Struct
+
+from gpuscaler.model.quantities import shortened
+
+
+class Wire(Struct, gc=False, rename="camel", omit_defaults=True):
+    """Base of structures that mirror Kubernetes JSON: camelCase names, unknown fields skipped, every field optional and nullable.
+
+    ``gc=False`` is safe because JSON has no cycles; ``omit_defaults`` makes the encoding of one canonical.
+    """
+
+
+class UnreadableError(ValueError):
+    """One field of an object cannot be understood: ``path`` in the object, what was ``seen`` there and what was ``expected``."""
+
+    def __init__(self, path: str, seen: str, expected: str) -> None:
+        super().__init__(f"{path}: saw {seen}, expected {expected}")
+        self.path = path
+        self.seen = seen
+        self.expected = expected
+
+
+class OwnerReference(Wire):
+    kind: str | None = None
+    name: str | None = None
+    uid: str | None = None
+    controller: bool | None = None
+
+
+class Metadata(Wire):
+    """``annotations`` are not here: each kind names the few it reads, so that a huge one is skipped and never kept."""
+
+    name: str | None = None
+    namespace: str | None = None
+    uid: str | None = None
+    labels: dict[str, str | None] | None = None
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    owner_references: list[OwnerReference] | None = None
+
+
+def seconds(text: str | None, path: str) -> float:
+    """An RFC 3339 time as seconds since the epoch, 0 when there is none."""
+    if not text:
+        return 0.0
+    moment = _moment(text)
+    if moment is None:
+        raise UnreadableError(path, shortened(text), "a time such as 2026-01-31T12:00:00Z")
+    return moment
+
+
+@lru_cache(maxsize=1 << 14)
+def _moment(text: str) -> float | None:
+    try:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+M = TypeVar("M", bound=Metadata)
+
+
+def named(metadata: M | None) -> tuple[str, M]:
+    """The name of an object and its metadata; an object without a name cannot be told from others."""
+    if metadata is None or not metadata.name:
+        raise UnreadableError("metadata.name", "nothing", "the object's name")
+    return metadata.name, metadata
