@@ -61,4 +61,4 @@ def test_cloud_and_gpu_libraries_come_only_with_their_extra(metadata: Message) -
 def test_the_wheel_installs_the_command(wheel: zipfile.ZipFile) -> None:
     entry_points = wheel.read(f"gpuscaler-{gpuscaler.__version__}.dist-info/entry_points.txt").decode()
 
-    assert "gpuscaler = gpuscaler.cli:main" in entry_points
+    assert "gpuscaler = gpuscaler.cli:run" in entry_points

@@ -1,1 +1,59 @@
-"""The command line: parse, call, print. One file per command."""
+"""The command line: parse, call, print. One file per command, imported when it is called."""
+
+import importlib
+import sys
+from collections.abc import Mapping
+
+import click
+
+from gpuscaler import __version__
+
+#: Commands by name: the module that holds each, under the command's own name, and what the overview says of it.
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "demo": ("gpuscaler.cli.demo", "Replay a day of GPU work in virtual time and show what it cost."),
+    "plan": ("gpuscaler.cli.plan", "Print what would be bought and given back for a cluster."),
+    "simulate": ("gpuscaler.cli.simulate", "Replay a trace of jobs through the planner and print what it cost."),
+    "validate": ("gpuscaler.cli.validate", "Check a pools file."),
+}
+
+
+class Commands(click.Group):
+    """Commands that are imported only when they run, so that ``--version`` and completion stay fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002  # click's signature
+        if name not in COMMANDS:
+            return None
+        command = getattr(importlib.import_module(COMMANDS[name][0]), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's signature
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
+
+
+def run() -> None:
+    """The console script. Ctrl-C ends with 130, as the shell expects of an interrupted program, where click would say 1."""
+    try:
+        main(standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="gpuscaler")
+def main() -> None:
+    """Scale GPU capacity on Kubernetes: the cheapest machines that really fit, given back when idle, every decision explained.
+
+    Exit codes: 0 done, 2 bad input, 130 interrupted. For completion in bash:
+    eval "$(_GPUSCALER_COMPLETE=bash_source gpuscaler)"; zsh and fish likewise.
+    """

@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from gpuscaler.model.pools import Pool
+from gpuscaler.model.table import Mask
 from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.desk import Desk
 from gpuscaler.planning.limits import gpus_in
@@ -32,23 +35,35 @@ def reasons(desk: Desk, one: PodClass, pools: Sequence[Pool], gang: str = "") ->
     rows: dict[str, list[int]] = {pool.name: [] for pool in pools}
     for row, pool in enumerate(desk.templates.pools):
         rows[pool.name].append(row)
+    stages = hurdles(desk, one)
+    first = np.full(len(desk.templates.nodes), len(stages))
+    for place, (_, passes) in reversed(list(enumerate(stages))):
+        first[~passes] = place
     found = []
     for pool in pools:
-        misses = [miss(desk, one, row, gang) for row in sample(desk, rows[pool.name])]
-        nearest = max(misses, key=lambda m: EXCLUSIONS.index(m[0]), default=("market", "no offering of this pool may be asked now"))
-        found.append(Reason(pool.name, *nearest))
+        if not rows[pool.name]:
+            found.append(Reason(pool.name, "market", "no offering of this pool may be asked now"))
+            continue
+        row = max(rows[pool.name], key=lambda r: (first[r], size(desk, r), -r))
+        word = stages[first[row]][0] if first[row] < len(stages) else ""
+        found.append(Reason(pool.name, *told(desk, one, row, word=word, gang=gang)))
     return tuple(found)
 
 
-def sample(desk: Desk, rows: Sequence[int]) -> list[int]:
-    """The largest offering of each zone and market: when that one does not fit, no smaller one does."""
-    best: dict[tuple[str, str], int] = {}
-    for row in rows:
-        offering = desk.templates.offerings[row]
-        key = (offering.zone, offering.market)
-        if key not in best or size(desk, row) > size(desk, best[key]):
-            best[key] = row
-    return [best[key] for key in sorted(best)]
+def hurdles(desk: Desk, one: PodClass) -> list[tuple[str, Mask]]:
+    """What a pod must get past on each template, most static first: (the filter's name or our word, templates that pass)."""
+    passes = {name: mask[desk.template_rows] for name, mask in desk.room.verdict(without_hosts(one.spec), one.labels).passes.items()}
+    ours = {"resource": desk.templates.holds_one(one.spec), "market": admits_market(desk, one)}
+    if not admits_arch(one.spec):
+        ours["architecture"] = ~desk.templates.foreign_arch
+    named = [(WORDS.get(name, name), name, mask) for name, mask in (passes | ours).items()]
+    return [(name, mask) for _, name, mask in sorted(named, key=lambda entry: EXCLUSIONS.index(entry[0]))]
+
+
+def admits_market(desk: Desk, one: PodClass) -> Mask:
+    wanted = one.options.market
+    anything = not wanted or "any" in wanted
+    return np.array([anything or offering.market in wanted for offering in desk.templates.offerings], dtype=np.bool_)
 
 
 def size(desk: Desk, row: int) -> tuple[int, int, int]:
@@ -56,25 +71,19 @@ def size(desk: Desk, row: int) -> tuple[int, int, int]:
     return gpus_in(room), room.get("cpu", 0), room.get("memory", 0)
 
 
-def miss(desk: Desk, one: PodClass, row: int, gang: str) -> tuple[str, str]:
-    """What keeps ``one`` from one template, as (word, detail)."""
+def told(desk: Desk, one: PodClass, row: int, *, word: str, gang: str) -> tuple[str, str]:
+    """The exclusion of one template as (word, detail). ``word`` is the first hurdle it failed, empty when it failed none."""
     offering = desk.templates.offerings[row]
     where = f"{offering.instance_type} in {offering.zone}" if offering.zone else offering.instance_type
-    name, detail = desk.room.reason(without_hosts(one.spec), one.labels, desk.first_template + row)
-    static = WORDS.get(name, "") if name else ""
-    if static in ("affinity", "taint", "selector"):
-        return selector_word(desk, one, row) if static == "affinity" else static, f"{where}: {detail}"
-    if desk.templates.foreign_arch[row] and not admits_arch(one.spec):
-        arch = offering.labels[ARCH]
-        return "architecture", f"{where} is {arch}; the pod has no selector or affinity on {ARCH} that admits it"
-    short = shortage(desk, one, row)
-    if short:
-        return "resource", f"{where}: {short}"
-    if static:
-        return static, f"{where}: {detail}"
-    wanted = one.options.market
-    if wanted and "any" not in wanted and offering.market not in wanted:
-        return "market", f"{where} is {offering.market}; the pod wants {', '.join(wanted)}"
+    if word == "architecture":
+        return word, f"{where} is {offering.labels[ARCH]}; the pod has no selector or affinity on {ARCH} that admits it"
+    if word in ("resource", "NodeResourcesFit"):
+        return "resource", f"{where}: {shortage(desk, one, row)}"
+    if word == "market":
+        return word, f"{where} is {offering.market}; the pod wants {', '.join(one.options.market)}"
+    if word:
+        _, detail = desk.room.reason(without_hosts(one.spec), one.labels, desk.first_template + row)
+        return selector_word(desk, one, row) if word == "NodeAffinity" else WORDS[word], f"{where}: {detail}"
     if gang:
         return "gang", gang
     used_up = limited(desk, row)

@@ -1,0 +1,134 @@
+"""Plans in words and tables, and as JSON."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.planning.plans import BlockedNode, Plan, Reason
+
+#: Rows of one table before the rest is only counted; ``--json`` has everything.
+ROWS = 20
+
+
+def plan_json(plan: Plan, seconds: float) -> str:
+    """The plan as one JSON object. ``brake`` and ``warnings`` are ours to add; the other keys are documented in the reference."""
+    document = msgspec.to_builtins(msgspec.structs.replace(plan, solve_seconds=round(seconds, 6)))
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+
+
+def print_plan(plan: Plan, cluster: Cluster, seconds: float) -> None:
+    """The plan for a person: what to buy, where pods go, what to give back, and why the rest stays as it is."""
+    console = Console(highlight=False, soft_wrap=True)
+    pending = sum(len(machine.pods) for machine in plan.machines) + len(plan.placements) + len(plan.unplaced)
+    console.print(f"{count(len(cluster.nodes), 'node')}, {count(len(cluster.pods), 'pod')}, {pending} of them waiting for a place.\n")
+    print_purchases(console, plan)
+    print_placements(console, plan)
+    print_removals(console, plan)
+    print_unplaced(console, plan)
+    print_rest(console, plan)
+    if plan.brake:
+        console.print("The search was stopped early; a longer run may find a cheaper plan.")
+    console.print(f"Planned in {seconds * 1000:.0f} ms.")
+
+
+def print_purchases(console: Console, plan: Plan) -> None:
+    if not plan.machines:
+        console.print("Nothing to buy.\n")
+        return
+    table = Table(title="To buy", title_justify="left", box=None, pad_edge=False)
+    for heading, justify in (
+        ("machines", "right"),
+        ("pool", "left"),
+        ("type", "left"),
+        ("market", "left"),
+        ("zone", "left"),
+        ("each", "right"),
+        ("together", "right"),
+    ):
+        table.add_column(heading, justify="right" if justify == "right" else "left")
+    for purchase in plan.purchases:
+        each, together = f"${purchase.price_per_hour:.3f}/h", f"${purchase.price_per_hour * purchase.count:.2f}/h"
+        table.add_row(str(purchase.count), purchase.pool, purchase.instance_type, purchase.market, purchase.zone, each, together)
+    console.print(table)
+    if plan.cost_per_hour > 0:
+        proof = {"pattern-lp": "proven over every way to fill a machine", "resource-lp": "by resources alone"}[plan.lower_bound_kind]
+        console.print(
+            f"\nFor waiting pods: ${plan.cost_per_hour:.2f} per hour. No mix can cost less than ${plan.lower_bound_per_hour:.2f} "
+            f"({proof}): gap {plan.gap * 100:.2f} %."
+        )
+    console.print()
+
+
+def print_placements(console: Console, plan: Plan) -> None:
+    if plan.placements:
+        nodes = Counter(placement.node for placement in plan.placements)
+        console.print(f"{count(len(plan.placements), 'pod')} fit on {count(len(nodes), 'machine')} that exist or are coming:")
+        print_some(console, (f"  {node}: {count(number, 'pod')}" for node, number in nodes.most_common()), len(nodes))
+
+
+def print_removals(console: Console, plan: Plan) -> None:
+    if not plan.removals:
+        return
+    saving = sum(removal.saving_per_hour for removal in plan.removals)
+    console.print(f"To give back: {count(len(plan.removals), 'node')}, saving ${saving:.2f} per hour.")
+    lines = []
+    for removal in plan.removals:
+        moves = f"; {count(len(removal.moves), 'pod')} move" if removal.moves else ""
+        needs = f" once {', '.join(removal.needs)} are ready" if removal.needs else ""
+        lines.append(f"  {removal.node}: {removal.reason}{moves}{needs}")
+    print_some(console, lines, len(lines))
+
+
+def print_unplaced(console: Console, plan: Plan) -> None:
+    if not plan.unplaced:
+        return
+    console.print(f"Not placed: {count(len(plan.unplaced), 'pod')}.")
+    alike: dict[tuple[Reason, ...], list[str]] = {}
+    for entry in plan.unplaced:
+        alike.setdefault(entry.reasons, []).append(entry.pod)
+    lines = []
+    for reasons, pods in alike.items():
+        more = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
+        lines.append(f"  {pods[0]}{more}")
+        lines += [f"    pool {reason.pool}: {reason.excluded_by}: {reason.detail}" for reason in reasons]
+        if not reasons:
+            lines.append("    there is no pool")
+    print_some(console, lines, len(lines))
+
+
+def print_rest(console: Console, plan: Plan) -> None:
+    grouped("Left alone", [(entry.reason, entry.pod) for entry in plan.ignored], console)
+    stays: Sequence[BlockedNode] = plan.blocked_nodes
+    grouped("Nodes that stay", [(f"{entry.blocker}: {entry.detail}", entry.node) for entry in stays], console)
+    grouped("Set aside, since it could not be understood", [(entry.reason, entry.object) for entry in plan.set_aside], console)
+    for warning in plan.warnings:
+        console.print(f"Warning: {warning}")
+
+
+def grouped(title: str, entries: Sequence[tuple[str, str]], console: Console) -> None:
+    """Objects that share a reason on one line."""
+    if not entries:
+        return
+    alike: dict[str, list[str]] = {}
+    for reason, name in entries:
+        alike.setdefault(reason, []).append(name)
+    console.print(f"{title}: {len(entries)}.")
+    lines = [f"  {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {reason}" for reason, names in alike.items()]
+    print_some(console, lines, len(lines))
+
+
+def print_some(console: Console, lines: Iterable[str], total: int) -> None:
+    for number, line in enumerate(lines):
+        if number == ROWS:
+            console.print(f"  … and {total - ROWS} more lines; --json has them all.")
+            break
+        console.print(line, markup=False)
+    console.print()
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
