@@ -82,7 +82,7 @@ def test_a_missing_column_is_an_error_that_names_it(tmp_path: Path) -> None:
 
 
 def test_a_file_without_a_usable_job_says_what_was_wrong_first(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="no usable job.*line 2: 1 fields"):
+    with pytest.raises(TraceError, match=r"no usable job.*line 2: 1 fields"):
         read(tmp_path, "broken")
 
 

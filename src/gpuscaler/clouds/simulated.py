@@ -107,13 +107,17 @@ class SimulatedCloud:
 
     def terminate(self, machine_id: str, now: float) -> CloudMachine:
         """End a machine at once. Ending it again changes nothing; an unknown id raises KeyError."""
-        machine = self._all[machine_id]
+        machine = self.machine(machine_id)
         if self._alive.pop(machine_id, None) is not None:
             machine.state = TERMINATED
             machine.terminated_at = now
             self._in_pool[machine.offering.pool] -= 1
             self._of_offering[machine.offering.key] -= 1
         return machine
+
+    def machine(self, machine_id: str) -> CloudMachine:
+        """A machine by its id, ended or not; an unknown id raises KeyError."""
+        return self._all[machine_id]
 
     def list(self) -> tuple[CloudMachine, ...]:
         """The machines that exist, oldest first."""

@@ -1,0 +1,191 @@
+"""A model of kube-scheduler: which open node a pod is bound to.
+
+It has the filters that pods of traces can meet (node affinity, node selector, taints, resources, pod count, and the devices behind parts
+of GPUs) and the default scores that tell their nodes apart: NodeResourcesFit and NodeResourcesBalancedAllocation, weight 1 each, over cpu
+and memory (``pkg/scheduler/framework/plugins/noderesources``). NodeResourcesFit scores as kube-scheduler is configured: LeastAllocated,
+its default, spreads pods and so keeps machines from falling idle; MostAllocated fills one machine before the next. Of equal nodes
+kube-scheduler takes a random one; this takes the one that has been there longest, so that a run can be repeated.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.pools import Offering
+from gpuscaler.model.table import Array, Mask
+from gpuscaler.model.taints import untolerated
+from gpuscaler.simulation.workload import GPU_MILLI
+
+#: How NodeResourcesFit may score (``scoringStrategy`` of a KubeSchedulerConfiguration); the first is kube-scheduler's default.
+LEAST_ALLOCATED, MOST_ALLOCATED = SCORINGS = ("least-allocated", "most-allocated")
+
+#: What a pod without requests counts as when nodes are scored (``pkg/scheduler/util/pod_resources.go``): millicores and bytes.
+SCORED_CPU, SCORED_MEMORY = 100, 200 * 1024 * 1024
+
+
+class Seat(Struct, frozen=True, gc=False):
+    """Where a pod sits: a node, and (device, thousandths) it takes there."""
+
+    node: str
+    devices: tuple[tuple[int, int], ...] = ()
+
+
+class Scheduler:
+    """Open nodes and the room left on them. Rows of the arrays are nodes; a row is used again after its node is gone."""
+
+    def __init__(self, offerings: Sequence[Offering], *, scoring: str = LEAST_ALLOCATED) -> None:
+        names = sorted({name for offering in offerings for name in offering.allocatable} | {"cpu", "memory", "pods"})
+        self._column = {name: number for number, name in enumerate(names)}
+        self._offerings = tuple(offerings)
+        self._fill = scoring == MOST_ALLOCATED
+        self._kind_of_offering = {offering.key: number for number, offering in enumerate(offerings)}
+        self._devices = max((offering.allocatable.get(GPU_MILLI, 0) // 1000 for offering in offerings), default=0)
+        self._row: dict[str, int] = {}
+        self._names: list[str] = []
+        self._vacant: list[int] = []
+        self._capacity: Array = np.zeros((0, len(names)), dtype=np.int64)
+        self._free: Array = np.zeros((0, len(names)), dtype=np.int64)
+        self._device_room: Array = np.zeros((0, self._devices), dtype=np.int64)
+        self._kind: Array = np.zeros(0, dtype=np.int64)
+        self._age: Array = np.zeros(0, dtype=np.int64)
+        self._open: Mask = np.zeros(0, dtype=np.bool_)
+        self._added = 0
+        self._requests: dict[str, Array | None] = {}
+        self._eligible: dict[str, Mask] = {}
+
+    def add(self, name: str, offering: Offering) -> None:
+        """A node has opened, with nothing on it."""
+        if not self._vacant:
+            self._grow()
+        row = self._vacant.pop()
+        self._names[row] = name
+        self._row[name] = row
+        self._capacity[row] = [offering.allocatable.get(resource, 0) for resource in self._column]
+        self._free[row] = self._capacity[row]
+        devices = offering.allocatable.get(GPU_MILLI, 0) // 1000
+        self._device_room[row] = [1000 if number < devices else 0 for number in range(self._devices)]
+        self._kind[row] = self._kind_of_offering[offering.key]
+        self._added += 1
+        self._age[row] = self._added
+        self._open[row] = True
+
+    def close(self, name: str) -> None:
+        """No pod is bound here any more."""
+        self._open[self._row[name]] = False
+
+    def remove(self, name: str) -> None:
+        """The node is gone."""
+        row = self._row.pop(name)
+        self._open[row] = False
+        self._vacant.append(row)
+
+    def best(self, spec: PodSpec) -> str | None:
+        """The node that the next pod of ``spec`` is bound to, or None when it fits nowhere."""
+        request = self._request(spec)
+        if request is None:
+            return None
+        fits = self._fitting(spec, request)
+        rows = np.flatnonzero(fits)
+        if not rows.size:
+            return None
+        scores = self._scores(rows, request)
+        ties = rows[scores == scores.max()]
+        return self._names[int(ties[np.argmin(self._age[ties])])]
+
+    def fits(self, spec: PodSpec, name: str) -> bool:
+        """Whether a pod of ``spec`` fits on that node now."""
+        row = self._row.get(name)
+        request = self._request(spec)
+        return row is not None and request is not None and bool(self._fitting(spec, request)[row])
+
+    def place(self, spec: PodSpec, name: str) -> Seat:
+        """Take room on a node where the pod fits."""
+        row = self._row[name]
+        request = self._request(spec)
+        assert request is not None, "placed pods were found to fit"
+        self._free[row] -= request
+        devices = self._take_devices(row, spec.requests.get(GPU_MILLI, 0))
+        return Seat(name, devices)
+
+    def leave(self, spec: PodSpec, seat: Seat) -> None:
+        """Give back the room of a pod."""
+        row = self._row[seat.node]
+        request = self._request(spec)
+        assert request is not None, "a seated pod had a request"
+        self._free[row] += request
+        for device, amount in seat.devices:
+            self._device_room[row, device] += amount
+
+    def _grow(self) -> None:
+        old = len(self._names)
+        new = max(16, old)
+        self._names.extend([""] * new)
+        self._vacant.extend(range(old + new - 1, old - 1, -1))
+        self._capacity, self._free, self._device_room = (
+            np.concatenate((array, np.zeros((new, array.shape[1]), dtype=np.int64)))
+            for array in (self._capacity, self._free, self._device_room)
+        )
+        self._kind = np.concatenate((self._kind, np.zeros(new, dtype=np.int64)))
+        self._age = np.concatenate((self._age, np.zeros(new, dtype=np.int64)))
+        self._open = np.concatenate((self._open, np.zeros(new, dtype=np.bool_)))
+
+    def _request(self, spec: PodSpec) -> Array | None:
+        """What a pod takes, by column; None when it asks for something that no offering has."""
+        if spec.digest not in self._requests:
+            known = all(name in self._column for name in spec.requests)
+            wanted = {**spec.requests, "pods": 1}
+            self._requests[spec.digest] = np.array([wanted.get(name, 0) for name in self._column], dtype=np.int64) if known else None
+        return self._requests[spec.digest]
+
+    def _fitting(self, spec: PodSpec, request: Array) -> Mask:
+        eligible = self._eligible.get(spec.digest)
+        if eligible is None:
+            eligible = np.array([admits(offering, spec) for offering in self._offerings], dtype=np.bool_)
+            self._eligible[spec.digest] = eligible
+        # A column that is not asked for is no obstacle, even where more than everything is taken.
+        mask: Mask = self._open & eligible[self._kind] & ((self._free >= request) | (request == 0)).all(axis=1)
+        milli = spec.requests.get(GPU_MILLI, 0)
+        if milli:
+            if milli <= 1000:
+                mask &= self._device_room.max(axis=1) >= milli
+            else:
+                mask &= (self._device_room == 1000).sum(axis=1) * 1000 >= milli
+        return mask
+
+    def _scores(self, rows: Array, request: Array) -> Array:
+        cpu, memory = self._column["cpu"], self._column["memory"]
+        wanted = np.array([request[cpu] or SCORED_CPU, request[memory] or SCORED_MEMORY], dtype=np.int64)
+        capacity = np.maximum(1, self._capacity[rows][:, [cpu, memory]])
+        left = np.maximum(0, self._free[rows][:, [cpu, memory]] - wanted)
+        counted = capacity - left if self._fill else left
+        fit = (counted * 100 // capacity).sum(axis=1) // 2
+        shares = 1.0 - left / capacity
+        balanced = ((1.0 - np.abs(shares[:, 0] - shares[:, 1]) / 2.0) * 100.0).astype(np.int64)
+        scores: Array = fit + balanced
+        return scores
+
+    def _take_devices(self, row: int, milli: int) -> tuple[tuple[int, int], ...]:
+        if not milli:
+            return ()
+        room = self._device_room[row]
+        if milli <= 1000:
+            # The fullest device that still has room, as GPU-sharing schedulers pack.
+            device = min((free, number) for number, free in enumerate(room.tolist()) if free >= milli)[1]
+            taken: tuple[tuple[int, int], ...] = ((device, milli),)
+        else:
+            whole = np.flatnonzero(room == 1000)[: milli // 1000]
+            taken = tuple((int(device), 1000) for device in whole)
+        for device, amount in taken:
+            room[device] -= amount
+        return taken
+
+
+def admits(offering: Offering, spec: PodSpec) -> bool:
+    """Whether a node of ``offering`` could take a pod of ``spec`` as far as labels and taints go."""
+    if any(offering.labels.get(key) != value for key, value in spec.node_selector):
+        return False
+    if spec.node_affinity is not None and not spec.node_affinity.matches(offering.labels, ""):
+        return False
+    return untolerated(offering.taints, spec.tolerations) is None

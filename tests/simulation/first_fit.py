@@ -1,0 +1,41 @@
+"""A tiny planner for tests: what waits gets the cheapest machine that holds it alone, and idle machines go."""
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.pools import Offering, Policy
+from gpuscaler.planning.plans import Machine, Plan, Reason, Removal, Unplaced
+from gpuscaler.planning.state import State
+from gpuscaler.simulation.policies import Decide
+from gpuscaler.simulation.scheduler import admits
+
+
+def first_fit(policy: Policy) -> Decide:
+    idle_after = {pool.name: pool.idle_after for pool in policy.pools}
+    offerings = sorted((offering for pool in policy.pools for offering in pool.offerings), key=lambda one: (one.price, one.key))
+
+    def decide(cluster: Cluster, state: State, _: float) -> Plan:
+        promised = {key for upcoming in state.upcoming for key in upcoming.pods}
+        machines: list[Machine] = []
+        unplaced: list[Unplaced] = []
+        for bucket in cluster.unbound.values():
+            for key in bucket.keys:
+                if key in promised or bucket.pods[key].nominated_node:
+                    continue
+                home = next((one for one in offerings if _holds(one, bucket.pods[key].spec)), None)
+                if home is None:
+                    unplaced.append(Unplaced(key, (Reason("any", "resource", "too large"),)))
+                    continue
+                name = f"new-{len(machines) + 1}"
+                machines.append(Machine(name, home.pool, home.instance_type, home.market, home.zone, home.price, pods=(key,)))
+        removals = tuple(
+            Removal(name, "idle")
+            for name, seconds in state.idle_seconds.items()
+            if name not in cluster.on_node and seconds >= idle_after[cluster.nodes[name].labels["gpuscaler.io/pool"]]
+        )
+        return Plan(machines=tuple(machines), removals=removals, unplaced=tuple(unplaced))
+
+    return decide
+
+
+def _holds(offering: Offering, spec: PodSpec) -> bool:
+    return admits(offering, spec) and all(offering.allocatable.get(name, 0) >= amount for name, amount in spec.requests.items())

@@ -1,0 +1,239 @@
+"""Replays in virtual time. The stand-in planner buys one machine a pod and gives idle machines back."""
+
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+from tests.simulation.first_fit import first_fit
+from tests.simulation.pools import C8, FIXED, G1, G4, POLICY, offering, trace
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pools import Policy, Pool
+from gpuscaler.planning.plans import Machine, Move, Placement, Plan, Removal
+from gpuscaler.planning.state import State
+from gpuscaler.simulation.meter import Result
+from gpuscaler.simulation.policies import Decide
+from gpuscaler.simulation.replay import EPOCH, run
+from gpuscaler.simulation.traces import Job, Trace
+
+Script = Callable[[Cluster, State], Plan]
+
+
+def replay(jobs: Trace, policy: Policy = POLICY, decide: Decide | None = None, **options: object) -> Result:
+    return run(jobs, policy, decide=decide or first_fit(policy), delays=FIXED, **options)  # type: ignore[arg-type]
+
+
+def machine(name: str, pods: tuple[str, ...] = (), *, of: object = G1, after: tuple[str, ...] = ()) -> Machine:
+    assert hasattr(of, "pool")
+    return Machine(name, of.pool, of.instance_type, of.market, of.zone, of.price, pods=pods, opens_after=after)  # type: ignore[attr-defined]
+
+
+class Scripted:
+    """Plans by number of the call, and what each call was shown. After the script it gives back what is idle."""
+
+    def __init__(self, *plans: Plan | Script) -> None:
+        self.plans = list(plans)
+        self.shown: list[tuple[Cluster, State, float]] = []
+        self.after = first_fit(POLICY)
+
+    def __call__(self, cluster: Cluster, state: State, now: float) -> Plan:
+        self.shown.append((cluster, state, now - EPOCH))
+        if not self.plans:
+            return Plan(removals=self.after(cluster, state, now).removals)
+        step = self.plans.pop(0)
+        return step if isinstance(step, Plan) else step(cluster, state)
+
+
+def test_a_job_waits_for_its_machine_and_the_machine_goes_when_it_was_idle_long_enough() -> None:
+    result = replay(trace(Job("a", 0, 600, gpus=1, cpu_milli=4000)))
+    # Bought at 0.0, open at 120, done at 720, idle until 1020.001.
+    assert result.wait.p50 == pytest.approx(120.0, abs=0.7)
+    assert result.gpu_hours_used == pytest.approx(600 / 3600)
+    assert result.ended - result.began == pytest.approx(1020, abs=0.7)
+    assert result.cost == pytest.approx(3.6 * 1020 / 3600, abs=0.001)
+    assert (result.served, result.unserved, result.evictions, result.kept) == (1, 0, 0, 1)
+    assert [(row.pool, row.instance_type, row.machines) for row in result.machine_hours] == [("gpu", "g1", 1)]
+
+
+def test_a_pod_that_fits_an_open_node_starts_at_once() -> None:
+    result = replay(trace(Job("a", 0, 1000, gpus=4), Job("b", 0, 100, gpus=4), Job("c", 400, 50, gpus=4)))
+    assert result.wait.mean == pytest.approx((120.6 + 120.6 + 0) / 3, abs=0.5)
+    assert sum(row.machines for row in result.machine_hours) == 2
+
+
+def test_a_machine_is_kept_when_work_comes_before_its_idle_time_is_over() -> None:
+    result = replay(trace(Job("a", 0, 100, gpus=1), Job("b", 400, 100, gpus=1), Job("c", 2000, 100, gpus=1)))
+    assert sum(row.machines for row in result.machine_hours) == 2
+
+
+def test_a_job_that_no_pool_can_serve_is_counted_and_never_ends_the_others() -> None:
+    result = replay(trace(Job("big", 0, 60, gpus=64), Job("b", 10, 60, gpus=1)))
+    assert (result.served, result.unserved) == (1, 1)
+    assert result.wait.mean == pytest.approx(120, abs=1)
+
+
+def test_the_same_seed_repeats_a_run_and_another_seed_meets_other_delays() -> None:
+    jobs = trace(*(Job(f"j{n}", 97.0 * n, 300.0, gpus=1) for n in range(20)))
+
+    def once(seed: int) -> Result:
+        return run(jobs, POLICY, decide=first_fit(POLICY), seed=seed)
+
+    assert once(3) == once(3)
+    assert once(3).wait != once(4).wait
+
+
+def test_parts_of_a_gpu_share_a_device_and_are_not_split_over_two() -> None:
+    policy = Policy((Pool("gpu", (offering("gpu", "g2", price=2.0, gpus=2),)),))
+    jobs = trace(*(Job(f"j{n}", 0, 60, gpus=1, gpu_milli=600) for n in range(2)), Job("third", 300, 1000, gpus=1, gpu_milli=600))
+    shown = Scripted(lambda _, __: Plan(machines=(machine("new-1", ("trace/j0", "trace/j1"), of=policy.pools[0].offerings[0]),)))
+    result = replay(jobs, policy, shown)
+    (node,) = shown.shown[-1][0].nodes.values()
+    assert node.allocatable["gpuscaler.io/gpu-milli"] == 2000
+    assert result.served == 3
+    assert result.gpu_hours_used == pytest.approx(0.6 * (60 + 60 + 1000) / 3600)
+
+
+def test_the_policy_is_asked_a_moment_after_arrivals_and_sees_them_together() -> None:
+    shown = Scripted(Plan())
+    replay(trace(Job("a", 0, 60), Job("b", 100, 60, gpus=1), Job("c", 100.5, 60, gpus=1)), decide=shown)
+    cluster, _, at = next(one for one in shown.shown if one[2] >= 100)
+    assert at == pytest.approx(100.6)
+    assert sorted(cluster.pods) == ["trace/a", "trace/b", "trace/c"]
+    assert cluster.pods["trace/b"].unschedulable is True
+
+
+def test_machines_on_their_way_are_shown_with_the_pods_they_were_bought_for() -> None:
+    shown = Scripted(Plan(machines=(machine("new-1", ("trace/a",)),)), Plan(), Plan())
+    replay(trace(Job("a", 0, 60, gpus=1), Job("b", 50, 60, gpus=8), Job("c", 110, 60, gpus=8)), decide=shown)
+    _, early, _ = shown.shown[1]
+    assert [(one.pods, one.node, one.since - EPOCH) for one in early.upcoming] == [(("trace/a",), "", 0.0)]
+    cluster, late, _ = shown.shown[2]
+    (registered,) = late.upcoming
+    node = cluster.nodes[registered.node]
+    assert [str(taint) for taint in node.taints] == ["gpuscaler.io/arriving:NoSchedule"]
+    assert "nvidia.com/gpu" not in node.allocatable
+
+
+def test_an_open_node_is_shown_with_its_labels_its_pods_and_its_idle_time() -> None:
+    shown = Scripted(Plan(machines=(machine("new-1", ("trace/a",)),)))
+    replay(trace(Job("a", 0, 60, gpus=1), Job("big", 200, 60, gpus=8), Job("bigger", 150, 60, gpus=16)), decide=shown)
+    cluster, state, _ = next(one for one in shown.shown if one[2] > 150)
+    (node,) = cluster.nodes.values()
+    assert node.taints == ()
+    assert node.labels["gpuscaler.io/pool"] == "gpu"
+    assert node.labels["kubernetes.io/hostname"] == node.name
+    assert node.allocatable["nvidia.com/gpu"] == 1
+    assert (list(cluster.on_node), dict(state.idle_seconds)) == ([node.name], {node.name: 0.0})
+    cluster, state, at = next(one for one in shown.shown if one[2] > 200)
+    assert (cluster.on_node, "trace/a" in cluster.pods) == ({}, False)
+    assert state.idle_seconds[node.name] == pytest.approx(at - 180)
+
+
+def test_a_pod_placed_on_a_coming_machine_waits_for_it() -> None:
+    def join(_: Cluster, state: State) -> Plan:
+        return Plan(placements=(Placement("trace/b", state.upcoming[0].id),))
+
+    shown = Scripted(Plan(machines=(machine("new-1", ("trace/a",), of=G4),)), join, Plan())
+    result = replay(trace(Job("a", 0, 500, gpus=1), Job("b", 60, 500, gpus=1), Job("c", 90, 1, gpus=8)), decide=shown)
+    assert shown.shown[2][1].upcoming[0].pods == ("trace/a", "trace/b")
+    assert (result.served, result.kept, result.unserved) == (2, 2, 1)
+    assert result.wait.mean == pytest.approx((120 + 60) / 2, abs=1)
+
+
+def test_a_placement_that_does_not_fit_is_a_broken_promise_and_the_pod_waits_on() -> None:
+    def overfill(cluster: Cluster, _: State) -> Plan:
+        return Plan(placements=(Placement("trace/b", next(iter(cluster.nodes))),))
+
+    shown = Scripted(Plan(machines=(machine("new-1", ("trace/a",)),)), overfill)
+    result = replay(trace(Job("a", 0, 500, gpus=1), Job("b", 200, 10, gpus=1)), decide=shown)
+    assert (result.broken, result.served) == (1, 2)
+    assert result.wait.p99 == pytest.approx(620 - 200, abs=5)
+
+
+def test_a_machine_does_not_open_before_the_ones_it_follows() -> None:
+    plan = Plan(machines=(machine("new-1", ("trace/a",), after=("new-2",)), machine("new-2", of=G4)))
+    alone = replace(plan, machines=(machine("new-1", ("trace/a",)),))
+    uneven = replace(FIXED, boot=replace(FIXED.boot, low=50, mode=100, high=300))
+
+    def wait(plan: Plan, seed: int) -> float:
+        result = run(trace(Job("a", 0, 10, gpus=1)), POLICY, decide=Scripted(plan), delays=uneven, seed=seed)
+        return result.wait.p50 or 0.0
+
+    waits = [(wait(plan, seed), wait(alone, seed)) for seed in range(8)]
+    assert all(behind >= first for behind, first in waits)
+    assert any(behind > first for behind, first in waits)
+
+
+def test_the_pods_of_a_gang_start_together_on_the_last_of_their_machines() -> None:
+    def first(_: Cluster, __: State) -> Plan:
+        return Plan(machines=(machine("new-1", ("trace/g#0",)),))
+
+    def second(_: Cluster, __: State) -> Plan:
+        return Plan(machines=(machine("new-1", ("trace/g#1",)),))
+
+    shown = Scripted(first, second)
+    result = replay(trace(Job("g", 0, 50, gpus=1, pods=2), Job("other", 40, 1, gpus=16)), decide=shown)
+    # The second machine is bought at 40.6 and open at 160.6: the first stays closed until then.
+    assert result.wait.p50 == pytest.approx(160.6)
+    assert result.wait.p99 == pytest.approx(160.6)
+    assert all(pod.options.gang == "g" and pod.options.gang_size == 2 for pod in shown.shown[0][0].pods.values())
+
+
+def test_a_gang_is_not_started_pod_by_pod_by_the_scheduler() -> None:
+    jobs = trace(Job("warm", 0, 10, gpus=1), Job("g", 200, 50, gpus=1, pods=2))
+    shown = Scripted(Plan(machines=(machine("new-1", ("trace/warm",)),)), Plan())
+    result = replay(jobs, decide=shown)
+    assert (result.served, result.unserved) == (1, 2)
+
+
+def test_a_moved_pod_restarts_loses_its_work_and_frees_its_machine() -> None:
+    def move(cluster: Cluster, _: State) -> Plan:
+        old = cluster.pods["trace/a"].node_name
+        return Plan(
+            machines=(replace(machine("new-9"), purpose="replacement"),),
+            removals=(Removal(old, "cheaper elsewhere", (Move("trace/a", "new-9"),), ("new-9",)),),
+        )
+
+    shown = Scripted(Plan(machines=(machine("new-1", ("trace/a",), of=G4),)), move, Plan())
+    result = replay(trace(Job("a", 0, 1000, gpus=1), Job("nudge", 200, 1, gpus=16), Job("nudge2", 250, 1, gpus=16)), decide=shown)
+    (draining,) = shown.shown[2][1].disrupting
+    assert draining == shown.shown[1][0].pods["trace/a"].node_name
+    # Runs from 120, is moved when the replacement opens at 320.6, and starts again there.
+    assert (result.evictions, result.served, result.unserved) == (1, 1, 2)
+    assert result.lost_gpu_hours == pytest.approx(200.6 / 3600, rel=0.01)
+    assert result.gpu_hours_used == pytest.approx(1000 / 3600)
+    hours = {row.instance_type: row.hours for row in result.machine_hours}
+    assert hours["g4"] == pytest.approx(320.6 / 3600, rel=0.01)
+
+
+def test_a_refused_purchase_is_noted_and_the_offering_is_shown_as_blocked() -> None:
+    policy = Policy((Pool("gpu", (G1,), max=1), Pool("cpu", (C8,))))
+    both = Plan(machines=(machine("new-1", ("trace/a",)), machine("new-2", ("trace/b",))))
+    shown = Scripted(both, Plan())
+    result = replay(trace(Job("a", 0, 60, gpus=1), Job("b", 0, 60, gpus=1), Job("c", 30, 1, gpus=16)), policy, shown)
+    assert shown.shown[1][1].blocked_offerings == {G1.key}
+    assert [one.kind for one in result.decisions][:2] == ["refused", "buy"]
+    assert "pool gpu may have 1 machines" in result.decisions[0].why
+    assert result.served == 2
+
+
+def test_a_policy_that_never_acts_is_not_asked_for_ever() -> None:
+    shown = Scripted(*[Plan()] * 1000)
+    result = replay(trace(Job("a", 0, 60, gpus=1)), decide=shown)
+    assert (result.served, result.unserved) == (0, 1)
+    assert len(shown.shown) < 20
+
+
+def test_cost_is_never_below_the_lower_bound_and_the_timeline_ends_with_nothing_paid() -> None:
+    jobs = trace(*(Job(f"j{n}", 61.0 * n, 10.0 + 37 * (n % 11), gpus=n % 5, cpu_milli=1000) for n in range(60)))
+    result = replay(jobs)
+    assert 0 < result.lower_bound <= result.cost
+    assert result.served == 60
+    last = result.timeline[-1]
+    assert (last.wanted, last.used, last.paid, last.dollars_per_hour) == (0, 0, 0, 0)
+
+
+def test_progress_is_told_how_many_pods_have_come() -> None:
+    told: list[int] = []
+    replay(trace(Job("a", 0, 1), Job("b", 0, 1), Job("c", 9, 1)), progress=told.append)
+    assert told == [2, 3]
