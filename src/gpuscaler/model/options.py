@@ -151,7 +151,7 @@ def _gang(found: PodAnnotations, labels: Mapping[str, str], *, owner_kind: str, 
 
 
 def boolean(text: str) -> bool:
-    """ "true" or "false"; ValueError says so for anything else."""
+    """Read "true" or "false"; a ValueError says so for anything else."""
     if text.lower() not in ("true", "false"):
         raise ValueError('"true" or "false"')
     return text.lower() == "true"

@@ -8,8 +8,10 @@ Sums are made in thousandths, the precision to which the API server rounds every
 
 from collections.abc import Callable, Mapping, Sequence
 
+from msgspec import field
+
 from gpuscaler.model.quantities import QuantityError, parse_milli, shortened
-from gpuscaler.model.wire import UnreadableError, Wire
+from gpuscaler.model.wire import Int32, UnreadableError, Wire
 
 #: Texts of quantities as they stand; JSON numbers are quantities too, and null is zero.
 Quantities = Mapping[str, str | int | float | None]
@@ -28,10 +30,10 @@ class ResourceRequirements(Wire):
 
 
 class ContainerPort(Wire):
-    container_port: int | None = None
-    host_port: int | None = None
+    container_port: Int32 | None = None
+    host_port: Int32 | None = None
     protocol: str | None = None
-    host_ip: str | None = None
+    host_ip: str | None = field(default=None, name="hostIP")
 
 
 class Container(Wire):

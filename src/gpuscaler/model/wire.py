@@ -2,11 +2,15 @@
 
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from gpuscaler.model.quantities import shortened
+
+#: Whole numbers in the range that Go decodes; a larger one sets its object aside.
+Int32: TypeAlias = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Int64: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class Wire(Struct, gc=False, rename="camel", omit_defaults=True):
@@ -72,3 +76,10 @@ def named(metadata: M | None) -> tuple[str, M]:
     if metadata is None or not metadata.name:
         raise UnreadableError("metadata.name", "nothing", "the object's name")
     return metadata.name, metadata
+
+
+class WireObject(Wire):
+    """What every object starts with; each kind adds what it reads."""
+
+    kind: str | None = None
+    api_version: str | None = None

@@ -1,6 +1,6 @@
 """Kubernetes JSON as a stream: Lists of any size, arrays, and objects one after the other."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -140,7 +140,7 @@ class JsonItems:
         return decode_with(data, self._interner, reader, kind)
 
     def _flat(self, result: Decoded, path: str) -> Iterator[Item | SetAside]:
-        if isinstance(result, list):
+        if isinstance(result, Sequence):
             yield from result
         elif isinstance(result, SetAside):
             yield SetAside(f"{self._window.file} {path}", result.reason) if result.object == "object" else result

@@ -11,7 +11,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.options import boolean
 from gpuscaler.model.quantities import shortened
 from gpuscaler.model.requests import node_resources
-from gpuscaler.model.wire import Metadata, Wire, named, seconds
+from gpuscaler.model.wire import Metadata, Wire, WireObject, named, seconds
 
 
 class NodeAnnotations(Wire):
@@ -35,9 +35,7 @@ class NodeStatus(Wire):
     conditions: list[Condition] | None = None
 
 
-class WireNode(Wire):
-    kind: str | None = None
-    api_version: str | None = None
+class WireNode(WireObject):
     metadata: NodeMetadata | None = None
     spec: WireNodeSpec | None = None
     status: NodeStatus | None = None

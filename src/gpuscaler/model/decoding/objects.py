@@ -1,7 +1,7 @@
 """One object at a time: which kind it is, what it says, and what is wrong with it when it cannot be understood."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -15,7 +15,7 @@ from gpuscaler.model.quantities import shortened
 from gpuscaler.model.wire import UnreadableError
 
 Data: TypeAlias = bytes | bytearray | memoryview
-Decoded: TypeAlias = Item | list[Item] | SetAside | None
+Decoded: TypeAlias = Item | Sequence[Item] | SetAside | None
 
 _VALIDATION = re.compile(r"(?P<what>.*?)(?: - at `(?P<path>(?:key in )?[^`]*)`)?", re.DOTALL)
 _EXPECTED = re.compile(r"Expected `(?P<expected>[^`]*)`, got `(?P<got>[^`]*)`")

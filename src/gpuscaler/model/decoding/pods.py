@@ -7,7 +7,7 @@ from gpuscaler.model.decoding.specs import WirePodSpec, WorkloadReference, inter
 from gpuscaler.model.options import PodAnnotations, pod_options
 from gpuscaler.model.pods import NO_OWNER, Owner, Pod
 from gpuscaler.model.requests import Container, ContainerStatus
-from gpuscaler.model.wire import Metadata, OwnerReference, Wire, named, seconds
+from gpuscaler.model.wire import Metadata, OwnerReference, Wire, WireObject, named, seconds
 
 
 class PodMetadata(Metadata):
@@ -30,9 +30,7 @@ class PodStatus(Wire):
     init_container_statuses: list[ContainerStatus] | None = None
 
 
-class WirePod(Wire):
-    kind: str | None = None
-    api_version: str | None = None
+class WirePod(WireObject):
     metadata: PodMetadata | None = None
     spec: WirePodSpec | None = None
     status: PodStatus | None = None

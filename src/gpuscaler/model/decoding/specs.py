@@ -10,7 +10,7 @@ from gpuscaler.model.decoding.volumes import Volume, relevant, volume_uses
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.pods import HostPort, PodAffinityTerm, PodSpec, SpreadConstraint
 from gpuscaler.model.requests import Container, ContainerStatus, ResourceRequirements, pod_requests
-from gpuscaler.model.wire import UnreadableError, Wire
+from gpuscaler.model.wire import Int32, Int64, UnreadableError, Wire
 
 #: The priorities that exist in every cluster; others are resolved by the API server, in pods but not in templates.
 _BUILT_IN_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
@@ -40,7 +40,7 @@ class WireAffinityTerm(Wire):
 
 
 class WireWeightedTerm(Wire):
-    weight: int | None = None
+    weight: Int32 | None = None
     pod_affinity_term: WireAffinityTerm | None = None
 
 
@@ -50,7 +50,7 @@ class WirePodAffinity(Wire):
 
 
 class WirePreferredNode(Wire):
-    weight: int | None = None
+    weight: Int32 | None = None
     preference: WireNodeTerm | None = None
 
 
@@ -67,10 +67,10 @@ class WireAffinity(Wire):
 
 class WireSpread(Wire):
     topology_key: str | None = None
-    max_skew: int | None = None
+    max_skew: Int32 | None = None
     when_unsatisfiable: str | None = None
     label_selector: WireLabelSelector | None = None
-    min_domains: int | None = None
+    min_domains: Int32 | None = None
     node_affinity_policy: str | None = None
     node_taints_policy: str | None = None
     match_label_keys: list[str | None] | None = None
@@ -101,9 +101,9 @@ class WirePodSpec(Wire):
     scheduling_gates: list[Named] | None = None
     resource_claims: list[Named] | None = None
     scheduler_name: str | None = None
-    priority: int | None = None
+    priority: Int32 | None = None
     priority_class_name: str | None = None
-    termination_grace_period_seconds: int | None = None
+    termination_grace_period_seconds: Int64 | None = None
     restart_policy: str | None = None
     workload_ref: WorkloadReference | None = None
 

@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, ClassVar
 
 import yaml
@@ -90,7 +90,7 @@ def _decoded(raw: Any, interner: Interner, place: str, kind: str, api_version: s
         yield SetAside(place, f"saw {type(raw).__name__}, expected a Kubernetes object")
         return
     result = decode_object(raw, interner, kind=kind, api_version=api_version)
-    if isinstance(result, list):
+    if isinstance(result, Sequence):
         yield from result
     elif isinstance(result, SetAside):
         yield SetAside(place, result.reason) if result.object == "object" else result

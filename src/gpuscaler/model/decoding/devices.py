@@ -1,0 +1,61 @@
+"""Dynamic resource allocation: read far enough to name the objects and where they are."""
+
+from gpuscaler.model.decoding.interning import Interner
+from gpuscaler.model.wire import Metadata, Wire, WireObject, named
+from gpuscaler.model.workloads import DeviceObject
+
+
+class AllocatedDevice(Wire):
+    driver: str | None = None
+
+
+class AllocatedDevices(Wire):
+    results: list[AllocatedDevice] | None = None
+
+
+class Allocation(Wire):
+    devices: AllocatedDevices | None = None
+
+
+class ClaimStatus(Wire):
+    allocation: Allocation | None = None
+
+
+class WireResourceClaim(WireObject):
+    metadata: Metadata | None = None
+    status: ClaimStatus | None = None
+
+
+class SliceSpec(Wire):
+    node_name: str | None = None
+    driver: str | None = None
+
+
+class WireResourceSlice(WireObject):
+    metadata: Metadata | None = None
+    spec: SliceSpec | None = None
+
+
+class WireDeviceClass(WireObject):
+    metadata: Metadata | None = None
+
+
+def read_resource_claim(wire: WireResourceClaim, interner: Interner) -> DeviceObject:
+    """A claim, with the driver of its first allocated device once it has one."""
+    name, metadata = named(wire.metadata)
+    allocation = wire.status.allocation if wire.status else None
+    results = (allocation.devices.results if allocation and allocation.devices else None) or ()
+    drivers = [result.driver for result in results if result.driver]
+    namespace = interner.text(metadata.namespace or "default")
+    return DeviceObject("ResourceClaim", namespace, name, driver=drivers[0] if drivers else "")
+
+
+def read_resource_slice(wire: WireResourceSlice, interner: Interner) -> DeviceObject:
+    name, _ = named(wire.metadata)
+    spec = wire.spec or SliceSpec()
+    return DeviceObject("ResourceSlice", "", name, interner.text(spec.node_name or ""), interner.text(spec.driver or ""))
+
+
+def read_device_class(wire: WireDeviceClass, interner: Interner) -> DeviceObject:
+    name, _ = named(wire.metadata)
+    return DeviceObject("DeviceClass", "", interner.text(name))
