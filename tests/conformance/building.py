@@ -49,11 +49,14 @@ def digest(sources: Path, version: str) -> str:
 
 
 def build(go: Path, binary: Path) -> None:
-    """Compile into ``binary``, which appears only when it is complete."""
+    """Compile into ``binary``, which appears only when it is complete; binaries of other sources are removed then."""
     binary.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = binary.with_suffix(f".{os.getpid()}")
+    unfinished = binary.with_name(f"unfinished-{os.getpid()}")
     run((str(go), "build", *FLAGS, "-o", str(unfinished), "."), cwd=SOURCES, go=True)
     unfinished.replace(binary)
+    for other in binary.parent.glob("oracle-*"):
+        if other != binary:
+            other.unlink()
 
 
 def toolchain(say: Callable[[str], None] = print) -> Path:

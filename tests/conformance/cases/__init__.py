@@ -52,7 +52,19 @@ def draw_case(seed: int, number: int) -> Json:
         world.add("pods", bound_pod(world))
     for _ in range(world.rng.randint(1, 5)):
         world.add("pending", pending_pod(world))
-    return {kind: items for kind, items in world.objects.items() if items}
+    case: Json = {kind: items for kind, items in world.objects.items() if items}
+    if number % REPLAYED == 0:
+        case["replay"] = [replay_step(world, index) for index in range(len(world.of("pending")))]
+    return case
+
+
+#: Every so many cases, the pending pods are placed one after the other instead of being judged side by side.
+REPLAYED = 4
+
+
+def replay_step(world: World, index: int) -> Json:
+    names = [node["metadata"]["name"] for node in world.nodes]
+    return {"pod": index, "nodes": world.some(names, len(names), len(names))}
 
 
 def pending_pod(world: World) -> Json:

@@ -5,7 +5,7 @@ from .world import HOSTNAME, NAMESPACES, OLD_REGION, OLD_ZONE, RACK, REGION, ZON
 TAINT_KEYS = ("dedicated", "spot", "node.kubernetes.io/unschedulable")
 TAINT_VALUES = ("", "gpu", "batch")
 EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
-SIZES = ("1", "5", "10", "+7", "-3", "007", "big", "99999999999999999999")
+SIZES = ("1", "5", "10", "007", "big", "99999999999999999999")
 
 
 def draw_nodes(world: World) -> None:

@@ -3,15 +3,19 @@
 from .nodes import EFFECTS, SIZES, TAINT_KEYS, TAINT_VALUES
 from .world import HOSTNAME, RACK, ZONE, ZONES, Json, World, or_null
 
-#: Label values that a node may have, and some that none has; the last is no label value at all.
+#: Label values that a node may have, and some that none has.
 VALUES = {
     ZONE: (*ZONES, "z9"),
     RACK: ("a", "b", ""),
     "tier": ("gold", "silver", "", "iron"),
     "size": SIZES,
     HOSTNAME: ("node0", "node1", "node2"),
-    "missing": ("x", "y z!"),
+    "missing": ("x", "y"),
 }
+#: No label values at all. The API server refuses them in new pods; those in older pods make their whole term match nothing.
+INVALID = ("y z!", "-5", "+4")
+#: What labels are compared with as numbers, or cannot be.
+BOUNDS = ("4", "0", "7", "010", "1.5", "x", "9223372036854775808")
 PORTS = (80, 443, 8080)
 ADDRESSES = ("", "0.0.0.0", "10.0.0.1", "127.0.0.1", "::1")
 PROTOCOLS = ("TCP", "UDP", "SCTP", "")
@@ -52,11 +56,12 @@ def node_term(world: World) -> Json:
 def node_requirement(world: World) -> Json:
     key = world.one(tuple(VALUES))
     operator = world.weighted({"In": 5, "NotIn": 3, "Exists": 2, "DoesNotExist": 1.5, "Gt": 2, "Lt": 2})
+    odd = INVALID if world.chance(0.03) else ()
     if operator in ("Gt", "Lt"):
-        return {"key": world.one((key, "size", "size", "size")), "operator": operator, "values": [world.one(("4", "0", "-5", "7", "1.5", "x"))]}
+        return {"key": world.one((key, "size", "size", "size")), "operator": operator, "values": [world.one(odd or BOUNDS)]}
     if operator in ("Exists", "DoesNotExist"):
         return {"key": key, "operator": operator, **world.one(({}, {"values": None}, {"values": []}))}
-    return {"key": key, "operator": operator, "values": world.some(VALUES[key], 2)}
+    return {"key": key, "operator": operator, "values": world.some((*VALUES[key], *odd), 2)}
 
 
 def field_requirement(world: World) -> Json:

@@ -7,8 +7,8 @@ import (
 
 // Case is one small cluster in Kubernetes' own JSON, as an API server stores it, with the pods to judge.
 //
-// Without Replay every pending pod is judged against every node of the unchanged cluster. With Replay the pending pods are
-// placed one after the other, and each is judged on its node at its turn; a step that is refused still takes its place.
+// Without Replay every pending pod is judged against every node of the unchanged cluster. With Replay pending pods are placed one
+// after the other: each is judged at its turn on the nodes that its step names, and goes to the first that nobody refuses.
 type Case struct {
 	Nodes                  []*v1.Node                      `json:"nodes"`
 	Pods                   []*v1.Pod                       `json:"pods"`
@@ -26,10 +26,10 @@ type Case struct {
 	Explain bool `json:"explain"`
 }
 
-// Step places pending pod number Pod on a node.
+// Step places pending pod number Pod on the first of Nodes that takes it.
 type Step struct {
-	Pod  int    `json:"pod"`
-	Node string `json:"node"`
+	Pod   int      `json:"pod"`
+	Nodes []string `json:"nodes"`
 }
 
 // Answer has Pods for a plain case and Steps for a replay, in the order of the request.

@@ -157,28 +157,40 @@ func (j *judge) replay(ctx context.Context, c *Case, here *cluster) ([]Verdict, 
 			return nil, fmt.Errorf("replay: pending pod %d of %d", step.Pod, len(c.Pending))
 		}
 		pod := c.Pending[step.Pod]
-		info, err := j.snapshot.NodeInfos().Get(step.Node)
-		if err != nil {
-			return nil, err
+		nodes := make([]fwk.NodeInfo, 0, len(step.Nodes))
+		for _, name := range step.Nodes {
+			info, err := j.snapshot.NodeInfos().Get(name)
+			if err != nil {
+				return nil, err
+			}
+			nodes = append(nodes, info)
 		}
 		state := framework.NewCycleState()
-		verdict := j.verdict(ctx, pod, []fwk.NodeInfo{info}, state, c.Explain)
+		verdict := j.verdict(ctx, pod, nodes, state, c.Explain)
 		verdicts = append(verdicts, verdict)
-		if len(verdict.Rejected) == 0 {
-			if status := j.reserve.Reserve(ctx, state, pod, step.Node); !status.IsSuccess() {
-				return nil, status.AsError()
+		for _, name := range step.Nodes {
+			if len(verdict.Rejected[name]) > 0 {
+				continue
 			}
-		}
-		placed := pod.DeepCopy()
-		placed.Spec.NodeName = step.Node
-		if err := here.place(placed); err != nil {
-			return nil, err
-		}
-		if err := here.UpdateSnapshot(here.logger, j.snapshot.Snapshot); err != nil {
-			return nil, err
+			if err := j.take(ctx, here, pod, name, state); err != nil {
+				return nil, err
+			}
+			break
 		}
 	}
 	return verdicts, nil
+}
+
+func (j *judge) take(ctx context.Context, here *cluster, pod *v1.Pod, node string, state fwk.CycleState) error {
+	if status := j.reserve.Reserve(ctx, state, pod, node); !status.IsSuccess() {
+		return status.AsError()
+	}
+	placed := pod.DeepCopy()
+	placed.Spec.NodeName = node
+	if err := here.place(placed); err != nil {
+		return err
+	}
+	return here.UpdateSnapshot(here.logger, j.snapshot.Snapshot)
 }
 
 // verdict runs every filter plug-in on its own for one pod, so that all that refuse a node are known and not only the first.

@@ -1,0 +1,86 @@
+"""``python -m tests.conformance``: random cases on both sides, and mutants of our filters that the cases must tell apart."""
+
+import argparse
+import json
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from .asking import Oracle
+from .building import BuildError, oracle
+from .cases import draw_case
+from .compare import Difference, Tally, appended, compare, minimal
+
+#: Cases a worker takes at a time: large enough to start an oracle for, small enough to keep all workers busy to the end.
+CHUNK = 500
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parsed(arguments)
+    try:
+        binary = oracle()
+    except BuildError as error:
+        print(f"cannot build the oracle: {error}", file=sys.stderr)
+        return 3
+    return conform(binary, options)
+
+
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
+    parser.add_argument("--cases", type=int, default=20_000, help="random cases (default 20000)")
+    parser.add_argument("--seed", type=int, default=1, help="a seed gives the same cases every time (default 1)")
+    parser.add_argument("--jobs", type=int, default=2, help="processes (default 2)")
+    parser.add_argument("--first", type=int, default=0, help="number of the first case, to repeat one")
+    parser.add_argument("--show", type=int, default=3, help="differences to minimise and print (default 3)")
+    return parser.parse_args(arguments)
+
+
+def conform(binary: Path, options: argparse.Namespace) -> int:
+    """Compare, print, and say with the exit status whether both sides agreed everywhere."""
+    start = time.monotonic()
+    tally = run(binary, options)
+    report(tally, seconds=time.monotonic() - start, seed=options.seed)
+    for number, difference in distinct(tally)[: options.show]:
+        print(f"\nseed {options.seed}, case {number}: {difference}\nthe smallest case like it:")
+        with Oracle(binary) as asked:
+            part = minimal(asked, draw_case(options.seed, number), difference, appended=appended(number))
+        print(json.dumps(part))
+    return 1 if tally.differences else 0
+
+
+def run(binary: Path, options: argparse.Namespace) -> Tally:
+    last = options.first + options.cases
+    chunks = [range(low, min(low + CHUNK, last)) for low in range(options.first, last, CHUNK)]
+    tally = Tally()
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for part in pool.map(work, [binary] * len(chunks), [options.seed] * len(chunks), chunks):
+            tally.add(part)
+    return tally
+
+
+def work(binary: Path, seed: int, numbers: range) -> Tally:
+    with Oracle(binary) as asked:
+        return compare(asked, seed, numbers)
+
+
+def report(tally: Tally, *, seconds: float, seed: int) -> None:
+    rate = tally.pairs / seconds if seconds else 0
+    print(f"seed {seed}: {tally.cases} cases, {tally.pairs} pod-node pairs, {seconds:.1f} s, {rate:.0f} pairs/s")
+    print(f"{'accepted by all plug-ins':26}{tally.accepted:9}{tally.accepted / max(tally.pairs, 1):8.1%}")
+    print("refused by one plug-in alone:")
+    for plugin, pairs in tally.sole.most_common():
+        print(f"  {plugin:24}{pairs:9}{pairs / max(tally.pairs, 1):8.1%}")
+    print(f"disagreements: {len(tally.differences)}")
+
+
+def distinct(tally: Tally) -> list[tuple[int, Difference]]:
+    """One difference of each kind, the most frequent kind first."""
+    kinds: dict[tuple[tuple[str, ...], tuple[str, ...]], list[tuple[int, Difference]]] = {}
+    for number, difference in tally.differences:
+        kinds.setdefault((difference.theirs, difference.ours), []).append((number, difference))
+    return [found[0] for found in sorted(kinds.values(), key=len, reverse=True)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

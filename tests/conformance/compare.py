@@ -1,0 +1,115 @@
+"""Both sides on the same cases, node by node, and the smallest case that still shows a difference."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from . import ours
+from .asking import Json, Oracle, OracleError
+from .cases import draw_case
+from .shrinking import shrink
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One pod and node on which the two sides disagree, with the plug-ins that refuse on either side."""
+
+    pod: str
+    node: str
+    theirs: tuple[str, ...]
+    ours: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.pod} on {self.node}: kube-scheduler {shown(self.theirs)}, ours {shown(self.ours)}"
+
+    def like(self, other: "Difference") -> bool:
+        """Whether both are the same finding, wherever it is seen."""
+        return (self.theirs, self.ours) == (other.theirs, other.ours)
+
+
+def shown(plugins: tuple[str, ...]) -> str:
+    return f"refuses ({', '.join(plugins)})" if plugins else "accepts"
+
+
+@dataclass
+class Tally:
+    """What a run has seen. ``differences`` holds (number of the case, difference)."""
+
+    cases: int = 0
+    pairs: int = 0
+    accepted: int = 0
+    sole: Counter[str] = field(default_factory=Counter)
+    differences: list[tuple[int, Difference]] = field(default_factory=list)
+
+    def add(self, other: "Tally") -> None:
+        self.cases += other.cases
+        self.pairs += other.pairs
+        self.accepted += other.accepted
+        self.sole += other.sole
+        self.differences += other.differences
+
+
+def compare(oracle: Oracle, seed: int, numbers: Iterable[int], *, until_different: bool = False) -> Tally:
+    """Draw the cases, ask both sides, count. ``until_different`` stops after the first case with a difference."""
+    tally = Tally()
+    for number in numbers:
+        case = draw_case(seed, number)
+        theirs = ask(oracle, case)
+        count(tally, case, theirs)
+        found = list(differences(case, theirs, appended=appended(number)))
+        tally.differences += [(number, difference) for difference in found]
+        if found and until_different:
+            break
+    return tally
+
+
+def appended(number: int) -> bool:
+    """Whether our side of a case is built the other way (see :func:`tests.conformance.ours.judge`)."""
+    return number % 3 == 1
+
+
+def ask(oracle: Oracle, case: Json) -> list[ours.Refusals]:
+    answer = oracle.ask(case)
+    return [verdict["rejected"] for verdict in answer.get("steps" if "replay" in case else "pods") or ()]
+
+
+def count(tally: Tally, case: Json, theirs: list[ours.Refusals]) -> None:
+    tally.cases += 1
+    nodes = [node["metadata"]["name"] for node in case["nodes"]]
+    for refused in theirs:
+        tally.pairs += len(nodes)
+        tally.accepted += len(nodes) - len(refused)
+        tally.sole.update(plugins[0] for plugins in refused.values() if len(plugins) == 1)
+
+
+def differences(case: Json, theirs: list[ours.Refusals], *, appended: bool = False) -> Iterator[Difference]:
+    """Every pod and node that one side accepts and the other does not, or refuses for other reasons."""
+    try:
+        mine = ours.replay(case, theirs) if "replay" in case else ours.judge(case, appended=appended)
+    except Exception as error:  # noqa: BLE001  # whatever our side trips over is a finding like any other
+        yield Difference("any pod", "any node", (), (f"{type(error).__name__}: {error}",))
+        return
+    pods = [case["pending"][step["pod"]] for step in case["replay"]] if "replay" in case else case.get("pending") or ()
+    for pod, their, our in zip(pods, theirs, mine, strict=True):
+        for node in (node["metadata"]["name"] for node in case["nodes"]):
+            one = Difference(pod["metadata"]["name"], node, tuple(sorted(their.get(node, ()))), tuple(sorted(our.get(node, ()))))
+            if one.theirs != one.ours:
+                yield one
+
+
+#: What the API server fills in or insists on, and what ours and theirs would guess differently without it.
+REQUIRED = frozenset(
+    ("apiVersion", "kind", "metadata", "name", "namespace", "uid", "key", "operator", "values", "topologyKey", "maxSkew", "whenUnsatisfiable")
+)
+
+
+def minimal(oracle: Oracle, case: Json, difference: Difference, *, appended: bool = False) -> Json:
+    """The smallest part of ``case`` that shows the same difference: nothing can be left out of it on its own."""
+
+    def shows(part: Json) -> bool:
+        try:
+            return any(found.like(difference) for found in differences(part, ask(oracle, part), appended=appended))
+        except (OracleError, KeyError, IndexError, TypeError):
+            return False  # what is left is no case any more
+
+    return shrink(case, shows, REQUIRED)

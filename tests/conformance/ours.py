@@ -1,0 +1,91 @@
+"""Our side of the comparison: the same case, decoded and judged by :class:`gpuscaler.planning.room.Room`."""
+
+from collections.abc import Iterable, Mapping
+
+from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.decoding import Interner, decode_object
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.table import NodeTable
+from gpuscaler.planning.room import Room
+
+from .asking import Json
+
+#: For one pod: the names of the plug-ins that refuse a node, by the node's name; nodes that nobody refuses are missing.
+Refusals = dict[str, list[str]]
+NOT_CLUSTER = ("pending", "replay", "explain")
+
+
+class NotUnderstood(Exception):
+    """Our decoder set an object of a case aside, so there is nothing to compare."""
+
+
+def judge(case: Json, *, appended: bool = False) -> list[Refusals]:
+    """Our verdict on every pending pod of a plain case, on every node.
+
+    ``appended`` starts from the nodes that hold pods and appends the others as a plan appends machines: it must make no difference.
+    """
+    interner = Interner()
+    room = room_of(case, interner, appended=appended)
+    return [refusals(room, decoded_pod(pod, interner)) for pod in case.get("pending") or ()]
+
+
+def replay(case: Json, theirs: Iterable[Mapping[str, list[str]]]) -> list[Refusals]:
+    """Our verdict at every step of a replay, each pod placed where ``theirs``, the oracle's verdicts, let it go."""
+    interner = Interner()
+    room = room_of(case, interner)
+    verdicts = []
+    for step, refused in zip(case["replay"], theirs, strict=True):
+        pod = decoded_pod(case["pending"][step["pod"]], interner)
+        verdicts.append(refusals(room, pod))
+        taken = next((name for name in step["nodes"] if name not in refused), None)
+        if taken is not None:
+            room = room.copy()
+            room.place(pod.spec, pod.labels, room.table.row[taken])
+    return verdicts
+
+
+def room_of(case: Json, interner: Interner, *, appended: bool = False) -> Room:
+    cluster = Cluster.of(item for kind, objects in case.items() if kind not in NOT_CLUSTER for raw in objects for item in decoded(raw, interner))
+    if not appended:
+        return Room.of(cluster)
+    used, unused = split(cluster)
+    return Room.of(cluster, NodeTable(used)).extended(unused)
+
+
+def split(cluster: Cluster) -> tuple[list[Node], list[Node]]:
+    """Nodes that hold pods, and nodes that hold none."""
+    used = [node for node in cluster.table.nodes if node.name in cluster.on_node]
+    return used, [node for node in cluster.table.nodes if node.name not in cluster.on_node]
+
+
+def decoded(raw: Json, interner: Interner) -> list[Item]:
+    result = decode_object(raw, interner)
+    if isinstance(result, SetAside):
+        raise NotUnderstood(f"{result.object}: {result.reason}")
+    if result is None:
+        raise NotUnderstood(f"{raw.get('kind')} is not read")
+    return result if isinstance(result, list) else [result]
+
+
+def decoded_pod(raw: Json, interner: Interner) -> Pod:
+    (pod,) = decoded(raw, interner)
+    assert isinstance(pod, Pod)
+    return pod
+
+
+def refusals(room: Room, pod: Pod) -> Refusals:
+    """What the filters of ``room`` refuse, and NodeName, which a room leaves out: a pod with a node name is bound, never planned."""
+    verdict = room.verdict(pod.spec, pod.labels)
+    refused: Refusals = {}
+    for plugin, mask in verdict.excluded.items():
+        for row in mask.nonzero()[0]:
+            refused.setdefault(room.table.names[row], []).append(plugin)
+    if pod.node_name:
+        for name in room.table.names:
+            if name != pod.node_name:
+                refused.setdefault(name, []).append("NodeName")
+    for row, name in enumerate(room.table.names):
+        assert bool(verdict.mask[row]) == (not set(refused.get(name, ())) - {"NodeName"}), f"mask and plug-ins contradict each other on {name}"
+    return refused

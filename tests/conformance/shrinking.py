@@ -1,0 +1,38 @@
+"""Makes a piece of JSON as small as it can be while something about it stays true."""
+
+import copy
+from collections.abc import Callable, Container
+from typing import Any
+
+from .asking import Json
+
+
+def shrink(value: Json, holds: Callable[[Json], bool], kept: Container[str] = ()) -> Json:
+    """A copy of ``value`` from which no list element and no key can be left out without ``holds`` becoming false.
+
+    Keys in ``kept`` stay with what they are part of. ``value`` is returned as it is where ``holds`` is false from the start.
+    """
+    root = copy.deepcopy(value)
+    if not holds(root):
+        return root
+    while _left_out(root, holds=lambda: holds(root), kept=kept):
+        pass
+    return root
+
+
+def _left_out(here: Any, *, holds: Callable[[], bool], kept: Container[str]) -> bool:
+    """Leave out of ``here`` whatever can be; says whether anything could."""
+    changed = False
+    for key in list(here) if isinstance(here, dict) else reversed(range(len(here))):
+        if key not in kept:
+            value = here.pop(key)
+            if holds():
+                changed = True
+                continue
+            if isinstance(here, dict):
+                here[key] = value
+            else:
+                here.insert(key, value)
+        if isinstance(here[key], dict | list):
+            changed |= _left_out(here[key], holds=holds, kept=kept)
+    return changed
