@@ -21,15 +21,6 @@ from gpuscaler.model.storage import (
 )
 from gpuscaler.model.wire import Int64, Metadata, UnreadableError, Wire, WireObject, named, seconds
 
-#: The labels of a volume that bind it to a zone or region; no other label of it matters.
-_TOPOLOGY = (
-    "failure-domain.beta.kubernetes.io/region",
-    "failure-domain.beta.kubernetes.io/zone",
-    "topology.kubernetes.io/region",
-    "topology.kubernetes.io/zone",
-)
-
-
 class StorageAnnotations(Wire):
     """The annotations of all storage kinds."""
 
@@ -52,6 +43,7 @@ class StorageMetadata(Metadata):
 class ObjectReference(Wire):
     namespace: str | None = None
     name: str | None = None
+    uid: str | None = None
 
 
 class CSISource(Wire):
@@ -70,6 +62,7 @@ class VolumeSpec(Wire):
     access_modes: list[str] | None = None
     volume_mode: str | None = None
     storage_class_name: str | None = None
+    volume_attributes_class_name: str | None = None
     claim_ref: ObjectReference | None = None
     node_affinity: VolumeNodeAffinity | None = None
     csi: CSISource | None = None
@@ -97,13 +90,12 @@ def read_volume(wire: WireVolume, interner: Interner) -> PersistentVolume:
     name, metadata = named(wire.metadata)
     annotations = metadata.annotations or NO_ANNOTATIONS
     spec = wire.spec or VolumeSpec()
-    labels = metadata.labels or {}
     driver, handle = _source(spec)
     claim = spec.claim_ref
     return PersistentVolume(
         name=name,
         node_affinity=spec.node_affinity.required.read() if spec.node_affinity and spec.node_affinity.required else None,
-        labels=tuple((key, labels[key] or "") for key in _TOPOLOGY if key in labels),
+        labels=tuple(sorted((interner.text(key), interner.text(value or "")) for key, value in (metadata.labels or {}).items())),
         driver=interner.text(driver),
         handle=handle,
         storage_class=interner.text(_class_name(spec.storage_class_name, annotations) or ""),
@@ -113,6 +105,9 @@ def read_volume(wire: WireVolume, interner: Interner) -> PersistentVolume:
         access_modes=tuple(spec.access_modes or ()),
         volume_mode=interner.text(spec.volume_mode or "Filesystem"),
         migrated=bool(annotations.migrated_to),
+        claim_uid=(claim.uid if claim else None) or "",
+        attributes_class=interner.text(spec.volume_attributes_class_name or ""),
+        deleted=seconds(metadata.deletion_timestamp, "metadata.deletionTimestamp"),
     )
 
 
@@ -142,6 +137,7 @@ class ClaimResources(Wire):
 class ClaimSpec(Wire):
     volume_name: str | None = None
     storage_class_name: str | None = None
+    volume_attributes_class_name: str | None = None
     access_modes: list[str] | None = None
     volume_mode: str | None = None
     resources: ClaimResources | None = None
@@ -173,6 +169,8 @@ def read_claim(wire: WireClaim, interner: Interner) -> PersistentVolumeClaim:
         selected_node=interner.text(annotations.selected_node or ""),
         deleted=seconds(metadata.deletion_timestamp, "metadata.deletionTimestamp"),
         owner_uid=controller(metadata.owner_references, metadata.uid, interner).uid,
+        uid=metadata.uid or "",
+        attributes_class=interner.text(spec.volume_attributes_class_name or ""),
     )
 
 
