@@ -140,14 +140,18 @@ def test_a_pod_placed_on_a_coming_machine_waits_for_it() -> None:
     assert result.wait.mean == pytest.approx((120 + 60) / 2, abs=1)
 
 
-def test_a_placement_that_does_not_fit_is_a_broken_promise_and_the_pod_waits_on() -> None:
+def test_a_placement_that_does_not_fit_is_a_broken_promise_and_the_pod_is_demand_again() -> None:
     def overfill(cluster: Cluster, _: State) -> Plan:
         return Plan(placements=(Placement("trace/b", next(iter(cluster.nodes))),))
 
-    shown = Scripted(Plan(machines=(machine("new-1", ("trace/a",)),)), overfill)
-    result = replay(trace(Job("a", 0, 500, gpus=1), Job("b", 200, 10, gpus=1)), decide=shown)
+    shown = Scripted(Plan(machines=(machine("new-1", ("trace/a",)),)), overfill, Plan())
+    result = replay(trace(Job("a", 0, 500, gpus=1), Job("b", 200, 10, gpus=1), Job("late", 700, 1, gpus=16)), decide=shown)
     assert (result.broken, result.served) == (1, 2)
     assert result.wait.p99 == pytest.approx(620 - 200, abs=5)
+    (distrusted,) = shown.shown[2][0].nodes.values()
+    assert [str(taint) for taint in distrusted.taints] == ["gpuscaler.io/promise-broken:NoSchedule"]
+    (trusted,) = next(one for one in shown.shown if one[2] > 700)[0].nodes.values()
+    assert trusted.taints == ()
 
 
 def test_a_machine_does_not_open_before_the_ones_it_follows() -> None:

@@ -10,6 +10,8 @@ from gpuscaler.planning.plans import Machine
 from gpuscaler.planning.state import Upcoming
 
 ARRIVING = Taint("gpuscaler.io/arriving")
+#: Only in pictures of a simulation: this node had no room where a policy saw some.
+PROMISE_BROKEN = Taint("gpuscaler.io/promise-broken")
 POOL_LABEL = "gpuscaler.io/pool"
 HOSTNAME = "kubernetes.io/hostname"
 
@@ -58,7 +60,7 @@ def entry_of(machine: CloudMachine, planned: Machine, *, now: float, opens_after
     return Entry(machine, upcoming, opens_after)
 
 
-def node_of(machine: CloudMachine, *, gpus: bool, arriving: bool, now: float) -> Node:
+def node_of(machine: CloudMachine, *, gpus: bool, taints: tuple[Taint, ...] = ()) -> Node:
     """The Node object of a machine, named by the machine's id; without ``gpus`` the device plugin has not registered yet."""
     offering = machine.offering
     return Node(
@@ -66,8 +68,8 @@ def node_of(machine: CloudMachine, *, gpus: bool, arriving: bool, now: float) ->
         labels={**offering.labels, HOSTNAME: machine.id, POOL_LABEL: offering.pool},
         allocatable=offering.allocatable if gpus else before_device_plugin(offering.allocatable),
         capacity=offering.allocatable,
-        taints=(*offering.taints, ARRIVING) if arriving else offering.taints,
+        taints=(*offering.taints, *taints),
         provider_id=f"simulated:///{offering.zone}/{machine.id}",
         uid=machine.id,
-        created=now,
+        created=machine.registered_at,
     )

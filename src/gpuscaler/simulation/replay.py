@@ -181,9 +181,9 @@ class _Replay:
         world = self.world
         for event in world.cloud.advance(self.now):
             if event.state == REGISTERED:
-                world.registered(event.machine, self.now)
+                world.registered(event.machine)
             else:
-                world.visible(event.machine, self.now)
+                world.visible(event.machine)
         if not world.open_ready(self.now):
             return False
         finish_drains(world, self.now)
@@ -195,7 +195,7 @@ class _Replay:
         self._plan_at = None
         world.meter.plans += 1
         cluster, state = world.picture(self.now)
-        known = len(world.ledger)
+        known, broken = len(world.ledger), world.meter.broken
         acted = carry_out(self._decide(cluster, state, self.now), world, self.now, number=world.meter.plans)
         for entry in list(world.ledger.values())[known:]:
             for at in (entry.machine.registered_at, entry.machine.visible_at):
@@ -203,6 +203,8 @@ class _Replay:
         if acted:
             self._resync = RESYNC_FIRST
             world.schedule(None, self.now)
+        if world.meter.broken > broken:
+            self._plan_by(self.now + DEBOUNCE_SECONDS)
         self._ask_again()
         return acted
 

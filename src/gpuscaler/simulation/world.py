@@ -9,7 +9,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.state import State
-from gpuscaler.simulation.ledger import Drain, Entry, node_of
+from gpuscaler.simulation.ledger import ARRIVING, PROMISE_BROKEN, Drain, Entry, node_of
 from gpuscaler.simulation.meter import Meter
 from gpuscaler.simulation.queue import Task, Waiting
 from gpuscaler.simulation.scheduler import Scheduler
@@ -37,6 +37,7 @@ class World:
         self._cluster = Cluster()
         self._nodes_changed: dict[str, Node | None] = {}
         self._pods_changed: set[str] = set()
+        self._distrusted: set[str] = set()
 
     # Pods
 
@@ -78,7 +79,7 @@ class World:
     def place(self, task: Task, node: str, now: float) -> bool:
         """Bind a waiting pod to an open node, or hold its seat there until its gang is complete; False where it does not fit."""
         if not self.scheduler.fits(task.member.spec, node):
-            self.meter.broken += 1
+            self._break_promise(node)
             return False
         self.waiting.remove(task)
         self._sit(task, node)
@@ -87,6 +88,15 @@ class World:
         else:
             self._start(task, now)
         return True
+
+    def _break_promise(self, node: str) -> None:
+        """A policy promised room that is not there: pods that share GPUs sit on devices that the API does not show.
+
+        Until a pod leaves it the node is shown with a taint, so that the pod becomes demand again and is not sent there for ever.
+        """
+        self.meter.broken += 1
+        self._distrusted.add(node)
+        self._show(node)
 
     def promise(self, task: Task, machine_id: str) -> None:
         """A waiting pod now waits for a machine that is coming."""
@@ -138,6 +148,9 @@ class World:
         del self.on_node[seat.node][task.key]
         if not self.on_node[seat.node]:
             self.idle_since[seat.node] = now
+        if seat.node in self._distrusted:
+            self._distrusted.discard(seat.node)
+            self._show(seat.node)
 
     # Machines
 
@@ -151,14 +164,14 @@ class World:
             if task is not None and task.seat is None and not task.promised:
                 self.promise(task, entry.machine.id)
 
-    def registered(self, machine: CloudMachine, now: float) -> None:
+    def registered(self, machine: CloudMachine) -> None:
         entry = self.ledger[machine.id]
         entry.name_node()
-        self._nodes_changed[machine.id] = node_of(machine, gpus=False, arriving=True, now=now)
+        self._nodes_changed[machine.id] = node_of(machine, gpus=False, taints=(ARRIVING,))
 
-    def visible(self, machine: CloudMachine, now: float) -> None:
+    def visible(self, machine: CloudMachine) -> None:
         self.ledger[machine.id].ready = True
-        self._nodes_changed[machine.id] = node_of(machine, gpus=True, arriving=True, now=now)
+        self._nodes_changed[machine.id] = node_of(machine, gpus=True, taints=(ARRIVING,))
 
     def open_ready(self, now: float) -> tuple[str, ...]:
         """Open every machine that may open now, seat its pods, start the gangs that are complete; returns what opened."""
@@ -198,12 +211,17 @@ class World:
         self.scheduler.add(machine.id, machine.offering)
         self.on_node[machine.id] = {}
         self.idle_since[machine.id] = now
-        self._nodes_changed[machine.id] = node_of(machine, gpus=True, arriving=False, now=machine.registered_at)
+        self._show(machine.id)
         for task in self.promises.pop(machine.id, {}).values():
             task.promised = ""
             self.waiting.add(task)
             if self.place(task, machine.id, now):
                 self.meter.kept += 1
+
+    def _show(self, node: str) -> None:
+        """The next picture shows an open node as it is now."""
+        taints = (PROMISE_BROKEN,) if node in self._distrusted else ()
+        self._nodes_changed[node] = node_of(self.cloud.machine(node), gpus=True, taints=taints)
 
     def close(self, drain: Drain) -> None:
         """Take no more pods on a node that is going away."""
@@ -219,6 +237,7 @@ class World:
         del self.on_node[node]
         del self.idle_since[node]
         self.meter.gave_back(self.cloud.terminate(node, now))
+        self._distrusted.discard(node)
         self._nodes_changed[node] = None
 
     # The picture
