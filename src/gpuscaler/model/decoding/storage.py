@@ -21,6 +21,7 @@ from gpuscaler.model.storage import (
 )
 from gpuscaler.model.wire import Int64, Metadata, UnreadableError, Wire, WireObject, named, seconds
 
+
 class StorageAnnotations(Wire):
     """The annotations of all storage kinds."""
 
