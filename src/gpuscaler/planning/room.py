@@ -16,7 +16,7 @@ from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.model.table import Array, Mask, NodeTable
 from gpuscaler.planning.filters import ORDER, Passes
 from gpuscaler.planning.filters.devices import GPU_MILLI, Devices
-from gpuscaler.planning.filters.effects import Effects
+from gpuscaler.planning.filters.effects import Bound, Effects
 from gpuscaler.planning.filters.interpod import InterPod
 from gpuscaler.planning.filters.nodes import NodeMasks, explain_selector, explain_taint
 from gpuscaler.planning.filters.peers import PeerIndex, Peers, Query
@@ -50,9 +50,10 @@ class Verdict:
 class _Fixed:
     """What placing pods cannot change, shared by a room and its copies."""
 
-    def __init__(self, table: NodeTable) -> None:
+    def __init__(self, cluster: Cluster, table: NodeTable) -> None:
         self.nodes = NodeMasks(table)
         self.spread = SpreadMasks(self.nodes)
+        self.bound = Bound(cluster, self.nodes)
         self.verdicts: dict[str, tuple[Mask, Passes]] = {}
 
 
@@ -65,10 +66,10 @@ class Room:
     def __init__(self, cluster: Cluster, table: NodeTable) -> None:
         self.cluster = cluster
         self.table = table
-        self._fixed = _Fixed(table)
+        self._fixed = _Fixed(cluster, table)
         self._ledger = Ledger(table, _requested(cluster, table))
         self._peers = Peers(Tallies(table), PeerIndex(table, cluster))
-        self._effects = Effects(cluster, table)
+        self._effects = Effects(self._fixed.bound)
         self._devices = _devices(cluster, table)
 
     @classmethod
@@ -81,10 +82,10 @@ class Room:
         new = object.__new__(Room)
         new.cluster = self.cluster
         new.table = table = self.table.extended(templates)
-        new._fixed = _Fixed(table)
+        new._fixed = _Fixed(self.cluster, table)
         new._ledger = self._ledger.extended(table)
         new._peers = self._peers.extended(table, PeerIndex(table, self.cluster))
-        new._effects = self._effects.extended(table)
+        new._effects = self._effects.extended(new._fixed.bound)
         new._devices = self._devices.extended(table) if self._devices else _devices(Cluster(), table)
         return new
 
@@ -126,6 +127,8 @@ class Room:
                 "TaintToleration": nodes.tolerated(spec),
                 "NodeAffinity": nodes.selected(spec),
             }
+            if spec.volumes:
+                passes |= self._fixed.bound.facts.passes(spec)
             mask = np.logical_and.reduce(tuple(passes.values()))
             for array in (mask, *passes.values()):
                 array.setflags(write=False)
@@ -139,14 +142,17 @@ class Room:
         passes["NodeResourcesFit"] = self._resources_pass(spec)
         if spec.host_ports:
             passes["NodePorts"] = self._effects.ports.passes(spec)
+        if spec.volumes:
+            passes |= self._effects.volumes.passes(spec)
         if hard(spec):
             passes["PodTopologySpread"] = self._spread(spec, labels).passes()
         between = self._between(spec, labels)
         if between.asks:
             passes["InterPodAffinity"] = between.passes()
         mask = static.copy()
-        for name in passes.keys() - _STATIC:
-            mask &= passes[name]
+        for name, passing in passes.items():
+            if name not in _STATIC:
+                mask &= passing
         return Verdict(mask, passes)
 
     def _resources_pass(self, spec: PodSpec) -> Mask:
@@ -180,7 +186,7 @@ class Room:
             "PodTopologySpread": lambda: self._spread(spec, labels).explain(row),
             "InterPodAffinity": lambda: self._between(spec, labels).explain(row),
         }
-        return explain[name]()
+        return explain[name]() if name in explain else self._effects.volumes.explain(name, spec, row)
 
     def _explain_resources(self, spec: PodSpec, row: int) -> str:
         short = self._ledger.explain(spec, row)
@@ -198,11 +204,11 @@ class Room:
     def capacity(self, spec: PodSpec, labels: LabelSet) -> Array:
         """How many more copies fit on each row, one after the other on that row alone; 0 where the next one is refused.
 
-        Counts resources, pod count, host ports, anti-affinity of the pod against itself, and spread over hostnames. Spread over larger
-        domains only decides about the next copy.
+        Counts resources, pod count, host ports, disks and claims that two pods may not share, anti-affinity of the pod against itself,
+        and spread over hostnames. Spread over larger domains only decides about the next copy.
         """
         fits = self.fits(spec)
-        if spec.host_ports:
+        if spec.host_ports or (spec.volumes and self._effects.volumes.alone(spec)):
             np.minimum(fits, 1, out=fits)
         if hard(spec):
             np.minimum(fits, self._spread(spec, labels).copies_per_host(), out=fits)
@@ -244,7 +250,8 @@ class Room:
         return self._peers.tallies.rows(number)
 
 
-_STATIC = frozenset(("NodeUnschedulable", "TaintToleration", "NodeAffinity"))
+#: Filters whose whole answer :meth:`Room.static_mask` has.
+_STATIC = frozenset(("NodeUnschedulable", "TaintToleration", "NodeAffinity", "VolumeZone"))
 
 
 def _requested(cluster: Cluster, table: NodeTable) -> Mapping[str, Array]:

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from gpuscaler.model.cluster import Cluster, PeerKey
+from gpuscaler.model.cluster import PeerKey
 from gpuscaler.model.pods import PodAffinityTerm, PodSpec
-from gpuscaler.model.table import Mask, NodeTable
+from gpuscaler.model.table import Array, Mask, NodeTable
 from gpuscaler.planning.filters.peers import Namespaces, Peers, Query, labels_of
 from gpuscaler.planning.filters.tallies import Tallies
 
@@ -19,23 +19,29 @@ class Repulsion:
         self._namespaces = namespaces
         self._terms: list[PodAffinityTerm] = []
         self._numbers: dict[PodAffinityTerm, int] = {}
-        self._matching: dict[PeerKey, tuple[int, ...]] = {}
+        self._matching: dict[PeerKey, tuple[int, tuple[int, ...]]] = {}
 
     def add(self, spec: PodSpec, row: int, count: int) -> None:
         for term in spec.anti_affinity:
-            number = self._numbers.get(term)
-            if number is None:
-                number = self._numbers[term] = self.tallies.empty()
-                self._terms.append(term)
-                self._matching.clear()
-            self.tallies.add(number, row, count)
+            self.tallies.add(self._number(term), row, count)
+
+    def fill(self, spec: PodSpec, rows: Array, counts: Array) -> None:
+        for term in spec.anti_affinity:
+            self.tallies.fill(self._number(term), rows, counts)
+
+    def _number(self, term: PodAffinityTerm) -> int:
+        number = self._numbers.get(term)
+        if number is None:
+            number = self._numbers[term] = self.tallies.empty()
+            self._terms.append(term)
+        return number
 
     def against(self, peer: PeerKey) -> tuple[tuple[PodAffinityTerm, int], ...]:
-        """The terms that keep ``peer`` away, with their tallies."""
-        numbers = self._matching.get(peer)
-        if numbers is None:
-            numbers = tuple(n for n, term in enumerate(self._terms) if repels(term, peer, self._namespaces))
-            self._matching[peer] = numbers
+        """The terms that keep ``peer`` away, with their tallies. Only terms that are new since the last call are evaluated."""
+        seen, numbers = self._matching.get(peer, (0, ()))
+        if seen < len(self._terms):
+            numbers += tuple(n for n in range(seen, len(self._terms)) if repels(self._terms[n], peer, self._namespaces))
+            self._matching[peer] = (len(self._terms), numbers)
         return tuple((self._terms[n], n) for n in numbers)
 
     def includes(self, term: PodAffinityTerm, peer: PeerKey) -> bool:
@@ -66,18 +72,6 @@ def repels(term: PodAffinityTerm, peer: PeerKey, namespaces: Namespaces) -> bool
         if selector is None or not selector.matches(labels_of(peer.namespace, namespaces)):
             return False
     return term.selector.matches(peer.labels)
-
-
-def repulsion(table: NodeTable, cluster: Cluster) -> Repulsion:
-    """What the bound pods of ``cluster`` keep away."""
-    found = Repulsion(table, cluster.namespaces)
-    for user in cluster.users.values():
-        if user.spec.anti_affinity:
-            for name, count in user.nodes.items():
-                row = table.row.get(name)
-                if row is not None:
-                    found.add(user.spec, row, count)
-    return found
 
 
 class InterPod:

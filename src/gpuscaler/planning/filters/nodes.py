@@ -3,6 +3,8 @@
 Every requirement is evaluated once per distinct label value and spread over the rows by the column's codes.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from gpuscaler.model.nodes import Node
@@ -61,11 +63,16 @@ class NodeMasks:
         """Rows that match every requirement of ``term``; none for an empty term."""
         if not term.expressions and not term.fields:
             return np.zeros(len(self.table), dtype=np.bool_)
-        mask = np.ones(len(self.table), dtype=np.bool_)
-        for requirement in term.expressions:
-            mask &= self.requirement(requirement)
+        mask = self.requirements(term.expressions)
         for requirement in term.fields:
             mask &= self._field(requirement)
+        return mask
+
+    def requirements(self, requirements: Iterable[Requirement]) -> Mask:
+        """Rows that satisfy all ``requirements``; every row where there are none."""
+        mask = np.ones(len(self.table), dtype=np.bool_)
+        for requirement in requirements:
+            mask &= self.requirement(requirement)
         return mask
 
     def requirement(self, requirement: Requirement) -> Mask:

@@ -3,13 +3,12 @@
 A selector is evaluated once per distinct (namespace, labels) of the cluster's bound pods, and a count is kept current from then on.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from gpuscaler.model.cluster import Cluster, PeerKey
-from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.pods import PodAffinityTerm
 from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.model.table import Array, NodeTable
@@ -54,16 +53,73 @@ def labels_of(namespace: str, namespaces: Namespaces) -> Mapping[str, str]:
     return {} if found is None else found.labels
 
 
+class PeerIndex:
+    """The bound pods of a cluster, found by namespace and label and counted by row. Built as asked for; shared by copies of a room."""
+
+    def __init__(self, table: NodeTable, cluster: Cluster) -> None:
+        self.namespaces = cluster.namespaces
+        self._table = table
+        self._peers = cluster.peers
+        self._by_namespace: dict[str, list[PeerKey]] | None = None
+        self._by_label: dict[tuple[str, str], dict[str | None, list[PeerKey]]] = {}
+        self._rows: dict[PeerKey, tuple[Array, Array]] = {}
+
+    def candidates(self, query: Query) -> Iterable[PeerKey]:
+        """Every peer that ``query`` may match, and no more than cheap to leave out."""
+        if query.selector is None:
+            return
+        if query.namespace_selector is not None:
+            yield from self._peers
+            return
+        narrow = next((r for r in query.selector.requirements if r.operator == "In"), None)
+        for namespace in dict.fromkeys(query.namespaces):
+            if narrow is None:
+                yield from self._in(namespace)
+            else:
+                groups = self._grouped(namespace, narrow.key)
+                for value in dict.fromkeys(narrow.values):
+                    yield from groups.get(value, ())
+
+    def _in(self, namespace: str) -> Sequence[PeerKey]:
+        if self._by_namespace is None:
+            self._by_namespace = {}
+            for peer in self._peers:
+                self._by_namespace.setdefault(peer.namespace, []).append(peer)
+        return self._by_namespace.get(namespace, ())
+
+    def _grouped(self, namespace: str, key: str) -> Mapping[str | None, Sequence[PeerKey]]:
+        groups = self._by_label.get((namespace, key))
+        if groups is None:
+            groups = self._by_label[namespace, key] = {}
+            for peer in self._in(namespace):
+                groups.setdefault(peer.labels.get(key), []).append(peer)
+        return groups
+
+    def rows(self, peer: PeerKey) -> tuple[Array, Array]:
+        """Rows that hold pods of ``peer``, and how many."""
+        known = self._rows.get(peer)
+        if known is None:
+            known = self._rows[peer] = by_row(self._table, self._peers[peer])
+        return known
+
+
+def by_row(table: NodeTable, nodes: Mapping[str, int]) -> tuple[Array, Array]:
+    """Counts by node name as rows and counts; nodes that are no rows are left out."""
+    known = [(row, count) for name, count in nodes.items() if (row := table.row.get(name)) is not None]
+    pairs = np.array(known, dtype=np.int64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
+
+
 class Peers:
     """Counts of matching pods by row, one tally for each tuple of queries that was asked about; a pod must match all of a tuple."""
 
-    def __init__(self, table: NodeTable, cluster: Cluster) -> None:
-        self.tallies = Tallies(table)
-        self._cluster = cluster
+    def __init__(self, tallies: Tallies, index: PeerIndex) -> None:
+        self.tallies = tallies
+        self._index = index
         self._queries: list[tuple[Query, ...]] = []
         self._numbers: dict[tuple[Query, ...], int] = {}
         self._placed: dict[PeerKey, dict[int, int]] = {}
-        self._touched: dict[PeerKey, tuple[int, ...]] = {}
+        self._touched: dict[PeerKey, tuple[int, tuple[int, ...]]] = {}
 
     def count(self, *queries: Query) -> int:
         """The number of the tally of pods that match all ``queries``."""
@@ -71,33 +127,32 @@ class Peers:
         if number is None:
             number = self._numbers[queries] = self.tallies.new(self._counted(queries))
             self._queries.append(queries)
-            self._touched.clear()
         return number
 
     def add(self, peer: PeerKey, row: int, count: int) -> None:
         placed = self._placed.setdefault(peer, {})
         placed[row] = placed.get(row, 0) + count
-        if not self._queries:
-            return
-        touched = self._touched.get(peer)
-        if touched is None:
-            numbers = range(len(self._queries))
-            touched = self._touched[peer] = tuple(n for n in numbers if self.matches(self._queries[n], peer))
-        for number in touched:
-            self.tallies.add(number, row, count)
+        if self._queries:
+            for number in self._counting(peer):
+                self.tallies.add(number, row, count)
+
+    def _counting(self, peer: PeerKey) -> tuple[int, ...]:
+        """The tallies that count ``peer``; only queries that are new since the last call are evaluated."""
+        seen, numbers = self._touched.get(peer, (0, ()))
+        if seen < len(self._queries):
+            numbers += tuple(n for n in range(seen, len(self._queries)) if self.matches(self._queries[n], peer))
+            self._touched[peer] = (len(self._queries), numbers)
+        return numbers
 
     def matches(self, queries: Iterable[Query], peer: PeerKey) -> bool:
-        return all(query.matches(peer, self._cluster.namespaces) for query in queries)
+        return all(query.matches(peer, self._index.namespaces) for query in queries)
 
     def _counted(self, queries: tuple[Query, ...]) -> Array:
-        table = self.tallies.table
-        rows = np.zeros(len(table), dtype=np.int64)
-        for peer, nodes in self._cluster.peers.items():
+        rows = np.zeros(len(self.tallies.table), dtype=np.int64)
+        for peer in self._index.candidates(queries[0]):
             if self.matches(queries, peer):
-                for name, count in nodes.items():
-                    row = table.row.get(name)
-                    if row is not None:
-                        rows[row] += count
+                where, counts = self._index.rows(peer)
+                rows[where] += counts
         for peer, placed in self._placed.items():
             if self.matches(queries, peer):
                 for row, count in placed.items():
@@ -105,20 +160,15 @@ class Peers:
         return rows
 
     def copy(self) -> "Peers":
-        return self._with(self.tallies.copy())
+        return self._with(self.tallies.copy(), self._index)
 
-    def extended(self, table: NodeTable) -> "Peers":
-        return self._with(self.tallies.extended(table))
+    def extended(self, table: NodeTable, index: PeerIndex) -> "Peers":
+        return self._with(self.tallies.extended(table), index)
 
-    def _with(self, tallies: Tallies) -> "Peers":
-        new = Peers(tallies.table, self._cluster)
-        new.tallies = tallies
+    def _with(self, tallies: Tallies, index: PeerIndex) -> "Peers":
+        new = Peers(tallies, index)
         new._queries = self._queries.copy()
         new._numbers = dict(self._numbers)
         new._placed = {peer: dict(rows) for peer, rows in self._placed.items()}
         new._touched = dict(self._touched)
         return new
-
-
-def peer_of(namespace: str, labels: LabelSet, *, terminating: bool = False) -> PeerKey:
-    return PeerKey(namespace, labels, terminating)

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpuscaler.model.pods import HostPort, PodSpec
-from gpuscaler.model.table import Mask, NodeTable
+from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.table import Array, Mask, NodeTable
 from gpuscaler.planning.filters.tallies import Tallies
 
 WILDCARD = "0.0.0.0"
@@ -20,10 +20,17 @@ class PortUse:
 
     def add(self, spec: PodSpec, row: int, count: int) -> None:
         for protocol, port, ip in _wanted(spec):
-            numbers = self._numbers.setdefault((protocol, port), {})
-            if ip not in numbers:
-                numbers[ip] = self._tallies.empty()
-            self._tallies.add(numbers[ip], row, count)
+            self._tallies.add(self._number(protocol, port, ip), row, count)
+
+    def fill(self, spec: PodSpec, rows: Array, counts: Array) -> None:
+        for protocol, port, ip in _wanted(spec):
+            self._tallies.fill(self._number(protocol, port, ip), rows, counts)
+
+    def _number(self, protocol: str, port: int, ip: str) -> int:
+        numbers = self._numbers.setdefault((protocol, port), {})
+        if ip not in numbers:
+            numbers[ip] = self._tallies.empty()
+        return numbers[ip]
 
     def passes(self, spec: PodSpec) -> Mask:
         """Rows where none of the pod's host ports is taken."""
@@ -59,9 +66,5 @@ class PortUse:
 
 def _wanted(spec: PodSpec) -> Iterator[tuple[str, int, str]]:
     for wanted in spec.host_ports:
-        if _counts(wanted):
+        if wanted.port > 0:
             yield wanted.protocol or "TCP", wanted.port, wanted.ip or WILDCARD
-
-
-def _counts(wanted: HostPort) -> bool:
-    return wanted.port > 0

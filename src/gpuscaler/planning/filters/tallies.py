@@ -57,11 +57,20 @@ class Tallies:
             sums = tally.domains[key] = sums_by_domain(self.table, key, tally.rows)
         return sums
 
-    def add(self, number: int, row: int, count: int) -> None:
+    def fill(self, number: int, rows: Array, counts: Array) -> None:
+        """Add many counts at once; ``rows`` names each row once."""
+        tally = self._own(number)
+        tally.rows[rows] += counts
+        tally.domains.clear()
+
+    def _own(self, number: int) -> Tally:
         if number not in self._owned:
             self._items[number] = self._items[number].copy()
             self._owned.add(number)
-        tally = self._items[number]
+        return self._items[number]
+
+    def add(self, number: int, row: int, count: int) -> None:
+        tally = self._own(number)
         tally.rows[row] += count
         for key, sums in tally.domains.items():
             code = self.table.column(key).codes[row]

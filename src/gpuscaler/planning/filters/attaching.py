@@ -1,0 +1,131 @@
+"""NodeVolumeLimits: how many volumes of each CSI driver a node takes.
+
+Gates at their defaults of 1.35: without VolumeLimitScaling, a node that has no CSINode, or whose driver names no limit, takes any number.
+"""
+
+import numpy as np
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.table import Array, Mask, NodeTable
+from gpuscaler.planning.filters.claims import Claims
+from gpuscaler.planning.filters.holdings import Holdings
+from gpuscaler.planning.filters.migration import PORTWORX, Attachment, is_csi
+from gpuscaler.planning.filters.resources import UNBOUNDED
+from gpuscaler.planning.filters.tallies import Tallies
+
+
+class AttachLimits:
+    """What CSINodes and VolumeAttachments say about the rows of one table. Shared by copies of a room."""
+
+    def __init__(self, cluster: Cluster, table: NodeTable) -> None:
+        self._table = table
+        self._limits: dict[str, Array] = {}
+        for node in cluster.csi_nodes.values():
+            row = table.row.get(node.name)
+            if row is not None:
+                for driver, limit in node.limits:
+                    if limit is not None:
+                        self._limits.setdefault(driver, self._unlimited())[row] = limit
+        self.migrated = {row: frozenset(n.migrated) for n in cluster.csi_nodes.values() if (row := table.row.get(n.name)) is not None}
+        #: (row, driver, handle) of volumes that a VolumeAttachment keeps on a row.
+        self.attached = frozenset(self._attached(cluster))
+
+    def _unlimited(self) -> Array:
+        return np.full(len(self._table), UNBOUNDED, dtype=np.int64)
+
+    def _attached(self, cluster: Cluster) -> set[tuple[int, str, str]]:
+        found = set()
+        for item in cluster.attachments.values():
+            row = self._table.row.get(item.node_name)
+            volume = cluster.volumes.get(item.volume)
+            if row is not None and item.attacher and volume is not None and is_csi(volume):
+                found.add((row, item.attacher, volume.handle))
+        return found
+
+    def limit(self, driver: str) -> Array | None:
+        """How many volumes of ``driver`` each row takes; None where no row has a limit."""
+        return self._limits.get(driver)
+
+    def migrated_rows(self, plugin: str) -> Mask:
+        """Rows whose CSINode says that ``plugin`` is served by CSI."""
+        mask = np.zeros(len(self._table), dtype=np.bool_)
+        mask[[row for row, plugins in self.migrated.items() if plugin in plugins]] = True
+        return mask
+
+    def counts(self, attachment: Attachment, row: int) -> bool:
+        """Whether the scheduler counts ``attachment`` on ``row``."""
+        return attachment.plugin != PORTWORX or PORTWORX in self.migrated.get(row, ())
+
+
+class Attached:
+    """Which volumes pods hold on which rows, and how many distinct ones of each driver."""
+
+    def __init__(self, table: NodeTable, limits: AttachLimits) -> None:
+        self._limits = limits
+        self._tallies = Tallies(table)
+        self._numbers: dict[str, int] = {}
+        self._held = Holdings()
+
+    def add(self, attachments: tuple[Attachment, ...], row: int, count: int) -> None:
+        for item in attachments:
+            if self._limits.counts(item, row):
+                change = self._held.add(item[:2], row, count)
+                if change and (row, item.driver, item.handle) not in self._limits.attached:
+                    self._tallies.add(self._number(item.driver), row, change)
+
+    def _number(self, driver: str) -> int:
+        number = self._numbers.get(driver)
+        if number is None:
+            number = self._numbers[driver] = self._tallies.empty()
+            for row, attacher, _ in self._limits.attached:
+                if attacher == driver:
+                    self._tallies.add(number, row, 1)
+        return number
+
+    def passes(self, claims: Claims) -> Mask:
+        """Rows with places for the pod's volumes that are not there yet."""
+        mask = np.full(len(self._tallies.table), "NodeVolumeLimits" not in claims.problems, dtype=np.bool_)
+        for driver in {item.driver for item in claims.attachments}:
+            limit = self._limits.limit(driver)
+            if limit is not None:
+                more = self._more(driver, claims)
+                # A row that the pod brings nothing new to is not asked, even above its limit.
+                mask &= (more == 0) | (self._tallies.rows(self._number(driver)) + more <= limit)
+        return mask
+
+    def _more(self, driver: str, claims: Claims) -> Array:
+        """How many volumes of ``driver`` the pod would add to each row, such as only a VolumeAttachment keeps there included."""
+        more = np.zeros(len(self._tallies.table), dtype=np.int64)
+        for item in claims.attachments:
+            if item.driver == driver:
+                if item.plugin == PORTWORX:
+                    more += self._limits.migrated_rows(PORTWORX)
+                else:
+                    more += 1
+                for row in self._held.rows(item[:2]):
+                    more[row] -= 1
+        return more
+
+    def explain(self, claims: Claims, row: int) -> str:
+        if "NodeVolumeLimits" in claims.problems:
+            return claims.problems["NodeVolumeLimits"]
+        for driver in sorted({item.driver for item in claims.attachments}):
+            limit = self._limits.limit(driver)
+            if limit is not None:
+                there, more = int(self._tallies.rows(self._number(driver))[row]), int(self._more(driver, claims)[row])
+                if more and there + more > limit[row]:
+                    return f"node takes {limit[row]} volumes of {driver}, {there} are attached and {more} more are needed"
+        return "volume limits are kept"
+
+    def copy(self) -> "Attached":
+        return self._with(self._limits, self._tallies.copy())
+
+    def extended(self, table: NodeTable, limits: AttachLimits) -> "Attached":
+        return self._with(limits, self._tallies.extended(table))
+
+    def _with(self, limits: AttachLimits, tallies: Tallies) -> "Attached":
+        new = Attached(tallies.table, limits)
+        new._tallies = tallies
+        new._numbers = dict(self._numbers)
+        new._held = self._held.copy()
+        return new

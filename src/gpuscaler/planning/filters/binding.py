@@ -1,0 +1,308 @@
+"""VolumeBinding and VolumeZone: where the volumes of a pod can be reached, found or made.
+
+Placing a pod settles its unbound claims as kube-scheduler does before it binds: a claim that found a volume keeps it, and a claim whose
+volume is to be made is pinned to the row (the annotation ``volume.kubernetes.io/selected-node``).
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.selectors import NodeSelector
+from gpuscaler.model.storage import CSIStorageCapacity, PersistentVolume, PersistentVolumeClaim, StorageClass
+from gpuscaler.model.table import Mask
+from gpuscaler.planning.filters.attaching import AttachLimits
+from gpuscaler.planning.filters.claims import NO_PROVISIONER, Claims, migratable
+from gpuscaler.planning.filters.migration import KINDS, OLD_REGION, OLD_ZONE, REGION, ZONE, translated
+from gpuscaler.planning.filters.nodes import NodeMasks
+
+
+class Reach:
+    """Where volumes can be reached and made: what placing pods does not change. Shared by copies of a room."""
+
+    def __init__(self, cluster: Cluster, nodes: NodeMasks, limits: AttachLimits) -> None:
+        self._cluster = cluster
+        self._nodes = nodes
+        self._limits = limits
+        self._volumes: dict[str, Mask] = {}
+        self._made: dict[str, Mask] = {}
+        self._by_class: dict[str, list[PersistentVolume]] | None = None
+
+    def _all(self, value: bool) -> Mask:
+        return np.full(len(self._nodes.table), value, dtype=np.bool_)
+
+    def bound(self, claims: Claims) -> Mask:
+        """VolumeBinding's part about bound claims: every volume reaches the row."""
+        mask = self._all("VolumeBinding" not in claims.problems)
+        for volume in claims.bound:
+            mask &= self.volume(volume)
+        return mask
+
+    def volume(self, volume: PersistentVolume) -> Mask:
+        """Rows that the node affinity of ``volume`` admits; where CSI serves an in-tree volume, its translated affinity."""
+        mask = self._volumes.get(volume.name)
+        if mask is None:
+            mask = self._selected(volume.node_affinity)
+            if migratable(volume):
+                served = self._limits.migrated_rows(KINDS[volume.driver].plugin)
+                mask = np.where(served, self._selected(translated(volume)), mask)
+            self._volumes[volume.name] = mask
+        return mask
+
+    def unbound(self, volume: PersistentVolume) -> Mask:
+        """Rows that the node affinity of a volume without a claim admits, as it is written."""
+        return self._selected(volume.node_affinity)
+
+    def _selected(self, selector: NodeSelector | None) -> Mask:
+        # The scheduler asks with the labels of the node and without its name, so that requirements about fields always hold.
+        if selector is None:
+            return self._all(True)
+        mask = self._all(False)
+        for term in selector.terms:
+            if term.expressions or term.fields:
+                mask |= self._nodes.requirements(term.expressions)
+        return mask
+
+    def zones(self, claims: Claims) -> Mask:
+        """VolumeZone: the labels of bound volumes name the node's zone and region; nodes without any such label pass."""
+        mask = self._all("VolumeZone" not in claims.problems)
+        if claims.zones:
+            columns = [self._nodes.table.column(key).codes for key in (OLD_ZONE, OLD_REGION, ZONE, REGION)]
+            unlabelled = np.logical_and.reduce([codes < 0 for codes in columns])
+            for key, values in claims.zones:
+                mask &= unlabelled | self._in(key, values)
+        return mask
+
+    def _in(self, key: str, values: frozenset[str]) -> Mask:
+        """Rows whose label ``key`` has one of ``values``; for a row without it, its present-day name."""
+        codes, known = self._nodes.table.column(key)
+        mask: Mask = np.array([*(value in values for value in known), False], dtype=np.bool_)[codes]
+        newer = {OLD_ZONE: ZONE, OLD_REGION: REGION}.get(key)
+        return mask if newer is None else np.where(codes < 0, self._in(newer, values), mask)
+
+    def made(self, claim: PersistentVolumeClaim) -> Mask:
+        """Rows for which a volume for ``claim`` can be made: the class has a provisioner, its topology and its capacity."""
+        mask = self._made.get(claim.key)
+        if mask is None:
+            found = self._cluster.storage_classes.get(claim.storage_class or "")
+            if found is None or found.provisioner in ("", NO_PROVISIONER):
+                mask = self._all(False)
+            else:
+                mask = self._topologies(found) & self._capacity(claim, found)
+            self._made[claim.key] = mask
+        return mask
+
+    def _topologies(self, found: StorageClass) -> Mask:
+        mask = self._all(not found.allowed_topologies)
+        for term in found.allowed_topologies:
+            if term.expressions:
+                mask |= self._nodes.requirements(term.expressions)
+        return mask
+
+    def _capacity(self, claim: PersistentVolumeClaim, found: StorageClass) -> Mask:
+        driver = self._cluster.csi_drivers.get(found.provisioner)
+        if not claim.request or driver is None or not driver.storage_capacity:
+            return self._all(True)
+        mask = self._all(False)
+        for capacity in self._cluster.csi_capacities.values():
+            if capacity.storage_class == found.name and capacity.node_topology is not None and _largest(capacity) >= claim.request:
+                mask |= self._nodes.requirements(capacity.node_topology.requirements)
+        return mask
+
+    def in_class(self, claim: PersistentVolumeClaim) -> list[PersistentVolume]:
+        """The volumes of the claim's class, the smallest first."""
+        if self._by_class is None:
+            self._by_class = {}
+            for volume in sorted(self._cluster.volumes.values(), key=lambda v: (v.capacity, v.name)):
+                self._by_class.setdefault(volume.storage_class, []).append(volume)
+        return self._by_class.get(claim.storage_class or "", [])
+
+    def row_named(self, name: str) -> Mask:
+        mask = self._all(False)
+        row = self._nodes.table.row.get(name)
+        if row is not None:
+            mask[row] = True
+        return mask
+
+
+def _largest(capacity: CSIStorageCapacity) -> int:
+    limit = capacity.maximum_volume_size if capacity.maximum_volume_size is not None else capacity.capacity
+    return -1 if limit is None else limit
+
+
+class _Settled(NamedTuple):
+    """What placing decided about a claim: the volume it found, or the node where one is made; ``holders`` pods hold it to that."""
+
+    volume: str
+    node: str
+    holders: int
+
+
+class Binding:
+    """The claims that placements settled."""
+
+    def __init__(self, reach: Reach) -> None:
+        self._reach = reach
+        self._settled: dict[str, _Settled] = {}
+        self._promised: dict[str, str] = {}
+
+    def passes(self, claims: Claims) -> Mask:
+        """Rows where bound volumes reach, and where every delayed claim finds a volume or can have one made."""
+        mask = self._reach.bound(claims)
+        if not claims.delayed or not mask.any():
+            return mask
+        matching = []
+        for claim in claims.delayed:
+            node = self._selected_node(claim)
+            if node:
+                mask &= self._reach.row_named(node) & self._reach.made(claim)
+            else:
+                matching.append(claim)
+        for group in _by_class(matching):
+            mask &= self._found(group)
+        return mask
+
+    def _selected_node(self, claim: PersistentVolumeClaim) -> str:
+        settled = self._settled.get(claim.key)
+        return claim.selected_node or (settled.node if settled else "")
+
+    def _found(self, group: list[PersistentVolumeClaim]) -> Mask:
+        """Rows where every claim of ``group``, all of one class, finds a volume or can have one made."""
+        candidates = {claim.key: self._candidates(claim) for claim in group}
+        volumes = list({volume.name: volume for found in candidates.values() for volume, _ in found}.values())
+        masks = {volume.name: self._reach.unbound(volume) for volume in volumes}
+        if len(group) == 1:
+            return self._found_one(group[0], candidates[group[0].key], masks)
+        made = [self._reach.made(claim) for claim in group]
+        # Rows that reach the same volumes come to the same choice.
+        kinds, first, inverse = np.unique(np.array([*masks.values(), *made]), axis=1, return_index=True, return_inverse=True)
+        fine = np.array([self._choose(group, candidates, masks, int(row)) is not None for row in first], dtype=np.bool_)
+        return fine[inverse.reshape(-1)] if kinds.size else self._reach.bound(Claims({}))
+
+    def _found_one(self, claim: PersistentVolumeClaim, candidates: list[tuple[PersistentVolume, bool]], masks: Mapping[str, Mask]) -> Mask:
+        mask = self._reach.made(claim).copy()
+        for volume, own in candidates:
+            if own:
+                # A volume that is already meant for the claim decides alone whether one is found.
+                return mask | masks[volume.name]
+        for volume, _ in candidates:
+            mask |= masks[volume.name]
+        return mask
+
+    def _candidates(self, claim: PersistentVolumeClaim) -> list[tuple[PersistentVolume, bool]]:
+        """The volumes that suit ``claim`` on some node, the smallest first, and whether they are meant for it already."""
+        found = []
+        settled = self._settled.get(claim.key)
+        for volume in self._reach.in_class(claim):
+            own = _meant_for(volume, claim) or (settled is not None and settled.volume == volume.name)
+            taken = (volume.claim and not own) or self._promised.get(volume.name, claim.key) != claim.key
+            if not taken and _large_enough(volume, claim) and (own or _suits(volume, claim)):
+                found.append((volume, own))
+        return found
+
+    def _choose(
+        self,
+        group: list[PersistentVolumeClaim],
+        candidates: Mapping[str, list[tuple[PersistentVolume, bool]]],
+        masks: Mapping[str, Mask],
+        row: int,
+    ) -> dict[str, str] | None:
+        """The volume for each claim on ``row``, empty where one is made; None where a claim gets neither. Smaller claims choose first."""
+        chosen: dict[str, str] = {}
+        for claim in sorted(group, key=lambda c: c.request):
+            free = [(volume, own) for volume, own in candidates[claim.key] if volume.name not in chosen.values()]
+            own = next((volume for volume, mine in free if mine), None)
+            options = [own] if own is not None else [volume for volume, _ in free]
+            chosen[claim.key] = next((volume.name for volume in options if masks[volume.name][row]), "")
+            if not chosen[claim.key] and not self._reach.made(claim)[row]:
+                return None
+        return chosen
+
+    def settle(self, claims: Claims, row: int, node: str, count: int) -> None:
+        """Hold the delayed claims of ``count`` more pods to ``row``, where they fit there; let go of as many where it is negative."""
+        if not claims.delayed:
+            return
+        if count > 0 and self.passes(claims)[row]:
+            for claim in claims.delayed:
+                self._hold(claim, self._choice(claims, claim, row), node, count)
+        elif count < 0:
+            for claim in claims.delayed:
+                self._let_go(claim.key, -count)
+
+    def _choice(self, claims: Claims, claim: PersistentVolumeClaim, row: int) -> str:
+        if self._selected_node(claim):
+            return ""
+        group = [c for c in claims.delayed if c.storage_class == claim.storage_class and not self._selected_node(c)]
+        candidates = {c.key: self._candidates(c) for c in group}
+        masks = {volume.name: self._reach.unbound(volume) for found in candidates.values() for volume, _ in found}
+        return (self._choose(group, candidates, masks, row) or {}).get(claim.key, "")
+
+    def _hold(self, claim: PersistentVolumeClaim, volume: str, node: str, count: int) -> None:
+        known = self._settled.get(claim.key)
+        if known is not None:
+            self._settled[claim.key] = known._replace(holders=known.holders + count)
+            return
+        self._settled[claim.key] = _Settled(volume, "" if volume else node, count)
+        if volume:
+            self._promised[volume] = claim.key
+
+    def _let_go(self, key: str, count: int) -> None:
+        known = self._settled.get(key)
+        if known is None:
+            return
+        if known.holders > count:
+            self._settled[key] = known._replace(holders=known.holders - count)
+            return
+        del self._settled[key]
+        self._promised.pop(known.volume, None)
+
+    def explain(self, claims: Claims, row: int, name: str) -> str:
+        if "VolumeBinding" in claims.problems:
+            return claims.problems["VolumeBinding"]
+        for volume in claims.bound:
+            if not self._reach.volume(volume)[row]:
+                return f"volume {volume.name} cannot be reached from the node (its node affinity)"
+        for claim in claims.delayed:
+            node = self._selected_node(claim)
+            if node and node != name:
+                return f"claim {claim.key} is pinned to node {node}"
+        keys = ", ".join(claim.key for claim in claims.delayed)
+        return f"no volume was found for claim {keys} on the node, and none can be made there"
+
+    def copy(self) -> "Binding":
+        return self.extended(self._reach)
+
+    def extended(self, reach: Reach) -> "Binding":
+        new = Binding(reach)
+        new._settled = dict(self._settled)
+        new._promised = dict(self._promised)
+        return new
+
+
+def _by_class(claims: list[PersistentVolumeClaim]) -> list[list[PersistentVolumeClaim]]:
+    groups: dict[str | None, list[PersistentVolumeClaim]] = {}
+    for claim in claims:
+        groups.setdefault(claim.storage_class, []).append(claim)
+    return list(groups.values())
+
+
+def _meant_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
+    return volume.claim == claim.key and volume.claim_uid in ("", claim.uid)
+
+
+def _large_enough(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
+    """What a volume must be even when it is meant for the claim already."""
+    return (
+        volume.capacity >= claim.request
+        and volume.volume_mode == claim.volume_mode
+        and volume.attributes_class == claim.attributes_class
+        and not volume.deleted
+    )
+
+
+def _suits(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
+    if volume.phase != "Available" or not set(claim.access_modes) <= set(volume.access_modes):
+        return False
+    return claim.selector is None or claim.selector.matches(dict(volume.labels))

@@ -1,0 +1,180 @@
+"""What the volumes of a pod mean: its claims, the volumes behind them, and what makes it unschedulable everywhere."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pods import PodSpec, VolumeUse
+from gpuscaler.model.storage import PersistentVolume, PersistentVolumeClaim
+from gpuscaler.planning.filters.migration import (
+    KINDS,
+    OLD_REGION,
+    OLD_ZONE,
+    PLUGINS,
+    REGION,
+    UNCOUNTED,
+    ZONE,
+    Attachment,
+    attachment,
+    is_csi,
+)
+
+NO_PROVISIONER = "kubernetes.io/no-provisioner"
+_UNCOUNTED_PLUGINS = frozenset(UNCOUNTED.values())
+
+
+class Claims(NamedTuple):
+    """The volumes of a specification.
+
+    ``problems`` says, by plug-in, why no node will do. ``bound`` are the volumes of bound claims, ``delayed`` the claims that wait for
+    their first consumer, ``exclusive`` the keys of claims that one pod may use at a time, ``attachments`` what takes places of drivers,
+    ``zones`` the (label, values) that bound volumes are labelled with.
+    """
+
+    problems: dict[str, str]
+    bound: tuple[PersistentVolume, ...] = ()
+    delayed: tuple[PersistentVolumeClaim, ...] = ()
+    exclusive: tuple[str, ...] = ()
+    attachments: tuple[Attachment, ...] = ()
+    zones: tuple[tuple[str, frozenset[str]], ...] = ()
+
+
+class ClaimReader:
+    """Reads the volumes of specifications against the storage objects of a cluster. Shared by copies of a room."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._known: dict[str, Claims] = {}
+
+    def read(self, spec: PodSpec) -> Claims:
+        known = self._known.get(spec.digest)
+        if known is None:
+            known = self._known[spec.digest] = self._read(spec)
+        return known
+
+    def _read(self, spec: PodSpec) -> Claims:
+        problems: dict[str, str] = {}
+        bound: list[PersistentVolume] = []
+        delayed: list[PersistentVolumeClaim] = []
+        exclusive: list[str] = []
+        zones: list[tuple[str, frozenset[str]]] = []
+        for use in claim_uses(spec):
+            claim = self.claim(spec, use)
+            if claim is None:
+                _missing(problems, f"claim {spec.namespace}/{use.claim} does not exist", use)
+                continue
+            if use.ephemeral and not self._owned(spec, use, claim):
+                for plugin in ("VolumeBinding", "NodeVolumeLimits"):
+                    problems.setdefault(plugin, f"claim {claim.key} belongs to another pod")
+            if not use.ephemeral:
+                if "ReadWriteOncePod" in claim.access_modes:
+                    exclusive.append(claim.key)
+                self._read_zones(claim, zones, problems)
+            self._read_binding(claim, bound, delayed, problems)
+        attached = tuple(dict.fromkeys(self.attachments(spec)))
+        return Claims(problems, tuple(bound), tuple(delayed), tuple(exclusive), attached, tuple(zones))
+
+    def claim(self, spec: PodSpec, use: VolumeUse) -> PersistentVolumeClaim | None:
+        return self.cluster.claims.get(f"{spec.namespace}/{use.claim}")
+
+    def _owned(self, spec: PodSpec, use: VolumeUse, claim: PersistentVolumeClaim) -> bool:
+        """Whether the claim of an ephemeral volume was made for a pod of this specification: its name starts with the pod's."""
+        if not claim.owner_uid:
+            return False
+        parts = use.claim.split("-")
+        names = ("-".join(parts[:end]) for end in range(1, len(parts)))
+        pods = [pod for name in names if (pod := self.cluster.pods.get(f"{spec.namespace}/{name}"))]
+        owners = [pod.uid for pod in pods if pod.spec.digest == spec.digest and pod.uid]
+        return not owners or claim.owner_uid in owners
+
+    def _read_zones(self, claim: PersistentVolumeClaim, zones: list[tuple[str, frozenset[str]]], problems: dict[str, str]) -> None:
+        """VolumeZone. It asks for the volume by name, whether the binding is complete or not."""
+        if claim.volume:
+            volume = self.cluster.volumes.get(claim.volume)
+            if volume is None:
+                problems.setdefault("VolumeZone", f"volume {claim.volume} of claim {claim.key} does not exist")
+            else:
+                zones += zone_labels(volume)
+            return
+        storage_class = self.cluster.storage_classes.get(claim.storage_class or "")
+        if storage_class is None:
+            problems.setdefault("VolumeZone", f"claim {claim.key} has no volume, and its storage class does not exist")
+        elif not storage_class.wait_for_first_consumer:
+            problems.setdefault("VolumeZone", f"claim {claim.key} has no volume yet")
+
+    def _read_binding(
+        self,
+        claim: PersistentVolumeClaim,
+        bound: list[PersistentVolume],
+        delayed: list[PersistentVolumeClaim],
+        problems: dict[str, str],
+    ) -> None:
+        storage_class = self.cluster.storage_classes.get(claim.storage_class or "")
+        if claim.phase == "Lost":
+            problems.setdefault("VolumeBinding", f"claim {claim.key} has lost its volume {claim.volume}")
+        elif claim.deleted:
+            problems.setdefault("VolumeBinding", f"claim {claim.key} is being deleted")
+        elif claim.volume and claim.bound:
+            volume = self.cluster.volumes.get(claim.volume)
+            if volume is None:
+                problems.setdefault("VolumeBinding", f"volume {claim.volume} of claim {claim.key} does not exist")
+            else:
+                bound.append(volume)
+        elif not claim.volume and storage_class is not None and storage_class.wait_for_first_consumer:
+            delayed.append(claim)
+        else:
+            problems.setdefault("VolumeBinding", f"claim {claim.key} is not bound, and does not wait for its first consumer")
+
+    def attachments(self, spec: PodSpec) -> Iterator[Attachment]:
+        """What takes places of CSI drivers on the node of a pod; claims that do not exist count nothing."""
+        for use in spec.volumes:
+            if use.driver:
+                found = attachment(use.driver, use.handle)
+            else:
+                claim = self.claim(spec, use)
+                found = None if claim is None else self._attachment(claim)
+            if found is not None and found.driver and found.handle:
+                yield found
+
+    def _attachment(self, claim: PersistentVolumeClaim) -> Attachment | None:
+        volume = self.cluster.volumes.get(claim.volume) if claim.volume else None
+        if volume is not None:
+            if is_csi(volume):
+                return Attachment(volume.driver, volume.handle)
+            labels = dict(volume.labels)
+            return attachment(volume.driver, volume.handle, labels.get(OLD_ZONE) or labels.get(ZONE, ""))
+        storage_class = self.cluster.storage_classes.get(claim.storage_class or "")
+        if storage_class is None or storage_class.provisioner in _UNCOUNTED_PLUGINS:
+            return None
+        # A volume that is still to be made has no handle; the scheduler makes one up from the claim.
+        handle = f"\0{claim.key}"
+        known = PLUGINS.get(storage_class.provisioner)
+        return Attachment(known.driver, handle, known.plugin) if known else Attachment(storage_class.provisioner, handle)
+
+
+def claim_uses(spec: PodSpec) -> Iterator[VolumeUse]:
+    return (use for use in spec.volumes if not use.driver)
+
+
+def zone_labels(volume: PersistentVolume) -> list[tuple[str, frozenset[str]]]:
+    """The zone and region labels of a volume with the values they admit; a value with an empty part counts as no label."""
+    found = []
+    labels = dict(volume.labels)
+    for key in (OLD_ZONE, OLD_REGION, ZONE, REGION):
+        if key in labels:
+            values = frozenset(value.strip(" ") for value in labels[key].split("__"))
+            if "" not in values:
+                found.append((key, values))
+    return found
+
+
+def migratable(volume: PersistentVolume) -> bool:
+    return volume.driver in KINDS
+
+
+def _missing(problems: dict[str, str], what: str, use: VolumeUse) -> None:
+    plugins = ["VolumeBinding", "NodeVolumeLimits"]
+    if not use.ephemeral:
+        plugins += ["VolumeRestrictions", "VolumeZone"]
+    for plugin in plugins:
+        problems.setdefault(plugin, what)

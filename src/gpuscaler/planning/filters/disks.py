@@ -1,0 +1,85 @@
+"""VolumeRestrictions: disks that two pods of one node may not share, and claims that one pod may use at a time."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gpuscaler.model.pods import PodSpec, VolumeUse
+from gpuscaler.model.table import Mask
+from gpuscaler.planning.filters.claims import Claims, claim_uses
+from gpuscaler.planning.filters.holdings import Holdings
+
+_CONFLICTING = ("gcePersistentDisk", "awsElasticBlockStore", "iscsi", "rbd")
+_Disk = tuple[str, str]
+
+
+class Disks:
+    """Who mounts which disk and uses which claim on which row."""
+
+    def __init__(self) -> None:
+        self._held = Holdings()
+
+    def add(self, spec: PodSpec, row: int, count: int) -> None:
+        for disk, shared in _disks(spec):
+            self._held.add((disk, shared), row, count)
+        for use in claim_uses(spec):
+            if not use.ephemeral:
+                self._held.add(f"{spec.namespace}/{use.claim}", row, count)
+
+    def passes(self, spec: PodSpec, claims: Claims, size: int) -> Mask:
+        """Rows where no pod mounts a disk of this pod in a way that conflicts; none while another pod has a ReadWriteOncePod claim."""
+        refused = "VolumeRestrictions" in claims.problems or self._taken(claims) is not None
+        mask = np.full(size, not refused, dtype=np.bool_)
+        for disk, shared in _disks(spec):
+            mask[list(self._meeting(disk, shared=shared))] = False
+        return mask
+
+    def _taken(self, claims: Claims) -> str | None:
+        return next((key for key in claims.exclusive if self._held.rows(key)), None)
+
+    def _meeting(self, disk: _Disk, *, shared: bool) -> Iterator[int]:
+        """Rows that mount ``disk`` for writing, or at all where this pod mounts it for writing."""
+        yield from self._held.rows((disk, False))
+        if not shared:
+            yield from self._held.rows((disk, True))
+
+    def explain(self, spec: PodSpec, claims: Claims, row: int) -> str:
+        if "VolumeRestrictions" in claims.problems:
+            return claims.problems["VolumeRestrictions"]
+        taken = self._taken(claims)
+        if taken is not None:
+            return f"claim {taken} is ReadWriteOncePod and another pod uses it"
+        for disk, shared in _disks(spec):
+            if row in self._meeting(disk, shared=shared):
+                return f"disk {disk[1]} ({disk[0]}) is mounted by another pod on the node"
+        return "disks are free"
+
+    def copy(self) -> "Disks":
+        new = Disks()
+        new._held = self._held.copy()
+        return new
+
+
+def alone(spec: PodSpec, claims: Claims) -> bool:
+    """Whether a node takes one copy of the pod at most, because a second one conflicts with the first."""
+    return bool(claims.exclusive) or any(not shared for _, shared in _disks(spec))
+
+
+def _disks(spec: PodSpec) -> Iterator[tuple[_Disk, bool]]:
+    """The disks that can conflict, and whether this pod mounts them so that others may, too (read-only)."""
+    for use in spec.volumes:
+        if use.driver in _CONFLICTING:
+            # An EBS disk is never shared, not even read-only.
+            shared = use.read_only and use.driver != "awsElasticBlockStore"
+            for name in _names(use):
+                yield (use.driver, name), shared
+
+
+def _names(use: VolumeUse) -> Iterator[str]:
+    """The names of which one in common makes two disks the same: an RBD image has one for each of its monitors."""
+    image, _, monitors = use.handle.rpartition("@")
+    if use.driver != "rbd":
+        yield use.handle
+    elif monitors:
+        for monitor in monitors.split(","):
+            yield f"{image}@{monitor}"

@@ -1,0 +1,154 @@
+"""What pods do to others by their specification: host ports, anti-affinity, volumes.
+
+Most pods ask about none of these, so each part is built from the cluster when it is first asked for, once for a room and its copies.
+"""
+
+from collections.abc import Callable
+from typing import Protocol, Self, TypeVar
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.table import Array
+from gpuscaler.planning.filters.interpod import Repulsion
+from gpuscaler.planning.filters.nodes import NodeMasks
+from gpuscaler.planning.filters.peers import by_row
+from gpuscaler.planning.filters.ports import PortUse
+from gpuscaler.planning.filters.volumes import VolumeFacts, Volumes
+
+
+class _Part(Protocol):
+    def add(self, spec: PodSpec, row: int, count: int) -> None: ...
+
+    def fill(self, spec: PodSpec, rows: Array, counts: Array) -> None: ...
+
+    def copy(self) -> Self: ...
+
+
+_P = TypeVar("_P", bound=_Part)
+_Wanted = Callable[[PodSpec], bool]
+
+
+class Bound:
+    """The parts as the bound pods of the cluster leave them, shared by a room and its copies."""
+
+    def __init__(self, cluster: Cluster, nodes: NodeMasks) -> None:
+        self.cluster = cluster
+        self.table = nodes.table
+        self._nodes = nodes
+        self._facts: VolumeFacts | None = None
+        self._ports: PortUse | None = None
+        self._repulsion: Repulsion | None = None
+        self._volumes: Volumes | None = None
+
+    @property
+    def facts(self) -> VolumeFacts:
+        if self._facts is None:
+            self._facts = VolumeFacts(self.cluster, self._nodes)
+        return self._facts
+
+    @property
+    def ports(self) -> PortUse:
+        if self._ports is None:
+            self._ports = self._filled(PortUse(self.table), _has_ports)
+        return self._ports
+
+    @property
+    def repulsion(self) -> Repulsion:
+        if self._repulsion is None:
+            self._repulsion = self._filled(Repulsion(self.table, self.cluster.namespaces), _repels)
+        return self._repulsion
+
+    @property
+    def volumes(self) -> Volumes:
+        if self._volumes is None:
+            self._volumes = self._filled(Volumes(self.facts), _has_volumes)
+        return self._volumes
+
+    def _filled(self, part: _P, wanted: _Wanted) -> _P:
+        for user in self.cluster.users.values():
+            if wanted(user.spec):
+                part.fill(user.spec, *by_row(self.table, user.nodes))
+        return part
+
+
+class Effects:
+    """The parts with what was placed since."""
+
+    def __init__(self, bound: Bound) -> None:
+        self._bound = bound
+        self._placed: dict[str, tuple[PodSpec, dict[int, int]]] = {}
+        self._ports: PortUse | None = None
+        self._repulsion: Repulsion | None = None
+        self._volumes: Volumes | None = None
+
+    @property
+    def ports(self) -> PortUse:
+        if self._ports is None:
+            self._ports = self._replayed(self._bound.ports, _has_ports)
+        return self._ports
+
+    @property
+    def repulsion(self) -> Repulsion:
+        if self._repulsion is None:
+            self._repulsion = self._replayed(self._bound.repulsion, _repels)
+        return self._repulsion
+
+    @property
+    def volumes(self) -> Volumes:
+        if self._volumes is None:
+            self._volumes = self._bound.volumes.copy()
+        return self._volumes
+
+    def _replayed(self, bound: _P, wanted: _Wanted) -> _P:
+        part = bound.copy()
+        for spec, rows in self._placed.values():
+            if wanted(spec):
+                for row, count in rows.items():
+                    part.add(spec, row, count)
+        return part
+
+    def add(self, spec: PodSpec, row: int, count: int) -> None:
+        """Place ``count`` copies of ``spec`` on ``row``, or remove them where it is negative."""
+        if spec.volumes:
+            # What a placement settles about claims depends on those before it, so that this part cannot be built afterwards.
+            self.volumes.add(spec, row, count)
+        if not (spec.host_ports or spec.anti_affinity):
+            return
+        placed = self._placed.setdefault(spec.digest, (spec, {}))[1]
+        placed[row] = placed.get(row, 0) + count
+        if self._ports is not None and _has_ports(spec):
+            self._ports.add(spec, row, count)
+        if self._repulsion is not None and _repels(spec):
+            self._repulsion.add(spec, row, count)
+
+    def copy(self) -> "Effects":
+        new = Effects(self._bound)
+        new._placed = self._placements()
+        new._ports = None if self._ports is None else self._ports.copy()
+        new._repulsion = None if self._repulsion is None else self._repulsion.copy()
+        new._volumes = None if self._volumes is None else self._volumes.copy()
+        return new
+
+    def extended(self, bound: Bound) -> "Effects":
+        """The same over the table of ``bound``, which has more rows behind the present ones."""
+        new = Effects(bound)
+        new._placed = self._placements()
+        new._ports = None if self._ports is None else self._ports.extended(bound.table)
+        new._repulsion = None if self._repulsion is None else self._repulsion.extended(bound.table)
+        new._volumes = None if self._volumes is None else self._volumes.extended(bound.table, bound.facts)
+        return new
+
+    def _placements(self) -> dict[str, tuple[PodSpec, dict[int, int]]]:
+        return {digest: (spec, dict(rows)) for digest, (spec, rows) in self._placed.items()}
+
+
+def _has_ports(spec: PodSpec) -> bool:
+    return bool(spec.host_ports)
+
+
+def _repels(spec: PodSpec) -> bool:
+    return bool(spec.anti_affinity)
+
+
+def _has_volumes(spec: PodSpec) -> bool:
+    return bool(spec.volumes)

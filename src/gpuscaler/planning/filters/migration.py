@@ -1,0 +1,108 @@
+"""Disks of in-tree plug-ins as the scheduler sees them once CSI drivers serve them.
+
+Source: ``k8s.io/csi-translation-lib`` and ``isCSIMigrationOn`` in ``plugins/nodevolumelimits``. Portworx counts as migrated where the
+node's CSINode names it, as with the gate CSIMigrationPortworx on (locked to that since 1.33).
+"""
+
+import re
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
+from gpuscaler.model.storage import PersistentVolume
+
+ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
+OLD_ZONE, OLD_REGION = "failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region"
+PORTWORX = "kubernetes.io/portworx-volume"
+
+
+class InTree(NamedTuple):
+    """An in-tree plug-in that CSI serves. ``topology`` is the driver's zone label, empty where a volume's affinity stays as it is."""
+
+    plugin: str
+    driver: str
+    topology: str = ""
+
+
+#: By the field that names the plug-in in a volume.
+KINDS = {
+    "awsElasticBlockStore": InTree("kubernetes.io/aws-ebs", "ebs.csi.aws.com", "topology.ebs.csi.aws.com/zone"),
+    "gcePersistentDisk": InTree("kubernetes.io/gce-pd", "pd.csi.storage.gke.io", "topology.gke.io/zone"),
+    "azureDisk": InTree("kubernetes.io/azure-disk", "disk.csi.azure.com"),
+    "cinder": InTree("kubernetes.io/cinder", "cinder.csi.openstack.org", "topology.cinder.csi.openstack.org/zone"),
+    "portworxVolume": InTree(PORTWORX, "pxd.portworx.com"),
+}
+#: In-tree plug-ins that the scheduler never counts: it knows their translation, and takes it as switched off.
+UNCOUNTED = {
+    "azureFile": "kubernetes.io/azure-file",
+    "vsphereVolume": "kubernetes.io/vsphere-volume",
+}
+#: Fields of the in-tree plug-ins that have no translation.
+UNTRANSLATED = frozenset(
+    ("iscsi", "rbd", "nfs", "local", "hostPath", "fc", "cephfs", "glusterfs", "flexVolume", "flocker", "quobyte", "storageos", "scaleIO",
+     "photonPersistentDisk")
+)  # fmt: skip
+PLUGINS = {kind.plugin: kind for kind in KINDS.values()}
+_EBS_ID = re.compile(r"vol-[^/]*")
+_GCE_DISK = "projects/UNSPECIFIED/zones/{}/disks/{}"
+
+
+class Attachment(NamedTuple):
+    """A volume that takes one of the places a driver has on a node. ``plugin`` is set where an in-tree plug-in is behind it."""
+
+    driver: str
+    handle: str
+    plugin: str = ""
+
+
+def attachment(kind: str, handle: str, zones: str = "") -> Attachment | None:
+    """The attachment of an in-tree disk, or None where the scheduler counts none. ``zones`` is its zone label."""
+    known = KINDS.get(kind)
+    if known is None:
+        return None
+    if kind == "awsElasticBlockStore" and handle.startswith("aws://"):
+        # aws://zone/vol-1234: the host part is the zone.
+        handle = handle.removeprefix("aws://").partition("/")[2].strip("/")
+        if not _EBS_ID.fullmatch(handle):
+            return None
+    if kind == "gcePersistentDisk":
+        handle = _GCE_DISK.format(zones or "UNSPECIFIED", handle)
+    return Attachment(known.driver, handle, known.plugin)
+
+
+def is_csi(volume: PersistentVolume) -> bool:
+    """Whether ``volume`` is one of a CSI driver from the start."""
+    return bool(volume.driver) and volume.driver not in KINDS and volume.driver not in UNCOUNTED and volume.driver not in UNTRANSLATED
+
+
+def translated(volume: PersistentVolume) -> NodeSelector | None:
+    """The node affinity of an in-tree volume on a node where its CSI driver serves it: zones under the driver's own label."""
+    kind = KINDS[volume.driver]
+    if not kind.topology:
+        return volume.node_affinity
+    terms = volume.node_affinity.terms if volume.node_affinity is not None else ()
+    labels = dict(volume.labels)
+    zone, region = _topology_labels(terms, labels)
+    if any(r.key == zone and r.values for term in terms for r in term.expressions):
+        terms = _renamed(terms, zone, kind.topology)
+    elif zones := tuple(sorted({z.strip() for z in labels.get(zone, "").split("__")} - {""})):
+        added = Requirement(kind.topology, "In", zones)
+        terms = tuple(replace(term, expressions=(*term.expressions, added)) for term in terms or (NodeSelectorTerm(),))
+    if region == OLD_REGION:
+        terms = _renamed(terms, OLD_REGION, REGION)
+    return NodeSelector(terms) if terms or volume.node_affinity is not None else None
+
+
+def _topology_labels(terms: tuple[NodeSelectorTerm, ...], labels: dict[str, str]) -> tuple[str, str]:
+    used = {requirement.key for term in terms for requirement in term.expressions}
+    if ZONE not in used and (OLD_ZONE in used or (ZONE not in labels and OLD_ZONE in labels)):
+        return OLD_ZONE, OLD_REGION
+    return ZONE, REGION
+
+
+def _renamed(terms: tuple[NodeSelectorTerm, ...], old: str, new: str) -> tuple[NodeSelectorTerm, ...]:
+    def rename(requirement: Requirement) -> Requirement:
+        return replace(requirement, key=new) if requirement.key == old else requirement
+
+    return tuple(replace(term, expressions=tuple(rename(r) for r in term.expressions)) for term in terms)

@@ -1,0 +1,96 @@
+"""The four plug-ins about volumes as one part of a room."""
+
+from collections.abc import Mapping
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.table import Array, NodeTable
+from gpuscaler.planning.filters import Passes
+from gpuscaler.planning.filters.attaching import Attached, AttachLimits
+from gpuscaler.planning.filters.binding import Binding, Reach
+from gpuscaler.planning.filters.claims import ClaimReader
+from gpuscaler.planning.filters.disks import Disks, alone
+from gpuscaler.planning.filters.nodes import NodeMasks
+
+
+class VolumeFacts:
+    """What of volumes does not change by placing pods. Shared by copies of a room."""
+
+    def __init__(self, cluster: Cluster, nodes: NodeMasks) -> None:
+        self.table = nodes.table
+        self.reader = ClaimReader(cluster)
+        self.limits = AttachLimits(cluster, nodes.table)
+        self.reach = Reach(cluster, nodes, self.limits)
+
+    def passes(self, spec: PodSpec) -> Passes:
+        """Rows that bound volumes reach and where unbound claims can be served at all, by plug-in."""
+        claims = self.reader.read(spec)
+        return {"VolumeBinding": self.reach.bound(claims), "VolumeZone": self.reach.zones(claims)}
+
+
+class Volumes:
+    """Volumes in use."""
+
+    def __init__(self, facts: VolumeFacts) -> None:
+        self._facts = facts
+        self._disks = Disks()
+        self._attached = Attached(facts.table, facts.limits)
+        self._binding = Binding(facts.reach)
+
+    def add(self, spec: PodSpec, row: int, count: int) -> None:
+        self._binding.settle(self._facts.reader.read(spec), row, self._facts.table.names[row], count)
+        self._use(spec, row, count)
+
+    def _use(self, spec: PodSpec, row: int, count: int) -> None:
+        self._disks.add(spec, row, count)
+        self._attached.add(self._facts.reader.read(spec).attachments, row, count)
+
+    def fill(self, spec: PodSpec, rows: Array, counts: Array) -> None:
+        """Bound pods: the scheduler has settled their claims already, so that only what they use counts."""
+        for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
+            self._use(spec, row, count)
+
+    def passes(self, spec: PodSpec) -> Passes:
+        """Rows that pass, by plug-in, but for VolumeZone, which placing pods does not change."""
+        claims = self._facts.reader.read(spec)
+        return {
+            "VolumeRestrictions": self._disks.passes(spec, claims, len(self._facts.table)),
+            "NodeVolumeLimits": self._attached.passes(claims),
+            "VolumeBinding": self._binding.passes(claims),
+        }
+
+    def alone(self, spec: PodSpec) -> bool:
+        """Whether a node takes one copy at most."""
+        return alone(spec, self._facts.reader.read(spec))
+
+    def explain(self, plugin: str, spec: PodSpec, row: int) -> str:
+        claims = self._facts.reader.read(spec)
+        match plugin:
+            case "VolumeRestrictions":
+                return self._disks.explain(spec, claims, row)
+            case "NodeVolumeLimits":
+                return self._attached.explain(claims, row)
+            case "VolumeBinding":
+                return self._binding.explain(claims, row, self._facts.table.names[row])
+            case _:
+                return claims.problems.get("VolumeZone", f"a volume is in another zone or region: {_shown(dict(claims.zones))}")
+
+    def copy(self) -> "Volumes":
+        new = object.__new__(Volumes)
+        new._facts = self._facts
+        new._disks = self._disks.copy()
+        new._attached = self._attached.copy()
+        new._binding = self._binding.copy()
+        return new
+
+    def extended(self, table: NodeTable, facts: VolumeFacts) -> "Volumes":
+        new = object.__new__(Volumes)
+        new._facts = facts
+        new._disks = self._disks.copy()
+        new._attached = self._attached.extended(table, facts.limits)
+        new._binding = self._binding.extended(facts.reach)
+        return new
+
+
+def _shown(zones: Mapping[str, frozenset[str]]) -> str:
+    return ", ".join(f"{key}={'|'.join(sorted(values))}" for key, values in zones.items())
