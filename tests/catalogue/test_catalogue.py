@@ -1,0 +1,158 @@
+import re
+import subprocess
+import sys
+
+import pytest
+
+from gpuscaler import catalogue
+
+GIB = 2**30
+MIB = 2**20
+
+
+def test_a_type_is_found_by_its_exact_name_with_what_its_pods_may_use() -> None:
+    found = catalogue.lookup("g5.xlarge")
+
+    assert found is not None
+    assert (found.cloud, found.arch, found.vcpu, found.memory_mib, found.gpus) == ("aws", "amd64", 4, 16384, 1)
+    assert (found.gpu_product, found.gpu_karpenter_name) == ("NVIDIA-A10G", "a10g")
+    assert found.allocatable == {
+        "cpu": 3920,
+        "memory": 14162 * MIB,
+        "ephemeral-storage": 17 * GIB,
+        "pods": 58,
+        "nvidia.com/gpu": 1,
+    }
+    assert found.prices["us-east-1"].on_demand == 1.006
+
+
+@pytest.mark.parametrize("name", ["", "g5", "G5.XLARGE", "g5.xlarge ", "ecs.gn7i-c8g1.2xlarge", "g6f.large", "Standard_NV4as_v4"])
+def test_what_the_catalogue_does_not_hold_is_none(name: str) -> None:
+    assert catalogue.lookup(name) is None
+
+
+def test_a_type_without_a_price_in_the_region_is_none_there() -> None:
+    assert catalogue.lookup("g5.xlarge", "eu-west-1") is not None
+    assert catalogue.lookup("g5.xlarge", "eu-north-1") is None
+
+
+def test_types_are_narrowed_by_cloud_and_region() -> None:
+    west = {found.name for found in catalogue.types("aws", "us-west-2")}
+
+    assert "g5.xlarge" in west
+    assert "m6i.xlarge" not in west  # known and priced in us-east-1 only
+    assert {found.cloud for found in catalogue.types("gcp")} == {"gcp"}
+    assert catalogue.types("aws", "us-central1") == ()
+    assert {found.cloud for found in catalogue.types()} == set(catalogue.CLOUDS)
+
+
+@pytest.mark.parametrize(
+    ("name", "cpu", "memory", "pods"),
+    [
+        # 8 vCPU: 140 m of the first four cores and 10 m for each of four more; 57344 * 0.925 - (20e6 * 250 + 50e6) / 2**20 - 100
+        ("Standard_NC8as_T4_v3", 7820, 48127, 250),
+        # 4 vCPU, 8 GiB: a quarter of the memory is less than 20 MB a pod
+        ("Standard_F4s_v2", 3860, 5429, 250),
+        # 96 vCPU: 60 + 10 + 10 + 92 * 2.5 m; 393216 * 0.925 - (1024 + 819.2 + 819.2 + 6881.28 + 262144 * 0.02) - 100
+        ("g2-standard-96", 95690, 348838, 110),
+    ],
+)
+def test_allocatable_that_no_source_tells_follows_the_reservation_rules_of_its_cloud(name: str, cpu: int, memory: int, pods: int) -> None:
+    found = catalogue.lookup(name)
+
+    assert found is not None
+    assert found.allocatable["cpu"] == cpu
+    assert found.allocatable["memory"] == memory * MIB
+    assert found.allocatable["pods"] == pods
+    assert found.allocatable_source.startswith("DERIVED")
+
+
+@pytest.mark.parametrize(
+    ("name", "resource", "count"),
+    [
+        ("p4d.24xlarge", "nvidia.com/gpu", 8),
+        ("g4ad.8xlarge", "amd.com/gpu", 2),
+        ("Standard_ND96isr_MI300X_v5", "amd.com/gpu", 8),
+        ("a2-megagpu-16g", "nvidia.com/gpu", 16),
+        ("p5.48xlarge", "vpc.amazonaws.com/efa", 32),
+    ],
+)
+def test_devices_are_offered_under_their_vendors_resource(name: str, resource: str, count: int) -> None:
+    found = catalogue.lookup(name)
+
+    assert found is not None
+    assert found.allocatable[resource] == count
+
+
+def test_a_cpu_type_offers_no_gpu_and_names_none() -> None:
+    found = catalogue.lookup("m6i.xlarge")
+
+    assert found is not None
+    assert not any(resource.endswith("/gpu") for resource in found.allocatable)
+    assert (found.gpus, found.gpu_product, found.gpu_memory_mib) == (0, "", 0)
+
+
+def test_virtual_gpus_are_named_and_sized_as_what_they_are() -> None:
+    sixth, whole = catalogue.lookup("Standard_NV6ads_A10_v5"), catalogue.lookup("Standard_NV36ads_A10_v5")
+
+    assert sixth is not None
+    assert whole is not None
+    assert (sixth.gpu_product, sixth.gpu_memory_mib) == ("NVIDIA-A10-4Q", 4096)
+    assert (whole.gpu_product, whole.gpu_memory_mib) == ("NVIDIA-A10-24Q", 24576)
+
+
+def test_every_price_is_a_price_with_its_source() -> None:
+    for found in catalogue.types():
+        assert found.prices, found.name
+        for region, price in found.prices.items():
+            assert 0 < price.on_demand < 200, (found.name, region)
+            assert re.search(r"20[0-9]{2}-[0-9]{2}", price.source), (found.name, region)
+            assert (price.spot is None) == (price.spot_source == ""), (found.name, region)
+            if price.spot is not None:
+                assert 0 < price.spot <= price.on_demand, (found.name, region)
+
+
+def test_a_node_offers_less_than_its_machine_has() -> None:
+    for found in catalogue.types():
+        assert 0 < found.allocatable["cpu"] < found.vcpu * 1000, found.name
+        assert 0 < found.allocatable["memory"] < found.memory_mib * MIB, found.name
+        assert found.allocatable["pods"] > 0, found.name
+        assert (found.gpus > 0) == (found.gpu_memory_mib > 0) == (found.gpu_manufacturer in {"nvidia", "amd"}), found.name
+        assert found.gpu_visible_memory_mib <= found.gpu_memory_mib * 1.02, found.name
+
+
+def test_the_newest_gcp_prices_reach_regions_that_only_the_history_knows() -> None:
+    found = catalogue.lookup("g2-standard-4", "europe-west3")
+
+    assert found is not None
+    assert found.prices["europe-west3"].spot is not None
+
+
+def test_gpu_types_of_aws_say_in_which_zone_ids_they_are_sold() -> None:
+    found = catalogue.lookup("g5.xlarge")
+
+    assert found is not None
+    assert "use1-az3" not in found.zone_ids["us-east-1"]
+    assert "use1-az1" in found.zone_ids["us-east-1"]
+
+
+def test_regions_tell_their_cloud() -> None:
+    assert catalogue.regions()["us-east-1"] == "aws"
+    assert catalogue.regions()["us-east1"] == "gcp"
+    assert catalogue.regions()["eastus"] == "azure"
+
+
+def test_importing_the_catalogue_reads_nothing_and_reading_it_is_quick() -> None:
+    program = (
+        "import time; from gpuscaler import catalogue\n"
+        "assert catalogue._by_name.cache_info().currsize == 0\n"
+        "best = 9.0\n"
+        "for _ in range(5):\n"
+        "    catalogue._by_name.cache_clear(); start = time.process_time(); catalogue.lookup('g5.xlarge')\n"
+        "    best = min(best, time.process_time() - start)\n"
+        "print(best)"
+    )
+
+    printed = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+
+    assert float(printed) < 0.1  # 15 ms on the machine it was written on; the margin is for slower ones
