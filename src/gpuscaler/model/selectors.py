@@ -4,11 +4,15 @@ Source: ``k8s.io/apimachinery/pkg/labels`` (label selectors) and
 ``k8s.io/component-helpers/scheduling/corev1/nodeaffinity`` (node selectors).
 """
 
+import re
 from collections.abc import Mapping
 
 from msgspec import Struct
 
 Labels = Mapping[str, str]
+
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_DOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
 class Requirement(Struct, frozen=True, gc=False):
@@ -29,15 +33,32 @@ class Requirement(Struct, frozen=True, gc=False):
             case "In":
                 return value is not None and value in self.values
             case "NotIn":
-                return value is None or value not in self.values
+                return bool(self.values) and (value is None or value not in self.values)
             case "Exists":
-                return value is not None
+                return not self.values and value is not None
             case "DoesNotExist":
-                return value is None
+                return not self.values and value is None
             case "Gt" | "Lt":
                 return self._compares(value)
             case _:
                 return False
+
+    @property
+    def valid(self) -> bool:
+        """Whether the scheduler can read it: a label key, values that can be label values, and as many as the operator takes.
+
+        Source: ``labels.NewRequirement``. A node selector term with one that it cannot read matches no node, whatever else it says.
+        """
+        match self.operator:
+            case "In" | "NotIn":
+                counted = bool(self.values)
+            case "Exists" | "DoesNotExist":
+                counted = not self.values
+            case "Gt" | "Lt":
+                counted = len(self.values) == 1 and integer(self.values[0]) is not None
+            case _:
+                counted = False
+        return counted and is_label_key(self.key) and all(not value or _NAME.fullmatch(value) for value in self.values)
 
     def _compares(self, value: str | None) -> bool:
         if value is None or len(self.values) != 1:
@@ -46,6 +67,12 @@ class Requirement(Struct, frozen=True, gc=False):
         if left is None or right is None:
             return False
         return left > right if self.operator == "Gt" else left < right
+
+
+def is_label_key(key: str) -> bool:
+    """Whether ``key`` is a name of up to 63 characters, behind a domain and a slash or alone."""
+    domain, slash, name = key.rpartition("/")
+    return bool(_NAME.fullmatch(name)) and (not slash or bool(_DOMAIN.fullmatch(domain)))
 
 
 def integer(text: str) -> int | None:
@@ -79,7 +106,7 @@ class NodeSelectorTerm(Struct, frozen=True, gc=False):
     fields: tuple[Requirement, ...] = ()
 
     def matches(self, labels: Labels, name: str) -> bool:
-        if not self.expressions and not self.fields:
+        if not (self.expressions or self.fields) or not all(requirement.valid for requirement in self.expressions):
             return False
         fields = {"metadata.name": name}
         return all(r.matches(labels) for r in self.expressions) and all(r.matches(fields) for r in self.fields)

@@ -76,8 +76,10 @@ class NodeMasks:
         return mask
 
     def requirement(self, requirement: Requirement) -> Mask:
-        """Rows whose labels satisfy ``requirement``."""
+        """Rows whose labels satisfy ``requirement``; none for one that the scheduler cannot read."""
         mask = self._requirements.get(requirement)
+        if mask is None and not requirement.valid:
+            mask = self._requirements[requirement] = np.zeros(len(self.table), dtype=np.bool_)
         if mask is None:
             codes, values = self.table.column(requirement.key)
             # One flag per distinct value, and a last one that the code -1 picks: no such label.
