@@ -52,6 +52,13 @@ class MachineHours(Struct, frozen=True, gc=False):
     machines: int
 
 
+class UnservedReason(Struct, frozen=True, gc=False):
+    """Why ``pods`` pods never ran, as the last plan tells it."""
+
+    pods: int
+    reason: str
+
+
 class Result(Struct, frozen=True, gc=False):
     """What came out of a run. Hours and dollars are totals, times seconds since the epoch of the run.
 
@@ -68,6 +75,7 @@ class Result(Struct, frozen=True, gc=False):
     wait: Wait
     served: int
     unserved: int
+    unserved_reasons: tuple[UnservedReason, ...]
     evictions: int
     lost_gpu_hours: float
     machine_hours: tuple[MachineHours, ...]
@@ -138,6 +146,14 @@ class Meter:
         sample = Sample(now, round(self._wanted, 6), round(self._used, 6), self._paid, round(self._rate, 6))
         if not self.timeline or replace(self.timeline[-1], at=now) != sample:
             self.timeline.append(sample)
+
+
+def unserved_reasons(tasks: Iterable[Task], reasons: Mapping[str, str]) -> tuple[UnservedReason, ...]:
+    """The reasons of pods that never ran, most frequent first."""
+    counts: dict[str, int] = defaultdict(int)
+    for task in tasks:
+        counts[reasons.get(task.key, "not planned when the run ended")] += 1
+    return tuple(UnservedReason(pods, reason) for reason, pods in sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])))
 
 
 def gpus_of(offering: Offering) -> int:

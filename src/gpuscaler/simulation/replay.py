@@ -9,7 +9,7 @@ from gpuscaler.clouds.simulated import REGISTERED, SimulatedCloud
 from gpuscaler.model.pools import Policy
 from gpuscaler.simulation.acting import carry_out, finish_drains
 from gpuscaler.simulation.bound import lower_bound
-from gpuscaler.simulation.meter import Result, gpu_hours_paid, machine_hours, wait_of
+from gpuscaler.simulation.meter import Result, gpu_hours_paid, machine_hours, unserved_reasons, wait_of
 from gpuscaler.simulation.policies import POLICIES, Decide
 from gpuscaler.simulation.queue import Task
 from gpuscaler.simulation.scheduler import LEAST_ALLOCATED
@@ -111,6 +111,7 @@ class _Replay:
             wait=wait_of(meter.waits),
             served=len(meter.waits),
             unserved=len(self.world.tasks),
+            unserved_reasons=unserved_reasons(self.world.tasks.values(), self.world.refusals),
             evictions=meter.evictions,
             lost_gpu_hours=meter.lost_hours,
             machine_hours=rows,

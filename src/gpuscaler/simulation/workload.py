@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuscaler.model.labels import NO_LABELS
 from gpuscaler.model.pods import NO_OPTIONS, Owner, Pod, PodOptions, PodSpec
@@ -91,7 +92,7 @@ def members(trace: Trace, shaping: Shaping) -> tuple[Member, ...]:
     result: list[Member] = []
     for job in trace.jobs:
         # What the specification depends on, as a key: thousands of jobs share a few hundred specifications.
-        shape = msgspec.structs.replace(job, id="", submit=0.0, duration=0.0, pods=1, user="")
+        shape = replace(job, id="", submit=0.0, duration=0.0, pods=1, user="")
         spec = specs.get(shape)
         if spec is None:
             spec = specs[shape] = _spec(job, shaping, fractional)
@@ -124,7 +125,7 @@ def _spec(job: Job, shaping: Shaping, fractional: bool) -> PodSpec:
         restart_policy="Never",
     )
     digest = hashlib.blake2b(msgspec.json.encode(spec), digest_size=16).hexdigest()
-    return msgspec.structs.replace(spec, digest=digest)
+    return replace(spec, digest=digest)
 
 
 def _products(job: Job, shaping: Shaping) -> NodeSelector | None:
@@ -138,9 +139,19 @@ def _products(job: Job, shaping: Shaping) -> NodeSelector | None:
     return NodeSelector((NodeSelectorTerm((Requirement(GPU_PRODUCT, "In", products),)),))
 
 
+def without_spot(policy: Policy) -> tuple[Policy, int]:
+    """The same pools without their spot offerings, and how many those were.
+
+    Spot machines that are never taken away would make every result too good; they join when the simulated cloud takes them away.
+    """
+    left = tuple(replace(pool, offerings=tuple(one for one in pool.offerings if one.market != "spot")) for pool in policy.pools)
+    dropped = sum(len(pool.offerings) for pool in policy.pools) - sum(len(pool.offerings) for pool in left)
+    return replace(policy, pools=tuple(pool for pool in left if pool.offerings)), dropped
+
+
 def with_gpu_milli(policy: Policy) -> Policy:
     """The same pools, their machines offering thousandths of GPUs beside whole ones."""
-    return msgspec.structs.replace(policy, pools=tuple(_shared(pool) for pool in policy.pools))
+    return replace(policy, pools=tuple(_shared(pool) for pool in policy.pools))
 
 
 def _shared(pool: Pool) -> Pool:
@@ -148,6 +159,6 @@ def _shared(pool: Pool) -> Pool:
         gpus = offering.allocatable.get(GPU, 0)
         if not gpus:
             return offering
-        return msgspec.structs.replace(offering, allocatable={**offering.allocatable, GPU_MILLI: 1000 * gpus})
+        return replace(offering, allocatable={**offering.allocatable, GPU_MILLI: 1000 * gpus})
 
-    return msgspec.structs.replace(pool, offerings=tuple(divided(offering) for offering in pool.offerings))
+    return replace(pool, offerings=tuple(divided(offering) for offering in pool.offerings))

@@ -31,6 +31,8 @@ class World:
         self.promises: dict[str, dict[str, Task]] = {}
         self.drains: dict[str, Drain] = {}
         self.blocked: dict[tuple[str, str, str, str], float] = {}
+        #: Why the last plan left pods without a place, by pod.
+        self.refusals: dict[str, str] = {}
         self.started: list[Task] = []
         self._gangs: dict[str, dict[str, Task]] = {}
         self._bought: deque[float] = deque()

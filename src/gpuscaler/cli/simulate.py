@@ -1,0 +1,171 @@
+"""``gpuscaler simulate``: what a trace of jobs would have cost."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from gpuscaler.model.pools import Policy
+    from gpuscaler.simulation.workload import Shaping
+
+GPU_MODELS = ("ignore", "strict")
+SCORINGS = ("least-allocated", "most-allocated")
+POLICIES = ("gpuscaler",)
+
+
+@click.command()
+@click.option("--trace", "trace_file", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Jobs as CSV, gzip or plain.")
+@click.option("--pools", "pools_file", required=True, metavar="FILE", help="The pools file.")
+@click.option("--policy", "policies", multiple=True, type=click.Choice(POLICIES), default=POLICIES, help="Who decides; may be repeated.")
+@click.option(
+    "--gpu-model",
+    default="ignore",
+    metavar="ignore|strict|MAPFILE",
+    show_default=True,
+    help="What the trace's GPU models mean: nothing, the label nvidia.com/gpu.product, or labels that a YAML or JSON file maps them to.",
+)
+@click.option("--cpu-per-gpu", metavar="N", help="CPU requested per GPU where the trace does not say, such as 4 or 3500m.")
+@click.option("--mem-per-gpu", metavar="SIZE", help="Memory requested per GPU where the trace does not say, such as 30Gi.")
+@click.option(
+    "--scheduler-scoring",
+    type=click.Choice(SCORINGS),
+    default=SCORINGS[0],
+    show_default=True,
+    help="How kube-scheduler's NodeResourcesFit is configured.",
+)
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of everything that is drawn.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def simulate(
+    *,
+    trace_file: Path,
+    pools_file: str,
+    policies: tuple[str, ...],
+    gpu_model: str,
+    cpu_per_gpu: str | None,
+    mem_per_gpu: str | None,
+    scheduler_scoring: str,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Replay a trace of jobs in virtual time through the planner, and print what it cost and how long jobs waited.
+
+    Machines boot, show their GPUs later, cost by the second and leave when idle. Only on-demand and reserved offerings are bought.
+    """
+    from gpuscaler.cli.reporting import print_json, print_report
+    from gpuscaler.simulation.replay import run
+    from gpuscaler.simulation.report import inputs_of
+    from gpuscaler.simulation.traces import TraceError, read_trace
+    from gpuscaler.simulation.workload import UnmappedModelsError
+
+    shaping = _shaping(gpu_model, cpu_per_gpu, mem_per_gpu)
+    policy, dropped = _pools(pools_file)
+    try:
+        trace = read_trace(trace_file)
+        results = []
+        for name in dict.fromkeys(policies):
+            with _progress(f"{trace.name}, {name}", sum(job.pods for job in trace.jobs)) as progress:
+                results.append(run(trace, policy, name=name, shaping=shaping, scoring=scheduler_scoring, seed=seed, progress=progress))
+    except TraceError as error:
+        _fail(str(error))
+    except UnmappedModelsError as error:
+        _fail(f"{gpu_model}: saw no entry for {', '.join(error.models)}, expected one for every GPU model of {trace_file}; add them")
+    derived = [f"{dropped} spot offerings of the pools file: left out, since interruptions are not simulated yet"] if dropped else []
+    inputs = inputs_of(trace, pools=pools_file, shaping=shaping, scoring=scheduler_scoring, seed=seed, derived=derived)
+    if as_json:
+        print_json(inputs, results)
+    else:
+        print_report(inputs, results)
+
+
+def _pools(path: str) -> "tuple[Policy, int]":
+    from gpuscaler.settings import SettingsError, load_policy
+    from gpuscaler.simulation.workload import without_spot
+
+    try:
+        policy, dropped = without_spot(load_policy(path))
+    except SettingsError as error:
+        _fail(str(error))
+    if not policy.pools:
+        _fail(f"{path}: saw only spot offerings, expected on-demand or reserved ones: spot is not simulated yet; add a market")
+    return policy, dropped
+
+
+def _shaping(gpu_model: str, cpu_per_gpu: str | None, mem_per_gpu: str | None) -> "Shaping":
+    from gpuscaler.model.quantities import milli, whole
+    from gpuscaler.simulation.workload import Shaping
+
+    return Shaping(
+        gpu_model=gpu_model if gpu_model in GPU_MODELS else _mapping(Path(gpu_model)),
+        cpu_per_gpu=_quantity(cpu_per_gpu, "--cpu-per-gpu", milli),
+        memory_per_gpu=_quantity(mem_per_gpu, "--mem-per-gpu", whole),
+    )
+
+
+def _quantity(text: str | None, option: str, unit: Callable[..., int]) -> int | None:
+    from gpuscaler.model.quantities import QuantityError, parse
+
+    if text is None:
+        return None
+    try:
+        amount = unit(parse(text))
+    except QuantityError as error:
+        raise click.BadParameter(str(error), param_hint=option) from error
+    if amount < 0:
+        raise click.BadParameter(f"saw {text}, expected a quantity of at least 0", param_hint=option)
+    return amount
+
+
+def _mapping(path: Path) -> dict[str, tuple[str, ...]]:
+    """A file that maps GPU models of a trace to the product labels that serve them: one, or a list."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise click.BadParameter(
+            f"{path}: {error.strerror}; expected ignore, strict, or a file that maps GPU models to product labels", param_hint="--gpu-model"
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"{path}: not YAML or JSON: {error}", param_hint="--gpu-model") from error
+    if not isinstance(content, dict):
+        raise click.BadParameter(f"{path}: saw no mapping, expected lines such as T4: Tesla-T4", param_hint="--gpu-model")
+    mapping: dict[str, tuple[str, ...]] = {}
+    for model, products in content.items():
+        listed = products if isinstance(products, list) else [products]
+        if not isinstance(model, str) or not listed or not all(isinstance(product, str) and product for product in listed):
+            raise click.BadParameter(
+                f"{path}: saw {model!r}: {products!r}, expected a model with one product label or a list of them", param_hint="--gpu-model"
+            )
+        mapping[model] = tuple(listed)
+    return mapping
+
+
+@contextmanager
+def _progress(title: str, total: int) -> Iterator[Callable[[int], None] | None]:
+    """A bar on standard error when that is a terminal; nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total)
+        # A bar has some hundred cells: more updates than that only cost time.
+        step = max(1, total // 200)
+
+        def advance(done: int) -> None:
+            if done % step < 8 or done == total:
+                bar.update(task, completed=done)
+
+        yield advance
+
+
+def _fail(message: str) -> NoReturn:
+    click.echo(message, err=True)
+    sys.exit(2)
