@@ -16,6 +16,8 @@ from gpuscaler.settings.well_known import node_labels
 OFFERING_KEYS = ("type", "market", "zone", "price", "resources")
 #: The kubelet's own limit, for a type of which nothing else is known.
 DEFAULT_PODS = 110
+#: An offering with its labels weighs as much as so many values (see :meth:`Report.count`).
+OFFERING_VALUES = 10
 #: With this many mistakes in a file, looking for similar names helps nobody and takes seconds.
 MAX_HINTS = 200
 
@@ -47,7 +49,6 @@ def read_offerings(types: Cursor | None, exact: Cursor | None, pool: PoolFacts) 
     offerings: dict[tuple[str, str, str, str], Offering] = {}
     lines: dict[tuple[str, str, str], Cursor] = {}
     for line in _lines(types, exact, pool):
-        line.at.report.count(1)
         key = (line.instance_type, line.market, line.zone)
         if key in lines:
             place = f", zone {line.zone}" if line.zone else ""
@@ -62,6 +63,7 @@ def read_offerings(types: Cursor | None, exact: Cursor | None, pool: PoolFacts) 
 
 def _lines(types: Cursor | None, exact: Cursor | None, pool: PoolFacts) -> Iterator[_Line]:
     for at in types.names("instance type") if types else []:
+        at.report.count(OFFERING_VALUES * len(pool.markets) * len(pool.zones))
         for market in pool.markets:
             for zone in pool.zones:
                 yield _Line(at, at.entry.raw, market, zone)
@@ -90,13 +92,14 @@ def _exact(at: Cursor, pool: PoolFacts) -> Iterator[_Line]:
     resources = read_resources(fields["resources"]) if "resources" in fields else None
     if name is None or not readable:
         return
+    at.report.count(OFFERING_VALUES * len(markets) * len(zones))
     for market in markets:
         for zone in zones:
             yield _Line(at, name, market, zone, price, resources)
 
 
 def _price(at: Cursor, *, free: bool) -> float | None:
-    expected = "a number of dollars per hour" + (", 0 or more" if free else " above 0 (0 only where market is reserved)")
+    expected = "dollars per hour" + (", 0 or more" if free else " above 0 (0 only if all is reserved)")
     return at.number(expected=expected, positive=not free)
 
 

@@ -1,0 +1,178 @@
+"""Pools files that are good, and that are wrong in one way each: what a schema can say, and what only the parser can."""
+
+from typing import NamedTuple
+
+GOOD = {
+    "smallest": "region: us-east-1\npools: [{name: a, types: [g5.xlarge]}]",
+    "offerings only": "pools: [{name: a, zones: [us-east-1a], offerings: [{type: g5.xlarge}]}]",
+    "unknown type": "pools: [{name: a, offerings: [{type: x, price: 1, resources: {cpu: 500m, memory: 1Gi, a.b/c: 1}}]}]",
+    "reserved": "pools: [{name: a, offerings: [{type: g5.xlarge, market: reserved, price: 0}]}]",
+    "empty values": "region: us-east-1\nlimits:\npools: [{name: a, types: [g5.xlarge], max: , spare: , offerings: , labels: }]",
+    "spare": "region: us-east-1\npools: [{name: a, types: [g5.xlarge], spare: {gpus: 2}}]",
+    "budgets": (
+        "region: us-east-1\npools: [{name: a, types: [g5.xlarge], budgets:"
+        " [{nodes: 10%}, {nodes: 3, reasons: [], schedule: '@daily', duration: 1h}, {nodes: '4', schedule: , duration: }]}]"
+    ),
+    "taints": (
+        "region: us-east-1\npools: [{name: a, types: [g5.xlarge], startup_taints: [],"
+        " taints: ['a:NoSchedule', {key: b, effect: NoExecute}]}]"
+    ),
+    "labels": "region: us-east-1\npools: [{name: a, types: [g5.xlarge], labels: {a.b/c: '', d: e_f.g}}]",
+    "all top keys": (
+        "region: us-east-1\npreferences: respect\nschedulers: [a]\npriority_cutoff: -5\nmin_saving: 1e-1\n"
+        "limits: {gpus: 0, machines: 1, dollars_per_hour: 0, machines_per_minute: 3}\n"
+        "pools: [{name: a, types: [g5.xlarge], chooser: cloud}]"
+    ),
+}
+
+
+class Bad(NamedTuple):
+    """``place`` is where the one problem is, ``says`` what its message contains."""
+
+    text: str
+    place: str
+    says: str
+
+
+def _top(line: str) -> str:
+    return f"region: us-east-1\n{line}\npools:\n- name: p\n  types: [g5.xlarge]\n"
+
+
+def _pool(line: str) -> str:
+    return f"region: us-east-1\npools:\n- name: p\n  types: [g5.xlarge]\n  {line}\n"
+
+
+def _offering(inside: str) -> str:
+    return f"region: us-east-1\npools:\n- name: p\n  offerings:\n  - {{{inside}}}\n"
+
+
+#: Wrong in form: schema and parser both refuse.
+BAD_FORM = [
+    Bad("[]", "", "saw a list, expected a mapping"),
+    Bad("pools", "", 'saw "pools", expected a mapping'),
+    Bad("region: us-east-1", "", "saw no pools"),
+    Bad("pools:", "", "saw no pools"),
+    Bad("pools: []", "pools", "expected at least one pool"),
+    Bad("pools: {a: b}", "pools", "saw a mapping, expected a list"),
+    Bad("pools: [a]", "pools[0]", 'saw "a", expected a mapping'),
+    Bad("region: us-east-1\npools: [{types: [g5.xlarge]}]", "pools[0]", "saw no name"),
+    Bad("pools: [{name: a}]", "pools[0]", "saw neither types nor offerings"),
+    Bad("pools: [{name: a, types: , offerings: }]", "pools[0]", "saw neither types nor offerings"),
+    Bad(_top("pool: []"), "pool", "unknown key; did you mean pools?"),
+    Bad(_top("wibble: 1"), "wibble", "expected one of pools, limits"),
+    Bad(_top("region2: a"), "region2", "did you mean region?"),
+    Bad(_top("preferences: maybe"), "preferences", "expected one of ignore, respect"),
+    Bad(_top("preferences: Respect"), "preferences", "did you mean respect?"),
+    Bad(_top("schedulers: default-scheduler"), "schedulers", "expected a list"),
+    Bad(_top("schedulers: []"), "schedulers", "at least one scheduler name"),
+    Bad(_top("schedulers: [a, a]"), "schedulers[1]", "a second time"),
+    Bad(_top("priority_cutoff: low"), "priority_cutoff", 'saw "low", expected a pod priority'),
+    Bad(_top("priority_cutoff: 2147483648"), "priority_cutoff", "of 32 bits"),
+    Bad(_top("min_saving: -1"), "min_saving", "0 or more"),
+    Bad(_top("min_saving: 5%"), "min_saving", "dollars per hour"),
+    Bad(_top("limits: 5"), "limits", "expected a mapping"),
+    Bad(_top("limits: {gpu: 5}"), "limits.gpu", "did you mean gpus?"),
+    Bad(_top("limits: {gpus: -1}"), "limits.gpus", "saw the number -1"),
+    Bad(_top("limits: {gpus: 1.5}"), "limits.gpus", "a whole number"),
+    Bad(_top('limits: {machines: "5"}'), "limits.machines", "remove the quotes"),
+    Bad(_top("limits: {dollars_per_hour: lots}"), "limits.dollars_per_hour", "dollars per hour"),
+    Bad(_pool("chooser: me"), "pools[0].chooser", "expected one of buyer, cloud"),
+    Bad(_pool("min: -1"), "pools[0].min", "saw the number -1, expected a number of machines"),
+    Bad(_pool("min: yes"), "pools[0].min", "saw the boolean yes"),
+    Bad(_pool("max: 1000000000000"), "pools[0].max", "a number of machines"),
+    Bad(_pool("spare: -1"), "pools[0].spare", "or {gpus: N}"),
+    Bad(_pool("spare: {}"), "pools[0].spare", "saw no gpus"),
+    Bad(_pool("spare: {gpu: 1, gpus: 1}"), "pools[0].spare.gpu", "did you mean gpus?"),
+    Bad(_pool("spare: [1]"), "pools[0].spare", "saw a list"),
+    Bad(_pool("idle_after: 10"), "pools[0].idle_after", "a duration with its unit"),
+    Bad(_pool("idle_after: 10 minutes"), "pools[0].idle_after", 'saw "10 minutes"'),
+    Bad(_pool("idle_after: 1:30"), "pools[0].idle_after", 'saw "1:30"'),
+    Bad(_pool("idle_after: -5m"), "pools[0].idle_after", "not negative"),
+    Bad(_pool("labels: [a]"), "pools[0].labels", "saw a list, expected a mapping"),
+    Bad(_pool("labels: {a: 1}"), "pools[0].labels.a", 'quote it: "1"'),
+    Bad(_pool("labels: {a: true}"), "pools[0].labels.a", 'saw the boolean true, expected text as a label\'s value; quote it: "true"'),
+    Bad(_pool("labels: {a: on}"), "pools[0].labels.a", 'quote it: "on"'),
+    Bad(_pool("labels: {a: }"), "pools[0].labels.a", "saw nothing"),
+    Bad(_pool("labels: {a: -b}"), "pools[0].labels.a", "letter or digit at both ends"),
+    Bad(_pool('labels: {a: "' + "x" * 64 + '"}'), "pools[0].labels.a", "up to 63"),
+    Bad(_pool("labels: {a b: c}"), 'pools[0].labels["a b"]', "the label key"),
+    Bad(_pool("labels: {A.b/c: d}"), 'pools[0].labels["A.b/c"]', "the label key"),
+    Bad(_pool("labels: {kubernetes.io/hostname: a}"), 'pools[0].labels["kubernetes.io/hostname"]', "a hostname is one machine's own"),
+    Bad(_pool("taints: a:NoSchedule"), "pools[0].taints", "expected a list"),
+    Bad(_pool("taints: [a]"), "pools[0].taints[0]", "expected a taint such as"),
+    Bad(_pool("taints: [a=b=c:NoSchedule]"), "pools[0].taints[0]", "expected a taint such as"),
+    Bad(_pool("taints: ['a:Noschedule']"), "pools[0].taints[0]", "did you mean NoSchedule?"),
+    Bad(_pool("taints: [{key: a}]"), "pools[0].taints[0]", "saw no effect"),
+    Bad(_pool("taints: [{effect: NoSchedule}]"), "pools[0].taints[0]", "saw no key"),
+    Bad(_pool("taints: [{key: a, effect: No}]"), "pools[0].taints[0].effect", "expected one of NoSchedule"),
+    Bad(_pool("taints: [{key: 'a b', effect: NoSchedule}]"), "pools[0].taints[0].key", "name or domain/name"),
+    Bad(_pool("taints: [{key: a, value: 1, effect: NoSchedule}]"), "pools[0].taints[0].value", "quote it"),
+    Bad(_pool("startup_taints: [5]"), "pools[0].startup_taints[0]", "saw the number 5"),
+    Bad(_pool("priority: high"), "pools[0].priority", "a whole number"),
+    Bad(_pool("arch: x86_64"), "pools[0].arch", "expected one of amd64"),
+    Bad(_pool("zones: us-east-1a"), "pools[0].zones", "expected a list"),
+    Bad(_pool("zones: []"), "pools[0].zones", "remove the key to leave it open"),
+    Bad(_pool("zones: [us-east-1a, us-east-1a]"), "pools[0].zones[1]", "remove one"),
+    Bad(_pool("zones: [1]"), "pools[0].zones[0]", 'quote it: "1"'),
+    Bad(_pool("markets: [preemptible]"), "pools[0].markets[0]", "expected one of reserved, spot, on-demand"),
+    Bad(_pool("markets: [ondemand]"), "pools[0].markets[0]", "did you mean on-demand?"),
+    Bad(_pool("markets: []"), "pools[0].markets", "at least one market"),
+    Bad(_pool("offerings: []"), "pools[0].offerings", "at least one offering"),
+    Bad(_pool("budgets: {nodes: 1}"), "pools[0].budgets", "expected a list"),
+    Bad(_pool("budgets: [{}]"), "pools[0].budgets[0]", "saw no nodes"),
+    Bad(_pool("budgets: [{nodes: 101%}]"), "pools[0].budgets[0].nodes", "such as"),
+    Bad(_pool("budgets: [{nodes: -1}]"), "pools[0].budgets[0].nodes", "a count such as 5"),
+    Bad(_pool("budgets: [{nodes: 1, reasons: [Drifted]}]"), "pools[0].budgets[0].reasons[0]", "expected one of idle"),
+    Bad(_pool("budgets: [{nodes: 1, schedule: '@daily'}]"), "pools[0].budgets[0]", "saw schedule without duration"),
+    Bad(_pool("budgets: [{nodes: 1, duration: 5m}]"), "pools[0].budgets[0]", "saw duration without schedule"),
+    Bad(_pool("budgets: [{nodes: 1, schedule: 5, duration: 5m}]"), "pools[0].budgets[0].schedule", "quote it"),
+    Bad(_offering("price: 1"), "pools[0].offerings[0]", "saw no type"),
+    Bad(_offering("type: g5.xlarge, cost: 1"), "pools[0].offerings[0].cost", "expected one of type, market"),
+    Bad(_offering("type: g5.xlarge, market: spott"), "pools[0].offerings[0].market", "did you mean spot?"),
+    Bad(_offering("type: g5.xlarge, price: -1"), "pools[0].offerings[0].price", "saw the number -1"),
+    Bad(_offering("type: g5.xlarge, price: $1"), "pools[0].offerings[0].price", "dollars per hour above 0"),
+    Bad(_offering("type: g5.xlarge, price: '1'"), "pools[0].offerings[0].price", 'saw "1"'),
+    Bad(_offering("type: g5.xlarge, price: true"), "pools[0].offerings[0].price", "saw the boolean true"),
+    Bad(_offering("type: g5.xlarge, resources: 5"), "pools[0].offerings[0].resources", "expected a mapping"),
+    Bad(_offering("type: g5.xlarge, resources: {gpu: 5}"), "pools[0].offerings[0].resources.gpu", "did you mean nvidia.com/gpu?"),
+    Bad(_offering("type: g5.xlarge, resources: {cpu: [1]}"), "pools[0].offerings[0].resources.cpu", "such as 7910m"),
+    Bad("region: us-east-1\npools: [{name: a, types: ['g5.*']}]", "pools[0].types[0]", "up to 63 letters"),
+    Bad(_offering("type: g5.xlarge, market: reserved, price: -.inf"), "pools[0].offerings[0].price", "saw the number -.inf"),
+]
+
+#: Good in form, wrong in meaning: only the parser refuses.
+BAD_MEANING = [
+    Bad(_pool("min: 5\n  max: 4"), "pools[0].min", "saw 5, expected at most max, which is 4"),
+    Bad(_pool("labels: {gpuscaler.io/pool: q}"), 'pools[0].labels["gpuscaler.io/pool"]', 'expected "p"'),
+    Bad(_pool("taints: ['a=1:NoSchedule', 'a=2:NoSchedule']"), "pools[0].taints[1]", "a second taint a:NoSchedule"),
+    Bad(_pool("arch: arm64"), "pools[0].types[0]", "saw g5.xlarge, which is amd64, expected arm64"),
+    Bad(_pool("budgets: [{nodes: 1, schedule: hourly, duration: 1h}]"), "pools[0].budgets[0].schedule", "five fields"),
+    Bad(_pool("budgets: [{nodes: 1, schedule: '@daily', duration: 0s}]"), "pools[0].budgets[0].duration", "above 0"),
+    Bad(_pool("offerings: [{type: g5.xlarge}]"), "pools[0].offerings[0]", "first at pools[0].types[0]"),
+    Bad(_pool("markets: [reserved]"), "pools[0].types[0]", "give price under offerings (0 for what is paid already)"),
+    Bad("region: us-east-1\npools: [{name: a, types: [g5.xlarge]}, {name: a, types: [g5.xlarge]}]", "pools[1]", "first at pools[0]"),
+    Bad("region: us-east-1\npools: [{name: a, types: [g5.xlrage]}]", "pools[0].types[0]", "did you mean g5.xlarge"),
+    Bad("pools: [{name: a, types: [g5.xlarge]}]", "pools[0].types[0]", "no region to look it up in; set region"),
+    Bad("region: mars-1\npools: [{name: a, types: [g5.xlarge]}]", "pools[0].types[0]", "in mars-1 (only in ap-northeast-1, eu-west-1"),
+    Bad(
+        "pools: [{name: a, zones: [westus3-1], markets: [spot], types: [Standard_NC4as_T4_v3]}]",
+        "pools[0].types[0]",
+        "does not know the spot price of Standard_NC4as_T4_v3 in westus3; give price under offerings",
+    ),
+    Bad(_offering("type: g5.xlarge, price: 0"), "pools[0].offerings[0].price", "0 only if all is reserved"),
+    Bad(_offering("type: g5.xlarge, price: .nan"), "pools[0].offerings[0].price", "saw the number .nan"),
+    Bad(_offering("type: g5.xlarge, price: 1e999"), "pools[0].offerings[0].price", "saw the number 1e999"),
+    Bad(_offering("type: mine"), "pools[0].offerings[0]", 'saw "mine", which the catalogue does not know'),
+    Bad(_offering("type: mine, price: 1"), "pools[0].offerings[0]", "with price and resources"),
+    Bad(_offering("type: mine, resources: {cpu: 1, memory: 1Gi}"), "pools[0].offerings[0]", "saw no price"),
+    Bad(_offering("type: mine, price: 1, resources: {cpu: 1}"), "pools[0].offerings[0]", "saw no memory in resources of mine"),
+    Bad(_offering("type: g5.xlarge, resources: {cpu: 1x}"), "pools[0].offerings[0].resources.cpu", 'saw "1x"'),
+    Bad(_offering("type: g5.xlarge, resources: {memory: -1}"), "pools[0].offerings[0].resources.memory", "not negative"),
+    Bad(_offering("type: g5.xlarge, resources: {memory: 1e40}"), "pools[0].offerings[0].resources.memory", "such as 28Gi"),
+    Bad(_offering("type: g5.xlarge, resources: {pods: 1.5}"), "pools[0].offerings[0].resources.pods", "a whole number"),
+    Bad(
+        _offering("type: g5.xlarge, resources: {nvidia.com/gpu: 500m}"),
+        'pools[0].offerings[0].resources["nvidia.com/gpu"]',
+        "a whole number",
+    ),
+]

@@ -1,0 +1,51 @@
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from gpuscaler.cli.validate import validate
+
+
+def test_a_good_file_exits_0_with_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "pools.yaml"
+    path.write_text("region: us-east-1\npools: [{name: a, types: [g5.xlarge, g6.xlarge], markets: [spot, on-demand]}]")
+
+    done = CliRunner().invoke(validate, [str(path)])
+
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout == f"{path}: good; pools: 1, offerings: 4, instance types: 2\n"
+
+
+def test_a_bad_file_exits_2_with_every_mistake_on_stderr(tmp_path: Path) -> None:
+    path = tmp_path / "pools.yaml"
+    path.write_text("pools:\n- name: a\n  types: [g5.xlarge]\n  min: -1\n")
+
+    done = CliRunner().invoke(validate, [str(path)])
+
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        f"{path}:3: pools[0].types[0]: saw no price for g5.xlarge and no region to look it up in; set region (or zones), or give price",
+        f"{path}:4: pools[0].min: saw the number -1, expected a number of machines, 0 or more",
+        f"{path}: 2 mistakes",
+    ]
+
+
+def test_a_file_that_is_not_there_exits_2(tmp_path: Path) -> None:
+    done = CliRunner().invoke(validate, [str(tmp_path / "absent.yaml")])
+
+    assert done.exit_code == 2
+    assert "cannot be read" in done.stderr
+
+
+def test_no_file_exits_2_and_says_what_is_expected() -> None:
+    done = CliRunner().invoke(validate, [])
+
+    assert done.exit_code == 2
+    assert "expected the path of a pools file" in done.stderr
+
+
+def test_the_schema_is_printed_as_json() -> None:
+    done = CliRunner().invoke(validate, ["--schema"])
+
+    assert done.exit_code == 0
+    assert "pools" in json.loads(done.stdout)["properties"]
