@@ -13,6 +13,9 @@ from gpuscaler.planning.filters.migration import PORTWORX, Attachment, is_csi
 from gpuscaler.planning.filters.resources import UNBOUNDED
 from gpuscaler.planning.filters.tallies import Tallies
 
+#: Held by pods that run with the claim of another pod: the scheduler cannot count the volumes of such a node.
+_STOLEN = "stolen"
+
 
 class AttachLimits:
     """What CSINodes and VolumeAttachments say about the rows of one table. Shared by copies of a room."""
@@ -20,12 +23,15 @@ class AttachLimits:
     def __init__(self, cluster: Cluster, table: NodeTable) -> None:
         self._table = table
         self._limits: dict[str, Array] = {}
+        #: Rows with a limit for any driver.
+        self.limited: set[int] = set()
         for node in cluster.csi_nodes.values():
             row = table.row.get(node.name)
             if row is not None:
                 for driver, limit in node.limits:
                     if limit is not None:
                         self._limits.setdefault(driver, self._unlimited())[row] = limit
+                        self.limited.add(row)
         self.migrated = {row: frozenset(n.migrated) for n in cluster.csi_nodes.values() if (row := table.row.get(n.name)) is not None}
         #: (row, driver, handle) of volumes that a VolumeAttachment keeps on a row.
         self.attached = frozenset(self._attached(cluster))
@@ -66,8 +72,10 @@ class Attached:
         self._numbers: dict[str, int] = {}
         self._held = Holdings()
 
-    def add(self, attachments: tuple[Attachment, ...], row: int, count: int) -> None:
-        for item in attachments:
+    def add(self, claims: Claims, row: int, count: int) -> None:
+        if claims.stolen:
+            self._held.add(_STOLEN, row, count)
+        for item in claims.attachments:
             if self._limits.counts(item, row):
                 change = self._held.add(item[:2], row, count)
                 if change and (row, item.driver, item.handle) not in self._limits.attached:
@@ -91,6 +99,10 @@ class Attached:
                 more = self._more(driver, claims)
                 # A row that the pod brings nothing new to is not asked, even above its limit.
                 mask &= (more == 0) | (self._tallies.rows(self._number(driver)) + more <= limit)
+        for row in self._held.rows(_STOLEN):
+            # Counting what is there fails, where there is something to count for.
+            if row in self._limits.limited and any(self._limits.counts(item, row) for item in claims.attachments):
+                mask[row] = False
         return mask
 
     def _more(self, driver: str, claims: Claims) -> Array:
@@ -115,7 +127,7 @@ class Attached:
                 there, more = int(self._tallies.rows(self._number(driver))[row]), int(self._more(driver, claims)[row])
                 if more and there + more > limit[row]:
                     return f"node takes {limit[row]} volumes of {driver}, {there} are attached and {more} more are needed"
-        return "volume limits are kept"
+        return "a pod on the node uses the claim of another pod, so that volumes cannot be counted"
 
     def copy(self) -> "Attached":
         return self._with(self._limits, self._tallies.copy())

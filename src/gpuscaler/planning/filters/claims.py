@@ -28,7 +28,7 @@ class Claims(NamedTuple):
 
     ``problems`` says, by plug-in, why no node will do. ``bound`` are the volumes of bound claims, ``delayed`` the claims that wait for
     their first consumer, ``exclusive`` the keys of claims that one pod may use at a time, ``attachments`` what takes places of drivers,
-    ``zones`` the (label, values) that bound volumes are labelled with.
+    ``zones`` the (label, values) that bound volumes are labelled with. ``stolen``: the claim of an ephemeral volume is another pod's.
     """
 
     problems: dict[str, str]
@@ -37,6 +37,7 @@ class Claims(NamedTuple):
     exclusive: tuple[str, ...] = ()
     attachments: tuple[Attachment, ...] = ()
     zones: tuple[tuple[str, frozenset[str]], ...] = ()
+    stolen: bool = False
 
 
 class ClaimReader:
@@ -58,12 +59,14 @@ class ClaimReader:
         delayed: list[PersistentVolumeClaim] = []
         exclusive: list[str] = []
         zones: list[tuple[str, frozenset[str]]] = []
+        stolen = False
         for use in claim_uses(spec):
             claim = self.claim(spec, use)
             if claim is None:
                 _missing(problems, f"claim {spec.namespace}/{use.claim} does not exist", use)
                 continue
             if use.ephemeral and not self._owned(spec, use, claim):
+                stolen = True
                 for plugin in ("VolumeBinding", "NodeVolumeLimits"):
                     problems.setdefault(plugin, f"claim {claim.key} belongs to another pod")
             if not use.ephemeral:
@@ -72,7 +75,7 @@ class ClaimReader:
                 self._read_zones(claim, zones, problems)
             self._read_binding(claim, bound, delayed, problems)
         attached = tuple(dict.fromkeys(self.attachments(spec)))
-        return Claims(problems, tuple(bound), tuple(delayed), tuple(exclusive), attached, tuple(zones))
+        return Claims(problems, tuple(bound), tuple(delayed), tuple(exclusive), attached, tuple(zones), stolen)
 
     def claim(self, spec: PodSpec, use: VolumeUse) -> PersistentVolumeClaim | None:
         return self.cluster.claims.get(f"{spec.namespace}/{use.claim}")

@@ -43,7 +43,7 @@ class Volumes:
 
     def _use(self, spec: PodSpec, row: int, count: int) -> None:
         self._disks.add(spec, row, count)
-        self._attached.add(self._facts.reader.read(spec).attachments, row, count)
+        self._attached.add(self._facts.reader.read(spec), row, count)
 
     def fill(self, spec: PodSpec, rows: Array, counts: Array) -> None:
         """Bound pods: the scheduler has settled their claims already, so that only what they use counts."""
