@@ -1,5 +1,6 @@
 """Label selectors, node selectors and taints from the wire."""
 
+import re
 from collections.abc import Iterable, Mapping
 
 from gpuscaler.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm, Requirement
@@ -7,6 +8,8 @@ from gpuscaler.model.taints import Taint, Toleration
 from gpuscaler.model.wire import Wire
 
 _LABEL_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
+_NODE_OPERATORS = (*_LABEL_OPERATORS, "Gt", "Lt")
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
 
 class WireRequirement(Wire):
@@ -28,7 +31,7 @@ class WireNodeTerm(Wire):
     match_fields: list[WireRequirement] | None = None
 
     def read(self) -> NodeSelectorTerm:
-        expressions = tuple(item.read() for item in self.match_expressions or ())
+        expressions = tuple(_checked(item.read(), _NODE_OPERATORS) for item in self.match_expressions or ())
         return NodeSelectorTerm(expressions, tuple(item.read() for item in self.match_fields or ()))
 
 
@@ -73,14 +76,19 @@ def label_selector(
     if wire is None:
         return None
     found = {Requirement(key, "In", (value or "",)) for key, value in (wire.match_labels or {}).items()}
-    found.update(_label_requirement(item.read()) for item in wire.match_expressions or ())
+    found.update(_checked(item.read(), _LABEL_OPERATORS) for item in wire.match_expressions or ())
     for keys, operator in ((match_keys, "In"), (mismatch_keys, "NotIn")):
         found.update(Requirement(key, operator, (labels[key],)) for key in keys or () if labels and key is not None and key in labels)
     return LabelSelector(tuple(sorted(found, key=lambda item: (item.key, item.operator, item.values))))
 
 
-def _label_requirement(requirement: Requirement) -> Requirement:
-    """A label selector knows four operators; Gt and Lt are for node selectors, and must match nothing here."""
-    if requirement.operator in _LABEL_OPERATORS:
+def _checked(requirement: Requirement, operators: Iterable[str]) -> Requirement:
+    """A requirement that matches nothing where the scheduler could not parse this one: ``y!`` is no label value, In wants values.
+
+    The API server refuses such requirements today, and keeps them in objects from before it did.
+    """
+    values, operator = requirement.values, requirement.operator
+    counted = {"In": bool(values), "NotIn": bool(values), "Exists": not values, "DoesNotExist": not values}.get(operator, len(values) == 1)
+    if operator in operators and counted and all(map(_LABEL_VALUE.fullmatch, values)):
         return requirement
-    return Requirement(requirement.key, f"unknown: {requirement.operator}", requirement.values)
+    return Requirement(requirement.key, f"unknown: {operator}", values)

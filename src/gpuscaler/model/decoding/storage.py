@@ -7,7 +7,7 @@ from msgspec import field
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.pods import controller
 from gpuscaler.model.decoding.selecting import WireLabelSelector, WireNodeSelector, label_selector
-from gpuscaler.model.decoding.volumes import Disk
+from gpuscaler.model.decoding.volumes import InTreeSources
 from gpuscaler.model.quantities import QuantityError, parse, shortened, whole
 from gpuscaler.model.selectors import NodeSelectorTerm, Requirement
 from gpuscaler.model.storage import (
@@ -56,9 +56,7 @@ class VolumeNodeAffinity(Wire):
     required: WireNodeSelector | None = None
 
 
-class VolumeSpec(Wire):
-    """A volume's specification; the in-tree sources are those that are served by CSI drivers today, or that name a disk."""
-
+class VolumeSpec(InTreeSources):
     capacity: dict[str, str | int | float | None] | None = None
     access_modes: list[str] | None = None
     volume_mode: str | None = None
@@ -67,14 +65,6 @@ class VolumeSpec(Wire):
     claim_ref: ObjectReference | None = None
     node_affinity: VolumeNodeAffinity | None = None
     csi: CSISource | None = None
-    gce_persistent_disk: Disk | None = None
-    aws_elastic_block_store: Disk | None = None
-    azure_disk: Disk | None = None
-    cinder: Disk | None = None
-    iscsi: Disk | None = None
-    rbd: Disk | None = None
-    portworx_volume: Disk | None = None
-    vsphere_volume: Disk | None = None
 
 
 class Phase(Wire):
@@ -116,19 +106,7 @@ def _source(spec: VolumeSpec) -> tuple[str, str]:
     """The CSI driver and its handle, or the in-tree plug-in by its name in the specification and what names its disk."""
     if spec.csi is not None:
         return spec.csi.driver or "", spec.csi.volume_handle or ""
-    for kind, disk in (
-        ("gcePersistentDisk", spec.gce_persistent_disk),
-        ("awsElasticBlockStore", spec.aws_elastic_block_store),
-        ("azureDisk", spec.azure_disk),
-        ("cinder", spec.cinder),
-        ("iscsi", spec.iscsi),
-        ("rbd", spec.rbd),
-        ("portworxVolume", spec.portworx_volume),
-        ("vsphereVolume", spec.vsphere_volume),
-    ):
-        if disk is not None:
-            return kind, disk.handle
-    return "", ""
+    return (spec.plugin, spec.disk.handle) if spec.disk is not None else ("", "")
 
 
 class ClaimResources(Wire):

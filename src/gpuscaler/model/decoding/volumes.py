@@ -42,12 +42,9 @@ class Disk(Wire):
         return self.volume_id or self.pd_name or self.disk_uri or self.disk_name or self.iqn or self.volume_path or ""
 
 
-class Volume(Wire):
-    name: str | None = None
-    persistent_volume_claim: Claim | None = None
-    ephemeral: Marker | None = None
-    empty_dir: EmptyDir | None = None
-    host_path: Marker | None = None
+class InTreeSources(Wire):
+    """The in-tree plug-ins whose disks matter: those that CSI drivers serve today, and those that refuse to share a disk."""
+
     gce_persistent_disk: Disk | None = None
     aws_elastic_block_store: Disk | None = None
     azure_disk: Disk | None = None
@@ -58,21 +55,31 @@ class Volume(Wire):
     vsphere_volume: Disk | None = None
 
     @property
-    def disk(self) -> tuple[str, Disk] | None:
-        """The in-tree plug-in, by its name in the specification, and its disk."""
-        for kind, disk in (
-            ("gcePersistentDisk", self.gce_persistent_disk),
-            ("awsElasticBlockStore", self.aws_elastic_block_store),
-            ("azureDisk", self.azure_disk),
-            ("cinder", self.cinder),
-            ("iscsi", self.iscsi),
-            ("rbd", self.rbd),
-            ("portworxVolume", self.portworx_volume),
-            ("vsphereVolume", self.vsphere_volume),
-        ):
-            if disk is not None:
-                return kind, disk
-        return None
+    def disk(self) -> Disk | None:
+        return (
+            self.gce_persistent_disk
+            or self.aws_elastic_block_store
+            or self.azure_disk
+            or self.cinder
+            or self.iscsi
+            or self.rbd
+            or self.portworx_volume
+            or self.vsphere_volume
+        )
+
+    @property
+    def plugin(self) -> str:
+        """The plug-in of :attr:`disk`, as the specification names it; "" when there is none."""
+        names = zip(InTreeSources.__struct_fields__, InTreeSources.__struct_encode_fields__, strict=True)
+        return next((name for attribute, name in names if getattr(self, attribute) is not None), "")
+
+
+class Volume(InTreeSources):
+    name: str | None = None
+    persistent_volume_claim: Claim | None = None
+    ephemeral: Marker | None = None
+    empty_dir: EmptyDir | None = None
+    host_path: Marker | None = None
 
     @property
     def local(self) -> bool:
@@ -97,7 +104,6 @@ def volume_uses(volumes: Iterable[Volume], pod_name: str) -> tuple[VolumeUse, ..
             uses.append(VolumeUse(claim=volume.persistent_volume_claim.claim_name or ""))
         elif volume.ephemeral is not None:
             uses.append(VolumeUse(claim=f"{pod_name}-{volume.name or ''}", ephemeral=True))
-        elif (found := volume.disk) is not None:
-            kind, disk = found
-            uses.append(VolumeUse(driver=kind, handle=disk.handle, read_only=bool(disk.read_only)))
+        elif (disk := volume.disk) is not None:
+            uses.append(VolumeUse(driver=volume.plugin, handle=disk.handle, read_only=bool(disk.read_only)))
     return tuple(uses)
