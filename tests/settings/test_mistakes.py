@@ -72,6 +72,7 @@ def test_a_mistake_that_shows_in_every_zone_is_reported_once() -> None:
         ("a: b: c", 1, "", "not YAML: mapping values are not allowed"),
         ("pools:\n\t- name: x", 2, "", "not YAML"),
         ("pools: \x07", None, "", "remove what is not printable"),
+        ("pools: \ud800", None, "", "surrogate"),
         ("region: a\nregion: b", 2, "region", "a second time (first on line 1)"),
         ("pools:\n- name: a\n  labels:\n    x: '1'\n    x: '2'", 5, "pools[0].labels.x", "a second time (first on line 4)"),
         ("pools: !!python/name:os.system x", 1, "pools", "remove the tag"),

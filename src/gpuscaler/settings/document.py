@@ -72,6 +72,8 @@ def read_document(text: str) -> tuple[Entry | None, list[Problem]]:
         return None, [Problem("", line, f"not YAML: {what}; expected a YAML mapping with the key pools")]
     except yaml.YAMLError as error:
         return None, [Problem("", None, f"not YAML: {' '.join(str(error).split())}; remove what is not printable text")]
+    except UnicodeEncodeError:
+        return None, [Problem("", None, "not YAML: saw half of a surrogate pair, expected Unicode text; save the file as UTF-8")]
     except _TooDeepError as error:
         return None, [Problem("", error.line, f"nested more than {MAX_DEPTH} deep; a pools file needs eight")]
     return builder.root, builder.problems

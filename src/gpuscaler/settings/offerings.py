@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from gpuscaler import catalogue
@@ -19,7 +20,7 @@ DEFAULT_PODS = 110
 #: An offering with its labels weighs as much as so many values (see :meth:`Report.count`).
 OFFERING_VALUES = 10
 #: With this many mistakes in a file, looking for similar names helps nobody and takes seconds.
-MAX_HINTS = 200
+MAX_HINTS = 50
 
 
 class PoolFacts(NamedTuple):
@@ -133,8 +134,7 @@ def _allocatable(line: _Line, known: catalogue.InstanceType | None) -> Resources
     if known is not None:
         return {**known.allocatable, **given}
     if line.resources is None:
-        names = [found.name for found in catalogue.types()]
-        near = difflib.get_close_matches(line.instance_type, names, 3) if len(line.at.report) < MAX_HINTS else []
+        near = _similar(line.instance_type) if len(line.at.report) < MAX_HINTS else []
         hint = f"did you mean {' or '.join(near)}? Else " if near else ""
         line.at.say(
             f'saw "{line.instance_type}", which the catalogue does not know; {hint}list it under offerings with price and resources'
@@ -146,6 +146,12 @@ def _allocatable(line: _Line, known: catalogue.InstanceType | None) -> Resources
         line.at.say(f"saw no {' and no '.join(missing)} in resources of {line.instance_type}, which the catalogue does not know; add them")
         return None
     return {"pods": DEFAULT_PODS, **given}
+
+
+@lru_cache(maxsize=256)
+def _similar(name: str) -> list[str]:
+    """Up to three names of the catalogue; remembered, since a type is looked up again for each market and zone."""
+    return difflib.get_close_matches(name, [found.name for found in catalogue.types()], 3)
 
 
 def _list_price(line: _Line, known: catalogue.InstanceType | None, region: str) -> float | None:
