@@ -1,0 +1,1 @@
+"""The figures the project promises, measured: ``make bench``."""

@@ -1,0 +1,82 @@
+"""What one benchmark reports, and the clusters and policies that several of them share."""
+
+import gc
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from gpuscaler import catalogue
+from gpuscaler.model.labels import LabelSet
+from gpuscaler.model.pods import Pod, PodSpec
+from gpuscaler.model.pools import Policy
+from gpuscaler.settings import parse_policy
+
+GIB = 2**30
+REGION = "us-east-1"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One row of the table: what was measured, what peers need, what we want to reach, what came out, and whether that is reached."""
+
+    what: str
+    peers: str
+    reach: str
+    measured: str
+    reached: bool
+    values: Mapping[str, float]
+
+
+def timed(call: Callable[[], T], runs: int = 3) -> tuple[T, float]:
+    """The result of ``call`` and the median wall time of ``runs`` calls, in seconds, without collections of what was made before."""
+    seconds = []
+    gc.collect()
+    gc.freeze()
+    try:
+        for _ in range(runs):
+            began = time.perf_counter()
+            result = call()
+            seconds.append(time.perf_counter() - began)
+    finally:
+        gc.unfreeze()
+    return result, sorted(seconds)[len(seconds) // 2]
+
+
+def pods(
+    prefix: str, count: int, *, gpus: int = 0, cpu: float, gib: float, labels: Mapping[str, str] | None = None, **spec: object
+) -> list[Pod]:
+    """``count`` equal pods; ``cpu`` in cores."""
+    requests = {"cpu": round(cpu * 1000), "memory": round(gib * GIB)}
+    if gpus:
+        requests["nvidia.com/gpu"] = gpus
+    shape = PodSpec(digest=prefix, namespace="bench", requests=requests, **spec)  # type: ignore[arg-type]  # keyword arguments of PodSpec
+    own = LabelSet(labels or {"app": prefix})
+    return [Pod(namespace="bench", name=f"{prefix}-{number:06}", spec=shape, labels=own) for number in range(count)]
+
+
+def policy(names: Iterable[str], *, markets: Iterable[str] = ("on-demand",), zones: Iterable[str] = ("us-east-1a",)) -> Policy:
+    """One pool of catalogue types in one region; types without a price in one of ``markets`` are left out of that market."""
+    pools = []
+    for market in markets:
+        priced = [name for name in names if price(name, market) is not None]
+        pools.append(f"  - {{name: {market}, types: [{', '.join(priced)}], zones: [{', '.join(zones)}], markets: [{market}]}}")
+    return parse_policy(f"region: {REGION}\npools:\n" + "\n".join(pools) + "\n", "benchmark")
+
+
+def price(name: str, market: str) -> float | None:
+    found = catalogue.lookup(name, REGION)
+    if found is None:
+        return None
+    return found.prices[REGION].spot if market == "spot" else found.prices[REGION].on_demand
+
+
+def families(*prefixes: str) -> list[str]:
+    """AWS types of these families, such as ``g5``."""
+    return [found.name for found in catalogue.types("aws", REGION) if found.name.split(".")[0] in prefixes and found.arch == "amd64"]
+
+
+def whole_region() -> list[str]:
+    """Every AWS type of the region for amd64 that has GPUs, or belongs to a common CPU family."""
+    return [found.name for found in catalogue.types("aws", REGION) if found.arch == "amd64"]
