@@ -18,13 +18,15 @@ class Oracle:
 
     def __init__(self, binary: Path) -> None:
         self._process = subprocess.Popen([binary], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._in, self._out = self._process.stdin, self._process.stdout
 
     def ask(self, case: Json) -> Json:
         """The oracle's answer to ``case`` (both forms are described in ``oracle/case.go``). Raises :exc:`OracleError`."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(case, separators=(",", ":")).encode() + b"\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
+        self._in.write(json.dumps(case, separators=(",", ":")).encode() + b"\n")
+        self._in.flush()
+        line = self._out.readline()
         if not line:
             raise OracleError(f"the oracle ended with exit status {self._process.wait()} instead of an answer")
         answer: Json = json.loads(line)
@@ -36,7 +38,6 @@ class Oracle:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
+        self._in.close()
         self._process.wait()
-        self._process.stdout.close()
+        self._out.close()

@@ -1,13 +1,15 @@
 """Our side of the comparison: the same case, decoded and judged by :class:`gpuscaler.planning.room.Room`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+
+from gpuscaler.model.aside import SetAside
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.decoding import Interner, decode_object
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
-from gpuscaler.model.aside import SetAside
-from gpuscaler.model.table import NodeTable
+from gpuscaler.model.table import Mask, NodeTable
 from gpuscaler.planning.room import Room
 
 from .asking import Json
@@ -17,7 +19,7 @@ Refusals = dict[str, list[str]]
 NOT_CLUSTER = ("pending", "replay", "explain")
 
 
-class NotUnderstood(Exception):
+class NotUnderstoodError(Exception):
     """Our decoder set an object of a case aside, so there is nothing to compare."""
 
 
@@ -47,7 +49,10 @@ def replay(case: Json, theirs: Iterable[Mapping[str, list[str]]]) -> list[Refusa
 
 
 def room_of(case: Json, interner: Interner, *, appended: bool = False) -> Room:
-    cluster = Cluster.of(item for kind, objects in case.items() if kind not in NOT_CLUSTER for raw in objects for item in decoded(raw, interner))
+    """The room of everything in the case. Pods that wait are part of the cluster too, as they are when planning."""
+    objects = [raw for kind, items in case.items() if kind not in NOT_CLUSTER for raw in items]
+    waiting = [pod for pod in case.get("pending") or () if not (pod.get("spec") or {}).get("nodeName")]
+    cluster = Cluster.of(item for raw in (*objects, *waiting) for item in decoded(raw, interner))
     if not appended:
         return Room.of(cluster)
     used, unused = split(cluster)
@@ -63,10 +68,10 @@ def split(cluster: Cluster) -> tuple[list[Node], list[Node]]:
 def decoded(raw: Json, interner: Interner) -> list[Item]:
     result = decode_object(raw, interner)
     if isinstance(result, SetAside):
-        raise NotUnderstood(f"{result.object}: {result.reason}")
+        raise NotUnderstoodError(f"{result.object}: {result.reason}")
     if result is None:
-        raise NotUnderstood(f"{raw.get('kind')} is not read")
-    return result if isinstance(result, list) else [result]
+        raise NotUnderstoodError(f"{raw.get('kind')} is not read")
+    return list(result) if isinstance(result, Sequence) else [result]
 
 
 def decoded_pod(raw: Json, interner: Interner) -> Pod:
@@ -80,12 +85,15 @@ def refusals(room: Room, pod: Pod) -> Refusals:
     verdict = room.verdict(pod.spec, pod.labels)
     refused: Refusals = {}
     for plugin, mask in verdict.excluded.items():
-        for row in mask.nonzero()[0]:
-            refused.setdefault(room.table.names[row], []).append(plugin)
+        for name in names(room, mask):
+            refused.setdefault(name, []).append(plugin)
+    assert set(refused) == set(names(room, ~verdict.mask)), "the mask and the plug-ins of a verdict contradict each other"
     if pod.node_name:
         for name in room.table.names:
             if name != pod.node_name:
                 refused.setdefault(name, []).append("NodeName")
-    for row, name in enumerate(room.table.names):
-        assert bool(verdict.mask[row]) == (not set(refused.get(name, ())) - {"NodeName"}), f"mask and plug-ins contradict each other on {name}"
     return refused
+
+
+def names(room: Room, mask: Mask) -> list[str]:
+    return [room.table.names[row] for row in np.flatnonzero(mask)]

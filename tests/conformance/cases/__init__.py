@@ -2,44 +2,49 @@
 
 This generator has nothing in common with the one of the property tests, so that a blind spot of one is not one of the other.
 Every case is what an API server could store. A pod is drawn plain, then one or a few features are added to it, so that every
-plug-in is often the only one that refuses a node.
+plug-in is often the only one that refuses a node. Each case has a few topics, features that its pods share: ports meet ports.
 """
 
 import random
+from collections.abc import Callable
 
 from . import peers, placing, requests, volumes
 from .nodes import draw_namespaces, draw_nodes
 from .storage import draw_storage
 from .world import NAMESPACES, Json, World
 
-#: Features of pods that wait, by how often each is the first of a pod.
-PENDING = {
-    requests.large: 3.0,
-    placing.node_name: 1.0,
-    placing.node_selector: 1.5,
-    placing.node_affinity: 3.0,
-    placing.tolerations: 2.5,
-    placing.host_ports: 3.0,
-    peers.affinity: 2.0,
-    peers.anti_affinity: 2.0,
-    peers.spread: 4.0,
-    volumes.disks: 4.0,
-    volumes.attached: 4.0,
-    volumes.zoned: 2.0,
-    volumes.bound_somewhere: 3.0,
-    volumes.harmless: 0.5,
+Feature = Callable[[World, Json], None]
+
+#: Features of pods that wait, by how often each is a topic.
+PENDING: dict[Feature, float] = {
+    requests.large: 2.0,
+    placing.node_name: 1.8,
+    placing.node_selector: 0.5,
+    placing.node_affinity: 1.6,
+    placing.tolerations: 1.5,
+    placing.host_ports: 4.6,
+    peers.affinity: 1.2,
+    peers.anti_affinity: 1.0,
+    peers.spread: 5.5,
+    volumes.disks: 7.0,
+    volumes.attached: 1.8,
+    volumes.zoned: 2.9,
+    volumes.bound_somewhere: 2.8,
+    volumes.harmless: 1.0,
 }
-#: Features of pods that run already.
-BOUND = {
-    requests.large: 3.0,
-    placing.host_ports: 3.0,
+#: Features of pods that run, where no topic says more.
+BOUND: dict[Feature, float] = {
+    requests.large: 1.5,
+    placing.host_ports: 2.0,
     peers.affinity: 0.5,
-    peers.anti_affinity: 1.5,
-    volumes.disks: 3.0,
-    volumes.attached: 4.0,
+    peers.anti_affinity: 1.0,
+    volumes.disks: 2.0,
+    volumes.attached: 2.0,
     volumes.bound_somewhere: 0.5,
     placing.tolerations: 0.5,
 }
+#: Every so many cases, the pending pods are placed one after the other instead of being judged side by side.
+REPLAYED = 4
 
 
 def draw_case(seed: int, number: int) -> Json:
@@ -48,18 +53,15 @@ def draw_case(seed: int, number: int) -> Json:
     draw_namespaces(world)
     draw_nodes(world)
     draw_storage(world)
-    for _ in range(world.rng.randint(0, 12)):
-        world.add("pods", bound_pod(world))
+    topics = [world.weighted(PENDING) for _ in range(world.rng.randint(1, 3))]
+    for _ in range(world.rng.randint(0, 14)):
+        world.add("pods", bound_pod(world, [topic for topic in topics if topic in BOUND]))
     for _ in range(world.rng.randint(1, 5)):
-        world.add("pending", pending_pod(world))
+        world.add("pending", pending_pod(world, topics))
     case: Json = {kind: items for kind, items in world.objects.items() if items}
     if number % REPLAYED == 0:
         case["replay"] = [replay_step(world, index) for index in range(len(world.of("pending")))]
     return case
-
-
-#: Every so many cases, the pending pods are placed one after the other instead of being judged side by side.
-REPLAYED = 4
 
 
 def replay_step(world: World, index: int) -> Json:
@@ -67,18 +69,22 @@ def replay_step(world: World, index: int) -> Json:
     return {"pod": index, "nodes": world.some(names, len(names), len(names))}
 
 
-def pending_pod(world: World) -> Json:
+def pending_pod(world: World, topics: list[Feature]) -> Json:
     pod = plain_pod(world)
-    features = {world.weighted(PENDING) for _ in range(world.weighted({1: 7, 2: 2, 3: 1}))}
+    features = {world.one(topics)}
+    for _ in range(world.weighted({0: 7, 1: 2, 2: 1})):
+        features.add(world.weighted(PENDING))
     add_features(world, pod, features)
     return pod
 
 
-def bound_pod(world: World) -> Json:
+def bound_pod(world: World, topics: list[Feature]) -> Json:
     pod = plain_pod(world)
-    features = {world.weighted(BOUND) for _ in range(world.weighted({0: 2, 1: 6, 2: 2}))}
-    add_features(world, pod, features)
+    features = {world.weighted(BOUND) for _ in range(world.weighted({0: 5, 1: 4, 2: 1}))}
+    if topics and world.chance(0.7):
+        features.add(world.one(topics))
     pod["spec"]["nodeName"] = world.node_name()
+    add_features(world, pod, features)
     pod["status"]["phase"] = world.weighted({"Running": 9.0, "Pending": 1.0, "Succeeded": 0.6, "Failed": 0.4})
     if world.chance(0.1):
         pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
@@ -98,8 +104,8 @@ def plain_pod(world: World) -> Json:
     return pod
 
 
-def add_features(world: World, pod: Json, features: set[object]) -> None:
-    """Requests replace the containers, so they come first; the order is otherwise that of the tables above."""
+def add_features(world: World, pod: Json, features: set[Feature]) -> None:
+    """Add features in the order of the tables, not in that of the set: requests replace the containers, so they come first."""
     for feature in {**PENDING, **BOUND}:
         if feature in features:
             feature(world, pod)

@@ -15,11 +15,11 @@ def draw_nodes(world: World) -> None:
 
 def node(world: World, name: str) -> Json:
     spec: Json = {}
-    if world.chance(0.16):
+    if world.chance(0.1):
         spec["taints"] = [taint(world) for _ in range(world.rng.randint(1, 2))]
-    if world.chance(0.09):
+    if world.chance(0.11):
         spec["unschedulable"] = True
-        if world.chance(0.4):
+        if world.chance(0.25):
             spec.setdefault("taints", []).append({"key": TAINT_KEYS[2], "effect": "NoSchedule"})
     labels = node_labels(world, name)
     return {

@@ -64,7 +64,8 @@ def label_selector(world: World, pod: Json) -> Json | None:
     if world.chance(0.04):
         return None
     if world.chance(0.05):
-        return world.one(({}, {"matchLabels": None}, {"matchExpressions": []}))
+        empty: tuple[Json, ...] = ({}, {"matchLabels": None}, {"matchExpressions": []})
+        return world.one(empty)
     if labels and world.chance(0.35):
         key = world.one(tuple(labels))
         return {"matchLabels": {key: labels[key]}}

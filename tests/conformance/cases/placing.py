@@ -27,7 +27,8 @@ def node_name(world: World, pod: Json) -> None:
 
 def node_selector(world: World, pod: Json) -> None:
     keys = world.some(tuple(VALUES)[:5], 2, 0)
-    pod["spec"]["nodeSelector"] = {key: world.one(VALUES[key]) for key in keys} or world.one((None, {}))
+    drawn = {key: world.one(VALUES[key]) for key in keys}
+    pod["spec"]["nodeSelector"] = drawn if drawn or world.chance(0.5) else None
 
 
 def node_affinity(world: World, pod: Json) -> None:

@@ -19,7 +19,8 @@ def draw_storage(world: World) -> None:
     draw_class(world, "now", FAST, volumeBindingMode="Immediate")
     for driver, tracked in ((CAPPED, True), (FAST, world.one((None, False)))):
         if world.chance(0.9):
-            world.add("csiDrivers", {"apiVersion": STORAGE, "kind": "CSIDriver", "metadata": {"name": driver}, "spec": {"storageCapacity": tracked}})
+            named = {"apiVersion": STORAGE, "kind": "CSIDriver", "metadata": {"name": driver}}
+            world.add("csiDrivers", {**named, "spec": {"storageCapacity": tracked}})
     for _ in range(world.rng.randint(0, 3)):
         draw_capacity(world)
     for node in world.nodes:
@@ -52,7 +53,8 @@ def draw_capacity(world: World) -> None:
 
 
 def draw_csi_node(world: World, name: str) -> None:
-    drivers = [{"name": FAST, "nodeID": name, "topologyKeys": None}, {"name": EBS, "nodeID": name, "topologyKeys": ["topology.ebs.csi.aws.com/zone"]}]
+    topology = {FAST: None, EBS: ["topology.ebs.csi.aws.com/zone"]}
+    drivers: list[Json] = [{"name": driver, "nodeID": name, "topologyKeys": keys} for driver, keys in topology.items()]
     for driver in drivers:
         if world.chance(0.85):
             driver["allocatable"] = world.one(({"count": 1}, {"count": 1}, {"count": 2}, {"count": 0}, {}))
@@ -74,7 +76,8 @@ def volume(world: World, storage_class: str, **more: object) -> Json:
         source = {"awsElasticBlockStore": {"volumeID": f"vol-{name}", "fsType": "ext4"}}
     elif storage_class == "local":
         source = {"local": {"path": "/mnt"}}
-    spec = {"capacity": {"storage": world.one(SIZES)}, "accessModes": ["ReadWriteOnce"], "storageClassName": storage_class, **source, **more}
+    spec: Json = {"capacity": {"storage": world.one(SIZES)}, "accessModes": ["ReadWriteOnce"], "storageClassName": storage_class}
+    spec |= {**source, **more}
     drawn = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec, "status": {"phase": "Available"}}
     return world.add("persistentVolumes", drawn)
 
