@@ -1,5 +1,8 @@
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from gpuscaler.planning.scale_down.schedules import parse_schedule
 from gpuscaler.settings.cron import cron_problem
 
 
@@ -15,7 +18,8 @@ from gpuscaler.settings.cron import cron_problem
         "  0   0 1 1 0 ",
         "@daily",
         "@midnight",
-        "@annually",
+        "@Annually",
+        "0 0 * * 7",
     ],
 )
 def test_a_schedule_that_karpenter_takes_is_one(schedule: str) -> None:
@@ -32,7 +36,7 @@ def test_a_schedule_that_karpenter_takes_is_one(schedule: str) -> None:
         ("* 24 * * *", "hour of 0-23"),
         ("* * 0 * *", "day of month of 1-31"),
         ("* * * 13 *", "month of 1-12 or jan-dec"),
-        ("* * * * 7", "day of week of 0-6 or sun-sat"),
+        ("* * * * 8", "day of week of 0-7 or sun-sat"),
         ("* * * * fri-mon", "day of week"),
         ("30-10 * * * *", "minute"),
         ("1-2-3 * * * *", "minute"),
@@ -48,3 +52,43 @@ def test_a_schedule_that_karpenter_takes_is_one(schedule: str) -> None:
 )
 def test_what_is_no_schedule_says_what_is_expected(schedule: str, says: str) -> None:
     assert says in (cron_problem(schedule) or "")
+
+
+PARTS = [
+    "*",
+    "?",
+    "0",
+    "5",
+    "59",
+    "60",
+    "31",
+    "12",
+    "8",
+    "7",
+    "6",
+    "mon",
+    "JAN",
+    "1-5",
+    "5-1",
+    "mon-fri",
+    "*/5",
+    "5/15",
+    "1-10/3",
+    "1,2",
+    "*,3",
+]
+ODD = ["", "-", "1-", "*/", "*/0", "007", "1/2/3", "+1"]
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(PARTS + ODD), min_size=4, max_size=6))
+def test_what_the_file_accepts_is_what_the_planner_can_read(parts: list[str]) -> None:
+    schedule = " ".join(parts)
+    try:
+        parse_schedule(schedule)
+    except ValueError:
+        readable = False
+    else:
+        readable = True
+
+    assert (cron_problem(schedule) is None) == readable

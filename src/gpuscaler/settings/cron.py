@@ -1,6 +1,6 @@
 """Whether a text is a cron schedule as Karpenter's disruption budgets take it: five fields, or @daily and its like.
 
-Source: the standard parser of robfig/cron, which Karpenter uses.
+Source: the standard parser of robfig/cron, which Karpenter uses; on top, 7 is Sunday too, as in most crons.
 """
 
 import re
@@ -14,14 +14,14 @@ _FIELDS: tuple[tuple[str, int, int, tuple[str, ...]], ...] = (
     ("hour", 0, 23, ()),
     ("day of month", 1, 31, ()),
     ("month", 1, 12, _MONTHS),
-    ("day of week", 0, 6, _DAYS),
+    ("day of week", 0, 7, _DAYS),
 )
 
 
 def cron_problem(text: str) -> str | None:
     """What is expected instead, or None where ``text`` is a schedule."""
     if text.startswith("@"):
-        return None if text in _SHORTHANDS else f"five fields or one of {', '.join(_SHORTHANDS)}"
+        return None if text.lower() in _SHORTHANDS else f"five fields or one of {', '.join(_SHORTHANDS)}"
     fields = text.split()
     if len(fields) != 5:
         return f'five fields (minute, hour, day of month, month, day of week) such as "0 9 * * mon-fri", not {len(fields)}'
