@@ -8,7 +8,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.workloads import PodDisruptionBudget
-from gpuscaler.planning.scale_down.running import Load, RunningClass, first_key
+from gpuscaler.planning.scale_down.running import Load, Residents, RunningClass, first_key
 from gpuscaler.planning.scale_down.situation import Situation
 
 ARRIVING_TAINT = "gpuscaler.io/arriving"
@@ -64,25 +64,35 @@ class Protection:
         for budget in cluster.budgets.values():
             self._budgets.setdefault(budget.namespace, []).append(budget)
         self._memo: dict[RunningClass, Blocker | None] = {}
+        self._harmless: set[RunningClass] = set()
         self._matching: dict[tuple[str, object], tuple[PodDisruptionBudget, ...]] = {}
 
-    def resident_blocker(self, residents: Iterable[Pod]) -> Blocker | None:
-        """What DaemonSet's and mirror pods forbid: as with Karpenter, its annotation counts on those too."""
-        blockers = (self._do_not_disrupt(pod) for pod in sorted(residents, key=lambda pod: pod.key))
-        return next((blocker for blocker in blockers if blocker is not None), None)
+    def blocker(self, residents: Residents) -> Blocker | None:
+        """The first reason, in a stable order, why some pod of a node may not be evicted at all.
 
-    def pod_blocker(self, load: Load) -> Blocker | None:
-        """The first reason, in a stable order, why a pod of ``load`` may not be evicted at all."""
-        for one in sorted((one for one in load if self._class_blocker(one) is not None), key=lambda one: one.order):
+        Karpenter's annotation counts on pods that leave with the machine (a DaemonSet's, mirror pods) too, as it does there.
+        """
+        for one in sorted(residents.load.keys() - self._harmless, key=lambda one: one.order):
             found = self._class_blocker(one)
-            assert found is not None
-            return Blocker(found.word, f"pod {first_key(load[one])} {found.detail}")
-        for one in load:
-            if one.options.do_not_disrupt is not False:
-                for pod in sorted(load[one], key=lambda pod: pod.key):
-                    if (timed := self._do_not_disrupt(pod)) is not None:
-                        return timed
-        return self._terminating(load)
+            if found is not None:
+                return Blocker(found.word, f"pod {first_key(residents.load[one])} {found.detail}")
+            for pod in sorted(residents.load[one], key=lambda pod: pod.key):
+                if (timed := self._do_not_disrupt(pod)) is not None:
+                    return timed
+        if residents.going:
+            return Blocker("in-use", f"pod {first_key(residents.going)} is still terminating")
+        for pod in sorted((pod for pod in residents.attached if pod.options.do_not_disrupt is not False), key=lambda pod: pod.key):
+            if (timed := self._do_not_disrupt(pod)) is not None:
+                return timed
+        return None
+
+    def evictions(self, load: Load) -> dict[str, int]:
+        """How many pods of ``load`` each PodDisruptionBudget covers, by its key."""
+        counts: dict[str, int] = {}
+        for one, pods in load.items() if self._budgets else ():
+            for budget in self.budgets(one):
+                counts[budget.key] = counts.get(budget.key, 0) + len(pods)
+        return counts
 
     def budgets(self, one: RunningClass) -> tuple[PodDisruptionBudget, ...]:
         """The PodDisruptionBudgets over the pods of ``one``, by name."""
@@ -96,7 +106,9 @@ class Protection:
 
     def _class_blocker(self, one: RunningClass) -> Blocker | None:
         if one not in self._memo:
-            self._memo[one] = self._find(one)
+            found = self._memo[one] = self._find(one)
+            if found is None and one.options.do_not_disrupt is False:
+                self._harmless.add(one)
         return self._memo[one]
 
     def _find(self, one: RunningClass) -> Blocker | None:
@@ -149,10 +161,6 @@ class Protection:
         if left <= 0:
             return None
         return Blocker("do-not-disrupt", f"pod {pod.key} is protected by karpenter.sh/do-not-disrupt for {left:.0f} s more")
-
-    def _terminating(self, load: Load) -> Blocker | None:
-        gone = [pod for pods in load.values() for pod in pods if pod.deleted]
-        return Blocker("in-use", f"pod {first_key(gone)} is still terminating") if gone else None
 
 
 def promised_nodes(situation: Situation) -> frozenset[str]:

@@ -1,25 +1,19 @@
 """Scale-down from the first look to the last word: what leaves, what replaces it, and why everything else stays."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
-from gpuscaler.planning.plans import BlockedNode, Machine, Removal
-from gpuscaler.planning.scale_down.blockers import Blocker
+from gpuscaler.planning.scale_down.blockers import Blocker, is_arriving, is_leaving, promised_nodes
 from gpuscaler.planning.scale_down.budgets import IDLE, Allowances
 from gpuscaler.planning.scale_down.clocks import clock_blocker, idle_reason
+from gpuscaler.planning.scale_down.consolidation import delete_together
+from gpuscaler.planning.scale_down.homes import Homes
+from gpuscaler.planning.scale_down.ledger import Ledger
+from gpuscaler.planning.scale_down.running import RunningClass, first_key
 from gpuscaler.planning.scale_down.situation import Down, Situation
 from gpuscaler.planning.scale_down.spare import held
-from gpuscaler.planning.scale_down.survey import Candidate, survey
-
-
-@dataclass
-class Ledger:
-    """What has been decided so far, and the accounts it is counted against."""
-
-    allowances: Allowances
-    removals: list[Removal] = field(default_factory=list)
-    machines: list[Machine] = field(default_factory=list)
-    blocked: dict[str, Blocker] = field(default_factory=dict)
+from gpuscaler.planning.scale_down.survey import Candidate, Survey, survey
+from gpuscaler.planning.scale_down.valuing import value_blocker
+from gpuscaler.planning.scale_down.watchers import Watchers, stands_alone
 
 
 def scale_down(situation: Situation) -> Down:
@@ -35,9 +29,8 @@ def scale_down(situation: Situation) -> Down:
             ledger.blocked[candidate.name] = blocker
     kept = held(situation, frozenset(ledger.blocked))
     remove_idle(situation, ledger, due, kept)
-    for candidate in first.busy:
-        ledger.blocked[candidate.name] = Blocker("in-use", "its pods are not moved")
-    return answer(ledger)
+    consolidate(situation, ledger, first, kept)
+    return ledger.answer()
 
 
 def remove_idle(situation: Situation, ledger: Ledger, due: Sequence[Candidate], kept: Mapping[str, Blocker]) -> None:
@@ -48,9 +41,57 @@ def remove_idle(situation: Situation, ledger: Ledger, due: Sequence[Candidate], 
             ledger.blocked[candidate.name] = blocker
             continue
         ledger.allowances.take(candidate.member.pool)
-        ledger.removals.append(Removal(candidate.name, idle_reason(situation, candidate), saving_per_hour=candidate.price))
+        ledger.remove(candidate, idle_reason(situation, candidate), saving=candidate.price)
 
 
-def answer(ledger: Ledger) -> Down:
-    blocked = (BlockedNode(name, blocker.word, blocker.detail) for name, blocker in sorted(ledger.blocked.items()))
-    return Down(tuple(ledger.removals), tuple(ledger.machines), tuple(blocked))
+def consolidate(situation: Situation, ledger: Ledger, first: Survey, kept: Mapping[str, Blocker]) -> None:
+    """Give back machines whose pods fit elsewhere."""
+    watchers = Watchers(situation.cluster)
+    classes = [one for one in first.classes if one.spec.priority >= situation.policy.priority_cutoff]
+    anchors = frozenset(one for one in classes if watchers.count_on(one))
+    movable: list[Candidate] = []
+    for candidate in first.busy:
+        blocker = kept.get(candidate.name) or value_blocker(situation, candidate) or anchor_blocker(candidate, anchors)
+        if blocker is None:
+            movable.append(candidate)
+        else:
+            ledger.blocked[candidate.name] = blocker
+    homes = Homes(situation, open_nodes(situation, first, ledger, kept))
+    alone = {one for one in classes if stands_alone(one, watchers)}
+    bound = set(classes) - alone
+    simple = [candidate for candidate in movable if bound.isdisjoint(candidate.load)]
+    staying = delete_together(situation, ledger, simple, [one for one in classes if one in alone], homes)
+    for candidate in staying:
+        ledger.blocked[candidate.name] = Blocker("in-use", "its pods fit nowhere else")
+
+
+def anchor_blocker(candidate: Candidate, anchors: frozenset[RunningClass]) -> Blocker | None:
+    """Pods that pending pods must be near to, or are counted against, stay where the plan sees them."""
+    if anchors.isdisjoint(candidate.load):
+        return None
+    pods = [pod for one, pods in candidate.load.items() if one in anchors for pod in pods]
+    return Blocker("needed", f"pending pods have affinity or spread rules that look at pod {first_key(pods)}")
+
+
+def open_nodes(situation: Situation, first: Survey, ledger: Ledger, kept: Mapping[str, Blocker]) -> list[str]:
+    """Nodes that moved pods may go to: ready, staying, and no headroom.
+
+    An idle machine whose clock still runs is none: to fill it again would trade one machine for another and disturb pods for it.
+    """
+    promised = promised_nodes(situation)
+    fading = {candidate.name for candidate in first.idle if ledger.blocked.get(candidate.name, LEAVES).word != "minimum-size"}
+    return [
+        node.name
+        for node in situation.cluster.nodes.values()
+        if node.ready
+        and not node.unschedulable
+        and not is_leaving(node, situation.state.disrupting)
+        and not is_arriving(node)
+        and node.name not in promised
+        and node.name not in kept
+        and node.name not in fading
+    ]
+
+
+#: Stands for the lack of a blocker.
+LEAVES = Blocker("", "")

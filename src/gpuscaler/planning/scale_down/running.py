@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.labels import LabelSet
@@ -48,13 +49,21 @@ class RunningClass:
 Load = dict[RunningClass, list[Pod]]
 
 
+class Residents(NamedTuple):
+    """What runs on a node: pods to move by class (``going`` are those of them that terminate), and pods that leave with the machine."""
+
+    load: Load
+    going: list[Pod]
+    attached: list[Pod]
+
+
 class Grouping:
     """Groups pods into classes. Interned parts are compared by identity first: 80,000 pods take some 50 ms."""
 
     def __init__(self, cluster: Cluster, now: float) -> None:
         self._cluster = cluster
         self._now = now
-        self._by_identity: dict[tuple[object, ...], RunningClass] = {}
+        self._by_identity: dict[Origin, dict[tuple[object, ...], RunningClass]] = {}
         self._by_content: dict[tuple[object, ...], RunningClass] = {}
         self._origins: dict[Origin, Origin] = {}
 
@@ -62,28 +71,29 @@ class Grouping:
     def classes(self) -> tuple[RunningClass, ...]:
         return tuple(self._by_content.values())
 
-    def load(self, node: Node) -> tuple[Load, list[Pod]]:
-        """The pods on ``node`` that do not leave with the machine, and those that do but ask not to be disrupted."""
+    def load(self, node: Node) -> Residents:
+        """The pods on ``node`` by what they mean for its removal."""
         load: Load = {}
-        residents: list[Pod] = []
+        going: list[Pod] = []
+        attached: list[Pod] = []
         plain = self._origin(node, gang=False)
-        identity = self._by_identity
+        identity = self._by_identity[plain]
         for pod in self._cluster.on_node.get(node.name, {}).values():
-            if pod.deleted and leaves_with_machine(pod, self._now):
-                continue
-            one = identity.get((id(pod.spec), id(pod.labels), id(pod.options), pod.owner.kind, id(plain)))
-            if one is None:
+            # Read once, compared by identity: the loop runs for every pod of the cluster.
+            one = identity.get((id(pod.spec), id(pod.labels), id(pod.options), pod.owner.kind))
+            if one is None or pod.deleted:
                 if leaves_with_machine(pod, self._now):
-                    if pod.options.do_not_disrupt is not False:
-                        residents.append(pod)
+                    attached.append(pod)
                     continue
+                if pod.deleted:
+                    going.append(pod)
                 one = self._class_of(pod, node, plain)
             pods = load.get(one)
             if pods is None:
                 load[one] = [pod]
             else:
                 pods.append(pod)
-        return load, residents
+        return Residents(load, going, attached)
 
     def _class_of(self, pod: Pod, node: Node, plain: Origin) -> RunningClass:
         origin = self._origin(node, gang=True) if pod.options.gang and pod.options.gang_topology != "any" else plain
@@ -94,12 +104,13 @@ class Grouping:
             self._by_content[content] = one
         if origin is plain:
             # The cluster keeps the parts alive, so their identities stay theirs as long as this object is used.
-            self._by_identity[id(pod.spec), id(pod.labels), id(pod.options), pod.owner.kind, id(plain)] = one
+            self._by_identity[plain][id(pod.spec), id(pod.labels), id(pod.options), pod.owner.kind] = one
         return one
 
     def _origin(self, node: Node, *, gang: bool) -> Origin:
         arch = node.labels.get(ARCH, "amd64")
         origin = Origin(arch, first_label(node, ZONE_LABELS), first_label(node, GPU_PRODUCTS)) if gang else Origin(arch)
+        self._by_identity.setdefault(origin, {})
         return self._origins.setdefault(origin, origin)
 
 

@@ -41,7 +41,6 @@ class Candidate:
 class Survey:
     """``idle`` and ``busy`` are candidates in the order of their names; every other node is in ``blocked``."""
 
-    protection: Protection
     idle: list[Candidate] = field(default_factory=list)
     busy: list[Candidate] = field(default_factory=list)
     blocked: dict[str, Blocker] = field(default_factory=dict)
@@ -52,7 +51,7 @@ def survey(situation: Situation) -> Survey:
     """Look at every node of the cluster."""
     cluster = situation.cluster
     protection = Protection(cluster, situation.policy, situation.now)
-    found = Survey(protection)
+    found = Survey()
     promised = promised_nodes(situation)
     guard = unhealthy(cluster.nodes.values(), promised)
     grouping = Grouping(cluster, situation.now)
@@ -60,22 +59,14 @@ def survey(situation: Situation) -> Survey:
         node = cluster.nodes[name]
         blocker = guard or node_blocker(situation, node, promised)
         if blocker is None:
-            load, residents = grouping.load(node)
-            blocker = protection.resident_blocker(residents) or protection.pod_blocker(load)
+            residents = grouping.load(node)
+            blocker = protection.blocker(residents)
         if blocker is not None:
             found.blocked[name] = blocker
             continue
+        load = residents.load
         row = situation.room.table.row[name]
-        candidate = Candidate(node, row, situation.members[name], load, evictions(load, protection))
+        candidate = Candidate(node, row, situation.members[name], load, protection.evictions(load))
         (found.busy if load else found.idle).append(candidate)
     found.classes = tuple(sorted(grouping.classes, key=lambda one: one.order))
     return found
-
-
-def evictions(load: Load, protection: Protection) -> dict[str, int]:
-    """How many pods of ``load`` each PodDisruptionBudget covers."""
-    counts: dict[str, int] = {}
-    for one, pods in load.items():
-        for budget in protection.budgets(one):
-            counts[budget.key] = counts.get(budget.key, 0) + len(pods)
-    return counts

@@ -1,0 +1,100 @@
+"""Which of many candidates can be emptied together into the room that the others leave."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuscaler.model.table import Array, Mask
+from gpuscaler.planning.scale_down.fleet import Fleet
+from gpuscaler.planning.scale_down.packing import Packed, pack
+
+#: Rounds in which machines come back by what is missing in total; then by what is missing of each size, which always ends.
+OPTIMISTIC = 4
+
+
+@dataclass
+class Emptied:
+    """``leaving[candidate]``, and where all their pods go."""
+
+    leaving: Mask
+    packed: Packed
+
+    @property
+    def receiving(self) -> set[int]:
+        """Rows that some pod moves to."""
+        return {row for _, rows, _ in self.packed.placed for row in rows.tolist()}
+
+
+def empty_together(fleet: Fleet, *, leaving: Mask, order: Array, targets: Mask) -> Emptied:
+    """Start with every candidate of ``leaving`` gone and bring back, last of ``order`` first, what is needed until all pods have a place.
+
+    ``targets`` are the rows that may take pods as long as their machine stays.
+    """
+    leaving = leaving.copy()
+    tries = 0
+    while True:
+        rows = targets.copy()
+        rows[fleet.rows[leaving]] = False
+        packed = pack(fleet.sizes, fleet.total(leaving), fleet.free, rows)
+        if not packed.left.any():
+            return Emptied(leaving, packed)
+        backwards = order[::-1][leaving[order[::-1]]]
+        returning = by_total if tries < OPTIMISTIC else by_size
+        leaving[returning(fleet, packed.left, backwards, targets)] = False
+        tries += 1
+
+
+def by_total(fleet: Fleet, left: Array, backwards: Array, targets: Mask) -> Array:
+    """The first of ``backwards`` that have as much room in all as the pods in ``left`` want; never none."""
+    sizes = fleet.sizes
+    back = np.zeros(len(fleet.candidates), dtype=np.bool_)
+    groups = np.unique(sizes.group[np.flatnonzero(left)])
+    for group in sorted(groups, key=lambda g: (int(sizes.admits[g].sum()), int(g))):
+        members = np.flatnonzero((sizes.group == group) & (left > 0))
+        missing = left[members] @ sizes.requests[members]
+        room = room_of(fleet, backwards, sizes.admits[group], members, targets)
+        missing = missing - room[back[backwards]].sum(axis=0)
+        if (missing <= 0).all():
+            continue
+        useful = np.flatnonzero((room.sum(axis=1) > 0) & ~back[backwards])
+        gained = np.cumsum(room[useful], axis=0)
+        enough = np.flatnonzero((gained >= missing).all(axis=1))
+        count = int(enough[0]) + 1 if len(enough) else len(useful)
+        back[backwards[useful[:count]]] = True
+    return np.flatnonzero(back)
+
+
+def room_of(fleet: Fleet, chosen: Array, admits: Mask, members: Array, targets: Mask) -> Array:
+    """What each candidate of ``chosen`` would take off the pods of the sizes ``members`` by staying.
+
+    One that admits them takes what it has free and what its own pods take now; any other only keeps its own.
+    """
+    rows = fleet.rows[chosen]
+    whole = fleet.free[rows] + fleet.load[chosen]
+    mine = np.isin(fleet.size, members)
+    own = np.zeros_like(fleet.load)
+    np.add.at(own, fleet.owner[mine], fleet.sizes.requests[fleet.size[mine]] * fleet.amount[mine][:, None])
+    open_to = admits[rows] & targets[rows]
+    return np.where(open_to[:, None], whole, own[chosen])
+
+
+def by_size(fleet: Fleet, left: Array, backwards: Array, targets: Mask) -> Array:
+    """For each size that is left over, the first of ``backwards`` that hold enough copies when emptied; never none."""
+    sizes = fleet.sizes
+    back = np.zeros(len(fleet.candidates), dtype=np.bool_)
+    room = fleet.free[fleet.rows] + fleet.load
+    for size in np.flatnonzero(left):
+        request = sizes.requests[size]
+        wanted = np.flatnonzero(request)
+        rows = fleet.rows[backwards]
+        copies = (room[backwards][:, wanted] // request[wanted]).min(axis=1)
+        own = np.bincount(fleet.owner[fleet.size == size], weights=fleet.amount[fleet.size == size], minlength=len(back)).astype(np.int64)
+        copies = np.where(sizes.admits[sizes.group[size]][rows] & targets[rows], np.maximum(copies, own[backwards]), own[backwards])
+        first = np.argsort(~back[backwards], kind="stable")
+        gained = np.cumsum(copies[first])
+        count = int(np.searchsorted(gained, left[size])) + 1
+        chosen = first[:count][copies[first[:count]] > 0]
+        taken = np.minimum(copies[chosen], np.maximum(left[size] - (gained[:count][copies[first[:count]] > 0] - copies[chosen]), 0))
+        room[backwards[chosen]] -= taken[:, None] * request
+        back[backwards[chosen]] = True
+    return np.flatnonzero(back)

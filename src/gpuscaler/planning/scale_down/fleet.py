@@ -1,0 +1,113 @@
+"""Candidates as arrays: what each would have to move, by size, and what every row has left."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuscaler.model.table import Array, Mask
+from gpuscaler.planning.filters.resources import PODS, wanted
+from gpuscaler.planning.room import Room
+from gpuscaler.planning.scale_down.homes import Homes
+from gpuscaler.planning.scale_down.packing import Floats, Sizes
+from gpuscaler.planning.scale_down.running import RunningClass
+from gpuscaler.planning.scale_down.survey import Candidate
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """``rows[c]`` is the row of candidate c. Its load is sparse: entries with ``owner == c`` say ``amount`` pods of ``size``.
+
+    ``free[row, resource]`` is what is left now, ``load[c, resource]`` what the pods of a candidate request. ``size_of`` finds the size of a
+    class; ``resources`` names the columns.
+    """
+
+    candidates: tuple[Candidate, ...]
+    resources: tuple[str, ...]
+    sizes: Sizes
+    size_of: dict[RunningClass, int]
+    rows: Array
+    owner: Array
+    size: Array
+    amount: Array
+    free: Array
+    load: Array
+
+    def total(self, chosen: Mask) -> Array:
+        """Pods by size on the candidates of the mask ``chosen``."""
+        mine = chosen[self.owner]
+        return np.bincount(self.size[mine], weights=self.amount[mine], minlength=len(self.sizes)).astype(np.int64)
+
+    def holds(self, size: int) -> Mask:
+        """Candidates with pods of ``size``."""
+        mask = np.zeros(len(self.candidates), dtype=np.bool_)
+        mask[self.owner[self.size == size]] = True
+        return mask
+
+
+def fleet_of(candidates: Sequence[Candidate], classes: Sequence[RunningClass], room: Room, homes: Homes) -> Fleet:
+    """The arrays of ``candidates``; ``classes`` are those of their pods that have to move, in their order."""
+    resources = tuple(sorted({name for one in classes for name in wanted(one.spec)} | {PODS}))
+    column = {name: index for index, name in enumerate(resources)}
+    sizes, size_of = sizes_of(classes, column, homes)
+    # The size -1 stands for pods that need no new home.
+    size = np.array([size_of.get(one, -1) for candidate in candidates for one in candidate.load], dtype=np.int64)
+    amount = np.array([len(pods) for candidate in candidates for pods in candidate.load.values()], dtype=np.int64)
+    owner = np.repeat(np.arange(len(candidates)), [len(candidate.load) for candidate in candidates])
+    moving = size >= 0
+    owner, size, amount = owner[moving], size[moving], amount[moving]
+    load = np.zeros((len(candidates), len(resources)), dtype=np.int64)
+    np.add.at(load, owner, sizes.requests[size] * amount[:, None])
+    return Fleet(
+        candidates=tuple(candidates),
+        resources=resources,
+        sizes=sizes,
+        size_of=size_of,
+        rows=np.array([candidate.row for candidate in candidates], dtype=np.int64),
+        owner=owner,
+        size=size,
+        amount=amount,
+        free=np.maximum(np.stack([room.free(name) for name in resources], axis=1), 0),
+        load=load,
+    )
+
+
+def sizes_of(classes: Sequence[RunningClass], column: dict[str, int], homes: Homes) -> tuple[Sizes, dict[RunningClass, int]]:
+    """Classes that request the same and may go to the same rows share a size."""
+    groups: dict[bytes, int] = {}
+    masks: list[Mask] = []
+    known: dict[tuple[object, ...], int] = {}
+    requests: list[Array] = []
+    group: list[int] = []
+    size_of: dict[RunningClass, int] = {}
+    for one in classes:
+        mask = homes.admitting(one)
+        number = groups.setdefault(mask.tobytes(), len(groups))
+        if number == len(masks):
+            masks.append(mask)
+        amounts = wanted(one.spec)
+        key = (number, *sorted(amounts.items()))
+        if key not in known:
+            known[key] = len(known)
+            row = np.zeros(len(column), dtype=np.int64)
+            row[column[PODS]] = 1
+            for name, amount in amounts.items():
+                row[column[name]] = amount
+            requests.append(row)
+            group.append(number)
+        size_of[one] = known[key]
+    admits = np.stack(masks) if masks else np.zeros((0, len(homes.targets)), dtype=np.bool_)
+    return Sizes(np.array(requests, dtype=np.int64).reshape(-1, len(column)), np.array(group, dtype=np.int64), admits), size_of
+
+
+def leaving_order(fleet: Fleet, room: Room) -> Array:
+    """Candidates by how little of their price is in use, then the dearest, then by name.
+
+    What is in use is valued at the average price of each resource over the candidates, and counts by its most valuable resource.
+    """
+    allocatable = np.stack([room.table.allocatable(name)[fleet.rows] for name in fleet.resources], axis=1).astype(np.float64)
+    price = np.array([candidate.price for candidate in fleet.candidates])
+    value: Floats = (price[:, None] * (allocatable > 0)).sum(axis=0) / np.maximum(allocatable.sum(axis=0), 1.0)
+    in_use = (fleet.load * value).max(axis=1, initial=0.0) / np.maximum(price, 1e-9)
+    names = np.array([candidate.name for candidate in fleet.candidates])
+    return np.lexsort((names, -price, np.round(in_use, 9)))

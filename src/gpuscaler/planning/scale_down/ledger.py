@@ -1,0 +1,30 @@
+"""What scale-down has decided so far."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gpuscaler.planning.plans import BlockedNode, Machine, Move, Removal
+from gpuscaler.planning.scale_down.blockers import Blocker
+from gpuscaler.planning.scale_down.budgets import Allowances
+from gpuscaler.planning.scale_down.situation import Down
+from gpuscaler.planning.scale_down.survey import Candidate
+
+
+@dataclass
+class Ledger:
+    """Decisions, and the accounts that they are counted against."""
+
+    allowances: Allowances
+    removals: list[Removal] = field(default_factory=list)
+    machines: list[Machine] = field(default_factory=list)
+    blocked: dict[str, Blocker] = field(default_factory=dict)
+    brake: bool = False
+
+    def remove(self, candidate: Candidate, reason: str, *, saving: float, moves: Sequence[Move] = (), needs: Sequence[str] = ()) -> None:
+        """Note the removal of ``candidate``; its accounts must have been taken."""
+        self.blocked.pop(candidate.name, None)
+        self.removals.append(Removal(candidate.name, reason, tuple(moves), tuple(needs), saving))
+
+    def answer(self) -> Down:
+        blocked = (BlockedNode(name, blocker.word, blocker.detail) for name, blocker in sorted(self.blocked.items()))
+        return Down(tuple(self.removals), tuple(self.machines), tuple(blocked), self.brake)

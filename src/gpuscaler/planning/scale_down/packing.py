@@ -1,0 +1,111 @@
+"""Packing many pods into free room at once: sizes in descending order, each spread over all rows with a few array operations.
+
+A *size* is what packing can tell apart: the same requests, and the same rows that admit them. Placing one pod at a time over thousands of
+rows costs seconds; here a size with a thousand pods costs as much as one with ten. Rows are chosen by how well what they have left is in
+proportion to what the pod wants, so that no resource runs out while others lie idle.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuscaler.model.table import Array, Mask
+
+Floats = NDArray[np.float64]
+#: A row takes at most this share of its possible copies at a time, so that the next look at proportions can correct the last.
+SHARE = 2
+#: Looks at one size before it is put wherever it fits.
+LOOKS = 6
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """``requests[size, resource]``; ``admits[group[size], row]`` tells the rows that admit a size, resources left aside."""
+
+    requests: Array
+    group: Array
+    admits: Mask
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+
+@dataclass
+class Packed:
+    """``placed`` are (size, rows, counts); ``left[size]`` found no room. ``free`` is what the rows have left afterwards."""
+
+    placed: list[tuple[int, Array, Array]]
+    left: Array
+    free: Array
+
+
+def pack(sizes: Sizes, counts: Array, free: Array, rows: Mask) -> Packed:
+    """Put ``counts[size]`` pods into ``free[row, resource]`` on the rows of the mask ``rows``. Neither argument is changed."""
+    free = free.copy()
+    placed: list[tuple[int, Array, Array]] = []
+    left = counts.copy()
+    open_rows = [np.flatnonzero(mask & rows) for mask in sizes.admits]
+    for size in order(sizes, counts, free, open_rows):
+        where = open_rows[sizes.group[size]]
+        if len(where):
+            copies = _spread(sizes.requests[size], int(counts[size]), free, where)
+            used = np.flatnonzero(copies)
+            if len(used):
+                placed.append((size, where[used], copies[used]))
+                left[size] -= int(copies.sum())
+    return Packed(placed, left, free)
+
+
+def order(sizes: Sizes, counts: Array, free: Array, open_rows: Sequence[Array]) -> list[int]:
+    """The sizes that are wanted: those with the fewest rows first, then the largest in proportion to what rows have."""
+    wanted = np.flatnonzero(counts)
+    typical = np.maximum(free.max(axis=0, initial=1), 1)
+    bulk = (sizes.requests[wanted] / typical).max(axis=1, initial=0.0)
+    choice = np.array([len(open_rows[group]) for group in sizes.group[wanted]], dtype=np.int64)
+    return [int(size) for size in wanted[np.lexsort((wanted, -bulk, choice))]]
+
+
+def _spread(request: Array, count: int, free: Array, where: Array) -> Array:
+    """How many of ``count`` copies each row of ``where`` takes; ``free`` is reduced."""
+    wanted = np.flatnonzero(request)
+    amount = request[wanted]
+    room = free[np.ix_(where, wanted)]
+    fit = np.maximum((room // amount).min(axis=1), 0)
+    taken = np.zeros(len(where), dtype=np.int64)
+    everything = int(fit.sum())
+    if everything <= count:
+        taken = fit
+    else:
+        for look in range(LOOKS):
+            score = alignment(amount, room)
+            score[fit <= 0] = -1.0
+            portion = fit if look == LOOKS - 1 else -(-fit // SHARE)
+            now = _first(portion, np.argsort(-score, kind="stable"), count)
+            taken += now
+            count -= int(now.sum())
+            if not count:
+                break
+            room = room - now[:, None] * amount
+            fit = np.maximum((room // amount).min(axis=1), 0)
+    free[np.ix_(where, wanted)] -= taken[:, None] * amount
+    return taken
+
+
+def alignment(amount: Array, room: Array) -> Floats:
+    """The cosine between what a pod wants and what each row has left, in units of the largest room."""
+    scale = np.maximum(room.max(axis=0), 1)
+    want, have = amount / scale, room / scale
+    length = np.sqrt((have * have).sum(axis=1))
+    score: Floats = (have @ want) / np.maximum(length, 1e-12)
+    return score
+
+
+def _first(portion: Array, by: Array, count: int) -> Array:
+    """``count`` copies over the rows in the order ``by``, each row at most its portion."""
+    total = np.cumsum(portion[by])
+    given = np.minimum(portion[by], np.maximum(count - (total - portion[by]), 0))
+    result = np.zeros(len(portion), dtype=np.int64)
+    result[by] = given
+    return result

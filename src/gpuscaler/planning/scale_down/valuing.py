@@ -1,0 +1,68 @@
+"""What a removal is worth: the machine's price less the work that is lost by restarting its pods."""
+
+from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.scale_down.blockers import Blocker
+from gpuscaler.planning.scale_down.clocks import spoken
+from gpuscaler.planning.scale_down.running import RunningClass, first_key
+from gpuscaler.planning.scale_down.situation import Situation
+from gpuscaler.planning.scale_down.survey import Candidate
+
+#: What a disruption costs once must be earned back within this many seconds.
+HORIZON = 3600.0
+#: Savings below this many dollars per hour are differences of rounding.
+NOTHING = 1e-6
+
+
+def dominant_share(spec: PodSpec, candidate: Candidate) -> float:
+    """The largest share of the node's allocatable that one pod requests: its share of the machine's price."""
+    allocatable = candidate.node.allocatable
+    return max((amount / allocatable[name] for name, amount in spec.requests.items() if allocatable.get(name)), default=0.0)
+
+
+def loss_of(one: RunningClass, candidate: Candidate) -> float:
+    """Dollars of work that restarting one pod of ``one`` on ``candidate`` loses. A gang loses the work of all its members."""
+    seconds = one.options.restart_cost
+    if seconds is None:
+        return 0.0
+    members = max(1, one.options.gang_size) if one.options.gang else 1
+    return seconds / 3600 * candidate.price * min(1.0, dominant_share(one.spec, candidate)) * members
+
+
+def restart_loss(candidate: Candidate) -> float:
+    """Dollars of work that moving all pods of ``candidate`` loses."""
+    costly = sorted((one for one in candidate.load if one.options.restart_cost is not None), key=lambda one: one.order)
+    return sum(loss_of(one, candidate) * len(candidate.load[one]) for one in costly)
+
+
+def net_saving(saving: float, loss: float) -> float:
+    """Dollars per hour left of ``saving`` when the one-off ``loss`` is spread over the horizon."""
+    return saving - loss * 3600 / HORIZON
+
+
+def pays(saving: float, loss: float, policy: Policy) -> bool:
+    """Whether a removal that saves ``saving`` dollars per hour and loses ``loss`` dollars once is worth it."""
+    return net_saving(saving, loss) > max(NOTHING, policy.min_saving - NOTHING)
+
+
+def value_blocker(situation: Situation, candidate: Candidate) -> Blocker | None:
+    """Why moving the pods of ``candidate`` elsewhere for nothing would not be worth it."""
+    if candidate.member.offering is None:
+        return Blocker(
+            "unknown-offering", f"no offering of pool {candidate.member.pool.name} has its instance type, so its price is not known"
+        )
+    wanted = candidate.member.pool.idle_after
+    age = situation.now - candidate.node.created if candidate.node.created else 0.0
+    if age < wanted:
+        seen = f"{spoken(age)} old" if candidate.node.created else "of unknown age"
+        return Blocker("young", f"the machine is {seen}; pool {candidate.member.pool.name} leaves new machines alone for {spoken(wanted)}")
+    loss = restart_loss(candidate)
+    if pays(candidate.price, loss, situation.policy):
+        return None
+    if loss > 0 and pays(candidate.price, 0.0, situation.policy):
+        costly = [pod for one, pods in candidate.load.items() if one.options.restart_cost is not None for pod in pods]
+        lost = f"${loss:.2f} of work, and an hour without the machine saves ${candidate.price:.2f}"
+        return Blocker("job", f"restarting pod {first_key(costly)} and others like it loses {lost}")
+    return Blocker(
+        "no-saving", f"the machine costs ${candidate.price:.4f} per hour; a removal must save ${situation.policy.min_saving:.4f}"
+    )

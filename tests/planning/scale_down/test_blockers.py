@@ -1,0 +1,175 @@
+"""Every node that stays says why: reasons that lie in the node and in what it runs."""
+
+from typing import Any
+
+import pytest
+from tests.planning.scale_down.kit import DAEMON, JOB, NOW, blockers, detail, down, node, pod, pool, removed, selector, spec
+
+from gpuscaler.model.cluster import Item
+from gpuscaler.model.labels import LabelSet
+from gpuscaler.model.pods import NO_OWNER
+from gpuscaler.model.taints import Taint
+from gpuscaler.model.workloads import PodDisruptionBudget
+from gpuscaler.planning.state import State, Upcoming
+
+#: Room for what runs on the node under test, so that only the blocker can keep it.
+ELSEWHERE = (node("other", do_not_disrupt=True), pod("there", "other"))
+
+
+def of_pod(**fields: Any) -> tuple[str, str]:
+    """The blocker of a node that runs one pod with these fields, and its sentence."""
+    extra = fields.pop("also", ())
+    answer = down([node("n"), pod("p", "n", **fields), *ELSEWHERE, *extra])
+    return blockers(answer).get("n", ""), detail(answer, "n") if "n" in blockers(answer) else ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "blocker"),
+    [
+        ({"deleted": NOW}, "deleting"),
+        ({"ready": False}, "not-ready"),
+        ({"scale_down_disabled": True}, "scale-down-disabled"),
+        ({"do_not_disrupt": True}, "do-not-disrupt"),
+        ({"taints": (Taint("gpuscaler.io/arriving"),)}, "arriving"),
+        ({"taints": (Taint("gpuscaler.io/leaving"),)}, "disrupting"),
+        ({"labels": {"node.kubernetes.io/instance-type": "unheard.of"}}, "not-in-a-pool"),
+    ],
+)
+def test_a_node_is_kept_for_what_it_is(fields: dict[str, Any], blocker: str) -> None:
+    answer = down([node("n", **fields)])
+    assert blockers(answer) == {"n": blocker}
+
+
+def test_a_node_that_pending_pods_need_is_kept() -> None:
+    assert blockers(down([node("n")], taken=["n"])) == {"n": "needed"}
+
+
+def test_a_node_whose_removal_is_under_way_is_not_proposed_again() -> None:
+    assert blockers(down([node("n")], state=State(idle_seconds={"n": 9e9}, disrupting=frozenset(["n"])))) == {"n": "disrupting"}
+
+
+def test_a_machine_that_is_still_in_the_ledger_is_kept() -> None:
+    upcoming = Upcoming("u-1", "main", "m.big", "on-demand", "z1", node="n")
+    assert blockers(down([node("n")], state=State(idle_seconds={"n": 9e9}, upcoming=(upcoming,)))) == {"n": "arriving"}
+
+
+def test_a_pod_without_a_controller_keeps_its_node() -> None:
+    assert of_pod(owner=NO_OWNER) == ("bare-pod", "pod default/p has no controller that would start it again")
+
+
+def test_a_bare_pod_that_is_safe_to_evict_does_not() -> None:
+    assert of_pod(owner=NO_OWNER, options={"safe_to_evict": True})[0] == ""
+
+
+def test_local_storage_keeps_its_node_and_is_named() -> None:
+    assert of_pod(of=spec(local_storage=("scratch", "cache"))) == (
+        "local-storage",
+        "pod default/p keeps data on the node in scratch, cache",
+    )
+
+
+@pytest.mark.parametrize("options", [{"safe_to_evict": True}, {"safe_to_evict_local_volumes": ("scratch", "cache")}])
+def test_local_storage_that_is_safe_to_evict_does_not(options: dict[str, Any]) -> None:
+    assert of_pod(of=spec(local_storage=("scratch", "cache")), options=options)[0] == ""
+
+
+def test_one_volume_that_is_not_listed_as_safe_still_keeps_the_node() -> None:
+    kept = of_pod(of=spec(local_storage=("scratch", "cache")), options={"safe_to_evict_local_volumes": ("scratch",)})
+    assert kept == ("local-storage", "pod default/p keeps data on the node in cache")
+
+
+def test_safe_to_evict_false_keeps_the_node() -> None:
+    assert of_pod(options={"safe_to_evict": False})[0] == "safe-to-evict"
+
+
+def test_do_not_drain_keeps_the_node() -> None:
+    assert of_pod(options={"do_not_drain": True})[0] == "do-not-drain"
+
+
+def test_do_not_disrupt_keeps_the_node() -> None:
+    assert of_pod(options={"do_not_disrupt": True})[0] == "do-not-disrupt"
+
+
+def test_a_duration_of_do_not_disrupt_counts_from_the_pods_start() -> None:
+    young, old = {"started": NOW - 500}, {"started": NOW - 700}
+    assert of_pod(options={"do_not_disrupt": 600.0}, **young) == (
+        "do-not-disrupt",
+        "pod default/p is protected by karpenter.sh/do-not-disrupt for 100 s more",
+    )
+    assert of_pod(options={"do_not_disrupt": 600.0}, **old)[0] == ""
+
+
+def test_a_duration_of_do_not_disrupt_protects_while_the_start_is_unknown() -> None:
+    assert of_pod(options={"do_not_disrupt": 600.0}, started=0.0, created=0.0)[0] == "do-not-disrupt"
+
+
+def test_do_not_disrupt_counts_on_a_daemonsets_pod_too() -> None:
+    assert of_pod(owner=DAEMON, options={"do_not_disrupt": True})[0] == "do-not-disrupt"
+
+
+def test_a_running_job_without_a_restart_cost_is_never_disrupted() -> None:
+    assert of_pod(owner=JOB) == ("job", "pod default/p belongs to a running Job and states no gpuscaler.io/restart-cost")
+    assert of_pod(owner=JOB, options={"safe_to_evict": True})[0] == "job"
+
+
+def test_a_gang_without_a_restart_cost_is_never_disrupted() -> None:
+    assert of_pod(options={"gang": "g"})[0] == "job"
+
+
+def test_a_system_pod_without_a_budget_keeps_its_node() -> None:
+    assert of_pod(of=spec(namespace="kube-system"))[0] == "kube-system"
+
+
+def test_a_system_pod_with_a_budget_does_not() -> None:
+    budget = PodDisruptionBudget("kube-system", "dns", selector(app="web"), disruptions_allowed=1)
+    assert of_pod(of=spec(namespace="kube-system"), also=(budget,))[0] == ""
+
+
+def test_a_pod_disruption_budget_that_allows_nothing_keeps_the_node() -> None:
+    budget = PodDisruptionBudget("default", "web", selector(app="web"), disruptions_allowed=0)
+    word, sentence = of_pod(also=(budget,))
+    assert word == "pdb"
+    assert "PodDisruptionBudget web allows 0 disruptions" in sentence
+
+
+def test_several_pod_disruption_budgets_over_one_pod_keep_the_node() -> None:
+    two = tuple(PodDisruptionBudget("default", name, selector(app="web"), disruptions_allowed=5) for name in ("b", "a"))
+    word, sentence = of_pod(also=two)
+    assert word == "pdb"
+    assert "(a, b)" in sentence
+
+
+def test_a_budget_of_another_namespace_or_without_a_selector_says_nothing() -> None:
+    others = (PodDisruptionBudget("elsewhere", "x", selector(app="web")), PodDisruptionBudget("default", "y", None))
+    assert of_pod(also=others)[0] == ""
+
+
+def test_a_pod_of_a_foreign_scheduler_keeps_its_node() -> None:
+    word, sentence = of_pod(of=spec(scheduler_name="volcano"))
+    assert word == "in-use"
+    assert "'volcano'" in sentence
+
+
+def test_a_pod_with_resource_claims_keeps_its_node() -> None:
+    assert "dynamic resource allocation" in of_pod(of=spec(resource_claims=("gpu",)))[1]
+
+
+def test_a_pod_that_is_terminating_keeps_its_node_until_it_is_long_overdue() -> None:
+    assert of_pod(deleted=NOW - 10) == ("in-use", "pod default/p is still terminating")
+    answer = down([node("n"), pod("p", "n", deleted=NOW - 31)])
+    assert removed(answer) == ["n"]
+
+
+def test_nothing_is_removed_while_most_nodes_are_not_ready() -> None:
+    sick = [node(f"s{n}", ready=False) for n in range(4)]
+    assert blockers(down([*sick, *(node(f"h{n}") for n in range(4))])) == dict.fromkeys(
+        [f"s{n}" for n in range(4)] + [f"h{n}" for n in range(4)], "unhealthy"
+    )
+    assert removed(down([*sick, *(node(f"h{n}") for n in range(5))])) == [f"h{n}" for n in range(5)]
+    assert removed(down([*sick[:3], node("h")])) == ["h"]
+
+
+def test_every_node_is_either_removed_or_blocked() -> None:
+    items: list[Item] = [node("a"), node("b", ready=False), node("c", labels=LabelSet()), node("d"), pod("p", "d", owner=JOB)]
+    answer = down(items, pool())
+    assert sorted([*removed(answer), *blockers(answer)]) == ["a", "b", "c", "d"]
