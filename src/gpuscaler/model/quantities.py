@@ -18,7 +18,7 @@ INT64_MAX = 2**63 - 1
 MAX_LENGTH = 256
 EXPECTED = "a quantity such as 500m, 2, 1.5Gi or 1e3"
 
-_SHAPE = re.compile(r"([+-]?)0*([0-9]*)(?:\.([0-9]*))?([eEinumkKMGTP]*[+-]?[0-9]*)", re.ASCII)
+_SHAPE = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([eEinumkKMGTP]*[+-]?[0-9]*)", re.ASCII)
 _EXPONENT = re.compile(r"[eE]([+-]?[0-9]+)", re.ASCII)
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
@@ -59,8 +59,9 @@ def _parse(text: str) -> Fraction:
     shape = _SHAPE.fullmatch(stripped) if len(stripped) <= MAX_LENGTH else None
     if shape is None or not stripped:
         raise QuantityError(text)
-    sign, whole_digits, decimals, suffix = shape.group(1), shape.group(2) or "0", shape.group(3) or "", shape.group(4)
-    mantissa = int(whole_digits + decimals)
+    sign, digits, suffix = shape.group(1), shape.group(2), shape.group(4)
+    decimals = shape.group(3) or ""
+    mantissa = int(digits + decimals or "0")
     exponent = -len(decimals)
     factor = 1
     if suffix in _DECIMAL:
@@ -70,6 +71,9 @@ def _parse(text: str) -> Fraction:
     elif (scientific := _EXPONENT.fullmatch(suffix)) is not None:
         exponent += int(scientific.group(1))
     else:
+        raise QuantityError(text)
+    if not digits and not decimals and (suffix in ("Pi", "Ei") or exponent < -9):
+        # Kubernetes takes a number without digits for zero, but not on the slow path that these take.
         raise QuantityError(text)
     value = _nano(mantissa * factor, exponent, text)
     return -value if sign == "-" else value
@@ -91,7 +95,7 @@ def milli(quantity: Fraction | int) -> int:
 
 
 def whole(quantity: Fraction | int) -> int:
-    """``quantity`` in units, rounded up away from zero (``Value``)."""
+    """``quantity`` in units, rounded up (``Value``); away from zero where it is negative."""
     return _rounded(Fraction(quantity))
 
 

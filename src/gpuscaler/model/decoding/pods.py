@@ -6,7 +6,7 @@ from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.specs import WirePodSpec, WorkloadReference, intern_spec
 from gpuscaler.model.options import PodAnnotations, pod_options
 from gpuscaler.model.pods import NO_OWNER, Owner, Pod
-from gpuscaler.model.requests import Container, ContainerStatus
+from gpuscaler.model.requests import Container, ContainerStatus, ResourceRequirements
 from gpuscaler.model.wire import Metadata, OwnerReference, Wire, WireObject, named, seconds
 
 
@@ -36,8 +36,8 @@ class WirePod(WireObject):
     status: PodStatus | None = None
 
 
-NO_SPEC = WirePodSpec()
 NO_STATUS = PodStatus()
+_NO_RESOURCES = ResourceRequirements()
 
 
 def read_pod(wire: WirePod, interner: Interner) -> Pod:
@@ -121,6 +121,10 @@ def _resized(spec: WirePodSpec, status: PodStatus) -> list[ContainerStatus]:
 
 
 def _differs(status: ContainerStatus, container: Container) -> bool:
-    wanted: Mapping[str, object] = (container.resources.requests if container.resources else None) or {}
+    """Whether the status may change what the container counts for; limits that imply requests are left to the full computation."""
+    resources = container.resources or _NO_RESOURCES
+    wanted: Mapping[str, object] = resources.requests or {}
     actual = (status.resources.requests if status.resources else None) or {}
+    if resources.limits and not resources.limits.keys() <= wanted.keys():
+        return True
     return actual != wanted or (status.allocated_resources is not None and status.allocated_resources != wanted)
