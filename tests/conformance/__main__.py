@@ -7,6 +7,8 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from gpuscaler.planning.filters import ORDER
+
 from .asking import Oracle
 from .building import BuildError, oracle
 from .cases import draw_case
@@ -14,6 +16,9 @@ from .compare import Difference, Tally, appended, compare, minimal
 
 #: Cases a worker takes at a time: large enough to start an oracle for, small enough to keep all workers busy to the end.
 CHUNK = 500
+#: Share of all pod-node pairs that each plug-in must refuse alone, and the number of cases from which on that is asked.
+ENOUGH = 0.03
+TELLING = 10_000
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -46,7 +51,7 @@ def conform(binary: Path, options: argparse.Namespace) -> int:
         with Oracle(binary) as asked:
             part = minimal(asked, draw_case(options.seed, number), difference, appended=appended(number))
         print(json.dumps(part))
-    return 1 if tally.differences else 0
+    return 1 if tally.differences or rare(tally) else 0
 
 
 def run(binary: Path, options: argparse.Namespace) -> Tally:
@@ -70,8 +75,17 @@ def report(tally: Tally, *, seconds: float, seed: int) -> None:
     print(f"{'accepted by all plug-ins':26}{tally.accepted:9}{tally.accepted / max(tally.pairs, 1):8.1%}")
     print("refused by one plug-in alone:")
     for plugin, pairs in tally.sole.most_common():
-        print(f"  {plugin:24}{pairs:9}{pairs / max(tally.pairs, 1):8.1%}")
+        print(f"  {plugin:24}{pairs:9}{pairs / max(tally.pairs, 1):8.2%}")
+    for plugin in rare(tally):
+        print(f"{plugin} alone refuses too little for a comparison to say much about it: expected at least {ENOUGH:.0%} of all pairs")
     print(f"disagreements: {len(tally.differences)}")
+
+
+def rare(tally: Tally) -> list[str]:
+    """Plug-ins that are too seldom the only one to refuse; none in runs too short to tell."""
+    if tally.cases < TELLING:
+        return []
+    return [plugin for plugin in (*ORDER, "NodeName") if tally.sole[plugin] < ENOUGH * tally.pairs]
 
 
 def distinct(tally: Tally) -> list[tuple[int, Difference]]:

@@ -11,26 +11,26 @@ from collections.abc import Callable
 from . import peers, placing, requests, volumes
 from .nodes import draw_namespaces, draw_nodes
 from .storage import draw_storage
-from .world import NAMESPACES, Json, World
+from .world import DISKS, NAMESPACES, Json, World
 
 Feature = Callable[[World, Json], None]
 
 #: Features of pods that wait, by how often each is a topic.
 PENDING: dict[Feature, float] = {
-    requests.large: 2.0,
-    placing.node_name: 1.8,
+    requests.large: 1.8,
+    placing.node_name: 2.6,
     placing.node_selector: 0.5,
-    placing.node_affinity: 1.6,
-    placing.tolerations: 1.5,
-    placing.host_ports: 4.6,
-    peers.affinity: 1.2,
+    placing.node_affinity: 2.0,
+    placing.tolerations: 0.8,
+    placing.host_ports: 7.0,
+    peers.affinity: 1.4,
     peers.anti_affinity: 1.0,
-    peers.spread: 5.5,
-    volumes.disks: 7.0,
-    volumes.attached: 1.8,
-    volumes.zoned: 2.9,
-    volumes.bound_somewhere: 2.8,
-    volumes.harmless: 1.0,
+    peers.spread: 7.2,
+    volumes.disks: 9.0,
+    volumes.attached: 1.4,
+    volumes.zoned: 4.1,
+    volumes.bound_somewhere: 3.1,
+    volumes.harmless: 0.5,
 }
 #: Features of pods that run, where no topic says more.
 BOUND: dict[Feature, float] = {
@@ -49,7 +49,8 @@ REPLAYED = 4
 
 def draw_case(seed: int, number: int) -> Json:
     """Case ``number`` of ``seed``, as the oracle reads it: lists of Kubernetes objects by kind, and the pods to judge."""
-    world = World(random.Random(f"{seed}/{number}"))
+    rng = random.Random(f"{seed}/{number}")
+    world = World(rng, disk=rng.choice(DISKS))
     draw_namespaces(world)
     draw_nodes(world)
     draw_storage(world)
@@ -72,7 +73,7 @@ def replay_step(world: World, index: int) -> Json:
 def pending_pod(world: World, topics: list[Feature]) -> Json:
     pod = plain_pod(world)
     features = {world.one(topics)}
-    for _ in range(world.weighted({0: 7, 1: 2, 2: 1})):
+    for _ in range(world.weighted({0: 8, 1: 1.5, 2: 0.5})):
         features.add(world.weighted(PENDING))
     add_features(world, pod, features)
     return pod

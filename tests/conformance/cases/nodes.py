@@ -17,7 +17,7 @@ def node(world: World, name: str) -> Json:
     spec: Json = {}
     if world.chance(0.1):
         spec["taints"] = [taint(world) for _ in range(world.rng.randint(1, 2))]
-    if world.chance(0.11):
+    if world.chance(0.105):
         spec["unschedulable"] = True
         if world.chance(0.25):
             spec.setdefault("taints", []).append({"key": TAINT_KEYS[2], "effect": "NoSchedule"})

@@ -16,7 +16,7 @@ VALUES = {
 INVALID = ("y z!", "-5", "+4")
 #: What labels are compared with as numbers, or cannot be.
 BOUNDS = ("4", "0", "7", "010", "1.5", "x", "9223372036854775808")
-PORTS = (80, 443, 8080)
+PORTS = {80: 6.0, 443: 2.0, 8080: 2.0}
 ADDRESSES = ("", "0.0.0.0", "10.0.0.1", "127.0.0.1", "::1")
 PROTOCOLS = ("TCP", "UDP", "SCTP", "")
 
@@ -105,7 +105,7 @@ def host_ports(world: World, pod: Json) -> None:
 
 
 def port(world: World) -> Json:
-    number = world.one(PORTS)
+    number = world.weighted(PORTS)
     drawn: Json = {"containerPort": number, "hostPort": number}
     if world.chance(0.05):
         drawn["hostPort"] = 0

@@ -1,7 +1,7 @@
 """Volumes of pods: inline disks that conflict, claims that bind, have a zone, or take up attachments."""
 
 from .storage import FAST, bind, claim, volume, volume_affinity, zone_labels
-from .world import Json, World
+from .world import DISKS, Json, World
 
 SELECTED = "volume.kubernetes.io/selected-node"
 
@@ -34,8 +34,8 @@ def disks(world: World, pod: Json) -> None:
 
 def inline_disk(world: World) -> Json:
     read_only = world.one(({}, {"readOnly": True}, {"readOnly": False}))
-    kind = world.weighted({"gcePersistentDisk": 3, "awsElasticBlockStore": 3, "iscsi": 2, "rbd": 3})
-    name = world.one(("disk1", "disk2"))
+    kind = world.disk if world.chance(0.8) else world.one(DISKS)
+    name = world.weighted({"disk1": 7.0, "disk2": 3.0})
     if kind == "gcePersistentDisk":
         return {kind: {"pdName": name, **read_only}}
     if kind == "awsElasticBlockStore":
@@ -131,6 +131,10 @@ def matched(world: World, pod: Json) -> None:
 
 
 def loose_volume(world: World, claims: list[Json]) -> None:
+    """A volume that the claims may be matched with.
+
+    No two are of one size, and no two are reserved for one claim: between such volumes the scheduler takes the first of a Go map.
+    """
     drawn = volume(world, world.weighted({"local": 9.0, "fast": 1.0}), nodeAffinity=volume_affinity(world))
     if world.chance(0.3):
         drawn["metadata"]["labels"] = {"disk": world.one(("ssd", "hdd"))}
@@ -138,8 +142,9 @@ def loose_volume(world: World, claims: list[Json]) -> None:
         drawn["spec"]["volumeMode"] = world.one(("Block", "Filesystem"))
     if world.chance(0.1):
         drawn["spec"]["accessModes"] = world.one((["ReadWriteOnce", "ReadOnlyMany"], ["ReadOnlyMany"]))
-    if world.chance(0.15):
-        metadata = world.one(claims)["metadata"]
+    drawn["spec"]["capacity"]["storage"] = f"{world.one((1, 3, 8, 12)) * 1000 + world.made}M"
+    if claims and world.chance(0.15):
+        metadata = claims.pop()["metadata"]
         drawn["spec"]["claimRef"] = {"name": metadata["name"], "namespace": metadata["namespace"]}
         if world.chance(0.5):
             drawn["spec"]["claimRef"]["uid"] = world.one((metadata["uid"], "another"))

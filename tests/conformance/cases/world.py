@@ -19,16 +19,21 @@ OLD_REGION = "failure-domain.beta.kubernetes.io/region"
 RACK = "rack"
 TOPOLOGY_KEYS = (ZONE, HOSTNAME, RACK, REGION)
 ZONES = ("z1", "z2", "z3")
+DISKS = ("gcePersistentDisk", "awsElasticBlockStore", "iscsi", "rbd")
 NAMESPACES = ("default", "blue", "green")
 
 
 @dataclass
 class World:
-    """One case while it is drawn. ``objects`` has the lists of the oracle's request by their name there."""
+    """One case while it is drawn.
+
+    ``objects`` has the lists of the oracle's request by their name there; ``disk`` is the kind of inline disk that most pods use.
+    """
 
     rng: random.Random
     nodes: list[Json] = field(default_factory=list)
     objects: dict[str, list[Json]] = field(default_factory=dict)
+    disk: str = DISKS[0]
     made: int = 0
 
     def chance(self, probability: float) -> bool:
