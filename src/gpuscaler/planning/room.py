@@ -218,7 +218,7 @@ class Room:
         return fits
 
     def place(self, spec: PodSpec, labels: LabelSet, row: int, count: int = 1) -> None:
-        """Put ``count`` copies onto ``row``, whether the filters admit them or not (shared devices must have the room)."""
+        """Put ``count`` copies onto ``row``, whether the filters admit them or not."""
         self._change(spec, labels, row, count, terminating=False)
 
     def remove(self, spec: PodSpec, labels: LabelSet, row: int, count: int = 1, *, terminating: bool = False) -> None:

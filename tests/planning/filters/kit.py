@@ -1,20 +1,32 @@
 """Short ways to write nodes, pods and rooms in the tests of the filters."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
-from gpuscaler.model.pods import Pod, PodSpec
+from gpuscaler.model.pods import Pod, PodAffinityTerm, PodSpec
 from gpuscaler.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm, Requirement
 from gpuscaler.planning.room import Room
 
 ROOMY = {"cpu": 64_000, "memory": 2**40, "pods": 110}
 
 
-def node(name: str, *, taints: tuple[Any, ...] = (), unschedulable: bool = False, offers: Any = None, **labels: str) -> Node:
-    """A node with a hostname and these labels (``_`` stands for ``-`` in a key)."""
-    known = {"kubernetes.io/hostname": name} | {key.replace("_", "-"): value for key, value in labels.items()}
+HOST = "kubernetes.io/hostname"
+
+
+def node(
+    name: str,
+    *,
+    taints: tuple[Any, ...] = (),
+    unschedulable: bool = False,
+    offers: Any = None,
+    also: Mapping[str, str] | None = None,
+    **labels: str,
+) -> Node:
+    """A node with a hostname, these labels, and ``also`` those whose keys are no Python names."""
+    known = {HOST: name, **labels, **(also or {})}
     return Node(name=name, labels=known, allocatable=ROOMY if offers is None else offers, taints=taints, unschedulable=unschedulable)
 
 
@@ -61,3 +73,8 @@ def affinity(*terms: NodeSelectorTerm) -> NodeSelector:
 def _requirement(expression: tuple[Any, ...]) -> Requirement:
     key, operator, *values = expression
     return Requirement(key, operator, tuple(values))
+
+
+def near(key: str, *, where: tuple[str, ...] = ("default",), spaces: LabelSelector | None = None, **labels: str) -> PodAffinityTerm:
+    """An affinity term over the topology ``key`` that selects pods with ``labels``."""
+    return PodAffinityTerm(key, selector(**labels), where, spaces)

@@ -13,6 +13,8 @@ from gpuscaler.model.table import Array, Mask, NodeTable
 
 GPU_MILLI = "gpuscaler.io/gpu-milli"
 WHOLE = 1000
+#: Stands for what a device has left where a request does not fit: more than any device has.
+_TOO_FULL = WHOLE + 1
 
 #: What each device of a row holds, as amounts in the order of arrival.
 _Load = tuple[tuple[int, ...], ...]
@@ -32,11 +34,10 @@ class Devices:
         self._loads: dict[int, _Load] = {line: ((),) * int(counts[row]) for line, row in enumerate(self._rows)}
 
     def pack(self, amounts: Mapping[int, Iterable[int]]) -> None:
-        """Place what each row already holds, the largest request first. What does not fit is left out: the row is overcommitted."""
+        """Place what each row already holds, the largest request first."""
         for row, requests in amounts.items():
             for amount in sorted(requests, reverse=True):
-                if row in self._line and self._choose(self._line[row], amount):
-                    self.add(row, amount)
+                self.add(row, amount)
 
     def copies(self, amount: int) -> Array:
         """How many more requests of ``amount`` fit on each row."""
@@ -56,16 +57,19 @@ class Devices:
         return mask
 
     def add(self, row: int, amount: int) -> None:
-        """Put ``amount`` onto the fullest device that takes it, or onto the first unused ones where it needs whole devices."""
-        line = self._line[row]
-        chosen = self._choose(line, amount)
-        if not chosen:
-            raise ValueError(f"row {row} ({self.table.names[row]}): no device has {amount} {GPU_MILLI} free, {self.free(row)} are")
-        self._change(line, chosen, amount, +1)
+        """Put ``amount`` onto the fullest device that takes it, or onto the first unused ones where it needs whole devices.
+
+        What fits nowhere is on no device: the row is overcommitted, as with any other resource.
+        """
+        line = self._line.get(row)
+        if line is not None:
+            self._change(line, self._choose(line, amount), amount, +1)
 
     def remove(self, row: int, amount: int) -> None:
         """Take ``amount`` off the first device that holds one such request; requests of one size are interchangeable."""
-        line = self._line[row]
+        line = self._line.get(row)
+        if line is None:
+            return
         part = min(amount, WHOLE)
         holders = [device for device, load in enumerate(self._loads[line]) if part in load][: devices_for(amount)]
         self._change(line, holders, amount, -1)
@@ -81,9 +85,9 @@ class Devices:
         if amount > WHOLE:
             unused = np.flatnonzero(left == WHOLE)[: devices_for(amount)]
             return [int(device) for device in unused] if len(unused) == devices_for(amount) else []
-        able = np.where(left >= amount, left, UNFIT)
-        device = int(able.argmin()) if len(able) else 0
-        return [device] if len(able) and able[device] < UNFIT else []
+        able = np.where(left >= amount, left, _TOO_FULL)
+        device = int(able.argmin())
+        return [device] if able[device] < _TOO_FULL else []
 
     def _change(self, line: int, devices: Iterable[int], amount: int, sign: int) -> None:
         part = min(amount, WHOLE)
@@ -112,10 +116,6 @@ class Devices:
         new._free[:lines, :width] = self._free
         new._loads.update(self._loads)
         return new
-
-
-#: Above what any device has.
-UNFIT = 2**62
 
 
 def devices_for(amount: int) -> int:

@@ -115,7 +115,7 @@ def explain_selector(spec: PodSpec, node: Node) -> str:
     terms = spec.node_affinity.terms if spec.node_affinity is not None else ()
     nearest: list[str] | None = None
     for term in terms:
-        misses = [f"{_wanted(r)} wanted, {_seen(node, r.key)}" for r in term.expressions if not r.matches(node.labels)]
+        misses = [f"{_wanted(r)} wanted, {_seen(node, r.key)}" for r in term.expressions if not (r.valid and r.matches(node.labels))]
         misses += [f"{_wanted(r)} wanted, node is {node.name}" for r in term.fields if not r.matches({"metadata.name": node.name})]
         if misses and (nearest is None or len(misses) < len(nearest)):
             nearest = misses

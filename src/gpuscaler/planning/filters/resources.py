@@ -85,7 +85,7 @@ class Ledger:
         for resource, amount in wanted(spec).items():
             left = int(self.free(resource)[row])
             if left < amount:
-                short.append(f"node(s) had {shown(resource, left)} free {resource}, {shown(resource, amount)} requested")
+                short.append(f"node(s) had {shown(resource, max(left, 0))} free {resource}, {shown(resource, amount)} requested")
         return "; ".join(short)
 
 

@@ -1,0 +1,137 @@
+"""InterPodAffinity: the pod's own terms and those of the pods that are there."""
+
+import pytest
+from tests.planning.filters.kit import HOST, near, node, pod, room, rows, selector, spec, why
+
+from gpuscaler.model.labels import LabelSet
+from gpuscaler.model.pods import PodAffinityTerm
+from gpuscaler.model.selectors import LabelSelector, Requirement
+from gpuscaler.model.workloads import Namespace
+
+ZONES = (node("a1", zone="a"), node("a2", zone="a"), node("b1", zone="b"), node("lost"))
+
+
+def test_affinity_admits_the_domains_of_matching_pods() -> None:
+    here = room(*ZONES, pod("web", "a1", app="web"))
+    assert rows(here, spec(affinity=(near("zone", app="web"),))) == ["a1", "a2"]
+    assert rows(here, spec(affinity=(near(HOST, app="web"),))) == ["a1"]
+    assert rows(here, spec(affinity=(near("zone", app="db"),))) == []
+
+
+def test_all_terms_must_be_matched_by_one_pod_each_in_its_own_domain() -> None:
+    terms = (near("zone", app="web"), near(HOST, tier="front"))
+    apart = room(*ZONES, pod("p", "a1", app="web"), pod("q", "a1", tier="front"))
+    assert rows(apart, spec(affinity=terms)) == []
+    together = room(*ZONES, pod("p", "a1", app="web", tier="front"))
+    assert rows(together, spec(affinity=terms)) == ["a1"]
+
+
+def test_the_first_of_a_series_that_is_drawn_to_itself_goes_anywhere_with_the_label() -> None:
+    wanted = spec(affinity=(near("zone", app="web"),))
+    assert rows(room(*ZONES), wanted, app="web") == ["a1", "a2", "b1"]
+    assert rows(room(*ZONES), wanted, app="db") == []
+    assert rows(room(*ZONES, pod("p", "b1", app="web")), wanted, app="web") == ["b1"]
+
+
+def test_a_matching_pod_outside_every_domain_does_not_end_the_first_pod_rule() -> None:
+    here = room(*ZONES, pod("p", "lost", app="web"), pod("q", "gone", app="web"))
+    assert rows(here, spec(affinity=(near("zone", app="web"),)), app="web") == ["a1", "a2", "b1"]
+
+
+def test_anti_affinity_shuts_the_domains_of_matching_pods_and_no_node_without_the_label() -> None:
+    here = room(*ZONES, pod("web", "a1", app="web"))
+    assert rows(here, spec(anti_affinity=(near("zone", app="web"),))) == ["b1", "lost"]
+    assert rows(here, spec(anti_affinity=(near(HOST, app="web"),))) == ["a2", "b1", "lost"]
+
+
+def test_one_anti_affinity_term_that_is_matched_is_enough() -> None:
+    here = room(*ZONES, pod("p", "a1", app="web"), pod("q", "b1", app="db"))
+    assert rows(here, spec(anti_affinity=(near("zone", app="web"), near("zone", app="db")))) == ["lost"]
+
+
+def test_the_anti_affinity_of_pods_that_are_there_keeps_others_away() -> None:
+    shy = spec(anti_affinity=(near("zone", app="web"),))
+    here = room(*ZONES, pod("shy", "a1", of=shy, app="other"))
+    assert rows(here, spec(), app="web") == ["b1", "lost"]
+    assert rows(here, spec(), app="db") == ["a1", "a2", "b1", "lost"]
+
+
+def test_terminating_pods_count_and_finished_ones_do_not() -> None:
+    wanted = spec(anti_affinity=(near(HOST, app="web"),))
+    here = room(*ZONES, pod("p", "a1", deleted=1.0, app="web"), pod("q", "b1", phase="Failed", app="web"))
+    assert rows(here, wanted) == ["a2", "b1", "lost"]
+
+
+def test_a_missing_selector_matches_no_pod_and_an_empty_one_every_pod() -> None:
+    here = room(*ZONES, pod("p", "a1", app="web"))
+    nobody = PodAffinityTerm(HOST, None, ("default",))
+    everybody = PodAffinityTerm(HOST, LabelSelector(), ("default",))
+    assert rows(here, spec(anti_affinity=(nobody,))) == ["a1", "a2", "b1", "lost"]
+    assert rows(here, spec(anti_affinity=(everybody,))) == ["a2", "b1", "lost"]
+    assert rows(here, spec(affinity=(nobody,)), app="web") == []
+
+
+def test_terms_reach_the_namespaces_that_they_name() -> None:
+    here = room(*ZONES, pod("p", "a1", of=spec(namespace="other"), app="web"))
+    assert rows(here, spec(affinity=(near(HOST, app="web"),))) == []
+    assert rows(here, spec(affinity=(near(HOST, where=("default", "other"), app="web"),))) == ["a1"]
+
+
+def unlabelled(key: str) -> LabelSelector:
+    return LabelSelector((Requirement(key, "DoesNotExist"),))
+
+
+@pytest.mark.parametrize(
+    ("spaces", "admitted"),
+    [
+        (selector(team="ml"), ["a1"]),
+        (LabelSelector(), ["a1", "a2", "b1"]),
+        (selector(team="web"), []),
+        # kube-scheduler 1.35 asks the namespace selector about no labels as well, whatever the namespace has.
+        (unlabelled("team"), ["a1", "a2", "b1"]),
+    ],
+)
+def test_a_namespace_selector_reaches_the_namespaces_it_matches(spaces: LabelSelector, admitted: list[str]) -> None:
+    here = room(
+        *ZONES,
+        Namespace("ml", {"team": "ml"}),
+        Namespace("plain"),
+        pod("p", "a1", of=spec(namespace="ml"), app="web"),
+        pod("q", "a2", of=spec(namespace="plain"), app="web"),
+        pod("r", "b1", of=spec(namespace="unknown"), app="web"),
+    )
+    assert rows(here, spec(affinity=(near(HOST, where=(), spaces=spaces, app="web"),))) == admitted
+
+
+def test_the_namespace_selector_of_a_pod_that_is_there_sees_the_labels_of_the_incoming_pods_namespace() -> None:
+    shy = spec(anti_affinity=(near(HOST, where=(), spaces=unlabelled("team"), app="web"),))
+    here = room(*ZONES, Namespace("ml", {"team": "ml"}), pod("shy", "a1", of=shy))
+    assert rows(here, spec(namespace="ml"), app="web") == ["a1", "a2", "b1", "lost"]
+    assert rows(here, spec(namespace="elsewhere"), app="web") == ["a2", "b1", "lost"]
+
+
+def test_placed_pods_attract_and_repel_at_once() -> None:
+    here = room(*ZONES)
+    follower, loner = spec(affinity=(near("zone", app="web"),)), spec(anti_affinity=(near("zone", app="web"),))
+    assert rows(here, follower) == []
+    here.place(loner, LabelSet(app="web"), 2)
+    assert rows(here, follower) == ["b1"]
+    assert rows(here, follower, app="web") == []
+    assert rows(here, spec(), app="web") == ["a1", "a2", "lost"]
+    here.remove(loner, LabelSet(app="web"), 2)
+    assert rows(here, spec(), app="web") == ["a1", "a2", "b1", "lost"]
+
+
+@pytest.mark.parametrize(("key", "copies"), [(HOST, [1, 1, 1, 1]), ("zone", [1, 1, 1, 640])])
+def test_a_pod_that_excludes_itself_fits_once_in_a_domain(key: str, copies: list[int]) -> None:
+    roomy = [node(n.name, offers={"cpu": 64_000, "pods": 1000}, also=n.labels) for n in ZONES]
+    wanted = spec(anti_affinity=(near(key, app="web"),))
+    assert room(*roomy).capacity(wanted, LabelSet(app="web")).tolist() == copies
+
+
+def test_the_reason_says_which_rule_was_broken() -> None:
+    here = room(*ZONES, pod("shy", "a1", of=spec(anti_affinity=(near("zone", app="web"),)), app="db"))
+    assert why(here, spec(affinity=(near("zone", app="x"),)), "a1")[1] == "no pod that the pod affinity wants is in the same zone"
+    assert why(here, spec(affinity=(near("zone", app="x"),)), "lost")[1] == "pod affinity needs the node label zone, node has none"
+    assert why(here, spec(anti_affinity=(near("zone", app="db"),)), "a2")[1] == "a pod that the pod anti-affinity excludes is in zone=a"
+    assert why(here, spec(), "a2", app="web") == ("InterPodAffinity", "a pod in zone=a has an anti-affinity against this pod")

@@ -1,0 +1,42 @@
+"""NodePorts."""
+
+import pytest
+from tests.planning.filters.kit import node, pod, room, rows, spec, why
+
+from gpuscaler.model.labels import NO_LABELS
+from gpuscaler.model.pods import HostPort
+
+
+@pytest.mark.parametrize(
+    ("taken", "wanted", "free"),
+    [
+        (HostPort(80), HostPort(80), False),
+        (HostPort(80), HostPort(81), True),
+        (HostPort(80), HostPort(80, "UDP"), True),
+        (HostPort(80, ip="10.0.0.1"), HostPort(80, ip="10.0.0.2"), True),
+        (HostPort(80, ip="10.0.0.1"), HostPort(80, ip="10.0.0.1"), False),
+        (HostPort(80, ip="10.0.0.1"), HostPort(80), False),
+        (HostPort(80), HostPort(80, ip="10.0.0.1"), False),
+        (HostPort(80, ip=""), HostPort(80, ip="10.0.0.1"), False),
+        (HostPort(80, protocol=""), HostPort(80, "TCP"), False),
+        (HostPort(0), HostPort(0), True),
+    ],
+)
+def test_ports_meet_on_the_same_protocol_and_address_or_on_every_address(taken: HostPort, wanted: HostPort, *, free: bool) -> None:
+    here = room(node("a"), node("b"), pod("p", "a", of=spec(host_ports=(taken,))))
+    assert rows(here, spec(host_ports=(wanted,))) == (["a", "b"] if free else ["b"])
+
+
+def test_a_node_takes_one_copy_with_a_host_port() -> None:
+    here = room(node("a"))
+    assert here.capacity(spec(host_ports=(HostPort(80),)), NO_LABELS).tolist() == [1]
+
+
+def test_a_port_is_taken_until_the_last_pod_that_has_it_is_removed() -> None:
+    here = room(node("a"), pod("p", "a", of=spec(host_ports=(HostPort(80, ip="10.0.0.1"),))))
+    wanted = spec(host_ports=(HostPort(80), HostPort(443)))
+    assert why(here, wanted, "a") == ("NodePorts", "host port 80/TCP is taken")
+    here.remove(spec(host_ports=(HostPort(80, ip="10.0.0.1"),)), NO_LABELS, 0)
+    assert rows(here, wanted) == ["a"]
+    here.place(wanted, NO_LABELS, 0)
+    assert rows(here, wanted) == []

@@ -1,0 +1,137 @@
+"""NodeResourcesFit, and GPUs shared by the thousandth."""
+
+import pytest
+from tests.planning.filters.kit import node, pod, room, rows, spec, why
+
+from gpuscaler.model.labels import NO_LABELS
+from gpuscaler.planning.room import GPU_MILLI
+
+OFFERS = {
+    "cpu": 4000,
+    "memory": 2**33,
+    "ephemeral-storage": 2**34,
+    "hugepages-2Mi": 2**22,
+    "nvidia.com/gpu": 2,
+    "example.com/licence": 1,
+    "pods": 3,
+}
+
+
+@pytest.mark.parametrize(
+    ("requests", "copies"),
+    [
+        ({}, 3),
+        ({"cpu": 0, "nvidia.com/gpu": 0}, 3),
+        ({"cpu": 4000}, 1),
+        ({"cpu": 4001}, 0),
+        ({"cpu": 2000, "memory": 2**32}, 2),
+        ({"ephemeral-storage": 2**33}, 2),
+        ({"hugepages-2Mi": 2**22}, 1),
+        ({"hugepages-1Gi": 1}, 0),
+        ({"nvidia.com/gpu": 1}, 2),
+        ({"nvidia.com/gpu": 2, "example.com/licence": 1}, 1),
+        ({"amd.com/gpu": 1}, 0),
+        ({"kubernetes.io/batch": 1}, 0),
+        ({"attachable-volumes-csi-x": 1}, 0),
+        ({"pods": 7}, 3),
+        # Names without a domain and quota names are not counted.
+        ({"storage": 10**9}, 3),
+        ({"requests.nvidia.com/gpu": 10**9}, 3),
+    ],
+)
+def test_a_node_takes_copies_until_a_counted_request_or_the_pod_count_runs_out(requests: dict[str, int], copies: int) -> None:
+    here = room(node("a", offers=OFFERS))
+    wanted = spec(requests=requests)
+    assert here.fits(wanted).tolist() == [copies]
+    assert here.capacity(wanted, NO_LABELS).tolist() == [copies]
+    assert rows(here, wanted) == (["a"] if copies else [])
+
+
+def test_an_overcommitted_node_still_takes_pods_that_do_not_ask_for_what_is_missing() -> None:
+    here = room(node("a", offers=OFFERS), pod("p", "a", of=spec(requests={"cpu": 9000})))
+    assert rows(here, spec(requests={"memory": 1})) == ["a"]
+    assert rows(here, spec(requests={"cpu": 0})) == ["a"]
+    assert here.free("cpu").tolist() == [-5000]
+    assert why(here, spec(requests={"cpu": 1000}), "a") == ("NodeResourcesFit", "node(s) had 0 free cpu, 1 requested")
+
+
+def test_a_node_without_a_pod_count_takes_no_pod() -> None:
+    here = room(node("a", offers={"cpu": 1000}))
+    assert rows(here, spec(requests={})) == []
+    assert why(here, spec(requests={}), "a") == ("NodeResourcesFit", "node(s) had room for 0 pods, all taken")
+
+
+def test_terminating_pods_take_room() -> None:
+    here = room(node("a", offers=OFFERS), pod("p", "a", of=spec(requests={"nvidia.com/gpu": 2}), deleted=1.0))
+    assert rows(here, spec(requests={"nvidia.com/gpu": 1})) == []
+
+
+def test_pods_of_unknown_nodes_take_no_room() -> None:
+    here = room(node("a", offers=OFFERS), pod("p", "gone", of=spec(requests={"cpu": 4000})))
+    assert rows(here, spec(requests={"cpu": 4000})) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("held", "amount", "copies"),
+    [
+        ((), 300, 6),
+        ((), 1000, 2),
+        ((), 1500, 1),
+        ((), 2000, 1),
+        ((), 3000, 0),
+        ((600, 600), 500, 0),
+        ((600, 600), 400, 2),
+        ((500, 400), 1000, 1),
+        ((700, 500, 300, 500), 1, 0),
+        ((2000,), 1, 0),
+        ((700, 700, 700, 700), 300, 0),
+    ],
+)
+def test_shared_gpus_are_filled_largest_first_each_on_the_fullest_device_that_takes_it(
+    held: tuple[int, ...], amount: int, copies: int
+) -> None:
+    pods = [pod(f"p{n}", "a", of=spec(requests={GPU_MILLI: milli})) for n, milli in enumerate(held)]
+    here = room(node("a", offers={GPU_MILLI: 2000, "pods": 50}), *pods)
+    wanted = spec(requests={GPU_MILLI: amount})
+    assert here.fits(wanted).tolist() == [copies]
+    assert rows(here, wanted) == (["a"] if copies else [])
+
+
+def test_shares_that_fit_no_device_are_on_none() -> None:
+    here = room(node("a", offers={GPU_MILLI: 2000, "pods": 50}))
+    share = spec(requests={GPU_MILLI: 700})
+    here.place(share, NO_LABELS, 0, 3)
+    assert here.device_free(0) == (300, 300)
+    assert here.free(GPU_MILLI).tolist() == [-100]
+    here.remove(share, NO_LABELS, 0, 3)
+    assert here.device_free(0) == (1000, 1000)
+
+
+def test_rows_without_shared_gpus_take_no_share_and_lose_nothing() -> None:
+    here = room(node("a", offers={GPU_MILLI: 1000, "pods": 5}), node("b"))
+    share = spec(requests={GPU_MILLI: 500})
+    assert rows(here, share) == ["a"]
+    here.place(share, NO_LABELS, 1)
+    here.remove(share, NO_LABELS, 1)
+    assert here.device_free(1) == ()
+    assert here.device_free(0) == (1000,)
+
+
+def test_appended_rows_bring_their_own_devices() -> None:
+    here = room(node("a", offers={GPU_MILLI: 1000, "pods": 5}))
+    share = spec(requests={GPU_MILLI: 700})
+    here.place(share, NO_LABELS, 0)
+    more = here.extended([node("b", offers={GPU_MILLI: 3000, "pods": 5})])
+    more.place(share, NO_LABELS, 1)
+    assert (more.device_free(0), more.device_free(1)) == ((300,), (300, 1000, 1000))
+    assert here.device_free(0) == (300,)
+    assert room(node("c")).extended([node("d", offers={GPU_MILLI: 2000, "pods": 5})]).device_free(1) == (1000, 1000)
+
+
+def test_a_request_for_several_whole_gpus_is_given_back_whole() -> None:
+    here = room(node("a", offers={GPU_MILLI: 3000, "pods": 5}))
+    two = spec(requests={GPU_MILLI: 2000})
+    here.place(two, NO_LABELS, 0)
+    assert here.device_free(0) == (0, 0, 1000)
+    here.remove(two, NO_LABELS, 0)
+    assert here.device_free(0) == (1000, 1000, 1000)
