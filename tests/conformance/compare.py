@@ -98,7 +98,7 @@ def differences(case: Json, theirs: list[ours.Refusals], *, appended: bool = Fal
 
 
 #: What the API server fills in or insists on, and what ours and theirs would guess differently without it.
-REQUIRED = frozenset("apiVersion kind metadata name namespace uid key operator values topologyKey maxSkew whenUnsatisfiable".split())
+REQUIRED = frozenset("apiVersion kind metadata name namespace uid allocatable key operator values topologyKey maxSkew whenUnsatisfiable".split())
 
 
 def minimal(oracle: Oracle, case: Json, difference: Difference, *, appended: bool = False) -> Json:

@@ -28,9 +28,21 @@ def large(world: World, pod: Json) -> None:
     if world.chance(0.1):
         spec["overhead"] = {"cpu": "250m", "memory": "120Mi"}
     if world.chance(0.1):
-        spec["resources"] = {"requests": {"cpu": world.one(("3", "5")), "memory": world.one(("4Gi", "9Gi"))}}
-        if world.chance(0.3):
-            del spec["resources"]["requests"][world.one(("cpu", "memory"))]
+        pod_level(world, spec)
+
+
+def pod_level(world: World, spec: Json) -> None:
+    """Requests of the pod as a whole, which replace those of its containers.
+
+    Its containers have no huge pages then: the API server would fill in further requests of the pod from their limits.
+    """
+    requests = {"cpu": world.one(("3", "5")), "memory": world.one(("4Gi", "9Gi"))}
+    if world.chance(0.3):
+        del requests[world.one(("cpu", "memory"))]
+    spec["resources"] = {"requests": requests}
+    for drawn in (*spec["containers"], *spec.get("initContainers", ())):
+        for amounts in drawn["resources"].values():
+            (amounts or {}).pop("hugepages-2Mi", None)
 
 
 def container(world: World, name: str, *, large: bool = False) -> Json:
