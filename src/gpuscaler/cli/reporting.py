@@ -24,9 +24,9 @@ def print_report(inputs: Inputs, results: Sequence[Result]) -> None:
     console.print(f"{inputs.trace}: {inputs.jobs:,} jobs, {inputs.pods:,} pods, submitted over {inputs.days:,.1f} days.")
     if inputs.set_aside:
         first = inputs.set_aside_rows[0]
-        console.print(
-            f"Set aside: {inputs.set_aside:,} malformed rows, the first in line {first['line']}: {first['reason']}.", markup=False
-        )
+        rows = "row" if inputs.set_aside == 1 else "rows"
+        note = f"Set aside: {inputs.set_aside:,} malformed {rows}, the first in line {first['line']}: {first['reason']}."
+        console.print(note, markup=False)
     console.print()
     print_comparison(console, results)
     for result in results:

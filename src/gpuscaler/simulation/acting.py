@@ -47,7 +47,7 @@ def _buy(plan: Plan, world: World, now: float, number: int) -> Names:
             world.meter.decided(now, "refused", f"{grant.refusal.missing} x {'/'.join(key)}", grant.refusal.detail)
         if grant.machines:
             pods = sum(len(machine.pods) for machine in machines[: len(grant.machines)])
-            world.meter.decided(now, "buy", f"{len(grant.machines)} x {'/'.join(key)}", _purpose(machines[0], pods))
+            world.meter.decided(now, "buy", f"{len(grant.machines)} x {'/'.join(key)}", _purpose(machines[0], pods), pods)
     names = {planned.id: granted.id for planned, granted in bought}
     for planned, granted in bought:
         after = tuple(names[one] for one in planned.opens_after if one in names)

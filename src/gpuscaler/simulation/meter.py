@@ -25,12 +25,13 @@ class Sample(Struct, frozen=True, gc=False):
 
 
 class Decision(Struct, frozen=True, gc=False):
-    """Something the policy did: ``kind`` is "buy", "remove" or "refused"."""
+    """Something the policy did: ``kind`` is "buy", "remove" or "refused"; ``pods`` is how many pods it was done for."""
 
     at: float
     kind: str
     what: str
     why: str
+    pods: int = 0
 
 
 class Wait(Struct, frozen=True, gc=False):
@@ -137,8 +138,8 @@ class Meter:
         self._paid -= gpus_of(machine.offering)
         self._rate -= machine.offering.price
 
-    def decided(self, now: float, kind: str, what: str, why: str) -> None:
-        self.decisions.append(Decision(now, kind, what, why))
+    def decided(self, now: float, kind: str, what: str, why: str, pods: int = 0) -> None:
+        self.decisions.append(Decision(now, kind, what, why, pods))
 
     def sample(self, now: float) -> None:
         """Note how things stand at the end of what happened at ``now``."""

@@ -1,0 +1,83 @@
+"""Charts of a run: how many GPUs were wanted, used and paid over time."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from gpuscaler.simulation.meter import Sample
+
+EIGHTHS = " ▁▂▃▄▅▆▇█"
+
+
+class Bin(Struct, frozen=True, gc=False):
+    """Averages over one stretch of time; ``spent`` is what was spent from the beginning to its end, in dollars."""
+
+    wanted: float
+    used: float
+    paid: float
+    spent: float
+
+
+def bins(timeline: Sequence[Sample], *, began: float, ended: float, count: int) -> tuple[Bin, ...]:
+    """``count`` equal stretches from ``began`` to ``ended``, each with the averages of the samples that held in it, by their time."""
+    width = (ended - began) / count
+    if width <= 0 or not timeline:
+        return ()
+    result: list[Bin] = []
+    spent = 0.0
+    position = 0
+    for number in range(count):
+        start, end = began + number * width, began + (number + 1) * width
+        sums = [0.0, 0.0, 0.0, 0.0]
+        while position < len(timeline):
+            sample = timeline[position]
+            until = timeline[position + 1].at if position + 1 < len(timeline) else ended
+            share = max(0.0, min(until, end) - max(sample.at, start))
+            for index, value in enumerate((sample.wanted, sample.used, sample.paid, sample.dollars_per_hour)):
+                sums[index] += share * value
+            if until > end:
+                break
+            position += 1
+        spent += sums[3] / 3600.0
+        result.append(Bin(sums[0] / width, sums[1] / width, sums[2] / width, spent))
+    return tuple(result)
+
+
+def text_chart(data: Sequence[Bin], *, height: int, hours: float) -> list[str]:
+    """Lines of a bar chart: full blocks are GPUs in use, light ones GPUs that are paid, dots GPUs that are still waited for."""
+    top = max((max(one.wanted, one.paid) for one in data), default=0.0)
+    if top <= 0:
+        return ["no GPU was wanted"]
+    step = top / height
+    margin = len(f"{top:.0f}")
+    lines = []
+    for row in reversed(range(height)):
+        label = f"{(row + 1) * step:{margin}.0f}" if row % 3 == (height - 1) % 3 else " " * margin
+        lines.append(f"{label} ┤" + "".join(_cell(one, row * step, step) for one in data))
+    lines.append(f"{0:{margin}d} ┼" + "─" * len(data))
+    lines.append(" " * (margin + 2) + _hours(len(data), hours))
+    return lines
+
+
+def _cell(one: Bin, low: float, step: float) -> str:
+    if one.used >= low + step:
+        return EIGHTHS[8]
+    part = round(8 * (one.used - low) / step)
+    if part >= 1:
+        return EIGHTHS[part]
+    middle = low + step / 2
+    if one.paid > middle:
+        return "░"
+    return "·" if one.wanted > middle else " "
+
+
+def _hours(width: int, hours: float) -> str:
+    """A scale of hours under a chart of ``width`` columns: a mark about every dozen columns."""
+    every = max(1, round(12 * hours / width)) if width else 1
+    line = [" "] * (width + 4)
+    for hour in range(0, int(hours) + 1, every):
+        for offset, letter in enumerate(f"{hour}h"):
+            position = int(hour * width / hours) + offset
+            if position < len(line):
+                line[position] = letter
+    return "".join(line).rstrip()

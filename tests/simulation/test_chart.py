@@ -1,0 +1,72 @@
+"""Charts of a run, as text and as SVG."""
+
+from xml.etree import ElementTree as ET
+
+import pytest
+from tests.simulation.first_fit import first_fit
+from tests.simulation.pools import FIXED, POLICY, trace
+
+from gpuscaler.simulation.chart import Bin, bins, text_chart
+from gpuscaler.simulation.meter import Result, Sample
+from gpuscaler.simulation.replay import run
+from gpuscaler.simulation.svg import nice, svg_chart
+from gpuscaler.simulation.traces import Job
+
+
+def result() -> Result:
+    return run(trace(Job("a", 0, 3000, gpus=1), Job("b", 900, 3000, gpus=3)), POLICY, decide=first_fit(POLICY), delays=FIXED)
+
+
+def test_stretches_of_time_average_what_held_in_them() -> None:
+    timeline = (Sample(0, 4, 0, 8, 3600), Sample(15, 4, 4, 8, 3600), Sample(30, 0, 0, 0, 0))
+    first, second = bins(timeline, began=0, ended=40, count=2)
+    assert (first.wanted, first.used, first.paid, first.spent) == (4, 1, 8, 20)
+    assert (second.wanted, second.used, second.paid, second.spent) == (2, 2, 4, 30)
+
+
+def test_what_is_spent_by_the_end_is_what_the_run_cost() -> None:
+    one = result()
+    assert bins(one.timeline, began=one.began, ended=one.ended, count=7)[-1].spent == pytest.approx(one.cost)
+
+
+def test_a_run_without_length_has_no_stretches() -> None:
+    assert bins((Sample(5, 1, 1, 1, 1),), began=5, ended=5, count=10) == ()
+    assert bins((), began=0, ended=5, count=10) == ()
+
+
+def test_the_text_chart_shows_work_paid_and_wanted_apart() -> None:
+    data = (Bin(4, 4, 4, 0), Bin(2, 2, 4, 0), Bin(4, 0, 0, 0), Bin(0, 0, 0, 0))
+    lines = text_chart(data, height=4, hours=4)
+    assert [line[3:] for line in lines[:4]] == ["█░· ", "█░· ", "██· ", "██· "]
+    assert lines[0].startswith("4 ┤")
+    assert lines[-2] == "0 ┼────"
+
+
+def test_a_partly_filled_row_shows_eighths() -> None:
+    assert text_chart((Bin(1.5, 1.5, 2, 0),), height=2, hours=1)[0][3:] == "▄"
+
+
+def test_a_day_without_gpus_says_so() -> None:
+    assert text_chart((Bin(0, 0, 0, 0),), height=4, hours=1) == ["no GPU was wanted"]
+
+
+def test_the_svg_is_well_formed_self_contained_and_names_the_figures() -> None:
+    one = result()
+    text = svg_chart(one)
+    root = ET.fromstring(text)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert text.count("http") == 1
+    assert f"${one.cost:,.0f}" in text
+    assert f"less than ${one.lower_bound:,.0f}" in text
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_the_svg_of_a_run_that_bought_nothing_is_still_a_picture() -> None:
+    nothing = run(trace(Job("big", 0, 60, gpus=64)), POLICY, decide=first_fit(POLICY), delays=FIXED)
+    assert ET.fromstring(svg_chart(nothing)).tag.endswith("svg")
+
+
+@pytest.mark.parametrize(("value", "top"), [(0, 2), (1, 2), (2, 2), (7, 8), (68, 80), (81, 100), (100, 200), (1388, 2000)])
+def test_an_axis_ends_at_a_number_that_halves_well(value: float, top: float) -> None:
+    assert nice(value) >= value
+    assert nice(value) in (top, value)

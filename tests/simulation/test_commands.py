@@ -1,0 +1,201 @@
+"""``gpuscaler simulate`` and ``gpuscaler demo`` as a user calls them."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gpuscaler.cli.demo import demo
+from gpuscaler.cli.simulate import POLICIES as OFFERED
+from gpuscaler.cli.simulate import SCORINGS as OFFERED_SCORINGS
+from gpuscaler.cli.simulate import simulate
+from gpuscaler.simulation.policies import POLICIES
+from gpuscaler.simulation.scheduler import SCORINGS
+
+DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
+HEADER = "trace,job_id,submit_s,duration_s,n_pods,gpus_per_pod,gpu_milli,cpu_milli,mem_mib,gpu_model,priority,user,start_s,status,note"
+ROWS = ("t,a,0,600,1,1,1000,2000,4096,T4,,,,,", "t,b,60,600,2,1,1000,2000,4096,A10,,,,,", "t,c,90,60,1,0,0,500,512,,,,,,")
+POOLS = """
+region: us-east-1
+pools:
+  - name: gpu
+    types: [g4dn.xlarge, g4dn.12xlarge]
+    zones: [us-east-1a]
+    markets: [on-demand]
+  - name: cpu
+    types: [m6i.large]
+    zones: [us-east-1a]
+    markets: [on-demand]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "trace.csv").write_text("\n".join((HEADER, *ROWS)) + "\n")
+    (tmp_path / "pools.yaml").write_text(POOLS)
+    return tmp_path
+
+
+def call(folder: Path, *options: str, trace: str = "trace.csv", pools: str = "pools.yaml") -> Result:
+    return CliRunner().invoke(simulate, ["--trace", str(folder / trace), "--pools", str(folder / pools), *options])
+
+
+def test_the_report_as_json_has_the_documented_keys(folder: Path) -> None:
+    done = call(folder, "--json", "--seed", "3")
+    assert done.exit_code == 0
+    report = json.loads(done.stdout)
+    (policy,) = report["policies"]
+    assert (policy["name"], policy["seed"], policy["unserved"], policy["evictions"]) == ("gpuscaler", 3, 0, 0)
+    assert set(policy["wait"]) == {"mean", "p50", "p95", "p99"}
+    assert policy["failover_seconds"] == {"p50": None, "max": None}
+    assert 0 < policy["lower_bound"] <= policy["cost"]
+    assert policy["gpu_hours_used"] == pytest.approx(0.5)
+    assert {"pool", "instance_type", "market", "zone", "hours", "cost"} <= set(policy["machine_hours"][0])
+    assert sum(row["cost"] for row in policy["machine_hours"]) == pytest.approx(policy["cost"])
+    assert (report["inputs"]["jobs"], report["inputs"]["pods"], report["inputs"]["set_aside"]) == (3, 4, 0)
+    assert any("boot delay" in note for note in report["inputs"]["generated"])
+
+
+def test_the_report_for_a_person_names_cost_bound_waits_and_machines(folder: Path) -> None:
+    done = call(folder)
+    assert done.exit_code == 0
+    for words in ("3 jobs, 4 pods", "cost", "no policy can cost less than", "wait, median", "g4dn.", "us-east-1a"):
+        assert words in done.stdout
+    assert done.stderr == ""
+
+
+def test_the_same_seed_prints_the_same_report(folder: Path) -> None:
+    assert call(folder, "--json").stdout == call(folder, "--json").stdout
+
+
+def test_set_aside_rows_are_counted_with_the_first_line(folder: Path) -> None:
+    with (folder / "trace.csv").open("a") as file:
+        file.write("t,d,soon,1,1,1,1000,,,,,,,,\n")
+    assert "Set aside: 1 malformed row, the first in line 5: submit_s is 'soon', expected a number." in call(folder).stdout
+    assert json.loads(call(folder, "--json").stdout)["inputs"]["set_aside_rows"][0]["line"] == 5
+
+
+def test_strict_gpu_models_are_product_labels_and_pods_without_one_say_why_they_never_ran(folder: Path) -> None:
+    report = json.loads(call(folder, "--json", "--gpu-model", "strict").stdout)
+    (policy,) = report["policies"]
+    assert policy["unserved"] == 3
+    assert "pool gpu" in policy["unserved_reasons"][0]["reason"]
+    assert "Never ran under gpuscaler:" in call(folder, "--gpu-model", "strict").stdout
+
+
+def test_a_mapping_file_gives_gpu_models_their_product_labels(folder: Path) -> None:
+    (folder / "map.yaml").write_text("T4: Tesla-T4\nA10: [Tesla-T4, NVIDIA-A10G]\n")
+    report = json.loads(call(folder, "--json", "--gpu-model", str(folder / "map.yaml")).stdout)
+    assert (report["policies"][0]["unserved"], report["inputs"]["gpu_model"]) == (0, "mapped")
+
+
+def test_requests_per_gpu_fill_in_what_the_trace_does_not_say(folder: Path) -> None:
+    (folder / "silent.csv").write_text(f"{HEADER}\nt,a,0,600,1,1,1000,,,,,,,,\n")
+    report = json.loads(call(folder, "--json", "--cpu-per-gpu", "20", "--mem-per-gpu", "60Gi", trace="silent.csv").stdout)
+    assert report["policies"][0]["machine_hours"][0]["instance_type"] == "g4dn.12xlarge"
+    assert "cpu request of 1 jobs: 20000 millicores per GPU, as was asked" in report["inputs"]["derived"]
+    silent = json.loads(call(folder, "--json", trace="silent.csv").stdout)
+    assert "memory request of 1 jobs: none: nothing is requested" in silent["inputs"]["derived"]
+
+
+def test_spot_offerings_are_left_out_and_that_is_said(folder: Path) -> None:
+    (folder / "both.yaml").write_text(POOLS.replace("markets: [on-demand]", "markets: [spot, on-demand]"))
+    report = json.loads(call(folder, "--json", pools="both.yaml").stdout)
+    assert {row["market"] for row in report["policies"][0]["machine_hours"]} == {"on-demand"}
+    assert any(note.startswith("3 spot offerings of the pools file: left out") for note in report["inputs"]["derived"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--gpu-model", "absent.yaml"], "absent.yaml: No such file"),
+        (["--cpu-per-gpu", "many"], "--cpu-per-gpu"),
+        (["--mem-per-gpu", "-1Gi"], "expected a quantity of at least 0"),
+        (["--seed", "-1"], "--seed"),
+        (["--policy", "nobody"], "nobody"),
+    ],
+)
+def test_an_option_that_cannot_be_used_ends_with_2_and_says_why(folder: Path, options: list[str], message: str) -> None:
+    done = call(folder, *options)
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("T4: Tesla-T4\n", "saw no entry for A10"),
+        ("- T4\n", "saw no mapping"),
+        ("T4: 5\n", "expected a model with one product label"),
+        ("T4: []\n", "expected a model with one product label"),
+        ("{", "not YAML or JSON"),
+    ],
+)
+def test_a_mapping_that_cannot_be_used_ends_with_2_and_says_why(folder: Path, content: str, message: str) -> None:
+    (folder / "map.yaml").write_text(content)
+    done = call(folder, "--gpu-model", str(folder / "map.yaml"))
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+def test_files_that_cannot_be_used_end_with_2_and_are_named(folder: Path) -> None:
+    (folder / "wrong.csv").write_text("job_id,submit_s\na,0\n")
+    (folder / "wrong.yaml").write_text("pools: [{name: gpu, kind: odd}]\n")
+    (folder / "spot.yaml").write_text(POOLS.replace("markets: [on-demand]", "markets: [spot]"))
+    for options, message in (
+        ({"trace": "wrong.csv"}, "wrong.csv: columns duration_s"),
+        ({"trace": "absent.csv"}, "absent.csv: cannot be read"),
+        ({"pools": "wrong.yaml"}, "kind"),
+        ({"pools": "absent.yaml"}, "absent.yaml"),
+        ({"pools": "spot.yaml"}, "saw only spot offerings"),
+    ):
+        done = call(folder, **options)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert message in done.stderr
+
+
+def test_the_command_offers_what_the_simulation_has() -> None:
+    assert set(OFFERED) == set(POLICIES)
+    assert OFFERED_SCORINGS == SCORINGS
+
+
+def test_real_jobs_are_replayed_and_none_is_lost(folder: Path) -> None:
+    source = DATA / "jobs_openb_v2023.csv.gz"
+    if not source.exists():
+        pytest.skip("needs ../shared/data beside the project")
+    lines = gzip.decompress(source.read_bytes()).decode().splitlines()
+    (folder / "some.csv").write_text("\n".join([lines[0], *lines[1:400]]) + "\n")
+    (folder / "large.yaml").write_text(
+        POOLS.replace("g4dn.12xlarge", "g4dn.12xlarge, g4dn.metal, g5.48xlarge").replace("m6i.large", "m6i.16xlarge")
+    )
+    (policy,) = json.loads(call(folder, "--json", trace="some.csv", pools="large.yaml").stdout)["policies"]
+    assert (policy["served"], policy["unserved"]) == (399, 0)
+    assert policy["lower_bound"] < policy["cost"] < 5 * policy["lower_bound"]
+
+
+def test_the_demo_tells_a_whole_day_and_draws_it(tmp_path: Path) -> None:
+    picture = tmp_path / "day.svg"
+    done = CliRunner().invoke(demo, ["--svg", str(picture)])
+    assert done.exit_code == 0
+    for words in (
+        "GPUs over the day",
+        "Machines bought:",
+        "no policy can cost less than",
+        "Some of the decisions",
+        "hours of virtual time",
+    ):
+        assert words in done.stdout
+    assert "█" in done.stdout
+    assert picture.read_text().startswith("<svg")
+
+
+def test_the_demo_as_json_names_its_source(tmp_path: Path) -> None:
+    done = CliRunner().invoke(demo, ["--json", "--seed", "5"])
+    report = json.loads(done.stdout)
+    assert report["policies"][0]["unserved"] == 0
+    assert any("openb" in note for note in report["inputs"]["generated"])
+    refused = CliRunner().invoke(demo, ["--svg", str(tmp_path / "absent" / "day.svg")])
+    assert refused.exit_code == 2
+    assert "expected a file that can be written" in refused.stderr
