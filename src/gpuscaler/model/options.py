@@ -8,14 +8,13 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import NamedTuple, TypeVar
 
-from msgspec import field
+from msgspec import Struct, field
 
 from gpuscaler.model.durations import DurationError, parse_positive_duration
-from gpuscaler.model.pods import NO_OPTIONS, PodOptions
+from gpuscaler.model.pods import PodOptions
 from gpuscaler.model.pools import MARKETS
 from gpuscaler.model.quantities import shortened
 from gpuscaler.model.selectors import integer
-from gpuscaler.model.wire import Wire
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -27,11 +26,11 @@ _COSCHEDULING = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s
 _KUEUE = "kueue.x-k8s.io/pod-group-name"
 _KUEUE_COUNT = "kueue.x-k8s.io/pod-group-total-count"
 _NO_DRAIN = "openai/do-not-drain"
-#: Labels that make a difference here; a pod with none of them and no annotation of ours has no options.
+#: The labels that are read; a pod with none of them and none of the annotations has no options.
 LABELS = frozenset((_JOBSET, *_COSCHEDULING, _KUEUE, _NO_DRAIN))
 
 
-class PodAnnotations(Wire):
+class PodAnnotations(Struct, frozen=True, gc=False):
     """The annotations that are read; all others are skipped while decoding."""
 
     gang: str | None = field(default=None, name="gpuscaler.io/gang")
@@ -58,7 +57,7 @@ NO_ANNOTATIONS = PodAnnotations()
 
 
 class Gang(NamedTuple):
-    """Which gang a pod belongs to; ``size`` 0 where an object of its own says it (a PodGroup, a JobSet, a Job's parallelism)."""
+    """Which gang a pod belongs to; ``size`` is 0 where an object of its own says it (a PodGroup, a JobSet, a Job's parallelism)."""
 
     name: str = ""
     size: int = 0
@@ -87,22 +86,14 @@ class _Reader:
         self.warnings.append(f"{name}: saw {shortened(text)}, expected {expected}; ignored")
 
 
-def pod_options(
-    annotations: PodAnnotations | None,
-    labels: Mapping[str, str],
-    *,
-    owner_kind: str = "",
-    workload: str = "",
-) -> tuple[PodOptions, tuple[str, ...]]:
+def pod_options(annotations: PodAnnotations | None, labels: Mapping[str, str], workload: str = "") -> tuple[PodOptions, tuple[str, ...]]:
     """The options of a pod and the warnings about those that could not be read.
 
     ``workload`` names the native pod group that the specification refers to (``workload/podgroup``), "" when there is none.
     """
     found = annotations if annotations is not None else NO_ANNOTATIONS
-    if not workload and found == NO_ANNOTATIONS and LABELS.isdisjoint(labels):
-        return NO_OPTIONS, ()
     reader = _Reader()
-    gang = _gang(found, labels, owner_kind=owner_kind, workload=workload, reader=reader)
+    gang = _gang(found, labels, workload, reader)
 
     def duration(name: str, text: str | None) -> float | None:
         return reader.read(name, text, parse_positive_duration, None)
@@ -129,11 +120,10 @@ def pod_options(
     return options, tuple(reader.warnings)
 
 
-def _gang(found: PodAnnotations, labels: Mapping[str, str], *, owner_kind: str, workload: str, reader: _Reader) -> Gang:
+def _gang(found: PodAnnotations, labels: Mapping[str, str], workload: str, reader: _Reader) -> Gang:
     """The first that names a gang decides: our annotations, then the native reference, then the other projects' labels."""
     if found.gang:
-        size = reader.read(f"{OURS}gang-size", found.gang_size, _count, 0)
-        return Gang(found.gang, size, "job" if owner_kind == "Job" and not size else "annotation")
+        return Gang(found.gang, reader.read(f"{OURS}gang-size", found.gang_size, _count, 0), "annotation")
     if found.gang_size is not None:
         reader.warn(f"{OURS}gang-size", found.gang_size, f"{OURS}gang beside it")
     if workload:

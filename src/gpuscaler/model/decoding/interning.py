@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from gpuscaler.model.labels import NO_LABELS, LabelSet
+from gpuscaler.model.options import LABELS, NO_ANNOTATIONS, PodAnnotations, pod_options
 from gpuscaler.model.pods import NO_OPTIONS, NO_OWNER, Owner, PodOptions, PodSpec
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ class Interner:
     def __init__(self, limit: int = GENERATION) -> None:
         self._texts: Recent[str, str] = Recent(limit)
         self._labels: Recent[LabelSet, LabelSet] = Recent(limit)
-        self._options: Recent[PodOptions, PodOptions] = Recent(limit)
+        self._options: Recent[tuple[object, ...], tuple[PodOptions, tuple[str, ...]]] = Recent(limit)
         self._owners: Recent[tuple[str, str, str], Owner] = Recent(limit)
         self._specs: Recent[str, PodSpec] = Recent(limit)
         self._by_wire: Recent[bytes, PodSpec] = Recent(limit)
@@ -76,13 +77,15 @@ class Interner:
             return new
         return known
 
-    def options(self, options: PodOptions) -> PodOptions:
-        if options == NO_OPTIONS:
-            return NO_OPTIONS
-        known = self._options.get(options)
+    def options(self, annotations: PodAnnotations | None, labels: LabelSet, workload: str) -> tuple[PodOptions, tuple[str, ...]]:
+        """What :func:`~gpuscaler.model.options.pod_options` says, asked once for all pods that are alike to it."""
+        if not workload and (annotations is None or annotations == NO_ANNOTATIONS) and LABELS.isdisjoint(labels):
+            return NO_OPTIONS, ()
+        key = (annotations, workload, *(labels.get(label) for label in LABELS))
+        known = self._options.get(key)
         if known is None:
-            self._options.put(options, options)
-            return options
+            known = pod_options(annotations, labels, workload)
+            self._options.put(key, known)
         return known
 
     def owner(self, kind: str, name: str, uid: str) -> Owner:

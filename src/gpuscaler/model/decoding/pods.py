@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.specs import WirePodSpec, WorkloadReference, intern_spec
-from gpuscaler.model.options import PodAnnotations, pod_options
+from gpuscaler.model.options import PodAnnotations
 from gpuscaler.model.pods import NO_OWNER, Owner, Pod
 from gpuscaler.model.requests import Container, ContainerStatus, ResourceRequirements
 from gpuscaler.model.wire import Metadata, OwnerReference, Wire, WireObject, named, seconds
@@ -49,9 +49,7 @@ def read_pod(wire: WirePod, interner: Interner) -> Pod:
     labels = interner.labels(metadata.labels)
     owner = controller(metadata.owner_references, metadata.uid, interner)
     node_name = interner.text(spec.node_name) if spec.node_name else ""
-    options, warnings = pod_options(
-        metadata.annotations, labels, owner_kind=owner.kind, workload=_group_name(spec.workload_ref) if spec.workload_ref else ""
-    )
+    options, warnings = interner.options(metadata.annotations, labels, _group_name(spec.workload_ref) if spec.workload_ref else "")
     scheduled, infeasible = _conditions(status.conditions or ())
     interned = intern_spec(
         spec,
@@ -78,7 +76,7 @@ def read_pod(wire: WirePod, interner: Interner) -> Pod:
         unschedulable=unschedulable,
         unschedulable_since=seconds(scheduled.last_transition_time, "status.conditions") if unschedulable and scheduled else 0.0,
         owner=owner,
-        options=interner.options(options),
+        options=options,
         warnings=warnings,
     )
 

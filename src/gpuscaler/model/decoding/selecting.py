@@ -67,18 +67,24 @@ def label_selector(
     labels: Mapping[str, str] | None = None,
     match_keys: Iterable[str | None] | None = None,
     mismatch_keys: Iterable[str | None] | None = None,
+    stored_once: bool = True,
 ) -> LabelSelector | None:
     """A label selector with ``matchLabelKeys`` and ``mismatchLabelKeys`` of the pod with ``labels`` merged in.
 
-    The API server merges them when it stores a pod; merging again changes nothing. A null selector stays null (it matches nothing)
-    and is never merged into. Requirements are in one order and occur once, so that equal selectors are equal.
+    The API server merges them when it stores a pod, and refuses a selector that names such a key itself: a key that is there has been
+    merged, with the label the pod had then. With ``stored_once`` false the present label is merged all the same, as kube-scheduler
+    does for topology spread. A null selector stays null (it matches nothing) and is never merged into. Requirements are in one order
+    and occur once, so that equal selectors are equal.
     """
     if wire is None:
         return None
     found = {Requirement(key, "In", (value or "",)) for key, value in (wire.match_labels or {}).items()}
     found.update(_checked(item.read(), _LABEL_OPERATORS) for item in wire.match_expressions or ())
+    merged = {(item.key, item.operator) for item in found} if stored_once else ()
     for keys, operator in ((match_keys, "In"), (mismatch_keys, "NotIn")):
-        found.update(Requirement(key, operator, (labels[key],)) for key in keys or () if labels and key is not None and key in labels)
+        for key in keys or ():
+            if labels and key is not None and key in labels and (key, operator) not in merged:
+                found.add(Requirement(key, operator, (labels[key],)))
     return LabelSelector(tuple(sorted(found, key=lambda item: (item.key, item.operator, item.values))))
 
 

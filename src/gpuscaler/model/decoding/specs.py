@@ -267,7 +267,7 @@ def _spread(source: Source) -> tuple[SpreadConstraint, ...]:
             topology_key=item.topology_key or "",
             max_skew=item.max_skew if item.max_skew is not None else 1,
             hard=item.when_unsatisfiable == "DoNotSchedule",
-            selector=label_selector(item.label_selector, labels=source.keyed_labels, match_keys=item.match_label_keys),
+            selector=label_selector(item.label_selector, labels=source.keyed_labels, match_keys=item.match_label_keys, stored_once=False),
             min_domains=item.min_domains if item.min_domains is not None else 1,
             honor_affinity=(item.node_affinity_policy or "Honor") == "Honor",
             honor_taints=item.node_taints_policy == "Honor",
