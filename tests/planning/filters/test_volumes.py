@@ -1,0 +1,352 @@
+"""VolumeBinding, VolumeZone, NodeVolumeLimits and VolumeRestrictions."""
+
+from typing import Any
+
+import pytest
+from tests.planning.filters.kit import affinity, node, pod, room, rows, selector, spec, term, why
+
+from gpuscaler.model.labels import NO_LABELS
+from gpuscaler.model.pods import PodSpec, VolumeUse
+from gpuscaler.model.selectors import LabelSelector, NodeSelector
+from gpuscaler.model.storage import (
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    VolumeAttachment,
+)
+
+ZONE, OLD_ZONE, EBS_ZONE = "topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone", "topology.ebs.csi.aws.com/zone"
+NODES = (node("a1", also={ZONE: "a", EBS_ZONE: "a"}), node("b1", also={ZONE: "b"}), node("bare"))
+LATE = StorageClass("late", "csi.example", wait_for_first_consumer=True)
+
+
+def claim(name: str, **fields: Any) -> PersistentVolumeClaim:
+    return PersistentVolumeClaim("default", name, **fields)
+
+
+def bound(name: str, to: str, **fields: Any) -> PersistentVolumeClaim:
+    return claim(name, volume=to, bound=True, phase="Bound", **fields)
+
+
+def volume(name: str, in_zones: str = "", **fields: Any) -> PersistentVolume:
+    """A CSI volume that can be reached from zones ``in_zones``."""
+    where = affinity(term((ZONE, "In", *in_zones))) if in_zones else None
+    return PersistentVolume(name, **{"driver": "csi.example", "handle": name, "node_affinity": where, **fields})
+
+
+def using(*claims: str, **fields: Any) -> PodSpec:
+    return spec(volumes=tuple(VolumeUse(claim=name) for name in claims), **fields)
+
+
+def disk(kind: str, handle: str, *, read_only: bool = False) -> PodSpec:
+    return spec(volumes=(VolumeUse(driver=kind, handle=handle, read_only=read_only),))
+
+
+def test_a_bound_claim_goes_where_its_volume_can_be_reached() -> None:
+    here = room(*NODES, bound("data", "pv"), volume("pv", "b"))
+    assert rows(here, using("data")) == ["b1"]
+    assert here.static_mask(using("data")).tolist() == [False, True, False]
+    assert why(here, using("data"), "a1")[1] == "volume pv cannot be reached from the node (its node affinity)"
+
+
+def test_fields_in_a_volumes_affinity_always_hold() -> None:
+    named = affinity(term((ZONE, "Exists"), fields=(("metadata.name", "In", "nobody"),)))
+    assert rows(room(*NODES, bound("data", "pv"), volume("pv", node_affinity=named)), using("data")) == ["a1", "b1"]
+
+
+@pytest.mark.parametrize(
+    ("objects", "words"),
+    [
+        ((), "claim default/data does not exist"),
+        ((bound("data", "pv"),), "volume pv of claim default/data does not exist"),
+        ((claim("data", phase="Lost", volume="pv"), volume("pv")), "claim default/data has lost its volume pv"),
+        ((bound("data", "pv", deleted=1.0), volume("pv")), "claim default/data is being deleted"),
+        ((claim("data", storage_class="now"), StorageClass("now", "x")), "claim default/data is not bound"),
+        ((claim("data"), LATE), "claim default/data is not bound"),
+        ((claim("data", volume="pv", storage_class="late"), LATE, volume("pv")), "claim default/data is not bound"),
+    ],
+)
+def test_a_claim_that_cannot_be_had_excludes_every_node(objects: tuple[Any, ...], words: str) -> None:
+    here = room(*NODES, *objects)
+    assert rows(here, using("data")) == []
+    assert not here.static_mask(using("data")).any()
+    verdict = here.verdict(using("data"), NO_LABELS)
+    assert verdict.excluded["VolumeBinding"].all()
+    assert here.reason(using("data"), NO_LABELS, 0)[1].startswith(words)
+
+
+def test_a_claim_that_waits_goes_where_its_class_may_make_a_volume() -> None:
+    zonal = StorageClass("late", "csi.example", wait_for_first_consumer=True, allowed_topologies=(term((ZONE, "In", "a", "c")),))
+    assert rows(room(*NODES, claim("data", storage_class="late"), zonal), using("data")) == ["a1"]
+    assert rows(room(*NODES, claim("data", storage_class="late"), LATE), using("data")) == ["a1", "b1", "bare"]
+
+
+@pytest.mark.parametrize("provisioner", ["", "kubernetes.io/no-provisioner"])
+def test_a_class_without_a_provisioner_makes_no_volumes(provisioner: str) -> None:
+    static = StorageClass("late", provisioner, wait_for_first_consumer=True)
+    here = room(*NODES, claim("data", storage_class="late"), static)
+    assert rows(here, using("data")) == []
+    assert why(here, using("data"), "a1")[1] == "no volume was found for claim default/data on the node, and none can be made there"
+
+
+def test_the_selected_node_pins_a_claim() -> None:
+    here = room(*NODES, claim("data", storage_class="late", selected_node="b1"), LATE)
+    assert rows(here, using("data")) == ["b1"]
+    assert why(here, using("data"), "a1")[1] == "claim default/data is pinned to node b1"
+
+
+@pytest.mark.parametrize(
+    ("capacity", "admitted"),
+    [
+        ((), []),
+        ((CSIStorageCapacity("x", "1", "late", selector(**{ZONE: "b"}), 100),), ["b1"]),
+        ((CSIStorageCapacity("x", "1", "late", selector(**{ZONE: "b"}), 99),), []),
+        ((CSIStorageCapacity("x", "1", "late", LabelSelector(), 100, 99),), []),
+        ((CSIStorageCapacity("x", "1", "late", LabelSelector(), 0, 100),), ["a1", "b1", "bare"]),
+        ((CSIStorageCapacity("x", "1", "late", LabelSelector()),), []),
+        ((CSIStorageCapacity("x", "1", "late", None, 100),), []),
+        ((CSIStorageCapacity("x", "1", "other", LabelSelector(), 100),), []),
+    ],
+)
+def test_a_driver_that_tracks_capacity_needs_enough_of_it(capacity: tuple[CSIStorageCapacity, ...], admitted: list[str]) -> None:
+    wanted = claim("data", storage_class="late", request=100)
+    assert rows(room(*NODES, wanted, LATE, CSIDriver("csi.example", storage_capacity=True), *capacity), using("data")) == admitted
+    assert rows(room(*NODES, wanted, LATE, CSIDriver("csi.example"), *capacity), using("data")) == ["a1", "b1", "bare"]
+
+
+STATIC = StorageClass("late", "kubernetes.io/no-provisioner", wait_for_first_consumer=True)
+SUITABLE: dict[str, Any] = {"storage_class": "late", "phase": "Available", "capacity": 10, "access_modes": ("ReadWriteOnce",)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, True),
+        ({"capacity": 9}, False),
+        ({"phase": "Released"}, False),
+        ({"access_modes": ()}, False),
+        ({"access_modes": ("ReadWriteMany", "ReadWriteOnce")}, True),
+        ({"volume_mode": "Block"}, False),
+        ({"storage_class": "other"}, False),
+        ({"labels": (("tier", "slow"),)}, False),
+        ({"claim": "default/else"}, False),
+        ({"claim": "default/data", "phase": "Bound", "labels": ()}, True),
+        ({"claim": "default/data", "claim_uid": "2"}, False),
+        ({"claim": "default/data", "claim_uid": "1"}, True),
+        ({"attributes_class": "fast"}, False),
+        ({"deleted": 1.0}, False),
+    ],
+)
+def test_a_claim_finds_a_volume_that_suits_it(changes: dict[str, Any], *, found: bool) -> None:
+    wanted = claim("data", storage_class="late", request=10, access_modes=("ReadWriteOnce",), selector=selector(tier="fast"), uid="1")
+    offered = volume("pv", "a", **{**SUITABLE, "labels": (("tier", "fast"),), **changes})
+    assert rows(room(*NODES, wanted, STATIC, offered), using("data")) == (["a1"] if found else [])
+
+
+def test_a_volume_meant_for_the_claim_decides_alone() -> None:
+    wanted = claim("data", storage_class="late", request=10)
+    meant, other = volume("meant", "b", **SUITABLE, claim="default/data"), volume("other", "a", **SUITABLE)
+    assert rows(room(*NODES, wanted, STATIC, meant, other), using("data")) == ["b1"]
+
+
+def test_two_claims_of_a_class_need_two_volumes_on_the_node() -> None:
+    claims = (claim("one", storage_class="late", request=10), claim("two", storage_class="late", request=5))
+    volumes = (volume("v1", "a", **SUITABLE), volume("v2", "a", **SUITABLE), volume("v3", "b", **SUITABLE))
+    assert rows(room(*NODES, *claims, STATIC, *volumes), using("one", "two")) == ["a1"]
+    # The smaller claim chooses first, and takes the smallest volume that is left for it.
+    tight = (volume("v1", "b", **{**SUITABLE, "capacity": 5}), volume("v2", "b", **SUITABLE))
+    assert rows(room(*NODES, *claims, STATIC, *tight), using("one", "two")) == ["b1"]
+
+
+def test_what_no_volume_is_found_for_is_made() -> None:
+    claims = (claim("one", storage_class="late", request=10), claim("two", storage_class="late", request=10))
+    here = room(*NODES, *claims, LATE, volume("v1", "a", **SUITABLE))
+    assert rows(here, using("one", "two")) == ["a1", "b1", "bare"]
+
+
+def test_placing_a_pod_takes_the_volume_that_its_claim_found() -> None:
+    claims = (claim("one", storage_class="late", request=10), claim("two", storage_class="late", request=10))
+    here = room(*NODES, *claims, STATIC, volume("v1", "a", **SUITABLE))
+    assert rows(here, using("two")) == ["a1"]
+    here.place(using("one"), NO_LABELS, 0)
+    assert rows(here, using("two")) == []
+    assert rows(here, using("one")) == ["a1"]
+    other = here.copy()
+    other.remove(using("one"), NO_LABELS, 0)
+    assert rows(other, using("two")) == ["a1"]
+    assert rows(here, using("two")) == []
+
+
+def test_placing_a_pod_pins_the_claim_whose_volume_is_to_be_made() -> None:
+    here = room(*NODES, claim("data", storage_class="late"), LATE)
+    here.place(using("data"), NO_LABELS, 1, 2)
+    assert rows(here, using("data")) == ["b1"]
+    here.remove(using("data"), NO_LABELS, 1)
+    assert rows(here, using("data")) == ["b1"]
+    here.remove(using("data"), NO_LABELS, 1)
+    assert rows(here, using("data")) == ["a1", "b1", "bare"]
+
+
+def test_a_pod_placed_where_its_claims_do_not_go_settles_nothing() -> None:
+    zonal = StorageClass("late", "csi.example", wait_for_first_consumer=True, allowed_topologies=(term((ZONE, "In", "a")),))
+    here = room(*NODES, claim("data", storage_class="late"), zonal)
+    here.place(using("data"), NO_LABELS, 1)
+    assert rows(here, using("data")) == ["a1"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "admitted"),
+    [
+        ({ZONE: "a"}, ["a1", "bare"]),
+        ({ZONE: "a__b"}, ["a1", "b1", "bare"]),
+        ({ZONE: "c"}, ["bare"]),
+        ({OLD_ZONE: "b"}, ["b1", "bare"]),
+        ({"topology.kubernetes.io/region": "r"}, ["bare"]),
+        ({ZONE: "a__"}, ["a1", "b1", "bare"]),
+        ({"other": "x"}, ["a1", "b1", "bare"]),
+    ],
+)
+def test_labels_of_a_volume_name_the_zones_of_labelled_nodes(labels: dict[str, str], admitted: list[str]) -> None:
+    here = room(*NODES, bound("data", "pv"), volume("pv", labels=tuple(labels.items())))
+    assert rows(here, using("data")) == admitted
+    if "b1" not in admitted:
+        assert why(here, using("data"), "b1")[0] == "VolumeZone"
+
+
+EBS = {"driver": "awsElasticBlockStore", "handle": "aws://a/vol-1"}
+
+
+@pytest.mark.parametrize(("served", "admitted"), [(("kubernetes.io/aws-ebs",), []), ((), ["b1"])])
+def test_an_in_tree_volume_is_looked_for_under_its_drivers_zone_where_csi_serves_it(served: tuple[str, ...], admitted: list[str]) -> None:
+    here = room(*NODES, bound("data", "pv"), volume("pv", "b", **EBS), CSINode("b1", migrated=served))
+    assert rows(here, using("data")) == admitted
+
+
+def test_an_in_tree_volume_without_affinity_has_that_of_its_zone_label() -> None:
+    labelled = volume("pv", **EBS, labels=((OLD_ZONE, "a"),))
+    nodes = (node("a1", also={EBS_ZONE: "a"}), node("a2"))
+    here = room(*nodes, bound("data", "pv"), labelled, *(CSINode(n.name, migrated=("kubernetes.io/aws-ebs",)) for n in nodes))
+    assert rows(here, using("data")) == ["a1"]
+
+
+def limited(driver: str, count: int) -> tuple[CSINode, ...]:
+    return (CSINode("a1", limits=((driver, count),)), CSINode("b1", limits=((driver, None),)))
+
+
+def test_a_driver_attaches_no_more_volumes_than_its_limit() -> None:
+    objects = [*NODES, *limited("csi.example", 1), *(o for n in "xyz" for o in (bound(n, f"pv-{n}"), volume(f"pv-{n}")))]
+    here = room(*objects)
+    assert rows(here, using("x")) == ["a1", "b1", "bare"]
+    assert rows(here, using("x", "y")) == ["b1", "bare"]
+    busy = room(*objects, pod("p", "a1", of=using("x")))
+    # What is attached for one pod is there for the next.
+    assert rows(busy, using("x")) == ["a1", "b1", "bare"]
+    assert rows(busy, using("y")) == ["b1", "bare"]
+    words = "node takes 1 volumes of csi.example, 1 are attached and 1 more are needed"
+    assert why(busy, using("y"), "a1") == ("NodeVolumeLimits", words)
+    busy.remove(using("x"), NO_LABELS, 0)
+    assert rows(busy, using("y")) == ["a1", "b1", "bare"]
+
+
+def test_claims_without_a_volume_count_for_their_class() -> None:
+    here = room(*NODES, *limited("csi.example", 1), LATE, claim("x", storage_class="late"), claim("y", storage_class="late"))
+    assert rows(here, using("x", "y")) == ["b1", "bare"]
+    here.place(using("x"), NO_LABELS, 0)
+    assert rows(here, using("y")) == ["b1", "bare"]
+
+
+def test_attachments_count_once_with_the_pods_that_use_them() -> None:
+    held = (bound("x", "pv-x"), volume("pv-x"), VolumeAttachment("va", "csi.example", "a1", "pv-x"))
+    more = (bound("y", "pv-y"), volume("pv-y"))
+    here = room(*NODES, *limited("csi.example", 1), *held, *more)
+    assert rows(here, using("y")) == ["b1", "bare"]
+    two = room(*NODES, *limited("csi.example", 2), *held, *more, pod("p", "a1", of=using("x")))
+    assert rows(two, using("y")) == ["a1", "b1", "bare"]
+
+
+def test_in_tree_disks_count_for_the_driver_that_serves_them() -> None:
+    here = room(*NODES, *limited("ebs.csi.aws.com", 1), pod("p", "a1", of=disk("awsElasticBlockStore", "aws://a/vol-1")))
+    assert rows(here, disk("awsElasticBlockStore", "vol-2")) == ["b1", "bare"]
+    assert here.verdict(disk("awsElasticBlockStore", "vol-1"), NO_LABELS).passes["NodeVolumeLimits"].all()
+    assert rows(here, disk("vsphereVolume", "x")) == ["a1", "b1", "bare"]
+
+
+def test_portworx_disks_count_where_the_node_says_that_csi_serves_them() -> None:
+    limits = (("pxd.portworx.com", 0),)
+    here = room(*NODES, CSINode("a1", limits=limits, migrated=("kubernetes.io/portworx-volume",)), CSINode("b1", limits=limits))
+    assert rows(here, disk("portworxVolume", "v")) == ["b1", "bare"]
+
+
+def test_an_ephemeral_claim_must_belong_to_the_pod() -> None:
+    mine = spec(volumes=(VolumeUse(claim="job-1-scratch", ephemeral=True),))
+    waiting = pod("job-1", of=mine, phase="Pending")
+    nodes_and_class = (*NODES, LATE)
+    own = claim("job-1-scratch", storage_class="late", owner_uid="")
+    assert rows(room(*nodes_and_class, waiting, own), mine) == []
+    assert rows(room(*nodes_and_class, waiting, claim("job-1-scratch", storage_class="late", owner_uid="1")), mine) == ["a1", "b1", "bare"]
+    assert rows(room(*nodes_and_class, waiting), mine) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "there", "wanted", "free"),
+    [
+        ("gcePersistentDisk", False, False, False),
+        ("gcePersistentDisk", True, True, True),
+        ("gcePersistentDisk", True, False, False),
+        ("gcePersistentDisk", False, True, False),
+        ("awsElasticBlockStore", True, True, False),
+        ("iscsi", True, True, True),
+        ("iscsi", False, True, False),
+        ("azureDisk", False, False, True),
+    ],
+)
+def test_pods_of_a_node_share_a_disk_only_for_reading(kind: str, *, there: bool, wanted: bool, free: bool) -> None:
+    here = room(*NODES, pod("p", "a1", of=disk(kind, "d", read_only=there)))
+    admitted = rows(here, disk(kind, "d", read_only=wanted))
+    assert admitted == (["a1", "b1", "bare"] if free else ["b1", "bare"])
+    assert rows(here, disk(kind, "other", read_only=wanted)) == ["a1", "b1", "bare"]
+
+
+@pytest.mark.parametrize(
+    ("handle", "free"),
+    [("pool/image@m1", False), ("pool/image@m2,m3", False), ("pool/image@m4", True), ("pool/else@m1", True), ("pool/image@", True)],
+)
+def test_rbd_images_are_the_same_when_they_share_a_monitor(handle: str, *, free: bool) -> None:
+    here = room(*NODES, pod("p", "a1", of=disk("rbd", "pool/image@m1,m2")))
+    assert ("a1" in rows(here, disk("rbd", handle))) is free
+
+
+def test_a_disk_that_is_written_to_fits_once_on_a_node() -> None:
+    here = room(*NODES)
+    assert here.capacity(disk("gcePersistentDisk", "d"), NO_LABELS).tolist() == [1, 1, 1]
+    assert here.capacity(disk("gcePersistentDisk", "d", read_only=True), NO_LABELS).tolist() == [110, 110, 110]
+
+
+def test_one_pod_at_a_time_uses_a_read_write_once_pod_claim() -> None:
+    objects = (*NODES, bound("data", "pv", access_modes=("ReadWriteOncePod",)), volume("pv"))
+    here = room(*objects, pod("gone", "nowhere", of=using("data")))
+    assert here.capacity(using("data"), NO_LABELS).tolist() == [1, 1, 1]
+    here.place(using("data"), NO_LABELS, 0)
+    assert rows(here, using("data")) == []
+    assert why(here, using("data"), "b1") == (
+        "VolumeRestrictions",
+        "claim default/data is ReadWriteOncePod and another pod uses it",
+    )
+    here.remove(using("data"), NO_LABELS, 0)
+    assert rows(here, using("data")) == ["a1", "b1", "bare"]
+
+
+def test_appended_rows_know_volumes_too() -> None:
+    here = room(*NODES, bound("data", "pv"), volume("pv", "c"), pod("p", "a1", of=disk("awsElasticBlockStore", "vol-1")))
+    assert rows(here, using("data")) == []
+    more = here.extended([node("c1", also={ZONE: "c"})])
+    assert rows(more, using("data")) == ["c1"]
+    assert rows(more, disk("awsElasticBlockStore", "vol-1")) == ["b1", "bare", "c1"]
+
+
+def test_an_affinity_without_terms_reaches_no_node() -> None:
+    here = room(*NODES, bound("data", "pv"), volume("pv", node_affinity=NodeSelector()))
+    assert rows(here, using("data")) == []
