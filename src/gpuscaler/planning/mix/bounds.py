@@ -9,8 +9,6 @@ from gpuscaler.planning.mix.lp import INFINITY, Columns, load, run, silent
 
 #: Kinds that cost nothing are compared as if they cost this much.
 _FREE = 1e-9
-#: A pod unmet costs this many times the dearest machine, times the ratio for each tier above the lowest.
-_PENALTY, _TIER_RATIO, _MOST_TIERS = 10.0, 200.0, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +32,6 @@ class Prices:
         return max(float(self.items @ served) - float(charged), 0.0)
 
 
-def penalties(instance: Instance) -> Floats:
-    """The cost of one pod unmet, by item: far above any machine, and higher for every higher tier (three of them told apart)."""
-    steps = np.minimum(instance.tier.max(initial=0) - instance.tier, _MOST_TIERS - 1)
-    return np.asarray(_PENALTY * instance.price.max(initial=1.0) * _TIER_RATIO ** steps.astype(np.float64))
-
-
 def relaxed_values(instance: Instance, prices: Prices) -> Floats:
     """For each kind, an upper bound on the value of what one machine can hold, by weak duality; shape (K,)."""
     worth = prices.items[:, None] - instance.request @ prices.resources.T
@@ -47,18 +39,18 @@ def relaxed_values(instance: Instance, prices: Prices) -> Floats:
     return np.asarray((prices.resources * instance.capacity).sum(axis=1) + gained)
 
 
-def resource_prices(instance: Instance, *, limited: bool) -> tuple[Prices, int]:
+def resource_prices(instance: Instance, *, penalty: Floats | None = None) -> tuple[Prices, int]:
     """Solve the resource programme; returns its prices, made safe against rounding, and the simplex iterations it took.
 
-    With ``limited`` the limits are rows, and pods may stay unmet at a penalty; otherwise limits are left out (charges are 0).
+    With ``penalty`` (I,) a pod may stay unmet at that cost; without one, limits must leave room for everything.
     """
-    rows = instance.limits if limited else ()
+    rows = instance.limits
     per_dollar = 1.0 / np.maximum(instance.price, _FREE)
     # In this programme a kind that gives no more per dollar than another one is never needed, whatever its size.
     scaled, weights = instance.capacity * per_dollar[:, None], [row.weights * per_dollar for row in rows]
     basis = undominated(scaled, instance.copies > 0, np.ones(len(per_dollar)), weights)
     scale = np.maximum(instance.capacity.max(axis=0, initial=1.0), 1.0)
-    columns = _columns(instance, basis, scale, limited=limited)
+    columns = _columns(instance, basis, scale, penalty=penalty)
     items, cells = len(instance.demand), len(basis) * len(scale)
     highs = silent()
     load(
@@ -69,12 +61,12 @@ def resource_prices(instance: Instance, *, limited: bool) -> tuple[Prices, int]:
     )
     optimum = run(highs)
     value = np.maximum(-optimum.duals[items : items + cells].reshape(len(basis), len(scale)), 0.0) / scale
-    charges = np.maximum(-optimum.duals[items + cells :], 0.0) if limited else np.zeros(len(instance.limits))
+    charges = np.maximum(-optimum.duals[items + cells :], 0.0)
     found = np.maximum(optimum.duals[:items], 0.0)
     return safe(instance, Prices(found, _spread(instance, found, value), charges)), optimum.iterations
 
 
-def _columns(instance: Instance, basis: Ints, scale: Floats, *, limited: bool) -> Columns:
+def _columns(instance: Instance, basis: Ints, scale: Floats, *, penalty: Floats | None) -> Columns:
     """Columns: a flow for every (item, kind) that fits, the machines of each kind, pods unmet. Rows: items, (kind, resource), limits."""
     request, capacity = instance.request / scale, instance.capacity[basis] / scale
     item, kind = np.nonzero(instance.copies[:, basis] > 0)
@@ -86,16 +78,16 @@ def _columns(instance: Instance, basis: Ints, scale: Floats, *, limited: bool) -
     column = [np.arange(flows), flow, flows + machine]
     value = [np.ones(flows), request[item[flow], resource], -capacity[machine, room]]
     cost = [np.zeros(flows), instance.price[basis]]
-    if limited:
-        for number, limit in enumerate(instance.limits):
-            weighs = np.flatnonzero(limit.weights[basis])
-            row.append(np.full(len(weighs), items + cells + number))
-            column.append(flows + weighs)
-            value.append(limit.weights[basis][weighs])
+    for number, limit in enumerate(instance.limits):
+        weighs = np.flatnonzero(limit.weights[basis])
+        row.append(np.full(len(weighs), items + cells + number))
+        column.append(flows + weighs)
+        value.append(limit.weights[basis][weighs])
+    if penalty is not None:
         row.append(np.arange(items))
         column.append(flows + kinds + np.arange(items))
         value.append(np.ones(items))
-        cost.append(penalties(instance))
+        cost.append(penalty)
     return Columns.of(np.concatenate(row), np.concatenate(column), np.concatenate(value), np.concatenate(cost))
 
 

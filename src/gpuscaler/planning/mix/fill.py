@@ -14,7 +14,6 @@ def fill(instance: Instance, order: Ints, remaining: Floats, kinds: Ints) -> Flo
     held = np.zeros((len(kinds), len(order)))
     copies = np.minimum(instance.copies[:, kinds].T, remaining)
     devices = _Devices(room[:, instance.device]) if instance.device is not None else None
-    caps = [np.full(len(kinds), cap) for _, cap in instance.groups]
     for item in order:
         most = copies[:, item].copy()
         if not most.any():
@@ -22,19 +21,33 @@ def fill(instance: Instance, order: Ints, remaining: Floats, kinds: Ints) -> Flo
         request = instance.request[item]
         for resource in np.flatnonzero(request):
             np.minimum(most, np.floor(room[:, resource] / request[resource]), out=most)
-        for (mask, _), cap in zip(instance.groups, caps, strict=True):
-            if mask[item]:
-                np.minimum(most, cap, out=most)
         if instance.apart[item]:
             most[held[:, list(instance.apart[item])].any(axis=1)] = 0.0
         if devices is not None and request[instance.device]:
             most = devices.take(request[instance.device], most)
         held[:, item] = most
         room -= most[:, None] * request
-        for (mask, _), cap in zip(instance.groups, caps, strict=True):
-            if mask[item]:
-                cap -= most
     return held
+
+
+def grow(instance: Instance, kind: int, held: Floats, limits: Floats) -> Floats:
+    """Add copies to one machine that holds ``held``, up to ``limits`` (I,), higher tiers and larger pods first."""
+    grown, only = held.copy(), np.array([kind])
+    room = instance.capacity[kind] - held @ instance.request
+    size = (instance.request / np.maximum(instance.capacity[kind], 1.0)).max(axis=1, initial=0.0)
+    for item in np.lexsort((-size, instance.tier)):
+        request = instance.request[item]
+        need = request > 0
+        most = min(limits[item] - grown[item], float(np.floor(room[need] / request[need]).min(initial=np.inf)))
+        # Devices and pairs kept apart are not in the sums; the full check tells, and fewer copies may still pass it.
+        while most > 0:
+            grown[item] += most
+            if fits(instance, grown, only)[0]:
+                room = room - most * request
+                break
+            grown[item] -= most
+            most = np.floor(most / 2)
+    return grown
 
 
 class _Devices:
@@ -64,8 +77,6 @@ def fits(instance: Instance, held: Floats, kinds: Ints) -> Mask:
     held = np.broadcast_to(held, (len(kinds), len(instance.demand)))
     good = np.all(held <= instance.copies[:, kinds].T, axis=1)
     good &= np.all(held @ instance.request <= instance.capacity[kinds], axis=1)
-    for mask, cap in instance.groups:
-        good &= held[:, mask].sum(axis=1) <= cap
     for item, others in enumerate(instance.apart):
         if others:
             good &= ~((held[:, item] > 0) & held[:, list(others)].any(axis=1))

@@ -3,9 +3,10 @@
 import numpy as np
 
 from gpuscaler.planning.mix.bounds import Prices
-from gpuscaler.planning.mix.fill import fill
+from gpuscaler.planning.mix.fill import fill, grow
 from gpuscaler.planning.mix.instance import EPSILON, Floats, Instance, Ints, Mask
 from gpuscaler.planning.mix.mixture import Mixture, rank
+from gpuscaler.planning.mix.work import Meter
 
 
 def orders(instance: Instance, prices: Prices) -> list[Ints]:
@@ -19,8 +20,18 @@ def orders(instance: Instance, prices: Prices) -> list[Ints]:
     return [np.frombuffer(raw, dtype=np.int64) for raw in sorted(found)]
 
 
-def construct(instance: Instance, prices: Prices, order: Ints, *, start: Mixture | None = None) -> tuple[Mixture, int]:
-    """Build a mix for everything limits allow, filling machines in ``order``; also returns the number of fills made.
+def constructions(instance: Instance, prices: Prices, *, start: Mixture | None = None, meter: Meter) -> list[Mixture]:
+    """A mix for each of :func:`orders`, or only the first ones when the budget ends."""
+    found: list[Mixture] = []
+    for order in orders(instance, prices):
+        if found and not meter.left():
+            break
+        found.append(construct(instance, prices, order, start=start, meter=meter))
+    return found
+
+
+def construct(instance: Instance, prices: Prices, order: Ints, *, start: Mixture | None = None, meter: Meter) -> Mixture:
+    """Build a mix for everything limits allow, filling machines in ``order``.
 
     ``start`` holds machines already chosen.
     """
@@ -28,7 +39,7 @@ def construct(instance: Instance, prices: Prices, order: Ints, *, start: Mixture
     parts = start.parts() if start is not None else []
     remaining = instance.demand - (start.served() if start is not None else 0.0)
     spare = _spare(instance, parts)
-    cost, best, fills = 0.0, None, 0
+    cost, best = 0.0, None
     finish = np.inf
     charged = prices.kind_costs(instance)
     while remaining.any():
@@ -36,7 +47,7 @@ def construct(instance: Instance, prices: Prices, order: Ints, *, start: Mixture
         if not len(kinds):
             break
         held = fill(instance, order, remaining, kinds)
-        fills += len(kinds)
+        meter.add(len(order) * (60 + 0.4 * len(kinds)) + 100)
         done = np.flatnonzero(np.all(held == remaining, axis=1))
         if len(done):
             last = done[instance.price[kinds[done]].argmin()]
@@ -56,7 +67,28 @@ def construct(instance: Instance, prices: Prices, order: Ints, *, start: Mixture
         if best is not None and cost >= finish:
             break
     ways = [Mixture.of(parts, items)] if best is None else [Mixture.of(parts, items), Mixture.of(best, items)]
-    return min(ways, key=lambda mixture: rank(instance, mixture)), fills
+    return min(ways, key=lambda mixture: rank(instance, mixture))
+
+
+def top_up(instance: Instance, mixture: Mixture) -> Mixture:
+    """Put pods that are unmet on machines that have room for them, higher tiers first."""
+    remaining = instance.demand - mixture.served()
+    parts: list[tuple[int, Floats, int]] = []
+    for kind, held, times in mixture.parts():
+        left = times
+        while left and remaining.any():
+            limits = np.minimum(held + remaining, instance.copies[:, kind])
+            grown = grow(instance, kind, held, limits)
+            extra = grown - held
+            some = extra > 0
+            if not some.any():
+                break
+            often = min(left, int(np.floor(remaining[some] / extra[some]).min()))
+            parts.append((kind, grown, often))
+            remaining = remaining - extra * often
+            left -= often
+        parts.append((kind, held, left))
+    return Mixture.of(parts, len(instance.demand))
 
 
 def _spare(instance: Instance, parts: list[tuple[int, Floats, int]]) -> list[float]:

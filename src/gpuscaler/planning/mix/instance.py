@@ -4,7 +4,7 @@ All amounts are float64 that hold integers below 2**53, so sums and floors are e
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +34,8 @@ class Instance:
     """I items, K kinds, R resources.
 
     ``copies[i, k]`` is the most copies of item i that one machine of kind k holds when it holds nothing else, never above the demand;
-    0 also means not allowed. ``tier[i]`` ranks priorities, 0 first. ``groups`` are (mask over items, cap). ``apart[i]`` are the items that
-    may not sit beside item i. ``members[i]`` are the problem's items behind item i, in key order, and ``origin[k]`` the problem's kind.
+    0 also means not allowed. ``tier[i]`` ranks priorities, 0 first. ``apart[i]`` are the items that may not sit beside item i. "At most so
+    many of these together" is a resource like any other: a machine has the cap, a pod takes one. ``members[i]`` are the problem's items behind item i, in key order, and ``origin[k]`` the problem's kind.
     """
 
     demand: Floats
@@ -45,17 +45,11 @@ class Instance:
     capacity: Floats
     price: Floats
     limits: tuple[LimitRow, ...]
-    groups: tuple[tuple[Mask, float], ...]
     apart: tuple[tuple[int, ...], ...]
     device: int | None
     members: tuple[tuple[int, ...], ...]
     origin: tuple[int, ...]
     nowhere: tuple[int, ...]
-
-    @property
-    def plain(self) -> bool:
-        """True when resources and ``copies`` alone say what fits on a machine."""
-        return not self.groups and not any(self.apart) and self.device is None
 
 
 def build(problem: Problem) -> Instance:
@@ -67,6 +61,7 @@ def build(problem: Problem) -> Instance:
     members = _merge(problem)
     firsts = [problem.items[group[0]] for group in members]
     request = _matrix([item.request for item in firsts], resources)
+    request, capacity = _with_groups(problem, members, request, capacity)
     demand = np.array([sum(problem.items[i].count for i in group) for group in members], dtype=np.float64)
     device = resources.index(problem.device_resource) if problem.device_resource in resources else None
     allowed = _allowed(firsts, kind_order)
@@ -94,13 +89,17 @@ def build(problem: Problem) -> Instance:
         capacity=np.ascontiguousarray(capacity[keep]),
         price=price[keep],
         limits=tuple(LimitRow(row.name, row.weights[keep], row.amount) for row in limits),
-        groups=_groups(problem, members),
         apart=_apart(problem, members),
         device=device,
         members=tuple(members),
         origin=origin,
         nowhere=nowhere,
     )
+
+
+def residual(instance: Instance, demand: Floats) -> Instance:
+    """The same machines for ``demand`` pods of each item."""
+    return replace(instance, demand=demand, copies=np.minimum(instance.copies, demand[:, None]))
 
 
 def check(problem: Problem) -> None:
@@ -166,12 +165,9 @@ def _merge(problem: Problem) -> list[tuple[int, ...]]:
 
 def _cap(problem: Problem, group: tuple[int, ...]) -> float:
     item = problem.items[group[0]]
-    caps = [float(together.cap) for together in problem.together if group[0] in together.items]
     if (group[0], group[0]) in problem.apart:
-        caps.append(1.0)
-    if item.per_machine is not None and len(group) == 1:
-        caps.append(float(item.per_machine))
-    return max(min(caps, default=np.inf), 0.0)
+        return min(1.0, np.inf if item.per_machine is None else max(item.per_machine, 0.0))
+    return np.inf if item.per_machine is None or len(group) > 1 else float(max(item.per_machine, 0))
 
 
 def _copies(request: Floats, capacity: Floats, device: int | None) -> Floats:
@@ -238,14 +234,17 @@ def undominated(capacity: Floats, admits: Mask, price: Floats, weights: Sequence
     return np.array(sorted(kept), dtype=np.int64)
 
 
-def _groups(problem: Problem, members: Sequence[tuple[int, ...]]) -> tuple[tuple[Mask, float], ...]:
-    groups = []
+def _with_groups(problem: Problem, members: Sequence[tuple[int, ...]], request: Floats, capacity: Floats) -> tuple[Floats, Floats]:
+    """Append a resource for every group of items that machines may hold only so many of."""
+    columns: dict[bytes, tuple[Floats, float]] = {}
     for together in problem.together:
         inside = set(together.items)
-        mask = np.array([group[0] in inside for group in members], dtype=np.bool_)
-        if mask.any():
-            groups.append((mask, float(max(together.cap, 0))))
-    return tuple(sorted(groups, key=lambda g: (g[1], g[0].tobytes())))
+        takes = np.array([float(group[0] in inside) for group in members])
+        cap = min(float(max(together.cap, 0)), columns.get(takes.tobytes(), (takes, np.inf))[1])
+        columns[takes.tobytes()] = (takes, cap)
+    kept = [columns[raw] for raw in sorted(columns) if columns[raw][0].any()]
+    caps = np.array([cap for _, cap in kept])
+    return np.column_stack([request, *(takes for takes, _ in kept)]), np.hstack([capacity, np.tile(caps, (len(capacity), 1))])
 
 
 def _apart(problem: Problem, members: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:

@@ -52,3 +52,25 @@ def rank(instance: Instance, mixture: Mixture) -> tuple[float, ...]:
     unmet = instance.demand - mixture.served()
     tiers = np.bincount(instance.tier, weights=unmet, minlength=1)
     return (*(float(t) for t in tiers), round(mixture.cost(instance), 9), float(mixture.times.sum()))
+
+
+def trim(mixture: Mixture, demand: Floats) -> Mixture:
+    """The same machines without the copies that exceed ``demand``; the machines that hold least of an item give first."""
+    surplus = mixture.served() - demand
+    parts = mixture.parts()
+    for item in np.flatnonzero(surplus > 0):
+        left, kept = int(surplus[item]), []
+        for kind, held, times in sorted(parts, key=lambda part: (part[1][item], part[0], part[1].tobytes())):
+            # As many machines as possible give everything they have of it, then one gives the rest.
+            have = int(held[item])
+            empty = min(times, left // have) if have else 0
+            left -= empty * have
+            partly = 1 if have and left and times > empty else 0
+            for count, copies in ((empty, 0), (partly, have - left), (times - empty - partly, have)):
+                if count:
+                    pods = held.copy()
+                    pods[item] = copies
+                    kept.append((kind, pods, count))
+            left = 0 if partly else left
+        parts = kept
+    return Mixture.of(parts, len(demand))

@@ -110,6 +110,7 @@ class Solution:
     cost: float = 0.0
     lower_bound: float = 0.0
     lower_bound_kind: str = "resource-lp"
+    proven: bool = False
     duals: Duals = Duals()
     work_used: int = 0
     brake: bool = False

@@ -1,0 +1,72 @@
+"""From fractions of machines to whole ones: fix what the relaxation is sure of, solve what is left again, and so on."""
+
+import numpy as np
+
+from gpuscaler.planning.mix.bounds import Prices
+from gpuscaler.planning.mix.generate import generate, singles
+from gpuscaler.planning.mix.improve import cheapest
+from gpuscaler.planning.mix.instance import Floats, Instance, Ints, residual
+from gpuscaler.planning.mix.master import Master
+from gpuscaler.planning.mix.mixture import Mixture, trim
+from gpuscaler.planning.mix.work import Meter
+
+_SURE = 1e-6
+
+
+def dive(
+    instance: Instance, kinds: Ints, held: Floats, values: Floats, prices: Prices, *, below: float, round_at: float, meter: Meter
+) -> Mixture | None:
+    """Round ``values`` of the patterns (``kinds``, ``held``) to a mix that serves the demand; None once it is no cheaper than ``below``."""
+    parts: list[tuple[int, Floats, int]] = []
+    remaining, cost = instance.demand, 0.0
+    while True:
+        times = np.floor(values + _SURE)
+        if not times.any() or round_at < 1:
+            extra = np.flatnonzero(values - times >= round_at)
+            if not times.any() and not len(extra):
+                extra = np.array([(values - times).argmax()])
+            times[extra] += 1
+        chosen = _take(kinds, held, times, values, remaining)
+        if not chosen:
+            return None
+        parts += chosen
+        cost += sum(float(instance.price[kind]) * count for kind, _, count in chosen)
+        remaining = np.maximum(instance.demand - Mixture.of(parts, len(remaining)).served(), 0.0)
+        if cost >= below:
+            return None
+        if not remaining.any():
+            return trim(Mixture.of(parts, len(remaining)), instance.demand)
+        if not meter.left():
+            return None
+        rest = residual(instance, remaining)
+        kinds, held, values, bound = _again(rest, kinds, held, prices, meter)
+        if cost + bound >= below or not len(values):
+            return None
+
+
+def _take(kinds: Ints, held: Floats, times: Floats, values: Floats, remaining: Floats) -> list[tuple[int, Floats, int]]:
+    """As many of the patterns as are chosen, surest first, but none that would mostly hold pods already served."""
+    taken: list[tuple[int, Floats, int]] = []
+    left = remaining.copy()
+    for column in np.lexsort((np.arange(len(times)), times - values)):
+        full = int(times[column])
+        some = held[column] > 0
+        if full and taken:
+            full = min(full, int(np.floor(left[some] / held[column][some]).min()))
+        if full > 0:
+            taken.append((int(kinds[column]), held[column], full))
+            left = np.maximum(left - full * held[column], 0.0)
+    return taken
+
+
+def _again(rest: Instance, kinds: Ints, held: Floats, prices: Prices, meter: Meter) -> tuple[Ints, Floats, Floats, float]:
+    """Solve the relaxation for ``rest``, starting from the patterns known, cut to what is left of each item."""
+    cut = np.minimum(held, rest.demand)
+    some = cut.any(axis=1)
+    kinds, cut = kinds[some], cut[some]
+    meter.add(len(cut) * len(rest.price) * 2)
+    master = Master(rest)
+    singles(rest, master)
+    master.add(cheapest(rest, kinds, cut), cut)
+    found = generate(rest, master, prices, cost=np.inf, tolerance=0.0, share=1.0, meter=meter)
+    return master.kinds, master.held, found.values, found.bound

@@ -1,0 +1,69 @@
+"""Column generation: patterns are added to the master programme while some machine could hold pods worth more than it costs."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuscaler.planning.mix.bounds import Prices, safe
+from gpuscaler.planning.mix.instance import Floats, Instance
+from gpuscaler.planning.mix.master import Master
+from gpuscaler.planning.mix.pricing import Found, search
+from gpuscaler.planning.mix.work import Meter
+
+#: States a search may hold, narrow first: the next width is tried when a search finds nothing and proves nothing.
+_WIDTHS = (2_000, 20_000, 100_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """The best prices proven and their ``bound``, the values of the master's patterns, and whether no other pattern can improve on it."""
+
+    prices: Prices
+    bound: float
+    values: Floats
+    converged: bool
+
+
+def generate(instance: Instance, master: Master, prices: Prices, *, cost: float, tolerance: float, share: float, meter: Meter) -> Generated:
+    """Add patterns to ``master`` until it is solved, ``cost`` is within ``tolerance`` of the bound, or ``share`` of the budget is spent.
+
+    ``prices`` prove a first bound. Bounds are for serving the whole demand (less the penalties of what stays unmet).
+    """
+    singles(instance, master)
+    best = Generated(prices, prices.bound(instance, instance.demand), np.zeros(0), False)
+    width = 0
+    starts: tuple[Floats, ...] = (prices.resources,)
+    while True:
+        optimum, values, charges = master.relax(meter)
+        if not optimum.optimal:
+            return best
+        patterns = optimum.values[master.slack :]
+        now = Prices(values, prices.resources, charges)
+        found = search(instance, values=values, targets=now.kind_costs(instance), starts=starts, width=_WIDTHS[width], meter=meter)
+        starts = (prices.resources, found.prices)
+        proven = safe(instance, now, found.worth)
+        bound = proven.bound(instance, instance.demand)
+        done = not len(found.kinds) and _proves(instance, now, found)
+        better = bound > best.bound
+        best = Generated(proven if better else best.prices, max(bound, best.bound), patterns, done)
+        if done or cost <= best.bound * (1 + tolerance) or not meter.left(share):
+            return best
+        if not master.add(found.kinds, found.held):
+            if width + 1 == len(_WIDTHS):
+                return best
+            width += 1
+
+
+def _proves(instance: Instance, prices: Prices, found: Found) -> bool:
+    return bool(np.all(found.worth <= prices.kind_costs(instance) * (1 + 1e-7)))
+
+
+def singles(instance: Instance, master: Master) -> None:
+    """For every item, the kind that holds it alone at the least cost a copy."""
+    with np.errstate(divide="ignore"):
+        each = instance.price[None, :] / instance.copies
+    kinds = each.argmin(axis=1)
+    held = np.zeros((len(kinds), len(kinds)))
+    for item, kind in enumerate(kinds):
+        held[item, item] = instance.copies[item, kind]
+    master.add(kinds, held)

@@ -1,0 +1,116 @@
+"""The cheapest mix for a demand that can be served: bounds and constructions first, then patterns by pricing, then whole numbers."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuscaler.planning.mix.bounds import Prices, resource_prices
+from gpuscaler.planning.mix.dive import dive
+from gpuscaler.planning.mix.generate import Generated, generate
+from gpuscaler.planning.mix.greedy import constructions
+from gpuscaler.planning.mix.improve import right_size
+from gpuscaler.planning.mix.instance import Instance
+from gpuscaler.planning.mix.master import Master
+from gpuscaler.planning.mix.mixture import Mixture, rank, trim
+from gpuscaler.planning.mix.pricing import search
+from gpuscaler.planning.mix.work import Meter
+
+#: A mix this close to its bound, relative, is called optimal.
+TOLERANCE = 1e-6
+_GENERATE = 0.6
+_ROUND_AT = (1.0, 0.8, 0.6)
+_WIDTH, _KEEP, _COLUMNS = 20_000, 2_000, 400
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A mix, and the prices that prove ``bound`` for the demand.
+
+    ``converged``: the programme over all patterns was solved to its end. ``proven``: no cheaper mix exists (to a millionth).
+    """
+
+    mixture: Mixture
+    prices: Prices
+    bound: float
+    converged: bool
+    proven: bool
+
+
+def optimise(instance: Instance, *, start: Mixture | None = None, meter: Meter) -> Result:
+    """Serve the whole demand of ``instance`` as cheaply as the budget allows.
+
+    ``start`` is a mix that serves everything within the limits; it may be left out when there are none.
+    """
+    prices, iterations = resource_prices(instance)
+    meter.add(2000 + iterations * (20 + len(instance.demand)))
+    mixtures = [*([] if start is None else [start]), *constructions(instance, prices, meter=meter)]
+    best = _best(instance, mixtures)
+    bound = prices.bound(instance, instance.demand)
+    if _close(instance, best, bound) or not meter.left():
+        return Result(best, prices, bound, converged=False, proven=_close(instance, best, bound))
+    master = Master(instance)
+    for mixture in mixtures:
+        if not (instance.demand - mixture.served()).any():
+            master.add(mixture.kinds, mixture.held)
+    found = generate(instance, master, prices, cost=best.cost(instance), tolerance=TOLERANCE, share=_GENERATE, meter=meter)
+    best, proven = _whole(instance, master, found, best, meter)
+    return Result(best, found.prices, found.bound, found.converged, proven or _close(instance, best, found.bound))
+
+
+def _close(instance: Instance, mixture: Mixture, bound: float) -> bool:
+    return mixture.cost(instance) <= bound * (1 + TOLERANCE)
+
+
+def _best(instance: Instance, mixtures: list[Mixture]) -> Mixture:
+    allowed = [mixture for mixture in mixtures if mixture.within_limits(instance)]
+    return right_size(instance, min(allowed, key=lambda mixture: rank(instance, mixture)))
+
+
+def _whole(instance: Instance, master: Master, found: Generated, best: Mixture, meter: Meter) -> tuple[Mixture, bool]:
+    """Whole numbers of machines, by the cheapest means that closes the gap; also whether the mix is proven to be the cheapest."""
+    times = np.floor(found.values + TOLERANCE).astype(np.int64)
+    parts = list(zip(map(int, master.kinds[: len(times)]), master.held[: len(times)], map(int, times), strict=True))
+    floor = trim(Mixture.of(parts, len(instance.demand)), instance.demand)
+    best = _best(
+        instance,
+        [best, *constructions(instance, found.prices, meter=meter), *constructions(instance, found.prices, start=floor, meter=meter)],
+    )
+    if _close(instance, best, found.bound) or not meter.left():
+        return best, False
+    pooled = _pool(instance, master, found, best, meter)
+    if not pooled or len(_cheap(instance, master, found, best)) > _COLUMNS:
+        for round_at in _ROUND_AT:
+            dived = dive(
+                instance, master.kinds, master.held, found.values, found.prices, below=best.cost(instance), round_at=round_at, meter=meter
+            )
+            best = best if dived is None else _best(instance, [best, dived])
+            if _close(instance, best, found.bound) or not meter.left():
+                return best, False
+        pooled = pooled or _pool(instance, master, found, best, meter)
+    which = _cheap(instance, master, found, best)
+    exact = pooled and len(which) <= _COLUMNS
+    integer, finished = master.integer(which[:_COLUMNS], meter=meter)
+    if integer is not None:
+        best = _best(instance, [best, trim(integer, instance.demand)])
+    return best, exact and finished
+
+
+def _pool(instance: Instance, master: Master, found: Generated, best: Mixture, meter: Meter) -> bool:
+    """Add every pattern that a mix cheaper than ``best`` could use; returns whether none was left out.
+
+    Such a mix uses only patterns whose reduced cost is below the gap between its cost and the bound.
+    """
+    costs = found.prices.kind_costs(instance)
+    targets = costs - (best.cost(instance) - found.bound)
+    near = search(
+        instance, values=found.prices.items, targets=targets, starts=(found.prices.resources,), width=_WIDTH, meter=meter, keep=_KEEP
+    )
+    master.add(near.kinds, near.held)
+    return near.complete
+
+
+def _cheap(instance: Instance, master: Master, found: Generated, best: Mixture) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    """The master's patterns that a mix cheaper than ``best`` could use, least reduced cost first."""
+    reduced = found.prices.kind_costs(instance)[master.kinds] - master.held @ found.prices.items
+    order = np.lexsort((np.arange(len(reduced)), reduced))
+    return order[reduced[order] <= best.cost(instance) - found.bound]

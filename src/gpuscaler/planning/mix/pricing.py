@@ -1,0 +1,162 @@
+"""Finding the pods worth most on one machine: a search over all kinds at once, item by item, as wide as its budget.
+
+A state is a kind and the copies chosen of the items so far. With resource prices m, a full machine can be worth g(m) at most (see
+:mod:`~gpuscaler.planning.mix.relax`), and every choice that departs from that optimum loses a known amount: a copy of an item that is
+not worth its resources, or one not taken of an item that is. States that have lost more than the distance from g to the target cannot
+reach it and are cut; when there are still too many, the least promising are dropped and remembered in the upper bound. With nothing
+dropped, the search is exact.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuscaler.planning.mix.fill import fits
+from gpuscaler.planning.mix.instance import EPSILON, Floats, Instance, Ints
+from gpuscaler.planning.mix.relax import sharpen
+from gpuscaler.planning.mix.work import Meter
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Patterns worth more than their target: ``kinds`` (P,), ``held`` (P, I), ``value`` (P,).
+
+    ``worth`` (K,) bounds what any pattern of each kind is worth; ``prices`` (K, R) are the resource prices that the bounds came from;
+    ``complete`` tells that no pattern worth more than its target is missing, save those that another one contains.
+    """
+
+    kinds: Ints
+    held: Floats
+    value: Floats
+    worth: Floats
+    prices: Floats
+    complete: bool
+
+
+@dataclass(slots=True)
+class _States:
+    """Rows of the search: position in the list of kinds, room left, loss so far, copies by item."""
+
+    row: Ints
+    room: Floats
+    loss: Floats
+    held: Floats
+
+    def pick(self, which: Ints) -> "_States":
+        return _States(self.row[which], self.room[which], self.loss[which], self.held[which])
+
+
+def search(
+    instance: Instance,
+    *,
+    values: Floats,
+    targets: Floats,
+    starts: tuple[Floats, ...],
+    width: int,
+    meter: Meter,
+    keep: int = 3,
+) -> Found:
+    """Look for patterns worth more than ``targets`` (K,) at item ``values``.
+
+    ``starts`` are resource prices (K, R) to bound with; at most ``width`` states live at once, and of each kind the best ``keep`` patterns
+    come back. ``worth`` is valid whatever the width: a kind that has nothing above its target is given the target itself, or its own
+    bound if that is lower.
+    """
+    every = np.arange(len(instance.price))
+    prices, bound = sharpen(instance, every, values, starts)
+    meter.add(40 * len(starts) + 200 + instance.copies.size)
+    open_kinds = every[bound > targets * (1 + EPSILON)]
+    worth = np.minimum(bound, targets)
+    if not len(open_kinds):
+        return Found(every[:0], np.zeros((0, len(values))), np.zeros(0), worth, prices, True)
+    states, dropped = _expand_all(instance, open_kinds, values, targets[open_kinds], prices[open_kinds], bound[open_kinds], width, meter)
+    value = states.held @ values
+    # What the search could not rule out: the best it holds, and the best it dropped.
+    top = np.maximum(dropped, targets[open_kinds])
+    np.maximum.at(top, states.row, value)
+    worth[open_kinds] = np.minimum(top, bound[open_kinds])
+    good = np.flatnonzero(value > targets[open_kinds][states.row] * (1 + EPSILON))
+    states, value = states.pick(good), value[good]
+    best = _best_of_each(states.row, value, keep)
+    complete = len(best) == len(value) and not np.isfinite(dropped).any()
+    states, value = states.pick(best), value[best]
+    kinds = open_kinds[states.row]
+    if instance.device is not None and len(kinds):
+        ok = fits(instance, states.held, kinds)
+        kinds, value, states = kinds[ok], value[ok], states.pick(np.flatnonzero(ok))
+    return Found(kinds, states.held, value, worth, prices, complete)
+
+
+def _best_of_each(row: Ints, value: Floats, keep: int) -> Ints:
+    """Indices of the ``keep`` largest values of each row."""
+    order = np.lexsort((np.arange(len(row)), -value, row))
+    return np.sort(order[_position(row[order]) < keep])
+
+
+def _position(sorted_rows: Ints) -> Ints:
+    """The place of each entry among its equals, for entries that come sorted."""
+    first = np.flatnonzero(np.diff(sorted_rows, prepend=-1))
+    return np.arange(len(sorted_rows)) - np.repeat(first, np.diff(np.append(first, len(sorted_rows))))
+
+
+def _expand_all(  # noqa: PLR0917  (one call, from search)
+    instance: Instance, kinds: Ints, values: Floats, targets: Floats, prices: Floats, bound: Floats, width: int, meter: Meter
+) -> tuple[_States, Floats]:
+    """Decide one item after the other; returns the states left and, by kind, the highest bound among those dropped."""
+    margin = values - prices @ instance.request.T
+    copies = np.where(values > 0, instance.copies[:, kinds].T, 0.0)
+    slack = bound - targets
+    dropped = np.full(len(kinds), -np.inf)
+    # Items that take much of a machine first: they have few copies, and leave little for the many that fill the rest.
+    order = np.argsort(np.where(copies > 0, copies, np.inf), axis=1, kind="stable")
+    count = (copies > 0).sum(axis=1)
+    states = _States(np.arange(len(kinds)), instance.capacity[kinds].copy(), np.zeros(len(kinds)), np.zeros((len(kinds), len(values))))
+    for step in range(int(count.max(initial=0))):
+        item = order[states.row, step]
+        most = _most(instance, states, item, copies[states.row, item])
+        gain, left = margin[states.row, item], slack[states.row] - states.loss
+        wanted = copies[states.row, item]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(np.abs(gain) > EPSILON, left / np.abs(gain), np.inf)
+        low = np.where(gain > 0, np.maximum(np.ceil(wanted - ratio - EPSILON), 0.0), 0.0)
+        high = np.where(gain < 0, np.minimum(most, np.floor(ratio + EPSILON)), most)
+        # The last item of a kind is taken as often as it fits: its value is positive and nothing follows.
+        low = np.where(step >= count[states.row] - 1, np.maximum(low, high), low)
+        children = np.maximum(high - low + 1, 0).astype(np.int64)
+        kept = _within(states, bound[states.row] - states.loss, children, width, dropped)
+        parent = np.repeat(kept, children[kept])
+        offset = np.arange(len(parent)) - np.repeat(np.cumsum(children[kept]) - children[kept], children[kept])
+        chosen = high[parent] - offset
+        lost = np.where(gain[parent] > 0, wanted[parent] - chosen, -chosen) * gain[parent]
+        states = states.pick(parent)
+        states.loss += lost
+        states.room -= chosen[:, None] * instance.request[item[parent]]
+        states.held[np.arange(len(parent)), item[parent]] = chosen
+        meter.add(150 + 0.12 * len(parent) * (instance.request.shape[1] + 4))
+        if not len(parent):
+            break
+    return states, dropped
+
+
+def _most(instance: Instance, states: _States, item: Ints, copies: Floats) -> Floats:
+    """How many copies of its item each state still has room for."""
+    request = instance.request[item]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        most = np.minimum(np.where(request > 0, np.floor(states.room / request), np.inf).min(axis=1), copies)
+    for other, partners in enumerate(instance.apart):
+        if partners:
+            most[(item == other) & states.held[:, list(partners)].any(axis=1)] = 0.0
+    return most
+
+
+def _within(states: _States, bound: Floats, children: Ints, width: int, dropped: Floats) -> Ints:
+    """States to go on with so that at most ``width`` children follow, the best of each kind first; the others go into ``dropped``."""
+    alive = np.flatnonzero(children > 0)
+    if int(children[alive].sum()) <= width:
+        return alive
+    order = alive[np.lexsort((alive, -bound[alive], states.row[alive]))]
+    order = order[np.argsort(_position(states.row[order]), kind="stable")]
+    cut = int(np.searchsorted(np.cumsum(children[order]), width, side="right"))
+    cut = max(cut, 1)
+    np.maximum.at(dropped, states.row[order[cut:]], bound[order[cut:]])
+    return np.asarray(np.sort(order[:cut]))

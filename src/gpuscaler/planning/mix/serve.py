@@ -1,0 +1,58 @@
+"""Whom to serve when limits bind: higher priority first; within one priority as many pods as possible, then as cheaply as possible."""
+
+import dataclasses
+
+import numpy as np
+
+from gpuscaler.planning.mix.bounds import resource_prices
+from gpuscaler.planning.mix.generate import generate
+from gpuscaler.planning.mix.greedy import constructions, top_up
+from gpuscaler.planning.mix.improve import right_size
+from gpuscaler.planning.mix.instance import Instance, Mask, residual
+from gpuscaler.planning.mix.master import Master
+from gpuscaler.planning.mix.mixture import Mixture, rank, trim
+from gpuscaler.planning.mix.work import Meter
+
+_COLUMNS = 400
+#: Leaving one pod out costs as much as this many of the dearest machines.
+_PENALTY = 100.0
+
+
+def serve(instance: Instance, meter: Meter) -> Mixture:
+    """A mix within all limits that serves as much of the demand as was found possible, tier by tier."""
+    mixture = Mixture.of([], len(instance.demand))
+    served = np.zeros(len(instance.demand))
+    for tier in range(int(instance.tier.max(initial=-1)) + 1):
+        asked = instance.tier == tier
+        stage = residual(instance, np.where(asked, instance.demand, served))
+        stage = dataclasses.replace(stage, tier=np.where(asked, 1, 0))
+        mixture = _stage(stage, mixture, asked, meter)
+        served = mixture.served()
+    return mixture
+
+
+def _stage(stage: Instance, before: Mixture, asked: Mask, meter: Meter) -> Mixture:
+    """Serve more: the items ``asked``, while what ``before`` serves of the others stays served."""
+    penalty = np.where(asked, 1.0, 10.0) * _PENALTY * float(stage.price.max(initial=1.0))
+    prices, iterations = resource_prices(stage, penalty=penalty)
+    meter.add(2000 + iterations * (20 + len(stage.demand)))
+    found = [*constructions(stage, prices, meter=meter), *constructions(stage, prices, start=before, meter=meter)]
+    best = _best(stage, [before, *found])
+    if not (stage.demand - best.served()).any() or not meter.left():
+        return best
+    master = Master(stage, penalty=penalty)
+    for mixture in found:
+        master.add(mixture.kinds, mixture.held)
+    result = generate(stage, master, prices, cost=np.inf, tolerance=0.0, share=0.5, meter=meter)
+    found = constructions(stage, result.prices, meter=meter)
+    reduced = result.prices.kind_costs(stage)[master.kinds] - master.held @ result.prices.items
+    which = np.lexsort((np.arange(len(reduced)), reduced))[:_COLUMNS]
+    integer, _ = master.integer(which, meter=meter)
+    if integer is not None:
+        found.append(trim(integer, stage.demand))
+    return _best(stage, [best, *found])
+
+
+def _best(stage: Instance, mixtures: list[Mixture]) -> Mixture:
+    whole = [top_up(stage, mixture) for mixture in mixtures if mixture.within_limits(stage)]
+    return right_size(stage, min(whole, key=lambda mixture: rank(stage, mixture)))
