@@ -191,11 +191,14 @@ def test_the_demo_tells_a_whole_day_and_draws_it(tmp_path: Path) -> None:
     assert picture.read_text().startswith("<svg")
 
 
-def test_the_demo_as_json_names_its_source(tmp_path: Path) -> None:
-    done = CliRunner().invoke(demo, ["--json", "--seed", "5"])
-    report = json.loads(done.stdout)
-    assert report["policies"][0]["unserved"] == 0
+def test_the_demo_as_json_names_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuscaler.cli.demo.JOBS", 40)
+    report = json.loads(CliRunner().invoke(demo, ["--json", "--seed", "5"]).stdout)
+    assert (report["policies"][0]["served"], report["policies"][0]["seed"]) == (40, 5)
     assert any("openb" in note for note in report["inputs"]["generated"])
+
+
+def test_a_picture_that_cannot_be_written_is_told_before_the_replay(tmp_path: Path) -> None:
     refused = CliRunner().invoke(demo, ["--svg", str(tmp_path / "absent" / "day.svg")])
-    assert refused.exit_code == 2
-    assert "expected a file that can be written" in refused.stderr
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "No such file or directory" in refused.stderr

@@ -1,12 +1,10 @@
 """``gpuscaler demo``: a day of GPU work in virtual time, and what it cost."""
 
 import shutil
-import sys
 import time
 from collections.abc import Sequence
 from importlib import resources
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -25,10 +23,15 @@ SHOWN = 8
 @click.command()
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(min=0), help="Seed of the workload and of the machines' delays.")
 @click.option(
-    "--svg", "svg_file", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="Also draw the day as an SVG file."
+    "--svg",
+    "picture",
+    metavar="FILE",
+    # Opened before the replay, so that a file that cannot be written is told at once; renamed into place after it.
+    type=click.File("w", encoding="utf-8", lazy=False, atomic=True),
+    help="Also draw the day as an SVG file.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def demo(seed: int, svg_file: Path | None, as_json: bool) -> None:
+def demo(seed: int, picture: TextIO | None, as_json: bool) -> None:
     """Replay a generated day of GPU work through the planner, in seconds, and show what it bought, gave back and paid.
 
     Nothing is needed and nothing is changed: machines and time are simulated, prices are list prices.
@@ -47,12 +50,8 @@ def demo(seed: int, svg_file: Path | None, as_json: bool) -> None:
     began = time.perf_counter()
     result = run(trace, policy, scoring=MOST_ALLOCATED, seed=seed)
     seconds = time.perf_counter() - began
-    if svg_file is not None:
-        try:
-            svg_file.write_text(svg_chart(result), encoding="utf-8")
-        except OSError as error:
-            click.echo(f"{svg_file}: saw {error.strerror}, expected a file that can be written; choose another", err=True)
-            sys.exit(2)
+    if picture is not None:
+        picture.write(svg_chart(result))
     inputs = inputs_of(trace, pools=POOLS, shaping=Shaping(), scoring=MOST_ALLOCATED, seed=seed, generated=[SOURCE])
     if as_json:
         print_json(inputs, [result])
