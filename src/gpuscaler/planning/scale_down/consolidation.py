@@ -1,14 +1,21 @@
-"""Consolidation by deletion: machines whose pods all fit on machines that stay."""
+"""Consolidation by deletion: machines whose pods all fit on machines that stay.
 
-from collections.abc import Sequence
+Pods whose place depends on other pods are moved first, one at a time and exactly; the rest, most of them, all together. A machine that
+comes back in the second step takes its moves of the first with it, and what was built on those is checked again.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.plans import Move
+from gpuscaler.planning.room import Room
+from gpuscaler.planning.scale_down.blockers import Blocker
 from gpuscaler.planning.scale_down.budgets import CONSOLIDATION
 from gpuscaler.planning.scale_down.emptying import Emptied, empty_together
-from gpuscaler.planning.scale_down.fleet import Fleet, fleet_of, leaving_order
+from gpuscaler.planning.scale_down.exact import Mover, Step, still_holds
+from gpuscaler.planning.scale_down.fleet import Fleet, fleet_of, free_in, leaving_order
 from gpuscaler.planning.scale_down.homes import Homes
 from gpuscaler.planning.scale_down.ledger import Ledger
 from gpuscaler.planning.scale_down.packing import pack
@@ -20,79 +27,164 @@ from gpuscaler.planning.scale_down.survey import Candidate
 SINGLE_TRIES = 40
 
 
-def delete_together(
-    situation: Situation, ledger: Ledger, candidates: Sequence[Candidate], classes: Sequence[RunningClass], homes: Homes
-) -> list[Candidate]:
-    """Empty as many of ``candidates`` as fit elsewhere; returns those that stay without a blocker. ``classes`` are their pods'."""
-    fleet = fleet_of(candidates, classes, situation.room, homes)
-    order = leaving_order(fleet, situation.room)
-    admitted = np.zeros(len(candidates), dtype=np.bool_)
-    for number in order.tolist():
-        candidate = fleet.candidates[number]
-        blocker = ledger.allowances.refusal(candidate.member.pool, CONSOLIDATION, candidate.evictions)
+@dataclass
+class Deletion:
+    """The work of one consolidation. ``classes`` are those of the pods that have to move, ``alone`` those that move in any number.
+
+    ``admitted`` are the candidates whose accounts are booked, ``steps`` the exact moves of those that got past them, ``pinned`` the rows
+    that these moves lead to.
+    """
+
+    situation: Situation
+    ledger: Ledger
+    homes: Homes
+    classes: Sequence[RunningClass]
+    alone: Collection[RunningClass]
+    admitted: set[Candidate] = field(default_factory=set)
+    steps: dict[Candidate, list[Step]] = field(default_factory=dict)
+    pinned: set[int] = field(default_factory=set)
+
+    def book(self, candidate: Candidate) -> Blocker | None:
+        """Book the accounts of one removal, or say which of them refuses it."""
+        blocker = self.ledger.allowances.refusal(candidate.member.pool, CONSOLIDATION, candidate.evictions)
         if blocker is None:
-            ledger.allowances.take(candidate.member.pool, candidate.evictions)
-            admitted[number] = True
-        else:
-            ledger.blocked[candidate.name] = blocker
-    emptied = empty_together(fleet, leaving=admitted, order=order, targets=homes.targets)
-    for number in np.flatnonzero(admitted & ~emptied.leaving).tolist():
-        ledger.allowances.give_back(candidates[number].member.pool, candidates[number].evictions)
-    squeeze(ledger, fleet, order, homes.targets, emptied)
-    leave(situation, ledger, fleet, order, emptied)
-    homes.targets[fleet.rows[emptied.leaving]] = False
-    return [candidates[number] for number in order.tolist() if not emptied.leaving[number] and candidates[number].name not in ledger.blocked]
+            self.ledger.allowances.take(candidate.member.pool, candidate.evictions)
+            self.admitted.add(candidate)
+        return blocker
+
+    def take_back(self, candidate: Candidate) -> None:
+        self.ledger.allowances.give_back(candidate.member.pool, candidate.evictions)
+        self.admitted.remove(candidate)
 
 
-def squeeze(ledger: Ledger, fleet: Fleet, order: Array, targets: Mask, emptied: Emptied) -> None:
-    """One more look at the machines that came back, each alone: packing everything at once is not exact."""
-    tried = 0
-    receiving = emptied.receiving
-    for number in order.tolist():
-        candidate = fleet.candidates[number]
-        if emptied.leaving[number] or tried >= SINGLE_TRIES:
+def delete(work: Deletion, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Empty as many of ``candidates`` as fit elsewhere; returns those that stay, in their order; some of them have a blocker."""
+    room = work.situation.room
+    fleet = fleet_of(candidates, work.classes, work.alone, room, work.homes)
+    order = leaving_order(fleet, room).tolist()
+    ordered = [candidates[number] for number in order]
+    admit(work, ordered)
+    bound = set(work.classes) - set(work.alone)
+    if not all(bound.isdisjoint(candidate.load) for candidate in ordered):
+        room = move_exactly(work, ordered, bound)
+    free_to_go = [
+        n for n in order if candidates[n] in work.steps or (bound.isdisjoint(candidates[n].load) and candidates[n].row not in work.pinned)
+    ]
+    fleet = fleet.narrowed(np.array(free_to_go, dtype=np.int64), work.alone, room)
+    # Machines that were cleared exactly come back with all their pods.
+    cleared = [candidate.row for candidate in work.steps]
+    fleet.free[cleared] = free_in(work.situation.room, fleet.resources)[cleared]
+    leaving = np.array([candidate in work.admitted for candidate in fleet.candidates], dtype=np.bool_)
+    emptied = empty_together(fleet, leaving=leaving, targets=work.homes.targets)
+    for number in np.flatnonzero(leaving & ~emptied.leaving).tolist():
+        work.take_back(fleet.candidates[number])
+    squeeze(work, fleet, emptied)
+    recheck(work, fleet, emptied)
+    leave(work, fleet, emptied)
+    return [candidate for candidate in ordered if candidate not in work.admitted]
+
+
+def admit(work: Deletion, candidates: Sequence[Candidate]) -> None:
+    """Book the accounts of candidates in their order, so that the best go when not all may."""
+    for candidate in candidates:
+        blocker = work.book(candidate)
+        if blocker is not None:
+            work.ledger.blocked[candidate.name] = blocker
+
+
+def move_exactly(work: Deletion, candidates: Sequence[Candidate], bound: Collection[RunningClass]) -> Room:
+    """Try to clear admitted candidates of pods that depend on others; returns the room after those moves."""
+    mover = Mover(work.situation.room, work.homes, work=work.situation.policy.work_budget)
+    preference = np.zeros(len(work.situation.room), dtype=np.int64)
+    for position, candidate in enumerate(candidates):
+        preference[candidate.row] = len(candidates) - position
+    for candidate in candidates:
+        mine = [one for one in candidate.load if one in bound]
+        if not mine or candidate not in work.admitted:
             continue
-        rows = targets.copy()
+        if candidate.row in work.pinned:
+            found: list[Step] | Blocker = Blocker("in-use", "pods of machines that leave move here")
+        elif mover.exhausted:
+            found = Blocker("in-use", "not examined: this plan has spent its work on machines that are better to remove")
+        else:
+            found = mover.clear(candidate, mine, preference)
+        if isinstance(found, Blocker):
+            work.take_back(candidate)
+            work.ledger.blocked[candidate.name] = found
+        else:
+            work.steps[candidate] = found
+            work.pinned.update(step.target for step in found)
+    for candidate in candidates:
+        if candidate.row in work.pinned and candidate in work.admitted:
+            work.take_back(candidate)
+            work.ledger.blocked[candidate.name] = Blocker("in-use", "pods of machines that leave move here")
+    return mover.room
+
+
+def squeeze(work: Deletion, fleet: Fleet, emptied: Emptied) -> None:
+    """One more look at machines that stay, each alone: packing everything at once is not exact, and accounts may have room again."""
+    receiving = emptied.receiving
+    tried = 0
+    for number in np.flatnonzero(~emptied.leaving).tolist():
+        candidate = fleet.candidates[number]
+        if tried >= SINGLE_TRIES:
+            return
+        rows = work.homes.targets.copy()
         rows[fleet.rows[emptied.leaving]] = False
         rows[fleet.rows[number]] = False
-        if int(fleet.rows[number]) in receiving or (fleet.load[number] > emptied.packed.free[rows].sum(axis=0)).any():
-            continue
-        if ledger.allowances.refusal(candidate.member.pool, CONSOLIDATION, candidate.evictions):
+        too_much = (fleet.load[number] > emptied.packed.free[rows].sum(axis=0)).any()
+        if candidate in work.steps or int(fleet.rows[number]) in receiving or too_much or work.book(candidate) is not None:
             continue
         tried += 1
-        alone = np.zeros(len(order), dtype=np.bool_)
+        alone = np.zeros(len(fleet.candidates), dtype=np.bool_)
         alone[number] = True
         packed = pack(fleet.sizes, fleet.total(alone), emptied.packed.free, rows)
-        if not packed.left.any():
-            ledger.allowances.take(candidate.member.pool, candidate.evictions)
-            ledger.blocked.pop(candidate.name, None)
-            emptied.leaving[number] = True
-            emptied.packed.placed += packed.placed
-            emptied.packed.free = packed.free
-            receiving |= {row for _, where, _ in packed.placed for row in where.tolist()}
+        if packed.left.any():
+            work.take_back(candidate)
+            continue
+        work.ledger.blocked.pop(candidate.name, None)
+        emptied.leaving[number] = True
+        emptied.packed.placed += packed.placed
+        emptied.packed.free = packed.free
+        receiving |= {row for _, where, _ in packed.placed for row in where.tolist()}
 
 
-def leave(situation: Situation, ledger: Ledger, fleet: Fleet, order: Array, emptied: Emptied) -> None:
+def recheck(work: Deletion, fleet: Fleet, emptied: Emptied) -> None:
+    """Replay the exact moves without those of machines that came back; whoever relied on them stays too."""
+    if all(candidate in work.admitted for candidate in work.steps):
+        return
+    room = work.situation.room.copy()
+    for number in np.flatnonzero(emptied.leaving).tolist():
+        candidate = fleet.candidates[number]
+        if not still_holds(room, work.steps.get(candidate, ())):
+            emptied.leaving[number] = False
+            work.take_back(candidate)
+            work.ledger.blocked[candidate.name] = Blocker("in-use", "its pods could only move together with those of a machine that stays")
+
+
+def leave(work: Deletion, fleet: Fleet, emptied: Emptied) -> None:
     """Write the removals: the pods of each machine take the places that were found for pods of their size."""
-    names = situation.room.table.names
+    names = work.situation.room.table.names
     places: list[list[int]] = [[] for _ in range(len(fleet.sizes))]
     for size, rows, counts in emptied.packed.placed:
         places[size] += np.repeat(rows, counts).tolist()
     rank = {one: number for number, one in enumerate(fleet.size_of)}
-    for number in order.tolist():
-        if not emptied.leaving[number]:
-            continue
+    for number in np.flatnonzero(emptied.leaving).tolist():
         candidate = fleet.candidates[number]
-        moves = []
+        moves = [Move(step.pod.key, names[step.target]) for step in work.steps.get(candidate, ())]
         for one in sorted((one for one in candidate.load if one in rank), key=rank.__getitem__):
             here = places[fleet.size_of[one]]
             pods = candidate.load[one]
             keys = [pods[0].key] if len(pods) == 1 else sorted([pod.key for pod in pods])
             moves += [Move(key, names[here.pop()]) for key in keys]
-        ledger.remove(candidate, deletion_reason(candidate, moves), saving=candidate.price, moves=moves)
+        work.ledger.remove(candidate, deletion_reason(candidate, moves), saving=candidate.price, moves=moves)
 
 
 def deletion_reason(candidate: Candidate, moves: Sequence[Move]) -> str:
+    """A sentence for the removal of a machine whose pods move to machines that exist."""
     targets = len({move.to for move in moves})
+    saves = f"which saves ${candidate.price:.4f} per hour"
+    if not moves:
+        return f"runs only pods below the priority cut-off, {saves}"
     pods = f"its {len(moves)} pods fit" if len(moves) != 1 else "its pod fits"
-    return f"{pods} on {targets} other node{'s' if targets != 1 else ''}, which saves ${candidate.price:.4f} per hour"
+    return f"{pods} on {targets} other node{'s' if targets != 1 else ''}, {saves}"

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from gpuscaler.planning.scale_down.blockers import Blocker, is_arriving, is_leaving, promised_nodes
 from gpuscaler.planning.scale_down.budgets import IDLE, Allowances
 from gpuscaler.planning.scale_down.clocks import clock_blocker, idle_reason
-from gpuscaler.planning.scale_down.consolidation import delete_together
+from gpuscaler.planning.scale_down.consolidation import Deletion, delete
 from gpuscaler.planning.scale_down.homes import Homes
 from gpuscaler.planning.scale_down.ledger import Ledger
 from gpuscaler.planning.scale_down.running import RunningClass, first_key
@@ -46,7 +46,7 @@ def remove_idle(situation: Situation, ledger: Ledger, due: Sequence[Candidate], 
 
 def consolidate(situation: Situation, ledger: Ledger, first: Survey, kept: Mapping[str, Blocker]) -> None:
     """Give back machines whose pods fit elsewhere."""
-    watchers = Watchers(situation.cluster)
+    watchers = Watchers(situation.cluster, first.classes)
     classes = [one for one in first.classes if one.spec.priority >= situation.policy.priority_cutoff]
     anchors = frozenset(one for one in classes if watchers.count_on(one))
     movable: list[Candidate] = []
@@ -56,13 +56,13 @@ def consolidate(situation: Situation, ledger: Ledger, first: Survey, kept: Mappi
             movable.append(candidate)
         else:
             ledger.blocked[candidate.name] = blocker
+    if not movable:
+        return
     homes = Homes(situation, open_nodes(situation, first, ledger, kept))
     alone = {one for one in classes if stands_alone(one, watchers)}
-    bound = set(classes) - alone
-    simple = [candidate for candidate in movable if bound.isdisjoint(candidate.load)]
-    staying = delete_together(situation, ledger, simple, [one for one in classes if one in alone], homes)
-    for candidate in staying:
-        ledger.blocked[candidate.name] = Blocker("in-use", "its pods fit nowhere else")
+    work = Deletion(situation, ledger, homes, classes, alone)
+    for candidate in delete(work, movable):
+        ledger.blocked.setdefault(candidate.name, Blocker("in-use", "its pods fit nowhere else"))
 
 
 def anchor_blocker(candidate: Candidate, anchors: frozenset[RunningClass]) -> Blocker | None:

@@ -25,8 +25,8 @@ class Emptied:
         return {row for _, rows, _ in self.packed.placed for row in rows.tolist()}
 
 
-def empty_together(fleet: Fleet, *, leaving: Mask, order: Array, targets: Mask) -> Emptied:
-    """Start with every candidate of ``leaving`` gone and bring back, last of ``order`` first, what is needed until all pods have a place.
+def empty_together(fleet: Fleet, *, leaving: Mask, targets: Mask) -> Emptied:
+    """Start with every candidate of ``leaving`` gone and bring back, the last first, what is needed until all pods have a place.
 
     ``targets`` are the rows that may take pods as long as their machine stays.
     """
@@ -38,7 +38,7 @@ def empty_together(fleet: Fleet, *, leaving: Mask, order: Array, targets: Mask) 
         packed = pack(fleet.sizes, fleet.total(leaving), fleet.free, rows)
         if not packed.left.any():
             return Emptied(leaving, packed)
-        backwards = order[::-1][leaving[order[::-1]]]
+        backwards = np.flatnonzero(leaving)[::-1]
         returning = by_total if tries < OPTIMISTIC else by_size
         leaving[returning(fleet, packed.left, backwards, targets)] = False
         tries += 1

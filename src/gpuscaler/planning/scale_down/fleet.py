@@ -1,7 +1,7 @@
 """Candidates as arrays: what each would have to move, by size, and what every row has left."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -38,26 +38,40 @@ class Fleet:
         mine = chosen[self.owner]
         return np.bincount(self.size[mine], weights=self.amount[mine], minlength=len(self.sizes)).astype(np.int64)
 
-    def holds(self, size: int) -> Mask:
-        """Candidates with pods of ``size``."""
-        mask = np.zeros(len(self.candidates), dtype=np.bool_)
-        mask[self.owner[self.size == size]] = True
-        return mask
+    def narrowed(self, chosen: Array, classes: Collection[RunningClass], room: Room) -> "Fleet":
+        """The candidates ``chosen``, in that order, with those of their pods that are of ``classes``, over what ``room`` has left."""
+        position = np.full(len(self.candidates), -1, dtype=np.int64)
+        position[chosen] = np.arange(len(chosen))
+        kept = np.zeros(len(self.sizes), dtype=np.bool_)
+        kept[[self.size_of[one] for one in classes]] = True
+        mine = kept[self.size] & (position[self.owner] >= 0)
+        owner, size, amount = position[self.owner[mine]], self.size[mine], self.amount[mine]
+        return replace(
+            self,
+            candidates=tuple(self.candidates[number] for number in chosen.tolist()),
+            size_of={one: size for one, size in self.size_of.items() if kept[size]},
+            rows=self.rows[chosen],
+            owner=owner,
+            size=size,
+            amount=amount,
+            free=free_in(room, self.resources),
+            load=load_of(self.sizes, len(chosen), owner, size, amount),
+        )
 
 
-def fleet_of(candidates: Sequence[Candidate], classes: Sequence[RunningClass], room: Room, homes: Homes) -> Fleet:
-    """The arrays of ``candidates``; ``classes`` are those of their pods that have to move, in their order."""
+def fleet_of(
+    candidates: Sequence[Candidate], classes: Sequence[RunningClass], alone: Collection[RunningClass], room: Room, homes: Homes
+) -> Fleet:
+    """The arrays of ``candidates``; ``classes`` are those of their pods that have to move, in their order. Those ``alone`` keep apart."""
     resources = tuple(sorted({name for one in classes for name in wanted(one.spec)} | {PODS}))
     column = {name: index for index, name in enumerate(resources)}
-    sizes, size_of = sizes_of(classes, column, homes)
+    sizes, size_of = sizes_of(classes, alone, column, homes)
     # The size -1 stands for pods that need no new home.
     size = np.array([size_of.get(one, -1) for candidate in candidates for one in candidate.load], dtype=np.int64)
     amount = np.array([len(pods) for candidate in candidates for pods in candidate.load.values()], dtype=np.int64)
     owner = np.repeat(np.arange(len(candidates)), [len(candidate.load) for candidate in candidates])
     moving = size >= 0
     owner, size, amount = owner[moving], size[moving], amount[moving]
-    load = np.zeros((len(candidates), len(resources)), dtype=np.int64)
-    np.add.at(load, owner, sizes.requests[size] * amount[:, None])
     return Fleet(
         candidates=tuple(candidates),
         resources=resources,
@@ -67,13 +81,25 @@ def fleet_of(candidates: Sequence[Candidate], classes: Sequence[RunningClass], r
         owner=owner,
         size=size,
         amount=amount,
-        free=np.maximum(np.stack([room.free(name) for name in resources], axis=1), 0),
-        load=load,
+        free=free_in(room, resources),
+        load=load_of(sizes, len(candidates), owner, size, amount),
     )
 
 
-def sizes_of(classes: Sequence[RunningClass], column: dict[str, int], homes: Homes) -> tuple[Sizes, dict[RunningClass, int]]:
-    """Classes that request the same and may go to the same rows share a size."""
+def free_in(room: Room, resources: Sequence[str]) -> Array:
+    return np.maximum(np.stack([room.free(name) for name in resources], axis=1), 0)
+
+
+def load_of(sizes: Sizes, candidates: int, owner: Array, size: Array, amount: Array) -> Array:
+    load = np.zeros((candidates, sizes.requests.shape[1]), dtype=np.int64)
+    np.add.at(load, owner, sizes.requests[size] * amount[:, None])
+    return load
+
+
+def sizes_of(
+    classes: Sequence[RunningClass], alone: Collection[RunningClass], column: dict[str, int], homes: Homes
+) -> tuple[Sizes, dict[RunningClass, int]]:
+    """Classes that request the same and may go to the same rows share a size, unless only one of them is ``alone``."""
     groups: dict[bytes, int] = {}
     masks: list[Mask] = []
     known: dict[tuple[object, ...], int] = {}
@@ -86,7 +112,7 @@ def sizes_of(classes: Sequence[RunningClass], column: dict[str, int], homes: Hom
         if number == len(masks):
             masks.append(mask)
         amounts = wanted(one.spec)
-        key = (number, *sorted(amounts.items()))
+        key = (one in alone, number, *sorted(amounts.items()))
         if key not in known:
             known[key] = len(known)
             row = np.zeros(len(column), dtype=np.int64)

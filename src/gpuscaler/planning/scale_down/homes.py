@@ -6,10 +6,11 @@ import numpy as np
 
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.table import Mask
+from gpuscaler.planning.gangs import PRODUCT_LABELS
 from gpuscaler.planning.membership import ZONE_LABELS, Member, first_label, market_of
-from gpuscaler.planning.scale_down.running import ARCH, GPU_PRODUCTS, Origin, RunningClass
+from gpuscaler.planning.scale_down.running import Origin, RunningClass
 from gpuscaler.planning.scale_down.situation import Situation
-from gpuscaler.planning.templates import admits_arch
+from gpuscaler.planning.templates import ARCH, admits_arch
 
 
 class Homes:
@@ -55,4 +56,4 @@ def market(node: Node, member: Member | None) -> str:
 
 def same_place(node: Node, origin: Origin) -> bool:
     """A gang stays in its zone and on its GPU product."""
-    return first_label(node, ZONE_LABELS) == origin.zone and first_label(node, GPU_PRODUCTS) == origin.product
+    return first_label(node, ZONE_LABELS) == origin.zone and first_label(node, PRODUCT_LABELS) == origin.product

@@ -9,11 +9,10 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodOptions, PodSpec
+from gpuscaler.planning.gangs import PRODUCT_LABELS
 from gpuscaler.planning.membership import ZONE_LABELS, first_label
 from gpuscaler.planning.scale_down.idle import leaves_with_machine
-
-ARCH = "kubernetes.io/arch"
-GPU_PRODUCTS = ("nvidia.com/gpu.product", "karpenter.k8s.aws/instance-gpu-name", "cloud.google.com/gke-accelerator")
+from gpuscaler.planning.templates import ARCH
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ class Grouping:
 
     def _origin(self, node: Node, *, gang: bool) -> Origin:
         arch = node.labels.get(ARCH, "amd64")
-        origin = Origin(arch, first_label(node, ZONE_LABELS), first_label(node, GPU_PRODUCTS)) if gang else Origin(arch)
+        origin = Origin(arch, first_label(node, ZONE_LABELS), first_label(node, PRODUCT_LABELS)) if gang else Origin(arch)
         self._by_identity.setdefault(origin, {})
         return self._origins.setdefault(origin, origin)
 

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 
 from gpuscaler.model.pools import Pool
-from gpuscaler.planning.limits import ACCELERATORS
+from gpuscaler.planning.room import Room
 from gpuscaler.planning.scale_down.blockers import Blocker, is_arriving, is_leaving
 from gpuscaler.planning.scale_down.idle import is_idle
 from gpuscaler.planning.scale_down.situation import Situation
+from gpuscaler.planning.templates import gpus_in
 
 
 def held(situation: Situation, staying: frozenset[str]) -> Mapping[str, Blocker]:
@@ -43,7 +44,7 @@ def _machines(situation: Situation, pool: Pool, nodes: list[str], staying: froze
 def _gpus(situation: Situation, pool: Pool, nodes: list[str], staying: frozenset[str]) -> dict[str, Blocker]:
     """Nodes whose unused GPUs add up to the spare; those with the fewest first, so that whole machines can still leave."""
     room = situation.room
-    unused = {name: int(sum(max(0, room.free(resource)[room.table.row[name]]) for resource in ACCELERATORS)) for name in nodes}
+    unused = {name: _unused_gpus(room, room.table.row[name]) for name in nodes}
     order = sorted((name for name in nodes if unused[name]), key=lambda name: (name not in staying, unused[name], name))
     found: dict[str, Blocker] = {}
     missing = pool.spare.gpus
@@ -53,6 +54,10 @@ def _gpus(situation: Situation, pool: Pool, nodes: list[str], staying: frozenset
         found[name] = Blocker("spare", f"pool {pool.name} keeps {pool.spare.gpus} GPUs unused, {unused[name]} of them here")
         missing -= unused[name]
     return found
+
+
+def _unused_gpus(room: Room, row: int) -> int:
+    return gpus_in({name: max(0, int(room.free(name)[row])) for name in room.table.nodes[row].allocatable})
 
 
 def _price(situation: Situation, name: str) -> float:

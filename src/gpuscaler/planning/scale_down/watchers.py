@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from gpuscaler.model.cluster import Cluster, PeerKey
+from gpuscaler.model.pods import PodSpec
 from gpuscaler.planning.filters.peers import Query
 from gpuscaler.planning.filters.spread import hard
 from gpuscaler.planning.room import GPU_MILLI
@@ -10,20 +11,19 @@ from gpuscaler.planning.scale_down.running import RunningClass
 
 
 class Watchers:
-    """Anti-affinity of bound and pending pods, and affinity and hard spread of pending ones."""
+    """Anti-affinity of all pods, and affinity and hard spread of pods that may move and of pending ones."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, running: Iterable[RunningClass]) -> None:
         self._cluster = cluster
         bound = {user.spec.digest: user.spec for user in cluster.users.values() if user.spec.anti_affinity}
         pending = {spec.digest: spec for bucket in cluster.unbound.values() for spec in (bucket.sample.spec,)}
         self._repelling = indexed(Query.of(term) for spec in (bound | pending).values() for term in spec.anti_affinity)
-        attracting = [Query.of(term) for spec in pending.values() for term in spec.affinity]
-        spreading = [Query(rule.selector, (spec.namespace,)) for spec in pending.values() for rule in hard(spec)]
-        self._anchoring = indexed(attracting + spreading)
+        self._anchoring = indexed(query for spec in pending.values() for query in anchors(spec))
+        self._moving = indexed(query for one in running for query in anchors(one.spec))
 
-    def repel(self, one: RunningClass) -> bool:
-        """Whether some pod may refuse to share a domain with pods of ``one``."""
-        return self._any(self._repelling, one)
+    def mind(self, one: RunningClass) -> bool:
+        """Whether some pod's own place may depend on where pods of ``one`` run, or theirs on it."""
+        return self._any(self._repelling, one) or self._any(self._moving, one)
 
     def count_on(self, one: RunningClass) -> bool:
         """Whether where pods of ``one`` run decides where pending pods may go."""
@@ -35,6 +35,11 @@ class Watchers:
         peer = PeerKey(one.spec.namespace, one.labels, False)
         queries = (query for key in (None, *one.labels.items()) for query in index.get(key, ()))
         return any(query.matches(peer, self._cluster.namespaces) for query in queries)
+
+
+def anchors(spec: PodSpec) -> list[Query]:
+    """What a pod must be near to, or is counted with."""
+    return [Query.of(term) for term in spec.affinity] + [Query(rule.selector, (spec.namespace,)) for rule in hard(spec)]
 
 
 def indexed(queries: Iterable[Query]) -> dict[tuple[str, str] | None, list[Query]]:
@@ -52,4 +57,4 @@ def stands_alone(one: RunningClass, watchers: Watchers) -> bool:
     """Whether only resources and properties of nodes decide where pods of ``one`` may go, so that any number can be moved at once."""
     spec = one.spec
     asks = spec.affinity or spec.anti_affinity or hard(spec) or spec.host_ports or spec.volumes or spec.requests.get(GPU_MILLI)
-    return not asks and not watchers.repel(one)
+    return not asks and not watchers.mind(one)

@@ -1,0 +1,115 @@
+"""Moving pods whose place depends on other pods (affinity, spread, ports, volumes): one at a time, with every filter asked each time."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.table import Array, Mask
+from gpuscaler.planning.room import Room
+from gpuscaler.planning.scale_down.blockers import Blocker
+from gpuscaler.planning.scale_down.homes import Homes
+from gpuscaler.planning.scale_down.running import RunningClass, first_key
+from gpuscaler.planning.scale_down.survey import Candidate
+
+#: Rows that filters may look at for each unit of the policy's work budget.
+ROWS_PER_WORK = 2
+
+
+@dataclass(frozen=True)
+class Step:
+    """One pod on its way from row to row."""
+
+    one: RunningClass
+    pod: Pod
+    source: int
+    target: int
+
+
+class Mover:
+    """Moves pods in a copy of the room. ``preference`` orders the rows that may take a pod: the lowest first."""
+
+    def __init__(self, room: Room, homes: Homes, *, work: int) -> None:
+        self.room = room.copy()
+        self._homes = homes
+        self._looks = max(1, work * ROWS_PER_WORK // max(1, len(room)))
+        self._hopeless: dict[RunningClass, str] = {}
+        self._leaving = np.zeros(len(room), dtype=np.bool_)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the work that one plan may spend here is spent."""
+        return self._looks <= 0
+
+    def clear(self, candidate: Candidate, classes: Iterable[RunningClass], preference: Array) -> list[Step] | Blocker:
+        """Find a place for each pod of ``classes`` on ``candidate``; on failure nothing has changed, and the blocker names the pod.
+
+        A machine that was cleared takes no pods afterwards.
+        """
+        order = sorted(classes, key=lambda one: one.order)
+        hopeless = next((one for one in order if one in self._hopeless), None)
+        if hopeless is not None:
+            return fits_nowhere(first_key(candidate.load[hopeless]), self._hopeless[hopeless])
+        steps: list[Step] = []
+        self._leaving[candidate.row] = True
+        for one in order:
+            for pod in sorted(candidate.load[one], key=lambda pod: pod.key):
+                self.room.remove(one.spec, one.labels, candidate.row)
+                target = self._choose(one, preference)
+                if target is None:
+                    why = refusals(self.room, one, self._homes.admitting(one), self._homes.targets & ~self._leaving)
+                    self.room.place(one.spec, one.labels, candidate.row)
+                    self._undo(steps)
+                    self._leaving[candidate.row] = False
+                    if not steps and not one.spec.spread and not one.spec.affinity:
+                        # Nothing that happens later in this plan makes room for such a pod.
+                        self._hopeless[one] = why
+                    return fits_nowhere(pod.key, why)
+                self.room.place(one.spec, one.labels, target)
+                steps.append(Step(one, pod, candidate.row, target))
+        return steps
+
+    def _undo(self, steps: Sequence[Step]) -> None:
+        for step in reversed(steps):
+            self.room.remove(step.one.spec, step.one.labels, step.target)
+            self.room.place(step.one.spec, step.one.labels, step.source)
+
+    def _choose(self, one: RunningClass, preference: Array) -> int | None:
+        self._looks -= 1
+        rows = np.flatnonzero(self.room.verdict(one.spec, one.labels).mask & self._homes.admitting(one) & ~self._leaving)
+        return int(rows[np.argmin(preference[rows])]) if len(rows) else None
+
+
+def fits_nowhere(pod: str, why: str) -> Blocker:
+    return Blocker("in-use", f"pod {pod} fits on no other node: {why}")
+
+
+def refusals(room: Room, one: RunningClass, admitting: Mask, others: Mask) -> str:
+    """How many of the rows ``others`` each filter rejects, as kube-scheduler words it; ``admitting`` is what else a home must have."""
+    total = int(others.sum())
+    if not total:
+        return "there is no other open node"
+    verdict = room.verdict(one.spec, one.labels)
+    counts = {name: int((mask & others).sum()) for name, mask in verdict.excluded.items()}
+    said = [f"{count} {name}" for name, count in sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])) if count]
+    unlike = int((others & verdict.mask & ~admitting).sum())
+    if unlike:
+        said.append(f"{unlike} of another market, architecture or gang domain")
+    return f"of {total} open node{'s' if total != 1 else ''}, " + ", ".join(said or ["none has room beside the pods that move with it"])
+
+
+def still_holds(room: Room, steps: Sequence[Step]) -> bool:
+    """Make ``steps`` in ``room``; whether every filter admits each of them in turn. On failure nothing has changed."""
+    done: list[Step] = []
+    for step in steps:
+        room.remove(step.one.spec, step.one.labels, step.source)
+        admitted = bool(room.verdict(step.one.spec, step.one.labels).mask[step.target])
+        room.place(step.one.spec, step.one.labels, step.target)
+        done.append(step)
+        if not admitted:
+            for back in reversed(done):
+                room.remove(back.one.spec, back.one.labels, back.target)
+                room.place(back.one.spec, back.one.labels, back.source)
+            return False
+    return True

@@ -1,0 +1,161 @@
+"""What must hold whatever the cluster: the moves of a plan can be made one after the other, and no account is overdrawn."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.planning.scale_down.kit import DAEMON, JOB, NOW, REPLICAS, node, offering, pod, pool, selector, situation, spec
+
+from gpuscaler.model.cluster import Item
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import HostPort, Pod, PodAffinityTerm, PodSpec, SpreadConstraint
+from gpuscaler.model.pools import Budget, Pool, Spare
+from gpuscaler.model.taints import Taint, Toleration
+from gpuscaler.model.workloads import PodDisruptionBudget
+from gpuscaler.planning.scale_down import Down, Situation, scale_down
+from gpuscaler.planning.scale_down.idle import leaves_with_machine
+from gpuscaler.planning.state import State
+
+SMALL = {"cpu": 4_000, "memory": 2**34, "pods": 6}
+OFFERS = (
+    offering("m.big", 1.0),
+    offering("m.big", 0.9, zone="z2"),
+    offering("m.small", 0.4, allocatable=SMALL),
+    offering("m.small", 0.15, market="spot", zone="z2", allocatable=SMALL, taints=(Taint("spot", "yes"),)),
+)
+ANY_SPOT = (Toleration("spot", "Exists"),)
+HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
+APPS = ("a", "b", "c")
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {},
+    {},
+    {"restart_cost": 600.0},
+    {"market": ("on-demand",)},
+    {"gang": "g", "gang_size": 2, "restart_cost": 60.0},
+)
+
+
+@st.composite
+def specs(draw: st.DrawFn, app: str) -> PodSpec:
+    rules: dict[str, Any] = draw(
+        st.sampled_from(
+            [
+                {},
+                {},
+                {},
+                {"tolerations": ANY_SPOT},
+                {"anti_affinity": (PodAffinityTerm(HOST, selector(app=app), ("default",)),)},
+                {"anti_affinity": (PodAffinityTerm(ZONE, selector(app="a"), ("default",)),)},
+                {"affinity": (PodAffinityTerm(ZONE, selector(app="b"), ("default",)),)},
+                {"spread": (SpreadConstraint(ZONE, selector=selector(app=app)),)},
+                {"spread": (SpreadConstraint(HOST, 2, selector=selector(app=app)),)},
+                {"host_ports": (HostPort(80),)},
+                {"node_selector": ((ZONE, "z1"),)},
+                {"priority": -50},
+            ]
+        )
+    )
+    return spec(cpu=draw(st.sampled_from([250, 500, 1000, 2500])), **rules)
+
+
+@st.composite
+def pods_on(draw: st.DrawFn, names: Sequence[str]) -> list[Pod]:
+    found = []
+    for app in APPS:
+        body = draw(specs(app))
+        owner = draw(st.sampled_from([REPLICAS, REPLICAS, REPLICAS, JOB, DAEMON]))
+        options = draw(st.sampled_from(OPTIONS))
+        for number, name in enumerate(draw(st.lists(st.sampled_from(names), max_size=8))):
+            found.append(pod(f"{app}-{number}", name, body, owner=owner, labels={"app": app}, options=options))
+    return found
+
+
+@st.composite
+def pools(draw: st.DrawFn) -> Pool:
+    budgets = draw(st.sampled_from([(), (), (Budget("1"),), (Budget("50%", reasons=("consolidation",)),)]))
+    spare = draw(st.sampled_from([Spare(), Spare(), Spare(machines=1)]))
+    return pool(*OFFERS, min=draw(st.integers(0, 3)), budgets=budgets, spare=spare)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> tuple[list[Item], Pool, State]:
+    nodes = [
+        node(f"n{number}", draw(st.sampled_from(OFFERS)), ready=draw(st.integers(0, 9)) > 0) for number in range(draw(st.integers(1, 7)))
+    ]
+    names = [one.name for one in nodes]
+    pending = [pod("pending", of=draw(specs("a")), labels={"app": "a"})] if draw(st.integers(0, 5)) == 0 else []
+    limits = [
+        PodDisruptionBudget("default", f"pdb-{app}", selector(app=app), draw(st.integers(0, 3)))
+        for app in draw(st.sets(st.sampled_from(APPS)))
+    ]
+    idle = {name: draw(st.sampled_from([0.0, 700.0])) for name in names if draw(st.booleans())}
+    items: list[Item] = [*nodes, *draw(pods_on(names)), *pending, *limits]
+    return items, draw(pools()), State(idle_seconds=idle)
+
+
+@settings(max_examples=300, deadline=None)
+@given(clusters(), st.randoms(use_true_random=False))
+def test_a_plan_can_be_carried_out_and_overdraws_nothing(made: tuple[list[Item], Pool, State], shuffle: Any) -> None:
+    items, rules, state = made
+    asked = situation(items, rules, state=state)
+    answer = scale_down(asked)
+    everything_is_answered_for(asked, answer)
+    moves_can_be_made(asked, answer)
+    accounts_hold(asked, answer, rules)
+    assert sum(removal.saving_per_hour for removal in answer.removals) >= 0
+    other = list(items)
+    shuffle.shuffle(other)
+    assert scale_down(situation(other, rules, state=state)) == answer
+
+
+def everything_is_answered_for(asked: Situation, answer: Down) -> None:
+    named = [removal.node for removal in answer.removals] + [blocked.node for blocked in answer.blocked]
+    assert sorted(named) == sorted(asked.cluster.nodes)
+    assert all(blocked.blocker and blocked.detail for blocked in answer.blocked)
+    assert all(removal.reason for removal in answer.removals)
+
+
+def moves_can_be_made(asked: Situation, answer: Down) -> None:
+    """Every pod that must move does so once, to a node that stays and, at that moment, passes every filter there."""
+    cluster, room = asked.cluster, asked.room.copy()
+    gone = {removal.node for removal in answer.removals}
+    for removal in answer.removals:
+        here = cluster.on_node.get(removal.node, {})
+        expected = [
+            pod.key for pod in here.values() if not leaves_with_machine(pod, NOW) and pod.spec.priority >= asked.policy.priority_cutoff
+        ]
+        assert sorted(move.pod for move in removal.moves) == sorted(expected)
+        for move in removal.moves:
+            mine = cluster.pods[move.pod]
+            room.remove(mine.spec, mine.labels, room.table.row[removal.node])
+            target = room.table.row[move.to]
+            assert move.to not in gone
+            assert cluster.nodes[move.to].ready
+            assert room.verdict(mine.spec, mine.labels).mask[target], (move, room.reason(mine.spec, mine.labels, target))
+            room.place(mine.spec, mine.labels, target)
+
+
+def accounts_hold(asked: Situation, answer: Down, rules: Pool) -> None:
+    cluster = asked.cluster
+    if answer.removals:
+        assert len(cluster.nodes) - len(answer.removals) >= rules.min
+    evicted: Counter[str] = Counter()
+    for removal in answer.removals:
+        for mine in cluster.on_node.get(removal.node, {}).values():
+            over = [one for one in cluster.budgets.values() if one.selector is not None and one.selector.matches(mine.labels)]
+            if not leaves_with_machine(mine, NOW):
+                evicted.update(one.key for one in over)
+    assert all(count <= cluster.budgets[key].disruptions_allowed for key, count in evicted.items())
+    if any(budget.nodes == "1" for budget in rules.budgets):
+        assert len(answer.removals) <= 1
+    idle = [one for one in cluster.nodes.values() if is_empty(cluster.on_node.get(one.name, {}).values(), one)]
+    removed_idle = [one for one in idle if one.name in {removal.node for removal in answer.removals}]
+    if removed_idle:
+        assert len(idle) - len(removed_idle) >= rules.spare.machines
+
+
+def is_empty(pods: Any, one: Node) -> bool:
+    return one.ready and all(leaves_with_machine(pod, NOW) for pod in pods)
