@@ -19,7 +19,6 @@ Decoded: TypeAlias = Item | Sequence[Item] | SetAside | None
 
 _VALIDATION = re.compile(r"(?P<what>.*?)(?: - at `(?P<path>(?:key in )?[^`]*)`)?", re.DOTALL)
 _EXPECTED = re.compile(r"Expected `(?P<expected>[^`]*)`, got `(?P<got>[^`]*)`")
-_STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>[0-9]+|\.\.\.)\]")
 
 
 class Header(Struct, gc=False, rename="camel"):
@@ -100,30 +99,31 @@ def _explained(data: Data, message: str) -> str:
     expected = mismatch["expected"].replace(" | null", "")
     try:
         place, seen = _walk(_anything(data), path, expected)
-    except (*_FAILURES, LookupError, TypeError):
+    except (*_FAILURES, LookupError, TypeError, AttributeError, StopIteration):
         seen = mismatch["got"]
     return f"{place}: saw {seen}, expected {expected}"
 
 
 def _walk(value: Any, path: str, expected: str) -> tuple[str, str]:
-    """The value at a validation error's path; ``[...]`` stands for any key, so the first with a value of a wrong type is named."""
-    place = ""
-    for step in _STEP.finditer(path):
-        if step["name"]:
-            key: Any = step["name"]
-            place += f".{key}" if place else key
-        elif step["index"] == "...":
-            key = next(name for name, item in value.items() if not (isinstance(item, str) and "str" in expected) and item is not None)
-            place += f".{key}"
+    """The place and the value at a validation error's path. Keys may hold dots, so they are looked up, not split.
+
+    ``[...]`` stands for any key of a mapping: the first with a value of a wrong type is named.
+    """
+    place, rest = "", path.removeprefix("$")
+    while rest:
+        if rest.startswith("[...]"):
+            key: Any = next(name for name, item in value.items() if not (isinstance(item, str) and "str" in expected) and item is not None)
+            rest = rest[5:]
+        elif rest.startswith("["):
+            index, rest = rest[1:].split("]", 1)
+            key = int(index)
         else:
-            key = int(step["index"])
-            place += f"[{key}]"
+            key = max((name for name in value if rest[1:] == name or rest[1:].startswith((f"{name}.", f"{name}["))), key=len)
+            rest = rest[1 + len(key) :]
+        place += f"[{key}]" if isinstance(key, int) else f".{key}"
         value = value[key]
-    return place or "object", shortened(value) if isinstance(value, str) else shortened(_text(value))[1:-1]
-
-
-def _text(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+    shown = shortened(value) if isinstance(value, str) else shortened(msgspec.json.encode(value).decode())[1:-1]
+    return place.removeprefix(".") or "object", shown
 
 
 def _name_of(data: Data, kind: str) -> str:

@@ -1,0 +1,98 @@
+"""Annotations and labels of pods, typed."""
+
+import msgspec
+import pytest
+
+from gpuscaler.model.options import PodAnnotations, pod_options
+from gpuscaler.model.pods import NO_OPTIONS, PodOptions
+
+CA = "cluster-autoscaler.kubernetes.io/"
+
+
+def options(annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None, workload: str = "") -> PodOptions:
+    found, warnings = pod_options(msgspec.convert(annotations or {}, PodAnnotations), labels or {}, workload)
+    assert not warnings
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("gpuscaler.io/market", "spot, on-demand", PodOptions(market=("on-demand", "spot"))),
+        ("gpuscaler.io/market", "any", NO_OPTIONS),
+        ("gpuscaler.io/spot-wait", "10m", PodOptions(spot_wait=600.0)),
+        ("gpuscaler.io/deadline", "2026-01-31T12:00:00+01:00", PodOptions(deadline=1769857200.0)),
+        ("gpuscaler.io/expected-duration", "2h", PodOptions(expected_duration=7200.0)),
+        ("gpuscaler.io/restart-cost", "1h", PodOptions(restart_cost=3600.0)),
+        ("gpuscaler.io/grace", "0s", PodOptions(grace=0.0)),
+        ("gpuscaler.io/run-for", "90s", PodOptions(run_for=90.0)),
+        ("gpuscaler.io/gang-topology", "any", PodOptions(gang_topology="any")),
+        (f"{CA}safe-to-evict", "false", PodOptions(safe_to_evict=False)),
+        (f"{CA}safe-to-evict", "true", PodOptions(safe_to_evict=True)),
+        (f"{CA}safe-to-evict-local-volumes", "b, a,", PodOptions(safe_to_evict_local_volumes=("a", "b"))),
+        (f"{CA}pod-scale-up-delay", "30s", PodOptions(scale_up_delay=30.0)),
+        ("karpenter.sh/do-not-disrupt", "true", PodOptions(do_not_disrupt=True)),
+        ("karpenter.sh/do-not-disrupt", "5m", PodOptions(do_not_disrupt=300.0)),
+        ("kubernetes.io/config.mirror", "0123", PodOptions(mirror=True)),
+        ("example.com/other", "anything", NO_OPTIONS),
+    ],
+)
+def test_each_annotation_is_typed(name: str, value: str, expected: PodOptions) -> None:
+    assert options({name: value}) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("gpuscaler.io/market", "spot,cheap", "spot, on-demand and reserved"),
+        ("gpuscaler.io/market", "", "spot, on-demand and reserved"),
+        ("gpuscaler.io/spot-wait", "soon", "a duration such as"),
+        ("gpuscaler.io/spot-wait", "-1s", "zero or more"),
+        ("gpuscaler.io/deadline", "tomorrow", "an RFC 3339 time"),
+        ("gpuscaler.io/deadline", "2026-01-31T12:00:00", "an RFC 3339 time"),
+        ("gpuscaler.io/gang-topology", "rack", "zone or any"),
+        (f"{CA}safe-to-evict", "yes", '"true" or "false"'),
+        ("karpenter.sh/do-not-disrupt", "1 hour", "a duration"),
+        ("gpuscaler.io/gang-size", "4", "gpuscaler.io/gang beside it"),
+    ],
+)
+def test_an_unreadable_value_is_a_warning_and_is_ignored(name: str, value: str, expected: str) -> None:
+    found, (warning,) = pod_options(msgspec.convert({name: value}, PodAnnotations), {})
+    assert found == NO_OPTIONS
+    assert warning.startswith(f"{name}: saw {value!r}, expected ")
+    assert expected in warning
+
+
+@pytest.mark.parametrize("size", ["0", "-1", "2.5", "many", "99999999999"])
+def test_a_gang_of_an_unreadable_size_is_still_a_gang(size: str) -> None:
+    annotations = msgspec.convert({"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": size}, PodAnnotations)
+    found, (warning,) = pod_options(annotations, {})
+    assert (found.gang, found.gang_size) == ("g", 0)
+    assert "a whole number of at least 1" in warning
+
+
+@pytest.mark.parametrize(
+    ("annotations", "labels", "workload", "gang"),
+    [
+        ({"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "4"}, {}, "", ("g", 4, "annotation")),
+        ({}, {}, "train/workers/0", ("train/workers/0", 0, "workload")),
+        ({}, {"scheduling.x-k8s.io/pod-group": "g"}, "", ("g", 0, "coscheduling")),
+        ({}, {"pod-group.scheduling.sigs.k8s.io": "g"}, "", ("g", 0, "coscheduling")),
+        ({"scheduling.k8s.io/group-name": "g"}, {}, "", ("g", 0, "volcano")),
+        ({"scheduling.volcano.sh/group-name": "g"}, {}, "", ("g", 0, "volcano")),
+        ({"kueue.x-k8s.io/pod-group-total-count": "8"}, {"kueue.x-k8s.io/pod-group-name": "g"}, "", ("g", 8, "kueue")),
+        ({}, {"jobset.sigs.k8s.io/jobset-name": "g"}, "", ("g", 0, "jobset")),
+        ({"gpuscaler.io/gang": "ours"}, {"jobset.sigs.k8s.io/jobset-name": "theirs"}, "too", ("ours", 0, "annotation")),
+        ({"kueue.x-k8s.io/pod-group-total-count": "8"}, {}, "", ("", 0, "")),
+    ],
+)
+def test_gangs_are_told_by_the_names_of_every_project(
+    annotations: dict[str, str], labels: dict[str, str], workload: str, gang: tuple[str, int, str]
+) -> None:
+    found = options(annotations, labels, workload)
+    assert (found.gang, found.gang_size, found.gang_source) == gang
+
+
+def test_openais_label_keeps_a_pod_unless_it_says_false() -> None:
+    assert options(labels={"openai/do-not-drain": "true"}).do_not_drain
+    assert not options(labels={"openai/do-not-drain": "False"}).do_not_drain
