@@ -12,7 +12,9 @@ from gpuscaler.planning.filters import ORDER
 from .asking import Oracle
 from .building import BuildError, oracle
 from .cases import draw_case
-from .compare import Difference, Tally, appended, compare, minimal
+from .compare import Difference, Tally, compare, minimal, variant
+from .mutants import drawn, hunt
+from .mutants import report as report_mutants
 
 #: Cases a worker takes at a time: large enough to start an oracle for, small enough to keep all workers busy to the end.
 CHUNK = 500
@@ -28,17 +30,20 @@ def main(arguments: list[str] | None = None) -> int:
     except BuildError as error:
         print(f"cannot build the oracle: {error}", file=sys.stderr)
         return 3
-    return conform(binary, options)
+    return mutate(binary, options) if options.mutants else conform(binary, options)
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
-    parser.add_argument("--cases", type=int, default=20_000, help="random cases (default 20000)")
+    parser.add_argument("--cases", type=int, help="random cases (default 20000; 3000 for mutants)")
     parser.add_argument("--seed", type=int, default=1, help="a seed gives the same cases every time (default 1)")
     parser.add_argument("--jobs", type=int, default=2, help="processes (default 2)")
     parser.add_argument("--first", type=int, default=0, help="number of the first case, to repeat one")
+    parser.add_argument("--mutants", type=int, default=0, help="instead, show the cases to this many mutants of our filters")
     parser.add_argument("--show", type=int, default=3, help="differences to minimise and print (default 3)")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    options.cases = options.cases or (3_000 if options.mutants else 20_000)
+    return options
 
 
 def conform(binary: Path, options: argparse.Namespace) -> int:
@@ -49,9 +54,15 @@ def conform(binary: Path, options: argparse.Namespace) -> int:
     for number, difference in distinct(tally)[: options.show]:
         print(f"\nseed {options.seed}, case {number}: {difference}\nthe smallest case like it:")
         with Oracle(binary) as asked:
-            part = minimal(asked, draw_case(options.seed, number), difference, appended=appended(number))
+            part = minimal(asked, draw_case(options.seed, number), difference, appended=variant(number))
         print(json.dumps(part))
     return 1 if tally.differences or rare(tally) else 0
+
+
+def mutate(binary: Path, options: argparse.Namespace) -> int:
+    """Print which mutants the cases catch, and say with the exit status whether they catch all."""
+    mutants = drawn(options.mutants, options.seed)
+    return 1 if report_mutants(hunt(binary, mutants, cases=options.cases, seed=options.seed, jobs=options.jobs)) else 0
 
 
 def run(binary: Path, options: argparse.Namespace) -> Tally:

@@ -56,20 +56,23 @@ def compare(oracle: Oracle, seed: int, numbers: Iterable[int], *, until_differen
         case = draw_case(seed, number)
         theirs = ask(oracle, case)
         count(tally, case, theirs)
-        found = list(differences(case, theirs, appended=appended(number)))
+        found = list(differences(case, theirs, appended=variant(number)))
         tally.differences += [(number, difference) for difference in found]
         if found and until_different:
             break
     return tally
 
 
-def appended(number: int) -> bool:
+def variant(number: int) -> bool:
     """Whether our side of a case is built the other way (see :func:`tests.conformance.ours.judge`)."""
     return number % 3 == 1
 
 
 def ask(oracle: Oracle, case: Json) -> list[ours.Refusals]:
-    answer = oracle.ask(case)
+    return verdicts(case, oracle.ask(case))
+
+
+def verdicts(case: Json, answer: Json) -> list[ours.Refusals]:
     return [verdict["rejected"] for verdict in answer.get("steps" if "replay" in case else "pods") or ()]
 
 
@@ -98,7 +101,9 @@ def differences(case: Json, theirs: list[ours.Refusals], *, appended: bool = Fal
 
 
 #: What the API server fills in or insists on, and what ours and theirs would guess differently without it.
-REQUIRED = frozenset("apiVersion kind metadata name namespace uid allocatable key operator values topologyKey maxSkew whenUnsatisfiable".split())
+REQUIRED = frozenset(
+    "apiVersion kind metadata name namespace uid allocatable key operator values topologyKey maxSkew whenUnsatisfiable".split()
+)
 
 
 def minimal(oracle: Oracle, case: Json, difference: Difference, *, appended: bool = False) -> Json:

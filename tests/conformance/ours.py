@@ -49,9 +49,9 @@ def replay(case: Json, theirs: Iterable[Mapping[str, list[str]]]) -> list[Refusa
 
 
 def room_of(case: Json, interner: Interner, *, appended: bool = False) -> Room:
-    """The room of everything in the case. Pods that wait are part of the cluster too, as they are when planning."""
+    """The room of everything in the case. Pods that wait are part of the cluster too, as they are when planning, on no node."""
     objects = [raw for kind, items in case.items() if kind not in NOT_CLUSTER for raw in items]
-    waiting = [pod for pod in case.get("pending") or () if not (pod.get("spec") or {}).get("nodeName")]
+    waiting = [{**pod, "spec": {**(pod.get("spec") or {}), "nodeName": None}} for pod in case.get("pending") or ()]
     cluster = Cluster.of(item for raw in (*objects, *waiting) for item in decoded(raw, interner))
     if not appended:
         return Room.of(cluster)

@@ -162,9 +162,7 @@ def ephemeral(world: World, pod: Json) -> None:
         return
     metadata = pod["metadata"]
     drawn = claim(world, metadata["namespace"], world.one(("zonal", "fast")), name=f"{metadata['name']}-v{number}")
-    # A pod that is bound already has passed the check of the owner, unless somebody made its claim anew by hand; then the
-    # scheduler's attach limits end in an error for every pod on that node, which is no verdict to compare.
-    owner = metadata["uid"] if "nodeName" in pod["spec"] or world.chance(0.95) else "another"
+    owner = metadata["uid"] if world.chance(0.9) else "another"
     drawn["metadata"]["ownerReferences"] = [{"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": owner, "controller": True}]
     if world.chance(0.5):
         bind(world, drawn, volume(world, "fast", nodeAffinity=volume_affinity(world)))

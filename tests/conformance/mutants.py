@@ -1,0 +1,150 @@
+"""Mutants of our filters: each is loaded in place of the real module in a process of its own, and the cases must tell it apart."""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import pickle
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from .asking import Json, Oracle
+from .cases import draw_case
+from .equivalent import EQUIVALENT
+from .mutating import Mutation, difference, mutated, mutations
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "src"
+#: What is mutated: everything that decides whether a node passes, but for devices shared by the thousandth, which Kubernetes has not.
+TARGETS = (
+    *sorted(path for path in (SOURCES / "gpuscaler/planning/filters").glob("*.py") if path.stem not in ("__init__", "devices")),
+    SOURCES / "gpuscaler/planning/room.py",
+    SOURCES / "gpuscaler/model/selectors.py",
+    SOURCES / "gpuscaler/model/taints.py",
+)
+#: Seconds after which a mutant is taken to run for ever, and so to be caught.
+PATIENCE = 120
+
+
+@dataclass(frozen=True)
+class Mutant:
+    path: Path
+    mutation: Mutation
+
+    @property
+    def reason(self) -> str:
+        """Why no case can tell it from the original, where that is known."""
+        change = self.mutation
+        return EQUIVALENT.get((self.path.stem, change.function, change.kind, change.source), "")
+
+    def __str__(self) -> str:
+        return f"{self.path.stem}.{self.mutation.function}: {self.mutation.kind}: {self.mutation.source}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``caught`` is the number of cases it took, 0 for a mutant that none of them caught; ``how`` the difference that gave it away."""
+
+    mutant: Mutant
+    caught: int
+    how: str
+
+
+def every_mutant() -> list[Mutant]:
+    return [Mutant(path, mutation) for path in TARGETS for mutation in mutations(path.read_text())]
+
+
+def drawn(count: int, seed: int) -> list[Mutant]:
+    """``count`` mutants, none of them known to be equivalent."""
+    candidates = [mutant for mutant in every_mutant() if not mutant.reason]
+    return random.Random(f"mutants {seed}").sample(candidates, min(count, len(candidates)))
+
+
+def hunt(binary: Path, mutants: Sequence[Mutant], *, cases: int, seed: int, jobs: int) -> Iterator[Outcome]:
+    """Show every mutant the same ``cases``, which the oracle answers once, until one of them catches it."""
+    with tempfile.TemporaryDirectory() as folder:
+        asked = Path(folder) / "cases"
+        with asked.open("wb") as file:
+            for pair in answered(binary, cases, seed):
+                pickle.dump(pair, file)
+        with ThreadPoolExecutor(jobs) as pool:
+            yield from pool.map(lambda mutant: outcome(asked, mutant), mutants)
+
+
+def answered(binary: Path, cases: int, seed: int) -> Iterator[tuple[Json, Json]]:
+    with Oracle(binary) as oracle:
+        for number in range(cases):
+            case = draw_case(seed, number)
+            yield case, oracle.ask(case)
+
+
+def outcome(asked: Path, mutant: Mutant) -> Outcome:
+    command = (sys.executable, "-m", __name__, str(asked), str(mutant.path), str(mutant.mutation.index))
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    except subprocess.TimeoutExpired:
+        return Outcome(mutant, 1, f"it ran for more than {PATIENCE} s")
+    if done.returncode:
+        # A module that cannot even be loaded is caught by any case.
+        return Outcome(mutant, 1, (done.stderr.strip().splitlines() or ["it died"])[-1])
+    caught, how = json.loads(done.stdout)
+    return Outcome(mutant, caught, how)
+
+
+class Replacing(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Loads one module from other source than its file has."""
+
+    def __init__(self, name: str, source: str) -> None:
+        self._name = name
+        self._source = source
+
+    def find_spec(self, fullname: str, *_: object) -> importlib.machinery.ModuleSpec | None:
+        return importlib.util.spec_from_loader(fullname, self) if fullname == self._name else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(compile(self._source, f"<mutant of {self._name}>", "exec"), module.__dict__)
+
+
+def show(asked: Path, path: Path, index: int) -> tuple[int, str]:
+    """In a process of its own: load the mutant, then go through the cases until one of them tells it apart."""
+    name = ".".join(path.relative_to(SOURCES).with_suffix("").parts)
+    sys.meta_path.insert(0, Replacing(name, mutated(path.read_text(), index)))
+    # Only now, so that everything they import sees the mutant.
+    from .compare import differences, variant, verdicts
+
+    for number, (case, answer) in enumerate(stored(asked)):
+        for found in differences(case, verdicts(case, answer), appended=variant(number)):
+            return number + 1, str(found)
+    return 0, ""
+
+
+def stored(asked: Path) -> Iterator[tuple[Json, Json]]:
+    with asked.open("rb") as file:
+        while file.peek(1):
+            yield pickle.load(file)
+
+
+def report(outcomes: Iterable[Outcome]) -> int:
+    """Print what became of the mutants; the number of those that nothing caught."""
+    survivors = []
+    for number, one in enumerate(outcomes, 1):
+        print(f"{number:3} {'caught by case ' + str(one.caught) if one.caught else 'SURVIVED':22} {one.mutant}", flush=True)
+        if not one.caught:
+            survivors.append(one.mutant)
+    for mutant in survivors:
+        print(f"\nsurvivor: {mutant}\n{difference(mutant.path.read_text(), mutant.mutation.index)}")
+    print(
+        f"\n{len(survivors)} survived; {len(EQUIVALENT)} changes are listed as equivalent, with reasons, in tests/conformance/equivalent.py"
+    )
+    return len(survivors)
+
+
+if __name__ == "__main__":
+    print(json.dumps(show(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))))
