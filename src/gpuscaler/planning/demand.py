@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from gpuscaler.model.cluster import Bucket, ClassKey, Cluster
 from gpuscaler.model.labels import LabelSet
@@ -24,7 +25,7 @@ class PodClass:
     def count(self) -> int:
         return len(self.keys)
 
-    @property
+    @cached_property
     def order(self) -> tuple[object, ...]:
         """Higher priority first, then the larger request; the rest makes the order independent of arrival."""
         requests = self.spec.requests
@@ -170,9 +171,11 @@ def merge(classes: Sequence[PodClass], selectors: Sequence[LiveSelector]) -> lis
     look: it is part of the specification's digest, so joined classes share it.
     """
     joined: dict[tuple[object, ...], list[PodClass]] = {}
+    signatures: dict[LabelSet, tuple[bool, ...]] = {}
     for one in classes:
-        signature = tuple(live.selector.matches(one.labels) for live in selectors)
-        joined.setdefault((one.spec.digest, signature, one.options), []).append(one)
+        if one.labels not in signatures:
+            signatures[one.labels] = tuple(live.selector.matches(one.labels) for live in selectors)
+        joined.setdefault((one.spec.digest, signatures[one.labels], one.options), []).append(one)
     return [alike[0] if len(alike) == 1 else join(alike) for alike in joined.values()]
 
 

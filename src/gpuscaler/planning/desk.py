@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.demand import PodClass
-from gpuscaler.planning.limits import ACCELERATORS, Remaining
+from gpuscaler.planning.limits import Remaining
 from gpuscaler.planning.mix import Solution
-from gpuscaler.planning.placing import Ground
 from gpuscaler.planning.room import GPU_MILLI, Room
-from gpuscaler.planning.templates import Kind, Templates, admits_arch
+from gpuscaler.planning.templates import ACCELERATORS, HOSTNAME, Kind, Templates, admits_arch
 from gpuscaler.planning.topology import Shape
 
 
@@ -66,7 +66,9 @@ class Desk:
     """``room`` has rows for nodes, for upcoming machines, for ``templates``, and then for the machines bought so far.
 
     ``open_rows`` are the machines that may take pods. ``work`` is the budget of each mix. ``taken`` are pods that found room on rows,
-    ``bought`` what is to be bought; a pod on a machine bought here is in one of the two.
+    ``bought`` what is to be bought; a pod on a machine bought here is in one of the two. Only the first ``built`` of the machines bought
+    have their rows yet: most plans never look at them again, and thousands of rows take time. ``relaxed`` flags, by ``id`` of a
+    class bought for, the kinds that serve it when topology is left out.
     """
 
     cluster: Cluster
@@ -79,18 +81,38 @@ class Desk:
     should_stop: Callable[[], bool] | None = None
     taken: list[Taken] = field(default_factory=list)
     bought: list[Bought] = field(default_factory=list)
+    built: int = 0
     solutions: list[Solution] = field(default_factory=list)
+    relaxed: dict[int, Mask] = field(default_factory=dict)
 
     def copy(self) -> "Desk":
         """A desk to try something on."""
         return replace(
             self,
             room=self.room.copy(),
-            remaining=replace(self.remaining, pools=dict(self.remaining.pools)),
+            remaining=self.remaining.copy(),
             taken=list(self.taken),
             bought=list(self.bought),
             solutions=list(self.solutions),
+            relaxed=dict(self.relaxed),
         )
+
+    def build(self) -> None:
+        """Give every machine bought so far its row, with its pods on it."""
+        fresh = self.bought[self.built :]
+        if not fresh:
+            return
+        self.room = self.room.extended([new_node(self.templates, machine) for machine in fresh])
+        self.open_rows = np.concatenate([self.open_rows, np.ones(len(fresh), dtype=np.bool_)])
+        for machine in fresh:
+            for part in machine.contents:
+                self.room.place(part.one.spec, part.one.labels, machine.row, len(part.keys))
+        self.built = len(self.bought)
+
+    @property
+    def next_row(self) -> int:
+        """The row of the next machine to be bought."""
+        return len(self.room) + len(self.bought) - self.built
 
     @property
     def template_rows(self) -> slice:
@@ -107,24 +129,28 @@ class Desk:
         return sum(machine.kind.price for machine in self.bought)
 
 
+def new_node(templates: Templates, machine: Bought) -> Node:
+    """A machine to buy as a node: labels that all members of its kind share, the room of the smallest."""
+    first, *others = (templates.nodes[member] for member in machine.kind.rows)
+    labels = {key: value for key, value in first.labels.items() if all(other.labels.get(key) == value for other in others)}
+    name = f"machine-{machine.row}"
+    return Node(name=name, labels={**labels, HOSTNAME: name}, allocatable=templates.capacity(machine.kind), taints=first.taints)
+
+
 def usable_templates(templates: Templates, one: PodClass) -> Mask:
     """Templates that may serve a class as far as architecture, market and size go; the scheduler's filters come on top."""
-    usable = templates.holds_one(one.spec)
+    return templates.holds_one(one.spec) & wanted_templates(templates, one)
+
+
+def wanted_templates(templates: Templates, one: PodClass) -> Mask:
+    """Templates of an architecture and a market that a class admits."""
+    usable = np.ones(len(templates.nodes), dtype=np.bool_)
     if not admits_arch(one.spec):
         usable = usable & ~templates.foreign_arch
     wanted = set(one.options.market)
     if wanted and "any" not in wanted:
         usable = usable & np.array([offering.market in wanted for offering in templates.offerings], dtype=np.bool_)
     return usable
-
-
-def ground_for(desk: Desk, one: PodClass, only: Mask | None = None) -> Ground:
-    """The rows that are open to ``one``, cheapest use first. ``only``, one flag per row of the room, restricts them (a gang's zone)."""
-    usable = desk.open_rows.copy()
-    usable[desk.template_rows] = usable_templates(desk.templates, one)
-    if only is not None:
-        usable[: len(only)] &= only
-    return Ground(desk.cluster, desk.room, desk.template_mask, usable, rank(desk, one.spec))
 
 
 def rank(desk: Desk, spec: PodSpec) -> Array:

@@ -8,9 +8,8 @@ from gpuscaler.model.pools import Pool
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.desk import Desk
-from gpuscaler.planning.limits import gpus_in
 from gpuscaler.planning.plans import EXCLUSIONS, Reason
-from gpuscaler.planning.templates import ARCH, admits_arch
+from gpuscaler.planning.templates import ARCH, admits_arch, gpus_in
 from gpuscaler.planning.topology import without_hosts
 
 #: The word of :data:`~gpuscaler.planning.plans.EXCLUSIONS` for each filter of kube-scheduler.

@@ -8,9 +8,9 @@ import numpy as np
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.demand import Gang, PodClass
-from gpuscaler.planning.desk import Desk, Queue, divisible, usable_templates
+from gpuscaler.planning.desk import Desk, divisible, usable_templates
 from gpuscaler.planning.membership import INSTANCE_TYPE_LABELS, ZONE_LABELS, first_label
-from gpuscaler.planning.scale_up import queues_for, scale_up
+from gpuscaler.planning.scale_up import scale_up
 
 #: Labels that name the GPU product, most common first; a node without any is told apart by its instance type.
 PRODUCT_LABELS = (
@@ -71,14 +71,14 @@ def place_gang(desk: Desk, gang: Gang) -> tuple[Desk | None, int]:
 def attempt(desk: Desk, gang: Gang, only: Mask | None) -> tuple[Desk | None, int]:
     """A desk with the whole gang within ``only``, and how many members found a place."""
     trial = desk.copy()
-    queues: list[Queue] = queues_for(trial, gang.classes)
-    scale_up(trial, queues, only)
+    queues = scale_up(trial, gang.classes, only)
     placed = sum(queue.taken for queue in queues)
     return (trial if placed == gang.count else None), placed
 
 
 def domains(desk: Desk, gang: Gang) -> list[Mask]:
     """Rows of one zone and one GPU product each, most promising first: those with running members, then by what the gang would cost."""
+    desk.build()
     codes: dict[tuple[str, str], list[int]] = {}
     for row, node in enumerate(desk.room.table.nodes):
         codes.setdefault((first_label(node, ZONE_LABELS), product(node, gang)), []).append(row)

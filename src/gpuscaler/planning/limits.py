@@ -2,25 +2,14 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.pods import Resources
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.membership import Member
-from gpuscaler.planning.mix.problem import GPU_MILLI
 from gpuscaler.planning.mix.problem import Limits as MixLimits
 from gpuscaler.planning.state import State
-from gpuscaler.planning.templates import Kind
-
-#: Resources of which one is one physical accelerator.
-ACCELERATORS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "habana.ai/gaudi", "aws.amazon.com/neurondevice", "google.com/tpu")
-
-
-def gpus_in(resources: Resources) -> int:
-    """Physical accelerators among ``resources``; those that a trace divides are counted by the device."""
-    whole = sum(resources.get(name, 0) for name in ACCELERATORS)
-    return whole or resources.get(GPU_MILLI, 0) // 1000
+from gpuscaler.planning.templates import Kind, gpus_in
 
 
 @dataclass(frozen=True)
@@ -40,6 +29,9 @@ class Remaining:
     gpus: int | None
     dollars_per_hour: float | None
     pools: dict[str, int] = field(default_factory=dict)
+
+    def copy(self) -> "Remaining":
+        return replace(self, pools=dict(self.pools))
 
     def any(self) -> bool:
         """Whether there is any limit at all."""

@@ -18,7 +18,7 @@ from gpuscaler.planning.membership import Member, members
 from gpuscaler.planning.plans import Plan, Unplaced
 from gpuscaler.planning.room import Room
 from gpuscaler.planning.scale_down import Down, Situation, scale_down
-from gpuscaler.planning.scale_up import queues_for, scale_up
+from gpuscaler.planning.scale_up import scale_up
 from gpuscaler.planning.spare import spare_machines
 from gpuscaler.planning.state import State
 from gpuscaler.planning.templates import Templates, arriving
@@ -180,15 +180,11 @@ def place(desk: Desk, wants: Demand) -> tuple[Desk, list[Refused], list[Queue]]:
     for gang in wants.gangs:
         ahead = [one for one in waiting if bounded and one.spec.priority > gang.priority]
         if ahead:
-            mine = queues_for(desk, ahead)
-            scale_up(desk, mine)
-            queues += mine
+            queues += scale_up(desk, ahead)
             waiting = [one for one in waiting if one.spec.priority <= gang.priority]
         desk, failed = place_gangs(desk, [gang])
         refused += failed
-    mine = queues_for(desk, waiting)
-    scale_up(desk, mine)
-    return desk, refused, queues + mine
+    return desk, refused, queues + scale_up(desk, waiting)
 
 
 def give_back(asked: Asked, desk: Desk, seen: Picture, held: set[int]) -> Down:

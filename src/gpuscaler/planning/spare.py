@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 from gpuscaler.model.pools import Pool
 from gpuscaler.planning.desk import Bought, Desk
-from gpuscaler.planning.limits import Fleet, gpus_in
+from gpuscaler.planning.limits import Fleet
 from gpuscaler.planning.membership import Member
-from gpuscaler.planning.templates import Kind
+from gpuscaler.planning.templates import Kind, gpus_in
 
 
 def spare_machines(desk: Desk, pools: tuple[Pool, ...], have: Mapping[str, Fleet], members: Mapping[int, Member]) -> list[Bought]:
@@ -15,31 +15,31 @@ def spare_machines(desk: Desk, pools: tuple[Pool, ...], have: Mapping[str, Fleet
 
     ``members`` tells the pool of each row that is a machine or is coming. Headroom is counted after this plan's pods are placed.
     """
+    if any(pool.spare.gpus for pool in pools):
+        desk.build()
     bought: list[Bought] = []
     busy = {taken.row for taken in desk.taken} | busy_rows(desk)
     for pool in sorted(pools, key=lambda one: (-one.priority, one.name)):
         rows = [row for row, member in members.items() if member.pool.name == pool.name]
-        rows += [machine.row for machine in desk.bought if machine.kind.pool.name == pool.name]
-        new = [machine for machine in desk.bought if machine.kind.pool.name == pool.name]
+        new = [machine.row for machine in desk.bought if machine.kind.pool.name == pool.name]
         idle = sum(1 for row in rows if row not in busy and desk.open_rows[row])
         wanted = max(pool.min - have[pool.name].machines - len(new), pool.spare.machines - idle)
         bought += cheapest(desk, pool, wanted)
         if pool.spare.gpus:
-            free = sum(free_gpus(desk, row) for row in rows if desk.open_rows[row])
+            free = sum(free_gpus(desk, row) for row in rows + new if desk.open_rows[row])
             free += sum(gpus_in(machine.kind.offering.allocatable) for machine in bought if machine.kind.pool.name == pool.name)
             bought += cheapest_gpus(desk, pool, pool.spare.gpus - free)
     return bought
 
 
 def busy_rows(desk: Desk) -> set[int]:
-    """Rows with a pod that is neither a DaemonSet's nor static, and rows bought for pods."""
+    """Rows with a pod that is neither a DaemonSet's nor static."""
     row_of = desk.room.table.row
-    busy = {
+    return {
         row_of[name]
         for name, pods in desk.cluster.on_node.items()
         if name in row_of and any(pod.owner.kind != "DaemonSet" and not pod.options.mirror for pod in pods.values())
     }
-    return busy | {machine.row for machine in desk.bought}
 
 
 def free_gpus(desk: Desk, row: int) -> int:

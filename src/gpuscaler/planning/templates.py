@@ -8,12 +8,13 @@ import numpy as np
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
-from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.pods import PodSpec, Resources
 from gpuscaler.model.pools import Offering, Policy, Pool
 from gpuscaler.model.table import Array, Mask, NodeTable
 from gpuscaler.model.taints import Toleration, untolerated
 from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.mix.problem import GPU_MILLI
+from gpuscaler.planning.mix.problem import Kind as MixKind
 from gpuscaler.planning.state import State, Upcoming
 
 HOSTNAME = "kubernetes.io/hostname"
@@ -25,6 +26,16 @@ DAEMON_TOLERATIONS = tuple(
     Toleration(key=f"node.kubernetes.io/{condition}", operator="Exists")
     for condition in ("not-ready", "unreachable", "disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")
 )
+
+
+#: Resources of which one is one physical accelerator.
+ACCELERATORS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "habana.ai/gaudi", "aws.amazon.com/neurondevice", "google.com/tpu")
+
+
+def gpus_in(resources: Resources) -> int:
+    """Physical accelerators among ``resources``; those that a trace divides are counted by the device."""
+    whole = sum(resources.get(name, 0) for name in ACCELERATORS)
+    return whole or resources.get(GPU_MILLI, 0) // 1000
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,7 @@ class Templates:
         overhead = Overhead(cluster)
         self.nodes = tuple(template_node(offering, overhead, f"template-{row}") for row, offering in enumerate(self.offerings))
         self.kinds = tuple(self._kinds(blocked))
+        self._holds: dict[tuple[tuple[str, int], ...], Mask] = {}
 
     def _kinds(self, blocked: frozenset[tuple[str, str, str, str]]) -> Iterable[Kind]:
         rows: dict[str, list[int]] = {}
@@ -112,16 +124,54 @@ class Templates:
         places[order] = np.arange(len(order))
         return places
 
+    @cached_property
+    def tiers(self) -> Array:
+        """The priority of each kind's pool."""
+        return np.array([kind.pool.priority for kind in self.kinds], dtype=np.int64)
+
+    @cached_property
+    def mix_kinds(self) -> tuple[MixKind, ...]:
+        """The kinds as the optimiser takes them."""
+        return tuple(
+            MixKind(
+                key=kind.key,
+                capacity=self.capacity(kind),
+                price=kind.price,
+                pool=kind.pool.name,
+                limit=kind.offering.count,
+                gpus=gpus_in(kind.offering.allocatable),
+            )
+            for kind in self.kinds
+        )
+
+    def kinds_within(self, mask: Mask) -> Mask:
+        """Kinds all of whose templates are in ``mask``."""
+        if len(self._member_rows) == len(self.kinds):
+            return mask[self._member_rows]
+        return np.logical_and.reduceat(mask[self._member_rows], self._member_starts)
+
+    @cached_property
+    def _member_rows(self) -> Array:
+        return np.array([row for kind in self.kinds for row in kind.rows], dtype=np.int64)
+
+    @cached_property
+    def _member_starts(self) -> Array:
+        return np.cumsum([0] + [len(kind.rows) for kind in self.kinds])[:-1]
+
     def capacity(self, kind: Kind) -> Mapping[str, int]:
         """What every member of ``kind`` offers at least."""
         first, *others = (self.nodes[row].allocatable for row in kind.rows)
         return {name: min([amount] + [other.get(name, 0) for other in others]) for name, amount in first.items()}
 
     def holds_one(self, spec: PodSpec) -> Mask:
-        """Templates that hold one pod of ``spec`` when empty, by resources alone."""
-        mask = self.table.allocatable("pods") > 0
-        for resource, amount in spec.requests.items():
-            mask = mask & (self.table.allocatable(resource) >= amount)
+        """Templates that hold one pod of ``spec`` when empty, by resources alone. Not to be changed."""
+        key = tuple(sorted(spec.requests.items()))
+        mask = self._holds.get(key)
+        if mask is None:
+            mask = self.table.allocatable("pods") > 0
+            for resource, amount in key:
+                mask &= self.table.allocatable(resource) >= amount
+            self._holds[key] = mask
         return mask
 
 

@@ -27,7 +27,8 @@ class Shape:
     """The hard topology constraints of one class, sorted by how they must be met.
 
     ``wide_*`` look at domains larger than a machine, ``host_*`` at single machines. ``self_*`` lists only constraints that count the
-    class itself, so that placing one of its pods changes where the next may go.
+    class itself, so that placing one of its pods changes where the next may go. ``by_host``: it has rules about who
+    shares a machine.
     """
 
     wide_affinity: tuple[PodAffinityTerm, ...]
@@ -37,6 +38,7 @@ class Shape:
     self_wide_spread: tuple[SpreadConstraint, ...]
     host_spread: tuple[SpreadConstraint, ...]
     wide: bool
+    by_host: bool
 
     @property
     def moves_domains(self) -> bool:
@@ -49,15 +51,18 @@ def shape(cluster: Cluster, one: PodClass) -> Shape:
     hard = tuple(constraint for constraint in spec.spread if constraint.hard)
     wide_anti = tuple(term for term in spec.anti_affinity if term.topology_key != HOSTNAME)
     wide_spread = tuple(constraint for constraint in hard if constraint.topology_key != HOSTNAME)
+    host_anti = tuple(term for term in spec.anti_affinity if term.topology_key == HOSTNAME)
+    host_spread = tuple(constraint for constraint in hard if constraint.topology_key == HOSTNAME)
     wide_affinity = tuple(term for term in spec.affinity if term.topology_key != HOSTNAME)
     return Shape(
         wide_affinity=wide_affinity,
         host_affinity=tuple(term for term in spec.affinity if term.topology_key == HOSTNAME),
         self_wide_anti=tuple(term for term in wide_anti if selects(cluster, term, one)),
-        host_anti=tuple(term for term in spec.anti_affinity if term.topology_key == HOSTNAME),
+        host_anti=host_anti,
         self_wide_spread=tuple(constraint for constraint in wide_spread if spreads_over(constraint, one, one)),
-        host_spread=tuple(constraint for constraint in hard if constraint.topology_key == HOSTNAME),
+        host_spread=host_spread,
         wide=bool(wide_affinity or wide_anti or wide_spread),
+        by_host=bool(host_anti or host_spread or spec.host_ports),
     )
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from gpuscaler.model.aside import SetAside
-from gpuscaler.planning.buying import Lot, admitted, bound, kinds_within
+from gpuscaler.planning.buying import bound
 from gpuscaler.planning.demand import PodClass
-from gpuscaler.planning.desk import Bought, Desk, Queue, ground_for
+from gpuscaler.planning.desk import Bought, Desk
 from gpuscaler.planning.plans import Choice, Ignored, Machine, Placement, Plan, Purchase, Unplaced
 from gpuscaler.planning.scale_down import Down
 from gpuscaler.planning.templates import Kind
@@ -100,6 +100,7 @@ def opens_after(desk: Desk, machine: Bought, ids: Mapping[int, str]) -> tuple[st
         for term in part.one.spec.affinity:
             if selects(desk.cluster, term, part.one):
                 continue
+            desk.build()
             codes = desk.room.table.column(term.topology_key).codes
             others = [other for other in desk.bought if other.row != machine.row and codes[other.row] == codes[machine.row]]
             after.update(ids[other.row] for other in others if any(selects(desk.cluster, term, held.one) for held in other.contents))
@@ -146,18 +147,20 @@ def lower_bound(desk: Desk, cost: float) -> tuple[float, str, bool]:
     braked = any(solution.brake for solution in desk.solutions)
     if not desk.bought:
         return 0.0, "resource-lp", braked
-    by_class: dict[int, tuple[PodClass, int]] = {}
+    counts: dict[int, int] = {}
+    classes: dict[int, PodClass] = {}
     for machine in desk.bought:
         for part in machine.contents:
-            one, count = by_class.get(id(part.one), (part.one, 0))
-            by_class[id(part.one)] = (one, count + len(part.keys))
-    shapes = {key: shape(desk.cluster, one) for key, (one, _) in by_class.items()}
-    if len(desk.solutions) == 1 and not any(its.wide or its.host_affinity for its in shapes.values()):
-        only = desk.solutions[0]
+            classes[id(part.one)] = part.one
+            counts[id(part.one)] = counts.get(id(part.one), 0) + len(part.keys)
+    only = desk.solutions[0]
+    if len(desk.solutions) == 1 and only.lower_bound > 0 and all(bound_to_machines(desk, one) for one in classes.values()):
         return min(only.lower_bound, cost), only.lower_bound_kind, braked
-    lots = [
-        Lot(Queue(one, shapes[key]), count, kinds_within(desk, admitted(desk, ground_for(desk, one), one, wide=False)))
-        for key, (one, count) in by_class.items()
-    ]
-    relaxed = bound(desk, lots, work=desk.work)
+    relaxed = bound(desk, counts, classes)
     return min(relaxed.lower_bound, cost), relaxed.lower_bound_kind, braked or relaxed.brake
+
+
+def bound_to_machines(desk: Desk, one: PodClass) -> bool:
+    """Whether a class has no rules but those that the optimiser was told: nothing about domains, nothing about company."""
+    its = shape(desk.cluster, one)
+    return not its.wide and not its.host_affinity

@@ -1,0 +1,159 @@
+"""Families: classes that differ in what they request and in nothing else, so that topology is decided once for all of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import msgspec
+import numpy as np
+
+from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.table import Mask
+from gpuscaler.planning.buying import starts_alone, wide_keys
+from gpuscaler.planning.demand import PodClass
+from gpuscaler.planning.desk import Desk, Queue, Taken, rank, wanted_templates
+from gpuscaler.planning.lots import Lot
+from gpuscaler.planning.placing import Ground, Share, fill
+from gpuscaler.planning.topology import Shape, shape, without_hosts
+
+
+@dataclass
+class Family:
+    """Queues of one kind of pod in all sizes. ``model`` is a pod of the family that requests as much as the largest of each."""
+
+    model: PodClass
+    shape: Shape
+    queues: list[Queue]
+    phantoms: list[tuple[PodSpec, Share]]
+
+    @property
+    def left(self) -> int:
+        return sum(queue.left for queue in self.queues)
+
+    @cached_property
+    def wide_spec(self) -> PodSpec:
+        return without_hosts(self.model.spec)
+
+
+def families(desk: Desk, classes: Sequence[PodClass]) -> list[Family]:
+    """Group ``classes``: by priority, within one priority those with constraints on larger domains first, then the larger."""
+    groups: dict[tuple[object, ...], list[PodClass]] = {}
+    for one in classes:
+        plain = msgspec.structs.replace(one.spec, digest="", requests={})
+        groups.setdefault((identity(plain), tuple(sorted(one.spec.requests)), one.labels, one.options), []).append(one)
+    found = []
+    for members in groups.values():
+        ordered = sorted(members, key=lambda one: one.order)
+        its = shape(desk.cluster, ordered[0])
+        found.append(Family(largest(ordered), its, [Queue(one, its) for one in ordered], []))
+    return sorted(found, key=lambda family: (-family.model.spec.priority, not family.shape.wide, family.queues[0].one.order))
+
+
+def identity(spec: PodSpec) -> tuple[object, ...]:
+    """Everything of a specification but its requests, as something to look up by."""
+    return tuple(getattr(spec, name) for name in spec.__struct_fields__ if name not in ("digest", "requests"))
+
+
+def largest(members: Sequence[PodClass]) -> PodClass:
+    """A class that requests as much of everything as any of ``members``."""
+    first = members[0]
+    if len(members) == 1:
+        return first
+    requests = {name: max(one.spec.requests[name] for one in members) for name in first.spec.requests}
+    return replace(first, spec=msgspec.structs.replace(first.spec, digest=f"{first.spec.digest}:family", requests=requests))
+
+
+def assign(desk: Desk, family: Family, only: Mask | None) -> list[Lot]:
+    """Place the family on machines as far as they go; returns what is to be bought for, with the kinds that may serve it."""
+    usable = wanted_templates(desk.templates, family.model)
+    if only is not None:
+        usable = usable & only[desk.template_rows]
+    machines = desk.open_rows if only is None else desk.open_rows & padded(only, len(desk.open_rows))
+    to_buy: dict[int, list[Share]] = {}
+    if machines.any():
+        for number, queue in enumerate(family.queues):
+            to_buy[number] = place(desk, family, queue.one, queue, machines=machines, usable=usable)
+    elif family.shape.wide:
+        shares = place(desk, family, family.model, None, machines=machines, usable=usable)
+        to_buy = dealt(family, shares)
+    return lots_of(desk, family, to_buy, usable)
+
+
+def padded(mask: Mask, length: int) -> Mask:
+    """``mask`` for a room that has grown: the rows behind it are not meant."""
+    return np.concatenate([mask, np.zeros(length - len(mask), dtype=np.bool_)])
+
+
+def place(desk: Desk, family: Family, one: PodClass, queue: Queue | None, *, machines: Mask, usable: Mask) -> list[Share]:
+    """Fill rows with one class, or with the whole family as its model; returns the shares of templates, noted there as phantoms."""
+    ground_rows = machines.copy()
+    ground_rows[desk.template_rows] = usable & desk.templates.holds_one(one.spec)
+    ground = Ground(desk.cluster, desk.room, desk.template_mask, ground_rows, rank(desk, one.spec))
+    shares = fill(ground, one, family.shape, family.left if queue is None else queue.left)
+    templates = range(*desk.template_rows.indices(len(desk.room)))
+    to_buy = [share for share in shares if share.row in templates]
+    family.phantoms += [(without_hosts(one.spec), share) for share in to_buy]
+    if queue is not None:
+        for share in shares:
+            if share.row not in templates:
+                desk.taken.append(Taken(one, share.row, queue.take(share.count)))
+    return to_buy
+
+
+def dealt(family: Family, shares: Sequence[Share]) -> dict[int, list[Share]]:
+    """Shares of the whole family dealt to its queues, one after the other, so that few queues are in more than one domain."""
+    rest = [[share.row, share.count] for share in shares]
+    hands: dict[int, list[Share]] = {}
+    for number, queue in enumerate(family.queues):
+        need = queue.left
+        while need and rest:
+            count = min(need, rest[0][1])
+            hands.setdefault(number, []).append(Share(rest[0][0], count))
+            rest[0][1] -= count
+            need -= count
+            if not rest[0][1]:
+                rest.pop(0)
+    return hands
+
+
+def lots_of(desk: Desk, family: Family, to_buy: dict[int, list[Share]], usable: Mask) -> list[Lot]:
+    """What of the family goes to the mix. Pods with constraints on larger domains are bound to the domains that filling chose."""
+    whole = bool(family.shape.host_affinity)
+    if not family.left or (whole and not starts_alone(desk, family.model, family.shape.host_affinity)):
+        return []
+    base = usable & admitted(desk, family, wide=not family.shape.wide)
+    columns = [desk.room.table.column(key).codes for key in wide_keys(family.model)]
+    lots = []
+    for number, queue in enumerate(family.queues):
+        fits = base & desk.templates.holds_one(queue.one.spec)
+        anywhere = desk.templates.kinds_within(fits)
+        if not family.shape.wide:
+            if queue.left:
+                lots.append(Lot(queue, queue.left, anywhere, anywhere, whole))
+            continue
+        by_domain: dict[tuple[int, ...], int] = {}
+        for share in to_buy.get(number, ()):
+            domain = tuple(int(codes[share.row]) for codes in columns)
+            by_domain[domain] = by_domain.get(domain, 0) + share.count
+        for domain, count in sorted(by_domain.items()):
+            inside = fits.copy()
+            for codes, value in zip(columns, domain, strict=True):
+                inside &= codes[desk.template_rows] == value
+            lots.append(Lot(queue, count, desk.templates.kinds_within(inside), anywhere, whole))
+    return lots
+
+
+def admitted(desk: Desk, family: Family, *, wide: bool) -> Mask:
+    """Templates that the filters admit the family to; without ``wide``, constraints on larger domains are left out."""
+    mask = np.ones(len(desk.templates.nodes), dtype=np.bool_)
+    for name, passes in desk.room.verdict(family.wide_spec, family.model.labels).passes.items():
+        if wide or name not in ("PodTopologySpread", "InterPodAffinity"):
+            mask &= passes[desk.template_rows]
+    return mask
+
+
+def forget(desk: Desk, family: Family) -> None:
+    """Take the phantoms of a family off the templates: machines stand for them now."""
+    for spec, share in family.phantoms:
+        desk.room.remove(spec, family.model.labels, share.row, share.count)
+    family.phantoms.clear()

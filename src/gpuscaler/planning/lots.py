@@ -1,0 +1,26 @@
+"""What a mix is asked to buy for."""
+
+from dataclasses import dataclass
+
+from gpuscaler.model.table import Mask
+from gpuscaler.planning.desk import Queue
+
+
+@dataclass(frozen=True)
+class Lot:
+    """``count`` pods of one class to buy for, and a flag per kind that may serve them; all on one machine when ``whole``.
+
+    ``anywhere`` flags the kinds that would serve them had no domain been chosen.
+    """
+
+    queue: Queue
+    count: int
+    allowed: Mask
+    anywhere: Mask
+    whole: bool = False
+
+
+def request_of(lot: Lot) -> dict[str, int]:
+    """What one thing to be packed requests, ``pods`` included: a pod, or all of a lot that stays whole."""
+    times = lot.count if lot.whole else 1
+    return {name: amount * times for name, amount in lot.queue.one.spec.requests.items()} | {"pods": times}
