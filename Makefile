@@ -11,7 +11,7 @@ UPGRADE ?=
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup demo test check lint format types layers packaging package conformance bench lock clean
+.PHONY: help setup demo picture test check lint format types layers packaging package conformance bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-13s%s\n' "$$name" "$$text"; done
@@ -23,6 +23,9 @@ setup: $(READY) ## make .venv with the locked packages and the program
 
 demo: $(READY) ## replay a generated GPU workload through the planner and show what it cost
 	@$(BIN)/gpuscaler demo
+
+picture: $(READY) ## draw the picture of the README anew
+	@$(BIN)/gpuscaler demo --svg docs/images/demo.svg >/dev/null
 
 test: $(READY) ## run the tests, all but the comparison with kube-scheduler
 	@$(BIN)/python -m pytest -n 2 -m "not conformance"
