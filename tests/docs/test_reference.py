@@ -3,9 +3,11 @@
 import re
 from pathlib import Path
 
+import click
 import msgspec
 import pytest
 
+from gpuscaler.cli import main
 from gpuscaler.model.options import LABELS, PodAnnotations
 from gpuscaler.planning import plans
 
@@ -30,3 +32,20 @@ def test_the_page_of_annotations_names_every_annotation_and_label_that_is_read()
     read = {field.encode_name for field in msgspec.structs.fields(PodAnnotations)} | LABELS
 
     assert read - words("annotations.md") == set()
+
+
+@pytest.mark.parametrize("name", sorted(main.list_commands(click.Context(main))))
+def test_the_page_of_commands_names_every_command_and_its_options(name: str) -> None:
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    sections = (REFERENCE / "commands.md").read_text().split("\n## ")
+    section = next(text for text in sections if text.startswith(f"`gpuscaler {name}`"))
+    options = {
+        option
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+        for option in parameter.opts
+        if option.startswith("--")
+    }
+
+    assert {option for option in options if f"`{option}" not in section} == set()
