@@ -24,9 +24,8 @@ def main() -> None:
         if name.startswith("mix-"):
             gaps.append(gap)
             seconds.append(took)
-        print(
-            f"{name:22} {found.cost:12.4f} {gap:9.4%} {machines:6} machines {took * 1e3:8.1f} ms {found.work_used:9} {found.lower_bound_kind}"
-        )
+        kind = found.lower_bound_kind + (" proven" if found.proven else "")
+        print(f"{name:22} {found.cost:12.4f} {gap:9.4%} {machines:6} machines {took * 1e3:8.1f} ms {found.work_used:9} {kind}")
     if len(gaps) > 1:
         cuts, times = statistics.quantiles(gaps, n=20), statistics.quantiles(seconds, n=20)
         print(f"{len(gaps)} mixes: gap median {statistics.median(gaps):.4%} p95 {cuts[18]:.4%} max {max(gaps):.4%}; ", end="")

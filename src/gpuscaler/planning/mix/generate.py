@@ -5,13 +5,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuscaler.planning.mix.bounds import Prices, safe
-from gpuscaler.planning.mix.instance import Floats, Instance
+from gpuscaler.planning.mix.instance import Floats, Instance, Ints
 from gpuscaler.planning.mix.master import Master
 from gpuscaler.planning.mix.pricing import Found, search
 from gpuscaler.planning.mix.work import Meter
 
 #: States a search may hold, narrow first: the next width is tried when a search finds nothing and proves nothing.
 _WIDTHS = (2_000, 20_000, 100_000)
+_POOL_WIDTH, _POOL_KEEP = 20_000, 2_000
+#: The most patterns an integer programme is given.
+MOST_COLUMNS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,35 @@ def generate(instance: Instance, master: Master, prices: Prices, *, cost: float,
 
 def _proves(instance: Instance, prices: Prices, found: Found) -> bool:
     return bool(np.all(found.worth <= prices.kind_costs(instance) * (1 + 1e-7)))
+
+
+def reduced_costs(instance: Instance, master: Master, prices: Prices) -> Floats:
+    """What each of the master's patterns costs above the worth of its pods at ``prices``."""
+    return np.asarray(prices.kind_costs(instance)[master.kinds] - master.held @ prices.items)
+
+
+def pool(instance: Instance, master: Master, prices: Prices, *, gap: float, meter: Meter) -> tuple[Ints, bool]:
+    """Add to ``master`` every pattern that a mix less than ``gap`` above the bound of ``prices`` could use.
+
+    Those are the patterns whose reduced cost is at most ``gap``. Returns the indices of at most :data:`MOST_COLUMNS` of them, least reduced
+    cost first, and whether none was left out.
+    """
+    targets = prices.kind_costs(instance) - gap
+    near = search(
+        instance,
+        values=prices.items,
+        targets=targets,
+        starts=(prices.resources,),
+        width=_POOL_WIDTH,
+        meter=meter,
+        keep=_POOL_KEEP,
+        worthless=True,
+    )
+    master.add(near.kinds, near.held)
+    reduced = reduced_costs(instance, master, prices)
+    order = np.lexsort((np.arange(len(reduced)), reduced))
+    which = order[reduced[order] <= gap]
+    return which[:MOST_COLUMNS], near.complete and len(which) <= MOST_COLUMNS
 
 
 def singles(instance: Instance, master: Master) -> None:

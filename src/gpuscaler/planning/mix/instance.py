@@ -35,7 +35,8 @@ class Instance:
 
     ``copies[i, k]`` is the most copies of item i that one machine of kind k holds when it holds nothing else, never above the demand;
     0 also means not allowed. ``tier[i]`` ranks priorities, 0 first. ``apart[i]`` are the items that may not sit beside item i. "At most so
-    many of these together" is a resource like any other: a machine has the cap, a pod takes one. ``members[i]`` are the problem's items behind item i, in key order, and ``origin[k]`` the problem's kind.
+    many of these together" is a resource like any other: a machine has the cap, a pod takes one. ``members[i]`` are the problem's items
+    behind item i, in key order; ``nowhere`` are those that no kind admits; ``origin[k]`` is the problem's kind behind kind k.
     """
 
     demand: Floats

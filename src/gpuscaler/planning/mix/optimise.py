@@ -6,20 +6,18 @@ import numpy as np
 
 from gpuscaler.planning.mix.bounds import Prices, resource_prices
 from gpuscaler.planning.mix.dive import dive
-from gpuscaler.planning.mix.generate import Generated, generate
+from gpuscaler.planning.mix.generate import Generated, generate, pool
 from gpuscaler.planning.mix.greedy import constructions
 from gpuscaler.planning.mix.improve import right_size
 from gpuscaler.planning.mix.instance import Instance
 from gpuscaler.planning.mix.master import Master
 from gpuscaler.planning.mix.mixture import Mixture, rank, trim
-from gpuscaler.planning.mix.pricing import search
 from gpuscaler.planning.mix.work import Meter
 
 #: A mix this close to its bound, relative, is called optimal.
 TOLERANCE = 1e-6
 _GENERATE = 0.6
 _ROUND_AT = (1.0, 0.8, 0.6)
-_WIDTH, _KEEP, _COLUMNS = 20_000, 2_000, 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,40 +75,24 @@ def _whole(instance: Instance, master: Master, found: Generated, best: Mixture, 
     )
     if _close(instance, best, found.bound) or not meter.left():
         return best, False
-    pooled = _pool(instance, master, found, best, meter)
-    if not pooled or len(_cheap(instance, master, found, best)) > _COLUMNS:
-        for round_at in _ROUND_AT:
-            dived = dive(
-                instance, master.kinds, master.held, found.values, found.prices, below=best.cost(instance), round_at=round_at, meter=meter
-            )
-            best = best if dived is None else _best(instance, [best, dived])
-            if _close(instance, best, found.bound) or not meter.left():
-                return best, False
-        pooled = pooled or _pool(instance, master, found, best, meter)
-    which = _cheap(instance, master, found, best)
-    exact = pooled and len(which) <= _COLUMNS
-    integer, finished = master.integer(which[:_COLUMNS], meter=meter)
+    which, complete = pool(instance, master, found.prices, gap=best.cost(instance) - found.bound, meter=meter)
+    if not complete:
+        best = _dives(instance, master, found, best, meter)
+        if _close(instance, best, found.bound) or not meter.left():
+            return best, False
+        which, complete = pool(instance, master, found.prices, gap=best.cost(instance) - found.bound, meter=meter)
+    integer, finished = master.integer(which, meter=meter)
     if integer is not None:
         best = _best(instance, [best, trim(integer, instance.demand)])
-    return best, exact and finished
+    return best, complete and finished
 
 
-def _pool(instance: Instance, master: Master, found: Generated, best: Mixture, meter: Meter) -> bool:
-    """Add every pattern that a mix cheaper than ``best`` could use; returns whether none was left out.
-
-    Such a mix uses only patterns whose reduced cost is below the gap between its cost and the bound.
-    """
-    costs = found.prices.kind_costs(instance)
-    targets = costs - (best.cost(instance) - found.bound)
-    near = search(
-        instance, values=found.prices.items, targets=targets, starts=(found.prices.resources,), width=_WIDTH, meter=meter, keep=_KEEP
-    )
-    master.add(near.kinds, near.held)
-    return near.complete
-
-
-def _cheap(instance: Instance, master: Master, found: Generated, best: Mixture) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """The master's patterns that a mix cheaper than ``best`` could use, least reduced cost first."""
-    reduced = found.prices.kind_costs(instance)[master.kinds] - master.held @ found.prices.items
-    order = np.lexsort((np.arange(len(reduced)), reduced))
-    return order[reduced[order] <= best.cost(instance) - found.bound]
+def _dives(instance: Instance, master: Master, found: Generated, best: Mixture, meter: Meter) -> Mixture:
+    for round_at in _ROUND_AT:
+        if _close(instance, best, found.bound) or not meter.left():
+            break
+        dived = dive(
+            instance, master.kinds, master.held, found.values, found.prices, below=best.cost(instance), round_at=round_at, meter=meter
+        )
+        best = best if dived is None else _best(instance, [best, dived])
+    return best

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuscaler.planning.mix.fill import fits
+from gpuscaler.planning.mix.fill import fill
 from gpuscaler.planning.mix.instance import EPSILON, Floats, Instance, Ints
 from gpuscaler.planning.mix.relax import sharpen
 from gpuscaler.planning.mix.work import Meter
@@ -55,12 +55,13 @@ def search(
     width: int,
     meter: Meter,
     keep: int = 3,
+    worthless: bool = False,
 ) -> Found:
     """Look for patterns worth more than ``targets`` (K,) at item ``values``.
 
     ``starts`` are resource prices (K, R) to bound with; at most ``width`` states live at once, and of each kind the best ``keep`` patterns
-    come back. ``worth`` is valid whatever the width: a kind that has nothing above its target is given the target itself, or its own
-    bound if that is lower.
+    come back; with ``worthless``, items of value 0 are put on machines too. ``worth`` is valid whatever the width: a kind that has nothing
+    above its target is given the target itself, or its own bound if that is lower.
     """
     every = np.arange(len(instance.price))
     prices, bound = sharpen(instance, every, values, starts)
@@ -69,7 +70,9 @@ def search(
     worth = np.minimum(bound, targets)
     if not len(open_kinds):
         return Found(every[:0], np.zeros((0, len(values))), np.zeros(0), worth, prices, True)
-    states, dropped = _expand_all(instance, open_kinds, values, targets[open_kinds], prices[open_kinds], bound[open_kinds], width, meter)
+    copies = np.where((values > 0) | worthless, instance.copies[:, open_kinds].T, 0.0)
+    margin = values - prices[open_kinds] @ instance.request.T
+    states, dropped = _expand_all(instance, open_kinds, copies, margin, targets[open_kinds], bound[open_kinds], width, meter)
     value = states.held @ values
     # What the search could not rule out: the best it holds, and the best it dropped.
     top = np.maximum(dropped, targets[open_kinds])
@@ -80,37 +83,40 @@ def search(
     best = _best_of_each(states.row, value, keep)
     complete = len(best) == len(value) and not np.isfinite(dropped).any()
     states, value = states.pick(best), value[best]
-    kinds = open_kinds[states.row]
+    kinds, held = open_kinds[states.row], states.held
     if instance.device is not None and len(kinds):
-        ok = fits(instance, states.held, kinds)
-        kinds, value, states = kinds[ok], value[ok], states.pick(np.flatnonzero(ok))
-    return Found(kinds, states.held, value, worth, prices, complete)
+        # The search knows devices by their sum only. What no placement was found for is cut down until there is one.
+        share = instance.request[:, instance.device]
+        held = fill(instance, np.argsort(-share, kind="stable"), states.held, kinds)
+        complete = complete and bool(np.all(held == states.held))
+        value = held @ values
+        good = np.flatnonzero(value > targets[kinds] * (1 + EPSILON))
+        kinds, held, value = kinds[good], held[good], value[good]
+    return Found(kinds, held, value, worth, prices, complete)
 
 
 def _best_of_each(row: Ints, value: Floats, keep: int) -> Ints:
     """Indices of the ``keep`` largest values of each row."""
     order = np.lexsort((np.arange(len(row)), -value, row))
-    return np.sort(order[_position(row[order]) < keep])
+    return np.asarray(np.sort(order[_position(row[order]) < keep]))
 
 
 def _position(sorted_rows: Ints) -> Ints:
     """The place of each entry among its equals, for entries that come sorted."""
     first = np.flatnonzero(np.diff(sorted_rows, prepend=-1))
-    return np.arange(len(sorted_rows)) - np.repeat(first, np.diff(np.append(first, len(sorted_rows))))
+    return np.asarray(np.arange(len(sorted_rows)) - np.repeat(first, np.diff(np.append(first, len(sorted_rows)))))
 
 
 def _expand_all(  # noqa: PLR0917  (one call, from search)
-    instance: Instance, kinds: Ints, values: Floats, targets: Floats, prices: Floats, bound: Floats, width: int, meter: Meter
+    instance: Instance, kinds: Ints, copies: Floats, margin: Floats, targets: Floats, bound: Floats, width: int, meter: Meter
 ) -> tuple[_States, Floats]:
     """Decide one item after the other; returns the states left and, by kind, the highest bound among those dropped."""
-    margin = values - prices @ instance.request.T
-    copies = np.where(values > 0, instance.copies[:, kinds].T, 0.0)
     slack = bound - targets
     dropped = np.full(len(kinds), -np.inf)
     # Items that take much of a machine first: they have few copies, and leave little for the many that fill the rest.
     order = np.argsort(np.where(copies > 0, copies, np.inf), axis=1, kind="stable")
     count = (copies > 0).sum(axis=1)
-    states = _States(np.arange(len(kinds)), instance.capacity[kinds].copy(), np.zeros(len(kinds)), np.zeros((len(kinds), len(values))))
+    states = _States(np.arange(len(kinds)), instance.capacity[kinds].copy(), np.zeros(len(kinds)), np.zeros(copies.shape))
     for step in range(int(count.max(initial=0))):
         item = order[states.row, step]
         most = _most(instance, states, item, copies[states.row, item])
@@ -146,7 +152,7 @@ def _most(instance: Instance, states: _States, item: Ints, copies: Floats) -> Fl
     for other, partners in enumerate(instance.apart):
         if partners:
             most[(item == other) & states.held[:, list(partners)].any(axis=1)] = 0.0
-    return most
+    return np.asarray(most)
 
 
 def _within(states: _States, bound: Floats, children: Ints, width: int, dropped: Floats) -> Ints:

@@ -1,8 +1,9 @@
 """Upper bounds on what one machine's pods are worth: a Lagrangian per kind, lowered one line at a time, all kinds at once.
 
 For resource prices m >= 0, no machine of capacity C holds pods worth more than
-g(m) = m·C + sum of copies_i * max(0, value_i - m·request_i). g is convex and piecewise linear, and its minimum is the linear relaxation of the machine's knapsack. Along a line its minimum sits where
-items stop being worth their resources, which sorting finds. Stopping early costs sharpness, never validity.
+g(m) = m·C + sum of copies_i * max(0, value_i - m·request_i). g is convex and piecewise linear, and its minimum is the linear relaxation
+of the machine's knapsack. Along a line its minimum sits where items stop being worth their resources, which sorting finds. Stopping
+early costs sharpness, never validity.
 """
 
 import numpy as np

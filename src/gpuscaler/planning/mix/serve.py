@@ -1,11 +1,15 @@
-"""Whom to serve when limits bind: higher priority first; within one priority as many pods as possible, then as cheaply as possible."""
+"""Whom to serve when limits bind: higher priority first; within one priority as many pods as possible, then as cheaply as possible.
+
+One tier is decided after the other. A lower tier may rearrange the machines, but what was chosen above it stays served, even where another
+choice of as many pods would have left more room.
+"""
 
 import dataclasses
 
 import numpy as np
 
 from gpuscaler.planning.mix.bounds import resource_prices
-from gpuscaler.planning.mix.generate import generate
+from gpuscaler.planning.mix.generate import generate, pool
 from gpuscaler.planning.mix.greedy import constructions, top_up
 from gpuscaler.planning.mix.improve import right_size
 from gpuscaler.planning.mix.instance import Instance, Mask, residual
@@ -13,7 +17,6 @@ from gpuscaler.planning.mix.master import Master
 from gpuscaler.planning.mix.mixture import Mixture, rank, trim
 from gpuscaler.planning.mix.work import Meter
 
-_COLUMNS = 400
 #: Leaving one pod out costs as much as this many of the dearest machines.
 _PENALTY = 100.0
 
@@ -44,13 +47,11 @@ def _stage(stage: Instance, before: Mixture, asked: Mask, meter: Meter) -> Mixtu
     for mixture in found:
         master.add(mixture.kinds, mixture.held)
     result = generate(stage, master, prices, cost=np.inf, tolerance=0.0, share=0.5, meter=meter)
-    found = constructions(stage, result.prices, meter=meter)
-    reduced = result.prices.kind_costs(stage)[master.kinds] - master.held @ result.prices.items
-    which = np.lexsort((np.arange(len(reduced)), reduced))[:_COLUMNS]
+    best = _best(stage, [best, *constructions(stage, result.prices, meter=meter)])
+    unmet = float(penalty @ (stage.demand - best.served()))
+    which, _ = pool(stage, master, result.prices, gap=best.cost(stage) + unmet - result.bound, meter=meter)
     integer, _ = master.integer(which, meter=meter)
-    if integer is not None:
-        found.append(trim(integer, stage.demand))
-    return _best(stage, [best, *found])
+    return best if integer is None else _best(stage, [best, trim(integer, stage.demand)])
 
 
 def _best(stage: Instance, mixtures: list[Mixture]) -> Mixture:

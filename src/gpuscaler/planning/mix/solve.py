@@ -27,8 +27,10 @@ def solve(problem: Problem, *, work: int = DEFAULT_WORK, should_stop: Callable[[
         unmet = {i: item.count for i, item in enumerate(problem.items) if item.count}
         return Solution(unmet=unmet, proven=True, duals=Duals((0.0,) * len(problem.items)))
     meter = Meter(work, should_stop)
-    free = dataclasses.replace(instance, limits=())
-    result = optimise(free, meter=meter)
+    # Most limits do not bind; what binds shows in the mix that ignores them.
+    part = meter.part(0.5 if instance.limits else 1.0)
+    result = optimise(dataclasses.replace(instance, limits=()), meter=part)
+    meter.close(part)
     if not result.mixture.within_limits(instance):
         served = serve(instance, meter)
         result = optimise(residual(instance, served.served()), start=served, meter=meter)

@@ -16,6 +16,15 @@ class Meter:
         """Count ``units`` as done."""
         self.used += int(units)
 
+    def part(self, share: float) -> "Meter":
+        """A meter for ``share`` of what is left; :meth:`close` gives the rest back."""
+        return Meter(int(self.left() * share), self._should_stop)
+
+    def close(self, part: "Meter") -> None:
+        """Count what ``part`` used."""
+        self.add(part.used)
+        self.brake = self.brake or part.brake
+
     def left(self, share: float = 1.0) -> int:
         """Units left of ``share`` of the budget; none once the brake was pulled."""
         if not self.brake and self._should_stop is not None:
