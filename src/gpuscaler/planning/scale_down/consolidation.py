@@ -57,8 +57,8 @@ class Deletion:
         self.admitted.remove(candidate)
 
 
-def delete(work: Deletion, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Empty as many of ``candidates`` as fit elsewhere; returns those that stay, in their order; some of them have a blocker."""
+def delete(work: Deletion, candidates: Sequence[Candidate]) -> tuple[Fleet, Emptied]:
+    """Empty as many of ``candidates`` as fit elsewhere; returns those that may move freely, in their order, and what became of them."""
     room = work.situation.room
     fleet = fleet_of(candidates, work.classes, work.alone, room, work.homes)
     order = leaving_order(fleet, room).tolist()
@@ -81,7 +81,7 @@ def delete(work: Deletion, candidates: Sequence[Candidate]) -> list[Candidate]:
     squeeze(work, fleet, emptied)
     recheck(work, fleet, emptied)
     leave(work, fleet, emptied)
-    return [candidate for candidate in ordered if candidate not in work.admitted]
+    return fleet, emptied
 
 
 def admit(work: Deletion, candidates: Sequence[Candidate]) -> None:

@@ -8,6 +8,7 @@ from gpuscaler.planning.scale_down.clocks import clock_blocker, idle_reason
 from gpuscaler.planning.scale_down.consolidation import Deletion, delete
 from gpuscaler.planning.scale_down.homes import Homes
 from gpuscaler.planning.scale_down.ledger import Ledger
+from gpuscaler.planning.scale_down.replacement import replace_machines
 from gpuscaler.planning.scale_down.running import RunningClass, first_key
 from gpuscaler.planning.scale_down.situation import Down, Situation
 from gpuscaler.planning.scale_down.spare import held
@@ -61,8 +62,11 @@ def consolidate(situation: Situation, ledger: Ledger, first: Survey, kept: Mappi
     homes = Homes(situation, open_nodes(situation, first, ledger, kept))
     alone = {one for one in classes if stands_alone(one, watchers)}
     work = Deletion(situation, ledger, homes, classes, alone)
-    for candidate in delete(work, movable):
-        ledger.blocked.setdefault(candidate.name, Blocker("in-use", "its pods fit nowhere else"))
+    fleet, emptied = delete(work, movable)
+    replace_machines(work, fleet, emptied)
+    for candidate in movable:
+        if candidate not in work.admitted:
+            ledger.blocked.setdefault(candidate.name, Blocker("in-use", "its pods fit nowhere else"))
 
 
 def anchor_blocker(candidate: Candidate, anchors: frozenset[RunningClass]) -> Blocker | None:

@@ -1,0 +1,126 @@
+"""One replacement, worked out: which machines to buy, where every pod goes, and what each removal saves."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuscaler.model.table import Array
+from gpuscaler.planning.mix import Solution
+from gpuscaler.planning.plans import Choice, Machine, Move
+from gpuscaler.planning.scale_down.fleet import Fleet
+from gpuscaler.planning.scale_down.menu import Goods
+from gpuscaler.planning.scale_down.packing import Packed
+from gpuscaler.planning.scale_down.survey import Candidate
+from gpuscaler.planning.templates import Kind, Templates
+
+
+@dataclass(frozen=True)
+class Deal:
+    """``machines`` to buy for ``cost`` dollars per hour.
+
+    Per candidate: its ``moves``, the machines it ``needs`` and its ``share`` of their cost. ``packed`` is what of the pods finds room on
+    machines that stay.
+    """
+
+    machines: tuple[Machine, ...]
+    cost: float
+    moves: Mapping[Candidate, tuple[Move, ...]]
+    needs: Mapping[Candidate, tuple[str, ...]]
+    share: Mapping[Candidate, float]
+    packed: Packed
+
+    def saving_of(self, candidate: Candidate) -> float:
+        """Dollars per hour that removing ``candidate`` saves, its share of the new machines taken off."""
+        return candidate.price - self.share[candidate]
+
+
+@dataclass(frozen=True)
+class Bought:
+    """One new machine of a solution: the pods it takes, by item."""
+
+    name: str
+    kind: Kind
+    pods: Mapping[int, int]
+
+
+def bought_by(solution: Solution, templates: Templates, already: int) -> list[Bought]:
+    """The machines of a solution one by one; ``already`` machines have been named before."""
+    patterns = sorted(solution.machines, key=lambda pattern: (pattern.kind, sorted(pattern.pods.items())))
+    kinds = [(templates.kinds[pattern.kind], pattern.pods) for pattern in patterns for _ in range(pattern.times)]
+    return [Bought(f"replacement-{already + number}", kind, pods) for number, (kind, pods) in enumerate(kinds, 1)]
+
+
+def deal_of(
+    fleet: Fleet, goods: Goods, candidates: Sequence[Candidate], *, bought: Sequence[Bought], packed: Packed, names: Sequence[str]
+) -> Deal:
+    """Give every pod of ``candidates`` a slot on a new machine, or one of the places on machines that stay, and share out the cost.
+
+    A machine is paid for by its pods in proportion to what they request of its kind.
+    """
+    slots: list[list[int]] = [[] for _ in goods.size]
+    for number in range(len(bought) - 1, -1, -1):
+        for item, count in bought[number].pods.items():
+            slots[item] += [number] * count
+    places: list[list[int]] = [[] for _ in range(len(fleet.sizes))]
+    for size, rows, counts in packed.placed:
+        places[size] += np.repeat(rows, counts).tolist()
+    moves: dict[Candidate, list[Move]] = {candidate: [] for candidate in candidates}
+    weight = np.zeros((len(candidates), len(bought)))
+    for index, candidate in enumerate(candidates):
+        for one in sorted((one for one in candidate.load if one in goods.item_of), key=lambda one: one.order):
+            item = goods.item_of[one]
+            for key in sorted(pod.key for pod in candidate.load[one]):
+                if slots[item]:
+                    number = slots[item].pop()
+                    weight[index, number] += portion(fleet, goods.size[item], bought[number].kind)
+                    moves[candidate].append(Move(key, bought[number].name))
+                else:
+                    moves[candidate].append(Move(key, names[places[goods.size[item]].pop()]))
+    price = np.array([machine.kind.price for machine in bought])
+    share = (weight / np.maximum(weight.sum(axis=0), 1e-12)) @ price
+    return Deal(
+        machines=tuple(machine_of(one, moves) for one in bought),
+        cost=float(price.sum()),
+        moves={candidate: tuple(its) for candidate, its in moves.items()},
+        needs={c: tuple(bought[n].name for n in np.flatnonzero(weight[i]).tolist()) for i, c in enumerate(candidates)},
+        share={candidate: float(amount) for candidate, amount in zip(candidates, share, strict=True)},
+        packed=packed,
+    )
+
+
+def portion(fleet: Fleet, size: int, kind: Kind) -> float:
+    """The largest share of a new machine that one pod requests."""
+    allocatable = kind.offering.allocatable
+    amounts = zip(fleet.resources, fleet.sizes.requests[size].tolist(), strict=True)
+    return max(float(amount / allocatable[name]) for name, amount in amounts if allocatable.get(name))
+
+
+def machine_of(one: Bought, moves: Mapping[Candidate, Sequence[Move]]) -> Machine:
+    offering = one.kind.offering
+    choices: tuple[Choice, ...] = ()
+    if one.kind.pool.chooser == "cloud":
+        members = sorted(one.kind.pool.offerings, key=lambda o: (o.price, o.key))
+        choices = tuple(Choice(o.instance_type, o.market, o.zone, o.price) for o in members)
+    return Machine(
+        id=one.name,
+        pool=offering.pool,
+        instance_type=offering.instance_type,
+        market=offering.market,
+        zone=offering.zone,
+        price_per_hour=offering.price,
+        purpose="replacement",
+        pods=tuple(sorted(move.pod for its in moves.values() for move in its if move.to == one.name)),
+        choices=choices,
+    )
+
+
+def left_by_item(goods: Goods, counts: Array, packed: Packed) -> Array:
+    """How many of ``counts[item]`` pods found no place; of items of one size, the last ones."""
+    left = packed.left.copy()
+    missing = np.zeros_like(counts)
+    for item in range(len(counts) - 1, -1, -1):
+        size = goods.size[item]
+        missing[item] = min(int(counts[item]), int(left[size]))
+        left[size] -= missing[item]
+    return missing

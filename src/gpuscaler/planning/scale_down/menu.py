@@ -1,0 +1,68 @@
+"""Which new machines may take running pods, and how pods are counted when machines for them are bought."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.table import Array
+from gpuscaler.planning.gangs import PRODUCT_LABELS
+from gpuscaler.planning.membership import first_label
+from gpuscaler.planning.room import Room
+from gpuscaler.planning.scale_down.fleet import Fleet
+from gpuscaler.planning.scale_down.running import RunningClass
+from gpuscaler.planning.scale_down.survey import Candidate
+from gpuscaler.planning.templates import ARCH, Templates, admits_arch
+
+
+class Menu:
+    """Which new machines may take which running pods."""
+
+    def __init__(self, templates: Templates) -> None:
+        self._templates = templates
+        self._room = Room.of(Cluster(), templates.table)
+
+    def kinds(self, one: RunningClass, *, tier: int) -> tuple[int, ...]:
+        """Kinds in pools of at least the priority ``tier`` all of whose templates take pods of ``one``."""
+        templates, origin = self._templates, one.origin
+        mask = self._room.static_mask(one.spec) & templates.holds_one(one.spec)
+        wanted = set(one.options.market)
+        for row in np.flatnonzero(mask).tolist():
+            offering = templates.offerings[row]
+            fits = admits_arch(one.spec) or offering.labels.get(ARCH, "amd64") == origin.arch
+            fits = fits and (not wanted or "any" in wanted or offering.market in wanted)
+            fits = fits and (one.options.deadline is None or offering.market != "spot")
+            if origin.zone is not None:
+                fits = fits and offering.zone == origin.zone and first_label(templates.nodes[row], PRODUCT_LABELS) == origin.product
+            mask[row] = fits
+        return tuple(np.flatnonzero(templates.kinds_within(mask) & (templates.tiers >= tier)).tolist())
+
+
+@dataclass(frozen=True)
+class Goods:
+    """Items that pods of each class belong to: ``item_of[class]``, with ``size[item]`` and ``allowed[item]`` kinds."""
+
+    item_of: Mapping[RunningClass, int]
+    size: tuple[int, ...]
+    allowed: tuple[tuple[int, ...], ...]
+
+    def counts(self, candidates: Sequence[Candidate]) -> Array:
+        """Pods by item on ``candidates``."""
+        total = np.zeros(len(self.size), dtype=np.int64)
+        for candidate in candidates:
+            for one, pods in candidate.load.items():
+                if one in self.item_of:
+                    total[self.item_of[one]] += len(pods)
+        return total
+
+
+def goods_of(fleet: Fleet, menu: Menu, candidates: Sequence[Candidate], *, tier: int) -> Goods:
+    present = {one for candidate in candidates for one in candidate.load if one in fleet.size_of}
+    known: dict[tuple[int, tuple[int, ...]], int] = {}
+    item_of = {}
+    for one in fleet.size_of:
+        if one in present:
+            key = (fleet.size_of[one], menu.kinds(one, tier=tier))
+            item_of[one] = known.setdefault(key, len(known))
+    return Goods(item_of, tuple(size for size, _ in known), tuple(allowed for _, allowed in known))

@@ -1,0 +1,210 @@
+"""Consolidation by replacement: m machines give way to n that cost less, merged or split, bought as one cheapest mix.
+
+The mix for all pods that could move prices each pod; a machine is worth replacing when its pods cost less than it does. Those machines'
+pods first take what room is left, then the cheapest mix for the rest is solved for real and must pay.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuscaler.model.table import Array
+from gpuscaler.planning.mix import Item, Limits, Problem, Solution, solve
+from gpuscaler.planning.plans import Machine
+from gpuscaler.planning.scale_down.consolidation import Deletion
+from gpuscaler.planning.scale_down.deal import Deal, bought_by, deal_of, left_by_item
+from gpuscaler.planning.scale_down.emptying import Emptied
+from gpuscaler.planning.scale_down.fleet import Fleet
+from gpuscaler.planning.scale_down.menu import Goods, Menu, goods_of
+from gpuscaler.planning.scale_down.packing import pack
+from gpuscaler.planning.scale_down.survey import Candidate
+from gpuscaler.planning.scale_down.valuing import NOTHING, pays, restart_loss
+from gpuscaler.planning.templates import Templates, gpus_in
+
+#: Old and new machines are both paid for while the new ones boot and pods move, in seconds; counted as a cost of the new ones.
+OVERLAP = 300.0
+#: Mixes that are solved for one tier of pools before giving up on it.
+TRIES = 5
+#: The share of the policy's work budget that one mix may use.
+WORK_SHARE = 4
+
+
+@dataclass
+class Replacing:
+    """The search for one tier of pools. ``limits`` are what may be bought after what earlier tiers bought."""
+
+    work: Deletion
+    fleet: Fleet
+    emptied: Emptied
+    limits: Limits
+    goods: Goods
+
+    def mix(self, counts: Array, limits: Limits) -> Solution:
+        """The cheapest machines for ``counts[item]`` pods."""
+        sizes, resources = self.fleet.sizes, self.fleet.resources
+        items = []
+        for index, count in enumerate(counts.tolist()):
+            wanted = zip(resources, sizes.requests[self.goods.size[index]].tolist(), strict=True)
+            request = {name: amount for name, amount in wanted if amount}
+            items.append(Item(f"{index:06}", count, request, self.goods.allowed[index]))
+        problem = Problem(tuple(items), self.work.situation.templates.mix_kinds, limits=limits)
+        work = max(1, self.work.situation.policy.work_budget // WORK_SHARE)
+        return solve(problem, work=work, should_stop=self.work.situation.should_stop)
+
+    def deal(self, candidates: Sequence[Candidate]) -> Deal | None:
+        """Give the pods of ``candidates`` what room is left and new machines for the rest; None where limits leave some out."""
+        work, fleet = self.work, self.fleet
+        chosen = np.array([candidate in set(candidates) for candidate in fleet.candidates], dtype=np.bool_)
+        rows = work.homes.targets.copy()
+        rows[fleet.rows[self.emptied.leaving | chosen]] = False
+        packed = pack(fleet.sizes, fleet.total(chosen), self.emptied.packed.free, rows)
+        solution = self.mix(left_by_item(self.goods, self.goods.counts(candidates), packed), self.limits)
+        if any(solution.unmet.values()):
+            return None
+        work.ledger.brake |= solution.brake
+        bought = bought_by(solution, work.situation.templates, len(work.ledger.machines))
+        return deal_of(fleet, self.goods, candidates, bought=bought, packed=packed, names=work.situation.room.table.names)
+
+
+def replace_machines(work: Deletion, fleet: Fleet, emptied: Emptied) -> None:
+    """Look for cheaper machines for the pods of candidates that stay, pools of the highest priority first."""
+    menu = Menu(work.situation.templates)
+    receiving = emptied.receiving
+    limits = work.situation.limits
+    numbers = np.flatnonzero(~emptied.leaving).tolist()
+    staying = [fleet.candidates[number] for number in numbers]
+    loose = [one for one in staying if one not in work.steps and one.row not in receiving and one.row not in work.pinned]
+    for tier in sorted({candidate.member.pool.priority for candidate in loose}, reverse=True):
+        here = promising(work, fleet, [one for one in loose if one.member.pool.priority == tier], tier)
+        if here and not stopped(work):
+            search = Replacing(work, fleet, emptied, limits, goods_of(fleet, menu, here, tier=tier))
+            limits = replace_tier(search, here)
+
+
+def stopped(work: Deletion) -> bool:
+    if work.situation.should_stop is not None and work.situation.should_stop():
+        work.ledger.brake = True
+    return work.ledger.brake
+
+
+def promising(work: Deletion, fleet: Fleet, candidates: Sequence[Candidate], tier: int) -> list[Candidate]:
+    """Candidates whose pods are worth less than their machine at the price of the scarcest resource.
+
+    The price of a resource is the least that any kind asks for it: no machines can be replaced for less than what their pods use of one
+    resource costs at that price. Where all gains together are too small there is nothing to find, and no mix is solved.
+    """
+    kinds = [kind for kind in work.situation.templates.kinds if kind.pool.priority >= tier]
+    if not kinds or not candidates:
+        return []
+    position = {candidate: number for number, candidate in enumerate(fleet.candidates)}
+    load = fleet.load[[position[candidate] for candidate in candidates]].astype(np.float64)
+    capacity = [work.situation.templates.capacity(kind) for kind in kinds]
+    price = np.array(
+        [min((k.price / c[name] for k, c in zip(kinds, capacity, strict=True) if c.get(name)), default=0.0) for name in fleet.resources]
+    )
+    scarcest = int(np.argmax(load.sum(axis=0) * price))
+    cost = load[:, scarcest] * price[scarcest] * (1 + OVERLAP / 3600)
+    gain = np.array([candidate.price for candidate in candidates]) - cost
+    if gain[gain > 0].sum() <= max(NOTHING, work.situation.policy.min_saving):
+        return []
+    return [candidate for candidate, one in zip(candidates, gain, strict=True) if one > 0]
+
+
+def replace_tier(search: Replacing, candidates: Sequence[Candidate]) -> Limits:
+    """Replace those of ``candidates`` that pay; returns what may still be bought."""
+    work = search.work
+    booked = [candidate for candidate in worth_replacing(search, candidates) if booked_or_blocked(work, candidate)]
+    for _ in range(TRIES):
+        if not booked or stopped(work):
+            break
+        deal = search.deal(booked)
+        keep = booked[: len(booked) // 2]
+        if deal is not None:
+            paying = [candidate for candidate in booked if pays(deal.saving_of(candidate), restart_loss(candidate), work.situation.policy)]
+            if len(paying) == len(booked) and pays_in_all(work, deal, booked):
+                return close(search, deal, booked)
+            keep = paying if len(paying) < len(booked) else keep
+        for candidate in booked:
+            if candidate not in keep:
+                work.take_back(candidate)
+        booked = keep
+    for candidate in booked:
+        work.take_back(candidate)
+    return search.limits
+
+
+def booked_or_blocked(work: Deletion, candidate: Candidate) -> bool:
+    blocker = work.book(candidate)
+    if blocker is not None:
+        work.ledger.blocked[candidate.name] = blocker
+    return blocker is None
+
+
+def pays_in_all(work: Deletion, deal: Deal, candidates: Sequence[Candidate]) -> bool:
+    """Whether the whole replacement is worth the work it loses and the time in which old and new machines are both paid for."""
+    saving = sum(deal.saving_of(candidate) for candidate in candidates)
+    loss = sum(restart_loss(candidate) for candidate in candidates) + deal.cost * OVERLAP / 3600
+    return pays(saving, loss, work.situation.policy)
+
+
+def close(search: Replacing, deal: Deal, candidates: Sequence[Candidate]) -> Limits:
+    """Write the removals and the machines they need; returns what may still be bought."""
+    work, fleet = search.work, search.fleet
+    for candidate in candidates:
+        number = fleet.candidates.index(candidate)
+        search.emptied.leaving[number] = True
+        saving = deal.saving_of(candidate)
+        reason = f"{replaced_by(deal, candidate)}, which saves ${saving:.4f} per hour"
+        work.ledger.remove(candidate, reason, saving=saving, moves=deal.moves[candidate], needs=deal.needs[candidate])
+    work.ledger.machines += deal.machines
+    search.emptied.packed.placed += deal.packed.placed
+    search.emptied.packed.free = deal.packed.free
+    return after(search.limits, deal.machines, work.situation.templates)
+
+
+def replaced_by(deal: Deal, candidate: Candidate) -> str:
+    """Where the pods go, in words."""
+    needed = set(deal.needs[candidate])
+    kinds = Counter(f"{m.instance_type} ({m.market}, {m.zone})" for m in deal.machines if m.id in needed)
+    new = ", ".join(f"{count} x {name}" for name, count in sorted(kinds.items()))
+    count = len(deal.moves[candidate])
+    pods = f"its {count} pods" if count != 1 else "its pod"
+    kept = sum(move.to not in needed for move in deal.moves[candidate])
+    if not needed:
+        return f"{pods} fit on other nodes once machines beside it are replaced"
+    return f"{pods} run cheaper on {new}" + (f" and on other nodes ({kept})" if kept else "")
+
+
+def after(limits: Limits, machines: Sequence[Machine], templates: Templates) -> Limits:
+    """What may still be bought after ``machines``."""
+    gpus = {offering.key: gpus_in(offering.allocatable) for offering in templates.offerings}
+    pools = dict(limits.pools)
+    for machine in machines:
+        if machine.pool in pools:
+            pools[machine.pool] -= 1
+    spent = sum(machine.price_per_hour for machine in machines)
+    taken = sum(gpus[machine.pool, machine.market, machine.instance_type, machine.zone] for machine in machines)
+    return Limits(
+        machines=None if limits.machines is None else limits.machines - len(machines),
+        gpus=None if limits.gpus is None else limits.gpus - taken,
+        dollars_per_hour=None if limits.dollars_per_hour is None else limits.dollars_per_hour - spent,
+        pools=pools,
+    )
+
+
+def worth_replacing(search: Replacing, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Candidates that cost more than their pods do in the cheapest mix for the pods of all, the largest share of the price first."""
+    counts = search.goods.counts(candidates)
+    solution = search.mix(counts, Limits())
+    value = np.array(solution.duals.items)
+    ranked = []
+    for candidate in candidates:
+        mine = search.goods.counts([candidate])
+        if any(solution.unmet.get(int(item)) for item in np.flatnonzero(mine)):
+            continue
+        gain = candidate.price - float(mine @ value) * (1 + OVERLAP / 3600) - restart_loss(candidate)
+        if gain > NOTHING:
+            ranked.append((-gain / candidate.price, candidate.name, candidate))
+    return [candidate for _, _, candidate in sorted(ranked, key=lambda entry: entry[:2])]
