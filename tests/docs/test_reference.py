@@ -9,7 +9,7 @@ import pytest
 
 from gpuscaler.cli import main
 from gpuscaler.model.options import LABELS, PodAnnotations
-from gpuscaler.planning import plans
+from gpuscaler.planning import plans, scale_down
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 STRUCTS = [one for one in vars(plans).values() if isinstance(one, type) and issubclass(one, msgspec.Struct) and one is not msgspec.Struct]
@@ -49,3 +49,12 @@ def test_the_page_of_commands_names_every_command_and_its_options(name: str) -> 
     }
 
     assert {option for option in options if f"`{option}" not in section} == set()
+
+
+def test_the_page_about_nodes_that_stay_explains_every_blocker() -> None:
+    source = Path(scale_down.__file__).parent
+    used = {word for path in source.glob("*.py") for word in re.findall(r"Blocker\(\s*\"([a-z-]+)\"", path.read_text())}
+    explained = words("../how-to/why-does-a-node-stay.md")
+
+    assert used
+    assert used - explained == set()
