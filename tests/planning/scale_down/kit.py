@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Owner, Pod, PodOptions, PodSpec
@@ -68,7 +68,7 @@ def pod(
         namespace=body.namespace,
         name=name,
         spec=body,
-        labels=LabelSet(labels or {"app": "web"}),
+        labels=LabelSet({"app": "web"} if labels is None else labels),
         node_name=on,
         owner=owner,
         options=PodOptions(**(options or {})),
@@ -81,7 +81,7 @@ def selector(**labels: str) -> LabelSelector:
 
 
 def situation(
-    items: Iterable[Item],
+    items: Iterable[Any],
     *pools: Pool,
     state: State | None = None,
     now: float = NOW,
@@ -106,7 +106,7 @@ def situation(
     )
 
 
-def down(items: Iterable[Item], *pools: Pool, **more: Any) -> Down:
+def down(items: Iterable[Any], *pools: Pool, **more: Any) -> Down:
     return scale_down(situation(items, *pools, **more))
 
 

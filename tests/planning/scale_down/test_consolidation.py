@@ -1,0 +1,267 @@
+"""Consolidation by deletion: whose pods fit on machines that stay."""
+
+from typing import Any
+
+import pytest
+from tests.planning.scale_down.kit import (
+    GI,
+    JOB,
+    NOW,
+    blockers,
+    detail,
+    down,
+    node,
+    offering,
+    pod,
+    pool,
+    removed,
+    selector,
+    spec,
+)
+
+from gpuscaler.model.pods import HostPort, Pod, PodAffinityTerm, PodSpec, SpreadConstraint
+from gpuscaler.model.pools import Budget, Spare
+from gpuscaler.model.workloads import PodDisruptionBudget
+from gpuscaler.planning.plans import Removal
+from gpuscaler.planning.scale_down import Down
+from gpuscaler.planning.state import State
+
+HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
+#: Fills most of a node that nothing may empty.
+ANCHOR = {"do_not_disrupt": True}
+
+
+def only(answer: Down) -> Removal:
+    (removal,) = answer.removals
+    return removal
+
+
+def crowd(name: str, on: str, count: int, of: PodSpec | None = None, **fields: Any) -> list[Pod]:
+    return [pod(f"{name}-{number}", on, of, **fields) for number in range(count)]
+
+
+def test_a_machine_whose_pods_fit_elsewhere_goes() -> None:
+    answer = down([node("a"), node("b"), *crowd("x", "a", 2), *crowd("y", "b", 3)])
+    removal = only(answer)
+    assert removal.node == "a"
+    assert [(move.pod, move.to) for move in removal.moves] == [("default/x-0", "b"), ("default/x-1", "b")]
+    assert removal.saving_per_hour == 1.0
+    assert removal.reason == "its 2 pods fit on 1 other node, which saves $1.0000 per hour"
+    assert removal.needs == ()
+
+
+def test_the_machine_that_stays_says_that_it_is_in_use() -> None:
+    answer = down([node("a"), *crowd("x", "a", 2)])
+    assert blockers(answer) == {"a": "in-use"}
+
+
+def test_three_thirds_end_on_one_machine() -> None:
+    names = ("a", "b", "c")
+    answer = down([*map(node, names), *(one for name in names for one in crowd(name, name, 2))])
+    assert len(answer.removals) == 2
+    assert {move.to for removal in answer.removals for move in removal.moves}.isdisjoint(removed(answer))
+
+
+def test_two_machines_are_never_promised_the_same_room() -> None:
+    room: list[Any] = [node("keep"), *crowd("k", "keep", 5, options=ANCHOR)]
+    halves: list[Any] = [
+        node("a"),
+        node("b"),
+        *crowd("a", "a", 3, spec(cpu=1000, memory=GI)),
+        *crowd("b", "b", 3, spec(cpu=1000, memory=GI)),
+    ]
+    fixed: list[Any] = [node("full"), *crowd("f", "full", 8, options=ANCHOR)]
+    answer = down([*room, *halves, *fixed])
+    taken = sum(len(removal.moves) for removal in answer.removals)
+    assert taken == 3
+    assert len(answer.removals) == 1
+
+
+def test_the_dearest_of_equally_used_machines_goes() -> None:
+    dear = offering("m.dear", 1.2)
+    answer = down([node("a"), node("b", dear), *crowd("x", "a", 2), *crowd("y", "b", 2)], pool(offering(), dear))
+    assert removed(answer) == ["b"]
+
+
+def test_pods_below_the_priority_cutoff_need_no_new_home() -> None:
+    low = spec(cpu=6000, priority=-20)
+    full: list[Any] = [node("full"), *crowd("f", "full", 8, options=ANCHOR)]
+    removal = only(down([node("a"), pod("batch", "a", low), *full]))
+    assert removal.node == "a"
+    assert removal.moves == ()
+    assert removal.reason == "runs only pods below the priority cut-off, which saves $1.0000 per hour"
+
+
+def test_a_machine_is_not_emptied_onto_an_idle_one_that_is_about_to_go() -> None:
+    answer = down([node("a"), node("b"), pod("x", "a")], state=State(idle_seconds={"b": 60.0}))
+    assert blockers(answer) == {"a": "in-use", "b": "idle-clock"}
+
+
+def test_a_machine_is_emptied_onto_an_idle_one_that_stays() -> None:
+    answer = down([node("a"), node("b", do_not_disrupt=True), pod("x", "a")])
+    assert removed(answer) == ["a"]
+
+
+@pytest.mark.parametrize("fields", [{"ready": False}, {"unschedulable": True}, {"deleted": NOW}])
+def test_pods_never_move_to_a_machine_that_is_closed(fields: dict[str, Any]) -> None:
+    answer = down([node("a"), node("b", do_not_disrupt=True, **fields), pod("x", "a")])
+    assert removed(answer) == []
+
+
+def test_spare_machines_take_no_pods() -> None:
+    answer = down([node("a"), node("b"), pod("x", "a")], pool(spare=Spare(machines=1)))
+    assert blockers(answer) == {"a": "in-use", "b": "spare"}
+
+
+def test_a_saving_below_the_least_keeps_the_machine() -> None:
+    items: list[Any] = [node("a"), node("b"), pod("x", "a"), *crowd("y", "b", 2)]
+    assert removed(down(items, min_saving=1.0)) == ["a"]
+    answer = down(items, min_saving=1.01)
+    assert blockers(answer) == {"a": "no-saving", "b": "no-saving"}
+    assert detail(answer, "a") == "the machine costs $1.0000 per hour; a removal must save $1.0100"
+
+
+def test_a_machine_without_a_known_price_is_only_removed_when_idle() -> None:
+    lost = node("a", labels={"gpuscaler.io/pool": "main", "node.kubernetes.io/instance-type": "retired"})
+    assert blockers(down([lost, pod("x", "a"), node("b"), *crowd("y", "b", 2)]))["a"] == "unknown-offering"
+
+
+def test_a_young_machine_is_left_alone() -> None:
+    young = node("a", created=NOW - 300)
+    answer = down([young, pod("x", "a"), node("b"), *crowd("y", "b", 2, options=ANCHOR)])
+    assert blockers(answer)["a"] == "young"
+    assert removed(down([young, pod("x", "a"), node("b"), *crowd("y", "b", 2, options=ANCHOR)], pool(idle_after=0))) == ["a"]
+
+
+def test_a_machine_of_unknown_age_is_left_alone() -> None:
+    answer = down([node("a", created=0.0), pod("x", "a"), node("b"), *crowd("y", "b", 2, options=ANCHOR)])
+    assert "of unknown age" in detail(answer, "a")
+
+
+def test_a_pod_disruption_budget_counts_over_the_whole_plan() -> None:
+    names = ("a", "b", "c")
+    items: list[Any] = [
+        *map(node, names),
+        *(pod(f"x-{name}", name) for name in names),
+        node("keep"),
+        *crowd("k", "keep", 3, options=ANCHOR, labels={}),
+    ]
+    for allowed, count in ((0, 0), (1, 1), (2, 2), (9, 3)):
+        answer = down([*items, PodDisruptionBudget("default", "web", selector(app="web"), allowed)])
+        assert len(answer.removals) == count
+        assert set(blockers(answer).values()) <= {"pdb", "do-not-disrupt"}
+
+
+def test_a_budget_for_consolidation_trims_it() -> None:
+    names = ("a", "b", "c")
+    items: list[Any] = [
+        *map(node, names),
+        *(pod(f"x-{name}", name) for name in names),
+        node("keep"),
+        *crowd("k", "keep", 3, options=ANCHOR),
+    ]
+    answer = down(items, pool(budgets=(Budget("1", reasons=("consolidation",)),)))
+    assert removed(answer) == ["a"]
+    assert blockers(answer) == {"b": "budget", "c": "budget", "keep": "do-not-disrupt"}
+
+
+def test_idle_and_consolidated_machines_share_the_minimum_size() -> None:
+    items: list[Any] = [node("idle"), node("a"), pod("x", "a"), node("keep"), *crowd("k", "keep", 3, options=ANCHOR)]
+    assert removed(down(items, pool(min=1))) == ["a", "idle"]
+    assert removed(down(items, pool(min=2))) == ["idle"]
+
+
+def test_a_job_with_a_small_restart_cost_moves_and_with_a_large_one_stays() -> None:
+    others: list[Any] = [node("keep"), *crowd("k", "keep", 2, options=ANCHOR)]
+    # An eighth of a machine at $1 an hour: 8 hours of work lost are worth what an hour without the machine saves.
+    assert removed(down([node("a"), pod("x", "a", owner=JOB, options={"restart_cost": 7 * 3600.0}), *others])) == ["a"]
+    answer = down([node("a"), pod("x", "a", owner=JOB, options={"restart_cost": 8 * 3600.0}), *others])
+    assert blockers(answer)["a"] == "job"
+    assert (
+        detail(answer, "a")
+        == "restarting pod default/x and others like it loses $1.00 of work, and an hour without the machine saves $1.00"
+    )
+
+
+def test_a_gang_loses_the_work_of_all_its_members() -> None:
+    others: list[Any] = [node("keep"), *crowd("k", "keep", 2, options=ANCHOR)]
+    gang = {"gang": "g", "gang_size": 4, "restart_cost": 2 * 3600.0}
+    assert blockers(down([node("a"), pod("x", "a", options=gang), *others]))["a"] == "job"
+    assert removed(down([node("a"), pod("x", "a", options=gang | {"gang_size": 3}), *others])) == ["a"]
+
+
+def test_a_gang_member_stays_in_its_zone() -> None:
+    other = offering("m.big", 1.0, zone="z2")
+    gang = {"gang": "g", "restart_cost": 60.0}
+    keep = crowd("k", "keep", 2, options=ANCHOR)
+    assert removed(down([node("a"), pod("x", "a", options=gang), node("keep", other), *keep], pool(offering(), other))) == []
+    anywhere = gang | {"gang_topology": "any"}
+    assert removed(down([node("a"), pod("x", "a", options=anywhere), node("keep", other), *keep], pool(offering(), other))) == ["a"]
+
+
+def test_a_pod_that_asks_for_on_demand_does_not_move_to_spot() -> None:
+    spot = offering("m.big", 0.3, market="spot")
+    keep: list[Any] = [node("keep", spot), *crowd("k", "keep", 2, options=ANCHOR)]
+    assert removed(down([node("a"), pod("x", "a", options={"market": ("on-demand",)}), *keep], pool(offering(), spot))) == []
+    assert removed(down([node("a"), pod("x", "a", options={"deadline": NOW + 9e5}), *keep], pool(offering(), spot))) == []
+    assert removed(down([node("a"), pod("x", "a"), *keep], pool(offering(), spot))) == ["a"]
+
+
+def test_a_pod_stays_on_the_architecture_on_which_it_runs() -> None:
+    arm = offering("a.big", 1.0, labels={**offering("a.big").labels, "kubernetes.io/arch": "arm64"})
+    keep: list[Any] = [node("keep", arm), *crowd("k", "keep", 2, options=ANCHOR)]
+    assert removed(down([node("a"), pod("x", "a"), *keep], pool(offering(), arm))) == []
+    either = spec(node_selector=(("kubernetes.io/arch", "arm64"),))
+    assert removed(down([node("a"), pod("x", "a", either), *keep], pool(offering(), arm))) == ["a"]
+
+
+def test_anti_affinity_on_one_machine_is_kept() -> None:
+    alone = spec(anti_affinity=(PodAffinityTerm(HOST, selector(app="db"), ("default",)),))
+    items: list[Any] = [node("a"), node("b"), pod("x", "a", alone, labels={"app": "db"}), pod("y", "b", alone, labels={"app": "db"})]
+    answer = down(items)
+    assert removed(answer) == []
+    assert "1 InterPodAffinity" in detail(answer, "a")
+    assert len(down([*items, node("c"), pod("z", "c", options=ANCHOR)]).removals) == 1
+
+
+def test_the_anti_affinity_of_another_pod_is_kept() -> None:
+    shy = spec(anti_affinity=(PodAffinityTerm(HOST, selector(app="loud"), ("default",)),))
+    answer = down([node("a"), node("b"), pod("x", "a", labels={"app": "loud"}), pod("y", "b", shy, options=ANCHOR)])
+    assert removed(answer) == []
+
+
+def test_a_host_port_is_free_only_once() -> None:
+    ported = spec(host_ports=(HostPort(80),))
+    keep: list[Any] = [node("keep"), *crowd("k", "keep", 2, options=ANCHOR)]
+    answer = down([node("a"), node("b"), pod("x", "a", ported), pod("y", "b", ported), *keep])
+    assert len(answer.removals) == 1
+
+
+def test_a_spread_over_zones_is_kept() -> None:
+    other = offering("m.big", 1.0, zone="z2")
+    spread = spec(spread=(SpreadConstraint(ZONE, selector=selector(app="web")),))
+    items: list[Any] = [
+        node("a"),
+        node("b", other),
+        pod("x", "a", spread),
+        pod("y", "b", spread),
+        node("keep"),
+        *crowd("k", "keep", 2, options=ANCHOR, labels={}),
+    ]
+    answer = down(items, pool(offering(), other))
+    assert removed(answer) == ["a"]
+    assert only(answer).moves[0].to == "keep"
+
+
+def test_a_pod_that_pending_pods_look_for_stays() -> None:
+    near = spec(affinity=(PodAffinityTerm(ZONE, selector(app="web"), ("default",)),))
+    keep: list[Any] = [node("keep"), *crowd("k", "keep", 2, options=ANCHOR, labels={})]
+    answer = down([node("a"), pod("x", "a"), *keep, pod("soon", of=near, labels={"app": "friend"})])
+    assert blockers(answer)["a"] == "needed"
+    assert detail(answer, "a") == "pending pods have affinity or spread rules that look at pod default/x"
+
+
+def test_the_same_cluster_gives_the_same_plan_in_any_order() -> None:
+    pods = [one for number in range(6) for one in crowd(f"p{number}", f"n{number}", number % 3 + 1)]
+    items: list[Any] = [*(node(f"n{number}") for number in range(6)), *pods]
+    assert down(items) == down(items[::-1])
