@@ -307,10 +307,17 @@ def test_the_first_controlling_owner_counts_and_nothing_owns_itself(references: 
     assert pod(ownerReferences=references, uid="own").owner.kind == kind
 
 
-def test_the_native_workload_reference_names_the_gang() -> None:
-    reference = {"name": "train", "podGroup": "workers", "podGroupReplicaKey": "0"}
-    found = pod({"workloadRef": reference})
-    assert (found.options.gang, found.options.gang_source) == ("train/workers/0", "workload")
+@pytest.mark.parametrize(
+    ("reference", "gang"),
+    [
+        ({"workloadRef": {"name": "train", "podGroup": "workers", "podGroupReplicaKey": "0"}}, "train/workers/0"),
+        ({"workloadRef": {"name": "train", "podGroup": "workers"}}, "train/workers"),
+        ({"schedulingGroup": {"podGroupName": "train-workers-0"}}, "train-workers-0"),
+    ],
+)
+def test_the_native_reference_names_the_gang_in_every_version(reference: Json, gang: str) -> None:
+    found = pod(reference)
+    assert (found.options.gang, found.options.gang_source) == (gang, "workload")
     assert found.spec.digest == pod().spec.digest
 
 

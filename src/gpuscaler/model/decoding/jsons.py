@@ -133,11 +133,11 @@ class JsonItems:
             except (msgspec.MsgspecError, ValueError, RecursionError):
                 wire = None
             if wire is not None and reader_of(wire.api_version or api_version, wire.kind or kind) is last:
-                return decode_with(data, self._interner, last, kind, wire)
+                return decode_with(data, self._interner, last, kind=kind, api_version=api_version, wire=wire)
         reader = find_reader(data, kind, api_version)
         if isinstance(reader, Reader):
             self._last = reader
-        return decode_with(data, self._interner, reader, kind)
+        return decode_with(data, self._interner, reader, kind=kind, api_version=api_version)
 
     def _flat(self, result: Decoded, path: str) -> Iterator[Item | SetAside]:
         if isinstance(result, Sequence):

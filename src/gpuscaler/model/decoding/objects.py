@@ -52,7 +52,7 @@ def decode_object(raw: Data | Mapping[str, Any], interner: Interner, *, kind: st
             return SetAside(identify(raw, kind), f"saw a value that JSON does not have ({error}), expected a Kubernetes object")
     else:
         data = raw
-    return decode_with(data, interner, find_reader(data, kind, api_version), kind)
+    return decode_with(data, interner, find_reader(data, kind, api_version), kind=kind, api_version=api_version)
 
 
 def find_reader(data: Data, kind: str = "", api_version: str = "") -> Reader | SetAside | None:
@@ -67,12 +67,16 @@ def find_reader(data: Data, kind: str = "", api_version: str = "") -> Reader | S
     return reader_of(header.api_version or api_version, kind)
 
 
-def decode_with(data: Data, interner: Interner, reader: Reader | SetAside | None, kind: str = "", wire: Any = None) -> Decoded:
+def decode_with(
+    data: Data, interner: Interner, reader: Reader | SetAside | None, *, kind: str = "", api_version: str = "", wire: Any = None
+) -> Decoded:
     """The object that ``reader`` understands ``data`` to be; ``wire`` is ``data`` as its structure, where the caller has it already."""
     if reader is None or isinstance(reader, SetAside):
         return reader
     try:
-        return reader.read(reader.decode(data) if wire is None else wire, interner)
+        found = reader.decode(data) if wire is None else wire
+        found.api_version = found.api_version or api_version
+        return reader.read(found, interner)
     except _FAILURES as error:
         return _refused(data, error, kind)
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from gpuscaler.model.decoding.interning import Interner
-from gpuscaler.model.decoding.specs import WirePodSpec, WorkloadReference, intern_spec
+from gpuscaler.model.decoding.specs import WirePodSpec, intern_spec
 from gpuscaler.model.options import PodAnnotations
 from gpuscaler.model.pods import NO_OWNER, Owner, Pod
 from gpuscaler.model.requests import Container, ContainerStatus, ResourceRequirements
@@ -49,7 +49,7 @@ def read_pod(wire: WirePod, interner: Interner) -> Pod:
     labels = interner.labels(metadata.labels)
     owner = controller(metadata.owner_references, metadata.uid, interner)
     node_name = interner.text(spec.node_name) if spec.node_name else ""
-    options, warnings = interner.options(metadata.annotations, labels, _group_name(spec.workload_ref) if spec.workload_ref else "")
+    options, warnings = interner.options(metadata.annotations, labels, spec.group)
     scheduled, infeasible = _conditions(status.conditions or ())
     interned = intern_spec(
         spec,
@@ -87,11 +87,6 @@ def controller(references: Sequence[OwnerReference] | None, uid: str | None, int
         if reference.controller and (not reference.uid or reference.uid != uid):
             return interner.owner(reference.kind or "", reference.name or "", reference.uid or "")
     return NO_OWNER
-
-
-def _group_name(reference: WorkloadReference) -> str:
-    """Replicas of a pod group are gangs of their own."""
-    return "/".join(part for part in (reference.name, reference.pod_group, reference.pod_group_replica_key) if part)
 
 
 def _conditions(conditions: Sequence[Condition]) -> tuple[Condition | None, bool]:

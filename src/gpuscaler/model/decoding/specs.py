@@ -81,9 +81,17 @@ class Named(Wire):
 
 
 class WorkloadReference(Wire):
+    """The native pod group of a pod, as v1alpha1 names it; each replica of a group is a gang of its own."""
+
     name: str | None = None
     pod_group: str | None = None
     pod_group_replica_key: str | None = None
+
+
+class SchedulingGroup(Wire):
+    """The native pod group of a pod, as later versions name it."""
+
+    pod_group_name: str | None = None
 
 
 class WirePodSpec(Wire):
@@ -106,6 +114,16 @@ class WirePodSpec(Wire):
     termination_grace_period_seconds: Int64 | None = None
     restart_policy: str | None = None
     workload_ref: WorkloadReference | None = None
+    scheduling_group: SchedulingGroup | None = None
+
+    @property
+    def group(self) -> str:
+        """The native pod group: its name, or ``workload/group/replica``; "" when there is none."""
+        if self.scheduling_group is not None:
+            return self.scheduling_group.pod_group_name or ""
+        if (found := self.workload_ref) is None:
+            return ""
+        return "/".join(part for part in (found.name, found.pod_group, found.pod_group_replica_key) if part)
 
 
 class Source(Struct, gc=False, omit_defaults=True):
@@ -140,6 +158,7 @@ def intern_spec(
     """
     wire.node_name = None
     wire.workload_ref = None
+    wire.scheduling_group = None
     source = Source(namespace, wire, infeasible=infeasible)
     if wire.volumes:
         wire.volumes = relevant(wire.volumes) or None

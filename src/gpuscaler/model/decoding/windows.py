@@ -11,6 +11,8 @@ CHUNK = 1 << 20
 
 _skip = msgspec.json.Decoder(msgspec.Raw).decode
 _TRAILING = re.compile(r"trailing characters \(byte ([0-9]+)\)")
+#: The last byte of what cannot go on.
+_CLOSED = frozenset((b"}", b"]", b'"', b" ", b"\t", b"\r", b"\n"))
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
 
@@ -89,16 +91,18 @@ class Window:
     def value(self, path: str) -> memoryview:
         """The JSON value here, with the white space after it, and move past it. Valid until the window moves on."""
         while (end := self._end()) is None:
-            if not self.more():
+            if self.ended:
                 raise InputError(self.file, path, f"the end of the input at byte {self._before + len(self._data)}", "the rest of the value")
+            self.more()
         start, self._position = self._position, self._position + end
         return memoryview(self._data)[start : start + end]
 
     def short_value(self) -> memoryview | None:
         """The value here if it is complete within about one chunk, and move past it; else None."""
         while (end := self._end()) is None:
-            if self.held >= self._chunk or not self.more():
+            if self.held >= self._chunk or self.ended:
                 return None
+            self.more()
         start, self._position = self._position, self._position + end
         return memoryview(self._data)[start : start + end]
 
@@ -112,7 +116,8 @@ class Window:
             return int(trailing.group(1)) - 1 if trailing else _balanced(view)  # it counts from 1
         except RecursionError:
             return _balanced(view)
-        return len(view)
+        # A number or word that ends where the view does may go on.
+        return len(view) if self.ended or bytes(view[-1:]) in _CLOSED else None
 
 
 def _balanced(view: memoryview) -> int | None:

@@ -1,0 +1,89 @@
+"""Nodes from Kubernetes JSON."""
+
+from typing import Any
+
+import pytest
+from tests.model import realistic
+
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.decoding import Interner, decode_object
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.taints import Taint
+
+Json = dict[str, Any]
+
+
+def node(spec: Json | None = None, status: Json | None = None, **metadata: Any) -> Node:
+    raw = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", **metadata}, "spec": spec, "status": status}
+    found = decode_object(raw, Interner())
+    assert isinstance(found, Node), found
+    return found
+
+
+def test_a_node_as_an_api_server_sends_it_keeps_what_planning_uses() -> None:
+    found = decode_object(realistic.node(4), Interner())
+    assert isinstance(found, Node)
+    assert (found.name, found.provider_id) == ("ip-10-0-4-1.ec2.internal", "aws:///us-east-1b/i-00000000000000004")
+    assert found.allocatable == {
+        "cpu": 95690,
+        "memory": 1163346944 * 1024,
+        "ephemeral-storage": 76224326324,
+        "nvidia.com/gpu": 8,
+        "pods": 250,
+    }
+    assert found.capacity["cpu"] == 96000
+    assert found.labels["topology.kubernetes.io/zone"] == "us-east-1b"
+    assert found.taints == (Taint("nvidia.com/gpu", "", "NoSchedule"),)
+    assert found.ready
+    assert found.created == 1772352000.0
+
+
+def test_a_node_without_allocatable_offers_its_capacity() -> None:
+    assert node(status={"capacity": {"cpu": "4"}}).allocatable == {"cpu": 4000}
+    assert node(status={"capacity": {"cpu": "4"}, "allocatable": {}}).allocatable == {}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "ready"),
+    [
+        (None, True),
+        ([{"type": "Ready", "status": "True"}], True),
+        ([{"type": "Ready", "status": "Unknown"}], False),
+        ([{"type": "MemoryPressure", "status": "True"}], False),
+    ],
+)
+def test_a_node_is_ready_when_it_says_so_or_never_said_anything(conditions: list[Json] | None, ready: bool) -> None:
+    assert node(status={"conditions": conditions}).ready is ready
+
+
+def test_taints_of_odd_effects_are_kept_and_keep_nobody_away() -> None:
+    taint = node({"taints": [{"key": "a", "effect": "Whatever"}], "unschedulable": True})
+    assert taint.taints == (Taint("a", "", "Whatever"),)
+    assert taint.unschedulable
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        ({}, (False, False)),
+        ({"cluster-autoscaler.kubernetes.io/scale-down-disabled": "true"}, (True, False)),
+        ({"karpenter.sh/do-not-disrupt": "true"}, (False, True)),
+        ({"karpenter.sh/do-not-disrupt": "false"}, (False, False)),
+    ],
+)
+def test_annotations_of_other_autoscalers_protect_a_node(annotations: Json, expected: tuple[bool, bool]) -> None:
+    found = node(annotations=annotations)
+    assert (found.scale_down_disabled, found.do_not_disrupt) == expected
+    assert found.warnings == ()
+
+
+def test_a_protecting_annotation_that_cannot_be_read_protects_and_warns() -> None:
+    found = node(annotations={"karpenter.sh/do-not-disrupt": "please"})
+    assert found.do_not_disrupt
+    assert found.warnings == ('karpenter.sh/do-not-disrupt: saw \'please\', expected "true" or "false"; the node is left alone',)
+
+
+def test_an_unreadable_quantity_sets_the_node_aside() -> None:
+    raw = {"kind": "Node", "metadata": {"name": "n"}, "status": {"allocatable": {"nvidia.com/gpu": "eight"}}}
+    reason = "status.allocatable.nvidia.com/gpu: saw 'eight', expected a quantity such as 500m, 2, 1.5Gi or 1e3"
+    assert decode_object(raw, Interner()) == SetAside("Node n", reason)

@@ -1,0 +1,160 @@
+"""One object at a time: kinds, versions, and everything that can be wrong with one."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.model import realistic
+
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.decoding import Interner, decode_object
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.workloads import Workload
+
+KINDS = (
+    "Pod", "Node", "PersistentVolume", "PersistentVolumeClaim", "StorageClass", "CSINode", "CSIDriver", "CSIStorageCapacity",
+    "VolumeAttachment", "PodDisruptionBudget", "PriorityClass", "DaemonSet", "ReplicaSet", "Deployment", "StatefulSet", "Job",
+    "Namespace", "RuntimeClass", "PodGroup", "JobSet", "Workload", "ResourceClaim", "ResourceSlice", "DeviceClass",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_read_from_its_name_alone_with_or_without_a_version(kind: str) -> None:
+    found = decode_object({"kind": kind, "metadata": {"name": "x"}}, Interner())
+    assert found is not None
+    assert not isinstance(found, SetAside)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_needs_a_name(kind: str) -> None:
+    found = decode_object({"kind": kind, "metadata": {"namespace": "n"}}, Interner())
+    assert found == SetAside(f"{kind} n", "metadata.name: saw nothing, expected the object's name")
+
+
+@pytest.mark.parametrize(
+    ("kind", "api_version"),
+    [("ConfigMap", "v1"), ("Pod", "example.com/v1"), ("Job", "v1"), ("PodMetrics", "metrics.k8s.io/v1beta1"), ("Node", "a/b/v1")],
+)
+def test_kinds_of_other_groups_are_not_read(kind: str, api_version: str) -> None:
+    assert decode_object({"kind": kind, "apiVersion": api_version, "metadata": {"name": "x"}}, Interner()) is None
+
+
+def test_bytes_and_mappings_mean_the_same() -> None:
+    raw = realistic.pod(7, node="node-1")
+    data = json.dumps(raw).encode()
+    assert decode_object(data, Interner()) == decode_object(raw, Interner()) == decode_object(memoryview(data), Interner())
+
+
+def test_the_caller_can_lend_a_kind_to_an_object_that_has_none() -> None:
+    raw = {"metadata": {"name": "x"}}
+    assert isinstance(decode_object(raw, Interner(), kind="Job", api_version="batch/v1"), Workload)
+    assert decode_object(raw, Interner()) == SetAside("object x", "kind: saw nothing, expected the kind of the object")
+
+
+@pytest.mark.parametrize(
+    ("data", "seen"),
+    [
+        (b"", "Input data was truncated"),
+        (b"{", "Input data was truncated"),
+        (b"[]", "object: saw [], expected object"),
+        (b"5", "object: saw 5, expected object"),
+        (b"null", "object: saw null, expected object"),
+        (b'{"kind": 5}', "kind: saw 5, expected str"),
+        (b'{"kind": "Pod", "metadata": {"name": "x"}} trailing', "trailing characters"),
+        (b'{"kind": "Pod", "metadata": {"name": "\xff"}}', "can't decode byte 0xff"),
+        (b'{"kind": "Pod", "metadata": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
+        (b'{"kind": "Pod", "metadata": {"name": "x"}, "spec": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"}", "nested too deeply"),
+    ],
+)
+def test_what_is_no_object_at_all_is_set_aside(data: bytes, seen: str) -> None:
+    found = decode_object(data, Interner())
+    assert isinstance(found, SetAside)
+    assert seen in found.reason
+
+
+def test_values_that_json_does_not_have_are_set_aside() -> None:
+    cyclic: dict[str, Any] = {"kind": "Pod", "metadata": {"name": "x"}}
+    cyclic["spec"] = cyclic
+    odd: list[Any] = [cyclic, {"kind": "Pod", "metadata": {"name": "x"}, "spec": object()}]
+    for raw in (*odd, {"kind": "Pod", "metadata": {"name": "x"}, True: 1}):
+        found = decode_object(raw, Interner())
+        assert isinstance(found, SetAside)
+        assert found.object == "Pod x"
+
+
+def test_a_reason_stays_short_whatever_was_seen() -> None:
+    raw = {"kind": "Pod", "metadata": {"name": "x"}, "status": {"phase": ["y" * 1_000_000]}}
+    found = decode_object(raw, Interner())
+    assert isinstance(found, SetAside)
+    assert len(found.reason) < 200
+
+
+def test_an_object_that_is_set_aside_leaves_the_interner_as_useful_as_before() -> None:
+    interner = Interner()
+    before = decode_object(realistic.pod(1), interner)
+    broken = realistic.pod(2)
+    broken["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "?"}
+    assert isinstance(decode_object(broken, interner), SetAside)
+    after = decode_object(realistic.pod(3), interner)
+    assert isinstance(before, Pod)
+    assert isinstance(after, Pod)
+    assert before.spec is after.spec
+
+
+def test_an_interner_forgets_what_is_not_asked_for_and_stays_right() -> None:
+    interner = Interner(limit=2)
+    pods = [decode_object(realistic.pod(number, replicas=1), interner) for number in range(30)]
+    again = [decode_object(realistic.pod(number, replicas=1), Interner()) for number in range(30)]
+    assert pods == again
+    recent = decode_object(realistic.pod(29, replicas=1), interner)
+    assert isinstance(recent, Pod)
+    assert isinstance(pods[29], Pod)
+    assert recent.spec is pods[29].spec
+
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
+names = st.sampled_from(
+    "metadata spec status name namespace labels annotations containers resources requests limits template selector matchLabels "
+    "matchExpressions affinity podAffinity tolerations volumes ownerReferences conditions capacity allocatable taints storage cpu uid "
+    "creationTimestamp items kind priority nodeSelector".split()
+)
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names | st.text(max_size=4), inner, max_size=5), max_leaves=25
+)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.sampled_from(KINDS), st.dictionaries(names, values, max_size=6))
+def test_no_json_makes_decoding_raise(kind: str, raw: dict[str, Any]) -> None:
+    found = decode_object({**raw, "kind": kind}, Interner())
+    found_from_bytes = decode_object(json.dumps({**raw, "kind": kind}).encode(), Interner())
+    assert type(found) is type(found_from_bytes)
+    if isinstance(found, SetAside):
+        assert found.object.startswith(kind)
+        assert found.reason
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_one_wrong_value_anywhere_in_a_pod_gives_the_pod_or_a_reason(data: st.DataObject) -> None:
+    raw = realistic.pod(1, node="node-1")
+    place: Any = raw
+    while True:
+        key = data.draw(st.sampled_from(sorted(place)) if isinstance(place, dict) else st.sampled_from(range(len(place))))
+        if not isinstance(place[key], dict | list) or not place[key] or data.draw(st.booleans()):
+            break
+        place = place[key]
+    place[key] = data.draw(values)
+    found = decode_object(raw, Interner())
+    assert found is None or isinstance(found, SetAside | Pod)
+    if isinstance(found, Pod):
+        assert Cluster.of([found]).pods == {found.key: found}
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=60))
+def test_no_bytes_make_decoding_raise(data: bytes) -> None:
+    assert isinstance(decode_object(data, Interner()), SetAside | None)

@@ -1,0 +1,312 @@
+"""Whole files: JSON Lists of any size, typed Lists, JSON lines, YAML documents, gzip, and what can be wrong with them."""
+
+import gzip
+import io
+import json
+import tracemalloc
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.model import realistic
+
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.decoding import InputError, Interner, read_items
+from gpuscaler.model.decoding.windows import Window
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.workloads import PodGroup
+
+Json = dict[str, Any]
+
+
+def read(data: bytes) -> list[Any]:
+    return list(read_items(io.BytesIO(data), Interner(), file="cluster.json"))
+
+
+def names(data: bytes) -> list[str]:
+    """Names of what was read, ``!reason`` for what was set aside."""
+    return [f"!{item.object}: {item.reason}" if isinstance(item, SetAside) else item.name for item in read(data)]
+
+
+def pod(name: str, **spec: Any) -> Json:
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "n"}, "spec": spec}
+
+
+def listed(*items: Any, **top: Any) -> Json:
+    return {"apiVersion": "v1", "items": list(items), "kind": "List", "metadata": {"resourceVersion": ""}, **top}
+
+
+ABC = [pod("a"), pod("b"), pod("c")]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        json.dumps(listed(*ABC)).encode(),
+        json.dumps(listed(*ABC), indent=4).encode(),
+        json.dumps(listed(*ABC)).encode() + b"\n\n",
+        b"\xef\xbb\xbf " + json.dumps(listed(*ABC)).encode(),
+        gzip.compress(json.dumps(listed(*ABC)).encode()),
+        gzip.compress(json.dumps(pod("a")).encode()) + gzip.compress(json.dumps(listed(*ABC[1:])).encode()),
+        json.dumps(ABC).encode(),
+        b"\n".join(json.dumps(item).encode() for item in ABC),
+        b"".join(json.dumps(item, indent=1).encode() for item in ABC),
+        json.dumps(pod("a")).encode() + json.dumps(listed(*ABC[1:])).encode(),
+        yaml.safe_dump_all(ABC).encode(),
+        yaml.safe_dump(listed(*ABC)).encode(),
+        b"# a comment\n---\n" + yaml.safe_dump_all([ABC[0], None, listed(*ABC[1:])]).encode() + b"\n---\n",
+        yaml.safe_dump(ABC).encode(),
+        gzip.compress(yaml.safe_dump_all(ABC).encode()),
+    ],
+)
+def test_every_way_kubectl_prints_objects_gives_the_same_objects(data: bytes) -> None:
+    assert names(data) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "order", [("kind", "apiVersion", "metadata", "items"), ("apiVersion", "items", "kind", "metadata"), ("items", "kind")]
+)
+@pytest.mark.parametrize("count", [3, 20_000])
+def test_typed_lists_lend_their_kind_to_items_wherever_it_stands(order: tuple[str, ...], count: int) -> None:
+    fields = {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [{"metadata": {"name": f"p{i}"}} for i in range(count)]}
+    found = read(json.dumps({key: fields[key] for key in order}).encode())
+    assert [item.key for item in found] == [f"default/p{index}" for index in range(count)]
+
+
+def test_a_typed_list_of_an_old_group_lends_its_version_too() -> None:
+    budgets = {
+        "kind": "PodDisruptionBudgetList",
+        "apiVersion": "policy/v1beta1",
+        "items": [{"metadata": {"name": "b"}, "spec": {"selector": {}}}],
+    }
+    (found,) = read(json.dumps(budgets).encode())
+    assert found.selector is None
+    (found,) = read(yaml.safe_dump(budgets).encode())
+    assert found.selector is None
+
+
+def test_empty_inputs_and_empty_lists_hold_nothing() -> None:
+    for data in (b"", b" \n", b"---\n---\n", b"[]", b"[ ]", json.dumps(listed()).encode(), gzip.compress(b""), b"items: []\nkind: List\n"):
+        assert read(data) == []
+    assert read(json.dumps(listed(items=None)).encode()) == []
+
+
+def test_kinds_that_are_not_read_are_passed_over() -> None:
+    other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "data": {"items": "[]"}}
+    assert names(json.dumps(listed(pod("a"), other, pod("b"))).encode()) == ["a", "b"]
+    assert names(json.dumps(other).encode()) == []
+
+
+def test_an_object_that_declares_several_things_gives_them_all() -> None:
+    groups = [{"name": "a", "policy": {"gang": {"minCount": 2}}}, {"name": "b"}]
+    workload = {"apiVersion": "scheduling.k8s.io/v1alpha1", "kind": "Workload", "metadata": {"name": "w"}, "spec": {"podGroups": groups}}
+    expected = [PodGroup("workload", "default", "w/a", 2), PodGroup("workload", "default", "w/b", 0)]
+    assert read(json.dumps(listed(workload)).encode()) == expected
+    assert read(yaml.safe_dump(workload).encode()) == expected
+
+
+@pytest.mark.parametrize("dump", [lambda raw: json.dumps(raw).encode(), lambda raw: yaml.safe_dump(raw).encode()])
+def test_one_odd_object_in_a_list_never_affects_the_others(dump: Any) -> None:
+    odd = pod("odd", containers=[{"resources": {"requests": {"cpu": "1xyz"}}}])
+    found = names(dump(listed(pod("a"), odd, {"kind": "Pod"}, 5, None, {"metadata": {"name": "x"}}, pod("b"))))
+    assert [name for name in found if not name.startswith("!")] == ["a", "b"]
+    broken = "\n".join(name for name in found if name.startswith("!"))
+    assert "!Pod n/odd: spec.containers[0].resources.requests.cpu: saw '1xyz'" in broken
+    assert "!Pod: metadata.name: saw nothing" in broken
+    assert "items[3]" in broken
+    assert "items[4]" in broken
+    assert "!object x: kind: saw nothing" in broken
+    assert broken.count("!") == 5
+
+
+def test_an_item_that_is_not_even_json_is_set_aside_alone() -> None:
+    data = b'{"kind": "List", "items": [{"kind": "Pod", "spec": nonsense}, {"kind": "Pod", "metadata": {"name": "b"}}]}'
+    broken, found = names(data)
+    assert broken.startswith("!cluster.json items[0]: ")
+    assert found == "b"
+
+
+def test_an_item_nested_too_deeply_is_set_aside_alone() -> None:
+    deep = b'{"kind": "Pod", "spec": ' + b"[" * 50_000 + b'"]"' + b"]" * 50_000 + b"}"
+    data = b'{"kind": "List", "items": [' + deep + b', {"kind": "Pod", "metadata": {"name": "b"}}]}'
+    broken, found = names(data)
+    assert broken.startswith("!")
+    assert found == "b"
+
+
+def test_a_huge_item_and_a_huge_object_are_read() -> None:
+    huge = pod("huge")
+    huge["metadata"]["annotations"] = {"example.com/blob": '\\"{[' * 1_000_000}
+    assert names(json.dumps(listed(huge, pod("b"))).encode()) == ["huge", "b"]
+    assert names(json.dumps(huge).encode() + json.dumps(pod("b")).encode()) == ["huge", "b"]
+
+
+class Endless(io.RawIOBase):
+    """A List of so many equal items that it could not be held."""
+
+    def __init__(self, item: bytes, count: int) -> None:
+        self._parts = iter([b'{"apiVersion": "v1", "items": [' + item, *[b"," + item] * (count - 1), b'], "kind": "List"}'])
+        self._left = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while len(self._left) < len(buffer) and (part := next(self._parts, b"")):
+            self._left += part
+        found, self._left = self._left[: len(buffer)], self._left[len(buffer) :]
+        buffer[: len(found)] = found
+        return len(found)
+
+
+def test_a_list_is_read_without_holding_it() -> None:
+    item = json.dumps(realistic.pod(1, node="node-1", managed_fields=True)).encode()
+    count = 2_500
+    tracemalloc.start()
+    found = sum(isinstance(item, Pod) for item in read_items(io.BufferedReader(Endless(item, count)), Interner()))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == count
+    assert len(item) * count > 20_000_000
+    assert peak < 8_000_000
+
+
+def test_a_decoded_pod_takes_less_than_a_kilobyte() -> None:
+    stream = io.BytesIO()
+    realistic.write_list(stream, realistic.objects(1_000, 0))
+    stream.seek(0)
+    interner = Interner()
+    tracemalloc.start()
+    pods = list(read_items(stream, interner))
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert len(pods) == 1_000
+    assert held / len(pods) < 1_000
+
+
+def test_a_realistic_cluster_loads_into_its_indexes() -> None:
+    stream = io.BytesIO()
+    realistic.write_list(stream, realistic.objects(200, 10, managed_fields=True), indent=4)
+    stream.seek(0)
+    cluster = Cluster.of(read_items(stream, Interner()))  # type: ignore[arg-type]  # nothing here is set aside
+    assert (len(cluster.nodes), len(cluster.pods), len(cluster.unbound)) == (10, 200, 0)
+    assert cluster.requested["pods"].tolist() == [20] * 10
+
+
+@pytest.mark.parametrize(
+    ("data", "path", "seen", "expected"),
+    [
+        (b'{"kind": "List", "items": [{"kind": "Pod"', "items[0]", "the end of the input", "the rest of the value"),
+        (b'{"kind": "List", "items": [{"kind": "Pod"}', "items[1]", "the end of the input", "',' or ']'"),
+        (b'{"kind": "List", "items": [{"kind": "Pod"} {"kind": "Pod"}]}', "items[1]", "'{'", "',' or ']'"),
+        (b'{"kind": "Pod", ', "object 0", "the end of the input", "the rest of the value"),
+        (b'{"kind": "Pod", "metadata": {"name": "a"}} hello', "byte 43", "'h'", "as JSON"),
+        (b"kind: Pod\nmetadata: [\n", "document 0 (line 1)", "while parsing", "as YAML"),
+        (b"kind: Namespace\nmetadata: {name: a}\n---\na: b: c\n", "document 1 (line 3)", "mapping values", "as YAML"),
+        (b"kind: Pod\nname: \xff\n", "after line", "not UTF-8", "text"),
+        (gzip.compress(b"{}" * 1000)[:-20], "", "broken compression", "a whole gzip file"),
+    ],
+)
+def test_a_file_that_cannot_be_read_on_says_where_and_why(data: bytes, path: str, seen: str, expected: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read(data)
+    error = caught.value
+    assert error.file == "cluster.json"
+    assert path in error.path
+    assert seen in error.seen
+    assert expected in error.expected
+    assert str(error).startswith("cluster.json: ")
+
+
+def test_the_objects_before_the_broken_place_have_been_read() -> None:
+    stream = io.BytesIO(json.dumps(listed(*ABC)).encode()[:-100])
+    items = read_items(stream, Interner())
+    first, second = next(items), next(items)
+    assert isinstance(first, Pod)
+    assert isinstance(second, Pod)
+    assert (first.name, second.name) == ("a", "b")
+    with pytest.raises(InputError):
+        next(items)
+
+
+def test_yaml_values_are_what_kubernetes_takes_them_for() -> None:
+    text = """
+kind: Pod
+metadata:
+  name: p
+  creationTimestamp: 2026-03-01T08:00:00Z
+  labels: {at: 12:30, version: "1.10", since: 2026-03-01}
+spec:
+  containers:
+  - resources: {requests: {cpu: 1.5, memory: 1e9, example.com/octal: 010}}
+"""
+    (found,) = read(text.encode())
+    assert isinstance(found, Pod)
+    assert found.created == 1772352000.0
+    assert found.labels == {"at": "12:30", "version": "1.10", "since": "2026-03-01"}
+    assert found.spec.requests == {"cpu": 1500, "memory": 10**9, "example.com/octal": 8}
+
+
+@pytest.mark.parametrize(("label", "seen"), [("on", "true"), ("no", "false"), ("1.10", "1.1"), ("5", "5"), ("0x1F", "31")])
+def test_yaml_values_that_are_no_strings_where_strings_are_needed_set_the_object_aside(label: str, seen: str) -> None:
+    text = f"kind: Pod\nmetadata:\n  name: p\n  labels:\n    fine: x\n    feature: {label}\n"
+    assert names(text.encode()) == [f"!Pod p: metadata.labels.feature: saw {seen}, expected str"]
+
+
+def test_a_key_that_stands_twice_in_yaml_sets_its_document_aside() -> None:
+    text = "kind: Pod\nmetadata: {name: a}\nspec:\n  priority: 1\n  priority: 2\n---\nkind: Pod\nmetadata: {name: b}\n"
+    broken, found = names(text.encode())
+    assert broken == "!cluster.json document 0 (line 1): saw the key 'priority' twice (line 5 of the document), expected each key once"
+    assert found == "b"
+
+
+def test_yaml_anchors_and_merges_work_and_cannot_blow_up() -> None:
+    text = "x: &base {namespace: n, name: a}\nkind: Pod\nmetadata: {<<: *base, name: b}\n"
+    (found,) = read(text.encode())
+    assert found.key == "n/b"
+    bomb = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12)) + "kind: Pod\n"
+    (aside,) = read(bomb.encode())
+    assert "aliases" in aside.reason
+    (aside,) = read(b"kind: Pod\nmetadata: &m {name: x, annotations: *m}\n")
+    assert "aliases" in aside.reason
+
+
+def test_documents_that_are_no_objects_are_set_aside() -> None:
+    assert names(b"hello") == ["!cluster.json document 0 (line 1): saw str, expected a Kubernetes object"]
+    assert (
+        names(b"kind: Pod\nmetadata: {name: a}\n---\n- 5\n")[1]
+        == "!cluster.json document 1 (line 3)[0]: saw int, expected a Kubernetes object"
+    )
+
+
+def test_the_stream_stays_open_and_is_named_after_itself() -> None:
+    stream = io.BytesIO(b'{"kind": ')
+    with pytest.raises(InputError, match=r"^input: "):
+        list(read_items(stream, Interner()))
+    assert not stream.closed
+
+
+texts = st.text(max_size=6) | st.sampled_from(['"', "\\", "{", "}", "[", "]", ",", ":", " "])
+jsons = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(jsons, min_size=1, max_size=5), st.integers(1, 40), st.sampled_from((None, 1)))
+def test_a_window_finds_the_end_of_every_value_however_the_stream_is_cut(values: list[Any], chunk: int, indent: int | None) -> None:
+    data = b"[" + b" , ".join(json.dumps(value, indent=indent).encode() for value in values) + b"]"
+    window = Window(io.BytesIO(data), "f", chunk)
+    window.take(b"[", "")
+    found = []
+    while True:
+        found.append(json.loads(bytes(window.value(""))))
+        if window.take(b",]", "") == b"]":
+            break
+    assert found == values
+    assert window.peek() == b""

@@ -1,0 +1,194 @@
+"""Controllers, budgets, classes, gangs and devices from Kubernetes JSON."""
+
+from typing import Any
+
+import pytest
+
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.decoding import Interner, decode_object
+from gpuscaler.model.pods import Owner, Pod
+from gpuscaler.model.selectors import LabelSelector, Requirement
+from gpuscaler.model.workloads import (
+    DeviceObject,
+    Namespace,
+    PodDisruptionBudget,
+    PodGroup,
+    PriorityClass,
+    RuntimeClass,
+    Workload,
+)
+
+Json = dict[str, Any]
+TEMPLATE = {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": 1}}}]}}
+APP = LabelSelector((Requirement("app", "In", ("a",)),))
+
+
+def decoded(kind: str, api_version: str, interner: Interner | None = None, **raw: Any) -> object:
+    metadata = {"name": "x", "namespace": "n", **raw.pop("metadata", {})}
+    return decode_object({"apiVersion": api_version, "kind": kind, "metadata": metadata, **raw}, interner or Interner())
+
+
+def workload(kind: str, api_version: str, **raw: Any) -> Workload:
+    found = decoded(kind, api_version, **raw)
+    assert isinstance(found, Workload), found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "api_version"),
+    [
+        ("Deployment", "apps/v1"),
+        ("Deployment", "apps/v1beta2"),
+        ("Deployment", "apps/v1beta1"),
+        ("Deployment", "extensions/v1beta1"),
+        ("ReplicaSet", "apps/v1"),
+        ("ReplicaSet", "extensions/v1beta1"),
+        ("StatefulSet", "apps/v1"),
+        ("StatefulSet", "apps/v1beta1"),
+    ],
+)
+def test_replicated_controllers_of_every_version_say_what_they_want_and_have(kind: str, api_version: str) -> None:
+    owner = {"kind": "Deployment", "name": "d", "uid": "1", "controller": True}
+    spec = {"replicas": 5, "selector": {"matchLabels": {"app": "a"}}, "template": TEMPLATE}
+    found = workload(kind, api_version, metadata={"ownerReferences": [owner], "uid": "u"}, spec=spec, status={"replicas": 3})
+    assert (found.key, found.uid, found.owner) == (f"{kind}/n/x", "u", Owner("Deployment", "d", "1"))
+    assert (found.replicas, found.observed, found.selector, found.template_labels) == (5, 3, APP, {"app": "a"})
+    assert found.template is not None
+    assert found.template.requests == {"nvidia.com/gpu": 1}
+
+
+def test_a_template_and_the_pods_made_from_it_share_one_specification() -> None:
+    interner = Interner()
+    found = decoded("ReplicaSet", "apps/v1", interner, spec={"template": TEMPLATE})
+    pod = decode_object({"kind": "Pod", "metadata": {"name": "p", "namespace": "n"}, "spec": TEMPLATE["spec"]}, interner)
+    assert isinstance(found, Workload)
+    assert isinstance(pod, Pod)
+    assert found.template is pod.spec
+
+
+def test_missing_replicas_are_one_and_a_missing_selector_is_the_templates_labels() -> None:
+    found = workload("Deployment", "extensions/v1beta1", spec={"template": TEMPLATE})
+    assert (found.replicas, found.selector) == (1, APP)
+    assert workload("Deployment", "apps/v1", spec={"replicas": 0, "template": TEMPLATE}).replicas == 0
+
+
+def test_pods_of_a_daemon_set_tolerate_what_the_controller_adds() -> None:
+    status = {"desiredNumberScheduled": 4, "currentNumberScheduled": 3}
+    found = workload("DaemonSet", "apps/v1", spec={"template": TEMPLATE}, status=status)
+    assert (found.replicas, found.observed) == (4, 3)
+    assert found.template is not None
+    tolerated = {(toleration.key, toleration.effect) for toleration in found.template.tolerations}
+    assert ("node.kubernetes.io/unschedulable", "NoSchedule") in tolerated
+    assert ("node.kubernetes.io/not-ready", "NoExecute") in tolerated
+    assert ("node.kubernetes.io/network-unavailable", "NoSchedule") not in tolerated
+    host = {"metadata": {}, "spec": {"hostNetwork": True, "tolerations": [{"operator": "Exists"}]}}
+    on_host = workload("DaemonSet", "extensions/v1beta1", spec={"template": host}).template
+    assert on_host is not None
+    assert [toleration.key for toleration in on_host.tolerations][::7] == ["", "node.kubernetes.io/network-unavailable"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "replicas"),
+    [
+        ({}, {}, 1),
+        ({"parallelism": 4}, {}, 4),
+        ({"parallelism": 4, "completions": 10}, {"succeeded": 3}, 4),
+        ({"parallelism": 4, "completions": 10}, {"succeeded": 9}, 1),
+        ({"parallelism": 4, "completions": 10}, {"conditions": [{"type": "Failed", "status": "True"}]}, 0),
+        ({"parallelism": 4}, {"conditions": [{"type": "Suspended", "status": "True"}]}, 4),
+        ({"parallelism": -4}, {}, 0),
+    ],
+)
+def test_a_job_wants_its_parallelism_while_completions_are_left(spec: Json, status: Json, replicas: int) -> None:
+    assert workload("Job", "batch/v1", spec=spec, status=status | {"active": 2}).replicas == replicas
+
+
+def test_a_suspended_job_says_so() -> None:
+    found = workload("Job", "batch/v1", spec={"suspend": True, "completions": 3, "template": TEMPLATE}, status={"active": None})
+    assert (found.suspended, found.completions, found.observed) == (True, 3, 0)
+
+
+def test_jobs_of_other_groups_are_not_batch_jobs() -> None:
+    assert decoded("Job", "batch.volcano.sh/v1alpha1", spec={"tasks": "anything"}) is None
+
+
+def test_a_broken_template_names_the_place_in_the_controller() -> None:
+    template = {"spec": {"containers": [{"resources": {"requests": {"cpu": "much"}}}]}}
+    found = decoded("Deployment", "apps/v1", spec={"template": template})
+    assert isinstance(found, SetAside)
+    assert found.reason.startswith("spec.template.spec.containers[0].resources.requests.cpu: saw 'much'")
+
+
+def test_templates_know_the_priorities_that_exist_everywhere() -> None:
+    template = {"spec": {"priorityClassName": "system-node-critical"}}
+    found = workload("DaemonSet", "apps/v1", spec={"template": template}).template
+    assert found is not None
+    assert found.priority == 2_000_001_000
+
+
+@pytest.mark.parametrize(
+    ("api_version", "selector", "expected"),
+    [
+        ("policy/v1", {"matchLabels": {"app": "a"}}, APP),
+        ("policy/v1", {}, LabelSelector()),
+        ("policy/v1beta1", {}, None),
+        ("policy/v1beta1", {"matchLabels": {"app": "a"}}, APP),
+        ("policy/v1", None, None),
+    ],
+)
+def test_an_empty_selector_of_a_budget_means_everything_in_v1_and_nothing_before(
+    api_version: str, selector: Json | None, expected: LabelSelector | None
+) -> None:
+    spec = {"selector": selector, "unhealthyPodEvictionPolicy": "AlwaysAllow"}
+    found = decoded("PodDisruptionBudget", api_version, spec=spec, status={"disruptionsAllowed": 2})
+    assert found == PodDisruptionBudget("n", "x", expected, 2, always_evict_unhealthy=True)
+
+
+def test_classes_and_namespaces_are_read() -> None:
+    assert decoded("PriorityClass", "scheduling.k8s.io/v1", value=-5, globalDefault=True) == PriorityClass("x", -5, default=True)
+    labels = {"team": "a", "kubernetes.io/metadata.name": "x"}
+    assert decoded("Namespace", "v1", metadata={"labels": {"team": "a"}}) == Namespace("x", labels)
+    shape: Json = {"overhead": {"podFixed": {"cpu": "250m"}}, "scheduling": {"nodeSelector": {"kata": "true"}}}
+    expected = RuntimeClass("x", "kata", {"cpu": 250}, (("kata", "true"),))
+    assert decoded("RuntimeClass", "node.k8s.io/v1", handler="kata", **shape) == expected
+    assert decoded("RuntimeClass", "node.k8s.io/v1alpha1", spec={"runtimeHandler": "kata", **shape}) == expected
+
+
+@pytest.mark.parametrize(
+    ("api_version", "source"),
+    [
+        ("scheduling.x-k8s.io/v1alpha1", "coscheduling"),
+        ("scheduling.sigs.k8s.io/v1alpha1", "coscheduling"),
+        ("scheduling.volcano.sh/v1beta1", "volcano"),
+    ],
+)
+def test_pod_groups_of_other_schedulers_say_how_many_members_they_need(api_version: str, source: str) -> None:
+    assert decoded("PodGroup", api_version, spec={"minMember": 4}) == PodGroup(source, "n", "x", 4)
+    assert decoded("PodGroup", api_version, spec=None) == PodGroup(source, "n", "x", 0)
+
+
+def test_a_job_set_is_a_gang_of_all_that_its_jobs_run_at_a_time() -> None:
+    jobs = [{"replicas": 2, "template": {"spec": {"parallelism": 4}}}, {"template": {"spec": {}}}, {"replicas": 0}]
+    assert decoded("JobSet", "jobset.x-k8s.io/v1alpha2", spec={"replicatedJobs": jobs}) == PodGroup("jobset", "n", "x", 9)
+
+
+def test_a_native_workload_declares_each_of_its_pod_groups() -> None:
+    groups = [{"name": "workers", "policy": {"gang": {"minCount": 8}}}, {"name": "driver", "policy": {"basic": {}}}]
+    found = decoded("Workload", "scheduling.k8s.io/v1alpha1", spec={"podGroups": groups})
+    assert found == [PodGroup("workload", "n", "x/workers", 8), PodGroup("workload", "n", "x/driver", 0)]
+
+
+def test_a_native_pod_group_object_is_read_too() -> None:
+    spec = {"schedulingPolicy": {"gang": {"minCount": 3}}}
+    assert decoded("PodGroup", "scheduling.k8s.io/v1alpha2", spec=spec) == PodGroup("workload", "n", "x", 3)
+
+
+@pytest.mark.parametrize("version", ["v1alpha3", "v1beta1", "v1beta2", "v1"])
+def test_device_objects_are_read_far_enough_to_be_named(version: str) -> None:
+    group = f"resource.k8s.io/{version}"
+    allocation = {"allocation": {"devices": {"results": [{"driver": "gpu.nvidia.com"}]}}}
+    assert decoded("ResourceClaim", group, status=allocation) == DeviceObject("ResourceClaim", "n", "x", driver="gpu.nvidia.com")
+    assert decoded("ResourceClaim", group, status=None) == DeviceObject("ResourceClaim", "n", "x")
+    spec = {"nodeName": "node-1", "driver": "gpu.nvidia.com"}
+    assert decoded("ResourceSlice", group, spec=spec) == DeviceObject("ResourceSlice", "", "x", "node-1", "gpu.nvidia.com")
+    assert decoded("DeviceClass", group) == DeviceObject("DeviceClass", "", "x")
