@@ -10,6 +10,7 @@ from gpuscaler.model.pods import Pod, PodAffinityTerm, PodOptions, PodSpec
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.planning.plans import Ignored
+from gpuscaler.planning.state import State
 
 
 @dataclass(frozen=True)
@@ -72,24 +73,29 @@ class Demand:
     ignored: tuple[Ignored, ...]
 
 
-def demand(cluster: Cluster, policy: Policy, now: float) -> Demand:
-    """Sort the unbound pods of ``cluster``. ``now`` is in seconds since the epoch."""
+def demand(cluster: Cluster, state: State, policy: Policy, now: float, *, live: bool = False) -> Demand:
+    """Sort the unbound pods of ``cluster``. ``now`` is in seconds since the epoch.
+
+    In a ``live`` cluster only pods that the scheduler has tried and called unschedulable are demand; a file may hold pods it never saw.
+    """
     wanted: list[PodClass] = []
     nominated: list[Nominated] = []
     ignored: list[Ignored] = []
     for key, bucket in cluster.unbound.items():
         pod = bucket.sample
+        keys = bucket.keys
         if key.nominated and key.nominated in cluster.nodes and not pod.spec.gates and not key.terminating:
-            nominated.append(Nominated(pod_class(pod, bucket.keys), key.nominated))
-            ignored += [Ignored(name, f"nominated to node {key.nominated}") for name in bucket.keys]
-            continue
-        reason = why_no_demand(key, pod, policy)
+            held = tuple(name for name in keys if name not in state.broken_promises)
+            nominated += [Nominated(pod_class(pod, held), key.nominated)] if held else []
+            ignored += [Ignored(name, f"nominated to node {key.nominated}") for name in held]
+            keys = without(keys, held)
+        reason = why_no_demand(key, pod, policy, live=live)
         if reason:
-            ignored += [Ignored(name, reason) for name in bucket.keys]
+            ignored += [Ignored(name, reason) for name in keys]
             continue
         early = delayed(bucket, now) if pod.options.scale_up_delay else ()
         ignored += [Ignored(name, f"waits for its pod-scale-up-delay of {pod.options.scale_up_delay:g} s") for name in early]
-        ready = tuple(name for name in bucket.keys if name not in set(early)) if early else bucket.keys
+        ready = without(keys, early)
         if ready:
             wanted.append(pod_class(pod, ready))
     ignored += [Ignored(key, "finished") for key in cluster.finished]
@@ -107,7 +113,14 @@ def pod_class(pod: Pod, keys: tuple[str, ...]) -> PodClass:
     return PodClass(pod.spec, pod.labels, pod.options, keys)
 
 
-def why_no_demand(key: ClassKey, pod: Pod, policy: Policy) -> str:
+def without(keys: tuple[str, ...], some: tuple[str, ...]) -> tuple[str, ...]:
+    if not some:
+        return keys
+    gone = set(some)
+    return tuple(key for key in keys if key not in gone)
+
+
+def why_no_demand(key: ClassKey, pod: Pod, policy: Policy, *, live: bool) -> str:
     """Why a class of unbound pods is not ours to find machines for; empty when it is."""
     spec = pod.spec
     if key.terminating:
@@ -120,6 +133,8 @@ def why_no_demand(key: ClassKey, pod: Pod, policy: Policy) -> str:
         return "uses dynamic resource allocation (resource claims), which is not planned for yet"
     if spec.priority < policy.priority_cutoff:
         return f"has priority {spec.priority}, below the cut-off {policy.priority_cutoff}: expendable pods are no demand"
+    if live and key.unschedulable is not True:
+        return "has not been tried by the scheduler yet"
     if key.owner.kind == "DaemonSet":
         return "is a DaemonSet's pod: it runs on machines that exist and is no reason to buy one"
     return ""

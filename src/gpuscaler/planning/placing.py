@@ -50,7 +50,7 @@ def fill(ground: Ground, one: PodClass, shape: Shape, count: int) -> list[Share]
     domains templates are not touched at all: the mix decides freely there.
     """
     if not shape.wide:
-        return list(_spill(ground, one, count, _room_on_machines(ground, one)))
+        return _spill(ground, one, count, _room_on_machines(ground, one))
     shares: dict[int, int] = {}
     left = count
     while left > 0:
@@ -82,18 +82,20 @@ def _put(ground: Ground, one: PodClass, row: int, count: int) -> Share:
     return Share(row, count)
 
 
-def _spill(ground: Ground, one: PodClass, count: int, room: Array) -> Iterator[Share]:
+def _spill(ground: Ground, one: PodClass, count: int, room: Array) -> list[Share]:
     """Fill rows in their order, the tightest first among equals, so that large room stays large."""
     rows = np.flatnonzero(room)
     if not len(rows):
-        return
+        return []
     order = rows[np.lexsort((rows, room[rows], ground.rank[rows]))]
-    ends = np.cumsum(np.minimum(room[order], count))
-    last = int(np.searchsorted(ends, count))
-    for position in range(min(last + 1, len(order))):
-        row = int(order[position])
-        before = int(ends[position - 1]) if position else 0
-        yield _put(ground, one, row, min(int(room[row]), count - before))
+    takes = np.minimum(room[order], count)
+    before = np.cumsum(takes) - takes
+    order, takes, before = order[before < count], takes[before < count], before[before < count]
+    takes = np.minimum(takes, count - before)
+    for part, spec in ((~ground.templates[order], one.spec), (ground.templates[order], without_hosts(one.spec))):
+        if part.any():
+            ground.room.place_all(spec, one.labels, order[part], takes[part])
+    return [Share(row, number) for row, number in zip(order.tolist(), takes.tolist(), strict=True)]
 
 
 def _step(ground: Ground, one: PodClass, shape: Shape, left: int) -> Iterator[Share]:

@@ -52,15 +52,18 @@ class Picture:
     warnings: tuple[str, ...]
 
 
-def plan(cluster: Cluster, state: State, policy: Policy, now: float, *, should_stop: Callable[[], bool] | None = None) -> Plan:
+def plan(
+    cluster: Cluster, state: State, policy: Policy, now: float, *, live: bool = False, should_stop: Callable[[], bool] | None = None
+) -> Plan:
     """What to buy, where pending pods go, and what to give back.
 
     ``now`` is in seconds since the epoch. The work done is bounded by ``policy.work_budget``, counted and not timed, so that one input
-    gives one plan; ``should_stop`` is an emergency brake for callers with a clock, and the plan says when it was pulled.
+    gives one plan; ``should_stop`` is an emergency brake for callers with a clock, and the plan says when it was pulled. ``live`` says that
+    a scheduler is at work on the cluster, so that pods it has not tried yet are left to it.
     """
     asked = Asked(cluster, state, policy, now, should_stop)
     seen = picture(cluster, state, policy)
-    wants = demand(cluster, policy, now)
+    wants = demand(cluster, state, policy, now, live=live)
     have = fleets(cluster, policy, state, seen.by_node)
     desk = desk_for(asked, seen, have)
     held = hold_nominated(desk, seen, wants)
@@ -191,10 +194,14 @@ def give_back(asked: Asked, desk: Desk, seen: Picture, held: set[int]) -> Down:
     """Scale-down over the cluster as it will be when this plan's placements are made."""
     room = seen.room
     taken = set(held)
+    by_class: dict[int, tuple[PodClass, dict[int, int]]] = {}
     for entry in desk.taken:
         if entry.row < len(seen.names):
-            room.place(entry.one.spec, entry.one.labels, entry.row, len(entry.keys))
+            rows = by_class.setdefault(id(entry.one), (entry.one, {}))[1]
+            rows[entry.row] = rows.get(entry.row, 0) + len(entry.keys)
             taken.add(entry.row)
+    for one, rows in by_class.values():
+        room.place_all(one.spec, one.labels, np.array(list(rows), dtype=np.int64), np.array(list(rows.values()), dtype=np.int64))
     return scale_down(
         Situation(
             cluster=asked.cluster,

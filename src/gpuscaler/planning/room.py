@@ -221,6 +221,18 @@ class Room:
         """Put ``count`` copies onto ``row``, whether the filters admit them or not."""
         self._change(spec, labels, row, count, terminating=False)
 
+    def place_all(self, spec: PodSpec, labels: LabelSet, rows: Array, counts: Array) -> None:
+        """As :meth:`place` on each of ``rows``, which are distinct, with its own count."""
+        peer = PeerKey(spec.namespace, labels, False)
+        shared = spec.requests.get(GPU_MILLI, 0) if self._devices else 0
+        self._ledger.add(spec, rows, counts)
+        for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
+            if self._devices and shared:
+                for _ in range(count):
+                    self._devices.add(row, shared)
+            self._peers.add(peer, row, count)
+            self._effects.add(spec, row, count)
+
     def remove(self, spec: PodSpec, labels: LabelSet, row: int, count: int = 1, *, terminating: bool = False) -> None:
         """Take ``count`` copies off ``row``; ``terminating`` says that they were being deleted, which spread does not count."""
         self._change(spec, labels, row, -count, terminating=terminating)

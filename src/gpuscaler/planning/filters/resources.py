@@ -35,8 +35,8 @@ class Ledger:
             self._owned.add(resource)
         return array
 
-    def add(self, spec: PodSpec, row: int, count: int) -> None:
-        """Take ``count`` copies of ``spec`` from ``row``; give them back where ``count`` is negative."""
+    def add(self, spec: PodSpec, row: int | Array, count: int | Array) -> None:
+        """Take ``count`` copies of ``spec`` from ``row``, or from each of several distinct rows; give them back where negative."""
         self._own(PODS)[row] -= count
         for resource, amount in spec.requests.items():
             if amount and resource != PODS:

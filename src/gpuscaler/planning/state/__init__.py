@@ -31,7 +31,8 @@ class State(Struct, frozen=True, gc=False):
     """``idle_seconds``: how long each node has been observed idle; a node that is missing here has an unknown idle time.
 
     ``blocked_offerings``: keys of offerings whose breaker is open. ``bought_last_minute``: machines bought in the last 60 s.
-    ``disrupting``: node names whose removal is under way.
+    ``disrupting``: node names whose removal is under way. ``broken_promises``: pods ("namespace/name") that a node was promised to and
+    that the scheduler did not bind there; a nomination no longer holds them.
     """
 
     upcoming: tuple[Upcoming, ...] = ()
@@ -39,3 +40,4 @@ class State(Struct, frozen=True, gc=False):
     blocked_offerings: frozenset[tuple[str, str, str, str]] = frozenset()
     bought_last_minute: int = 0
     disrupting: frozenset[str] = frozenset()
+    broken_promises: frozenset[str] = frozenset()

@@ -1,0 +1,130 @@
+"""A large cluster: 5,000 nodes with 150,000 running pods, and 10,000 pending in 200 classes, from JSON to a plan.
+
+Four fifths of the pending pods find room on the nodes, which are two thirds full; the rest asks for a GPU that no node has, and machines
+are bought for it. The changed plan is one after 100 pods came, went or were bound.
+"""
+
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
+from time import perf_counter
+from typing import Any, BinaryIO
+
+import msgspec
+
+from benchmarks.figures import Figure, families, policy
+from gpuscaler.model.cluster import Cluster, Delta
+from gpuscaler.model.decoding import Interner, read_items
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.planner import plan
+from gpuscaler.planning.state import State
+from tests.model import realistic
+
+NODES, RUNNING, PENDING, CLASSES = 5_000, 150_000, 10_000, 200
+
+
+def figures() -> Iterator[Figure]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "cluster.json"
+        with path.open("wb") as stream:
+            realistic.write_list(stream, objects())
+        megabytes = path.stat().st_size / 1e6
+        command = [sys.executable, "-m", "benchmarks.fleet", str(path)]
+        seen = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    what = f"{NODES:,} nodes, {RUNNING:,} running pods, {PENDING:,} pending in {CLASSES} classes"
+    yield figure(f"{what}: load {megabytes:,.0f} MB of JSON", "≤ 10 s", f"{seen['load']:.1f} s", seen["load"] <= 10, seen)
+    yield figure(f"{what}: first plan", "≤ 1 s", f"{seen['first']:.2f} s", seen["first"] <= 1, seen)
+    yield figure(f"{what}: a plan after 100 pods changed", "≤ 100 ms", f"{seen['again'] * 1000:.0f} ms", seen["again"] <= 0.1, seen)
+    yield figure(f"{what}: memory of loading and planning", "≤ 600 MB", f"{seen['megabytes']:.0f} MB", seen["megabytes"] <= 600, seen)
+
+
+def figure(what: str, reach: str, measured: str, reached: bool, values: dict[str, float]) -> Figure:
+    return Figure(what, "", reach, measured, reached, values)
+
+
+def objects() -> Iterator[dict[str, Any]]:
+    names = []
+    for number in range(NODES):
+        node = realistic.node(number)
+        names.append(node["metadata"]["name"])
+        yield node
+    for number in range(RUNNING):
+        yield sized(realistic.pod(number, node=names[number % NODES]), cpu=500 + 250 * (number // 50 % 15), gib=2 + number // 50 % 30)
+    for number in range(PENDING):
+        kind = number % CLASSES
+        waiting = realistic.pod(RUNNING + kind * 50 + number // CLASSES)
+        gpus = 1 + kind % 4 if kind % 5 < 2 else 0
+        yield sized(waiting, cpu=1000 + 250 * (kind % 29), gib=2 + kind % 31, gpus=gpus, product="NVIDIA-A10G" if kind % 5 == 0 else "")
+
+
+def sized(pod: dict[str, Any], *, cpu: int, gib: int, gpus: int = 0, product: str = "") -> dict[str, Any]:
+    """``pod`` with other requests, and bound to a GPU product where given."""
+    requests = {"cpu": f"{cpu}m", "memory": f"{gib}Gi"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
+    pod["spec"]["containers"][0]["resources"] = {"requests": requests, "limits": requests}
+    for status in pod["status"].get("containerStatuses", ())[:1]:
+        status |= {"allocatedResources": requests, "resources": {"requests": requests, "limits": requests}}
+    pod["spec"]["nodeSelector"] = {"nvidia.com/gpu.product": product} if product else {}
+    return pod
+
+
+def rules() -> Policy:
+    return policy(families("g5", "m5", "c5", "r5"), zones=("us-east-1a", "us-east-1b", "us-east-1c"))
+
+
+def load(stream: BinaryIO) -> Cluster:
+    from gpuscaler.model.aside import SetAside
+
+    interner = Interner()
+    found = [item for item in read_items(stream, interner) if not isinstance(item, SetAside)]
+    return Cluster.of(found)
+
+
+def changed(cluster: Cluster, round_number: int) -> Delta:
+    """100 pods: some are gone, some have been bound, some are new."""
+    draw = random.Random(round_number)
+    waiting = sorted(key for bucket in cluster.unbound.values() for key in bucket.keys)
+    running = sorted(cluster.nodes)
+    keys = draw.sample(waiting, 75)
+    bound = [msgspec.structs.replace(cluster.pods[key], node_name=draw.choice(running), phase="Running") for key in keys[:25]]
+    new = [msgspec.structs.replace(cluster.pods[key], name=f"{cluster.pods[key].name}-{round_number}") for key in keys[25:50]]
+    ended = [min(cluster.on_node[name]) for name in draw.sample(running, 25)]
+    gone = tuple((Pod, key) for key in keys[50:] + ended)
+    return Delta(upserts=tuple(bound + new), deletes=gone)
+
+
+def measure(path: str) -> dict[str, float]:
+    began = perf_counter()
+    with Path(path).open("rb") as stream:
+        cluster = load(stream)
+    loaded = perf_counter() - began
+    own = rules()
+    began = perf_counter()
+    made = plan(cluster, State(), own, 0.0)
+    first = perf_counter() - began
+    times = []
+    for number in range(5):
+        delta = changed(cluster, number)
+        began = perf_counter()
+        cluster = cluster.apply(delta)
+        made = plan(cluster, State(), own, 0.0)
+        times.append(perf_counter() - began)
+    return {
+        "load": loaded,
+        "first": first,
+        "again": sorted(times)[len(times) // 2],
+        "megabytes": getrusage(RUSAGE_SELF).ru_maxrss / 1024,
+        "bought": len(made.machines),
+        "placed": len(made.placements),
+        "unplaced": len(made.unplaced),
+        "gap": made.gap,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(sys.argv[1])))
