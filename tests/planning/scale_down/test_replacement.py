@@ -1,0 +1,157 @@
+"""Consolidation by replacement: machines whose pods run cheaper on others that are bought for them."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.planning.scale_down.kit import GI, blockers, down, node, offering, pod, pool, removed, situation, spec
+
+from gpuscaler.model.pods import Pod, PodSpec
+from gpuscaler.model.pools import Budget, Limits, Offering
+from gpuscaler.planning.scale_down import Down, scale_down
+from gpuscaler.planning.state import State
+
+WHOLE = {"cpu": 96_000, "memory": 768 * GI, "pods": 110, "nvidia.com/gpu": 8}
+ONE = {"cpu": 8_000, "memory": 60 * GI, "pods": 50, "nvidia.com/gpu": 1}
+BIG = offering("g.8", 16.0, allocatable=WHOLE)
+SMALL = offering("g.1", 2.5, allocatable=ONE)
+
+
+def gpu(count: int = 1) -> PodSpec:
+    return spec(requests={"nvidia.com/gpu": count, "cpu": 2000, "memory": 8 * GI})
+
+
+def on(name: str, count: int, of: PodSpec | None = None, **fields: Any) -> list[Pod]:
+    return [pod(f"{name}-{number}", name, of or gpu(), **fields) for number in range(count)]
+
+
+def bought(answer: Down) -> list[str]:
+    return sorted(machine.instance_type for machine in answer.machines)
+
+
+def test_one_large_machine_is_split_into_several_small_ones() -> None:
+    answer = down([node("a", BIG), *on("a", 3)], pool(BIG, SMALL))
+    assert bought(answer) == ["g.1", "g.1", "g.1"]
+    (removal,) = answer.removals
+    assert removal.saving_per_hour == pytest.approx(16.0 - 7.5)
+    assert set(removal.needs) == {machine.id for machine in answer.machines}
+    assert sorted(move.to for move in removal.moves) == ["replacement-1", "replacement-2", "replacement-3"]
+    assert removal.reason == "its 3 pods run cheaper on 3 x g.1 (on-demand, z1), which saves $8.5000 per hour"
+    assert all(machine.purpose == "replacement" and len(machine.pods) == 1 for machine in answer.machines)
+
+
+def test_several_machines_are_merged_into_one() -> None:
+    small = offering("g.2", 5.0, allocatable={**ONE, "nvidia.com/gpu": 2, "cpu": 4000})
+    names = [f"n{number}" for number in range(5)]
+    busy = [one for name in names for one in on(name, 1, gpu(1), options={})]
+    crowded = [pod(f"side-{name}", name, spec(cpu=2000, memory=8 * GI)) for name in names]
+    answer = down([*(node(name, small) for name in names), *busy, *crowded], pool(BIG, small))
+    assert bought(answer) == ["g.8"]
+    assert removed(answer) == names
+    assert sum(removal.saving_per_hour for removal in answer.removals) == pytest.approx(25.0 - 16.0)
+    assert all(removal.needs == ("replacement-1",) for removal in answer.removals)
+
+
+def test_pods_use_room_that_is_left_before_machines_are_bought() -> None:
+    keep = [node("keep", SMALL, do_not_disrupt=True), pod("cpu", "keep", spec(cpu=100))]
+    answer = down([node("a", BIG), *on("a", 2), *keep], pool(BIG, SMALL))
+    assert bought(answer) == ["g.1"]
+    assert sorted(move.to for move in answer.removals[0].moves) == ["keep", "replacement-1"]
+    assert answer.removals[0].saving_per_hour == pytest.approx(13.5)
+    assert answer.removals[0].reason.startswith("its 2 pods run cheaper on 1 x g.1 (on-demand, z1) and on other nodes (1)")
+
+
+def test_nothing_is_replaced_by_its_equal() -> None:
+    answer = down([node("a", SMALL), *on("a", 1)], pool(BIG, SMALL))
+    assert answer.machines == ()
+    assert blockers(answer) == {"a": "in-use"}
+
+
+def test_a_replacement_must_save_the_least_saving() -> None:
+    items = [node("a", BIG), *on("a", 3)]
+    assert len(down(items, pool(BIG, SMALL), min_saving=7.8).machines) == 3
+    answer = down(items, pool(BIG, SMALL), min_saving=8.6)
+    assert answer.machines == ()
+    assert blockers(answer) == {"a": "in-use"}
+
+
+def test_a_small_saving_does_not_pay_for_the_time_that_both_machines_run() -> None:
+    cheaper = offering("g.8x", 15.0, allocatable=WHOLE)
+    assert down([node("a", BIG), *on("a", 8)], pool(BIG, cheaper)).machines == ()
+    much_cheaper = offering("g.8x", 14.0, allocatable=WHOLE)
+    assert len(down([node("a", BIG), *on("a", 8)], pool(BIG, much_cheaper)).machines) == 1
+
+
+def test_the_work_that_is_lost_counts_against_the_saving() -> None:
+    cheap = {"restart_cost": 3600.0}
+    dear = {"restart_cost": 9 * 3600.0}
+    assert len(down([node("a", BIG), *on("a", 3, options=cheap)], pool(BIG, SMALL)).machines) == 3
+    assert down([node("a", BIG), *on("a", 3, options=dear)], pool(BIG, SMALL)).machines == ()
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"limits": Limits(machines=3)}, {"limits": Limits(gpus=10)}, {"limits": Limits(dollars_per_hour=20.0)}],
+)
+def test_replacements_hold_the_limits_with_what_they_replace(limits: dict[str, Any]) -> None:
+    assert down([node("a", BIG), *on("a", 3)], pool(BIG, SMALL), **limits).machines == ()
+
+
+def test_replacements_hold_the_maximum_of_their_pool() -> None:
+    items = [node("a", BIG), *on("a", 3)]
+    assert down(items, pool(BIG, SMALL, max=3)).machines == ()
+    assert len(down(items, pool(BIG, SMALL, max=4)).machines) == 3
+
+
+def test_an_offering_whose_breaker_is_open_is_not_bought() -> None:
+    state = State(blocked_offerings=frozenset([SMALL.key]))
+    assert down([node("a", BIG), *on("a", 3)], pool(BIG, SMALL), state=state).machines == ()
+
+
+def test_budgets_and_minimum_sizes_hold_for_replacements_too() -> None:
+    items = [node("a", BIG), *on("a", 3)]
+    assert blockers(down(items, pool(BIG, SMALL, budgets=(Budget("0"),)))) == {"a": "budget"}
+    assert blockers(down(items, pool(BIG, SMALL, min=1))) == {"a": "minimum-size"}
+
+
+def test_pods_of_a_pool_with_high_priority_do_not_move_to_a_lower_one() -> None:
+    def priced(name: str, market: str = "on-demand") -> tuple[Offering, Offering]:
+        return offering("g.8", 16.0, pool=name, allocatable=WHOLE), offering("g.1", 2.5, pool=name, allocatable=ONE, market=market)
+
+    big, small = priced("high")[0], priced("low")[1]
+    items = [node("a", big), *on("a", 3)]
+    low = pool(small, name="low")
+    assert down(items, pool(big, name="high", priority=5), low).machines == ()
+    assert len(down(items, pool(big, name="high"), low).machines) == 3
+
+
+def test_where_the_cloud_chooses_the_machine_lists_the_choices() -> None:
+    other = offering("g.1", 2.6, zone="z2", allocatable=ONE)
+    big = offering("g.8", 16.0, pool="old", allocatable=WHOLE)
+    answer = down([node("a", big), *on("a", 1)], pool(big, name="old"), pool(SMALL, other, chooser="cloud"))
+    (machine,) = answer.machines
+    assert [(choice.zone, choice.price_per_hour) for choice in machine.choices] == [("z1", 2.5), ("z2", 2.6)]
+    assert machine.price_per_hour == 2.6
+
+
+def test_a_pod_that_asks_for_on_demand_is_not_replaced_onto_spot() -> None:
+    spot = offering("g.1", 0.8, market="spot", allocatable=ONE)
+    asked = [node("a", BIG), *on("a", 1, options={"market": ("on-demand",)})]
+    assert down(asked, pool(BIG, spot)).machines == ()
+    assert [machine.market for machine in down([node("a", BIG), *on("a", 1)], pool(BIG, spot)).machines] == ["spot"]
+
+
+def test_only_the_machines_that_pay_are_replaced() -> None:
+    items = [node("a", BIG), *on("a", 2), node("b", BIG), *on("b", 8)]
+    answer = down(items, pool(BIG, SMALL))
+    assert removed(answer) == ["a"]
+    assert blockers(answer) == {"b": "in-use"}
+
+
+def test_the_brake_stops_the_search_and_is_reported() -> None:
+
+    asked = situation([node("a", BIG), *on("a", 3)], pool(BIG, SMALL))
+    answer = scale_down(replace(asked, should_stop=lambda: True))
+    assert answer.brake
+    assert answer.machines == ()
+    assert not scale_down(asked).brake
