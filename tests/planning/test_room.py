@@ -1,5 +1,6 @@
 """The room as a whole: capacity, placing, copies, appended rows and reasons."""
 
+import numpy as np
 from tests.planning.filters.kit import node, pod, room, rows, selector, spec, why
 
 from gpuscaler.model.labels import NO_LABELS, LabelSet
@@ -24,6 +25,15 @@ def test_a_placed_pod_takes_room_until_it_is_removed() -> None:
     assert here.capacity(two_gpus, NO_LABELS).tolist() == [1]
     here.remove(two_gpus, NO_LABELS, 0)
     assert here.capacity(two_gpus, NO_LABELS).tolist() == [2]
+
+
+def test_a_class_is_placed_on_many_rows_at_once() -> None:
+    share = spec(requests={GPU_MILLI: 500, "cpu": 1000})
+    here = room(*(node(name, offers={GPU_MILLI: 2000, "cpu": 8000, "pods": 9}) for name in "abc"))
+    here.place_all(share, LabelSet(app="x"), np.array([0, 2]), np.array([3, 1]))
+    assert here.free("cpu").tolist() == [5000, 8000, 7000]
+    assert here.device_free(0) == (0, 500)
+    assert here.matching(("default",), None, selector(app="x")).tolist() == [3, 0, 1]
 
 
 def test_a_copy_and_its_original_do_not_see_each_others_placements() -> None:

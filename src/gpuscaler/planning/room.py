@@ -223,26 +223,25 @@ class Room:
 
     def place_all(self, spec: PodSpec, labels: LabelSet, rows: Array, counts: Array) -> None:
         """As :meth:`place` on each of ``rows``, which are distinct, with its own count."""
-        peer = PeerKey(spec.namespace, labels, False)
-        shared = spec.requests.get(GPU_MILLI, 0) if self._devices else 0
         self._ledger.add(spec, rows, counts)
+        peer = PeerKey(spec.namespace, labels, False)
         for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
-            if self._devices and shared:
-                for _ in range(count):
-                    self._devices.add(row, shared)
-            self._peers.add(peer, row, count)
-            self._effects.add(spec, row, count)
+            self._follow(spec, peer, row, count)
 
     def remove(self, spec: PodSpec, labels: LabelSet, row: int, count: int = 1, *, terminating: bool = False) -> None:
         """Take ``count`` copies off ``row``; ``terminating`` says that they were being deleted, which spread does not count."""
         self._change(spec, labels, row, -count, terminating=terminating)
 
     def _change(self, spec: PodSpec, labels: LabelSet, row: int, count: int, *, terminating: bool) -> None:
+        self._ledger.add(spec, row, count)
+        self._follow(spec, PeerKey(spec.namespace, labels, terminating), row, count)
+
+    def _follow(self, spec: PodSpec, peer: PeerKey, row: int, count: int) -> None:
+        """Keep everything but the ledger current."""
         if self._devices and (amount := spec.requests.get(GPU_MILLI)):
             for _ in range(abs(count)):
                 (self._devices.add if count > 0 else self._devices.remove)(row, amount)
-        self._ledger.add(spec, row, count)
-        self._peers.add(PeerKey(spec.namespace, labels, terminating), row, count)
+        self._peers.add(peer, row, count)
         self._effects.add(spec, row, count)
 
     def spread_counts(self, spec: PodSpec, labels: LabelSet, constraint: SpreadConstraint) -> SpreadCounts:

@@ -111,9 +111,7 @@ class InterPod:
             labelled &= codes >= 0
             found &= (sums > 0)[codes]
             nobody = nobody and not sums.any()
-        if nobody and self._peers.matches(queries, self._peer):
-            return labelled
-        return labelled & found
+        return labelled if nobody and self._peers.matches(queries, self._peer) else found
 
     def free_of(self) -> Mask:
         """Rows in whose domains no pod matches an anti-affinity term of this pod."""
