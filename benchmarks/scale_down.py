@@ -1,19 +1,17 @@
 """Scale-down at size: 2,000 nodes with 80,000 pods of 100 classes, 35 % utilised."""
 
 import random
-from time import perf_counter
+from collections.abc import Iterator
 
+from benchmarks.figures import Figure, timed
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Owner, Pod, PodSpec
 from gpuscaler.model.pools import Offering, Policy, Pool
-from gpuscaler.planning.limits import fleets, remaining
-from gpuscaler.planning.membership import POOL_LABEL, members
-from gpuscaler.planning.room import Room
-from gpuscaler.planning.scale_down import Down, Situation, scale_down
+from gpuscaler.planning.membership import POOL_LABEL
+from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state import State
-from gpuscaler.planning.templates import Templates
 
 NOW = 1_700_000_000.0
 MI = 2**20
@@ -94,35 +92,17 @@ def bound_of(cluster: Cluster) -> float:
     return (len(cluster.nodes) - -(-need // 1)) * PRICE
 
 
-def ask(cluster: Cluster, policy: Policy) -> Down:
-    """Scale-down with nothing pending, from the built cluster on."""
-    belongs = members(cluster.nodes, policy)
-    state = State()
-    return scale_down(
-        Situation(
-            cluster=cluster,
-            state=state,
-            policy=policy,
-            now=NOW,
-            room=Room.of(cluster),
-            members=belongs,
-            taken=frozenset(),
-            templates=Templates(cluster, policy, frozenset()),
-            limits=remaining(policy, state, fleets(cluster, policy, state, belongs)).for_mix(),
-        )
-    )
-
-
-def run() -> dict[str, float]:
-    """Seconds and the saving as a share of the bound on it, for the size that the figures name."""
+def figures() -> Iterator[Figure]:
+    """The size that the figures name: the whole plan, nothing pending."""
     cluster, policy = generate(2000, 80_000, 100, utilised=0.35, seed=1)
-    start = perf_counter()
-    down = ask(cluster, policy)
-    seconds = perf_counter() - start
-    saving = sum(removal.saving_per_hour for removal in down.removals)
-    return {
-        "scale_down_seconds": seconds,
-        "scale_down_saving_of_bound": saving / bound_of(cluster),
-        "scale_down_nodes_removed": len(down.removals),
-        "scale_down_pods_moved": sum(len(removal.moves) for removal in down.removals),
-    }
+    made, seconds = timed(lambda: plan(cluster, State(), policy, NOW))
+    share = sum(removal.saving_per_hour for removal in made.removals) / bound_of(cluster)
+    moved = sum(len(removal.moves) for removal in made.removals)
+    yield Figure(
+        "scale-down over 2,000 nodes with 80,000 pods of 100 classes, 35 % utilised",
+        "Cluster Autoscaler 12.5 s",
+        "<= 0.5 s, saving >= 0.95 x the bound of repacking",
+        f"{seconds:.2f} s, {share:.4f} x the bound ({len(made.removals):,} nodes, {moved:,} pods moved)",
+        seconds <= 0.5 and share >= 0.95,
+        {"seconds": seconds, "saving_of_bound": share, "removed": len(made.removals), "moved": moved},
+    )

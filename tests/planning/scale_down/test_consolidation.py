@@ -21,6 +21,7 @@ from tests.planning.scale_down.kit import (
 
 from gpuscaler.model.pods import HostPort, Pod, PodAffinityTerm, PodSpec, SpreadConstraint
 from gpuscaler.model.pools import Budget, Spare
+from gpuscaler.model.taints import Taint
 from gpuscaler.model.workloads import PodDisruptionBudget
 from gpuscaler.planning.plans import Removal
 from gpuscaler.planning.scale_down import Down
@@ -53,6 +54,20 @@ def test_a_machine_whose_pods_fit_elsewhere_goes() -> None:
 def test_the_machine_that_stays_says_that_it_is_in_use() -> None:
     answer = down([node("a"), *crowd("x", "a", 2)])
     assert blockers(answer) == {"a": "in-use"}
+    assert detail(answer, "a") == "pod default/x-0 fits on no other node: there is no other open node"
+
+
+def test_a_pod_that_fits_nowhere_else_is_named_with_what_is_missing() -> None:
+    tainted = offering("m.odd", taints=(Taint("odd"),))
+    others = [node("b"), *crowd("y", "b", 6, options=ANCHOR), node("c", tainted), *crowd("z", "c", 1, options=ANCHOR)]
+    answer = down([node("a"), pod("x", "a", spec(cpu=3000)), *others], pool(offering(), tainted))
+    assert detail(answer, "a") == "pod default/x fits on no other node: of 2 open nodes, 1 do not admit it, 1 have too little cpu"
+
+
+def test_pods_that_fit_one_by_one_but_not_together_are_counted() -> None:
+    others = [node("b"), *crowd("y", "b", 6, options=ANCHOR)]
+    answer = down([node("a"), *crowd("x", "a", 3), *others])
+    assert detail(answer, "a") == "its 3 pods do not fit together into the room that other nodes have left"
 
 
 def test_three_thirds_end_on_one_machine() -> None:

@@ -6,6 +6,7 @@ from gpuscaler.planning.scale_down.blockers import Blocker, is_arriving, is_leav
 from gpuscaler.planning.scale_down.budgets import IDLE, Allowances
 from gpuscaler.planning.scale_down.clocks import clock_blocker, idle_reason
 from gpuscaler.planning.scale_down.consolidation import Deletion, delete
+from gpuscaler.planning.scale_down.explaining import in_use
 from gpuscaler.planning.scale_down.homes import Homes
 from gpuscaler.planning.scale_down.ledger import Ledger
 from gpuscaler.planning.scale_down.replacement import replace_machines
@@ -64,9 +65,8 @@ def consolidate(situation: Situation, ledger: Ledger, first: Survey, kept: Mappi
     work = Deletion(situation, ledger, homes, classes, alone)
     fleet, emptied = delete(work, movable)
     replace_machines(work, fleet, emptied)
-    for candidate in movable:
-        if candidate not in work.admitted:
-            ledger.blocked.setdefault(candidate.name, Blocker("in-use", "its pods fit nowhere else"))
+    for name, blocker in in_use(fleet, emptied, homes.targets).items():
+        ledger.blocked.setdefault(name, blocker)
 
 
 def anchor_blocker(candidate: Candidate, anchors: frozenset[RunningClass]) -> Blocker | None:
