@@ -45,10 +45,20 @@ def choose(desk: Desk, lots: Sequence[Lot], *, work: int) -> Solution:
     """The cheapest mix for ``lots`` within what remains under the limits."""
     if len(lots) > CROWD and any(lot.queue.shape.by_host for lot in lots):
         return pack(desk.cluster, desk.templates, desk.remaining, lots)
+    if any(lot.announced for lot in lots):
+        ahead = optimised(desk, lots, work=work)
+        if not ahead.unmet:
+            return ahead
+        # Limits bind: pods that exist come before pods that are only announced.
+        lots = [replace(lot, announced=0) for lot in lots]
+    return optimised(desk, lots, work=work)
+
+
+def optimised(desk: Desk, lots: Sequence[Lot], *, work: int) -> Solution:
     rules = host_rules(desk.cluster, [lot.queue.one for lot in lots], [lot.queue.shape for lot in lots])
     problem = Problem(
         items=items_of(lots),
-        kinds=desk.templates.mix_kinds,
+        kinds=desk.templates.less(desk.remaining.spent).mix_kinds,
         together=rules.together,
         apart=rules.apart,
         limits=desk.remaining.for_mix(),
@@ -88,7 +98,7 @@ def items_of(lots: Sequence[Lot]) -> tuple[Item, ...]:
         items.append(
             Item(
                 key=f"{one.spec.digest}/{one.keys[0]}/{index}",
-                count=1 if lot.whole else lot.count,
+                count=1 if lot.whole else lot.count + lot.announced,
                 request=request_of(lot),
                 allowed=known[mask],
                 priority=one.spec.priority,
@@ -104,18 +114,19 @@ def buy(desk: Desk, solution: Solution, lots: Sequence[Lot]) -> None:
     row = desk.next_row
     for pattern in sorted(solution.machines, key=lambda p: (p.kind, sorted(p.pods.items()))):
         kind = desk.templates.kinds[pattern.kind]
-        desk.remaining.spend(kind, pattern.times)
         for _ in range(pattern.times):
-            desk.bought.append(Bought(kind, row, tuple(contents(pattern, lots))))
-            row += 1
+            inside = contents(pattern, lots)
+            # A machine for nothing but announced pods waits until they exist.
+            if inside:
+                desk.remaining.spend(kind, 1)
+                desk.bought.append(Bought(kind, row, inside))
+                row += 1
 
 
-def contents(pattern: Pattern, lots: Sequence[Lot]) -> list[Content]:
-    """The pods that go to one machine of ``pattern``, taken off their queues."""
-    return [
-        Content(lots[index].queue.one, lots[index].queue.take(lots[index].count if lots[index].whole else copies))
-        for index, copies in sorted(pattern.pods.items())
-    ]
+def contents(pattern: Pattern, lots: Sequence[Lot]) -> tuple[Content, ...]:
+    """The pods that go to one machine of ``pattern``, taken off their queues; announced pods come last and are left out."""
+    taken = ((lots[index].queue, lots[index].count if lots[index].whole else copies) for index, copies in sorted(pattern.pods.items()))
+    return tuple(Content(queue.one, keys) for queue, copies in taken if (keys := queue.take(copies)))
 
 
 def unmet(solution: Solution, lots: Sequence[Lot]) -> Mapping[int, int]:

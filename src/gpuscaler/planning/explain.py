@@ -118,6 +118,8 @@ def limited(desk: Desk, row: int) -> str:
     gpus = gpus_in(offering.allocatable)
     if left.pools.get(offering.pool) == 0:
         return f"pool {offering.pool} is at its maximum"
+    if offering.count is not None and left.spent.get(offering.key, 0) >= offering.count:
+        return f"{offering.count} {offering.instance_type} can be had, and all are taken"
     if left.machines == 0:
         return "the limit on machines is reached (limits.machines or machines_per_minute)"
     if left.gpus is not None and gpus > left.gpus:

@@ -23,15 +23,19 @@ class Fleet:
 
 @dataclass
 class Remaining:
-    """Room under the limits, counted down as a plan buys. None is no limit."""
+    """Room under the limits, counted down as a plan buys. None is no limit.
+
+    ``spent`` counts what was bought of offerings of which only so many can be had, by their key.
+    """
 
     machines: int | None
     gpus: int | None
     dollars_per_hour: float | None
     pools: dict[str, int] = field(default_factory=dict)
+    spent: dict[tuple[str, str, str, str], int] = field(default_factory=dict)
 
     def copy(self) -> "Remaining":
-        return replace(self, pools=dict(self.pools))
+        return replace(self, pools=dict(self.pools), spent=dict(self.spent))
 
     def any(self) -> bool:
         """Whether there is any limit at all."""
@@ -50,12 +54,16 @@ class Remaining:
             self.dollars_per_hour -= times * kind.price
         if kind.pool.name in self.pools:
             self.pools[kind.pool.name] -= times
+        if times and kind.count is not None:
+            self.spent[kind.offering.key] = self.spent.get(kind.offering.key, 0) + times
 
     def most(self, kind: Kind, wanted: int) -> int:
         """How many of ``wanted`` machines of ``kind`` the limits admit."""
         room = [wanted, self.pools.get(kind.pool.name, wanted)]
         if self.machines is not None:
             room.append(self.machines)
+        if kind.count is not None:
+            room.append(kind.count - self.spent.get(kind.offering.key, 0))
         gpus = gpus_in(kind.offering.allocatable)
         if self.gpus is not None and gpus:
             room.append(self.gpus // gpus)

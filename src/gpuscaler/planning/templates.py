@@ -1,7 +1,8 @@
 """Machines that could be bought, as node templates: one row per offering, one kind per thing that a purchase can name."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -56,6 +57,13 @@ class Kind:
     @property
     def key(self) -> str:
         return "/".join((*self.offering.key, str(len(self.rows))))
+
+    @property
+    def count(self) -> int | None:
+        """How many can be had, None when nobody knows a bound."""
+        members = self.pool.offerings if self.pool.chooser == "cloud" else (self.offering,)
+        known = [offering.count for offering in members if offering.count is not None]
+        return sum(known) if len(known) == len(members) else None
 
 
 class Templates:
@@ -138,11 +146,23 @@ class Templates:
                 capacity=self.capacity(kind),
                 price=kind.price,
                 pool=kind.pool.name,
-                limit=kind.offering.count,
+                limit=kind.count,
                 gpus=gpus_in(kind.offering.allocatable),
             )
             for kind in self.kinds
         )
+
+    def less(self, spent: Mapping[tuple[str, str, str, str], int]) -> "Templates":
+        """These templates when so many machines of each offering are bought already, for offerings of which so many can be had."""
+        if not spent:
+            return self
+        new = copy(self)
+        taken = [spent.get(kind.offering.key, 0) for kind in self.kinds]
+        new.__dict__["mix_kinds"] = tuple(
+            kind if kind.limit is None else replace(kind, limit=max(0, kind.limit - times))
+            for kind, times in zip(self.mix_kinds, taken, strict=True)
+        )
+        return new
 
     def kinds_within(self, mask: Mask) -> Mask:
         """Kinds all of whose templates are in ``mask``."""

@@ -1,0 +1,172 @@
+"""Short ways to write whole clusters and policies, and to read the plans made for them."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.labels import LabelSet
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Owner, Pod, PodAffinityTerm, PodOptions, PodSpec, SpreadConstraint
+from gpuscaler.model.pools import Offering, Policy, Pool
+from gpuscaler.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm, Requirement
+from gpuscaler.model.workloads import Workload
+from gpuscaler.planning.planner import plan
+from gpuscaler.planning.plans import Plan, Reason
+from gpuscaler.planning.state import State
+
+NOW = 1_700_000_000.0
+GI = 2**30
+HOST = "kubernetes.io/hostname"
+ZONE = "topology.kubernetes.io/zone"
+TYPE = "node.kubernetes.io/instance-type"
+ARCH = "kubernetes.io/arch"
+PRODUCT = "nvidia.com/gpu.product"
+GPU = "nvidia.com/gpu"
+REPLICAS = Owner("ReplicaSet", "web-1", "u1")
+
+
+def room(*, gpus: int = 0, cpu: float = 8, memory: float = 32, pods: int = 110, **more: int) -> dict[str, int]:
+    """Resources from GPUs, cores and GiB."""
+    amounts = {"cpu": int(cpu * 1000), "memory": int(memory * GI), "pods": pods, **more}
+    return {**amounts, GPU: gpus} if gpus else amounts
+
+
+def offering(
+    instance_type: str = "g.1",
+    price: float = 1.0,
+    *,
+    pool: str = "main",
+    zone: str = "z1",
+    market: str = "on-demand",
+    gpus: int = 1,
+    labels: Mapping[str, str] | None = None,
+    taints: tuple[Any, ...] = (),
+    count: int | None = None,
+    **size: Any,
+) -> Offering:
+    own = {"gpuscaler.io/pool": pool, TYPE: instance_type, ZONE: zone, "karpenter.sh/capacity-type": market}
+    if gpus:
+        own[PRODUCT] = "A100"
+    return Offering(pool, market, instance_type, zone, price, room(gpus=gpus, **size), {**own, **(labels or {})}, taints, count)
+
+
+def pool(*offerings: Offering, **more: Any) -> Pool:
+    """A pool named as its first offering says, "main" when there is none."""
+    return Pool(**{"name": offerings[0].pool if offerings else "main", "offerings": offerings, **more})
+
+
+def zones(instance_type: str = "g.1", price: float = 1.0, *, names: Sequence[str] = ("z1", "z2", "z3"), **more: Any) -> list[Offering]:
+    """One offering at one price in several zones."""
+    return [offering(instance_type, price, zone=zone, **more) for zone in names]
+
+
+def node(name: str, of: Offering | None = None, *, labels: Mapping[str, str] | None = None, **more: Any) -> Node:
+    """A node as the offering makes it, two hours old."""
+    of = of or offering()
+    known = {**of.labels, HOST: name, **(labels or {})}
+    return Node(**{"name": name, "labels": known, "allocatable": of.allocatable, "taints": of.taints, "created": NOW - 7200, **more})
+
+
+def spec(*, namespace: str = "default", requests: Mapping[str, int] | None = None, **fields: Any) -> PodSpec:
+    """A specification whose digest is its content; amounts as in :func:`wants`."""
+    amounts = wants(**{name: fields.pop(name) for name in ("gpus", "cpu", "memory") if name in fields}) if requests is None else requests
+    return PodSpec(digest=repr((namespace, sorted(amounts.items()), fields)), namespace=namespace, requests=amounts, **fields)
+
+
+def wants(*, gpus: int = 0, cpu: float = 1, memory: float = 1) -> dict[str, int]:
+    amounts = {"cpu": int(cpu * 1000), "memory": int(memory * GI)}
+    return {**amounts, GPU: gpus} if gpus else amounts
+
+
+def pod(
+    name: str,
+    of: PodSpec | None = None,
+    *,
+    on: str = "",
+    labels: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Pod:
+    """A pending pod, or one that runs on node ``on``."""
+    of = of or spec(gpus=1)
+    fields = {"phase": "Running" if on else "Pending", "created": NOW - 60, "owner": REPLICAS, **more}
+    return Pod(
+        namespace=of.namespace,
+        name=name,
+        spec=of,
+        labels=LabelSet(labels or {}),
+        node_name=on,
+        options=PodOptions(**(options or {})),
+        **fields,
+    )
+
+
+def pods(name: str, count: int, of: PodSpec | None = None, **more: Any) -> list[Pod]:
+    """``count`` pods called name-0, name-1, …"""
+    return [pod(f"{name}-{number}", of, **more) for number in range(count)]
+
+
+def daemon(name: str, of: PodSpec) -> Workload:
+    return Workload("DaemonSet", of.namespace, name, template=of)
+
+
+def selector(**labels: str) -> LabelSelector:
+    return LabelSelector(tuple(Requirement(key, "In", (value,)) for key, value in labels.items()))
+
+
+def near(key: str, *, where: tuple[str, ...] = ("default",), weight: int = 0, **labels: str) -> PodAffinityTerm:
+    """An affinity term over the topology ``key`` that selects pods with ``labels``."""
+    return PodAffinityTerm(key, selector(**labels), where, weight=weight)
+
+
+def spread(key: str, *, skew: int = 1, hard: bool = True, **labels: str) -> SpreadConstraint:
+    return SpreadConstraint(key, skew, hard, selector(**labels))
+
+
+def term(key: str, *values: str, operator: str = "In") -> NodeSelectorTerm:
+    return NodeSelectorTerm((Requirement(key, operator, values),))
+
+
+def affinity(key: str, *values: str, operator: str = "In") -> NodeSelector:
+    return NodeSelector((term(key, *values, operator=operator),))
+
+
+def planned(items: Iterable[Item], *pools: Pool, state: State | None = None, **policy: Any) -> Plan:
+    """The plan for ``items`` under ``pools`` (a pool of one-GPU machines at a dollar when none is given)."""
+    return plan(Cluster.of(items), state or State(), Policy(pools or (pool(offering()),), **policy), NOW)
+
+
+def bought(made: Plan, purpose: str = "demand") -> dict[str, int]:
+    """Machines to buy, by instance type."""
+    return dict(Counter(machine.instance_type for machine in made.machines if machine.purpose == purpose))
+
+
+def zones_of(made: Plan) -> dict[str, int]:
+    """Pods on machines to buy, by zone."""
+    counts: Counter[str] = Counter()
+    for machine in made.machines:
+        counts[machine.zone] += len(machine.pods)
+    return {zone: count for zone, count in counts.items() if count}
+
+
+def shares(made: Plan) -> list[int]:
+    """How many pods each machine to buy gets, most first."""
+    return sorted((len(machine.pods) for machine in made.machines), reverse=True)
+
+
+def placed(made: Plan) -> dict[str, str]:
+    """The machine that exists or is coming of each pod that got one, by pod name without its namespace."""
+    return {placement.pod.partition("/")[2]: placement.node for placement in made.placements}
+
+
+def unplaced(made: Plan) -> list[str]:
+    return [entry.pod.partition("/")[2] for entry in made.unplaced]
+
+
+def ignored(made: Plan) -> dict[str, str]:
+    return {entry.pod.partition("/")[2]: entry.reason for entry in made.ignored}
+
+
+def reasons(made: Plan, name: str) -> tuple[Reason, ...]:
+    return next(entry.reasons for entry in made.unplaced if entry.pod.partition("/")[2] == name)

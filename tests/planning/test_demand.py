@@ -1,0 +1,60 @@
+"""Which pods are demand, which are left alone, and why."""
+
+import pytest
+from tests.planning.building import NOW, bought, ignored, planned, pod, pods, spec
+
+from gpuscaler.model.pods import Owner
+
+
+@pytest.mark.parametrize(
+    ("left_alone", "why"),
+    [
+        (pod("p", spec(gates=("wait.example.com",))), "has scheduling gates: wait.example.com"),
+        (pod("p", spec(scheduler_name="volcano")), "is scheduled by 'volcano'; ours are default-scheduler"),
+        (pod("p", spec(resource_claims=("gpu",))), "uses dynamic resource allocation (resource claims), which is not planned for yet"),
+        (pod("p", spec(priority=-11)), "has priority -11, below the cut-off -10: expendable pods are no demand"),
+        (pod("p", deleted=NOW), "is being deleted"),
+        (
+            pod("p", owner=Owner("DaemonSet", "agent", "u")),
+            "is a DaemonSet's pod: it runs on machines that exist and is no reason to buy one",
+        ),
+        (pod("p", phase="Failed"), "finished"),
+        (pod("p", phase="Succeeded", on="gone"), "finished"),
+        (pod("p", options={"scale_up_delay": 90.0}), "waits for its pod-scale-up-delay of 90 s"),
+    ],
+    ids=["gated", "foreign scheduler", "DRA", "expendable", "terminating", "daemon", "failed", "succeeded", "delayed"],
+)
+def test_a_pod_that_is_not_ours_to_serve_is_ignored_with_the_reason(left_alone: object, why: str) -> None:
+    made = planned([left_alone, *pods("q", 2)])
+    assert ignored(made) == {"p": why}
+    assert bought(made) == {"g.1": 2}
+    assert made.unplaced == ()
+
+
+def test_a_list_of_schedulers_is_ours() -> None:
+    made = planned([pod("p", spec(gpus=1, scheduler_name="second"))], schedulers=("default-scheduler", "second"))
+    assert (ignored(made), bought(made)) == ({}, {"g.1": 1})
+
+
+def test_the_cut_off_of_the_policy_decides_who_is_expendable() -> None:
+    at_cut_off, below = pod("p", spec(gpus=1, priority=5)), pod("q", spec(gpus=1, priority=4))
+    made = planned([at_cut_off, below], priority_cutoff=5)
+    assert list(ignored(made)) == ["q"]
+    assert bought(made) == {"g.1": 1}
+
+
+def test_a_delay_that_is_over_holds_nobody_back() -> None:
+    made = planned([pod("p", options={"scale_up_delay": 60.0}, created=NOW - 60)])
+    assert (ignored(made), bought(made)) == ({}, {"g.1": 1})
+
+
+def test_a_gated_pod_that_was_nominated_holds_no_node() -> None:
+    made = planned([pod("p", spec(gates=("wait",)), nominated_node="a")])
+    assert ignored(made) == {"p": "has scheduling gates: wait"}
+
+
+def test_labels_that_nobody_selects_by_do_not_split_a_class() -> None:
+    """A StatefulSet labels every pod with its own name; sixty classes of one pod would pack worse and take longer."""
+    made = planned([pod(f"p-{n}", spec(gpus=1), labels={"statefulset.kubernetes.io/pod-name": f"p-{n}"}) for n in range(60)])
+    assert bought(made) == {"g.1": 60}
+    assert made.gap == 0.0

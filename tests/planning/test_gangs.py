@@ -1,0 +1,144 @@
+"""Gangs: whole or not at all, by default in one zone on one GPU product."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tests.planning.building import PRODUCT, bought, node, offering, placed, planned, pod, pool, reasons, spec, unplaced, zones
+
+from gpuscaler.model.pods import Pod, PodSpec
+from gpuscaler.model.pools import Limits
+from gpuscaler.model.workloads import PodGroup
+from gpuscaler.planning.state import State, Upcoming
+
+EIGHT = spec(gpus=8, cpu=8)
+
+
+def gang(name: str, count: int, of: PodSpec = EIGHT, *, first: int = 0, **more: Any) -> list[Pod]:
+    options: Mapping[str, Any] = {"gang": name, "gang_size": count, **more.pop("options", {})}
+    return [pod(f"{name}-{number}", of, options=options, **more) for number in range(first, count)]
+
+
+def big(zone: str, price: float = 8.0, *, product: str = "A100", **more: Any) -> Any:
+    return offering(f"g.8{product[0]}", price, zone=zone, gpus=8, labels={PRODUCT: product}, **more)
+
+
+def test_a_gang_is_placed_in_one_zone_even_where_two_together_would_be_cheaper() -> None:
+    made = planned(gang("train", 3), pool(big("z1", 5.0, count=2), big("z2", 8.0)))
+    assert [machine.zone for machine in made.machines] == ["z2"] * 3
+
+
+def test_a_gang_takes_the_cheapest_zone_that_holds_it_whole() -> None:
+    made = planned(gang("train", 3), pool(big("z1", 9.0), big("z2", 8.0), big("z3", 8.5)))
+    assert [machine.zone for machine in made.machines] == ["z2"] * 3
+
+
+def test_a_gang_runs_on_one_gpu_product() -> None:
+    made = planned(gang("train", 3), pool(big("z1", 5.0, count=2), big("z1", 8.0, product="H100")))
+    assert bought(made) == {"g.8H": 3}
+
+
+def test_a_gang_that_takes_any_place_is_spread_where_it_is_cheapest() -> None:
+    made = planned(gang("train", 3, options={"gang_topology": "any"}), pool(big("z1", 5.0, count=2), big("z2", 8.0)))
+    assert sorted(machine.zone for machine in made.machines) == ["z1", "z1", "z2"]
+
+
+def test_a_gang_stands_on_several_pools_when_one_is_too_small() -> None:
+    made = planned(gang("train", 4), pool(big("z1", pool="one"), max=2), pool(big("z1", pool="two"), max=2))
+    assert sorted(machine.pool for machine in made.machines) == ["one", "one", "two", "two"]
+
+
+def test_a_gang_that_does_not_fit_whole_gets_nothing_and_says_how_near_it_came() -> None:
+    made = planned(gang("train", 4), pool(big("z1"), max=3))
+    assert made.machines == ()
+    assert unplaced(made) == [f"train-{n}" for n in range(4)]
+    assert [(r.excluded_by, r.detail) for r in reasons(made, "train-0")] == [
+        ("gang", "at most 3 of 4 members fit in one zone on one GPU product; it is placed whole or not at all")
+    ]
+
+
+def test_a_gang_that_cannot_be_placed_takes_no_room_from_others() -> None:
+    made = planned([node("a", big("z1")), *gang("train", 4), pod("p")], pool(big("z1"), max=3))
+    assert placed(made) == {"p": "a"}
+
+
+def test_a_gang_whose_members_do_not_all_exist_yet_waits() -> None:
+    made = planned(gang("train", 4)[:3], pool(big("z1")))
+    assert made.machines == ()
+    assert reasons(made, "train-0")[0].detail == "3 of 4 members exist; it is bought for once all do"
+
+
+def test_a_gang_may_have_more_members_than_it_needs_and_all_are_placed() -> None:
+    members = gang("train", 4, options={"gang_size": 2})
+    assert bought(planned(members, pool(big("z1")))) == {"g.8A": 4}
+
+
+def test_a_gang_without_a_stated_size_is_all_its_pods() -> None:
+    members = gang("train", 3, options={"gang_size": 0})
+    assert unplaced(planned(members, pool(big("z1"), max=2))) == ["train-0", "train-1", "train-2"]
+
+
+def test_the_size_of_a_group_object_counts() -> None:
+    members = gang("train", 2, options={"gang_size": 0, "gang_source": "coscheduling"})
+    group = PodGroup("coscheduling", "default", "train", min_member=3)
+    assert planned([*members, group], pool(big("z1"))).machines == ()
+
+
+def test_members_that_run_already_pin_the_zone_and_count_towards_the_size() -> None:
+    runs = pod("train-0", EIGHT, on="a", options={"gang": "train", "gang_size": 3})
+    made = planned([node("a", big("z2")), runs, *gang("train", 3, first=1)], pool(big("z1", 1.0), big("z2", 9.0)))
+    assert [machine.zone for machine in made.machines] == ["z2", "z2"]
+
+
+def test_promised_members_pin_the_zone_too() -> None:
+    coming = Upcoming("m-1", "main", "g.8A", "on-demand", "z2", pods=("default/train-0",))
+    made = planned(gang("train", 2), pool(big("z1", 1.0), big("z2", 9.0)), state=State(upcoming=(coming,)))
+    assert placed(made) == {"train-0": "m-1"}
+    assert [machine.zone for machine in made.machines] == ["z2"]
+
+
+def test_a_gang_uses_existing_machines_of_its_zone_before_it_buys() -> None:
+    made = planned([node("a", big("z2")), node("b", big("z2")), *gang("train", 3)], pool(big("z1", 7.0), big("z2", 8.0)))
+    assert sorted(placed(made).values()) == ["a", "b"]
+    assert [machine.zone for machine in made.machines] == ["z2"]
+
+
+def test_gangs_of_one_name_in_two_namespaces_are_two_gangs() -> None:
+    other = spec(gpus=8, cpu=8, namespace="other")
+    made = planned([*gang("train", 2), *gang("train", 2, other)], pool(big("z1", 5.0, count=2), big("z2", 8.0)))
+    assert sorted(machine.zone for machine in made.machines) == ["z1", "z1", "z2", "z2"]
+
+
+def test_a_gang_of_two_kinds_of_pods_is_one_gang() -> None:
+    leader = [pod("lead", spec(cpu=4), options={"gang": "train", "gang_size": 3})]
+    made = planned([*leader, *gang("train", 2, options={"gang_size": 3})], pool(big("z1"), max=1), pool(big("z2", pool="two")))
+    assert {machine.zone for machine in made.machines} == {"z2"}
+    assert made.unplaced == ()
+
+
+def test_gangs_of_pods_without_gpus_share_machines_of_any_type_in_one_zone() -> None:
+    small = spec(cpu=4)
+    menu = pool(*(offering(f"c.{n}", n / 4, gpus=0, cpu=n, zone=zone, count=1) for n in (4, 8) for zone in ("z1", "z2")))
+    made = planned(gang("mpi", 3, small), menu)
+    assert bought(made) == {"c.4": 1, "c.8": 1}
+    assert len({machine.zone for machine in made.machines}) == 1
+
+
+@pytest.mark.parametrize("machines", [3, 4])
+def test_a_gang_is_not_split_by_a_limit(machines: int) -> None:
+    made = planned(gang("train", 4), pool(big("z1")), limits=Limits(machines=machines))
+    assert len(made.machines) == (4 if machines == 4 else 0)
+
+
+def test_of_two_gangs_under_one_limit_the_more_important_one_is_whole() -> None:
+    first = gang("a", 3)
+    second = gang("b", 3, spec(gpus=8, cpu=8, priority=5))
+    made = planned([*first, *second], pool(big("z1")), limits=Limits(machines=4))
+    assert unplaced(made) == ["a-0", "a-1", "a-2"]
+
+
+def test_where_the_cloud_chooses_among_zones_a_gang_is_not_promised_one() -> None:
+    mixed = pool(*zones("g.8A", 8.0, gpus=8, names=("z1", "z2")), chooser="cloud")
+    made = planned(gang("train", 2), mixed)
+    assert made.machines == ()
+    assert unplaced(made) == ["train-0", "train-1"]

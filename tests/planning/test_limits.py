@@ -1,0 +1,151 @@
+"""Limits hold whatever the demand, existing and upcoming machines count, and priority decides who gets the last machine."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tests.planning.building import bought, node, offering, planned, pod, pods, pool, reasons, spec, unplaced, zones
+
+from gpuscaler.model.pools import Limits, Spare
+from gpuscaler.planning.state import State, Upcoming
+
+COMING = Upcoming("m-1", "main", "g.1", "on-demand", "z1")
+PAIR = Limits(machines=2)
+
+
+@pytest.mark.parametrize(
+    ("limits", "machines"),
+    [
+        ({"machines": 3}, 3),
+        ({"gpus": 4}, 4),
+        ({"dollars_per_hour": 2.5}, 2),
+        ({"machines_per_minute": 1}, 1),
+        ({"machines": 0}, 0),
+        ({"machines": 5, "gpus": 3, "dollars_per_hour": 4.0, "machines_per_minute": 9}, 3),
+    ],
+)
+def test_a_limit_over_all_pools_is_never_exceeded(limits: Mapping[str, Any], machines: int) -> None:
+    made = planned(pods("p", 9), limits=Limits(**limits))
+    assert len(made.machines) == machines
+    assert len(made.unplaced) == 9 - machines
+
+
+@pytest.mark.parametrize("limits", [{"machines": 3}, {"gpus": 3}, {"dollars_per_hour": 3.0}])
+def test_machines_that_exist_or_are_coming_count_against_the_limits(limits: Mapping[str, Any]) -> None:
+    made = planned([node("a"), pod("runs", on="a"), pod("q"), *pods("p", 9)], limits=Limits(**limits), state=State(upcoming=(COMING,)))
+    assert bought(made) == {"g.1": 1}
+
+
+def test_a_machine_of_the_ledger_that_has_registered_counts_once() -> None:
+    coming = Upcoming("m-1", "main", "g.1", "on-demand", "z1", node="a")
+    made = planned([node("a"), *pods("p", 9)], limits=PAIR, state=State(upcoming=(coming,)))
+    assert bought(made) == {"g.1": 1}
+
+
+def test_more_machines_than_a_limit_admits_already_buys_none() -> None:
+    made = planned([node("a"), node("b"), node("c"), *pods("p", 5)], limits=PAIR)
+    assert bought(made) == {}
+    assert len(made.placements) == 3
+
+
+def test_machines_bought_in_the_last_minute_count_against_the_rate() -> None:
+    made = planned(pods("p", 9), limits=Limits(machines_per_minute=5), state=State(bought_last_minute=3))
+    assert bought(made) == {"g.1": 2}
+
+
+def test_a_pool_does_not_grow_beyond_its_maximum_and_the_next_one_takes_the_rest() -> None:
+    cheap = pool(offering("g.1", 1.0), max=2)
+    dear = pool(offering("h.1", 2.0, pool="dear"))
+    made = planned([node("a"), pod("runs", on="a"), *pods("p", 4)], cheap, dear)
+    assert bought(made) == {"g.1": 1, "h.1": 3}
+
+
+def test_no_more_are_asked_of_an_offering_than_it_has() -> None:
+    reserved = offering("g.1", 0.0, market="reserved", count=2)
+    made = planned(pods("p", 5), pool(reserved, offering("g.1", 1.0)))
+    assert sorted(machine.market for machine in made.machines) == ["on-demand"] * 3 + ["reserved"] * 2
+
+
+def test_two_gangs_do_not_both_get_the_last_machine_of_an_offering() -> None:
+    one_left = pool(offering("g.1", 0.1, market="reserved", count=1), offering("g.1", 1.0))
+    gangs = [pod(f"{name}-{n}", options={"gang": name, "gang_size": 2}) for name in ("a", "b") for n in range(2)]
+    made = planned(gangs, one_left)
+    assert [machine.market for machine in made.machines].count("reserved") == 1
+    assert len(made.machines) == 4
+
+
+def test_priority_decides_who_gets_the_last_machine() -> None:
+    important = pods("important", 2, spec(gpus=1, priority=100))
+    made = planned([*pods("a", 5), *important], limits=PAIR)
+    assert [pod for machine in made.machines for pod in machine.pods] == ["default/important-0", "default/important-1"]
+    assert unplaced(made) == [f"a-{n}" for n in range(5)]
+
+
+def test_priority_decides_even_when_many_small_pods_would_use_the_machine_better() -> None:
+    made = planned(
+        [*pods("small", 8, spec(gpus=1)), pod("large", spec(gpus=5, priority=1))],
+        pool(offering("g.8", 8.0, gpus=8)),
+        limits=Limits(machines=1),
+    )
+    (machine,) = made.machines
+    assert machine.pods == ("default/large", "default/small-0", "default/small-1", "default/small-2")
+
+
+def test_a_gang_of_low_priority_does_not_take_the_machine_of_a_pod_of_high_priority() -> None:
+    gang = [pod(f"g-{n}", options={"gang": "g", "gang_size": 2}) for n in range(2)]
+    made = planned([*gang, pod("important", spec(gpus=1, priority=9))], limits=PAIR)
+    assert [pod for machine in made.machines for pod in machine.pods] == ["default/important"]
+    assert unplaced(made) == ["g-0", "g-1"]
+
+
+def test_a_gang_of_high_priority_comes_before_pods_of_low_priority() -> None:
+    gang = [pod(f"g-{n}", spec(gpus=1, priority=9), options={"gang": "g", "gang_size": 2}) for n in range(2)]
+    made = planned([*gang, *pods("p", 3)], limits=PAIR)
+    assert unplaced(made) == ["p-0", "p-1", "p-2"]
+
+
+def test_a_pod_of_high_priority_that_is_bound_to_a_zone_gets_the_last_machine_too() -> None:
+    bound = spec(gpus=1, priority=9, node_selector=(("topology.kubernetes.io/zone", "z2"),))
+    made = planned([*pods("p", 5), pod("bound", bound)], pool(*zones()), limits=Limits(machines=1))
+    assert [machine.pods for machine in made.machines] == [("default/bound",)]
+
+
+def test_headroom_and_minimum_sizes_stay_within_the_limits() -> None:
+    made = planned(pods("p", 2), pool(offering(), min=9, spare=Spare(machines=5)), limits=Limits(machines=3))
+    assert (bought(made), bought(made, "spare")) == ({"g.1": 2}, {"g.1": 1})
+
+
+@pytest.mark.parametrize(
+    ("limits", "detail"),
+    [
+        ({"machines": 2}, "the limit on machines is reached (limits.machines or machines_per_minute)"),
+        ({"gpus": 2}, "g.1 has 1 GPUs, the limit leaves 0 (limits.gpus)"),
+        ({"dollars_per_hour": 2.5}, "g.1 costs $1.00/h, the limit leaves $0.50/h (limits.dollars_per_hour)"),
+    ],
+)
+def test_who_is_left_out_is_told_which_limit_was_reached(limits: Mapping[str, Any], detail: str) -> None:
+    made = planned(pods("p", 3), limits=Limits(**limits))
+    (reason,) = reasons(made, "p-2")
+    assert (reason.pool, reason.excluded_by, reason.detail) == ("main", "limit", detail)
+
+
+def test_who_is_left_out_by_a_pools_maximum_is_told_so() -> None:
+    made = planned(pods("p", 2), pool(offering(), max=1))
+    (reason,) = reasons(made, "p-1")
+    assert (reason.excluded_by, reason.detail) == ("limit", "pool main is at its maximum")
+
+
+def test_who_is_left_out_by_an_offering_that_has_no_more_is_told_so() -> None:
+    made = planned(pods("p", 2), pool(offering(count=1)))
+    (reason,) = reasons(made, "p-1")
+    assert (reason.excluded_by, reason.detail) == ("limit", "1 g.1 can be had, and all are taken")
+
+
+def test_headroom_asks_for_no_more_of_an_offering_than_it_has_left() -> None:
+    made = planned([pod("p")], pool(offering(count=3), min=9))
+    assert (bought(made), bought(made, "spare")) == ({"g.1": 1}, {"g.1": 2})
+
+
+def test_where_the_cloud_chooses_the_set_has_as_many_as_its_members_together() -> None:
+    made = planned(pods("p", 9), pool(*zones(names=("z1", "z2"), count=2), chooser="cloud"))
+    assert len(made.machines) == 4

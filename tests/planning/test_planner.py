@@ -1,0 +1,213 @@
+"""Pending pods fill what exists and what is coming, and machines are bought for the rest."""
+
+import pytest
+from tests.planning.building import (
+    GPU,
+    NOW,
+    bought,
+    ignored,
+    node,
+    offering,
+    placed,
+    planned,
+    pod,
+    pods,
+    pool,
+    room,
+    shares,
+    spec,
+    unplaced,
+)
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pods import Owner
+from gpuscaler.model.pools import Policy
+from gpuscaler.model.taints import Taint
+from gpuscaler.planning.planner import plan
+from gpuscaler.planning.state import State, Upcoming
+
+COMING = Upcoming("m-1", "main", "g.1", "on-demand", "z1")
+
+
+def test_nothing_pending_buys_nothing_and_costs_nothing() -> None:
+    made = planned([])
+    assert (made.machines, made.purchases, made.placements, made.cost_per_hour, made.gap) == ((), (), (), 0.0, 0.0)
+
+
+def test_existing_nodes_are_filled_before_anything_is_bought() -> None:
+    made = planned([node("a", offering("g.2", gpus=2)), *pods("p", 3)])
+    assert list(placed(made).values()) == ["a", "a"]
+    assert bought(made) == {"g.1": 1}
+
+
+def test_a_pod_goes_to_the_tightest_machine_that_holds_it_so_that_large_room_stays_large() -> None:
+    large, small = offering("g.8", gpus=8), offering("g.1")
+    made = planned([node("a", large), node("b", small), pod("p"), *pods("q", 1, spec(gpus=8))])
+    assert placed(made) == {"p": "b", "q-0": "a"}
+
+
+def test_what_running_pods_take_is_not_given_away_twice() -> None:
+    made = planned([node("a"), pod("runs", on="a"), pod("p")])
+    assert placed(made) == {}
+    assert bought(made) == {"g.1": 1}
+
+
+def test_terminating_pods_still_take_room_and_finished_ones_do_not() -> None:
+    leaving = planned([node("a"), pod("runs", on="a", deleted=NOW), pod("p")])
+    ended = planned([node("a"), pod("ran", on="a", phase="Succeeded"), pod("p")])
+    assert (bought(leaving), placed(leaving)) == ({"g.1": 1}, {})
+    assert (bought(ended), placed(ended)) == ({}, {"p": "a"})
+
+
+@pytest.mark.parametrize(
+    "closed",
+    [{"ready": False}, {"deleted": NOW}, {"unschedulable": True}, {"taints": (Taint("maintenance"),)}],
+    ids=["not ready", "being deleted", "cordoned", "tainted"],
+)
+def test_a_node_that_takes_no_pods_is_no_capacity(closed: dict[str, object]) -> None:
+    made = planned([node("a", **closed), pod("p")])
+    assert placed(made) == {}
+    assert bought(made) == {"g.1": 1}
+
+
+def test_a_node_whose_removal_is_under_way_is_no_capacity() -> None:
+    made = planned([node("a"), pod("p")], state=State(disrupting=frozenset({"a"})))
+    assert (placed(made), bought(made)) == ({}, {"g.1": 1})
+
+
+def test_a_machine_that_has_not_registered_takes_the_pods_it_will_have_room_for() -> None:
+    made = planned(pods("p", 2), state=State(upcoming=(COMING,)))
+    assert list(placed(made).values()) == ["m-1"]
+    assert bought(made) == {"g.1": 1}
+
+
+def test_a_machine_that_has_registered_and_is_not_open_yet_is_counted_once() -> None:
+    bare = node("a", allocatable=room(), ready=False, taints=(Taint("gpuscaler.io/arriving"),))
+    made = planned([bare, *pods("p", 2)], state=State(upcoming=(Upcoming("m-1", "main", "g.1", "on-demand", "z1", node="a"),)))
+    assert list(placed(made).values()) == ["m-1"]
+    assert bought(made) == {"g.1": 1}
+
+
+def test_daemon_pods_that_run_already_are_not_taken_off_an_arriving_machine_twice() -> None:
+    agent = spec(cpu=4)
+    runs = pod("agent", agent, on="a", owner=Owner("DaemonSet", "agent", "u"))
+    coming = Upcoming("m-1", "main", "g.1", "on-demand", "z1", node="a")
+    made = planned([node("a"), runs, pod("p", spec(gpus=1, cpu=4))], state=State(upcoming=(coming,)))
+    assert placed(made) == {"p": "m-1"}
+
+
+def test_pods_stay_with_the_machine_that_was_bought_for_them() -> None:
+    """Without the promise the small pods, which come first by name, would take the room of the large one."""
+    coming = (
+        Upcoming("m-1", "main", "g.8", "on-demand", "z1", pods=("default/large",)),
+        Upcoming("m-2", "main", "g.8", "on-demand", "z1", pods=("default/a", "default/b")),
+    )
+    eight = pool(offering("g.8", 8.0, gpus=8))
+    waiting = [pod("large", spec(gpus=5)), pod("a", spec(gpus=4)), pod("b", spec(gpus=4)), pod("c", spec(gpus=3))]
+    made = planned(waiting, eight, state=State(upcoming=coming))
+    assert placed(made) == {"large": "m-1", "a": "m-2", "b": "m-2", "c": "m-1"}
+    assert bought(made) == {}
+
+
+def test_a_promise_that_no_longer_fits_is_demand_again() -> None:
+    coming = Upcoming("m-1", "main", "g.1", "on-demand", "z1", pods=("default/p-0", "default/p-1"))
+    made = planned(pods("p", 2), state=State(upcoming=(coming,)))
+    assert placed(made) == {"p-0": "m-1"}
+    assert bought(made) == {"g.1": 1}
+
+
+def test_an_upcoming_machine_that_may_become_several_types_counts_as_the_least_of_them() -> None:
+    two = pool(offering("g.1"), offering("g.4", 4.0, gpus=4), chooser="cloud")
+    choices = (("g.1", "on-demand", "z1"), ("g.4", "on-demand", "z1"))
+    coming = Upcoming("m-1", "main", "g.4", "on-demand", "z1", choices=choices)
+    made = planned(pods("p", 2), two, state=State(upcoming=(coming,)))
+    assert list(placed(made).values()) == ["m-1"]
+
+
+def test_an_upcoming_machine_that_no_pool_offers_any_more_is_named_and_not_counted() -> None:
+    made = planned([pod("p")], state=State(upcoming=(Upcoming("m-1", "main", "gone", "on-demand", "z1"),)))
+    assert (placed(made), bought(made)) == ({}, {"g.1": 1})
+    assert made.warnings == ("upcoming machine m-1: pool 'main' no longer offers gone; not counted as capacity",)
+
+
+def test_a_nominated_pod_holds_its_node_and_is_no_demand() -> None:
+    made = planned([node("a"), pod("p", nominated_node="a"), pod("q")])
+    assert ignored(made) == {"p": "nominated to node a"}
+    assert (placed(made), bought(made)) == ({}, {"g.1": 1})
+
+
+def test_a_nominated_pod_whose_node_is_gone_is_demand() -> None:
+    made = planned([pod("p", nominated_node="gone")])
+    assert ignored(made) == {}
+    assert bought(made) == {"g.1": 1}
+
+
+def test_ten_pods_of_three_gpus_and_ten_of_five_share_ten_machines_of_eight() -> None:
+    eight = pool(offering("g.8", 8.0, gpus=8, cpu=96, memory=700))
+    made = planned(pods("three", 10, spec(gpus=3)) + pods("five", 10, spec(gpus=5)), eight)
+    assert bought(made) == {"g.8": 10}
+    assert shares(made) == [2] * 10
+
+
+def test_pods_without_gpus_do_not_open_gpu_machines_while_a_cheaper_home_exists() -> None:
+    both = (pool(offering("g.1", 1.0, cpu=8)), pool(offering("c.8", 0.4, pool="cpu", gpus=0, cpu=8)))
+    made = planned(pods("p", 4, spec(cpu=4)), *both)
+    assert bought(made) == {"c.8": 2}
+
+
+def test_pods_without_gpus_go_to_nodes_without_them_first() -> None:
+    plain = offering("c.16", gpus=0, cpu=16)
+    made = planned([node("a", offering("g.1", cpu=8)), node("b", plain), pod("p", spec(cpu=1))])
+    assert placed(made) == {"p": "b"}
+
+
+def test_pods_without_gpus_fill_what_gpu_machines_have_left_over() -> None:
+    both = (pool(offering("g.1", 1.0, cpu=8)), pool(offering("c.8", 0.4, pool="cpu", gpus=0, cpu=8)))
+    made = planned([pod("gpu", spec(gpus=1, cpu=4)), *pods("p", 4, spec(cpu=1))], *both)
+    assert bought(made) == {"g.1": 1}
+
+
+def test_the_cheapest_of_spot_and_on_demand_several_sizes_and_families_is_one_choice() -> None:
+    menu = pool(
+        offering("g.1", 1.0),
+        offering("g.1", 0.4, market="spot"),
+        offering("g.4", 1.5, gpus=4, cpu=32, memory=128, market="spot"),
+        offering("h.4", 1.4, gpus=4, cpu=16),
+    )
+    made = planned(pods("p", 5), menu)
+    assert sorted((m.instance_type, m.market) for m in made.machines) == [("g.1", "spot"), ("h.4", "on-demand")]
+    assert made.cost_per_hour == pytest.approx(1.8)
+    assert made.lower_bound_per_hour <= made.cost_per_hour
+
+
+def test_a_pod_too_large_for_every_machine_stays_without_disturbing_the_others() -> None:
+    made = planned([pod("huge", spec(gpus=64)), pod("p")])
+    assert unplaced(made) == ["huge"]
+    assert bought(made) == {"g.1": 1}
+
+
+def test_purchases_count_the_machines_by_offering() -> None:
+    made = planned(pods("p", 5))
+    (purchase,) = made.purchases
+    assert (purchase.instance_type, purchase.count, purchase.price_per_hour) == ("g.1", 5, 1.0)
+    assert made.cost_per_hour == 5.0
+    assert [machine.id for machine in made.machines] == [f"new-{number}" for number in range(1, 6)]
+
+
+def test_a_plan_says_when_the_brake_was_pulled() -> None:
+    cluster = Cluster.of(pods("three", 9, spec(gpus=3, cpu=7)) + pods("five", 7, spec(gpus=5, cpu=3)) + pods("c", 31, spec(cpu=5)))
+    menu = Policy((pool(*(offering(f"g.{n}", 0.5 + n, gpus=n, cpu=5 * n + 3, memory=99) for n in (3, 5, 7, 8))),))
+    assert plan(cluster, State(), menu, NOW, should_stop=lambda: True).brake
+    assert not plan(cluster, State(), menu, NOW, should_stop=lambda: False).brake
+
+
+def test_the_order_of_objects_changes_nothing() -> None:
+    items = [node("a", offering("g.2", gpus=2)), *pods("p", 5), *pods("q", 3, spec(gpus=2, cpu=3)), *pods("r", 4, spec(cpu=3))]
+    menu = pool(offering("g.1"), offering("g.4", 3.0, gpus=4, cpu=32))
+    assert planned(items, menu) == planned(items[::-1], menu)
+
+
+def test_a_resource_no_machine_offers_is_not_invented() -> None:
+    made = planned([pod("p", spec(requests={"example.com/fpga": 1, "cpu": 100}))], pool(offering()))
+    assert unplaced(made) == ["p"]
+    assert GPU not in made.unplaced[0].reasons[0].detail
