@@ -67,7 +67,7 @@ class Bound:
     def _filled(self, part: _P, wanted: _Wanted) -> _P:
         for user in self.cluster.users.values():
             if wanted(user.spec):
-                part.fill(user.spec, *by_row(self.table, user.nodes))
+                part.fill(user.spec, *by_row(self.table, user.nodes.items()))
         return part
 
 

@@ -62,7 +62,6 @@ class PeerIndex:
         self._peers = cluster.peers
         self._by_namespace: dict[str, list[PeerKey]] | None = None
         self._by_label: dict[tuple[str, str], dict[str | None, list[PeerKey]]] = {}
-        self._rows: dict[PeerKey, tuple[Array, Array]] = {}
 
     def candidates(self, query: Query) -> Iterable[PeerKey]:
         """Every peer that ``query`` may match, and no more than cheap to leave out."""
@@ -95,17 +94,18 @@ class PeerIndex:
                 groups.setdefault(peer.labels.get(key), []).append(peer)
         return groups
 
-    def rows(self, peer: PeerKey) -> tuple[Array, Array]:
-        """Rows that hold pods of ``peer``, and how many."""
-        known = self._rows.get(peer)
-        if known is None:
-            known = self._rows[peer] = by_row(self._table, self._peers[peer])
-        return known
+    def rows(self, queries: tuple[Query, ...]) -> tuple[Array, Array]:
+        """Rows that hold pods that match all ``queries``, and how many; a row may come more than once."""
+        peers = (peer for peer in self.candidates(queries[0]) if self.match(queries, peer))
+        return by_row(self._table, (pair for peer in peers for pair in self._peers[peer].items()))
+
+    def match(self, queries: Iterable[Query], peer: PeerKey) -> bool:
+        return all(query.matches(peer, self.namespaces) for query in queries)
 
 
-def by_row(table: NodeTable, nodes: Mapping[str, int]) -> tuple[Array, Array]:
+def by_row(table: NodeTable, nodes: Iterable[tuple[str, int]]) -> tuple[Array, Array]:
     """Counts by node name as rows and counts; nodes that are no rows are left out."""
-    known = [(row, count) for name, count in nodes.items() if (row := table.row.get(name)) is not None]
+    known = [(row, count) for name, count in nodes if (row := table.row.get(name)) is not None]
     pairs = np.array(known, dtype=np.int64).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1]
 
@@ -145,14 +145,12 @@ class Peers:
         return numbers
 
     def matches(self, queries: Iterable[Query], peer: PeerKey) -> bool:
-        return all(query.matches(peer, self._index.namespaces) for query in queries)
+        return self._index.match(queries, peer)
 
     def _counted(self, queries: tuple[Query, ...]) -> Array:
         rows = np.zeros(len(self.tallies.table), dtype=np.int64)
-        for peer in self._index.candidates(queries[0]):
-            if self.matches(queries, peer):
-                where, counts = self._index.rows(peer)
-                rows[where] += counts
+        where, counts = self._index.rows(queries)
+        np.add.at(rows, where, counts)
         for peer, placed in self._placed.items():
             if self.matches(queries, peer):
                 for row, count in placed.items():
