@@ -15,12 +15,16 @@ from gpuscaler.planning.state import State
 
 @dataclass(frozen=True)
 class PodClass:
-    """Pending pods that scheduling cannot tell apart. ``keys`` are their ``namespace/name``, sorted."""
+    """Pending pods that scheduling cannot tell apart. ``keys`` are their ``namespace/name``, sorted.
+
+    ``announced`` more are wanted by their owners and not created yet: they shape the mix, and are bought for once they exist.
+    """
 
     spec: PodSpec
     labels: LabelSet
     options: PodOptions
     keys: tuple[str, ...]
+    announced: int = 0
 
     @property
     def count(self) -> int:
@@ -81,6 +85,7 @@ def demand(cluster: Cluster, state: State, policy: Policy, now: float, *, live: 
     wanted: list[PodClass] = []
     nominated: list[Nominated] = []
     ignored: list[Ignored] = []
+    coming = announcements(cluster)
     for key, bucket in cluster.unbound.items():
         pod = bucket.sample
         keys = bucket.keys
@@ -97,7 +102,7 @@ def demand(cluster: Cluster, state: State, policy: Policy, now: float, *, live: 
         ignored += [Ignored(name, f"waits for its pod-scale-up-delay of {pod.options.scale_up_delay:g} s") for name in early]
         ready = without(keys, early)
         if ready:
-            wanted.append(pod_class(pod, ready))
+            wanted.append(pod_class(pod, ready, coming.get(pod.owner.uid, 0)))
     ignored += [Ignored(key, "finished") for key in cluster.finished]
     merged = merge(wanted, live_selectors(cluster, wanted))
     gangs = gather(cluster, [one for one in merged if one.options.gang])
@@ -109,8 +114,26 @@ def demand(cluster: Cluster, state: State, policy: Policy, now: float, *, live: 
     )
 
 
-def pod_class(pod: Pod, keys: tuple[str, ...]) -> PodClass:
-    return PodClass(pod.spec, pod.labels, pod.options, keys)
+def pod_class(pod: Pod, keys: tuple[str, ...], announced: int = 0) -> PodClass:
+    return PodClass(pod.spec, pod.labels, pod.options, keys, announced)
+
+
+def announcements(cluster: Cluster) -> dict[str, int]:
+    """How many pods owners want beyond those that exist, by the owner's uid, for owners with pods waiting.
+
+    The owner's own status counts what exists. A status that counts fewer pods than are waiting is behind, and says nothing.
+    """
+    waiting: dict[str, int] = {}
+    for key, bucket in cluster.unbound.items():
+        if key.owner.uid:
+            waiting[key.owner.uid] = waiting.get(key.owner.uid, 0) + len(bucket.pods)
+    if not waiting:
+        return {}
+    found = {}
+    for workload in cluster.workloads.values():
+        if workload.uid in waiting and workload.replicas > workload.observed >= waiting[workload.uid] and not workload.suspended:
+            found[workload.uid] = workload.replicas - workload.observed
+    return found
 
 
 def without(keys: tuple[str, ...], some: tuple[str, ...]) -> tuple[str, ...]:
@@ -197,7 +220,8 @@ def merge(classes: Sequence[PodClass], selectors: Sequence[LiveSelector]) -> lis
 def join(alike: Sequence[PodClass]) -> PodClass:
     """One class of several; the first label set in order stands for all."""
     first = min(alike, key=lambda one: one.keys[0])
-    return PodClass(first.spec, first.labels, first.options, tuple(sorted(key for one in alike for key in one.keys)))
+    keys = tuple(sorted(key for one in alike for key in one.keys))
+    return PodClass(first.spec, first.labels, first.options, keys, sum(one.announced for one in alike))
 
 
 def gather(cluster: Cluster, classes: Sequence[PodClass]) -> tuple[Gang, ...]:

@@ -129,7 +129,7 @@ def lots_of(desk: Desk, family: Family, to_buy: dict[int, list[Share]], usable: 
         anywhere = desk.templates.kinds_within(fits)
         if not family.shape.wide:
             if queue.left:
-                lots.append(Lot(queue, queue.left, anywhere, anywhere, whole))
+                lots.append(Lot(queue, queue.left, anywhere, anywhere, whole, 0 if whole else queue.one.announced))
             continue
         by_domain: dict[tuple[int, ...], int] = {}
         for share in to_buy.get(number, ()):

@@ -10,7 +10,7 @@ from gpuscaler.planning.desk import Queue
 class Lot:
     """``count`` pods of one class to buy for, and a flag per kind that may serve them; all on one machine when ``whole``.
 
-    ``anywhere`` flags the kinds that would serve them had no domain been chosen.
+    ``anywhere`` flags the kinds that would serve them had no domain been chosen. ``announced`` more are to shape the mix.
     """
 
     queue: Queue
@@ -18,6 +18,7 @@ class Lot:
     allowed: Mask
     anywhere: Mask
     whole: bool = False
+    announced: int = 0
 
 
 def request_of(lot: Lot) -> dict[str, int]:

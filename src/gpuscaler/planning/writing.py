@@ -161,6 +161,6 @@ def lower_bound(desk: Desk, cost: float) -> tuple[float, str, bool]:
 
 
 def bound_to_machines(desk: Desk, one: PodClass) -> bool:
-    """Whether a class has no rules but those that the optimiser was told: nothing about domains, nothing about company."""
+    """Whether the optimiser was told all about a class and nothing else: no domains, no company, no pods that are only announced."""
     its = shape(desk.cluster, one)
-    return not its.wide and not its.host_affinity
+    return not its.wide and not its.host_affinity and not one.announced

@@ -1,0 +1,42 @@
+"""Replicas that an owner has announced and not created yet."""
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pods import Owner
+from gpuscaler.model.pools import Limits, Policy
+from gpuscaler.model.workloads import Workload
+from gpuscaler.planning.planner import plan
+from gpuscaler.planning.state import State
+from tests.planning.building import NOW, offering, pods, pool
+
+OWNER = Owner("ReplicaSet", "web-1", "u1")
+SMALL_AND_LARGE = pool(offering("g.1", 1.0, gpus=1), offering("g.8", 4.0, gpus=8, cpu=64, memory=256))
+
+
+def waiting(count: int, *, replicas: int, observed: int) -> Cluster:
+    web = pods("web", count, owner=OWNER)
+    return Cluster.of([*web, Workload("ReplicaSet", "default", "web-1", uid="u1", replicas=replicas, observed=observed)])
+
+
+def test_announced_replicas_make_one_large_machine_the_better_buy() -> None:
+    policy = Policy((SMALL_AND_LARGE,))
+    alone = plan(waiting(2, replicas=2, observed=2), State(), policy, NOW)
+    with_more = plan(waiting(2, replicas=8, observed=2), State(), policy, NOW)
+    assert [machine.instance_type for machine in alone.machines] == ["g.1", "g.1"]
+    assert [(machine.instance_type, len(machine.pods)) for machine in with_more.machines] == [("g.8", 2)]
+    assert with_more.cost_per_hour >= with_more.lower_bound_per_hour
+
+
+def test_a_machine_for_nothing_but_announced_replicas_is_not_bought() -> None:
+    made = plan(waiting(2, replicas=40, observed=2), State(), Policy((SMALL_AND_LARGE,)), NOW)
+    assert len(made.machines) == 1
+    assert not made.unplaced
+
+
+def test_a_status_that_counts_fewer_pods_than_wait_announces_nothing() -> None:
+    made = plan(waiting(2, replicas=8, observed=0), State(), Policy((SMALL_AND_LARGE,)), NOW)
+    assert [machine.instance_type for machine in made.machines] == ["g.1", "g.1"]
+
+
+def test_pods_that_exist_come_before_announced_ones_under_a_limit() -> None:
+    made = plan(waiting(3, replicas=50, observed=3), State(), Policy((SMALL_AND_LARGE,), limits=Limits(gpus=3)), NOW)
+    assert sorted(key for machine in made.machines for key in machine.pods) == [f"default/web-{number}" for number in range(3)]
