@@ -170,7 +170,7 @@ class Cluster:
         """The cluster after ``delta``; this one stays as it is."""
         new = object.__new__(Cluster)
         new.__dict__.update(self.__dict__)
-        new.set_aside = self.set_aside + tuple(set_aside)
+        new.set_aside = tuple(dict.fromkeys((*self.set_aside, *set_aside)))
         _Change(new).run(delta)
         return new
 
@@ -181,34 +181,44 @@ class _Change:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._owned: set[tuple[str, Any]] = set()
-        self._owned_nodes: dict[str, dict[str, Pod]] = {}
 
     def run(self, delta: Delta) -> None:
-        nodes_changed = False
+        nodes = self.cluster.nodes
         pods: list[tuple[str, Pod | None]] = []
         for kind, key in delta.deletes:
             if kind is Pod:
                 pods.append((key, None))
-            elif kind is Node:
-                nodes_changed |= self._own("nodes").pop(key, None) is not None
-            else:
+            elif kind is not Node:
                 self._own(HOMES[kind][0]).pop(key, None)
+            elif key in self.cluster.nodes:
+                del self._own("nodes")[key]
         for item in delta.upserts:
             if isinstance(item, Pod):
                 pods.append((item.key, item))
-            elif isinstance(item, Node):
-                self._own("nodes")[item.name] = item
-                nodes_changed = True
-            else:
+            elif not isinstance(item, Node):
                 home, key_name = HOMES[type(item)]
                 self._own(home)[getattr(item, key_name)] = item
-        if nodes_changed:
-            self.cluster.table = NodeTable(tuple(self.cluster.nodes[name] for name in sorted(self.cluster.nodes)))
+            elif self.cluster.nodes.get(item.name) != item:
+                # Most updates of a node are heartbeats, of which nothing is read.
+                self._own("nodes")[item.name] = item
         touched = self._change_pods(pods)
-        if nodes_changed:
-            self.cluster.requested = requested_by_row(self.cluster.table, self.cluster.on_node)
-        else:
-            self._request_again(touched)
+        if self.cluster.nodes is not nodes:
+            touched |= self._change_table()
+        self._request_again(touched)
+
+    def _change_table(self) -> set[str]:
+        """Rows anew, with what is requested on each moved along; returns the names of nodes that had no row before."""
+        cluster, before = self.cluster, self.cluster.table
+        cluster.table = NodeTable(tuple(cluster.nodes[name] for name in sorted(cluster.nodes)))
+        if cluster.table.names == before.names:
+            return set()
+        rows = np.array([before.row.get(name, -1) for name in cluster.table.names], dtype=np.int64)
+        known = rows >= 0
+        for resource, array in self._own("requested").items():
+            moved = np.zeros(len(rows), dtype=np.int64)
+            moved[known] = array[rows[known]]
+            cluster.requested[resource] = moved
+        return set(cluster.table.names) - before.row.keys()
 
     def _own(self, name: str) -> dict[Any, Any]:
         """The dictionary attribute ``name``, copied the first time it is about to change."""
@@ -318,30 +328,21 @@ class _Change:
 
     def _request_again(self, touched: set[str]) -> None:
         cluster = self.cluster
-        rows = {cluster.table.row[name]: cluster.on_node.get(name, {}) for name in touched if name in cluster.table.row}
-        if not rows:
-            return
-        requested = {name: array.copy() for name, array in cluster.requested.items()}
-        for row, pods in rows.items():
-            for array in requested.values():
-                array[row] = 0
-            add_requests(requested, row, pods.values(), len(cluster.table))
-        cluster.requested = requested
+        rows = {cluster.table.row[name]: cluster.on_node.get(name) for name in touched if name in cluster.table.row}
+        if rows:
+            requested = {name: array.copy() for name, array in cluster.requested.items()}
+            for row, pods in rows.items():
+                for array in requested.values():
+                    array[row] = 0
+                if pods:
+                    add_requests(requested, row, pods.values(), len(cluster.table))
+            cluster.requested = requested
+        cluster.requested = {name: array for name, array in cluster.requested.items() if array.any()}
 
 
 def class_key(pod: Pod) -> ClassKey:
     """The class of an unbound pod."""
     return ClassKey(pod.spec.digest, pod.labels, pod.options, pod.owner, pod.nominated_node, pod.unschedulable, pod.deleted > 0)
-
-
-def requested_by_row(table: NodeTable, on_node: Mapping[str, Mapping[str, Pod]]) -> dict[str, Array]:
-    """What the pods of each row request, per resource; the resource ``pods`` counts them."""
-    requested: dict[str, Array] = {}
-    for name, pods in on_node.items():
-        row = table.row.get(name)
-        if row is not None:
-            add_requests(requested, row, pods.values(), len(table))
-    return requested
 
 
 def add_requests(requested: dict[str, Array], row: int, pods: Iterable[Pod], size: int) -> None:

@@ -1,13 +1,15 @@
 """Nodes as arrays: one contiguous int64 array per resource, one column of codes per label key that somebody asks for."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.taints import Taint
+
+S = TypeVar("S", bound=np.generic)
 
 Array = NDArray[np.int64]
 Codes = NDArray[np.int32]
@@ -54,8 +56,7 @@ class NodeTable:
         array = self._allocatable.get(resource)
         if array is None:
             array = np.fromiter((node.allocatable.get(resource, 0) for node in self.nodes), dtype=np.int64, count=len(self))
-            array.setflags(write=False)
-            self._allocatable[resource] = array
+            self._allocatable[resource] = _frozen(array)
         return array
 
     def column(self, key: str) -> Column:
@@ -64,9 +65,7 @@ class NodeTable:
         if column is None:
             codes: dict[str, int] = {}
             raw = [codes.setdefault(v, len(codes)) if (v := node.labels.get(key)) is not None else -1 for node in self.nodes]
-            array = np.array(raw, dtype=np.int32)
-            array.setflags(write=False)
-            column = self._columns[key] = Column(array, tuple(codes))
+            column = self._columns[key] = Column(_frozen(np.array(raw, dtype=np.int32)), tuple(codes))
         return column
 
     @property
@@ -75,18 +74,18 @@ class NodeTable:
         if self._taints is None:
             codes: dict[tuple[Taint, ...], int] = {}
             array = np.array([codes.setdefault(node.taints, len(codes)) for node in self.nodes], dtype=np.int32)
-            self._taints = (array, tuple(codes))
+            self._taints = (_frozen(array), tuple(codes))
         return self._taints
 
     @property
     def unschedulable(self) -> Mask:
         """Rows with ``spec.unschedulable``."""
         if self._unschedulable is None:
-            self._unschedulable = np.array([node.unschedulable for node in self.nodes], dtype=np.bool_)
+            self._unschedulable = _frozen(np.array([node.unschedulable for node in self.nodes], dtype=np.bool_))
         return self._unschedulable
 
 
-def _frozen(array: Array) -> Array:
+def _frozen(array: NDArray[S]) -> NDArray[S]:
     array.setflags(write=False)
     return array
 
@@ -97,6 +96,4 @@ def _joined(column: Column, more: Column) -> Column:
     translation = np.full(len(more.values) + 1, -1, dtype=np.int32)
     for position, value in enumerate(more.values):
         translation[position] = codes.setdefault(value, len(codes))
-    joined = np.concatenate((column.codes, translation[more.codes]))
-    joined.setflags(write=False)
-    return Column(joined, tuple(codes))
+    return Column(_frozen(np.concatenate((column.codes, translation[more.codes]))), tuple(codes))

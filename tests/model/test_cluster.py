@@ -1,0 +1,213 @@
+"""The picture of a cluster: deltas give what a fresh picture would, and leave the one before alone."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.cluster import Bucket, Cluster, Delta, Item, class_key, demanded
+from gpuscaler.model.labels import LabelSet
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import HostPort, Pod, PodAffinityTerm, PodOptions, PodSpec
+from gpuscaler.model.selectors import LabelSelector
+from gpuscaler.model.storage import PersistentVolumeClaim
+from gpuscaler.model.taints import Taint
+from gpuscaler.model.workloads import Namespace, PodGroup
+
+TERM = PodAffinityTerm("zone", LabelSelector(), ("n",))
+SPECS = (
+    PodSpec("a", "n", {"cpu": 1000}),
+    PodSpec("b", "n", {"cpu": 500, "nvidia.com/gpu": 2}),
+    PodSpec("c", "n", {"memory": 7}, anti_affinity=(TERM,)),
+    PodSpec("d", "n", {}, host_ports=(HostPort(80),)),
+)
+LABELS = (LabelSet(), LabelSet({"app": "a"}))
+NODES = ("n1", "n2", "n3")
+
+
+def node(name: str, cpu: int = 4000, zone: str = "a") -> Node:
+    return Node(name, {"zone": zone}, {"cpu": cpu}, taints=(Taint("t", zone),))
+
+
+def pod(name: str, spec: PodSpec = SPECS[0], **fields: Any) -> Pod:
+    return Pod("n", name, spec, **{"labels": LABELS[0], **fields})
+
+
+def content(cluster: Cluster) -> dict[str, Any]:
+    """Everything a cluster says, in a form that compares: no order of dictionaries, arrays as lists."""
+    found: dict[str, Any] = {name: value for name, value in vars(cluster).items() if isinstance(value, dict)}
+    found["requested"] = {name: array.tolist() for name, array in cluster.requested.items()}
+    found["unbound"] = {key: (bucket.keys, bucket.pods) for key, bucket in cluster.unbound.items()}
+    found["table"] = cluster.table.nodes
+    found["rows"] = cluster.table.row
+    return {name: copied(value) for name, value in found.items()}
+
+
+def copied(value: Any) -> Any:
+    return {key: copied(item) for key, item in value.items()} if type(value) is dict else value
+
+
+pods = st.builds(
+    pod,
+    st.sampled_from(("p1", "p2", "p3", "p4", "p5")),
+    st.sampled_from(SPECS),
+    labels=st.sampled_from(LABELS),
+    node_name=st.sampled_from(("", *NODES, "unknown")),
+    phase=st.sampled_from(("Pending", "Running", "Succeeded")),
+    deleted=st.sampled_from((0.0, 5.0)),
+    options=st.sampled_from((PodOptions(), PodOptions(gang="g"))),
+)
+nodes = st.builds(node, st.sampled_from(NODES), st.integers(1, 3).map(lambda cores: cores * 1000), st.sampled_from("ab"))
+others = st.builds(PersistentVolumeClaim, st.just("n"), st.sampled_from(("c1", "c2")), phase=st.sampled_from(("Bound", "Pending")))
+items = pods | pods | nodes | others
+gone = (
+    st.tuples(st.just(Pod), st.sampled_from(("n/p1", "n/p2", "n/p3", "n/p9")))
+    | st.tuples(st.just(Node), st.sampled_from((*NODES, "unknown")))
+    | st.tuples(st.just(PersistentVolumeClaim), st.sampled_from(("n/c1", "n/c9")))
+)
+deltas = st.builds(Delta, st.lists(items, max_size=6).map(tuple), st.lists(gone, max_size=3).map(tuple))
+
+
+def fold(objects: dict[tuple[type, str], Item], delta: Delta) -> None:
+    """What a delta means, said in the plainest way."""
+    for kind, key in delta.deletes:
+        objects.pop((kind, key), None)
+    for item in delta.upserts:
+        key = item.name if isinstance(item, Node) else item.key  # type: ignore[union-attr]  # only kinds drawn here
+        objects.pop((type(item), key), None)
+        objects[type(item), key] = item
+
+
+@given(st.lists(items, max_size=10), st.lists(deltas, min_size=1, max_size=4))
+def test_a_cluster_after_deltas_is_the_cluster_of_what_is_left(start: list[Item], changes: list[Delta]) -> None:
+    cluster = Cluster.of(start)
+    objects: dict[tuple[type, str], Item] = {}
+    fold(objects, Delta(tuple(start)))
+    for delta in changes:
+        before = content(cluster)
+        after = cluster.apply(delta)
+        assert content(cluster) == before
+        cluster = after
+        fold(objects, delta)
+        assert content(cluster) == content(Cluster.of(objects.values()))
+        assert [key.spec for key, _ in demanded(cluster)] == [key.spec for key, _ in demanded(Cluster.of(reversed(objects.values())))]
+
+
+@given(st.lists(items, max_size=12))
+def test_every_index_says_what_the_pods_say(found: list[Item]) -> None:
+    cluster = Cluster.of(found)
+    alive = [one for one in cluster.pods.values() if not one.finished]
+    bound = [one for one in alive if one.node_name]
+    assert cluster.on_node == {name: {p.key: p for p in bound if p.node_name == name} for name in {p.node_name for p in bound}}
+    assert set(cluster.finished) == {one.key for one in cluster.pods.values() if one.finished}
+    waiting = [one for one in alive if not one.node_name]
+    assert sum(len(bucket.pods) for bucket in cluster.unbound.values()) == len(waiting)
+    assert all(one.key in cluster.unbound[class_key(one)].pods for one in waiting)
+    assert sum(sum(counts.values()) for counts in cluster.peers.values()) == len(bound)
+    with_effect = [one for one in bound if one.spec.digest in ("c", "d")]
+    assert sum(sum(user.nodes.values()) for user in cluster.users.values()) == len(with_effect)
+    for row, name in enumerate(cluster.table.names):
+        here = cluster.on_node.get(name, {})
+        for resource in ("cpu", "nvidia.com/gpu", "memory"):
+            array = cluster.requested.get(resource, np.zeros(len(cluster.table), dtype=np.int64))
+            assert array[row] == sum(one.spec.requests.get(resource, 0) for one in here.values())
+
+
+def test_of_two_objects_with_one_name_the_later_counts() -> None:
+    cluster = Cluster.of([pod("p"), pod("p", SPECS[1], node_name="n1"), node("n1"), node("n1", cpu=1)])
+    assert cluster.table.allocatable("cpu").tolist() == [1]
+    assert (len(cluster.unbound), cluster.requested["nvidia.com/gpu"].tolist()) == (0, [2])
+
+
+def test_a_heartbeat_of_a_node_changes_nothing() -> None:
+    cluster = Cluster.of([node("n1"), pod("p", node_name="n1")])
+    after = cluster.apply(Delta((node("n1"),)))
+    assert after.table is cluster.table
+    assert after.nodes is cluster.nodes
+
+
+def test_a_node_that_comes_late_finds_the_pods_that_were_bound_to_it() -> None:
+    cluster = Cluster.of([node("n2"), pod("p", node_name="n1"), pod("q", node_name="n2")]).apply(Delta((node("n1"),)))
+    assert cluster.table.names == ("n1", "n2")
+    assert cluster.requested["cpu"].tolist() == [1000, 1000]
+    assert cluster.requested["pods"].tolist() == [1, 1]
+    gone = cluster.apply(Delta(deletes=((Node, "n2"),)))
+    assert gone.requested["cpu"].tolist() == [1000]
+    assert "q" in {one.name for one in gone.on_node["n2"].values()}
+
+
+def test_what_did_not_change_is_shared() -> None:
+    many = [pod(f"p{number}", node_name=f"n{number % 3 + 1}") for number in range(30)]
+    cluster = Cluster.of([*map(node, NODES), *many, pod("waiting")])
+    after = cluster.apply(Delta((pod("p0", SPECS[1], node_name="n1"),)))
+    assert after.on_node["n2"] is cluster.on_node["n2"]
+    assert after.table is cluster.table
+    assert after.claims is cluster.claims
+    assert after.unbound is cluster.unbound
+
+
+def test_objects_of_every_other_kind_have_a_home() -> None:
+    found: list[Item] = [PodGroup("volcano", "n", "g", 3), Namespace("n", {"team": "a"})]
+    cluster = Cluster.of(found)
+    assert cluster.pod_groups == {"volcano/n/g": found[0]}
+    assert cluster.namespaces == {"n": found[1]}
+    assert cluster.apply(Delta(deletes=((Namespace, "n"),))).namespaces == {}
+
+
+def test_what_was_set_aside_is_kept_once() -> None:
+    aside = SetAside("Pod n/p", "odd")
+    cluster = Cluster.of([], [aside]).apply(Delta(), set_aside=[aside, SetAside("Pod n/q", "odd")])
+    assert [one.object for one in cluster.set_aside] == ["Pod n/p", "Pod n/q"]
+
+
+def test_the_keys_of_a_bucket_are_sorted_whatever_the_order_of_arrival() -> None:
+    bucket = Bucket({name: pod(name) for name in ("b", "c", "a")})
+    assert bucket.keys == ("a", "b", "c")
+    assert bucket.sample.name == "b"
+
+
+def test_arrays_of_a_table_are_shared_and_cannot_be_changed() -> None:
+    table = Cluster.of([node("n2", zone="b"), node("n1"), node("n3")]).table
+    assert table.allocatable("cpu") is table.allocatable("cpu")
+    assert table.allocatable("nvidia.com/gpu").tolist() == [0, 0, 0]
+    column = table.column("zone")
+    assert [column.values[code] for code in column.codes] == ["a", "b", "a"]
+    assert table.column("rack").codes.tolist() == [-1, -1, -1]
+    codes, lists = table.taints
+    assert [lists[code][0].value for code in codes] == ["a", "b", "a"]
+    for array in (table.allocatable("cpu"), column.codes, codes, table.unschedulable):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+
+
+@given(st.lists(nodes, max_size=3), st.lists(nodes, max_size=3), st.booleans())
+def test_an_extended_table_is_the_table_of_all_its_rows(first: list[Node], more: list[Node], asked: bool) -> None:
+    table = Cluster.of(first).table
+    if asked:
+        table.allocatable("cpu"), table.column("zone")
+    extended = table.extended([one for one in more if one.name not in table.row])
+    whole = type(table)(extended.nodes)
+    assert extended.names == whole.names
+    assert extended.row == whole.row
+    assert extended.allocatable("cpu").tolist() == whole.allocatable("cpu").tolist()
+    assert zones(extended.column("zone")) == zones(whole.column("zone"))
+
+
+def zones(column: Any) -> list[str | None]:
+    return [column.values[code] if code >= 0 else None for code in column.codes]
+
+
+def test_a_label_set_is_a_key_and_never_changes() -> None:
+    one, two = LabelSet({"a": "1", "b": "2"}), LabelSet({"b": "2", "a": "1"})
+    assert {one: "found"}[two] == "found"
+    frozen: Mapping[str, str] = one
+    assert frozen == {"a": "1", "b": "2"}
+    with pytest.raises(TypeError, match="does not change"):
+        one["c"] = "3"
+    for change in (one.update, one.pop, one.clear, one.setdefault, one.popitem):
+        with pytest.raises(TypeError, match="does not change"):
+            change("a")
