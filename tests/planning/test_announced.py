@@ -1,12 +1,13 @@
 """Replicas that an owner has announced and not created yet."""
 
+from tests.planning.building import NOW, offering, pods, pool
+
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import Owner
 from gpuscaler.model.pools import Limits, Policy
 from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state import State
-from tests.planning.building import NOW, offering, pods, pool
 
 OWNER = Owner("ReplicaSet", "web-1", "u1")
 SMALL_AND_LARGE = pool(offering("g.1", 1.0, gpus=1), offering("g.8", 4.0, gpus=8, cpu=64, memory=256))
