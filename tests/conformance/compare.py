@@ -49,17 +49,14 @@ class Tally:
         self.differences += other.differences
 
 
-def compare(oracle: Oracle, seed: int, numbers: Iterable[int], *, until_different: bool = False) -> Tally:
-    """Draw the cases, ask both sides, count. ``until_different`` stops after the first case with a difference."""
+def compare(oracle: Oracle, seed: int, numbers: Iterable[int]) -> Tally:
+    """Draw the cases, ask both sides, count."""
     tally = Tally()
     for number in numbers:
         case = draw_case(seed, number)
         theirs = ask(oracle, case)
         count(tally, case, theirs)
-        found = list(differences(case, theirs, appended=variant(number)))
-        tally.differences += [(number, difference) for difference in found]
-        if found and until_different:
-            break
+        tally.differences += [(number, found) for found in differences(case, theirs, appended=variant(number))]
     return tally
 
 

@@ -1,0 +1,88 @@
+"""The comparison itself: it agrees where both sides do, and finds, shrinks and reports what differs."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.conformance import ours
+from tests.conformance.__main__ import main
+from tests.conformance.asking import Oracle
+from tests.conformance.building import oracle as built
+from tests.conformance.cases import draw_case
+from tests.conformance.compare import compare, minimal, variant
+from tests.conformance.equivalent import EQUIVALENT
+from tests.conformance.mutants import TARGETS, Mutant, every_mutant, hunt
+from tests.conformance.mutating import mutations
+
+pytestmark = pytest.mark.conformance
+
+
+@pytest.fixture(scope="module")
+def binary() -> Path:
+    return built()
+
+
+@pytest.fixture(scope="module")
+def oracle(binary: Path) -> Iterator[Oracle]:
+    with Oracle(binary) as running:
+        yield running
+
+
+def test_both_sides_agree_on_some_cases(oracle: Oracle) -> None:
+    tally = compare(oracle, 7, range(100))
+    assert tally.cases == 100
+    assert tally.pairs > 500
+    assert tally.differences == []
+
+
+@pytest.fixture
+def blind_to_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our side forgets about host ports."""
+    honest = ours.refusals
+
+    def refusals(*arguments: object) -> ours.Refusals:
+        found = {name: [one for one in plugins if one != "NodePorts"] for name, plugins in honest(*arguments).items()}  # type: ignore[arg-type]
+        return {name: plugins for name, plugins in found.items() if plugins}
+
+    monkeypatch.setattr(ours, "refusals", refusals)
+
+
+@pytest.mark.usefixtures("blind_to_ports")
+def test_a_difference_is_found_and_shrunk_to_what_shows_it(oracle: Oracle) -> None:
+    found = compare(oracle, 7, range(100)).differences
+    number, difference = next((number, one) for number, one in found if one.theirs == ("NodePorts",))
+    assert difference.ours == ()
+    part = minimal(oracle, draw_case(7, number), difference, appended=variant(number))
+    assert len(part["nodes"]) == 1
+    assert [kind for kind in part if kind not in ("nodes", "pods", "replay")] == ["pending"]
+    assert "hostPort" in json.dumps(part["pending"])
+
+
+@pytest.mark.usefixtures("blind_to_ports")
+def test_the_command_prints_a_difference_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--cases", "100", "--seed", "7", "--jobs", "1", "--show", "1"]) == 1
+    printed = capsys.readouterr().out
+    assert "kube-scheduler refuses (NodePorts), ours accepts" in printed
+    assert "the smallest case like it" in printed
+
+
+def test_what_our_side_trips_over_is_a_difference(oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trip(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(ours, "refusals", trip)
+    assert compare(oracle, 7, [1]).differences[0][1].ours == ("ZeroDivisionError: oops",)
+
+
+def test_a_mutant_is_caught_and_a_change_that_decides_the_same_is_not(binary: Path) -> None:
+    path = next(path for path in TARGETS if path.stem == "taints")
+    found = next(one for one in mutations(path.read_text()) if one.kind == "another text" and one.source == "'NoExecute'")
+    (outcome,) = hunt(binary, [Mutant(path, found)], cases=300, seed=1, jobs=1)
+    assert outcome.caught
+    assert "TaintToleration" in outcome.how
+
+
+def test_every_change_that_is_listed_as_equivalent_can_still_be_made() -> None:
+    possible = {(one.path.stem, one.mutation.function, one.mutation.kind, one.mutation.source) for one in every_mutant()}
+    assert set(EQUIVALENT) - possible == set()

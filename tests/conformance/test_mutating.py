@@ -1,0 +1,66 @@
+import ast
+
+import pytest
+from tests.conformance.mutants import TARGETS, drawn
+from tests.conformance.mutating import difference, mutated, mutations
+
+SOURCE = '''
+"""Words."""
+LIMIT = 3
+
+class Judge:
+    """More words."""
+    __slots__ = ("seen",)
+
+    def passes(self, amount: int, names: list[str]) -> bool:
+        """Whether it passes."""
+        if amount > LIMIT and not names:
+            return False
+        mask = amount
+        mask &= 1
+        return mask == 1 or "x" in names
+
+    def explain(self) -> str:
+        return "because" if LIMIT > 3 else "so"
+'''
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "after"),
+    [
+        ("flip", "amount > LIMIT", "if amount >= LIMIT and (not names):"),
+        ("swap", "amount > LIMIT and (not names)", "if amount > LIMIT or not names:"),
+        ("drop the first condition", "amount > LIMIT and (not names)", "if not names:"),
+        ("drop the negation", "not names", "if amount > LIMIT and names:"),
+        ("drop", "mask &= 1", "pass"),
+        ("one more", "3", "LIMIT = 4"),
+        ("not", "False", "return True"),
+        ("never", "if amount > LIMIT and (not names):", "if False:"),
+        ("another text", "'x'", "return mask == 1 or 'xx' in names"),
+    ],
+)
+def test_a_mutation_changes(kind: str, before: str, after: str) -> None:
+    (found,) = [one for one in mutations(SOURCE) if (one.kind, one.source) == (kind, before)]
+    assert after in [line.strip() for line in mutated(SOURCE, found.index).splitlines()]
+    shown = difference(SOURCE, found.index).splitlines()
+    assert [line[1:].strip() for line in shown if line.startswith("+")] == [after]
+
+
+def test_words_for_people_are_not_mutated() -> None:
+    assert {one.function for one in mutations(SOURCE)} == {"", "Judge.passes"}
+    assert not [one for one in mutations(SOURCE) if "seen" in one.source or "ords" in one.source]
+
+
+def test_every_mutation_of_a_real_module_is_another_program_that_compiles() -> None:
+    source = TARGETS[0].read_text()
+    original = ast.unparse(ast.parse(source))
+    for one in mutations(source):
+        changed = mutated(source, one.index)
+        assert changed != original, one
+        compile(changed, "mutant", "exec")
+
+
+def test_a_seed_draws_the_same_mutants_every_time() -> None:
+    assert drawn(5, 1) == drawn(5, 1)
+    assert drawn(5, 1) != drawn(5, 2)
+    assert len(set(drawn(30, 1))) == 30
