@@ -84,6 +84,7 @@ class Desk:
     built: int = 0
     solutions: list[Solution] = field(default_factory=list)
     relaxed: dict[int, Mask] = field(default_factory=dict)
+    ranks: dict[tuple[int, bool], Array] = field(default_factory=dict)
 
     def copy(self) -> "Desk":
         """A desk to try something on."""
@@ -95,6 +96,7 @@ class Desk:
             bought=list(self.bought),
             solutions=list(self.solutions),
             relaxed=dict(self.relaxed),
+            ranks={},
         )
 
     def build(self) -> None:
@@ -154,12 +156,16 @@ def wanted_templates(templates: Templates, one: PodClass) -> Mask:
 
 
 def rank(desk: Desk, spec: PodSpec) -> Array:
-    """Rows without accelerators before rows with them for pods that need none; templates last and by price."""
-    order = np.zeros(len(desk.room), dtype=np.int64)
-    if not any(map(spec.requests.get, divisible())):
-        for name in divisible():
-            order[desk.room.table.allocatable(name) > 0] = 1
-    order[desk.template_rows] = 10 + desk.templates.price_rank
+    """Rows without accelerators before rows with them for pods that need none; templates last and by price. Not to be changed."""
+    needs = any(map(spec.requests.get, divisible()))
+    order = desk.ranks.get((len(desk.room), needs))
+    if order is None:
+        order = np.zeros(len(desk.room), dtype=np.int64)
+        if not needs:
+            for name in divisible():
+                order[desk.room.table.allocatable(name) > 0] = 1
+        order[desk.template_rows] = 10 + desk.templates.price_rank
+        desk.ranks[len(desk.room), needs] = order
     return order
 
 

@@ -15,11 +15,13 @@ def spare_machines(desk: Desk, pools: tuple[Pool, ...], have: Mapping[str, Fleet
 
     ``members`` tells the pool of each row that is a machine or is coming. Headroom is counted after this plan's pods are placed.
     """
-    if any(pool.spare.gpus for pool in pools):
-        desk.build()
+    kept = [pool for pool in pools if pool.min or pool.spare.machines or pool.spare.gpus]
+    if not kept:
+        return []
+    desk.build()
     bought: list[Bought] = []
     busy = {taken.row for taken in desk.taken} | busy_rows(desk)
-    for pool in sorted(pools, key=lambda one: (-one.priority, one.name)):
+    for pool in sorted(kept, key=lambda one: (-one.priority, one.name)):
         rows = [row for row, member in members.items() if member.pool.name == pool.name]
         new = [machine.row for machine in desk.bought if machine.kind.pool.name == pool.name]
         idle = sum(1 for row in rows if row not in busy and desk.open_rows[row])
