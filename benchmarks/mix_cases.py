@@ -5,7 +5,7 @@ import gzip
 import random
 from pathlib import Path
 
-from gpuscaler.planning.mix import Item, Kind, Problem
+from gpuscaler.planning.mix import Item, Kind, Problem, Together
 
 CATALOGUE = Path(__file__).resolve().parents[1] / "../shared/data/instance_catalog.csv.gz"
 MIB, GIB = 1 << 20, 1 << 30
@@ -79,6 +79,38 @@ def linear(pods: int, items: int, count: int, *, seed: int = 1) -> Problem:
     return Problem(tuple(shapes), offered)
 
 
+def capped(pods: int, items: int, count: int, *, seed: int = 2) -> Problem:
+    """As :func:`linear`, a fifth each: plain, one or two a machine, one zone of four, one of a group a machine, few a machine together."""
+    plain = linear(pods, items, count, seed=seed)
+    draw = random.Random(seed)
+    zones = [tuple(k for k in range(count) if k % 4 == zone) for zone in range(4)]
+    found = []
+    groups: dict[int, list[int]] = {}
+    for n, shape in enumerate(plain.items):
+        what = n % 5
+        if what == 1:
+            shape = Item(shape.key, shape.count, shape.request, None, draw.randint(1, 2))
+        elif what == 2:
+            shape = Item(shape.key, shape.count, shape.request, draw.choice(zones))
+        elif what > 2:
+            groups.setdefault(10 * what + draw.randrange(7), []).append(n)
+        found.append(shape)
+    together = tuple(Together(tuple(group), 1 if what < 40 else 5) for what, group in sorted(groups.items()))
+    return Problem(tuple(found), plain.kinds, together)
+
+
+def many_shapes(items: int, offered: tuple[Kind, ...], *, seed: int = 3) -> Problem:
+    """``items`` shapes of 1 to 20 pods each, a third of them with GPUs."""
+    draw = random.Random(seed)
+    shapes = []
+    for n in range(items):
+        gpus = draw.choice((0, 0, 0, 0, 1, 1, 2, 4, 8))
+        cpus = gpus * draw.randint(2, 10) if gpus else draw.choice((0.25, 0.5, 1, 2, 4, 8))
+        gib = gpus * draw.randint(8, 60) if gpus else cpus * draw.choice((1, 2, 4, 7))
+        shapes.append(item(draw.randint(1, 20), gpus, cpus, gib, key=f"{n:03}"))
+    return Problem(tuple(shapes), offered)
+
+
 def cases() -> dict[str, Problem]:
     """Every named case."""
     few, every, both = kinds(families=("g5", "c6i", "m6i")), kinds(), kinds(markets=("on-demand", "spot"))
@@ -94,6 +126,10 @@ def cases() -> dict[str, Problem]:
         found[f"eight-spot-{seed}"] = eight_shapes(seed, both)
     found["linear-250-20000-400"] = linear(20_000, 250, 400)
     found["linear-200-10000-50"] = linear(10_000, 200, 50)
+    found["capped-250-20000-400"] = capped(20_000, 250, 400)
+    found["capped-250-5000-400"] = capped(5_000, 250, 400)
+    for n in (20, 40, 80, 160):
+        found[f"shapes-{n}"] = many_shapes(n, every)
     for seed in range(200):
         found[f"mix-{seed}"] = random_mix(seed, every)
     return found

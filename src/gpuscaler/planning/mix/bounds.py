@@ -1,6 +1,6 @@
 """The resource linear programme: pods and machines may be split at will, only the sums of resources count."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -9,6 +9,8 @@ from gpuscaler.planning.mix.lp import INFINITY, Columns, load, run, silent
 
 #: Kinds that cost nothing are compared as if they cost this much.
 _FREE = 1e-9
+#: Entries the programme's matrix may have before groups are left out of it, and how many kinds a guide looks at.
+_MOST_ENTRIES, _GUIDES = 20_000, 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,16 @@ class Prices:
         return max(float(self.items @ served) - float(charged), 0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Relaxed:
+    """The optimum of the resource programme: its prices, the machines of each kind (K,), and the pods on each kind (I, K), in fractions."""
+
+    prices: Prices
+    machines: Floats
+    flows: Floats
+    iterations: int
+
+
 def relaxed_values(instance: Instance, prices: Prices) -> Floats:
     """For each kind, an upper bound on the value of what one machine can hold, by weak duality; shape (K,)."""
     worth = prices.items[:, None] - instance.request @ prices.resources.T
@@ -39,39 +51,110 @@ def relaxed_values(instance: Instance, prices: Prices) -> Floats:
     return np.asarray((prices.resources * instance.capacity).sum(axis=1) + gained)
 
 
-def resource_prices(instance: Instance, *, penalty: Floats | None = None) -> tuple[Prices, int]:
-    """Solve the resource programme; returns its prices, made safe against rounding, and the simplex iterations it took.
+def resource_prices(instance: Instance, *, penalty: Floats | None = None) -> Relaxed:
+    """Solve the resource programme; its prices are made safe against rounding.
 
     With ``penalty`` (I,) a pod may stay unmet at that cost; without one, limits must leave room for everything.
     """
-    rows = instance.limits
+    resources = instance.capacity.shape[1]
+    basis = _basis(instance, resources)
+    if len(basis) * len(instance.demand) * resources > _MOST_ENTRIES:
+        # Leaving constraints out keeps the bound valid.
+        resources = instance.real
+        basis = _basis(instance, resources)
+    relaxed = _solve(instance, _Programme(basis, resources, penalty, capped=False))
+    return replace(relaxed, prices=safe(instance, relaxed.prices))
+
+
+def guide(instance: Instance, prices: Prices) -> Relaxed:
+    """A sketch of a mix with every cap and group in it: the programme over a few kinds of every size, and items alike taken together.
+
+    ``prices`` are handed on. Items are alike when they are admitted, grouped and capped alike; each gets its part.
+    """
+    ease = np.where(instance.capped, np.log2(instance.demand / np.maximum(instance.copies.max(axis=1), 1.0)).round(), -1.0)
+    signature = np.column_stack([instance.request[:, instance.real :], ease])
+    places: dict[tuple[bytes, bytes], int] = {}
+    rows = zip(np.packbits(instance.copies > 0, axis=1), signature, strict=True)
+    classes = np.array([places.setdefault((admits.tobytes(), group.tobytes()), len(places)) for admits, group in rows])
+    member = (np.arange(classes.max() + 1)[:, None] == classes).astype(np.float64)
+    demand = member @ instance.demand
+    part = member * instance.demand / demand[:, None]
+    capped = member @ instance.capped > 0
+    together = replace(
+        instance,
+        demand=demand,
+        request=part @ instance.request,
+        copies=np.where(capped[:, None], member @ instance.copies, demand[:, None]) * (member @ instance.copies > 0),
+        capped=capped,
+    )
+    found = _solve(together, _Programme(_of_every_size(together), instance.capacity.shape[1], None, capped=True))
+    return Relaxed(prices, found.machines, part.T @ found.flows, found.iterations)
+
+
+def _of_every_size(instance: Instance) -> Ints:
+    """A few kinds among those that admit the same items, from the cheapest to the dearest."""
+    places: dict[bytes, int] = {}
+    admits = np.array([places.setdefault(column.tobytes(), len(places)) for column in np.packbits(instance.copies > 0, axis=0).T])
+    classes = len(places)
+    chosen: set[int] = set()
+    for which in range(classes):
+        kinds = np.flatnonzero(admits == which)
+        kinds = kinds[np.lexsort((kinds, instance.price[kinds]))]
+        spaced = np.geomspace(1, len(kinds), num=max(_GUIDES // classes, 3)).astype(np.int64) - 1
+        chosen.update(kinds[spaced].tolist())
+    return np.array(sorted(chosen), dtype=np.int64)
+
+
+def _basis(instance: Instance, resources: int) -> Ints:
+    """In this programme a kind that gives no more per dollar than another one is never needed, whatever its size."""
     per_dollar = 1.0 / np.maximum(instance.price, _FREE)
-    # In this programme a kind that gives no more per dollar than another one is never needed, whatever its size.
-    scaled, weights = instance.capacity * per_dollar[:, None], [row.weights * per_dollar for row in rows]
-    basis = undominated(scaled, instance.copies > 0, np.ones(len(per_dollar)), weights)
-    scale = np.maximum(instance.capacity.max(axis=0, initial=1.0), 1.0)
-    columns = _columns(instance, basis, scale, penalty=penalty)
-    items, cells = len(instance.demand), len(basis) * len(scale)
+    weights = [row.weights * per_dollar for row in instance.limits]
+    return undominated(instance.capacity[:, :resources] * per_dollar[:, None], instance.copies > 0, np.ones(len(per_dollar)), weights)
+
+
+@dataclass(frozen=True, slots=True)
+class _Programme:
+    """Which kinds (``basis``) and how many of the resources take part, the cost of pods unmet, and whether items' own caps do."""
+
+    basis: Ints
+    resources: int
+    penalty: Floats | None
+    capped: bool
+
+
+def _solve(instance: Instance, programme: _Programme) -> Relaxed:
+    basis, resources = programme.basis, programme.resources
+    scale = np.maximum(instance.capacity[:, :resources].max(axis=0, initial=1.0), 1.0)
+    item, kind = np.nonzero(instance.copies[:, basis] > 0)
+    columns, caps = _columns(instance, programme, scale, item, kind)
+    items, cells, limits = len(instance.demand), len(basis) * resources, len(instance.limits)
     highs = silent()
     load(
         highs,
         columns,
-        row_lower=np.concatenate([instance.demand, np.full(cells + len(rows), -INFINITY)]),
-        row_upper=np.concatenate([np.full(items, INFINITY), np.zeros(cells), [row.amount for row in rows]]),
+        row_lower=np.concatenate([instance.demand, np.full(cells + limits + caps, -INFINITY)]),
+        row_upper=np.concatenate([np.full(items, INFINITY), np.zeros(cells), [row.amount for row in instance.limits], np.zeros(caps)]),
     )
     optimum = run(highs)
-    value = np.maximum(-optimum.duals[items : items + cells].reshape(len(basis), len(scale)), 0.0) / scale
-    charges = np.maximum(-optimum.duals[items + cells :], 0.0)
+    value = np.zeros((len(basis), instance.capacity.shape[1]))
+    value[:, :resources] = np.maximum(-optimum.duals[items : items + cells].reshape(len(basis), resources), 0.0) / scale
+    charges = np.maximum(-optimum.duals[items + cells : items + cells + limits], 0.0)
     found = np.maximum(optimum.duals[:items], 0.0)
-    return safe(instance, Prices(found, _spread(instance, found, value), charges)), optimum.iterations
+    prices = Prices(found, _spread(instance, found, value), charges)
+    machines, flows = np.zeros(len(instance.price)), np.zeros(instance.copies.shape)
+    flows[item, basis[kind]] = optimum.values[: len(item)]
+    machines[basis] = optimum.values[len(item) : len(item) + len(basis)]
+    return Relaxed(prices, machines, flows, optimum.iterations)
 
 
-def _columns(instance: Instance, basis: Ints, scale: Floats, *, penalty: Floats | None) -> Columns:
-    """Columns: a flow for every (item, kind) that fits, the machines of each kind, pods unmet. Rows: items, (kind, resource), limits."""
-    request, capacity = instance.request / scale, instance.capacity[basis] / scale
-    item, kind = np.nonzero(instance.copies[:, basis] > 0)
-    items, kinds, resources = len(instance.demand), len(basis), len(scale)
-    flows, cells = len(item), kinds * resources
+def _columns(instance: Instance, programme: _Programme, scale: Floats, item: Ints, kind: Ints) -> tuple[Columns, int]:
+    """Columns: a flow for each (``item``, ``kind``), the machines of each kind, pods unmet.
+
+    Rows: items, (kind, resource), limits, and a row for every flow of a capped item where caps take part; their number comes back too.
+    """
+    basis, resources = programme.basis, programme.resources
+    request, capacity = instance.request[:, :resources] / scale, instance.capacity[basis][:, :resources] / scale
+    items, flows, cells = len(instance.demand), len(item), len(basis) * resources
     flow, resource = np.nonzero(request[item])
     machine, room = np.nonzero(capacity)
     row = [item, items + kind[flow] * resources + resource, items + machine * resources + room]
@@ -83,12 +166,18 @@ def _columns(instance: Instance, basis: Ints, scale: Floats, *, penalty: Floats 
         row.append(np.full(len(weighs), items + cells + number))
         column.append(flows + weighs)
         value.append(limit.weights[basis][weighs])
-    if penalty is not None:
+    capped = np.flatnonzero(instance.capped[item]) if programme.capped else np.zeros(0, dtype=np.int64)
+    own = items + cells + len(instance.limits) + np.arange(len(capped))
+    row += [own, own]
+    column += [capped, flows + kind[capped]]
+    value += [np.ones(len(capped)), -instance.copies[item[capped], basis[kind[capped]]]]
+    if programme.penalty is not None:
         row.append(np.arange(items))
-        column.append(flows + kinds + np.arange(items))
+        column.append(flows + len(basis) + np.arange(items))
         value.append(np.ones(items))
-        cost.append(penalty)
-    return Columns.of(np.concatenate(row), np.concatenate(column), np.concatenate(value), np.concatenate(cost))
+        cost.append(programme.penalty)
+    columns = Columns.of(np.concatenate(row), np.concatenate(column), np.concatenate(value), np.concatenate(cost))
+    return columns, len(capped)
 
 
 def _spread(instance: Instance, items: Floats, values: Floats) -> Floats:
@@ -96,7 +185,7 @@ def _spread(instance: Instance, items: Floats, values: Floats) -> Floats:
     best = np.full(len(instance.price), INFINITY)
     chosen = np.zeros_like(instance.capacity)
     for value in np.unique(values, axis=0):
-        worth = relaxed_values(instance, Prices(items, np.broadcast_to(value, chosen.shape), np.zeros(0)))
+        worth = instance.capacity @ value + np.maximum(items - instance.request @ value, 0.0) @ instance.copies
         chosen[worth < best] = value
         best = np.minimum(best, worth)
     return chosen

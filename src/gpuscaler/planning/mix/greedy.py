@@ -26,26 +26,31 @@ def constructions(instance: Instance, prices: Prices, *, start: Mixture | None =
     for order in orders(instance, prices):
         if found and not meter.left():
             break
-        found.append(construct(instance, prices, order, start=start, meter=meter))
+        mixture = construct(instance, prices, order, start=start, meter=meter, must=not found)
+        found += [] if mixture is None else [mixture]
     return found
 
 
-def construct(instance: Instance, prices: Prices, order: Ints, *, start: Mixture | None = None, meter: Meter) -> Mixture:
-    """Build a mix for everything limits allow, filling machines in ``order``.
+def construct(
+    instance: Instance, prices: Prices, order: Ints, *, start: Mixture | None = None, meter: Meter, must: bool = True
+) -> Mixture | None:
+    """Build a mix for everything limits allow, filling machines in ``order``; None when the budget ends first, unless it ``must`` be built.
 
     ``start`` holds machines already chosen.
     """
     items, every = len(instance.demand), np.arange(len(instance.price))
     parts = start.parts() if start is not None else []
     remaining = instance.demand - (start.served() if start is not None else 0.0)
-    spare = _spare(instance, parts)
+    spare = spare_amounts(instance, parts)
     cost, best = 0.0, None
     finish = np.inf
     charged = prices.kind_costs(instance)
     while remaining.any():
-        kinds = every[_affordable(instance, spare)]
+        kinds = every[affordable(instance, spare)]
         if not len(kinds):
             break
+        if not must and not meter.left():
+            return None
         held = fill(instance, order, remaining, kinds)
         meter.add(len(order) * (60 + 0.4 * len(kinds)) + 100)
         done = np.flatnonzero(np.all(held == remaining, axis=1))
@@ -59,7 +64,7 @@ def construct(instance: Instance, prices: Prices, order: Ints, *, start: Mixture
         if not held[pick].any():
             break
         kind, copies = int(kinds[pick]), held[pick]
-        times = _times(instance, kind, copies, remaining, spare)
+        times = fitting_times(instance, kind, copies, remaining, spare)
         parts.append((kind, copies, times))
         cost += float(instance.price[kind]) * times
         remaining = remaining - copies * times
@@ -91,11 +96,11 @@ def top_up(instance: Instance, mixture: Mixture) -> Mixture:
     return Mixture.of(parts, len(instance.demand))
 
 
-def _spare(instance: Instance, parts: list[tuple[int, Floats, int]]) -> list[float]:
+def spare_amounts(instance: Instance, parts: list[tuple[int, Floats, int]]) -> list[float]:
     return [row.amount - sum(float(row.weights[kind]) * times for kind, _, times in parts) for row in instance.limits]
 
 
-def _affordable(instance: Instance, spare: list[float]) -> Mask:
+def affordable(instance: Instance, spare: list[float]) -> Mask:
     """Kinds of which at least one more may be bought."""
     mask = np.ones(len(instance.price), dtype=np.bool_)
     for row, amount in zip(instance.limits, spare, strict=True):
@@ -103,7 +108,7 @@ def _affordable(instance: Instance, spare: list[float]) -> Mask:
     return mask
 
 
-def _times(instance: Instance, kind: int, copies: Floats, remaining: Floats, spare: list[float]) -> int:
+def fitting_times(instance: Instance, kind: int, copies: Floats, remaining: Floats, spare: list[float]) -> int:
     """How often this machine can be bought, filled the same way each time."""
     some = copies > 0
     most = float(np.floor(remaining[some] / copies[some]).min())

@@ -35,7 +35,8 @@ class Instance:
 
     ``copies[i, k]`` is the most copies of item i that one machine of kind k holds when it holds nothing else, never above the demand;
     0 also means not allowed. ``tier[i]`` ranks priorities, 0 first. ``apart[i]`` are the items that may not sit beside item i. "At most so
-    many of these together" is a resource like any other: a machine has the cap, a pod takes one. ``members[i]`` are the problem's items
+    many of these together" is a resource like any other (a machine has the cap, a pod takes one), after the first ``real`` ones;
+    ``capped`` marks the items that have a binding cap of their own. ``members[i]`` are the problem's items
     behind item i, in key order; ``nowhere`` are those that no kind admits; ``origin[k]`` is the problem's kind behind kind k.
     """
 
@@ -43,6 +44,8 @@ class Instance:
     request: Floats
     copies: Floats
     tier: Ints
+    capped: Mask
+    real: int
     capacity: Floats
     price: Floats
     limits: tuple[LimitRow, ...]
@@ -62,13 +65,14 @@ def build(problem: Problem) -> Instance:
     members = _merge(problem)
     firsts = [problem.items[group[0]] for group in members]
     request = _matrix([item.request for item in firsts], resources)
+    real = len(resources)
     request, capacity = _with_groups(problem, members, request, capacity)
     demand = np.array([sum(problem.items[i].count for i in group) for group in members], dtype=np.float64)
     device = resources.index(problem.device_resource) if problem.device_resource in resources else None
     allowed = _allowed(firsts, kind_order)
     copies = np.where(allowed, _copies(request, capacity, device), 0.0)
     caps = np.array([_cap(problem, group) for group in members], dtype=np.float64)
-    copies = np.minimum(copies, np.minimum(demand, caps)[:, None])
+    copies, demands = np.minimum(copies, np.minimum(demand, caps)[:, None]), demand
 
     some: Mask = np.any(copies > 0, axis=1)
     nowhere = tuple(i for group, ok in zip(members, some, strict=True) if not ok for i in group)
@@ -87,6 +91,8 @@ def build(problem: Problem) -> Instance:
         request=request,
         copies=np.ascontiguousarray(copies[:, keep]),
         tier=np.array([ranks[p] for p in priorities], dtype=np.int64),
+        capped=(caps < demands)[some],
+        real=real,
         capacity=np.ascontiguousarray(capacity[keep]),
         price=price[keep],
         limits=tuple(LimitRow(row.name, row.weights[keep], row.amount) for row in limits),
@@ -173,15 +179,16 @@ def _cap(problem: Problem, group: tuple[int, ...]) -> float:
 
 def _copies(request: Floats, capacity: Floats, device: int | None) -> Floats:
     """Copies of each item alone on each kind, resources only; shape (I, K)."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.floor(capacity[None, :, :] / request[:, None, :])
-    ratio[np.broadcast_to((request == 0)[:, None, :], ratio.shape)] = np.inf
-    if device is not None:
-        share, devices = request[:, device], np.floor(capacity[:, device] / DEVICE)
-        on_one = np.floor(DEVICE / np.maximum(share, 1.0))
-        small = (share > 0) & (share <= DEVICE)
-        ratio[small, :, device] = on_one[small, None] * devices[None, :]
-    return np.asarray(np.maximum(ratio.min(axis=2, initial=np.inf), 0.0))
+    devices = np.floor(capacity[:, device] / DEVICE) if device is not None else np.zeros(0)
+    copies = np.full((len(request), len(capacity)), np.inf)
+    for resource in range(request.shape[1]):
+        some = np.flatnonzero(request[:, resource])
+        amount = request[some, resource, None]
+        fit = np.floor(capacity[None, :, resource] / amount)
+        if resource == device:
+            fit = np.where(amount <= DEVICE, np.floor(DEVICE / amount) * devices[None, :], fit)
+        copies[some] = np.minimum(copies[some], fit)
+    return copies
 
 
 def _allowed(items: Sequence[Item], kind_order: Sequence[int]) -> Mask:

@@ -12,7 +12,11 @@ from gpuscaler.planning.mix.improve import right_size
 from gpuscaler.planning.mix.instance import Instance
 from gpuscaler.planning.mix.master import Master
 from gpuscaler.planning.mix.mixture import Mixture, rank, trim
+from gpuscaler.planning.mix.pour import poured
 from gpuscaler.planning.mix.work import Meter
+
+#: From so many items on, machines are first filled along the resource programme, and that is all when so many pods share a machine.
+_MANY, _CROWD = 60, 16.0
 
 #: A mix this close to its bound, relative, is called optimal.
 TOLERANCE = 1e-6
@@ -39,20 +43,30 @@ def optimise(instance: Instance, *, start: Mixture | None = None, meter: Meter) 
 
     ``start`` is a mix that serves everything within the limits; it may be left out when there are none.
     """
-    prices, iterations = resource_prices(instance)
-    meter.add(2000 + iterations * (20 + len(instance.demand)))
-    mixtures = [*([] if start is None else [start]), *constructions(instance, prices, meter=meter)]
-    best = _best(instance, mixtures)
+    relaxed = resource_prices(instance)
+    meter.add(3000 + relaxed.iterations * (20 + len(instance.demand)))
+    prices = relaxed.prices
+    many = len(instance.demand) > _MANY
+    mixtures = [poured(instance, relaxed, meter)] if many else []
+    best = _best(instance, [*mixtures, *([] if start is None else [start])]) if mixtures or start is not None else None
     bound = prices.bound(instance, instance.demand)
-    if _close(instance, best, bound) or not meter.left():
+    if best is None or not (_close(instance, best, bound) or (many and _crowded(instance, best))):
+        mixtures += constructions(instance, prices, meter=meter)
+        best = _best(instance, [*mixtures, *([] if best is None else [best])])
+    if _close(instance, best, bound) or (many and _crowded(instance, best)) or not meter.left():
         return Result(best, prices, bound, converged=False, proven=_close(instance, best, bound))
     master = Master(instance)
-    for mixture in mixtures:
+    for mixture in [*mixtures, best]:
         if not (instance.demand - mixture.served()).any():
             master.add(mixture.kinds, mixture.held)
     found = generate(instance, master, prices, cost=best.cost(instance), tolerance=TOLERANCE, share=_GENERATE, meter=meter)
     best, proven = _whole(instance, master, found, best, meter)
     return Result(best, found.prices, found.bound, found.converged, proven or _close(instance, best, found.bound))
+
+
+def _crowded(instance: Instance, mixture: Mixture) -> bool:
+    """Whether machines hold so many pods that patterns are not what costs money."""
+    return float(instance.demand.sum()) > _CROWD * float(mixture.times.sum())
 
 
 def _close(instance: Instance, mixture: Mixture, bound: float) -> bool:

@@ -37,8 +37,9 @@ def serve(instance: Instance, meter: Meter) -> Mixture:
 def _stage(stage: Instance, before: Mixture, asked: Mask, meter: Meter) -> Mixture:
     """Serve more: the items ``asked``, while what ``before`` serves of the others stays served."""
     penalty = np.where(asked, 1.0, 10.0) * _PENALTY * float(stage.price.max(initial=1.0))
-    prices, iterations = resource_prices(stage, penalty=penalty)
-    meter.add(2000 + iterations * (20 + len(stage.demand)))
+    relaxed = resource_prices(stage, penalty=penalty)
+    meter.add(2000 + relaxed.iterations * (20 + len(stage.demand)))
+    prices = relaxed.prices
     found = [*constructions(stage, prices, meter=meter), *constructions(stage, prices, start=before, meter=meter)]
     best = _best(stage, [before, *found])
     if not (stage.demand - best.served()).any() or not meter.left():
