@@ -85,6 +85,8 @@ def test_pods_of_unknown_nodes_take_no_room() -> None:
         ((700, 500, 300, 500), 1, 0),
         ((2000,), 1, 0),
         ((700, 700, 700, 700), 300, 0),
+        # Smallest first would leave the last of 600 on no device, and 400 free on each.
+        ((300, 300, 600, 600), 200, 0),
     ],
 )
 def test_shared_gpus_are_filled_largest_first_each_on_the_fullest_device_that_takes_it(

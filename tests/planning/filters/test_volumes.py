@@ -161,6 +161,16 @@ def test_two_claims_of_a_class_need_two_volumes_on_the_node() -> None:
     assert rows(room(*NODES, *claims, STATIC, *tight), using("one", "two")) == ["b1"]
 
 
+def test_the_smaller_claim_chooses_first_even_where_that_leaves_the_other_none() -> None:
+    picky = claim("picky", storage_class="late", request=10, selector=selector(tier="fast"))
+    easy = claim("easy", storage_class="late", request=5)
+    fast, slow = volume("fast", "a", **SUITABLE, labels=(("tier", "fast"),)), volume("slow", "a", **{**SUITABLE, "capacity": 11})
+    assert rows(room(*NODES, picky, easy, STATIC, fast, slow), using("picky", "easy")) == []
+    assert rows(room(*NODES, picky, easy, STATIC, fast, volume("slow", "a", **{**SUITABLE, "capacity": 9})), using("picky", "easy")) == [
+        "a1"
+    ]
+
+
 def test_what_no_volume_is_found_for_is_made() -> None:
     claims = (claim("one", storage_class="late", request=10), claim("two", storage_class="late", request=10))
     here = room(*NODES, *claims, LATE, volume("v1", "a", **SUITABLE))
@@ -249,6 +259,12 @@ def test_a_driver_attaches_no_more_volumes_than_its_limit() -> None:
     assert why(busy, using("y"), "a1") == ("NodeVolumeLimits", words)
     busy.remove(using("x"), NO_LABELS, 0)
     assert rows(busy, using("y")) == ["a1", "b1", "bare"]
+
+
+def test_a_pod_that_brings_nothing_new_goes_to_a_node_above_its_limit() -> None:
+    objects = [*NODES, *limited("csi.example", 1), *(o for n in "xy" for o in (bound(n, f"pv-{n}"), volume(f"pv-{n}")))]
+    here = room(*objects, pod("p", "a1", of=using("x", "y")))
+    assert rows(here, using("x")) == ["a1", "b1", "bare"]
 
 
 def test_claims_without_a_volume_count_for_their_class() -> None:

@@ -128,8 +128,8 @@ class Reach:
 
 
 def _largest(capacity: CSIStorageCapacity) -> int:
-    limit = capacity.maximum_volume_size if capacity.maximum_volume_size is not None else capacity.capacity
-    return -1 if limit is None else limit
+    """The largest volume that can be made, 0 where nobody says."""
+    return (capacity.capacity if capacity.maximum_volume_size is None else capacity.maximum_volume_size) or 0
 
 
 class _Settled(NamedTuple):
