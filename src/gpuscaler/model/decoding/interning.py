@@ -50,7 +50,7 @@ class Interner:
 
     def __init__(self, limit: int = GENERATION) -> None:
         self._texts: Recent[str, str] = Recent(limit)
-        self._labels: Recent[LabelSet, LabelSet] = Recent(limit)
+        self._labels: Recent[tuple[tuple[str, str | None], ...], LabelSet] = Recent(limit)
         self._options: Recent[tuple[object, ...], tuple[PodOptions, tuple[str, ...]]] = Recent(limit)
         self._owners: Recent[tuple[str, str, str], Owner] = Recent(limit)
         self._specs: Recent[str, PodSpec] = Recent(limit)
@@ -68,13 +68,12 @@ class Interner:
         """``labels`` as one shared set; a null value is the empty string, as Go reads it."""
         if not labels:
             return NO_LABELS
-        if None in labels.values():
-            labels = {key: value or "" for key, value in labels.items()}
-        new = LabelSet(labels)  # type: ignore[arg-type]  # the nulls are gone; copying them away would cost every pod
-        known = self._labels.get(new)
+        # The order of labels is the API server's, and always the same; where it is not, sharing is lost and nothing else.
+        key = tuple(labels.items())
+        known = self._labels.get(key)
         if known is None:
-            self._labels.put(new, new)
-            return new
+            known = LabelSet((name, value or "") for name, value in labels.items())
+            self._labels.put(key, known)
         return known
 
     def options(self, annotations: PodAnnotations | None, labels: LabelSet, workload: str) -> tuple[PodOptions, tuple[str, ...]]:

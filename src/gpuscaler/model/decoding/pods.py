@@ -1,6 +1,6 @@
 """Pods from the wire."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.specs import WirePodSpec, intern_spec
@@ -101,23 +101,21 @@ def _conditions(conditions: Sequence[Condition]) -> tuple[Condition | None, bool
 
 
 def _resized(spec: WirePodSpec, status: PodStatus) -> list[ContainerStatus]:
-    """The statuses that differ from the specification: all of a container's requests must agree for its status to say nothing new."""
-    if not status.container_statuses and not status.init_container_statuses:
+    """The statuses that may change what their container counts for: those in which not all requests agree."""
+    statuses = [*(status.container_statuses or ()), *(status.init_container_statuses or ())]
+    if all(found.resources is None for found in statuses):
         return []
     desired: dict[str | None, Container] = {container.name: container for container in spec.containers or ()}
     desired.update((container.name, container) for container in spec.init_containers or () if container.sidecar)
-    return [
-        found
-        for found in (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
-        if found.resources is not None and found.name in desired and _differs(found, desired[found.name])
-    ]
+    return [found for found in statuses if found.resources is not None and found.name in desired and _differs(found, desired[found.name])]
 
 
 def _differs(status: ContainerStatus, container: Container) -> bool:
-    """Whether the status may change what the container counts for; limits that imply requests are left to the full computation."""
-    resources = container.resources or _NO_RESOURCES
-    wanted: Mapping[str, object] = resources.requests or {}
-    actual = (status.resources.requests if status.resources else None) or {}
-    if resources.limits and not resources.limits.keys() <= wanted.keys():
+    wanted, actual = container.resources or _NO_RESOURCES, status.resources or _NO_RESOURCES
+    requests, limits = wanted.requests or {}, wanted.limits
+    if actual.requests != requests and (actual.requests or requests):
         return True
-    return actual != wanted or (status.allocated_resources is not None and status.allocated_resources != wanted)
+    if limits and limits != requests and not limits.keys() <= requests.keys():
+        # Limits that imply requests are left to the full computation.
+        return True
+    return status.allocated_resources is not None and status.allocated_resources != requests

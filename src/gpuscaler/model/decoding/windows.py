@@ -10,7 +10,7 @@ from gpuscaler.model.decoding.errors import InputError
 CHUNK = 1 << 20
 
 _skip = msgspec.json.Decoder(msgspec.Raw).decode
-_TRAILING = re.compile(r"trailing characters \(byte ([0-9]+)\)")
+_TRAILING = "JSON is malformed: trailing characters (byte "
 #: The last byte of what cannot go on.
 _CLOSED = frozenset((b"}", b"]", b'"', b" ", b"\t", b"\r", b"\n"))
 _SPACE = re.compile(rb"[ \t\r\n]*")
@@ -70,6 +70,9 @@ class Window:
 
     def peek(self) -> bytes:
         """The next byte that is not white space, b"" at the end."""
+        found = self._data[self._position : self._position + 1]
+        if found > b" ":
+            return found
         while True:
             space = _SPACE.match(self._data, self._position)
             self._position = space.end() if space else self._position
@@ -112,8 +115,10 @@ class Window:
         try:
             _skip(view)
         except msgspec.DecodeError as error:
-            trailing = _TRAILING.search(str(error))
-            return int(trailing.group(1)) - 1 if trailing else _balanced(view)  # it counts from 1
+            message = str(error)
+            if message.startswith(_TRAILING):
+                return int(message[len(_TRAILING) : -1]) - 1  # it counts from 1
+            return _balanced(view)
         except RecursionError:
             return _balanced(view)
         # A number or word that ends where the view does may go on.
