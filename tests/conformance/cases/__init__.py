@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from . import peers, placing, requests, volumes
 from .nodes import draw_namespaces, draw_nodes
-from .storage import draw_storage
+from .storage import draw_attachments, draw_storage
 from .world import DISKS, NAMESPACES, Json, World
 
 Feature = Callable[[World, Json], None]
@@ -18,17 +18,17 @@ Feature = Callable[[World, Json], None]
 #: Features of pods that wait, by how often each is a topic.
 PENDING: dict[Feature, float] = {
     requests.large: 1.8,
-    placing.node_name: 2.6,
+    placing.node_name: 2.4,
     placing.node_selector: 0.5,
-    placing.node_affinity: 2.0,
+    placing.node_affinity: 2.3,
     placing.tolerations: 0.8,
-    placing.host_ports: 7.0,
+    placing.host_ports: 7.4,
     peers.affinity: 1.4,
     peers.anti_affinity: 1.0,
-    peers.spread: 7.2,
-    volumes.disks: 9.0,
-    volumes.attached: 1.4,
-    volumes.zoned: 4.1,
+    peers.spread: 7.6,
+    volumes.disks: 9.5,
+    volumes.attached: 0.9,
+    volumes.zoned: 4.6,
     volumes.bound_somewhere: 3.1,
     volumes.harmless: 0.5,
 }
@@ -59,6 +59,7 @@ def draw_case(seed: int, number: int) -> Json:
         world.add("pods", bound_pod(world, [topic for topic in topics if topic in BOUND]))
     for _ in range(world.rng.randint(1, 5)):
         world.add("pending", pending_pod(world, topics))
+    draw_attachments(world)
     case: Json = {kind: items for kind, items in world.objects.items() if items}
     if number % REPLAYED == 0:
         case["replay"] = [replay_step(world, index) for index in range(len(world.of("pending")))]

@@ -51,8 +51,9 @@ def node_labels(world: World, name: str) -> dict[str, str]:
         labels["tier"] = world.one(("gold", "silver", ""))
     if world.chance(0.6):
         labels["size"] = world.one(SIZES)
-    if world.chance(0.3):
-        labels["topology.ebs.csi.aws.com/zone"] = labels.get(ZONE, world.one(ZONES))
+    for key in ("topology.ebs.csi.aws.com/zone", "topology.gke.io/zone"):
+        if world.chance(0.4):
+            labels[key] = labels.get(ZONE, world.one(ZONES))
     return labels
 
 

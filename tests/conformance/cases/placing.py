@@ -5,7 +5,7 @@ from .world import HOSTNAME, RACK, ZONE, ZONES, Json, World, or_null
 
 #: Label values that a node may have, and some that none has.
 VALUES = {
-    ZONE: (*ZONES, "z9"),
+    ZONE: (*ZONES, "eu-west9-a"),
     RACK: ("a", "b", ""),
     "tier": ("gold", "silver", "", "iron"),
     "size": SIZES,

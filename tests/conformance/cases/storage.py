@@ -2,7 +2,16 @@
 
 from .world import HOSTNAME, OLD_ZONE, REGION, ZONE, ZONES, Json, World
 
-FAST, CAPPED, EBS = "csi.fast", "csi.capped", "ebs.csi.aws.com"
+FAST, CAPPED = "csi.fast", "csi.capped"
+#: CSI drivers with limits on nodes, by the node label of their topology. All but the first took over an in-tree plug-in.
+DRIVERS = {
+    FAST: None,
+    "ebs.csi.aws.com": "topology.ebs.csi.aws.com/zone",
+    "pd.csi.storage.gke.io": "topology.gke.io/zone",
+    "pxd.portworx.com": None,
+}
+#: In-tree plug-ins that CSI drivers took over, by the storage class here that uses each.
+IN_TREE = {"ebs": "kubernetes.io/aws-ebs", "gce": "kubernetes.io/gce-pd", "portworx": "kubernetes.io/portworx-volume"}
 SIZES = ("1Gi", "5Gi", "10G")
 
 
@@ -15,7 +24,8 @@ def draw_storage(world: World) -> None:
     draw_class(world, "zonal", FAST, allowedTopologies=zones if world.chance(0.9) else None)
     draw_class(world, "local", "kubernetes.io/no-provisioner")
     draw_class(world, "capped", CAPPED)
-    draw_class(world, "ebs", "kubernetes.io/aws-ebs")
+    for name, provisioner in IN_TREE.items():
+        draw_class(world, name, provisioner)
     draw_class(world, "now", FAST, volumeBindingMode="Immediate")
     for driver, tracked in ((CAPPED, True), (FAST, world.one((None, False)))):
         if world.chance(0.9):
@@ -53,29 +63,37 @@ def draw_capacity(world: World) -> None:
 
 
 def draw_csi_node(world: World, name: str) -> None:
-    topology = {FAST: None, EBS: ["topology.ebs.csi.aws.com/zone"]}
-    drivers: list[Json] = [{"name": driver, "nodeID": name, "topologyKeys": keys} for driver, keys in topology.items()]
+    drivers: list[Json] = [{"name": driver, "nodeID": name, "topologyKeys": [key] if key else None} for driver, key in DRIVERS.items()]
     for driver in drivers:
         if world.chance(0.85):
             driver["allocatable"] = world.one(({"count": 1}, {"count": 1}, {"count": 2}, {"count": 0}, {}))
     drawn: Json = {"apiVersion": STORAGE, "kind": "CSINode", "metadata": {"name": name}, "spec": {"drivers": drivers}}
     if world.chance(0.6):
-        drawn["metadata"]["annotations"] = {"storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/aws-ebs,kubernetes.io/gce-pd"}
+        served = world.some(tuple(IN_TREE.values()), 3)
+        drawn["metadata"]["annotations"] = {"storage.alpha.kubernetes.io/migrated-plugins": ",".join(served)}
     world.add("csiNodes", drawn)
-    if world.chance(0.15):
-        attach = {"attacher": FAST, "nodeName": name, "source": {"persistentVolumeName": world.name("foreign")}}
+
+
+def draw_attachments(world: World) -> None:
+    """Volumes that are attached to a node, which need not be one where a pod uses them, and one that no longer exists."""
+    for drawn in world.some(world.of("persistentVolumes"), 4, 0):
+        driver = drawn["spec"].get("csi", {}).get("driver", "ebs.csi.aws.com")
+        attach = {"attacher": driver, "nodeName": world.node_name(), "source": {"persistentVolumeName": drawn["metadata"]["name"]}}
+        if world.chance(0.1):
+            attach["source"] = world.one(({"persistentVolumeName": "foreign"}, {}))
         attachment = {"apiVersion": STORAGE, "kind": "VolumeAttachment", "metadata": {"name": world.name("attachment")}, "spec": attach}
-        world.add("volumeAttachments", {**attachment, "status": {"attached": True}})
+        world.add("volumeAttachments", {**attachment, "status": {"attached": world.chance(0.8)}})
 
 
 def volume(world: World, storage_class: str, **more: object) -> Json:
     """A PersistentVolume that no claim has, without a topology of its own."""
     name = world.name("pv")
-    source: Json = {"csi": {"driver": FAST, "volumeHandle": f"handle-{name}"}}
-    if storage_class == "ebs":
-        source = {"awsElasticBlockStore": {"volumeID": f"vol-{name}", "fsType": "ext4"}}
-    elif storage_class == "local":
-        source = {"local": {"path": "/mnt"}}
+    source = {
+        "ebs": {"awsElasticBlockStore": {"volumeID": world.one((f"vol-{name}", f"aws://eu-west1-a/vol-{name}", f"aws:///vol-{name}"))}},
+        "gce": {"gcePersistentDisk": {"pdName": name}},
+        "portworx": {"portworxVolume": {"volumeID": name}},
+        "local": {"local": {"path": "/mnt"}},
+    }.get(storage_class, {"csi": {"driver": FAST, "volumeHandle": f"handle-{name}"}})
     spec: Json = {"capacity": {"storage": world.one(SIZES)}, "accessModes": ["ReadWriteOnce"], "storageClassName": storage_class}
     spec |= {**source, **more}
     drawn = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec, "status": {"phase": "Available"}}
@@ -117,10 +135,11 @@ def volume_affinity(world: World) -> Json:
     return {"required": {"nodeSelectorTerms": terms}}
 
 
-def zone_labels(world: World) -> dict[str, str]:
-    """Zone labels of a volume; ``a__b`` is either zone, and ``a__`` is nothing that can be read."""
+def label_zones(world: World, drawn_volume: Json) -> None:
+    """Give a volume zone labels; ``a__b`` is either zone. ``a__`` cannot be read, and what took over from an in-tree plug-in fails on it."""
     key = world.weighted({ZONE: 6.0, OLD_ZONE: 3.0})
-    labels = {key: world.weighted({world.one(ZONES): 6.0, "__".join(world.some(ZONES, 2, 2)): 3.0, "z1__": 0.3})}
+    unreadable = 0.3 if "csi" in drawn_volume["spec"] else 0.0
+    labels = {key: world.weighted({world.one(ZONES): 6.0, "__".join(world.some(ZONES, 2, 2)): 3.0, "eu-west1-a__": unreadable})}
     if world.chance(0.2):
         labels[REGION] = world.one(("r1", "r2"))
-    return labels
+    drawn_volume["metadata"]["labels"] = labels

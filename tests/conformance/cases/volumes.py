@@ -1,6 +1,6 @@
 """Volumes of pods: inline disks that conflict, claims that bind, have a zone, or take up attachments."""
 
-from .storage import FAST, bind, claim, volume, volume_affinity, zone_labels
+from .storage import FAST, bind, claim, label_zones, volume, volume_affinity
 from .world import DISKS, Json, World
 
 SELECTED = "volume.kubernetes.io/selected-node"
@@ -67,20 +67,22 @@ def attached(world: World, pod: Json) -> None:
         if fits and world.chance(0.2):
             use(pod, world.one(fits))
             continue
-        storage_class = world.weighted({"fast": 6.0, "ebs": 2.0})
+        storage_class = world.weighted({"fast": 6.0, "ebs": 2.0, "gce": 1.0, "portworx": 1.0})
         drawn = claim(world, namespace, storage_class)
         if world.chance(0.7):
             bind(world, drawn, volume(world, storage_class))
         use(pod, drawn)
     if world.chance(0.1):
-        mount(pod, {"awsElasticBlockStore": {"volumeID": world.one(("disk3", "disk4"))}})
+        disks = ("vol-3", "aws://eu-west1-a/vol-3", "aws:///vol-3")
+        mount(pod, world.one(({"awsElasticBlockStore": {"volumeID": world.one(disks)}}, {"gcePersistentDisk": {"pdName": "disk3"}})))
 
 
 def zoned(world: World, pod: Json) -> None:
     """A bound claim whose volume has zone labels, and most of the time no node affinity."""
-    drawn = claim(world, pod["metadata"]["namespace"], world.one(("now", "fast")))
-    drawn_volume = volume(world, "now", **({"nodeAffinity": volume_affinity(world)} if world.chance(0.1) else {}))
-    drawn_volume["metadata"]["labels"] = zone_labels(world)
+    storage_class = world.weighted({"now": 5.0, "fast": 3.0, "ebs": 1.0, "gce": 1.0})
+    drawn = claim(world, pod["metadata"]["namespace"], storage_class)
+    drawn_volume = volume(world, storage_class, **({"nodeAffinity": volume_affinity(world)} if world.chance(0.1) else {}))
+    label_zones(world, drawn_volume)
     bind(world, drawn, drawn_volume)
     use(pod, drawn)
 
@@ -92,9 +94,12 @@ def bound_somewhere(world: World, pod: Json) -> None:
 
 
 def pinned(world: World, pod: Json) -> None:
-    storage_class = world.weighted({"fast": 5.0, "ebs": 1.0})
+    storage_class = world.weighted({"fast": 5.0, "ebs": 1.0, "gce": 1.0, "portworx": 0.3})
     drawn = claim(world, pod["metadata"]["namespace"], storage_class)
-    bind(world, drawn, volume(world, storage_class, nodeAffinity=volume_affinity(world)))
+    drawn_volume = volume(world, storage_class, nodeAffinity=volume_affinity(world))
+    if storage_class != "fast" and world.chance(0.3):
+        label_zones(world, drawn_volume)
+    bind(world, drawn, drawn_volume)
     use(pod, drawn)
 
 
@@ -105,7 +110,7 @@ def provisioned(world: World, pod: Json) -> None:
 
 def preselected(world: World, pod: Json) -> None:
     """Unbound, with a node chosen already; the scheduler looks nowhere else."""
-    drawn = claim(world, pod["metadata"]["namespace"], world.one(("fast", "zonal", "ebs")))
+    drawn = claim(world, pod["metadata"]["namespace"], world.one(("fast", "zonal", "ebs", "gce")))
     drawn["metadata"].setdefault("annotations", {})[SELECTED] = world.node_name()
     use(pod, drawn)
 

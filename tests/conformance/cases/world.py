@@ -18,7 +18,7 @@ OLD_ZONE = "failure-domain.beta.kubernetes.io/zone"
 OLD_REGION = "failure-domain.beta.kubernetes.io/region"
 RACK = "rack"
 TOPOLOGY_KEYS = (ZONE, HOSTNAME, RACK, REGION)
-ZONES = ("z1", "z2", "z3")
+ZONES = ("eu-west1-a", "eu-west1-b", "eu-west1-c")
 DISKS = ("gcePersistentDisk", "awsElasticBlockStore", "iscsi", "rbd")
 NAMESPACES = ("default", "blue", "green")
 
