@@ -290,6 +290,36 @@ def test_in_tree_disks_count_for_the_driver_that_serves_them() -> None:
     assert rows(here, disk("vsphereVolume", "x")) == ["a1", "b1", "bare"]
 
 
+@pytest.mark.parametrize(
+    ("zones", "admitted", "counted"),
+    [
+        ("", ["a1"], True),
+        ("eu-west-a", [], True),
+        ("eu-west-a__eu-west-b", [], True),
+        ("eu-west-a__us-west-a", [], False),
+        ("eu-west-a__b", [], False),
+    ],
+)
+def test_a_gce_disk_of_several_zones_must_be_of_one_region(zones: str, admitted: list[str], *, counted: bool) -> None:
+    disk_volume = volume("pv", driver="gcePersistentDisk", handle="d", labels=((ZONE, zones),) if zones else ())
+    served = CSINode("a1", migrated=("kubernetes.io/gce-pd",), limits=(("pd.csi.storage.gke.io", 0 if counted else 1),))
+    plain = room(node("a1"), bound("data", "pv"), disk_volume, CSINode("a1", migrated=("kubernetes.io/gce-pd",)))
+    assert rows(plain, using("data")) == admitted
+    limits = room(node("a1"), bound("data", "pv"), disk_volume, served).verdict(using("data"), NO_LABELS).passes["NodeVolumeLimits"]
+    assert limits.tolist() == [not counted]
+
+
+def test_a_disk_whose_name_cannot_be_read_keeps_nodes_from_being_counted() -> None:
+    odd = disk("awsElasticBlockStore", "aws://a/disk-1")
+    objects = (*NODES, *limited("csi.example", 5), bound("x", "pv-x"), volume("pv-x"))
+    assert rows(room(*objects), odd) == ["bare"]
+    busy = room(*objects, pod("p", "a1", of=odd), pod("q", "b1", of=odd))
+    assert rows(busy, using("x")) == ["b1", "bare"]
+    assert why(busy, using("x"), "a1")[1].startswith("volumes cannot be counted")
+    other = disk("awsElasticBlockStore", "aws://a/disk-2")
+    assert why(busy, other, "b1") == ("NodeVolumeLimits", "a disk of the pod has a name that cannot be read")
+
+
 def test_portworx_disks_count_where_the_node_says_that_csi_serves_them() -> None:
     limits = (("pxd.portworx.com", 0),)
     here = room(*NODES, CSINode("a1", limits=limits, migrated=("kubernetes.io/portworx-volume",)), CSINode("b1", limits=limits))

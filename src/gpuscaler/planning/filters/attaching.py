@@ -13,8 +13,8 @@ from gpuscaler.planning.filters.migration import PORTWORX, Attachment, is_csi
 from gpuscaler.planning.filters.resources import UNBOUNDED
 from gpuscaler.planning.filters.tallies import Tallies
 
-#: Held by pods that run with the claim of another pod: the scheduler cannot count the volumes of such a node.
-_STOLEN = "stolen"
+#: Held by pods with the claim of another pod, or a disk that cannot be read: the scheduler cannot count the volumes of such a node.
+_UNCOUNTABLE = "uncountable"
 
 
 class AttachLimits:
@@ -32,6 +32,7 @@ class AttachLimits:
                     if limit is not None:
                         self._limits.setdefault(driver, self._unlimited())[row] = limit
                         self.limited.add(row)
+        #: The in-tree plug-ins that CSI serves, of each row with a CSINode.
         self.migrated = {row: frozenset(n.migrated) for n in cluster.csi_nodes.values() if (row := table.row.get(n.name)) is not None}
         #: (row, driver, handle) of volumes that a VolumeAttachment keeps on a row.
         self.attached = frozenset(self._attached(cluster))
@@ -73,8 +74,8 @@ class Attached:
         self._held = Holdings()
 
     def add(self, claims: Claims, row: int, count: int) -> None:
-        if claims.stolen:
-            self._held.add(_STOLEN, row, count)
+        if claims.stolen or claims.garbled:
+            self._held.add(_UNCOUNTABLE, row, count)
         for item in claims.attachments:
             if self._limits.counts(item, row):
                 change = self._held.add(item[:2], row, count)
@@ -93,13 +94,15 @@ class Attached:
     def passes(self, claims: Claims) -> Mask:
         """Rows with places for the pod's volumes that are not there yet."""
         mask = np.full(len(self._tallies.table), "NodeVolumeLimits" not in claims.problems, dtype=np.bool_)
+        if claims.garbled:
+            mask[list(self._limits.migrated)] = False
         for driver in {item.driver for item in claims.attachments}:
             limit = self._limits.limit(driver)
             if limit is not None:
                 more = self._more(driver, claims)
                 # A row that the pod brings nothing new to is not asked, even above its limit.
                 mask &= (more == 0) | (self._tallies.rows(self._number(driver)) + more <= limit)
-        for row in self._held.rows(_STOLEN):
+        for row in self._held.rows(_UNCOUNTABLE):
             # Counting what is there fails, where there is something to count for.
             if row in self._limits.limited and any(self._limits.counts(item, row) for item in claims.attachments):
                 mask[row] = False
@@ -121,13 +124,15 @@ class Attached:
     def explain(self, claims: Claims, row: int) -> str:
         if "NodeVolumeLimits" in claims.problems:
             return claims.problems["NodeVolumeLimits"]
+        if claims.garbled:
+            return "a disk of the pod has a name that cannot be read"
         for driver in sorted({item.driver for item in claims.attachments}):
             limit = self._limits.limit(driver)
             if limit is not None:
                 there, more = int(self._tallies.rows(self._number(driver))[row]), int(self._more(driver, claims)[row])
                 if more and there + more > limit[row]:
                     return f"node takes {limit[row]} volumes of {driver}, {there} are attached and {more} more are needed"
-        return "a pod on the node uses the claim of another pod, so that volumes cannot be counted"
+        return "volumes cannot be counted: a pod on the node uses the claim of another pod, or a disk whose name cannot be read"
 
     def copy(self) -> "Attached":
         return self._with(self._limits, self._tallies.copy())

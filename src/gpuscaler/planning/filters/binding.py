@@ -15,7 +15,7 @@ from gpuscaler.model.storage import CSIStorageCapacity, PersistentVolume, Persis
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.filters.attaching import AttachLimits
 from gpuscaler.planning.filters.claims import NO_PROVISIONER, Claims, migratable
-from gpuscaler.planning.filters.migration import KINDS, OLD_REGION, OLD_ZONE, REGION, ZONE, translated
+from gpuscaler.planning.filters.migration import KINDS, OLD_REGION, OLD_ZONE, REGION, ZONE, translated, volume_attachment
 from gpuscaler.planning.filters.nodes import NodeMasks
 
 
@@ -47,7 +47,8 @@ class Reach:
             mask = self._selected(volume.node_affinity)
             if migratable(volume):
                 served = self._limits.migrated_rows(KINDS[volume.driver].plugin)
-                mask = np.where(served, self._selected(translated(volume)), mask)
+                elsewhere = self._all(False) if volume_attachment(volume) is None else self._selected(translated(volume))
+                mask = np.where(served, elsewhere, mask)
             self._volumes[volume.name] = mask
         return mask
 

@@ -17,6 +17,7 @@ from gpuscaler.planning.filters.migration import (
     Attachment,
     attachment,
     is_csi,
+    volume_attachment,
 )
 
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
@@ -28,7 +29,8 @@ class Claims(NamedTuple):
 
     ``problems`` says, by plug-in, why no node will do. ``bound`` are the volumes of bound claims, ``delayed`` the claims that wait for
     their first consumer, ``exclusive`` the keys of claims that one pod may use at a time, ``attachments`` what takes places of drivers,
-    ``zones`` the (label, values) that bound volumes are labelled with. ``stolen``: the claim of an ephemeral volume is another pod's.
+    ``zones`` the (label, values) that bound volumes are labelled with. ``stolen``: the claim of an ephemeral volume is another pod's;
+    ``garbled``: a disk in the specification has a name that cannot be read.
     """
 
     problems: dict[str, str]
@@ -38,6 +40,7 @@ class Claims(NamedTuple):
     attachments: tuple[Attachment, ...] = ()
     zones: tuple[tuple[str, frozenset[str]], ...] = ()
     stolen: bool = False
+    garbled: bool = False
 
 
 class ClaimReader:
@@ -75,7 +78,8 @@ class ClaimReader:
                 self._read_zones(claim, zones, problems)
             self._read_binding(claim, bound, delayed, problems)
         attached = tuple(dict.fromkeys(self.attachments(spec)))
-        return Claims(problems, tuple(bound), tuple(delayed), tuple(exclusive), attached, tuple(zones), stolen)
+        garbled = any(use.driver in KINDS and attachment(use.driver, use.handle) is None for use in spec.volumes)
+        return Claims(problems, tuple(bound), tuple(delayed), tuple(exclusive), attached, tuple(zones), stolen, garbled)
 
     def claim(self, spec: PodSpec, use: VolumeUse) -> PersistentVolumeClaim | None:
         return self.cluster.claims.get(f"{spec.namespace}/{use.claim}")
@@ -142,10 +146,7 @@ class ClaimReader:
     def _attachment(self, claim: PersistentVolumeClaim) -> Attachment | None:
         volume = self.cluster.volumes.get(claim.volume) if claim.volume else None
         if volume is not None:
-            if is_csi(volume):
-                return Attachment(volume.driver, volume.handle)
-            labels = dict(volume.labels)
-            return attachment(volume.driver, volume.handle, labels.get(OLD_ZONE) or labels.get(ZONE, ""))
+            return Attachment(volume.driver, volume.handle) if is_csi(volume) else volume_attachment(volume)
         storage_class = self.cluster.storage_classes.get(claim.storage_class or "")
         if storage_class is None or storage_class.provisioner in _UNCOUNTED_PLUGINS:
             return None

@@ -45,7 +45,7 @@ UNTRANSLATED = frozenset(
 )  # fmt: skip
 PLUGINS = {kind.plugin: kind for kind in KINDS.values()}
 _EBS_ID = re.compile(r"vol-[^/]*")
-_GCE_DISK = "projects/UNSPECIFIED/zones/{}/disks/{}"
+_GCE_DISK = "projects/UNSPECIFIED/{}/disks/{}"
 
 
 class Attachment(NamedTuple):
@@ -57,18 +57,40 @@ class Attachment(NamedTuple):
 
 
 def attachment(kind: str, handle: str, zones: str = "") -> Attachment | None:
-    """The attachment of an in-tree disk, or None where the scheduler counts none. ``zones`` is its zone label."""
+    """The attachment of an in-tree disk, or None where it has no translation. ``zones`` is the zone label of its volume."""
     known = KINDS.get(kind)
     if known is None:
         return None
-    if kind == "awsElasticBlockStore" and handle.startswith("aws://"):
-        # aws://zone/vol-1234: the host part is the zone.
-        handle = handle.removeprefix("aws://").partition("/")[2].strip("/")
-        if not _EBS_ID.fullmatch(handle):
-            return None
-    if kind == "gcePersistentDisk":
-        handle = _GCE_DISK.format(zones or "UNSPECIFIED", handle)
-    return Attachment(known.driver, handle, known.plugin)
+    named: str | None = handle
+    if kind == "awsElasticBlockStore":
+        named = _ebs(handle)
+    elif kind == "gcePersistentDisk":
+        named = _gce(handle, zones.split("__"))
+    return None if named is None else Attachment(known.driver, named, known.plugin)
+
+
+def _ebs(handle: str) -> str | None:
+    """``aws://zone/vol-1234`` or the bare name, as the bare name."""
+    if not handle.startswith("aws://"):
+        return handle
+    name = handle.removeprefix("aws://").partition("/")[2].strip("/")
+    return name if _EBS_ID.fullmatch(name) else None
+
+
+def _gce(name: str, zones: list[str]) -> str | None:
+    """The driver's name of a disk in one zone, or in several of one region (``locale-region-zone``)."""
+    if len(zones) == 1:
+        return _GCE_DISK.format(f"zones/{zones[0] or 'UNSPECIFIED'}", name)
+    regions = {zone.rpartition("-")[0] for zone in zones if zone.count("-") == 2}
+    if len(regions) != 1 or any(zone.count("-") != 2 for zone in zones):
+        return None
+    return _GCE_DISK.format(f"regions/{regions.pop()}", name)
+
+
+def volume_attachment(volume: PersistentVolume) -> Attachment | None:
+    """The attachment of the in-tree disk behind ``volume``, or None where it has no translation."""
+    labels = dict(volume.labels)
+    return attachment(volume.driver, volume.handle, labels.get(OLD_ZONE) or labels.get(ZONE, ""))
 
 
 def is_csi(volume: PersistentVolume) -> bool:
