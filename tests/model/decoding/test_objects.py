@@ -126,7 +126,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.sampled_from(KINDS), st.dictionaries(names, values, max_size=6))
 def test_no_json_makes_decoding_raise(kind: str, raw: dict[str, Any]) -> None:
     found = decode_object({**raw, "kind": kind}, Interner())
