@@ -4,7 +4,7 @@ Pods whose place depends on other pods are moved first, one at a time and exactl
 comes back in the second step takes its moves of the first with it, and what was built on those is checked again.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,11 +13,13 @@ from gpuscaler.planning.plans import Move
 from gpuscaler.planning.room import Room
 from gpuscaler.planning.scale_down.blockers import Blocker
 from gpuscaler.planning.scale_down.budgets import CONSOLIDATION
+from gpuscaler.planning.scale_down.company import Company
 from gpuscaler.planning.scale_down.emptying import Emptied, empty_together
 from gpuscaler.planning.scale_down.exact import Mover, Step, still_holds
-from gpuscaler.planning.scale_down.fleet import Fleet, fleet_of, free_in, leaving_order
+from gpuscaler.planning.scale_down.fleet import Fleet, fleet_of, leaving_order
 from gpuscaler.planning.scale_down.homes import Homes
 from gpuscaler.planning.scale_down.ledger import Ledger
+from gpuscaler.planning.scale_down.manners import Manner
 from gpuscaler.planning.scale_down.packing import pack
 from gpuscaler.planning.scale_down.running import RunningClass
 from gpuscaler.planning.scale_down.situation import Situation
@@ -29,7 +31,9 @@ SINGLE_TRIES = 40
 
 @dataclass
 class Deletion:
-    """The work of one consolidation. ``classes`` are those of the pods that have to move, ``alone`` those that move in any number.
+    """The work of one consolidation.
+
+    ``classes`` are those of the pods that have to move, in their order, ``manners`` how they may, ``seats`` a row where each of them runs.
 
     ``admitted`` are the candidates whose accounts are booked, ``steps`` the exact moves of those that got past them, ``pinned`` the rows
     that these moves lead to.
@@ -39,7 +43,8 @@ class Deletion:
     ledger: Ledger
     homes: Homes
     classes: Sequence[RunningClass]
-    alone: Collection[RunningClass]
+    manners: Mapping[RunningClass, Manner]
+    seats: Mapping[RunningClass, int]
     admitted: set[Candidate] = field(default_factory=set)
     steps: dict[Candidate, list[Step]] = field(default_factory=dict)
     pinned: set[int] = field(default_factory=set)
@@ -60,20 +65,23 @@ class Deletion:
 def delete(work: Deletion, candidates: Sequence[Candidate]) -> tuple[Fleet, Emptied]:
     """Empty as many of ``candidates`` as fit elsewhere; returns those that may move freely, in their order, and what became of them."""
     room = work.situation.room
-    fleet = fleet_of(candidates, work.classes, work.alone, room, work.homes)
+    company = Company(room, work.manners, work.seats)
+    free = [one for one in work.classes if not work.manners[one].exact]
+    fleet = fleet_of(candidates, work.classes, free=free, homes=work.homes, company=company)
     order = leaving_order(fleet, room).tolist()
     ordered = [candidates[number] for number in order]
     admit(work, ordered)
-    bound = set(work.classes) - set(work.alone)
+    bound = set(work.classes) - set(free)
     if not all(bound.isdisjoint(candidate.load) for candidate in ordered):
         room = move_exactly(work, ordered, bound)
-    free_to_go = [
-        n for n in order if candidates[n] in work.steps or (bound.isdisjoint(candidates[n].load) and candidates[n].row not in work.pinned)
-    ]
-    fleet = fleet.narrowed(np.array(free_to_go, dtype=np.int64), work.alone, room)
+        company = Company(room, work.manners, work.seats)
+    left = [n for n in order if candidates[n] in work.steps or bound.isdisjoint(candidates[n].load)]
+    loose = [number for number in left if candidates[number].row not in work.pinned]
     # Machines that were cleared exactly come back with all their pods.
     cleared = [candidate.row for candidate in work.steps]
-    fleet.free[cleared] = free_in(work.situation.room, fleet.resources)[cleared]
+    before = fleet.free[cleared]
+    fleet = fleet.narrowed(np.array(loose, dtype=np.int64), free, room, company)
+    fleet.free[cleared] = before
     leaving = np.array([candidate in work.admitted for candidate in fleet.candidates], dtype=np.bool_)
     emptied = empty_together(fleet, leaving=leaving, targets=work.homes.targets)
     for number in np.flatnonzero(leaving & ~emptied.leaving).tolist():

@@ -5,17 +5,18 @@ from collections.abc import Mapping, Sequence
 from gpuscaler.planning.scale_down.blockers import Blocker, is_arriving, is_leaving, promised_nodes
 from gpuscaler.planning.scale_down.budgets import IDLE, Allowances
 from gpuscaler.planning.scale_down.clocks import clock_blocker, idle_reason
+from gpuscaler.planning.scale_down.company import displaced, localised, seats_of
 from gpuscaler.planning.scale_down.consolidation import Deletion, delete
 from gpuscaler.planning.scale_down.explaining import in_use
 from gpuscaler.planning.scale_down.homes import Homes
 from gpuscaler.planning.scale_down.ledger import Ledger
+from gpuscaler.planning.scale_down.manners import Watchers, manners
 from gpuscaler.planning.scale_down.replacement import replace_machines
 from gpuscaler.planning.scale_down.running import RunningClass, first_key
 from gpuscaler.planning.scale_down.situation import Down, Situation
 from gpuscaler.planning.scale_down.spare import held
 from gpuscaler.planning.scale_down.survey import Candidate, Survey, survey
 from gpuscaler.planning.scale_down.valuing import value_blocker
-from gpuscaler.planning.scale_down.watchers import Watchers, stands_alone
 
 
 def scale_down(situation: Situation) -> Down:
@@ -48,12 +49,12 @@ def remove_idle(situation: Situation, ledger: Ledger, due: Sequence[Candidate], 
 
 def consolidate(situation: Situation, ledger: Ledger, first: Survey, kept: Mapping[str, Blocker]) -> None:
     """Give back machines whose pods fit elsewhere."""
-    watchers = Watchers(situation.cluster, first.classes)
     classes = [one for one in first.classes if one.spec.priority >= situation.policy.priority_cutoff]
-    anchors = frozenset(one for one in classes if watchers.count_on(one))
+    rules = manners(classes, Watchers(situation.cluster, first.classes), displaced(first.busy, classes, situation.room))
+    needed = frozenset(one for one in classes if rules[one].needed)
     movable: list[Candidate] = []
     for candidate in first.busy:
-        blocker = kept.get(candidate.name) or value_blocker(situation, candidate) or anchor_blocker(candidate, anchors)
+        blocker = kept.get(candidate.name) or value_blocker(situation, candidate) or anchor_blocker(candidate, needed)
         if blocker is None:
             movable.append(candidate)
         else:
@@ -61,8 +62,10 @@ def consolidate(situation: Situation, ledger: Ledger, first: Survey, kept: Mappi
     if not movable:
         return
     homes = Homes(situation, open_nodes(situation, first, ledger, kept))
-    alone = {one for one in classes if stands_alone(one, watchers)}
-    work = Deletion(situation, ledger, homes, classes, alone)
+    movable, local = localised(movable, rules)
+    seats = seats_of(movable)
+    moving = sorted(seats.keys() & local.keys(), key=lambda one: one.order)
+    work = Deletion(situation, ledger, homes, moving, local, seats)
     fleet, emptied = delete(work, movable)
     replace_machines(work, fleet, emptied)
     for name, blocker in in_use(fleet, emptied, homes.targets).items():

@@ -5,6 +5,7 @@ import numpy as np
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.filters.resources import PODS
 from gpuscaler.planning.scale_down.blockers import Blocker
+from gpuscaler.planning.scale_down.company import APART
 from gpuscaler.planning.scale_down.emptying import Emptied
 from gpuscaler.planning.scale_down.fleet import Fleet
 from gpuscaler.planning.scale_down.running import first_key
@@ -61,5 +62,11 @@ def why(fleet: Fleet, free: Array, rows: Array, size: int) -> str:
     for name, amount, column in zip(fleet.resources, fleet.sizes.requests[size].tolist(), free[rows].T, strict=True):
         short = int((admits & (column < amount)).sum())
         if short:
-            said.append(f"{short} have {'no room for another pod' if name == PODS else f'too little {name}'}")
+            said.append(f"{short} have {lack(name)}")
     return f"of {len(rows)} open node{'s' if len(rows) != 1 else ''}, {', '.join(said)}"
+
+
+def lack(resource: str) -> str:
+    if resource == PODS:
+        return "no room for another pod"
+    return "a pod that it keeps apart from" if resource.startswith(APART) else f"too little {resource}"

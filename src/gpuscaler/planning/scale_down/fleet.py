@@ -1,6 +1,6 @@
 """Candidates as arrays: what each would have to move, by size, and what every row has left."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.filters.resources import PODS, wanted
 from gpuscaler.planning.room import Room
+from gpuscaler.planning.scale_down.company import Company
 from gpuscaler.planning.scale_down.homes import Homes
 from gpuscaler.planning.scale_down.packing import Floats, Sizes
 from gpuscaler.planning.scale_down.running import RunningClass
@@ -19,7 +20,7 @@ class Fleet:
     """``rows[c]`` is the row of candidate c. Its load is sparse: entries with ``owner == c`` say ``amount`` pods of ``size``.
 
     ``free[row, resource]`` is what is left now, ``load[c, resource]`` what the pods of a candidate request. ``size_of`` finds the size of a
-    class; ``resources`` names the columns.
+    class; ``resources`` names the columns, among them those by which siblings keep apart.
     """
 
     candidates: tuple[Candidate, ...]
@@ -32,13 +33,14 @@ class Fleet:
     amount: Array
     free: Array
     load: Array
+    company: Company
 
     def total(self, chosen: Mask) -> Array:
         """Pods by size on the candidates of the mask ``chosen``."""
         mine = chosen[self.owner]
         return np.bincount(self.size[mine], weights=self.amount[mine], minlength=len(self.sizes)).astype(np.int64)
 
-    def narrowed(self, chosen: Array, classes: Collection[RunningClass], room: Room) -> "Fleet":
+    def narrowed(self, chosen: Array, classes: Collection[RunningClass], room: Room, company: Company) -> "Fleet":
         """The candidates ``chosen``, in that order, with those of their pods that are of ``classes``, over what ``room`` has left."""
         position = np.full(len(self.candidates), -1, dtype=np.int64)
         position[chosen] = np.arange(len(chosen))
@@ -46,26 +48,29 @@ class Fleet:
         kept[[self.size_of[one] for one in classes]] = True
         mine = kept[self.size] & (position[self.owner] >= 0)
         owner, size, amount = position[self.owner[mine]], self.size[mine], self.amount[mine]
+        size_of = {one: size for one, size in self.size_of.items() if kept[size]}
         return replace(
             self,
             candidates=tuple(self.candidates[number] for number in chosen.tolist()),
-            size_of={one: size for one, size in self.size_of.items() if kept[size]},
+            size_of=size_of,
             rows=self.rows[chosen],
             owner=owner,
             size=size,
             amount=amount,
-            free=free_in(room, self.resources),
+            free=free_in(room, self.resources, size_of, company),
             load=load_of(self.sizes, len(chosen), owner, size, amount),
+            company=company,
         )
 
 
 def fleet_of(
-    candidates: Sequence[Candidate], classes: Sequence[RunningClass], alone: Collection[RunningClass], room: Room, homes: Homes
+    candidates: Sequence[Candidate], classes: Sequence[RunningClass], *, free: Collection[RunningClass], homes: Homes, company: Company
 ) -> Fleet:
-    """The arrays of ``candidates``; ``classes`` are those of their pods that have to move, in their order. Those ``alone`` keep apart."""
-    resources = tuple(sorted({name for one in classes for name in wanted(one.spec)} | {PODS}))
+    """The arrays of ``candidates``; ``classes`` are those of their pods that have to move, in their order, ``free`` those without order."""
+    names = {name for one in classes for name in wanted(one.spec)} | {PODS}
+    resources = tuple(sorted(names | {company.siblings(one) for one in free} - {""}))
     column = {name: index for index, name in enumerate(resources)}
-    sizes, size_of = sizes_of(classes, alone, column, homes)
+    sizes, size_of = sizes_of(classes, free, column, homes=homes, company=company)
     # The size -1 stands for pods that need no new home.
     size = np.array([size_of.get(one, -1) for candidate in candidates for one in candidate.load], dtype=np.int64)
     amount = np.array([len(pods) for candidate in candidates for pods in candidate.load.values()], dtype=np.int64)
@@ -81,13 +86,17 @@ def fleet_of(
         owner=owner,
         size=size,
         amount=amount,
-        free=free_in(room, resources),
+        free=free_in(homes.room, resources, {one: size_of[one] for one in free}, company),
         load=load_of(sizes, len(candidates), owner, size, amount),
+        company=company,
     )
 
 
-def free_in(room: Room, resources: Sequence[str]) -> Array:
-    return np.maximum(np.stack([room.free(name) for name in resources], axis=1), 0)
+def free_in(room: Room, resources: Sequence[str], free: Iterable[RunningClass], company: Company) -> Array:
+    """What each row has left of ``resources``; what siblings ``free`` of order have left is theirs to tell."""
+    berths = {name: one for one in free if (name := company.siblings(one))}
+    columns = [company.berths(berths[name]) if name in berths else room.free(name) for name in resources]
+    return np.maximum(np.stack(columns, axis=1), 0)
 
 
 def load_of(sizes: Sizes, candidates: int, owner: Array, size: Array, amount: Array) -> Array:
@@ -97,9 +106,9 @@ def load_of(sizes: Sizes, candidates: int, owner: Array, size: Array, amount: Ar
 
 
 def sizes_of(
-    classes: Sequence[RunningClass], alone: Collection[RunningClass], column: dict[str, int], homes: Homes
+    classes: Sequence[RunningClass], free: Collection[RunningClass], column: dict[str, int], *, homes: Homes, company: Company
 ) -> tuple[Sizes, dict[RunningClass, int]]:
-    """Classes that request the same and may go to the same rows share a size, unless only one of them is ``alone``."""
+    """Classes that request the same and may go to the same rows share a size, unless only one of them is ``free``."""
     groups: dict[bytes, int] = {}
     masks: list[Mask] = []
     known: dict[tuple[object, ...], int] = {}
@@ -107,12 +116,17 @@ def sizes_of(
     group: list[int] = []
     size_of: dict[RunningClass, int] = {}
     for one in classes:
-        mask = homes.admitting(one)
+        mask, amounts = homes.admitting(one), wanted(one.spec)
+        if one in free:
+            social, apart = company.admitting(one), company.siblings(one)
+            if apart:
+                amounts[apart] = 1
+            elif social is not None:
+                mask &= social
         number = groups.setdefault(mask.tobytes(), len(groups))
         if number == len(masks):
             masks.append(mask)
-        amounts = wanted(one.spec)
-        key = (one in alone, number, *sorted(amounts.items()))
+        key = (one in free, number, *sorted(amounts.items()))
         if key not in known:
             known[key] = len(known)
             row = np.zeros(len(column), dtype=np.int64)

@@ -17,7 +17,7 @@ class Homes:
     """Which existing nodes may become the new home of a class, by everything but room and other pods."""
 
     def __init__(self, situation: Situation, targets: Iterable[str]) -> None:
-        self._room = situation.room
+        self.room = situation.room
         table = situation.room.table
         self.targets = np.zeros(len(table), dtype=np.bool_)
         self.targets[[table.row[name] for name in sorted(targets)]] = True
@@ -28,7 +28,7 @@ class Homes:
 
     def admitting(self, one: RunningClass) -> Mask:
         """Rows that may take pods of ``one``: open to them, and with what they had where they are."""
-        mask = self.targets & self._room.static_mask(one.spec)
+        mask = self.targets & self.room.static_mask(one.spec)
         if not admits_arch(one.spec):
             mask &= self._where(("arch", one.origin.arch), lambda node, _: node.labels.get(ARCH, "amd64") == one.origin.arch)
         if one.options.market and "any" not in one.options.market:
@@ -40,6 +40,9 @@ class Homes:
         if one.origin.zone is not None:
             origin = one.origin
             mask &= self._where(("gang", origin), lambda node, _: same_place(node, origin))
+        for key, value in one.origin.domain:
+            codes, values = self.room.table.column(key)
+            mask &= codes == (values.index(value) if value in values else -1)
         return mask
 
     def _where(self, key: object, holds: Callable[[Node, Member | None], bool]) -> Mask:

@@ -35,17 +35,22 @@ class Menu:
             fits = fits and (one.options.deadline is None or offering.market != "spot")
             if origin.zone is not None:
                 fits = fits and offering.zone == origin.zone and first_label(templates.nodes[row], PRODUCT_LABELS) == origin.product
+            fits = fits and all(templates.nodes[row].labels.get(key) == value for key, value in origin.domain)
             mask[row] = fits
         return tuple(np.flatnonzero(templates.kinds_within(mask) & (templates.tiers >= tier)).tolist())
 
 
 @dataclass(frozen=True)
 class Goods:
-    """Items that pods of each class belong to: ``item_of[class]``, with ``size[item]`` and ``allowed[item]`` kinds."""
+    """Items that pods of each class belong to: ``item_of[class]``, with ``size[item]`` and ``allowed[item]`` kinds.
+
+    Items that share a name in ``apart`` (empty: none) have one place in all on a machine.
+    """
 
     item_of: Mapping[RunningClass, int]
     size: tuple[int, ...]
     allowed: tuple[tuple[int, ...], ...]
+    apart: tuple[str, ...]
 
     def counts(self, candidates: Sequence[Candidate]) -> Array:
         """Pods by item on ``candidates``."""
@@ -59,10 +64,15 @@ class Goods:
 
 def goods_of(fleet: Fleet, menu: Menu, candidates: Sequence[Candidate], *, tier: int) -> Goods:
     present = {one for candidate in candidates for one in candidate.load if one in fleet.size_of}
-    known: dict[tuple[int, tuple[int, ...]], int] = {}
+    known: dict[tuple[int, tuple[int, ...], str], int] = {}
     item_of = {}
     for one in fleet.size_of:
         if one in present:
-            key = (fleet.size_of[one], menu.kinds(one, tier=tier))
-            item_of[one] = known.setdefault(key, len(known))
-    return Goods(item_of, tuple(size for size, _ in known), tuple(allowed for _, allowed in known))
+            kinds = menu.kinds(one, tier=tier) if fleet.company.settled(one) else ()
+            item_of[one] = known.setdefault((fleet.size_of[one], kinds, fleet.company.siblings(one)), len(known))
+    return Goods(
+        item_of,
+        size=tuple(size for size, _, _ in known),
+        allowed=tuple(kinds for _, kinds, _ in known),
+        apart=tuple(name for _, _, name in known),
+    )

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuscaler.model.table import Array
-from gpuscaler.planning.mix import Item, Limits, Problem, Solution, solve
+from gpuscaler.planning.mix import Item, Limits, Problem, Solution, Together, solve
 from gpuscaler.planning.plans import Machine
+from gpuscaler.planning.scale_down.company import APART
 from gpuscaler.planning.scale_down.consolidation import Deletion
 from gpuscaler.planning.scale_down.deal import Deal, bought_by, deal_of, left_by_item
 from gpuscaler.planning.scale_down.emptying import Emptied
@@ -47,9 +48,11 @@ class Replacing:
         items = []
         for index, count in enumerate(counts.tolist()):
             wanted = zip(resources, sizes.requests[self.goods.size[index]].tolist(), strict=True)
-            request = {name: amount for name, amount in wanted if amount}
+            request = {name: amount for name, amount in wanted if amount and not name.startswith(APART)}
             items.append(Item(f"{index:06}", count, request, self.goods.allowed[index]))
-        problem = Problem(tuple(items), self.work.situation.templates.mix_kinds, limits=limits)
+        groups = sorted(set(self.goods.apart) - {""})
+        together = tuple(Together(tuple(i for i, its in enumerate(self.goods.apart) if its == name), 1) for name in groups)
+        problem = Problem(tuple(items), self.work.situation.templates.mix_kinds, together=together, limits=limits)
         work = max(1, self.work.situation.policy.work_budget // WORK_SHARE)
         return solve(problem, work=work, should_stop=self.work.situation.should_stop)
 

@@ -17,11 +17,16 @@ from gpuscaler.planning.templates import ARCH
 
 @dataclass(frozen=True)
 class Origin:
-    """What a pod may rely on because its node has it. Architecture: the images run there. Zone and GPU product: only for gangs."""
+    """What a pod may rely on because its node has it.
+
+    Architecture: the images run there. Zone and GPU product: only for gangs. ``domain``: the node labels that it must keep because its own
+    or other pods' rules count by them, with their values.
+    """
 
     arch: str = ""
     zone: str | None = None
     product: str | None = None
+    domain: tuple[tuple[str, str | None], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,10 +70,6 @@ class Grouping:
         self._by_identity: dict[Origin, dict[tuple[object, ...], RunningClass]] = {}
         self._by_content: dict[tuple[object, ...], RunningClass] = {}
         self._origins: dict[Origin, Origin] = {}
-
-    @property
-    def classes(self) -> tuple[RunningClass, ...]:
-        return tuple(self._by_content.values())
 
     def load(self, node: Node) -> Residents:
         """The pods on ``node`` by what they mean for its removal."""

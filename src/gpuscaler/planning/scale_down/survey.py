@@ -39,7 +39,10 @@ class Candidate:
 
 @dataclass
 class Survey:
-    """``idle`` and ``busy`` are candidates in the order of their names; every other node is in ``blocked``."""
+    """``idle`` and ``busy`` are candidates in the order of their names; every other node is in ``blocked``.
+
+    ``classes`` are those of the pods on busy candidates, in their order.
+    """
 
     idle: list[Candidate] = field(default_factory=list)
     busy: list[Candidate] = field(default_factory=list)
@@ -68,5 +71,6 @@ def survey(situation: Situation) -> Survey:
         row = situation.room.table.row[name]
         candidate = Candidate(node, row, situation.members[name], load, protection.evictions(load))
         (found.busy if load else found.idle).append(candidate)
-    found.classes = tuple(sorted(grouping.classes, key=lambda one: one.order))
+    movable = {one for candidate in found.busy for one in candidate.load}
+    found.classes = tuple(sorted(movable, key=lambda one: one.order))
     return found

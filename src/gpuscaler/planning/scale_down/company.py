@@ -1,0 +1,106 @@
+"""Pods under rules about other pods that still move by the thousand.
+
+They keep their domain, and siblings that keep apart share a resource of which every machine has one.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gpuscaler.model.table import Array, Mask
+from gpuscaler.planning.filters.spread import hard
+from gpuscaler.planning.room import Room
+from gpuscaler.planning.scale_down.manners import Manner
+from gpuscaler.planning.scale_down.running import RunningClass
+from gpuscaler.planning.scale_down.survey import Candidate
+
+#: Names the resource of which every machine has one for each group of siblings that keep apart.
+APART = "apart:"
+SOCIAL = ("PodTopologySpread", "InterPodAffinity")
+
+
+def displaced(candidates: Sequence[Candidate], classes: Collection[RunningClass], room: Room) -> set[RunningClass]:
+    """Classes with spread rules of which some pod runs on a node that would not admit it now, so that its domain does not count it."""
+    spreading = {one for one in classes if hard(one.spec)}
+    if not spreading:
+        return set()
+    return {one for candidate in candidates for one in spreading & candidate.load.keys() if not room.static_mask(one.spec)[candidate.row]}
+
+
+def localised(
+    candidates: Sequence[Candidate], manners: Mapping[RunningClass, Manner]
+) -> tuple[list[Candidate], dict[RunningClass, Manner]]:
+    """The candidates with classes split by the domains that their pods keep, and how each class that results may move."""
+    keeping = {one for one, manner in manners.items() if manner.keys}
+    split: dict[tuple[RunningClass, object], RunningClass] = {}
+    of = {one: manner for one, manner in manners.items() if one not in keeping}
+    found = []
+    for candidate in candidates:
+        if not keeping.isdisjoint(candidate.load):
+            load = {}
+            for one, pods in candidate.load.items():
+                here = one
+                if one in keeping:
+                    domain = tuple((key, candidate.node.labels.get(key)) for key in manners[one].keys)
+                    here = split.setdefault((one, domain), replace(one, origin=replace(one.origin, domain=domain)))
+                    of[here] = manners[one]
+                load[here] = pods
+            candidate = replace(candidate, load=load)
+        found.append(candidate)
+    return found, of
+
+
+class Company:
+    """What the rules about other pods leave open to classes that do not depend on the order of moves.
+
+    ``seats`` tells a row on which each class runs. Rules over domains give the same answer for every pod of a class in one domain, before
+    and after any number of moves within it, so one question settles all of them.
+    """
+
+    def __init__(self, room: Room, manners: Mapping[RunningClass, Manner], seats: Mapping[RunningClass, int]) -> None:
+        self._room = room.copy()
+        self._manners = manners
+        self._seats = seats
+        self._memo: dict[RunningClass, Mask] = {}
+
+    def admitting(self, one: RunningClass) -> Mask | None:
+        """Rows that other pods leave open to a pod of ``one`` once it has left its own; None when no rule looks at it."""
+        manner = self._manners[one]
+        if not manner.keys and not manner.apart:
+            return None
+        mask = self._memo.get(one)
+        if mask is None:
+            seat = self._seats[one]
+            self._room.remove(one.spec, one.labels, seat)
+            passes = self._room.verdict(one.spec, one.labels).passes
+            self._room.place(one.spec, one.labels, seat)
+            asked = [passes[name] for name in SOCIAL if name in passes]
+            mask = self._memo[one] = np.logical_and.reduce(asked) if asked else np.ones(len(self._room), dtype=np.bool_)
+        return mask
+
+    def settled(self, one: RunningClass) -> bool:
+        """Whether a pod of ``one`` could come back to where it is: if not, rules are broken already and it stays."""
+        mask = self.admitting(one)
+        return mask is None or bool(mask[self._seats[one]])
+
+    def siblings(self, one: RunningClass) -> str:
+        """The resource that keeps ``one`` apart from its siblings; empty when nothing does."""
+        return f"{APART}{one.spec.digest}/{one.origin.domain}" if self._manners[one].apart else ""
+
+    def berths(self, one: RunningClass) -> Array:
+        """How much of that resource each row has left."""
+        mask = self.admitting(one)
+        assert mask is not None
+        berths = mask.astype(np.int64)
+        berths[self._seats[one]] = 0
+        return berths
+
+
+def seats_of(candidates: Sequence[Candidate]) -> dict[RunningClass, int]:
+    """A row for each class: that of its first candidate by name."""
+    seats: dict[RunningClass, int] = {}
+    for candidate in sorted(candidates, key=lambda c: c.name):
+        for one in candidate.load.keys() - seats.keys():
+            seats[one] = candidate.row
+    return seats

@@ -1,0 +1,125 @@
+"""How pods of each class may be moved, given their own rules about other pods and the rules of other pods about them.
+
+Most rules look at zones, or at one machine and the pod's own siblings. Pods under such rules still move by the thousand: a pod that stays
+in its zone changes no count of any zone, and siblings that keep apart are a resource of which every machine has one. Only the rest, such
+as affinity on one machine, depends on the order of moves and is checked move by move.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gpuscaler.model.cluster import Cluster, PeerKey
+from gpuscaler.model.pods import PodSpec
+from gpuscaler.planning.filters.peers import Query
+from gpuscaler.planning.filters.spread import hard
+from gpuscaler.planning.room import GPU_MILLI
+from gpuscaler.planning.scale_down.running import RunningClass
+from gpuscaler.planning.templates import HOSTNAME
+
+
+class Watch(NamedTuple):
+    """One rule: pods of ``digest`` look at pods that ``query`` matches, per value of the node label ``key``.
+
+    ``counts_nodes``: only pods on certain nodes count, so that even a move within one domain can change the count.
+    """
+
+    query: Query
+    key: str
+    digest: str
+    repels: bool
+    counts_nodes: bool
+    pending: bool
+
+
+@dataclass(frozen=True)
+class Manner:
+    """``exact``: one move at a time. ``apart``: at most one of the class on a machine. ``keys``: node labels whose value a pod keeps.
+
+    ``needed``: pending pods of this plan count on where the pods are.
+    """
+
+    exact: bool = False
+    apart: bool = False
+    keys: tuple[str, ...] = ()
+    needed: bool = False
+
+
+class Watchers:
+    """The rules of all pods that may have a say, found by a label of the pod that they look at."""
+
+    def __init__(self, cluster: Cluster, running: Iterable[RunningClass]) -> None:
+        self._cluster = cluster
+        self._index: dict[tuple[str, str] | None, list[Watch]] = {}
+        pending = {bucket.sample.spec.digest: bucket.sample.spec for bucket in cluster.unbound.values()}
+        moving = {one.spec.digest: one.spec for one in running}
+        staying = {digest: user.spec for digest, user in cluster.users.items() if digest not in moving}
+        watches = [watch for spec in moving.values() for watch in rules_of(spec, pending=False)]
+        watches += [watch for spec in staying.values() for watch in rules_of(spec, pending=False) if watch.repels]
+        watches += [watch for spec in pending.values() for watch in rules_of(spec, pending=True)]
+        for watch in dict.fromkeys(watches):
+            for label in labels_needed(watch.query):
+                self._index.setdefault(label, []).append(watch)
+
+    def over(self, one: RunningClass) -> list[Watch]:
+        """The rules that look at pods of ``one``."""
+        if not self._index:
+            return []
+        peer = PeerKey(one.spec.namespace, one.labels, False)
+        watches = (watch for label in (None, *one.labels.items()) for watch in self._index.get(label, ()))
+        return [watch for watch in watches if watch.query.matches(peer, self._cluster.namespaces)]
+
+
+def rules_of(spec: PodSpec, *, pending: bool) -> list[Watch]:
+    restricted = bool(spec.node_selector or spec.node_affinity)
+    found = [Watch(Query.of(term), term.topology_key, spec.digest, True, False, pending) for term in spec.anti_affinity]
+    found += [Watch(Query.of(term), term.topology_key, spec.digest, False, False, pending) for term in spec.affinity]
+    for rule in hard(spec):
+        query = Query(rule.selector, (spec.namespace,))
+        found.append(Watch(query, rule.topology_key, spec.digest, False, restricted or rule.honor_taints, pending))
+    return found
+
+
+def labels_needed(query: Query) -> list[tuple[str, str] | None]:
+    """Labels of which a pod must have one to be matched; None where there are no such labels."""
+    if query.selector is None:
+        return []
+    needed = next((r for r in query.selector.requirements if r.operator == "In"), None)
+    return [None] if needed is None else [(needed.key, value) for value in dict.fromkeys(needed.values)]
+
+
+def manners(classes: Sequence[RunningClass], watchers: Watchers, displaced: Collection[RunningClass] = ()) -> Mapping[RunningClass, Manner]:
+    """How each of ``classes`` may be moved. Classes of one specification go alike, since they look at each other.
+
+    ``displaced`` are classes of which some pod does not count in the domain that it runs in.
+    """
+    over = {one: watchers.over(one) for one in classes}
+    exact = {one.spec.digest for one in classes if one in displaced or depends_on_order(one, over[one])}
+    # A count that moves within a domain can change has to be followed by those who count as well.
+    exact |= {watch.digest for one in classes for watch in over[one] if watch.counts_nodes and watch.digest != one.spec.digest}
+    found = {}
+    for one in classes:
+        foreign = {watch.key for watch in over[one] if watch.digest != one.spec.digest}
+        own = {watch.key for watch in rules_of(one.spec, pending=False)}
+        is_exact = one.spec.digest in exact
+        found[one] = Manner(
+            exact=is_exact,
+            apart=not is_exact and HOSTNAME in own,
+            keys=tuple(sorted((foreign if is_exact else own | foreign) - {HOSTNAME})),
+            needed=any(w.pending and not w.repels and (w.key == HOSTNAME or w.counts_nodes) for w in over[one]),
+        )
+    return found
+
+
+def depends_on_order(one: RunningClass, over: Sequence[Watch]) -> bool:
+    """Whether a move of ``one`` can make another move impossible in a way that neither zones nor room describe."""
+    spec = one.spec
+    if spec.host_ports or spec.volumes or spec.requests.get(GPU_MILLI):
+        return True
+    if any(watch.key == HOSTNAME and not watch.repels for watch in rules_of(spec, pending=False)):
+        return True
+    if any(watch.digest != spec.digest and (watch.key == HOSTNAME or watch.counts_nodes) for watch in over):
+        return True
+    # Siblings keep apart only as one resource when every one of them is meant by every such term.
+    own_host = {watch for watch in rules_of(spec, pending=False) if watch.key == HOSTNAME}
+    return not own_host <= set(over)
