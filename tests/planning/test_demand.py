@@ -3,7 +3,7 @@
 import pytest
 from tests.planning.building import NOW, bought, ignored, planned, pod, pods, spec
 
-from gpuscaler.model.pods import Owner
+from gpuscaler.model.pods import Owner, Pod
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from gpuscaler.model.pods import Owner
     ],
     ids=["gated", "foreign scheduler", "DRA", "expendable", "terminating", "daemon", "failed", "succeeded", "delayed"],
 )
-def test_a_pod_that_is_not_ours_to_serve_is_ignored_with_the_reason(left_alone: object, why: str) -> None:
+def test_a_pod_that_is_not_ours_to_serve_is_ignored_with_the_reason(left_alone: Pod, why: str) -> None:
     made = planned([left_alone, *pods("q", 2)])
     assert ignored(made) == {"p": why}
     assert bought(made) == {"g.1": 2}

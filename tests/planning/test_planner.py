@@ -1,5 +1,7 @@
 """Pending pods fill what exists and what is coming, and machines are bought for the rest."""
 
+from typing import Any
+
 import pytest
 from tests.planning.building import (
     GPU,
@@ -19,7 +21,7 @@ from tests.planning.building import (
     unplaced,
 )
 
-from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pods import Owner
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import Taint
@@ -64,7 +66,7 @@ def test_terminating_pods_still_take_room_and_finished_ones_do_not() -> None:
     [{"ready": False}, {"deleted": NOW}, {"unschedulable": True}, {"taints": (Taint("maintenance"),)}],
     ids=["not ready", "being deleted", "cordoned", "tainted"],
 )
-def test_a_node_that_takes_no_pods_is_no_capacity(closed: dict[str, object]) -> None:
+def test_a_node_that_takes_no_pods_is_no_capacity(closed: dict[str, Any]) -> None:
     made = planned([node("a", **closed), pod("p")])
     assert placed(made) == {}
     assert bought(made) == {"g.1": 1}
@@ -202,7 +204,7 @@ def test_a_plan_says_when_the_brake_was_pulled() -> None:
 
 
 def test_the_order_of_objects_changes_nothing() -> None:
-    items = [node("a", offering("g.2", gpus=2)), *pods("p", 5), *pods("q", 3, spec(gpus=2, cpu=3)), *pods("r", 4, spec(cpu=3))]
+    items: list[Item] = [node("a", offering("g.2", gpus=2)), *pods("p", 5), *pods("q", 3, spec(gpus=2, cpu=3)), *pods("r", 4, spec(cpu=3))]
     menu = pool(offering("g.1"), offering("g.4", 3.0, gpus=4, cpu=32))
     assert planned(items, menu) == planned(items[::-1], menu)
 

@@ -1,5 +1,7 @@
 """What a new machine will be: its room, labels and taints, who may use it, and who chooses it."""
 
+from typing import Any
+
 import pytest
 from tests.planning.building import (
     ARCH,
@@ -20,6 +22,7 @@ from tests.planning.building import (
     zones,
 )
 
+from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.taints import Taint, Toleration
 from gpuscaler.planning.plans import Choice
 from gpuscaler.planning.state import State
@@ -46,7 +49,7 @@ def test_a_daemon_also_counts_as_a_pod() -> None:
     ],
     ids=["selector", "affinity"],
 )
-def test_daemons_that_will_not_run_on_a_machine_take_nothing_of_it(elsewhere: object) -> None:
+def test_daemons_that_will_not_run_on_a_machine_take_nothing_of_it(elsewhere: PodSpec) -> None:
     made = planned([daemon("agent", elsewhere), *pods("p", 2, spec(cpu=4))], pool(offering("c.8", gpus=0, cpu=8)))
     assert bought(made) == {"c.8": 1}
 
@@ -155,7 +158,7 @@ def test_taints_of_a_pool_keep_out_pods_that_do_not_tolerate_them() -> None:
 
 
 def test_hugepages_and_ephemeral_storage_are_resources_like_others() -> None:
-    pages = {"hugepages-2Mi": 2 * GI, "ephemeral-storage": 100 * GI}
+    pages: dict[str, Any] = {"hugepages-2Mi": 2 * GI, "ephemeral-storage": 100 * GI}
     menu = pool(offering("c.1", 0.5, gpus=0), offering("c.2", 1.0, gpus=0, **pages))
     made = planned(
         [pod("p", spec(requests={"cpu": 100, "hugepages-2Mi": GI})), pod("q", spec(requests={"ephemeral-storage": 60 * GI}))], menu

@@ -1,30 +1,34 @@
 """Families: classes that differ in what they request and in nothing else, so that topology is decided once for all of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import msgspec
 import numpy as np
 
 from gpuscaler.model.pods import PodSpec
-from gpuscaler.model.table import Mask
+from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.buying import starts_alone, wide_keys
 from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.desk import Desk, Queue, Taken, rank, wanted_templates
 from gpuscaler.planning.lots import Lot
-from gpuscaler.planning.placing import Ground, Share, fill
+from gpuscaler.planning.placing import PLENTY, Ground, Share, fill
 from gpuscaler.planning.topology import Shape, shape, without_hosts
 
 
 @dataclass
 class Family:
-    """Queues of one kind of pod in all sizes. ``model`` is a pod of the family that requests as much as the largest of each."""
+    """Queues of one kind of pod in all sizes. ``model`` is a pod of the family that requests as much as the largest of each.
+
+    ``caps`` is how many pods may be bought for in a domain, for domains that turned out not to get more.
+    """
 
     model: PodClass
     shape: Shape
     queues: list[Queue]
-    phantoms: list[tuple[PodSpec, Share]]
+    phantoms: list[tuple[PodSpec, Share]] = field(default_factory=list)
+    caps: dict[tuple[int, ...], int] = field(default_factory=dict)
 
     @property
     def left(self) -> int:
@@ -45,7 +49,7 @@ def families(desk: Desk, classes: Sequence[PodClass]) -> list[Family]:
     for members in groups.values():
         ordered = sorted(members, key=lambda one: one.order)
         its = shape(desk.cluster, ordered[0])
-        found.append(Family(largest(ordered), its, [Queue(one, its) for one in ordered], []))
+        found.append(Family(largest(ordered), its, [Queue(one, its) for one in ordered]))
     return sorted(found, key=lambda family: (-family.model.spec.priority, not family.shape.wide, family.queues[0].one.order))
 
 
@@ -69,14 +73,20 @@ def assign(desk: Desk, family: Family, only: Mask | None) -> list[Lot]:
     if only is not None:
         usable = usable & only[desk.template_rows]
     machines = desk.open_rows if only is None else desk.open_rows & padded(only, len(desk.open_rows))
+    before, whole = family.left, bool(family.shape.host_affinity)
+    alone = whole and starts_alone(desk, family.model, family.shape.host_affinity)
     to_buy: dict[int, list[Share]] = {}
-    if machines.any():
+    if machines.any() or (family.shape.wide and not fills_as_one(desk, family, usable)):
         for number, queue in enumerate(family.queues):
             to_buy[number] = place(desk, family, queue.one, queue, machines=machines, usable=usable)
     elif family.shape.wide:
         shares = place(desk, family, family.model, None, machines=machines, usable=usable)
         to_buy = dealt(family, shares)
-    return lots_of(desk, family, to_buy, usable)
+    if not family.left or (whole and (not alone or family.left < before)):
+        return []
+    lots = lots_of(desk, family, to_buy, usable)
+    # Of pods that share one machine, those of another size can only follow the first.
+    return lots[:1] if whole else lots
 
 
 def padded(mask: Mask, length: int) -> Mask:
@@ -88,7 +98,8 @@ def place(desk: Desk, family: Family, one: PodClass, queue: Queue | None, *, mac
     """Fill rows with one class, or with the whole family as its model; returns the shares of templates, noted there as phantoms."""
     ground_rows = machines.copy()
     ground_rows[desk.template_rows] = usable & desk.templates.holds_one(one.spec)
-    ground = Ground(desk.cluster, desk.room, desk.template_mask, ground_rows, rank(desk, one.spec))
+    most = most_to_buy(desk, family, ground_rows)
+    ground = Ground(desk.cluster, desk.room, desk.template_mask, ground_rows, rank(desk, one.spec), most)
     shares = fill(ground, one, family.shape, family.left if queue is None else queue.left)
     templates = range(*desk.template_rows.indices(len(desk.room)))
     to_buy = [share for share in shares if share.row in templates]
@@ -98,6 +109,32 @@ def place(desk: Desk, family: Family, one: PodClass, queue: Queue | None, *, mac
             if share.row not in templates:
                 desk.taken.append(Taken(one, share.row, queue.take(share.count)))
     return to_buy
+
+
+def most_to_buy(desk: Desk, family: Family, usable: Mask) -> Array:
+    """How many pods each template may stand for: of a domain with a cap, one template for all that the cap leaves."""
+    most = np.full(len(desk.room), PLENTY, dtype=np.int64)
+    if not family.caps:
+        return most
+    good = np.flatnonzero(usable & desk.template_mask & desk.room.static_mask(family.model.spec))
+    columns = [desk.room.table.column(key).codes for key in wide_keys(family.model)]
+    for domain, cap in family.caps.items():
+        inside = good[np.logical_and.reduce([codes[good] == value for codes, value in zip(columns, domain, strict=True)])]
+        most[inside] = 0
+        rows = set(inside.tolist())
+        most[inside[:1]] = cap - sum(share.count for _, share in family.phantoms if share.row in rows)
+    return most
+
+
+def fills_as_one(desk: Desk, family: Family, usable: Mask) -> bool:
+    """Whether every domain that some size of the family can be bought for can be bought for with its model."""
+    codes = [desk.room.table.column(key).codes[desk.template_rows] for key in wide_keys(family.model)]
+
+    def domains(mask: Mask) -> set[tuple[int, ...]]:
+        return set(zip(*(column[mask & usable].tolist() for column in codes), strict=True))
+
+    with_model = domains(desk.templates.holds_one(family.model.spec))
+    return all(domains(desk.templates.holds_one(queue.one.spec)) == with_model for queue in family.queues)
 
 
 def dealt(family: Family, shares: Sequence[Share]) -> dict[int, list[Share]]:
@@ -119,8 +156,6 @@ def dealt(family: Family, shares: Sequence[Share]) -> dict[int, list[Share]]:
 def lots_of(desk: Desk, family: Family, to_buy: dict[int, list[Share]], usable: Mask) -> list[Lot]:
     """What of the family goes to the mix. Pods with constraints on larger domains are bound to the domains that filling chose."""
     whole = bool(family.shape.host_affinity)
-    if not family.left or (whole and not starts_alone(desk, family.model, family.shape.host_affinity)):
-        return []
     base = usable & admitted(desk, family, wide=not family.shape.wide)
     columns = [desk.room.table.column(key).codes for key in wide_keys(family.model)]
     lots = []
@@ -139,7 +174,7 @@ def lots_of(desk: Desk, family: Family, to_buy: dict[int, list[Share]], usable: 
             inside = fits.copy()
             for codes, value in zip(columns, domain, strict=True):
                 inside &= codes[desk.template_rows] == value
-            lots.append(Lot(queue, count, desk.templates.kinds_within(inside), anywhere, whole))
+            lots.append(Lot(queue, count, desk.templates.kinds_within(inside), anywhere, whole, domain=domain))
     return lots
 
 

@@ -10,7 +10,8 @@ from gpuscaler.planning.desk import Queue
 class Lot:
     """``count`` pods of one class to buy for, and a flag per kind that may serve them; all on one machine when ``whole``.
 
-    ``anywhere`` flags the kinds that would serve them had no domain been chosen. ``announced`` more are to shape the mix.
+    ``anywhere`` flags the kinds that would serve them had no domain been chosen; ``domain`` is the one chosen, None where all are free.
+    ``announced`` more are to shape the mix.
     """
 
     queue: Queue
@@ -19,6 +20,7 @@ class Lot:
     anywhere: Mask
     whole: bool = False
     announced: int = 0
+    domain: tuple[int, ...] | None = None
 
 
 def request_of(lot: Lot) -> dict[str, int]:

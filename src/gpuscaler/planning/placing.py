@@ -21,7 +21,7 @@ class Ground:
     """Where a class may go. Rows of ``room`` are machines, or ``templates`` that stand for any number of machines.
 
     ``usable`` are the rows that are open to the class apart from the scheduler's filters (ready, of a wanted market, large enough when
-    empty, …). ``rank`` orders the rows: lower first.
+    empty, …). ``rank`` orders the rows: lower first. ``most`` is how many more pods a template takes, counted down here.
     """
 
     cluster: Cluster
@@ -29,6 +29,7 @@ class Ground:
     templates: Mask
     usable: Mask
     rank: Array
+    most: Array
 
     @property
     def has_templates(self) -> bool:
@@ -49,7 +50,7 @@ def fill(ground: Ground, one: PodClass, shape: Shape, count: int) -> list[Share]
     Machines come before templates within every domain, so templates only take what is to be bought. Without constraints on larger
     domains templates are not touched at all: the mix decides freely there.
     """
-    if not shape.wide:
+    if not shape.wide and not shape.host_affinity:
         return _spill(ground, one, count, _room_on_machines(ground, one))
     shares: dict[int, int] = {}
     left = count
@@ -68,16 +69,17 @@ def _room_on_machines(ground: Ground, one: PodClass) -> Array:
 
 
 def _room_now(ground: Ground, one: PodClass) -> Array:
-    """How many pods each row takes at this moment, were no other row to take any; templates take any number."""
+    """How many pods each row takes at this moment, were no other row to take any."""
     room = _room_on_machines(ground, one)
     if ground.has_templates:
-        allowed = ground.room.verdict(without_hosts(one.spec), one.labels).mask
-        room[allowed & ground.usable & ground.templates] = PLENTY
+        allowed = ground.room.verdict(without_hosts(one.spec), one.labels).mask & ground.usable & ground.templates
+        room[allowed] = ground.most[allowed]
     return room
 
 
 def _put(ground: Ground, one: PodClass, row: int, count: int) -> Share:
     spec = without_hosts(one.spec) if ground.templates[row] else one.spec
+    ground.most[row] -= count
     ground.room.place(spec, one.labels, row, count)
     return Share(row, count)
 
@@ -95,6 +97,7 @@ def _spill(ground: Ground, one: PodClass, count: int, room: Array) -> list[Share
     for part, spec in ((~ground.templates[order], one.spec), (ground.templates[order], without_hosts(one.spec))):
         if part.any():
             ground.room.place_all(spec, one.labels, order[part], takes[part])
+    ground.most[order] -= takes
     return [Share(row, number) for row, number in zip(order.tolist(), takes.tolist(), strict=True)]
 
 
@@ -104,10 +107,15 @@ def _step(ground: Ground, one: PodClass, shape: Shape, left: int) -> Iterator[Sh
     if single is not None and not shape.self_wide_anti and not shape.wide_affinity and not shape.host_spread:
         yield from _spread(ground, one, single, left)
         return
-    room = _room_now(ground, one)
+    room = _room_now(ground, one) if shape.wide else _room_on_machines(ground, one)
     if not room.any():
         return
-    if not shape.moves_domains:
+    if shape.host_affinity:
+        # Where the first one of a group goes, the rest must go: the tightest row that holds them all, else the roomiest.
+        yield _put(ground, one, _home(ground, room, left), 1)
+        if left > 1 and not shape.wide:
+            yield from _spill(ground, one, left - 1, _room_on_machines(ground, one))
+    elif not shape.moves_domains:
         yield from _spill(ground, one, left, room)
     elif shape.wide_affinity and not shape.self_wide_spread and not shape.self_wide_anti:
         row = _best_domain(ground, shape.wide_affinity[0].topology_key, room, left)
@@ -116,6 +124,11 @@ def _step(ground: Ground, one: PodClass, shape: Shape, left: int) -> Iterator[Sh
             yield from _spill(ground, one, left - 1, _room_now(ground, one))
     else:
         yield _put(ground, one, _least_crowded(ground, one, shape, room), 1)
+
+
+def _home(ground: Ground, room: Array, left: int) -> int:
+    rows = np.flatnonzero(room)
+    return int(rows[np.lexsort((rows, np.abs(room[rows] - left), ground.rank[rows], room[rows] < left))[0]])
 
 
 def _best_domain(ground: Ground, key: str, room: Array, left: int) -> int:
@@ -167,7 +180,8 @@ def _room_but_spread(ground: Ground, one: PodClass) -> Array:
         fits = np.minimum(fits, 1)
     room = np.where(ground.usable & ~ground.templates & ~_shut(ground.room, one.spec, one), fits, 0)
     if ground.has_templates:
-        room[ground.usable & ground.templates & ~_shut(ground.room, without_hosts(one.spec), one)] = PLENTY
+        allowed = ground.usable & ground.templates & ~_shut(ground.room, without_hosts(one.spec), one)
+        room[allowed] = ground.most[allowed]
     return room
 
 

@@ -1,6 +1,8 @@
 """From demand to machines: fill what exists and what is coming, then buy the cheapest mix for the rest."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import count
 
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.buying import buy, choose, narrowed, unmet
@@ -8,6 +10,9 @@ from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.desk import Desk, Queue
 from gpuscaler.planning.families import Family, assign, families, forget
 from gpuscaler.planning.lots import Lot
+
+#: How often a round is decided anew because limits left some domain short, before families are left out of it.
+TRIES = 8
 
 
 def scale_up(desk: Desk, classes: Sequence[PodClass], only: Mask | None = None) -> list[Queue]:
@@ -29,15 +34,60 @@ def scale_up(desk: Desk, classes: Sequence[PodClass], only: Mask | None = None) 
 
 
 def one_round(desk: Desk, order: Sequence[Family], only: Mask | None) -> None:
+    """Assign pods to machines and domains, and buy.
+
+    Where limits leave a domain short, others may be where they are only because of pods that now have no place (spread, affinity). Then
+    all is decided anew, with no more in that domain than it got; a family that stays short after several tries is left out.
+    """
     desk.build()
-    lots = [lot for family in order for lot in assign(desk, family, only)]
-    for family in order:
-        forget(desk, family)
-    buy_for(desk, lots)
+    order = list(order)
+    for attempt in count():
+        saved = Saved.of(desk, order) if desk.remaining.any() or desk.templates.scarce else None
+        pairs = [(family, lot) for family in order for lot in assign(desk, family, only)]
+        for family in order:
+            forget(desk, family)
+        left = buy_for(desk, [lot for _, lot in pairs])
+        short = [family for (family, lot), missing in zip(pairs, left, strict=True) if missing and lot.domain is not None]
+        if not short or saved is None:
+            break
+        lower_caps(short, pairs, left)
+        saved.restore(desk)
+        if attempt >= TRIES:
+            order = [family for family in order if family is not short[0]]
 
 
-def buy_for(desk: Desk, lots: Sequence[Lot]) -> None:
-    """Buy for ``lots``, pools of the highest priority first; what a tier cannot serve goes on to the next."""
+@dataclass(frozen=True)
+class Saved:
+    """A desk and queues as they were, to return to."""
+
+    desk: Desk
+    queues: tuple[tuple[Queue, int], ...]
+
+    @classmethod
+    def of(cls, desk: Desk, order: Sequence[Family]) -> "Saved":
+        return cls(desk.copy(), tuple((queue, queue.taken) for family in order for queue in family.queues))
+
+    def restore(self, desk: Desk) -> None:
+        for name in (entry.name for entry in fields(Desk)):
+            setattr(desk, name, getattr(self.desk, name))
+        for queue, taken in self.queues:
+            queue.taken = taken
+
+
+def lower_caps(short: Sequence[Family], pairs: Sequence[tuple[Family, Lot]], left: Sequence[int]) -> None:
+    """Note for every domain that some family was left short in how many of its pods it got."""
+    for family in short:
+        met: dict[tuple[int, ...], list[int]] = {}
+        for (other, lot), missing in zip(pairs, left, strict=True):
+            if other is family and lot.domain is not None:
+                met.setdefault(lot.domain, [0, 0])
+                met[lot.domain][0] += lot.count - missing
+                met[lot.domain][1] += missing
+        family.caps.update({domain: got for domain, (got, missing) in met.items() if missing})
+
+
+def buy_for(desk: Desk, lots: Sequence[Lot]) -> list[int]:
+    """Buy for ``lots``, pools of the highest priority first; what a tier cannot serve goes on to the next. Returns what is left of each."""
     left = [lot.count for lot in lots]
     for tier in sorted(set(desk.templates.tiers.tolist()), reverse=True):
         narrow = [(index, narrowed(desk, lot, tier, left[index])) for index, lot in enumerate(lots) if left[index]]
@@ -50,3 +100,4 @@ def buy_for(desk: Desk, lots: Sequence[Lot]) -> None:
         missing = unmet(solution, mine)
         for position, (index, _) in enumerate(asked):
             left[index] = missing.get(position, 0)
+    return left

@@ -133,6 +133,11 @@ class Templates:
         return places
 
     @cached_property
+    def scarce(self) -> bool:
+        """Whether less may be had than asked for even without limits: offerings that run out, sets that are in no one domain."""
+        return any(len(kind.rows) > 1 or kind.count is not None for kind in self.kinds)
+
+    @cached_property
     def tiers(self) -> Array:
         """The priority of each kind's pool."""
         return np.array([kind.pool.priority for kind in self.kinds], dtype=np.int64)

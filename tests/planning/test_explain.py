@@ -1,0 +1,88 @@
+"""Who finds no place is told, per pool, what excluded it and the nearest miss."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tests.planning.building import (
+    ARCH,
+    TYPE,
+    ZONE,
+    affinity,
+    bought,
+    near,
+    node,
+    offering,
+    planned,
+    pod,
+    pool,
+    reasons,
+    spec,
+)
+
+from gpuscaler.model.taints import Taint
+
+MENU = (
+    pool(offering("g.1")),
+    pool(offering("h.8", 8.0, pool="large", gpus=8, cpu=96, zone="z2", taints=(Taint("team", "ml"),), market="spot")),
+    pool(offering("arm.8", 0.5, pool="arm", gpus=0, labels={ARCH: "arm64"})),
+)
+
+
+def told(of: Mapping[str, Any], **more: Any) -> dict[str, tuple[str, str]]:
+    """What each pool of the menu says about one pod."""
+    made = planned([pod("p", spec(**of), **more)], *MENU)
+    return {reason.pool: (reason.excluded_by, reason.detail) for reason in reasons(made, "p")}
+
+
+@pytest.mark.parametrize(
+    ("of", "words"),
+    [
+        ({"gpus": 16}, {"main": "resource", "large": "taint", "arm": "architecture"}),
+        ({"gpus": 1, "node_selector": ((ZONE, "z9"),)}, {"main": "selector", "large": "selector", "arm": "selector"}),
+        ({"gpus": 1, "node_affinity": affinity(TYPE, "x")}, {"main": "affinity", "large": "affinity", "arm": "affinity"}),
+        ({"gpus": 2}, {"main": "resource", "large": "taint", "arm": "architecture"}),
+        ({"gpus": 1, "affinity": (near(ZONE, app="x"),)}, {"main": "topology", "large": "taint", "arm": "architecture"}),
+    ],
+)
+def test_the_most_static_of_several_hurdles_is_named(of: Mapping[str, Any], words: Mapping[str, str]) -> None:
+    assert {name: word for name, (word, _) in told(of).items()} == words
+
+
+def test_every_pool_says_what_it_saw_and_what_was_wanted() -> None:
+    said = told({"gpus": 2})
+    assert said["main"][1] == "g.1 in z1: 2 nvidia.com/gpu requested, an empty machine has 1"
+    assert "team" in said["large"][1]
+    assert said["arm"][1] == "arm.8 in z1 is arm64; the pod has no selector or affinity on kubernetes.io/arch that admits it"
+
+
+def test_memory_is_told_in_gibibytes_and_cpu_in_cores() -> None:
+    assert told({"memory": 100})["main"][1] == "g.1 in z1: 100Gi memory requested, an empty machine has 32Gi"
+    assert told({"cpu": 8.5, "memory": 40})["main"][1] == "g.1 in z1: 8.5 cpu requested, an empty machine has 8"
+
+
+def test_of_several_offerings_the_one_that_came_nearest_speaks() -> None:
+    made = planned([pod("p", spec(gpus=6))], pool(offering("g.1"), offering("g.4", 4.0, gpus=4), offering("h.1")))
+    assert reasons(made, "p")[0].detail == "g.4 in z1: 6 nvidia.com/gpu requested, an empty machine has 4"
+
+
+def test_a_market_that_no_pool_sells_is_named() -> None:
+    made = planned([pod("p", options={"market": ("reserved",)})], MENU[0])
+    (reason,) = reasons(made, "p")
+    assert (reason.excluded_by, reason.detail) == ("market", "g.1 in z1 is on-demand; the pod wants reserved")
+
+
+def test_a_cluster_without_pools_has_no_reasons_to_give() -> None:
+    made = planned([node("a"), pod("p", spec(gpus=9))], pool(name="empty"))
+    assert [(r.pool, r.excluded_by) for r in reasons(made, "p")] == [("empty", "market")]
+
+
+def test_reasons_come_in_the_order_of_the_pools_file() -> None:
+    made = planned([pod("p", spec(gpus=99))], *MENU)
+    assert [reason.pool for reason in reasons(made, "p")] == ["main", "large", "arm"]
+
+
+def test_pods_of_one_class_that_are_left_out_share_their_reasons() -> None:
+    made = planned([pod(f"p-{n}") for n in range(3)], pool(offering(), max=1))
+    assert bought(made) == {"g.1": 1}
+    assert len({entry.reasons for entry in made.unplaced}) == 1

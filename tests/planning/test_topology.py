@@ -1,0 +1,212 @@
+"""Spread, affinity, anti-affinity and host ports: over machines that exist, that are coming, and that are bought."""
+
+from typing import Any
+
+import pytest
+from tests.planning.building import (
+    HOST,
+    ZONE,
+    bought,
+    near,
+    node,
+    offering,
+    placed,
+    planned,
+    pod,
+    pods,
+    pool,
+    reasons,
+    shares,
+    spec,
+    spread,
+    unplaced,
+    zones,
+    zones_of,
+)
+
+from gpuscaler.model.cluster import Item
+from gpuscaler.model.pods import HostPort
+from gpuscaler.planning.state import State, Upcoming
+
+WEB = {"app": "web"}
+EIGHT = pool(*zones("g.8", 8.0, gpus=8))
+
+
+def test_pods_that_spread_over_zones_get_machines_in_every_zone() -> None:
+    made = planned(pods("p", 7, spec(gpus=1, spread=(spread(ZONE, app="web"),)), labels=WEB), EIGHT)
+    assert sorted(zones_of(made).values()) == [2, 2, 3]
+    assert bought(made) == {"g.8": 3}
+
+
+def test_spread_counts_the_pods_that_run_already() -> None:
+    runs: list[Item] = [node("a", zones("g.8", gpus=8)[0]), *pods("old", 2, on="a", labels=WEB)]
+    made = planned([*runs, *pods("p", 4, spec(gpus=1, spread=(spread(ZONE, app="web"),)), labels=WEB)], EIGHT)
+    assert zones_of(made) == {"z2": 2, "z3": 2}
+    assert placed(made) == {}
+
+
+def test_spread_over_zones_counts_machines_on_their_way() -> None:
+    coming = Upcoming("m-1", "main", "g.8", "on-demand", "z1")
+    waiting = pods("p", 6, spec(gpus=1, spread=(spread(ZONE, app="web"),)), labels=WEB)
+    made = planned(waiting, EIGHT, state=State(upcoming=(coming,)))
+    assert list(placed(made).values()) == ["m-1", "m-1"]
+    assert zones_of(made) == {"z2": 2, "z3": 2}
+
+
+def test_a_zone_that_cannot_grow_caps_what_the_others_may_take() -> None:
+    menu = (pool(*zones("g.1", names=("z1", "z2"), pool="grows")), pool(offering("g.1", zone="z3", pool="full"), max=1))
+    made = planned(pods("p", 9, spec(gpus=1, spread=(spread(ZONE, app="web"),)), labels=WEB), *menu)
+    counts = zones_of(made)
+    assert max(counts.values()) - min(counts.values()) <= 1
+    assert counts["z3"] == 1
+
+
+def test_pods_that_stay_together_in_a_zone_all_get_one_zone() -> None:
+    made = planned(pods("p", 5, spec(gpus=1, affinity=(near(ZONE, app="web"),)), labels=WEB), pool(*zones("g.2", 2.0, gpus=2)))
+    assert list(zones_of(made).values()) == [5]
+
+
+def test_pods_that_stay_together_follow_those_that_run() -> None:
+    runs: list[Item] = [node("a", offering("g.2", zone="z3", gpus=2)), pod("old", spec(gpus=2), on="a", labels=WEB)]
+    made = planned([*runs, *pods("p", 2, spec(gpus=1, affinity=(near(ZONE, app="web"),)), labels=WEB)], pool(*zones()))
+    assert zones_of(made) == {"z3": 2}
+
+
+def test_pods_that_stay_apart_get_a_machine_each() -> None:
+    made = planned(pods("p", 4, spec(gpus=1, anti_affinity=(near(HOST, app="web"),)), labels=WEB), EIGHT)
+    assert shares(made) == [1, 1, 1, 1]
+
+
+def test_pods_that_stay_apart_stay_away_from_nodes_that_hold_one() -> None:
+    runs: list[Item] = [node("a", offering("g.8", gpus=8)), node("b", offering("g.8", gpus=8)), pod("old", on="a", labels=WEB)]
+    made = planned([*runs, *pods("p", 2, spec(gpus=1, anti_affinity=(near(HOST, app="web"),)), labels=WEB)], EIGHT)
+    assert list(placed(made).values()) == ["b"]
+    assert bought(made) == {"g.8": 1}
+
+
+def test_anti_affinity_of_one_class_keeps_another_off_its_machine() -> None:
+    proud = spec(gpus=1, anti_affinity=(near(HOST, app="web"),))
+    made = planned([*pods("proud", 1, proud), *pods("p", 2, labels=WEB)], EIGHT)
+    assert sorted(machine.pods for machine in made.machines) == [("default/p-0", "default/p-1"), ("default/proud-0",)]
+
+
+def test_anti_affinity_of_a_running_pod_keeps_pending_pods_away() -> None:
+    runs = pod("old", spec(gpus=1, anti_affinity=(near(HOST, app="web"),)), on="a")
+    made = planned([node("a", offering("g.8", gpus=8)), runs, pod("p", labels=WEB)], EIGHT)
+    assert (placed(made), bought(made)) == ({}, {"g.8": 1})
+
+
+def test_pods_that_stay_apart_by_zone_get_a_zone_each_and_the_rest_says_why_not() -> None:
+    made = planned(pods("p", 5, spec(gpus=1, anti_affinity=(near(ZONE, app="web"),)), labels=WEB), EIGHT)
+    assert zones_of(made) == {"z1": 1, "z2": 1, "z3": 1}
+    assert unplaced(made) == ["p-3", "p-4"]
+    assert reasons(made, "p-4")[0].excluded_by == "topology"
+
+
+def test_pods_of_one_host_port_get_a_machine_each() -> None:
+    made = planned([*pods("p", 2, spec(cpu=1, host_ports=(HostPort(80),))), *pods("q", 2, spec(cpu=1, host_ports=(HostPort(81),)))], EIGHT)
+    assert shares(made) == [2, 2]
+
+
+def test_a_host_port_that_is_taken_closes_a_node() -> None:
+    web = spec(cpu=1, host_ports=(HostPort(80),))
+    made = planned([node("a"), node("b"), pod("old", web, on="a"), *pods("p", 2, web)])
+    assert list(placed(made).values()) == ["b"]
+    assert bought(made) == {"g.1": 1}
+
+
+@pytest.mark.parametrize(("skew", "machines"), [(1, 6), (2, 3), (3, 2)])
+def test_spread_over_hosts_puts_no_more_than_the_skew_on_a_new_machine(skew: int, machines: int) -> None:
+    made = planned(pods("p", 6, spec(gpus=1, spread=(spread(HOST, skew=skew, app="web"),)), labels=WEB), EIGHT)
+    assert len(made.machines) == machines
+    assert max(shares(made)) <= skew
+
+
+def test_spread_over_hosts_and_zones_hold_together() -> None:
+    both = spec(gpus=1, spread=(spread(HOST, app="web"), spread(ZONE, app="web")))
+    made = planned(pods("p", 6, both, labels=WEB), EIGHT)
+    assert shares(made) == [1] * 6
+    assert zones_of(made) == {"z1": 2, "z2": 2, "z3": 2}
+
+
+def test_a_pod_that_must_be_near_another_of_this_plan_opens_after_it() -> None:
+    follower = spec(gpus=1, affinity=(near(ZONE, app="web"),))
+    made = planned([pod("lead", spec(gpus=1, node_selector=((ZONE, "z2"),)), labels=WEB), pod("follow", follower)], pool(*zones()))
+    lead, follow = sorted(made.machines, key=lambda machine: machine.pods, reverse=True)
+    assert lead.pods == ("default/lead",)
+    assert (follow.zone, follow.opens_after) == ("z2", (lead.id,))
+    assert lead.opens_after == ()
+
+
+def test_a_pod_that_must_share_a_machine_with_another_of_this_plan_joins_it() -> None:
+    follower = spec(cpu=1, affinity=(near(HOST, app="web"),))
+    made = planned([pod("lead", labels=WEB), pod("follow", follower)])
+    assert [machine.pods for machine in made.machines] == [("default/follow", "default/lead")]
+
+
+def test_pods_that_follow_pods_that_follow_others_are_placed_in_turn() -> None:
+    chain = [pod("a", spec(gpus=1), labels={"app": "a"})]
+    chain += [pod(name, spec(gpus=1, affinity=(near(ZONE, app=after),)), labels={"app": name}) for name, after in (("b", "a"), ("c", "b"))]
+    made = planned(chain, pool(*zones()))
+    assert len(zones_of(made)) == 1
+    assert made.unplaced == ()
+
+
+def test_a_pod_that_must_be_near_nobody_there_is_left_out_and_told_so() -> None:
+    made = planned([pod("p", spec(gpus=1, affinity=(near(ZONE, app="nobody"),)))], pool(*zones()))
+    assert unplaced(made) == ["p"]
+    assert reasons(made, "p")[0].excluded_by == "topology"
+
+
+def test_pods_that_share_one_machine_are_all_on_it() -> None:
+    made = planned(pods("p", 3, spec(gpus=2, affinity=(near(HOST, app="web"),)), labels=WEB), EIGHT)
+    assert shares(made) == [3]
+
+
+def test_pods_that_share_one_machine_are_not_dealt_to_two_that_exist() -> None:
+    items: list[Item] = [node(name, offering("g.2", gpus=2)) for name in "ab"]
+    made = planned([*items, *pods("p", 4, spec(gpus=1, affinity=(near(HOST, app="web"),)), labels=WEB)], EIGHT)
+    homes = [*placed(made).values(), *(machine.id for machine in made.machines if machine.pods)]
+    assert len(set(homes)) == 1
+
+
+def test_more_pods_than_one_machine_holds_do_not_all_share_one() -> None:
+    made = planned(pods("p", 9, spec(gpus=1, affinity=(near(HOST, app="web"),)), labels=WEB), EIGHT)
+    assert len(made.machines) <= 1
+    assert len(made.unplaced) == 9 - sum(shares(made))
+
+
+def test_min_domains_ask_for_more_zones_than_there_are() -> None:
+    few = spread(ZONE, app="web")
+    asks = spec(gpus=1, spread=(type(few)(ZONE, 1, True, few.selector, min_domains=4),))
+    made = planned(pods("p", 6, asks, labels=WEB), EIGHT)
+    assert zones_of(made) == {"z1": 1, "z2": 1, "z3": 1}
+    assert len(made.unplaced) == 3
+
+
+def test_sizes_that_no_one_machine_holds_together_still_spread_over_zones() -> None:
+    wide: dict[str, Any] = {"spread": (spread(ZONE, app="web"),)}
+    menu = pool(*zones("c.32", gpus=0, cpu=32, memory=32), *zones("r.4", gpus=0, cpu=4, memory=128))
+    made = planned([*pods("p", 3, spec(cpu=30, **wide), labels=WEB), *pods("q", 3, spec(memory=100, **wide), labels=WEB)], menu)
+    assert bought(made) == {"c.32": 3, "r.4": 3}
+    assert zones_of(made) == {"z1": 2, "z2": 2, "z3": 2}
+
+
+def test_a_limit_leaves_out_pods_that_count_on_others_it_left_out() -> None:
+    """The follower could be bought a machine in the zone of the leader, but the leader gets none."""
+    lead = spec(gpus=8, priority=1, affinity=(near(ZONE, app="web"),))
+    menu = (pool(offering("g.8", 8.0, gpus=8), max=0), pool(offering("g.1", pool="small")))
+    made = planned([pod("lead", lead, labels=WEB), pod("follow", spec(gpus=1, affinity=(near(ZONE, app="web"),)))], *menu)
+    assert made.machines == ()
+    assert unplaced(made) == ["follow", "lead"]
+
+
+def test_pods_that_share_a_machine_in_a_zone_of_their_own_are_bought_one() -> None:
+    both = spec(gpus=2, affinity=(near(HOST, app="web"), near(ZONE, app="web")))
+    assert shares(planned(pods("p", 3, both, labels=WEB), EIGHT)) == [3]
+
+
+def test_where_the_cloud_chooses_the_zone_pods_that_spread_over_zones_are_not_promised_one() -> None:
+    mixed = pool(*zones("g.8", 8.0, gpus=8), chooser="cloud")
+    made = planned(pods("p", 3, spec(gpus=1, spread=(spread(ZONE, app="web"),)), labels=WEB), mixed)
+    assert (made.machines, len(made.unplaced)) == ((), 3)
