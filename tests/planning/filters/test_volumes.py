@@ -242,6 +242,19 @@ def test_an_in_tree_volume_without_affinity_has_that_of_its_zone_label() -> None
     assert rows(here, using("data")) == ["a1"]
 
 
+def test_old_zone_and_region_labels_of_an_in_tree_volume_are_translated_together() -> None:
+    old = volume("pv", **EBS, node_affinity=affinity(term((OLD_ZONE, "In", "a"), ("failure-domain.beta.kubernetes.io/region", "In", "r"))))
+    here = room(
+        node("a1", also={EBS_ZONE: "a", "topology.kubernetes.io/region": "r"}),
+        node("a2", also={EBS_ZONE: "a", "topology.kubernetes.io/region": "s"}),
+        node("a3", also={EBS_ZONE: "b", "topology.kubernetes.io/region": "r"}),
+        bound("data", "pv"),
+        old,
+        *(CSINode(name, migrated=("kubernetes.io/aws-ebs",)) for name in ("a1", "a2", "a3")),
+    )
+    assert rows(here, using("data")) == ["a1"]
+
+
 def limited(driver: str, count: int) -> tuple[CSINode, ...]:
     return (CSINode("a1", limits=((driver, count),)), CSINode("b1", limits=((driver, None),)))
 

@@ -172,10 +172,6 @@ def zone_labels(volume: PersistentVolume) -> list[tuple[str, frozenset[str]]]:
     return found
 
 
-def migratable(volume: PersistentVolume) -> bool:
-    return volume.driver in KINDS
-
-
 def _missing(problems: dict[str, str], what: str, use: VolumeUse) -> None:
     plugins = ["VolumeBinding", "NodeVolumeLimits"]
     if not use.ephemeral:

@@ -7,10 +7,11 @@ from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.table import Array, NodeTable
 from gpuscaler.planning.filters import Passes
 from gpuscaler.planning.filters.attaching import Attached, AttachLimits
-from gpuscaler.planning.filters.binding import Binding, Reach
+from gpuscaler.planning.filters.binding import Binding
 from gpuscaler.planning.filters.claims import ClaimReader
 from gpuscaler.planning.filters.disks import Disks, alone
 from gpuscaler.planning.filters.nodes import NodeMasks
+from gpuscaler.planning.filters.reach import Reach
 
 
 class VolumeFacts:
