@@ -103,7 +103,7 @@ class Room:
         return len(self.table)
 
     def free(self, resource: str) -> Array:
-        """What is left of ``resource`` on each row, negative where overcommitted. Not to be changed."""
+        """What is left of ``resource`` on each row, negative where overcommitted. Not to be changed; placing may change it in place."""
         return self._ledger.free(resource)
 
     def used(self, resource: str) -> Array:
@@ -245,7 +245,10 @@ class Room:
         self._effects.add(spec, row, count)
 
     def spread_counts(self, spec: PodSpec, labels: LabelSet, constraint: SpreadConstraint) -> SpreadCounts:
-        """Matching pods per domain of a spread constraint of ``spec``, as the plug-in counts them, and which domains are eligible."""
+        """Matching pods per domain of a spread constraint of ``spec``, as the plug-in counts them, and which domains are eligible.
+
+        Arrays are not to be changed; placing may change them in place.
+        """
         return self._spread(spec, labels).counts(constraint)
 
     def matching(
@@ -256,7 +259,7 @@ class Room:
         *,
         exclude_terminating: bool = False,
     ) -> Array:
-        """How many pods on each row are in these namespaces and match ``selector``. Not to be changed."""
+        """How many pods on each row are in these namespaces and match ``selector``. Not to be changed; placing may change it in place."""
         number = self._peers.count(Query(selector, namespaces, namespace_selector, exclude_terminating))
         return self._peers.tallies.rows(number)
 
