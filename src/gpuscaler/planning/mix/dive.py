@@ -11,6 +11,8 @@ from gpuscaler.planning.mix.mixture import Mixture, trim
 from gpuscaler.planning.mix.work import Meter
 
 _SURE = 1e-6
+#: Patterns carried over from one programme to the next.
+_CARRIED = 40
 
 
 def dive(
@@ -62,9 +64,11 @@ def _take(kinds: Ints, held: Floats, times: Floats, values: Floats, remaining: F
 def _again(rest: Instance, kinds: Ints, held: Floats, prices: Prices, meter: Meter) -> tuple[Ints, Floats, Floats, float]:
     """Solve the relaxation for ``rest``, starting from the patterns known, cut to what is left of each item."""
     cut = np.minimum(held, rest.demand)
-    some = cut.any(axis=1)
-    kinds, cut = kinds[some], cut[some]
-    meter.add(len(cut) * len(rest.price) * 2)
+    reduced = np.where(cut.any(axis=1), rest.price[kinds] - cut @ prices.items, np.inf)
+    near = np.lexsort((np.arange(len(reduced)), reduced))[:_CARRIED]
+    near = near[np.isfinite(reduced[near])]
+    kinds, cut = kinds[near], cut[near]
+    meter.add(len(rest.price) * (200 + 2 * len(cut)))
     master = Master(rest)
     singles(rest, master)
     master.add(cheapest(rest, kinds, cut), cut)

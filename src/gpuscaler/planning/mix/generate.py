@@ -14,7 +14,7 @@ from gpuscaler.planning.mix.work import Meter
 _WIDTHS = (2_000, 20_000, 100_000)
 _POOL_WIDTH, _POOL_KEEP = 20_000, 2_000
 #: The most patterns an integer programme is given.
-MOST_COLUMNS = 400
+MOST_COLUMNS = 250
 
 
 @dataclass(frozen=True, slots=True)

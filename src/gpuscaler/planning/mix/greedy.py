@@ -52,7 +52,7 @@ def construct(
         if not must and not meter.left():
             return None
         held = fill(instance, order, remaining, kinds)
-        meter.add(len(order) * (60 + 0.4 * len(kinds)) + 100)
+        meter.add(len(order) * (45 + 0.3 * len(kinds)) + 100)
         done = np.flatnonzero(np.all(held == remaining, axis=1))
         if len(done):
             last = done[instance.price[kinds[done]].argmin()]

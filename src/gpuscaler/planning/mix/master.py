@@ -9,7 +9,7 @@ from gpuscaler.planning.mix.mixture import Mixture
 from gpuscaler.planning.mix.work import Meter
 
 #: Work of an integer programme: to set it up, and from one question whether to go on to the next, which grows with its columns.
-_INTEGER, _QUESTION, _QUESTION_COLUMN = 8_000, 1_000, 10
+_INTEGER, _QUESTION, _QUESTION_COLUMN = 12_000, 2_000, 30
 
 
 class Master:
@@ -69,7 +69,7 @@ class Master:
         """Solve with fractions of machines; returns the optimum (values of patterns only), the value of a pod by item, charges by limit."""
         optimum = run(self._highs)
         items = len(self.instance.demand)
-        meter.add(800 + optimum.iterations * (20 + items))
+        meter.add(1500 + optimum.iterations * (30 + 2 * items))
         charges = np.maximum(-optimum.duals[items:], 0.0)
         return optimum, np.maximum(optimum.duals[:items], 0.0), charges
 

@@ -44,7 +44,7 @@ def optimise(instance: Instance, *, start: Mixture | None = None, meter: Meter) 
     ``start`` is a mix that serves everything within the limits; it may be left out when there are none.
     """
     relaxed = resource_prices(instance)
-    meter.add(3000 + relaxed.iterations * (20 + len(instance.demand)))
+    meter.add(6000 + relaxed.iterations * (60 + len(instance.demand)))
     prices = relaxed.prices
     many = len(instance.demand) > _MANY
     mixtures = [poured(instance, relaxed, meter)] if many else []

@@ -15,6 +15,8 @@ from gpuscaler.planning.mix.mixture import Mixture, rank
 from gpuscaler.planning.mix.work import Meter
 
 _BATCHES = 24
+#: Work of filling one machine, for each item.
+_SHARE = 8
 
 
 def poured(instance: Instance, relaxed: Relaxed, meter: Meter) -> Mixture:
@@ -22,7 +24,7 @@ def poured(instance: Instance, relaxed: Relaxed, meter: Meter) -> Mixture:
     ways = [relaxed]
     if instance.capped.any() or instance.real < instance.capacity.shape[1]:
         ways.append(guide(instance, relaxed.prices))
-        meter.add(20_000 + ways[1].iterations * 600)
+        meter.add(20_000 + ways[1].iterations * 800)
     found = [right_size(instance, pour(instance, way, meter)) for way in ways[::-1]]
     return min(found, key=lambda mixture: rank(instance, mixture))
 
@@ -41,7 +43,7 @@ def pour(instance: Instance, relaxed: Relaxed, meter: Meter) -> Mixture:
             # Hundreds of machines need not all differ: the first ones come in equal batches.
             often = max(left // _BATCHES, 1)
             held = _share(instance, int(kind), wanted / (left + whole), np.floor(remaining / often), largest)
-            meter.add(400)
+            meter.add(_SHARE * len(remaining))
             parts.append((int(kind), held, often))
             remaining = remaining - held * often
             wanted = np.clip(wanted - held * often, 0.0, remaining)
@@ -63,7 +65,7 @@ def _rest(  # noqa: PLR0917  (one call, from pour)
             break
         kinds = every[open_kinds & support]
         helds = [_share(instance, int(kind), remaining, remaining, largest) for kind in kinds]
-        meter.add(400 * len(kinds))
+        meter.add(_SHARE * len(remaining) * len(kinds))
         worth = [float(held @ relaxed.prices.items) for held in helds]
         score = np.array(worth) / np.maximum(relaxed.prices.kind_costs(instance)[kinds], EPSILON)
         if not len(kinds) or not helds[int(score.argmax())].any():

@@ -65,7 +65,7 @@ def search(
     """
     every = np.arange(len(instance.price))
     prices, bound = sharpen(instance, every, values, starts)
-    meter.add(40 * len(starts) + 200 + instance.copies.size)
+    meter.add(1000 + 400 * len(starts) + 2 * instance.copies.size)
     open_kinds = every[bound > targets * (1 + EPSILON)]
     worth = np.minimum(bound, targets)
     if not len(open_kinds):
@@ -138,7 +138,7 @@ def _expand_all(  # noqa: PLR0917  (one call, from search)
         states.loss += lost
         states.room -= chosen[:, None] * instance.request[item[parent]]
         states.held[np.arange(len(parent)), item[parent]] = chosen
-        meter.add(150 + 0.12 * len(parent) * (instance.request.shape[1] + 4))
+        meter.add(250 + 0.2 * len(parent) * (instance.request.shape[1] + 4))
         if not len(parent):
             break
     return states, dropped
