@@ -92,6 +92,11 @@ def test_a_reason_stays_short_whatever_was_seen() -> None:
     assert len(found.reason) < 200
 
 
+def test_names_that_a_terminal_could_not_show_are_escaped() -> None:
+    found = decode_object({"kind": "Pod", "metadata": {"name": "a\x1b[2J", "namespace": "n"}, "spec": 5}, Interner())
+    assert found == SetAside("Pod n/a\\x1b[2J", "spec: saw 5, expected object")
+
+
 def test_an_object_that_is_set_aside_leaves_the_interner_as_useful_as_before() -> None:
     interner = Interner()
     before = decode_object(realistic.pod(1), interner)

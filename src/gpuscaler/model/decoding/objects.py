@@ -18,7 +18,7 @@ Data: TypeAlias = bytes | bytearray | memoryview
 Decoded: TypeAlias = Item | Sequence[Item] | SetAside | None
 
 _VALIDATION = re.compile(r"(?P<what>.*?)(?: - at `(?P<path>(?:key in )?[^`]*)`)?", re.DOTALL)
-_EXPECTED = re.compile(r"Expected `(?P<expected>[^`]*)`, got `(?P<got>[^`]*)`")
+_EXPECTED = re.compile(r"Expected (?P<expected>.*?)(?:, got `(?P<got>[^`]*)`)?", re.DOTALL)
 
 
 class Header(Struct, gc=False, rename="camel"):
@@ -97,14 +97,12 @@ def _explained(data: Data, message: str) -> str:
     parts = _VALIDATION.fullmatch(message)
     what, path = (parts["what"], parts["path"] or "") if parts else (message, "")
     place = path.removeprefix("key in ").removeprefix("$").removeprefix(".") or "object"
-    mismatch = _EXPECTED.search(what)
-    if mismatch is None:
-        return f"{place}: {what[:1].lower()}{what[1:]}"
-    expected = mismatch["expected"].replace(" | null", "")
+    mismatch = _EXPECTED.fullmatch(what)
+    expected = mismatch["expected"].replace("`", "").replace(" | null", "") if mismatch else "another value"
     try:
         place, seen = _walk(_anything(data), path, expected)
     except (*_FAILURES, LookupError, TypeError, AttributeError, StopIteration):
-        seen = mismatch["got"]
+        seen = (mismatch and mismatch["got"]) or what
     return f"{place}: saw {seen}, expected {expected}"
 
 
@@ -142,6 +140,11 @@ def identify(raw: Mapping[str, Any], kind: str = "") -> str:
     """``Kind namespace/name``, as much of it as can be read."""
     found_kind, metadata = raw.get("kind"), raw.get("metadata")
     names = [metadata.get("namespace"), metadata.get("name")] if isinstance(metadata, Mapping) else []
-    path = "/".join(name[:253] for name in names if isinstance(name, str) and name)
-    label = found_kind[:63] if isinstance(found_kind, str) and found_kind else kind or "object"
+    path = "/".join(_printable(name[:253]) for name in names if isinstance(name, str) and name)
+    label = _printable(found_kind[:63]) if isinstance(found_kind, str) and found_kind else kind or "object"
     return f"{label} {path}" if path else label
+
+
+def _printable(text: str) -> str:
+    """What a terminal can be shown."""
+    return text if text.isprintable() else ascii(text)[1:-1]
