@@ -39,27 +39,31 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 )
 
 
+def rules_for(app: str) -> tuple[dict[str, Any], ...]:
+    mine = selector(app=app)
+    return (
+        {"tolerations": ANY_SPOT},
+        {"anti_affinity": (PodAffinityTerm(HOST, mine, ("default",)),)},
+        {"anti_affinity": (PodAffinityTerm(HOST, selector(tier="x"), ("default",)),)},
+        {"anti_affinity": (PodAffinityTerm(ZONE, selector(app="a"), ("default",)),)},
+        {"affinity": (PodAffinityTerm(ZONE, selector(app="b"), ("default",)),)},
+        {"affinity": (PodAffinityTerm(HOST, selector(tier="y"), ("default",)),)},
+        {"spread": (SpreadConstraint(ZONE, selector=mine),)},
+        {"spread": (SpreadConstraint(ZONE, 2, selector=selector(tier="x"), honor_taints=True),)},
+        {"spread": (SpreadConstraint(HOST, 2, selector=mine),)},
+        {"host_ports": (HostPort(80),)},
+        {"node_selector": ((ZONE, "z1"),)},
+        {"priority": -50},
+    )
+
+
 @st.composite
 def specs(draw: st.DrawFn, app: str) -> PodSpec:
-    rules: dict[str, Any] = draw(
-        st.sampled_from(
-            [
-                {},
-                {},
-                {},
-                {"tolerations": ANY_SPOT},
-                {"anti_affinity": (PodAffinityTerm(HOST, selector(app=app), ("default",)),)},
-                {"anti_affinity": (PodAffinityTerm(ZONE, selector(app="a"), ("default",)),)},
-                {"affinity": (PodAffinityTerm(ZONE, selector(app="b"), ("default",)),)},
-                {"spread": (SpreadConstraint(ZONE, selector=selector(app=app)),)},
-                {"spread": (SpreadConstraint(HOST, 2, selector=selector(app=app)),)},
-                {"host_ports": (HostPort(80),)},
-                {"node_selector": ((ZONE, "z1"),)},
-                {"priority": -50},
-            ]
-        )
-    )
-    return spec(cpu=draw(st.sampled_from([250, 500, 1000, 2500])), **rules)
+    """Often a plain pod, sometimes one under one or two rules."""
+    fields: dict[str, Any] = {}
+    for rule in draw(st.lists(st.sampled_from(rules_for(app)), max_size=2)):
+        fields |= rule
+    return spec(cpu=draw(st.sampled_from([250, 500, 1000, 2500])), **fields)
 
 
 @st.composite
@@ -69,8 +73,9 @@ def pods_on(draw: st.DrawFn, names: Sequence[str]) -> list[Pod]:
         body = draw(specs(app))
         owner = draw(st.sampled_from([REPLICAS, REPLICAS, REPLICAS, JOB, DAEMON]))
         options = draw(st.sampled_from(OPTIONS))
+        tier = draw(st.sampled_from("xy"))
         for number, name in enumerate(draw(st.lists(st.sampled_from(names), max_size=8))):
-            found.append(pod(f"{app}-{number}", name, body, owner=owner, labels={"app": app}, options=options))
+            found.append(pod(f"{app}-{number}", name, body, owner=owner, labels={"app": app, "tier": tier}, options=options))
     return found
 
 
@@ -87,7 +92,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[Item], Pool, State]:
         node(f"n{number}", draw(st.sampled_from(OFFERS)), ready=draw(st.integers(0, 9)) > 0) for number in range(draw(st.integers(1, 7)))
     ]
     names = [one.name for one in nodes]
-    pending = [pod("pending", of=draw(specs("a")), labels={"app": "a"})] if draw(st.integers(0, 5)) == 0 else []
+    pending = [pod("pending", of=draw(specs("a")), labels={"app": "a", "tier": "x"})] if draw(st.integers(0, 5)) == 0 else []
     limits = [
         PodDisruptionBudget("default", f"pdb-{app}", selector(app=app), draw(st.integers(0, 3)))
         for app in draw(st.sets(st.sampled_from(APPS)))
