@@ -175,7 +175,8 @@ def test_real_jobs_are_replayed_and_none_is_lost(folder: Path) -> None:
     assert policy["lower_bound"] < policy["cost"] < 5 * policy["lower_bound"]
 
 
-def test_the_demo_tells_a_whole_day_and_draws_it(tmp_path: Path) -> None:
+def test_the_demo_tells_a_whole_day_and_draws_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuscaler.cli.demo.JOBS", 300)
     picture = tmp_path / "day.svg"
     done = CliRunner().invoke(demo, ["--svg", str(picture)])
     assert done.exit_code == 0
@@ -189,6 +190,13 @@ def test_the_demo_tells_a_whole_day_and_draws_it(tmp_path: Path) -> None:
         assert words in done.stdout
     assert "█" in done.stdout
     assert picture.read_text().startswith("<svg")
+
+
+def test_the_demo_draws_in_ascii_where_output_cannot_show_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuscaler.cli.demo.JOBS", 20)
+    done = CliRunner(charset="ascii").invoke(demo, [])
+    assert done.exit_code == 0
+    assert "GPUs over the day:  # at work   : paid, not at work   , wanted" in done.stdout
 
 
 def test_the_demo_as_json_names_its_source(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Replays in virtual time. The stand-in planner buys one machine a pod and gives idle machines back."""
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +15,7 @@ from gpuscaler.planning.state import State
 from gpuscaler.simulation.meter import Result
 from gpuscaler.simulation.policies import Decide
 from gpuscaler.simulation.replay import EPOCH, run
+from gpuscaler.simulation.scheduler import SCORINGS
 from gpuscaler.simulation.traces import Job, Trace
 
 Script = Callable[[Cluster, State], Plan]
@@ -235,6 +237,38 @@ def test_cost_is_never_below_the_lower_bound_and_the_timeline_ends_with_nothing_
     assert result.served == 60
     last = result.timeline[-1]
     assert (last.wanted, last.used, last.paid, last.dollars_per_hour) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_production_planner_serves_everything_that_fits_and_never_uses_more_than_it_pays_for(seed: int) -> None:
+    draw = random.Random(seed)
+    jobs = [
+        Job(
+            f"j{number}",
+            draw.uniform(0, 4000),
+            draw.expovariate(1 / 900),
+            pods=draw.choice([1, 1, 1, 2]),
+            gpus=draw.choice([0, 1, 1, 2, 4]),
+            cpu_milli=draw.choice([0, 500, 4000]),
+        )
+        for number in range(40)
+    ]
+    jobs += [replace(one, id=f"{one.id}p", gpu_milli=300) for one in jobs if one.gpus == 1 and one.pods == 1 and seed % 2]
+    result = run(trace(*jobs), POLICY, seed=seed, scoring=draw.choice(SCORINGS))
+    assert (result.served, result.unserved) == (sum(job.pods for job in jobs), 0)
+    assert result.gpu_hours_used == pytest.approx(sum(job.pods * job.gpu_share * job.duration for job in jobs) / 3600)
+    assert result.lower_bound <= result.cost
+    assert all(one.used <= one.paid + 1e-6 for one in result.timeline)
+    assert all(one.used <= one.wanted + 1e-6 for one in result.timeline)
+    # What is idle for long is given back: nothing is paid for at the end.
+    assert result.timeline[-1].paid == 0
+
+
+def test_a_pool_keeps_its_minimum_when_all_is_done() -> None:
+    policy = Policy((replace(POLICY.pools[0], min=1), POLICY.pools[1]))
+    result = run(trace(Job("a", 0, 60, gpus=1), Job("b", 0, 60, gpus=4)), policy, delays=FIXED)
+    assert result.timeline[-1].paid in (1, 4)
+    assert result.unserved == 0
 
 
 def test_progress_is_told_how_many_pods_have_come() -> None:

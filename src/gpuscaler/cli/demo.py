@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 #: About a day's work for some fifty GPUs: enough to see machines come and go, little enough to be over in seconds.
 JOBS = 1500
 POOLS = "demo_pools.yaml"
+#: The chart's characters where the terminal has no better ones.
+ASCII = str.maketrans("█▇▆▅▄▃▂▁░·┤┼─", "#####...:,|+-")
 #: Decisions that are shown.
 SHOWN = 8
 
@@ -87,9 +89,10 @@ def _draw(console: "Console", result: "Result") -> None:
 
     width = max(24, min(shutil.get_terminal_size((100, 24)).columns - 8, 112))
     hours = (result.ended - result.began) / 3600
-    console.print("GPUs over the day:  █ at work   ░ paid, not at work   · wanted, machine on its way")
-    for line in text_chart(bins(result.timeline, began=result.began, ended=result.ended, count=width), height=12, hours=hours):
-        console.print(line, markup=False)
+    lines = ["GPUs over the day:  █ at work   ░ paid, not at work   · wanted, machine on its way"]
+    lines += text_chart(bins(result.timeline, began=result.began, ended=result.ended, count=width), height=12, hours=hours)
+    for line in lines:
+        console.print(line if console.encoding.startswith("utf") else line.translate(ASCII), markup=False)
     console.print()
 
 

@@ -158,9 +158,12 @@ def _progress(title: str, total: int) -> Iterator[Callable[[int], None] | None]:
         task = bar.add_task(title, total=total)
         # A bar has some hundred cells: more updates than that only cost time.
         step = max(1, total // 200)
+        shown = 0
 
         def advance(done: int) -> None:
-            if done % step < 8 or done == total:
+            nonlocal shown
+            if done - shown >= step or done == total:
+                shown = done
                 bar.update(task, completed=done)
 
         yield advance
