@@ -158,3 +158,9 @@ def exact(problem: Problem) -> tuple[tuple[int, ...], float]:
             unmet = tuple(sum(item.count - n for item, n in zip(items, served, strict=True) if item.priority == t) for t in tiers)
             outcomes.append((unmet, round(cost, 6)))
     return min(outcomes)
+
+
+def unmet_by_priority(problem: Problem, found: Solution) -> tuple[int, ...]:
+    """Pods left out, highest priority first, as :func:`exact` counts them."""
+    tiers = sorted({item.priority for item in problem.items}, reverse=True)
+    return tuple(sum(found.unmet.get(i, 0) for i, item in enumerate(problem.items) if item.priority == tier) for tier in tiers)

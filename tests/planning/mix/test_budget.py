@@ -1,0 +1,111 @@
+"""Work, the brake, and independence of order."""
+
+import random
+
+import pytest
+from tests.planning.mix.checking import assert_valid, small_problem
+
+from gpuscaler.planning.mix import Item, Kind, Limits, Problem, Solution, Together, solve
+
+GIB = 1 << 30
+
+
+def catalogue_like(seed: int, *, items: int = 7, kinds: int = 40) -> Problem:
+    """Shapes of GPU and CPU pods over families of machines whose prices are nearly linear."""
+    draw = random.Random(seed)
+    offered = []
+    for n in range(kinds):
+        size, gpus = draw.choice((2, 4, 8, 16, 32, 48)), draw.choice((0, 0, 1, 2, 4, 8))
+        ratio = draw.choice((2, 4, 8))
+        capacity = {"cpu": size * 1000 - 90, "memory": size * ratio * GIB * 9 // 10, "pods": 58, "gpu": gpus}
+        offered.append(Kind(f"k{n}", capacity, round(size * 0.03 + size * ratio * 0.004 + gpus * 0.6 + draw.random() / 20, 4), gpus=gpus))
+    shapes = []
+    for n in range(items):
+        gpus = draw.choice((0, 0, 1, 2, 4))
+        cpus = draw.choice((1, 2, 3, 5)) * max(gpus, 1)
+        shapes.append(
+            Item(f"i{n}", draw.randint(1, 40), {"cpu": cpus * 1000, "memory": cpus * draw.randint(1, 6) * GIB, "pods": 1, "gpu": gpus})
+        )
+    return Problem(tuple(shapes), tuple(offered))
+
+
+def shuffled(problem: Problem, seed: int) -> tuple[Problem, list[int], list[int]]:
+    """The same problem in another order; also the old index of every item and kind."""
+    draw = random.Random(seed)
+    items, kinds = list(range(len(problem.items))), list(range(len(problem.kinds)))
+    draw.shuffle(items)
+    draw.shuffle(kinds)
+    moved = []
+    for i in items:
+        item = problem.items[i]
+        allowed = None if item.allowed is None else tuple(kinds.index(k) for k in item.allowed)
+        moved.append(Item(item.key, item.count, dict(reversed(item.request.items())), allowed, item.per_machine, item.priority))
+    together = tuple(Together(tuple(items.index(i) for i in t.items), t.cap) for t in reversed(problem.together))
+    apart = tuple((items.index(b), items.index(a)) for a, b in problem.apart)
+    return Problem(tuple(moved), tuple(problem.kinds[k] for k in kinds), together, apart, problem.limits), items, kinds
+
+
+def by_key(problem: Problem, found: Solution) -> tuple[list[tuple[str, tuple[tuple[str, int], ...], int]], dict[str, int], float]:
+    machines = [
+        (problem.kinds[p.kind].key, tuple(sorted((problem.items[i].key, n) for i, n in p.pods.items())), p.times) for p in found.machines
+    ]
+    return sorted(machines), {problem.items[i].key: n for i, n in found.unmet.items()}, round(found.lower_bound, 9)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_answer_does_not_depend_on_the_order_of_items_kinds_or_resources(seed: int) -> None:
+    problem = small_problem(seed, limited=seed % 2 == 1) if seed < 8 else catalogue_like(seed)
+    other, _, _ = shuffled(problem, seed)
+    first, second = solve(problem), solve(other)
+    assert by_key(problem, first) == by_key(other, second)
+    assert first.work_used == second.work_used
+
+
+@pytest.mark.parametrize("work", [1, 20_000, 200_000, 1_000_000])
+def test_the_same_work_gives_the_same_answer_and_any_work_a_valid_one(work: int) -> None:
+    problem = catalogue_like(3)
+    first, second = solve(problem, work=work), solve(problem, work=work)
+    assert first == second
+    assert_valid(problem, first)
+    assert not first.unmet
+
+
+def test_more_work_never_costs_more() -> None:
+    for seed in range(4):
+        costs = [solve(catalogue_like(seed), work=work).cost for work in (1, 50_000, 1_000_000)]
+        assert costs == sorted(costs, reverse=True)
+
+
+def test_the_brake_ends_the_search_with_a_valid_mix_and_says_so() -> None:
+    problem = catalogue_like(3)
+    asked = []
+
+    def after_two() -> bool:
+        asked.append(True)
+        return len(asked) > 2
+
+    found = solve(problem, should_stop=after_two)
+    assert found.brake
+    assert not found.unmet
+    assert_valid(problem, found)
+
+
+def test_a_brake_that_is_never_pulled_changes_nothing() -> None:
+    problem = catalogue_like(3)
+    assert solve(problem, should_stop=lambda: False) == solve(problem)
+
+
+def test_the_brake_under_limits_still_respects_them() -> None:
+    problem = catalogue_like(4)
+    limited = Problem(problem.items, problem.kinds, limits=Limits(machines=9, dollars_per_hour=12.0))
+    found = solve(limited, should_stop=lambda: True)
+    assert found.brake
+    assert_valid(limited, found)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_middling_problems_come_within_half_a_percent_of_their_bound(seed: int) -> None:
+    problem = catalogue_like(seed)
+    found = solve(problem)
+    assert_valid(problem, found)
+    assert found.cost <= found.lower_bound * 1.005

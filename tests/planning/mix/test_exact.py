@@ -1,0 +1,37 @@
+"""Against exhaustion: small random problems, with and without limits."""
+
+import pytest
+from tests.planning.mix.checking import assert_valid, exact, small_problem, unmet_by_priority
+
+from gpuscaler.planning.mix import solve
+from gpuscaler.planning.mix.certificate import certify
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_the_mix_is_the_cheapest_and_its_bound_is_certified(seed: int) -> None:
+    problem = small_problem(seed)
+    found = solve(problem)
+    assert_valid(problem, found)
+    unmet, cost = exact(problem)
+    assert unmet_by_priority(problem, found) == unmet
+    assert found.cost == pytest.approx(cost)
+    assert found.lower_bound <= cost + 1e-9
+    certificate = certify(problem, found)
+    assert certificate.holds, certificate
+    assert certificate.bound == pytest.approx(found.lower_bound, rel=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_under_limits_the_highest_priority_is_served_best_and_the_bound_holds_for_what_is_served(seed: int) -> None:
+    problem = small_problem(seed, limited=True)
+    found = solve(problem)
+    assert_valid(problem, found)
+    unmet, cost = exact(problem)
+    mine = unmet_by_priority(problem, found)
+    assert mine >= unmet
+    assert mine[:1] == unmet[:1]
+    if mine == unmet:
+        assert found.cost == pytest.approx(cost)
+    certificate = certify(problem, found)
+    assert certificate.holds, certificate
+    assert certificate.bound == pytest.approx(found.lower_bound, rel=1e-5, abs=1e-9)

@@ -1,0 +1,65 @@
+"""Hundreds of pod classes on large machines."""
+
+import random
+
+import pytest
+from tests.planning.mix.checking import assert_valid
+
+from gpuscaler.planning.mix import Item, Kind, Limits, Problem, Together, solve
+
+GIB, MIB = 1 << 30, 1 << 20
+
+
+def linear(pods: int, items: int, kinds: int) -> Problem:
+    """Random requests over kinds whose price grows with their size."""
+    draw = random.Random(5)
+    offered = tuple(
+        Kind(f"k{n:03}", {"cpu": n * 1000 - 100, "memory": 2 * n * GIB, "pods": 10 * n}, n * 0.0275) for n in range(1, kinds + 1)
+    )
+    shapes = [
+        Item(f"i{n:03}", pods // items, {"cpu": draw.randint(100, 1500), "memory": draw.randint(100, 4096) * MIB, "pods": 1})
+        for n in range(items)
+    ]
+    return Problem(tuple(shapes), offered)
+
+
+def capped(problem: Problem, cap: int) -> Problem:
+    """Every fifth item at most twice on a machine, every other fifth in a group of which a machine holds at most ``cap``."""
+    items = [Item(item.key, item.count, item.request, per_machine=2) if n % 5 == 0 else item for n, item in enumerate(problem.items)]
+    group = Together(tuple(n for n in range(len(items)) if n % 5 == 1), cap)
+    return Problem(tuple(items), problem.kinds, (group,))
+
+
+def test_balanced_filling_comes_close_to_the_bound() -> None:
+    problem = linear(8000, 120, 100)
+    found = solve(problem)
+    assert_valid(problem, found)
+    assert not found.unmet
+    assert found.cost <= found.lower_bound * 1.01
+
+
+def test_caps_and_groups_hold_for_many_items() -> None:
+    problem = capped(linear(1200, 80, 30), 4)
+    found = solve(problem)
+    assert_valid(problem, found)
+    assert not found.unmet
+    assert found.cost <= found.lower_bound * 1.15
+
+
+def test_pairs_kept_apart_hold_for_many_items() -> None:
+    problem = linear(700, 70, 30)
+    apart = tuple((n, n + 1) for n in range(0, 40, 2))
+    problem = Problem(problem.items, problem.kinds, apart=apart)
+    found = solve(problem)
+    assert_valid(problem, found)
+    assert not found.unmet
+
+
+@pytest.mark.parametrize("limits", [Limits(machines=5), Limits(dollars_per_hour=8.0)])
+def test_limits_hold_for_many_items(limits: Limits) -> None:
+    problem = linear(1400, 70, 30)
+    problem = Problem(problem.items, problem.kinds, limits=limits)
+    found = solve(problem)
+    assert_valid(problem, found)
+    assert found.machines
+    assert found.unmet
