@@ -95,6 +95,11 @@ class LabelSelector(Struct, frozen=True, gc=False):
     def matches(self, labels: Labels) -> bool:
         return all(requirement.matches(labels) for requirement in self.requirements)
 
+    @property
+    def valid(self) -> bool:
+        """Whether the scheduler can read it: every requirement can be read, and none compares numbers."""
+        return all(requirement.operator not in ("Gt", "Lt") and requirement.valid for requirement in self.requirements)
+
 
 class NodeSelectorTerm(Struct, frozen=True, gc=False):
     """One term of a node selector: expressions over labels and over fields (``metadata.name``), all of which must hold.

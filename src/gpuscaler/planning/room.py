@@ -4,7 +4,7 @@ A plan starts from the cluster as it is, appends upcoming and new machines as ro
 needs beyond the node itself (topology counts, ports, volumes) is built when a pod first asks for it, and kept current from then on.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from gpuscaler.planning.filters.devices import GPU_MILLI, Devices
 from gpuscaler.planning.filters.effects import Bound, Effects
 from gpuscaler.planning.filters.interpod import InterPod
 from gpuscaler.planning.filters.nodes import NodeMasks, explain_selector, explain_taint
-from gpuscaler.planning.filters.peers import PeerIndex, Peers, Query
+from gpuscaler.planning.filters.peers import PeerIndex, Peers, Query, readable
 from gpuscaler.planning.filters.resources import UNBOUNDED, Ledger, wanted
 from gpuscaler.planning.filters.spread import Spread, SpreadCounts, SpreadMasks, hard
 from gpuscaler.planning.filters.tallies import Tallies
@@ -129,6 +129,7 @@ class Room:
             }
             if spec.volumes:
                 passes |= self._fixed.bound.facts.passes(spec)
+            passes |= {name: np.zeros(len(self.table), dtype=np.bool_) for name in _unreadable(spec)}
             mask = np.logical_and.reduce(tuple(passes.values()))
             for array in (mask, *passes.values()):
                 array.setflags(write=False)
@@ -144,10 +145,10 @@ class Room:
             passes["NodePorts"] = self._effects.ports.passes(spec)
         if spec.volumes:
             passes |= self._effects.volumes.passes(spec)
-        if hard(spec):
+        if hard(spec) and "PodTopologySpread" not in passes:
             passes["PodTopologySpread"] = self._spread(spec, labels).passes()
         between = self._between(spec, labels)
-        if between.asks:
+        if between.asks and "InterPodAffinity" not in passes:
             passes["InterPodAffinity"] = between.passes()
         mask = static.copy()
         for name, passing in passes.items():
@@ -176,6 +177,8 @@ class Room:
         return "", ""
 
     def _explain(self, name: str, spec: PodSpec, labels: LabelSet, row: int) -> str:
+        if name in _unreadable(spec):
+            return "a label selector of the pod cannot be read"
         node = self.table.nodes[row]
         explain: dict[str, Callable[[], str]] = {
             "NodeUnschedulable": lambda: "node is cordoned",
@@ -266,6 +269,14 @@ class Room:
 
 #: Filters whose whole answer :meth:`Room.static_mask` has.
 _STATIC = frozenset(("NodeUnschedulable", "TaintToleration", "NodeAffinity", "VolumeZone"))
+
+
+def _unreadable(spec: PodSpec) -> Iterator[str]:
+    """The plug-ins that fail the pod everywhere, because a selector of theirs cannot be read."""
+    if not readable((*spec.affinity, *spec.anti_affinity, *spec.preferred_affinity, *spec.preferred_anti_affinity)):
+        yield "InterPodAffinity"
+    if any(constraint.selector is not None and not constraint.selector.valid for constraint in hard(spec)):
+        yield "PodTopologySpread"
 
 
 def _requested(cluster: Cluster, table: NodeTable) -> Mapping[str, Array]:

@@ -135,3 +135,19 @@ def test_the_reason_says_which_rule_was_broken() -> None:
     assert why(here, spec(affinity=(near("zone", app="x"),)), "lost")[1] == "pod affinity needs the node label zone, node has none"
     assert why(here, spec(anti_affinity=(near("zone", app="db"),)), "a2")[1] == "a pod that the pod anti-affinity excludes is in zone=a"
     assert why(here, spec(), "a2", app="web") == ("InterPodAffinity", "a pod in zone=a has an anti-affinity against this pod")
+
+
+ODD = LabelSelector((Requirement("app", "In", ("no label value",)),))
+
+
+@pytest.mark.parametrize("part", ["affinity", "anti_affinity", "preferred_affinity", "preferred_anti_affinity"])
+@pytest.mark.parametrize("term", [PodAffinityTerm(HOST, ODD, ("default",)), PodAffinityTerm(HOST, selector(app="web"), (), ODD)])
+def test_a_pod_with_a_selector_that_cannot_be_read_goes_nowhere(part: str, term: PodAffinityTerm) -> None:
+    here = room(*ZONES)
+    assert rows(here, spec(**{part: (term,)}), app="web") == []
+    assert why(here, spec(**{part: (term,)}), "a1") == ("InterPodAffinity", "a label selector of the pod cannot be read")
+
+
+def test_a_bound_pod_with_a_selector_that_cannot_be_read_keeps_nobody_away() -> None:
+    shy = spec(anti_affinity=(near(HOST, app="web"), PodAffinityTerm(HOST, ODD, ("default",))))
+    assert rows(room(*ZONES, pod("shy", "a1", of=shy)), spec(), app="web") == ["a1", "a2", "b1", "lost"]

@@ -7,7 +7,7 @@ from tests.planning.filters.kit import HOST, node, pod, room, rows, selector, sp
 
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.pods import Pod, SpreadConstraint
-from gpuscaler.model.selectors import LabelSelector
+from gpuscaler.model.selectors import LabelSelector, Requirement
 from gpuscaler.model.taints import Taint, Toleration
 
 WEB = selector(app="web")
@@ -151,3 +151,12 @@ def test_the_reason_gives_the_counts() -> None:
     wanted = spec(spread=(over("zone"),))
     assert why(here, wanted, "a2", app="web") == ("PodTopologySpread", "zone=a has 1 matching pods, the least domain 0, maxSkew is 1")
     assert why(here, wanted, "lost", app="web") == ("PodTopologySpread", "topology spread needs the node label zone, node has none")
+
+
+def test_a_hard_constraint_whose_selector_cannot_be_read_admits_no_node() -> None:
+    odd = LabelSelector((Requirement("size", "Gt", ("1",)),))
+    here = room(*ZONES)
+    assert rows(here, spec(spread=(over("zone", selector=odd),))) == []
+    assert rows(here, spec(spread=(over("zone", selector=odd, hard=False),))) == ["a1", "a2", "b1", "lost"]
+    reason = why(here, spec(spread=(over("zone", selector=odd),)), "a1")
+    assert reason == ("PodTopologySpread", "a label selector of the pod cannot be read")

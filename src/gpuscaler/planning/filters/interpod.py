@@ -7,7 +7,7 @@ import numpy as np
 from gpuscaler.model.cluster import PeerKey
 from gpuscaler.model.pods import PodAffinityTerm, PodSpec
 from gpuscaler.model.table import Array, Mask, NodeTable
-from gpuscaler.planning.filters.peers import Namespaces, Peers, Query, labels_of
+from gpuscaler.planning.filters.peers import Namespaces, Peers, Query, labels_of, readable
 from gpuscaler.planning.filters.tallies import Tallies
 
 
@@ -19,15 +19,23 @@ class Repulsion:
         self._namespaces = namespaces
         self._terms: list[PodAffinityTerm] = []
         self._numbers: dict[PodAffinityTerm, int] = {}
+        self._specs: dict[str, tuple[int, ...]] = {}
         self._matching: dict[PeerKey, tuple[int, tuple[int, ...]]] = {}
 
     def add(self, spec: PodSpec, row: int, count: int) -> None:
-        for term in spec.anti_affinity:
-            self.tallies.add(self._number(term), row, count)
+        for number in self._terms_of(spec):
+            self.tallies.add(number, row, count)
 
     def fill(self, spec: PodSpec, rows: Array, counts: Array) -> None:
-        for term in spec.anti_affinity:
-            self.tallies.fill(self._number(term), rows, counts)
+        for number in self._terms_of(spec):
+            self.tallies.fill(number, rows, counts)
+
+    def _terms_of(self, spec: PodSpec) -> tuple[int, ...]:
+        numbers = self._specs.get(spec.digest)
+        if numbers is None:
+            terms = spec.anti_affinity if readable(spec.anti_affinity) else ()
+            numbers = self._specs[spec.digest] = tuple(self._number(term) for term in terms)
+        return numbers
 
     def _number(self, term: PodAffinityTerm) -> int:
         number = self._numbers.get(term)
@@ -59,6 +67,7 @@ class Repulsion:
         new.tallies = tallies
         new._terms = self._terms.copy()
         new._numbers = dict(self._numbers)
+        new._specs = dict(self._specs)
         new._matching = dict(self._matching)
         return new
 

@@ -48,6 +48,12 @@ class Query(NamedTuple):
         return selector is not None and (selector.matches(labels_of(namespace, namespaces)) or selector.matches({}))
 
 
+def readable(terms: Iterable[PodAffinityTerm]) -> bool:
+    """Whether the scheduler can read the selectors of ``terms``. It fails a pod that has others, and takes a bound pod to have no terms."""
+    selectors = (selector for term in terms for selector in (term.selector, term.namespace_selector))
+    return all(selector is None or selector.valid for selector in selectors)
+
+
 def labels_of(namespace: str, namespaces: Namespaces) -> Mapping[str, str]:
     found = namespaces.get(namespace)
     return {} if found is None else found.labels
