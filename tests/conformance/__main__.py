@@ -1,4 +1,4 @@
-"""``python -m tests.conformance``: random cases on both sides, and mutants of our filters that the cases must tell apart."""
+"""``python -m tests.conformance``: random cases on both sides, mutants that the cases must tell apart, plans replayed."""
 
 import argparse
 import json
@@ -15,6 +15,7 @@ from .cases import draw_case
 from .compare import Difference, Tally, compare, minimal, variant
 from .mutants import drawn, hunt
 from .mutants import report as report_mutants
+from .plans import Replayed, replay_plans
 
 #: Cases a worker takes at a time: large enough to start an oracle for, small enough to keep all workers busy to the end.
 CHUNK = 500
@@ -30,7 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
     except BuildError as error:
         print(f"cannot build the oracle: {error}", file=sys.stderr)
         return 3
-    return mutate(binary, options) if options.mutants else conform(binary, options)
+    if options.mutants:
+        return mutate(binary, options)
+    return replay(binary, options) if options.plans else conform(binary, options)
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
@@ -40,6 +43,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, help="processes (default 2)")
     parser.add_argument("--first", type=int, default=0, help="number of the first case, to repeat one")
     parser.add_argument("--mutants", type=int, default=0, help="instead, show the cases to this many mutants of our filters")
+    parser.add_argument("--plans", type=int, default=0, help="instead, replay this many whole plans through the real filters")
     parser.add_argument("--show", type=int, default=3, help="differences to minimise and print (default 3)")
     options = parser.parse_args(arguments)
     options.cases = options.cases or (3_000 if options.mutants else 20_000)
@@ -63,6 +67,17 @@ def mutate(binary: Path, options: argparse.Namespace) -> int:
     """Print which mutants the cases catch, and say with the exit status whether they catch all."""
     mutants = drawn(options.mutants, options.seed)
     return 1 if report_mutants(hunt(binary, mutants, cases=options.cases, seed=options.seed, jobs=options.jobs)) else 0
+
+
+def replay(binary: Path, options: argparse.Namespace) -> int:
+    """Print which pods the scheduler would not put where a plan puts them; the exit status says whether there are any."""
+    seen = Replayed()
+    with Oracle(binary) as asked:
+        broken = list(replay_plans(asked, options.seed, range(options.first, options.first + options.plans), seen))
+    for one in broken:
+        print(one)
+    print(f"seed {options.seed}: {seen.plans} plans, {seen.machines} machines, {seen.pods} pods placed, {len(broken)} refused")
+    return 1 if broken else 0
 
 
 def run(binary: Path, options: argparse.Namespace) -> Tally:

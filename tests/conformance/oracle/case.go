@@ -26,10 +26,12 @@ type Case struct {
 	Explain bool `json:"explain"`
 }
 
-// Step places pending pod number Pod on the first of Nodes that takes it.
+// Step places pending pod number Pod on the first of Nodes that takes it, after the nodes in Add have joined the cluster. Without
+// Nodes it places nothing.
 type Step struct {
-	Pod   int      `json:"pod"`
-	Nodes []string `json:"nodes"`
+	Add   []*v1.Node `json:"add"`
+	Pod   int        `json:"pod"`
+	Nodes []string   `json:"nodes"`
 }
 
 // Answer has Pods for a plain case and Steps for a replay, in the order of the request.

@@ -153,6 +153,16 @@ func (j *judge) answer(ctx context.Context, c *Case) (Answer, error) {
 func (j *judge) replay(ctx context.Context, c *Case, here *cluster) ([]Verdict, error) {
 	verdicts := make([]Verdict, 0, len(c.Replay))
 	for _, step := range c.Replay {
+		for _, node := range step.Add {
+			here.AddNode(here.logger, node)
+		}
+		if err := here.UpdateSnapshot(here.logger, j.snapshot.Snapshot); err != nil {
+			return nil, err
+		}
+		if len(step.Nodes) == 0 {
+			verdicts = append(verdicts, Verdict{Rejected: map[string][]string{}})
+			continue
+		}
 		if step.Pod < 0 || step.Pod >= len(c.Pending) {
 			return nil, fmt.Errorf("replay: pending pod %d of %d", step.Pod, len(c.Pending))
 		}
@@ -187,10 +197,7 @@ func (j *judge) take(ctx context.Context, here *cluster, pod *v1.Pod, node strin
 	}
 	placed := pod.DeepCopy()
 	placed.Spec.NodeName = node
-	if err := here.place(placed); err != nil {
-		return err
-	}
-	return here.UpdateSnapshot(here.logger, j.snapshot.Snapshot)
+	return here.place(placed)
 }
 
 // verdict runs every filter plug-in on its own for one pod, so that all that refuse a node are known and not only the first.
