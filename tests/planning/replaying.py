@@ -1,0 +1,127 @@
+"""Carries a plan out, pod by pod, on a room in which every machine it counts on is a node."""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tests.planning.building import HOST, NOW
+
+from gpuscaler.model.cluster import Cluster, Delta, Item
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.pools import Offering, Policy
+from gpuscaler.planning.planner import plan
+from gpuscaler.planning.plans import Machine, Plan
+from gpuscaler.planning.room import Room
+from gpuscaler.planning.state import State, Upcoming
+
+#: How many random orders are tried before a plan counts as one that cannot be carried out.
+ORDERS = 12
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a plan is made for. ``daemons`` is what the DaemonSets among ``items`` take of every machine."""
+
+    items: tuple[Item, ...]
+    policy: Policy
+    state: State = field(default_factory=State)
+    daemons: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def cluster(self) -> Cluster:
+        return Cluster.of(self.items)
+
+    def plan(self) -> Plan:
+        return plan(self.cluster, self.state, self.policy, NOW)
+
+
+def offerings_of(machine: Machine | Upcoming, policy: Policy) -> list[Offering]:
+    """All offerings that a machine may turn out to be."""
+    named = [(c.instance_type, c.market, c.zone) for c in machine.choices] if isinstance(machine, Machine) else list(machine.choices)
+    named = named or [(machine.instance_type, machine.market, machine.zone)]
+    (pool,) = (pool for pool in policy.pools if pool.name == machine.pool)
+    return [offering for offering in pool.offerings if (offering.instance_type, offering.market, offering.zone) in named]
+
+
+def arrived(case: Case, machine: Machine | Upcoming, turn: int) -> Node:
+    """The node of a machine that turned out to be the ``turn``-th of its offerings, counted around."""
+    offerings = offerings_of(machine, case.policy)
+    offering = offerings[turn % len(offerings)]
+    name = machine.node if isinstance(machine, Upcoming) and machine.node else machine.id
+    left = {resource: amount - case.daemons.get(resource, 0) for resource, amount in offering.allocatable.items()}
+    return Node(name=name, labels={**offering.labels, HOST: name}, allocatable=left, taints=offering.taints)
+
+
+def rooms(case: Case, made: Plan) -> Iterator[Room]:
+    """The room when all machines are there, once for each offering that they may turn out to be."""
+    coming: list[Machine | Upcoming] = [*case.state.upcoming, *(machine for machine in made.machines if machine.purpose == "demand")]
+    for turn in range(max([len(offerings_of(machine, case.policy)) for machine in coming], default=1)):
+        yield Room.of(case.cluster.apply(Delta(upserts=tuple(arrived(case, machine, turn) for machine in coming))))
+
+
+def homes(case: Case, made: Plan) -> dict[str, str]:
+    """The node of every pod that the plan finds a place for."""
+    names = {machine.id: machine.node or machine.id for machine in case.state.upcoming}
+    found = {placement.pod: names.get(placement.node, placement.node) for placement in made.placements}
+    return found | {pod: machine.id for machine in made.machines for pod in machine.pods}
+
+
+def carry_out(room: Room, case: Case, where: Mapping[str, str]) -> tuple[Room, list[str]]:
+    """Bind pods one by one, as the filters admit them, in several orders; returns the room and who is left in the best of them."""
+    pods = [case.cluster.pods[key] for key in where]
+    best: tuple[Room, list[str]] | None = None
+    for order in orders(pods):
+        trial = room.copy()
+        left = bind(trial, order, where)
+        if best is None or len(left) < len(best[1]):
+            best = trial, left
+        if not left:
+            break
+    assert best is not None
+    return best
+
+
+def orders(pods: Sequence[Pod]) -> Iterator[list[Pod]]:
+    """Those with rules about others first, which is how a planned order would have them; then anyhow."""
+    yield sorted(pods, key=lambda pod: (-len(pod.spec.affinity) - len(pod.spec.spread), pod.key))
+    yield sorted(pods, key=lambda pod: (len(pod.spec.affinity), -len(pod.spec.spread), pod.key))
+    draw = random.Random(1)
+    for _ in range(ORDERS):
+        yield draw.sample(pods, len(pods))
+
+
+def bind(room: Room, pods: Sequence[Pod], where: Mapping[str, str]) -> list[str]:
+    """Bind whom the filters admit to the node meant for them, again and again; returns who is never admitted."""
+    waiting = list(pods)
+    while waiting:
+        refused = []
+        for pod in waiting:
+            row = room.table.row[where[pod.key]]
+            if room.verdict(pod.spec, pod.labels).mask[row]:
+                room.place(pod.spec, pod.labels, row)
+            else:
+                refused.append(pod)
+        if len(refused) == len(waiting):
+            break
+        waiting = refused
+    return [pod.key for pod in waiting]
+
+
+def hold_nominated(room: Room, case: Case) -> None:
+    """Nominated pods occupy their node before anybody else."""
+    for pod in case.cluster.pods.values():
+        if not pod.node_name and not pod.finished and not pod.deleted and not pod.spec.gates and pod.nominated_node in room.table.row:
+            room.place(pod.spec, pod.labels, room.table.row[pod.nominated_node])
+
+
+def assert_comes_true(case: Case, made: Plan) -> list[Room]:
+    """Every pod is admitted where the plan puts it, whatever the machines turn out to be; returns the rooms with all pods in them."""
+    where = homes(case, made)
+    done = []
+    for room in rooms(case, made):
+        hold_nominated(room, case)
+        after, left = carry_out(room, case, where)
+        assert not left, f"refused: {[(key, where[key]) for key in left]}"
+        done.append(after)
+    return done

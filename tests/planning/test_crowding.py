@@ -1,0 +1,83 @@
+"""Hundreds of classes with rules between pods: packed by first-fit, with every rule and limit kept."""
+
+import random
+from typing import Any
+
+import pytest
+from tests.planning.building import HOST, ZONE, near, node, offering, pod, pool, spec, spread, zones
+from tests.planning.replaying import Case, assert_comes_true
+
+from gpuscaler.model.cluster import Item
+from gpuscaler.model.pods import HostPort, Pod
+from gpuscaler.model.pools import Limits, Policy
+
+MENU = pool(
+    *(o for n in (4, 8, 16, 32) for o in zones(f"c.{n}", 0.05 * n, gpus=0, cpu=n, memory=4 * n)), *zones("g.1", 1.0, cpu=8), name="main"
+)
+
+
+def crowd(count: int, seed: int = 1) -> list[Pod]:
+    """Pods of which no two request the same, in fifths: plain, spread by zone, spread by host, one zone, one a machine."""
+    draw = random.Random(seed)
+    rules: tuple[dict[str, Any], ...] = (
+        {},
+        {"spread": (spread(ZONE, app="zonal"),)},
+        {"spread": (spread(HOST, app="hosts"),)},
+        {"affinity": (near(ZONE, app="near"),)},
+        {"anti_affinity": (near(HOST, app="lone"),)},
+        {"host_ports": (HostPort(8080),)},
+    )
+    names = ("plain", "zonal", "hosts", "near", "lone", "port")
+    pods = []
+    for number in range(count):
+        turn = number % len(rules)
+        of = spec(cpu=draw.randint(100, 2000) / 1000 + number / 1_000_000, memory=draw.choice((0.25, 0.5, 1, 2)), **rules[turn])
+        pods.append(pod(f"p-{number:04}", of, labels={"app": names[turn]}))
+    return pods
+
+
+def test_every_rule_holds_in_a_crowd() -> None:
+    case = Case(tuple(crowd(500)), Policy((MENU,)))
+    made = case.plan()
+    assert made.unplaced == ()
+    assert sum(len(machine.pods) for machine in made.machines) == 500
+    assert 0 < made.lower_bound_per_hour <= made.cost_per_hour
+    assert_comes_true(case, made)
+
+
+def test_a_crowd_fills_existing_nodes_first() -> None:
+    here: list[Item] = [node(f"n-{n}", zones("c.32", gpus=0, cpu=32, memory=128)[n % 3]) for n in range(6)]
+    case = Case((*here, *crowd(500)), Policy((MENU,)))
+    made = case.plan()
+    assert len(made.placements) > 100
+    assert made.unplaced == ()
+    assert_comes_true(case, made)
+
+
+@pytest.mark.parametrize("limits", [Limits(machines=20), Limits(dollars_per_hour=6.0)])
+def test_limits_hold_in_a_crowd(limits: Limits) -> None:
+    case = Case(tuple(crowd(500)), Policy((MENU,), limits))
+    made = case.plan()
+    assert len(made.machines) <= (limits.machines or 500)
+    assert made.cost_per_hour <= (limits.dollars_per_hour or 1e9) + 1e-9
+    assert len(made.machines) > 10
+    assert sum(len(machine.pods) for machine in made.machines) + len(made.unplaced) == 500
+    assert_comes_true(case, made)
+
+
+def test_priority_decides_in_a_crowd_too() -> None:
+    important = [pod(f"i-{n}", spec(cpu=1, priority=9, anti_affinity=(near(HOST, app="i"),)), labels={"app": "i"}) for n in range(20)]
+    case = Case((*crowd(500), *important), Policy((MENU,), Limits(machines=20)))
+    made = case.plan()
+    assert not [entry.pod for entry in made.unplaced if entry.pod.startswith("default/i-")]
+
+
+def test_no_more_are_asked_of_an_offering_than_it_has_in_a_crowd() -> None:
+    scarce = pool(offering("c.64", 0.1, gpus=0, cpu=64, memory=256, count=2), *zones("c.8", 0.4, gpus=0, cpu=8))
+    made = Case(tuple(crowd(500)), Policy((scarce,))).plan()
+    assert sum(machine.instance_type == "c.64" for machine in made.machines) <= 2
+
+
+def test_a_crowd_is_planned_the_same_whatever_the_order() -> None:
+    pods = crowd(450)
+    assert Case(tuple(pods), Policy((MENU,))).plan() == Case(tuple(reversed(pods)), Policy((MENU,))).plan()
