@@ -16,6 +16,18 @@ K = TypeVar("K", bound=Hashable)
 #: Entries a generation of one kind may hold. Twice this many are remembered at most.
 GENERATION = 1 << 16
 
+#: The parts of a specification that are shared between specifications.
+_PARTS = (
+    "node_selector",
+    "node_affinity",
+    "tolerations",
+    "affinity",
+    "anti_affinity",
+    "preferred_affinity",
+    "preferred_anti_affinity",
+    "spread",
+)
+
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -54,6 +66,7 @@ class Interner:
         self._options: Recent[tuple[object, ...], tuple[PodOptions, tuple[str, ...]]] = Recent(limit)
         self._owners: Recent[tuple[str, str, str], Owner] = Recent(limit)
         self._specs: Recent[str, PodSpec] = Recent(limit)
+        self._parts: Recent[Hashable, Hashable] = Recent(limit)
         self._by_wire: Recent[bytes, PodSpec] = Recent(limit)
 
     def text(self, text: str) -> str:
@@ -112,6 +125,15 @@ class Interner:
         digest = blake2b(_encode(spec), digest_size=16).hexdigest()
         known = self._specs.get(digest)
         if known is None:
-            known = msgspec.structs.replace(spec, digest=digest)
+            # Pods of a StatefulSet differ by their claims alone: the parts are shared where the whole cannot be.
+            parts = {name: self._part(getattr(spec, name)) for name in _PARTS}
+            known = msgspec.structs.replace(spec, digest=digest, **parts)
             self._specs.put(digest, known)
+        return known
+
+    def _part(self, part: Hashable) -> Hashable:
+        known = self._parts.get(part)
+        if known is None:
+            self._parts.put(part, part)
+            return part
         return known

@@ -10,6 +10,7 @@ from gpuscaler.model.decoding.errors import InputError
 CHUNK = 1 << 20
 
 _skip = msgspec.json.Decoder(msgspec.Raw).decode
+_TRUNCATED = "Input data was truncated"
 _TRAILING = "JSON is malformed: trailing characters (byte "
 #: The last byte of what cannot go on.
 _CLOSED = frozenset((b"}", b"]", b'"', b" ", b"\t", b"\r", b"\n"))
@@ -118,7 +119,7 @@ class Window:
             message = str(error)
             if message.startswith(_TRAILING):
                 return int(message[len(_TRAILING) : -1]) - 1  # it counts from 1
-            return _balanced(view)
+            return None if message == _TRUNCATED else _balanced(view)
         except RecursionError:
             return _balanced(view)
         # A number or word that ends where the view does may go on.
