@@ -14,7 +14,7 @@ from gpuscaler.planning.room import Room
 from gpuscaler.planning.scale_down.blockers import Blocker
 from gpuscaler.planning.scale_down.budgets import CONSOLIDATION
 from gpuscaler.planning.scale_down.company import Company
-from gpuscaler.planning.scale_down.emptying import Emptied, empty_together
+from gpuscaler.planning.scale_down.emptying import Emptied, empty_together, stuck
 from gpuscaler.planning.scale_down.exact import Mover, Step, still_holds
 from gpuscaler.planning.scale_down.fleet import Fleet, fleet_of, leaving_order
 from gpuscaler.planning.scale_down.homes import Homes
@@ -132,16 +132,19 @@ def move_exactly(work: Deletion, candidates: Sequence[Candidate], bound: Collect
 def squeeze(work: Deletion, fleet: Fleet, emptied: Emptied) -> None:
     """One more look at machines that stay, each alone: packing everything at once is not exact, and accounts may have room again."""
     receiving = emptied.receiving
+    hopeless = stuck(fleet, emptied, work.homes.targets).size
     tried = 0
     for number in np.flatnonzero(~emptied.leaving).tolist():
         candidate = fleet.candidates[number]
         if tried >= SINGLE_TRIES:
             return
+        if number in hopeless or candidate in work.steps or candidate.row in receiving:
+            continue
         rows = work.homes.targets.copy()
         rows[fleet.rows[emptied.leaving]] = False
         rows[fleet.rows[number]] = False
         too_much = (fleet.load[number] > emptied.packed.free[rows].sum(axis=0)).any()
-        if candidate in work.steps or int(fleet.rows[number]) in receiving or too_much or work.book(candidate) is not None:
+        if too_much or work.book(candidate) is not None:
             continue
         tried += 1
         alone = np.zeros(len(fleet.candidates), dtype=np.bool_)
@@ -172,10 +175,10 @@ def recheck(work: Deletion, fleet: Fleet, emptied: Emptied) -> None:
 
 def leave(work: Deletion, fleet: Fleet, emptied: Emptied) -> None:
     """Write the removals: the pods of each machine take the places that were found for pods of their size."""
-    names = work.situation.room.table.names
-    places: list[list[int]] = [[] for _ in range(len(fleet.sizes))]
+    names = np.array(work.situation.room.table.names, dtype=object)
+    places: list[list[str]] = [[] for _ in range(len(fleet.sizes))]
     for size, rows, counts in emptied.packed.placed:
-        places[size] += np.repeat(rows, counts).tolist()
+        places[size] += np.repeat(names[rows], counts).tolist()
     rank = {one: number for number, one in enumerate(fleet.size_of)}
     for number in np.flatnonzero(emptied.leaving).tolist():
         candidate = fleet.candidates[number]
@@ -184,7 +187,7 @@ def leave(work: Deletion, fleet: Fleet, emptied: Emptied) -> None:
             here = places[fleet.size_of[one]]
             pods = candidate.load[one]
             keys = [pods[0].key] if len(pods) == 1 else sorted([pod.key for pod in pods])
-            moves += [Move(key, names[here.pop()]) for key in keys]
+            moves += [Move(key, here.pop()) for key in keys]
         work.ledger.remove(candidate, deletion_reason(candidate, moves), saving=candidate.price, moves=moves)
 
 

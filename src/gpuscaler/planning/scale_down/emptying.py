@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuscaler.model.table import Array, Mask
-from gpuscaler.planning.scale_down.fleet import Fleet
+from gpuscaler.planning.scale_down.fleet import Fleet, load_of
 from gpuscaler.planning.scale_down.packing import Packed, pack
 
 #: Rounds in which machines come back by what is missing in total; then by what is missing of each size, which always ends.
@@ -72,8 +72,7 @@ def room_of(fleet: Fleet, chosen: Array, admits: Mask, members: Array, targets: 
     rows = fleet.rows[chosen]
     whole = fleet.free[rows] + fleet.load[chosen]
     mine = np.isin(fleet.size, members)
-    own = np.zeros_like(fleet.load)
-    np.add.at(own, fleet.owner[mine], fleet.sizes.requests[fleet.size[mine]] * fleet.amount[mine][:, None])
+    own = load_of(fleet.sizes, len(fleet.candidates), fleet.owner[mine], fleet.size[mine], fleet.amount[mine])
     open_to = admits[rows] & targets[rows]
     return np.where(open_to[:, None], whole, own[chosen])
 
@@ -98,3 +97,40 @@ def by_size(fleet: Fleet, left: Array, backwards: Array, targets: Mask) -> Array
         room[backwards[chosen]] -= taken[:, None] * request
         back[backwards[chosen]] = True
     return np.flatnonzero(back)
+
+
+def fitting_rows(fleet: Fleet, free: Array, open_rows: Array, sizes: Array) -> Mask:
+    """``[size, open row]``: whether a row has room for one pod of each size; False for other sizes, and in one more column."""
+    fitting = np.zeros((len(fleet.sizes), len(open_rows) + 1), dtype=np.bool_)
+    for size in sizes.tolist():
+        request = fleet.sizes.requests[size]
+        wanted = np.flatnonzero(request)
+        room = (free[np.ix_(open_rows, wanted)] >= request[wanted]).all(axis=1)
+        fitting[size, :-1] = room & fleet.sizes.admits[fleet.sizes.group[size]][open_rows]
+    return fitting
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """Candidates that stay and have pods of a size that fits on no other open row: ``size[candidate]`` is the first such size."""
+
+    open_rows: Array
+    size: dict[int, int]
+
+
+def stuck(fleet: Fleet, emptied: Emptied, targets: Mask) -> Stuck:
+    """Who could not leave even alone."""
+    rows = targets.copy()
+    rows[fleet.rows[emptied.leaving]] = False
+    open_rows = np.flatnonzero(rows)
+    mine = np.flatnonzero(~emptied.leaving[fleet.owner])
+    owner, size = fleet.owner[mine], fleet.size[mine]
+    fitting = fitting_rows(fleet, emptied.packed.free, open_rows, np.unique(size))
+    # A closed row's position is that of the last column, which nothing fits.
+    position = np.full(len(rows), len(open_rows), dtype=np.int64)
+    position[open_rows] = np.arange(len(open_rows))
+    others = fitting.sum(axis=1)[size] - fitting[size, position[fleet.rows[owner]]]
+    found: dict[int, int] = {}
+    for number, its in zip(owner[others == 0].tolist(), size[others == 0].tolist(), strict=True):
+        found[number] = min(its, found.get(number, its))
+    return Stuck(open_rows, found)

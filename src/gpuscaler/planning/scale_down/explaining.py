@@ -6,64 +6,58 @@ from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.filters.resources import PODS
 from gpuscaler.planning.scale_down.blockers import Blocker
 from gpuscaler.planning.scale_down.company import APART
-from gpuscaler.planning.scale_down.emptying import Emptied
+from gpuscaler.planning.scale_down.emptying import Emptied, stuck
 from gpuscaler.planning.scale_down.fleet import Fleet
 from gpuscaler.planning.scale_down.running import first_key
 
 
 def in_use(fleet: Fleet, emptied: Emptied, targets: Mask) -> dict[str, Blocker]:
     """For each candidate that stays: a pod that fits nowhere else, or that its pods do not fit together."""
-    free = emptied.packed.free
-    rows = targets.copy()
-    rows[fleet.rows[emptied.leaving]] = False
-    open_rows = np.flatnonzero(rows)
-    mine = np.flatnonzero(~emptied.leaving[fleet.owner])
-    owner, size = fleet.owner[mine], fleet.size[mine]
-    fitting = fitting_rows(fleet, free, open_rows, np.unique(size))
-    # A closed row's position is that of the last column, which nothing fits.
-    position = np.full(len(rows), len(open_rows), dtype=np.int64)
-    position[open_rows] = np.arange(len(open_rows))
-    others = fitting.sum(axis=1)[size] - fitting[size, position[fleet.rows[owner]]]
-    stuck: dict[int, int] = {}
-    for number, its in zip(owner[others == 0].tolist(), size[others == 0].tolist(), strict=True):
-        stuck[number] = min(its, stuck.get(number, its))
+    alone = stuck(fleet, emptied, targets)
+    shortage = Shortage(fleet, emptied.packed.free, alone.open_rows)
     found = {}
     for number in np.flatnonzero(~emptied.leaving).tolist():
         candidate = fleet.candidates[number]
-        if number in stuck:
-            pods = [pod for one, pods in candidate.load.items() if fleet.size_of.get(one) == stuck[number] for pod in pods]
-            elsewhere = open_rows[open_rows != fleet.rows[number]]
-            found[candidate.name] = Blocker(
-                "in-use", f"pod {first_key(pods)} fits on no other node: {why(fleet, free, elsewhere, stuck[number])}"
-            )
-        else:
+        size = alone.size.get(number)
+        if size is None:
             count = sum(len(pods) for one, pods in candidate.load.items() if one in fleet.size_of)
-            found[candidate.name] = Blocker("in-use", f"its {count} pods do not fit together into the room that other nodes have left")
+            said = f"its {count} pods do not fit together into the room that other nodes have left"
+        else:
+            pods = [pod for one, pods in candidate.load.items() if fleet.size_of.get(one) == size for pod in pods]
+            said = f"pod {first_key(pods)} fits on no other node: {shortage.of(size, int(fleet.rows[number]))}"
+        found[candidate.name] = Blocker("in-use", said)
     return found
 
 
-def fitting_rows(fleet: Fleet, free: Array, open_rows: Array, sizes: Array) -> Mask:
-    """``[size, open row]``: whether a row has room for one pod of each size; False for other sizes, and in one more column."""
-    fitting = np.zeros((len(fleet.sizes), len(open_rows) + 1), dtype=np.bool_)
-    for size in sizes.tolist():
-        request = fleet.sizes.requests[size]
-        wanted = np.flatnonzero(request)
-        room = (free[np.ix_(open_rows, wanted)] >= request[wanted]).all(axis=1)
-        fitting[size, :-1] = room & fleet.sizes.admits[fleet.sizes.group[size]][open_rows]
-    return fitting
+class Shortage:
+    """What the open rows lack for a pod of each size; counted once a size, since thousands of machines may stay for it."""
 
+    def __init__(self, fleet: Fleet, free: Array, open_rows: Array) -> None:
+        self._fleet = fleet
+        self._free = free
+        self._open_rows = open_rows
+        self._open = set(open_rows.tolist())
+        self._memo: dict[int, Array] = {}
 
-def why(fleet: Fleet, free: Array, rows: Array, size: int) -> str:
-    """How many of ``rows`` do not admit pods of a size, and how many are short of each resource."""
-    if not len(rows):
-        return "there is no other open node"
-    admits = fleet.sizes.admits[fleet.sizes.group[size]][rows]
-    said = [f"{int((~admits).sum())} do not admit it"] if not admits.all() else []
-    for name, amount, column in zip(fleet.resources, fleet.sizes.requests[size].tolist(), free[rows].T, strict=True):
-        short = int((admits & (column < amount)).sum())
-        if short:
-            said.append(f"{short} have {lack(name)}")
-    return f"of {len(rows)} open node{'s' if len(rows) != 1 else ''}, {', '.join(said)}"
+    def of(self, size: int, own: int) -> str:
+        """How many of the open rows but ``own`` do not admit pods of ``size``, and how many are short of each resource."""
+        total = self._memo.get(size)
+        if total is None:
+            total = self._memo[size] = self._lacks(size, self._open_rows).sum(axis=0)
+        rows = len(self._open_rows)
+        if own in self._open:
+            total, rows = total - self._lacks(size, np.array([own]))[0], rows - 1
+        if not rows:
+            return "there is no other open node"
+        what = ["do not admit it", *(f"have {lack(name)}" for name in self._fleet.resources)]
+        said = ", ".join(f"{count} {words}" for count, words in zip(total.tolist(), what, strict=True) if count)
+        return f"of {rows} open node{'s' if rows != 1 else ''}, {said}"
+
+    def _lacks(self, size: int, rows: Array) -> Array:
+        """``[row, 0]``: does not admit the size; ``[row, 1 + resource]``: does, but has too little of it."""
+        sizes = self._fleet.sizes
+        admits = sizes.admits[sizes.group[size]][rows]
+        return np.column_stack((~admits, admits[:, None] & (self._free[rows] < sizes.requests[size]))).astype(np.int64)
 
 
 def lack(resource: str) -> str:
