@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuscaler.planning.mix.bounds import Prices, safe
-from gpuscaler.planning.mix.instance import Floats, Instance, Ints
+from gpuscaler.planning.mix.instance import Floats, Instance, Ints, Mask
 from gpuscaler.planning.mix.master import Master
 from gpuscaler.planning.mix.pricing import Found, search
 from gpuscaler.planning.mix.work import Meter
@@ -83,11 +83,23 @@ def pool(instance: Instance, master: Master, prices: Prices, *, gap: float, mete
         keep=_POOL_KEEP,
         worthless=True,
     )
-    master.add(near.kinds, near.held)
+    full = _full(instance, near.kinds, near.held)
+    master.add(near.kinds[full], near.held[full])
     reduced = reduced_costs(instance, master, prices)
     order = np.lexsort((np.arange(len(reduced)), reduced))
     which = order[reduced[order] <= gap]
     return which[:MOST_COLUMNS], near.complete and len(which) <= MOST_COLUMNS
+
+
+def _full(instance: Instance, kinds: Ints, held: Floats) -> Mask:
+    """Patterns to which no pod can be added; whoever could use another one can use one of these."""
+    if instance.device is not None or any(instance.apart):
+        return np.ones(len(kinds), dtype=np.bool_)
+    room = instance.capacity[kinds] - held @ instance.request
+    more = held < instance.copies[:, kinds].T
+    for resource in range(room.shape[1]):
+        more &= instance.request[:, resource] <= room[:, resource, None]
+    return np.asarray(~more.any(axis=1))
 
 
 def singles(instance: Instance, master: Master) -> None:

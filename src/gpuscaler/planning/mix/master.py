@@ -85,6 +85,11 @@ class Master:
             integer=True,
         )
         highs.setOptionValue("mip_rel_gap", 1e-6)
+        # These two solve programmes of their own without asking whether to go on: up to a quarter of a second at a time, for little.
+        highs.setOptionValue("mip_heuristic_run_rins", False)
+        highs.setOptionValue("mip_heuristic_run_root_reduced_cost", False)
+        highs.setOptionValue("mip_heuristic_run_zi_round", True)
+        highs.setOptionValue("mip_heuristic_run_shifting", True)
         finished = _run_integer(highs, len(which), meter)
         solution = highs.getSolution()
         if not solution.value_valid:

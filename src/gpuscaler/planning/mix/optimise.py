@@ -89,16 +89,24 @@ def _whole(instance: Instance, master: Master, found: Generated, best: Mixture, 
     )
     if _close(instance, best, found.bound) or not meter.left():
         return best, False
-    which, complete = pool(instance, master, found.prices, gap=best.cost(instance) - found.bound, meter=meter)
-    if not complete:
-        best = _dives(instance, master, found, best, meter)
+    return _integers(instance, master, found, best, meter)
+
+
+def _integers(instance: Instance, master: Master, found: Generated, best: Mixture, meter: Meter) -> tuple[Mixture, bool]:
+    """Integer programmes over the patterns that can still pay, as long as they find cheaper mixes: each makes the next one smaller."""
+    dived = False
+    while True:
+        which, complete = pool(instance, master, found.prices, gap=best.cost(instance) - found.bound, meter=meter)
+        if not complete and not dived:
+            best, dived = _dives(instance, master, found, best, meter), True
+            which, complete = pool(instance, master, found.prices, gap=best.cost(instance) - found.bound, meter=meter)
         if _close(instance, best, found.bound) or not meter.left():
             return best, False
-        which, complete = pool(instance, master, found.prices, gap=best.cost(instance) - found.bound, meter=meter)
-    integer, finished = master.integer(which, meter=meter)
-    if integer is not None:
-        best = _best(instance, [best, trim(integer, instance.demand)])
-    return best, complete and finished
+        integer, finished = master.integer(which, meter=meter)
+        better = best if integer is None else _best(instance, [best, trim(integer, instance.demand)])
+        if (complete and finished) or rank(instance, better) >= rank(instance, best):
+            return better, complete and finished
+        best = better
 
 
 def _dives(instance: Instance, master: Master, found: Generated, best: Mixture, meter: Meter) -> Mixture:
