@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.planning.scale_down.kit import GI, blockers, down, node, offering, pod, pool, removed, situation, spec
+from tests.planning.scale_down.kit import GI, blockers, down, node, offering, pod, pool, removed, selector, situation, spec
 
-from gpuscaler.model.pods import Pod, PodSpec
+from gpuscaler.model.pods import Pod, PodAffinityTerm, PodSpec, SpreadConstraint
 from gpuscaler.model.pools import Budget, Limits, Offering
 from gpuscaler.planning.scale_down import Down, scale_down
 from gpuscaler.planning.state import State
@@ -155,3 +155,42 @@ def test_the_brake_stops_the_search_and_is_reported() -> None:
     assert answer.brake
     assert answer.machines == ()
     assert not scale_down(asked).brake
+
+
+def test_a_merger_counts_its_saving_as_a_whole() -> None:
+    small = offering("g.2", 5.0, allocatable={**ONE, "nvidia.com/gpu": 2, "cpu": 4000})
+    names = [f"n{number}" for number in range(5)]
+    busy = [pod(f"{kind}-{name}", name, of) for name in names for kind, of in (("gpu", gpu()), ("cpu", spec(cpu=2000, memory=8 * GI)))]
+    items = [*(node(name, small) for name in names), *busy]
+    assert len(down(items, pool(BIG, small), min_saving=4.9).removals) == 5
+    fewer = [*(node(name, small) for name in names[:4]), *busy[:8]]
+    assert len(down(fewer, pool(BIG, small), min_saving=2.6).removals) == 4
+    assert down(fewer, pool(BIG, small), min_saving=4.9).removals == ()
+
+
+def test_siblings_that_keep_apart_get_machines_of_their_own() -> None:
+    alone = spec(
+        requests={"nvidia.com/gpu": 1, "cpu": 2000, "memory": GI},
+        anti_affinity=(PodAffinityTerm("kubernetes.io/hostname", selector(app="web"), ("default",)),),
+    )
+    two = offering("g.2", 3.0, allocatable={**ONE, "nvidia.com/gpu": 2})
+    answer = down([node("a", BIG), node("b", BIG), *on("a", 1, alone), *on("b", 1, alone)], pool(BIG, two))
+    assert bought(answer) == ["g.2", "g.2"]
+    assert sorted(len(machine.pods) for machine in answer.machines) == [1, 1]
+
+
+def test_a_pod_under_a_zone_rule_is_replaced_in_its_zone() -> None:
+    spread = spec(
+        requests={"nvidia.com/gpu": 1, "cpu": 2000, "memory": GI},
+        spread=(SpreadConstraint("topology.kubernetes.io/zone", selector=selector(app="web")),),
+    )
+    here = offering("g.1", 2.6, allocatable=ONE, zone="z1")
+    cheaper = offering("g.1", 2.5, allocatable=ONE, zone="z2")
+    answer = down([node("a", BIG), *on("a", 1, spread)], pool(BIG, here, cheaper))
+    assert [machine.zone for machine in answer.machines] == ["z1"]
+
+
+def test_a_reserved_machine_is_not_emptied_to_save_nothing() -> None:
+    reserved = offering("g.8", 0.0, market="reserved", allocatable=WHOLE)
+    answer = down([node("a", reserved), *on("a", 1)], pool(reserved, SMALL))
+    assert blockers(answer) == {"a": "no-saving"}

@@ -57,6 +57,13 @@ class Deletion:
             self.admitted.add(candidate)
         return blocker
 
+    @property
+    def stopped(self) -> bool:
+        """Whether the emergency brake has been pulled; the answer then says so."""
+        if self.situation.should_stop is not None and self.situation.should_stop():
+            self.ledger.brake = True
+        return self.ledger.brake
+
     def take_back(self, candidate: Candidate) -> None:
         self.ledger.allowances.give_back(candidate.member.pool, candidate.evictions)
         self.admitted.remove(candidate)
@@ -112,7 +119,7 @@ def move_exactly(work: Deletion, candidates: Sequence[Candidate], bound: Collect
             continue
         if candidate.row in work.pinned:
             found: list[Step] | Blocker = Blocker("in-use", "pods of machines that leave move here")
-        elif mover.exhausted:
+        elif mover.exhausted or work.stopped:
             found = Blocker("in-use", "not examined: this plan has spent its work on machines that are better to remove")
         else:
             found = mover.clear(candidate, mine, preference)
@@ -136,7 +143,7 @@ def squeeze(work: Deletion, fleet: Fleet, emptied: Emptied) -> None:
     tried = 0
     for number in np.flatnonzero(~emptied.leaving).tolist():
         candidate = fleet.candidates[number]
-        if tried >= SINGLE_TRIES:
+        if tried >= SINGLE_TRIES or work.stopped:
             return
         if number in hopeless or candidate in work.steps or candidate.row in receiving:
             continue

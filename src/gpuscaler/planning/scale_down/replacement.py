@@ -21,7 +21,7 @@ from gpuscaler.planning.scale_down.fleet import Fleet
 from gpuscaler.planning.scale_down.menu import Goods, Menu, goods_of
 from gpuscaler.planning.scale_down.packing import pack
 from gpuscaler.planning.scale_down.survey import Candidate
-from gpuscaler.planning.scale_down.valuing import NOTHING, pays, restart_loss
+from gpuscaler.planning.scale_down.valuing import NOTHING, net_saving, pays, restart_loss
 from gpuscaler.planning.templates import Templates, gpus_in
 
 #: Old and new machines are both paid for while the new ones boot and pods move, in seconds; counted as a cost of the new ones.
@@ -81,15 +81,9 @@ def replace_machines(work: Deletion, fleet: Fleet, emptied: Emptied) -> None:
     loose = [one for one in staying if one not in work.steps and one.row not in receiving and one.row not in work.pinned]
     for tier in sorted({candidate.member.pool.priority for candidate in loose}, reverse=True):
         here = promising(work, fleet, [one for one in loose if one.member.pool.priority == tier], tier)
-        if here and not stopped(work):
+        if here and not work.stopped:
             search = Replacing(work, fleet, emptied, limits, goods_of(fleet, menu, here, tier=tier))
             limits = replace_tier(search, here)
-
-
-def stopped(work: Deletion) -> bool:
-    if work.situation.should_stop is not None and work.situation.should_stop():
-        work.ledger.brake = True
-    return work.ledger.brake
 
 
 def promising(work: Deletion, fleet: Fleet, candidates: Sequence[Candidate], tier: int) -> list[Candidate]:
@@ -120,12 +114,12 @@ def replace_tier(search: Replacing, candidates: Sequence[Candidate]) -> Limits:
     work = search.work
     booked = [candidate for candidate in worth_replacing(search, candidates) if booked_or_blocked(work, candidate)]
     for _ in range(TRIES):
-        if not booked or stopped(work):
+        if not booked or work.stopped:
             break
         deal = search.deal(booked)
         keep = booked[: len(booked) // 2]
         if deal is not None:
-            paying = [candidate for candidate in booked if pays(deal.saving_of(candidate), restart_loss(candidate), work.situation.policy)]
+            paying = [candidate for candidate in booked if net_saving(deal.saving_of(candidate), restart_loss(candidate)) > NOTHING]
             if len(paying) == len(booked) and pays_in_all(work, deal, booked):
                 return close(search, deal, booked)
             keep = paying if len(paying) < len(booked) else keep
