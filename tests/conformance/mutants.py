@@ -17,7 +17,7 @@ from types import ModuleType
 
 from .asking import Json, Oracle
 from .cases import draw_case
-from .equivalent import EQUIVALENT
+from .equivalent import EQUIVALENT, why_equivalent
 from .mutating import Mutation, difference, mutated, mutations
 
 ROOT = Path(__file__).parents[2]
@@ -39,13 +39,12 @@ class Mutant:
     mutation: Mutation
 
     @property
-    def reason(self) -> str:
-        """Why no case can tell it from the original, where that is known."""
-        change = self.mutation
-        return EQUIVALENT.get((self.path.stem, change.function, change.kind, change.source), "")
+    def change(self) -> tuple[str, str, str]:
+        """Module and function, kind of change, and the source that is changed."""
+        return f"{self.path.stem}.{self.mutation.function}", self.mutation.kind, self.mutation.source
 
     def __str__(self) -> str:
-        return f"{self.path.stem}.{self.mutation.function}: {self.mutation.kind}: {self.mutation.source}"
+        return ": ".join(self.change)
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def every_mutant() -> list[Mutant]:
 
 def drawn(count: int, seed: int) -> list[Mutant]:
     """``count`` mutants, none of them known to be equivalent."""
-    candidates = [mutant for mutant in every_mutant() if not mutant.reason]
+    candidates = [mutant for mutant in every_mutant() if not why_equivalent(*mutant.change)]
     return random.Random(f"mutants {seed}").sample(candidates, min(count, len(candidates)))
 
 

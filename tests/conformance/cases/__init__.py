@@ -11,25 +11,25 @@ from collections.abc import Callable
 from . import peers, placing, requests, volumes
 from .nodes import draw_namespaces, draw_nodes
 from .storage import draw_attachments, draw_storage
-from .world import DISKS, NAMESPACES, Json, World
+from .world import NAMESPACES, Json, World
 
 Feature = Callable[[World, Json], None]
 
 #: Features of pods that wait, by how often each is a topic.
 PENDING: dict[Feature, float] = {
-    requests.large: 1.8,
-    placing.node_name: 2.4,
+    requests.large: 1.5,
+    placing.node_name: 2.9,
     placing.node_selector: 0.5,
-    placing.node_affinity: 2.3,
+    placing.node_affinity: 3.0,
     placing.tolerations: 0.8,
     placing.host_ports: 7.4,
-    peers.affinity: 1.4,
-    peers.anti_affinity: 1.0,
-    peers.spread: 7.6,
-    volumes.disks: 9.5,
-    volumes.attached: 0.9,
-    volumes.zoned: 4.6,
-    volumes.bound_somewhere: 3.1,
+    peers.affinity: 1.5,
+    peers.anti_affinity: 1.1,
+    peers.spread: 9.8,
+    volumes.disks: 9.9,
+    volumes.attached: 0.5,
+    volumes.zoned: 5.8,
+    volumes.bound_somewhere: 3.8,
     volumes.harmless: 0.5,
 }
 #: Features of pods that run, where no topic says more.
@@ -37,7 +37,7 @@ BOUND: dict[Feature, float] = {
     requests.large: 1.5,
     placing.host_ports: 2.0,
     peers.affinity: 0.5,
-    peers.anti_affinity: 1.0,
+    peers.anti_affinity: 1.1,
     volumes.disks: 2.0,
     volumes.attached: 2.0,
     volumes.bound_somewhere: 0.5,
@@ -49,8 +49,7 @@ REPLAYED = 4
 
 def draw_case(seed: int, number: int) -> Json:
     """Case ``number`` of ``seed``, as the oracle reads it: lists of Kubernetes objects by kind, and the pods to judge."""
-    rng = random.Random(f"{seed}/{number}")
-    world = World(rng, disk=rng.choice(DISKS))
+    world = World(random.Random(f"{seed}/{number}"))
     draw_namespaces(world)
     draw_nodes(world)
     draw_storage(world)
@@ -58,7 +57,8 @@ def draw_case(seed: int, number: int) -> Json:
     for _ in range(world.rng.randint(0, 14)):
         world.add("pods", bound_pod(world, [topic for topic in topics if topic in BOUND]))
     for _ in range(world.rng.randint(1, 5)):
-        world.add("pending", pending_pod(world, topics))
+        models = [*world.of("pods"), *world.of("pending")]
+        world.add("pending", like(world, world.one(models)) if models and world.chance(0.12) else pending_pod(world, topics))
     draw_attachments(world)
     case: Json = {kind: items for kind, items in world.objects.items() if items}
     if number % REPLAYED == 0:
@@ -78,6 +78,14 @@ def pending_pod(world: World, topics: list[Feature]) -> Json:
         features.add(world.weighted(PENDING))
     add_features(world, pod, features)
     return pod
+
+
+def like(world: World, model: Json) -> Json:
+    """One more pod of the controller that made ``model``, waiting; its volumes are the same ones, or missing."""
+    name = world.name("pod")
+    spec = {key: value for key, value in model["spec"].items() if key != "nodeName"}
+    metadata = {key: value for key, value in model["metadata"].items() if key != "deletionTimestamp"}
+    return {**model, "metadata": {**metadata, "name": name, "uid": f"uid-{name}"}, "spec": spec, "status": {"phase": "Pending"}}
 
 
 def bound_pod(world: World, topics: list[Feature]) -> Json:

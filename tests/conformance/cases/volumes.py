@@ -1,7 +1,7 @@
 """Volumes of pods: inline disks that conflict, claims that bind, have a zone, or take up attachments."""
 
 from .storage import FAST, bind, claim, label_zones, volume, volume_affinity
-from .world import DISKS, Json, World
+from .world import Json, World
 
 SELECTED = "volume.kubernetes.io/selected-node"
 
@@ -34,7 +34,7 @@ def disks(world: World, pod: Json) -> None:
 
 def inline_disk(world: World) -> Json:
     read_only = world.one(({}, {"readOnly": True}, {"readOnly": False}))
-    kind = world.disk if world.chance(0.8) else world.one(DISKS)
+    kind = world.mostly("disk", {"gcePersistentDisk": 1, "awsElasticBlockStore": 1, "iscsi": 1, "rbd": 1})
     name = world.weighted({"disk1": 7.0, "disk2": 3.0})
     if kind == "gcePersistentDisk":
         return {kind: {"pdName": name, **read_only}}
@@ -90,7 +90,7 @@ def zoned(world: World, pod: Json) -> None:
 def bound_somewhere(world: World, pod: Json) -> None:
     """What VolumeBinding looks at: bound volumes with node affinity, and unbound claims in all their states."""
     kinds = {pinned: 6.0, provisioned: 4.0, preselected: 2.0, matched: 4.0, ephemeral: 2.0, capped: 2.0, broken: 0.7}
-    world.weighted(kinds)(world, pod)
+    world.mostly("claims", kinds)(world, pod)
 
 
 def pinned(world: World, pod: Json) -> None:
