@@ -11,7 +11,7 @@ UPGRADE ?=
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup demo picture test check lint format types layers packaging package conformance bench lock clean
+.PHONY: help setup demo picture test check lint format types layers packaging package conformance oracle bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-13s%s\n' "$$name" "$$text"; done
@@ -54,6 +54,9 @@ package: $(READY) ## build wheel and sdist, and run the wheel in an environment 
 
 conformance: $(READY) ## compare CASES=20000 random cases from SEED=1 with kube-scheduler's own filters
 	@$(BIN)/python -m tests.conformance --cases $(CASES) --seed $(SEED)
+
+oracle: $(READY) ## the tests of the program that asks kube-scheduler's filters
+	@$(BIN)/python -m pytest -q -m conformance tests/conformance
 
 bench: $(READY) ## measure, print a table, write build/bench.json
 	@$(BIN)/python -m benchmarks
