@@ -8,9 +8,10 @@ import numpy as np
 from gpuscaler.model.pods import PodAffinityTerm
 from gpuscaler.planning.crowding import pack
 from gpuscaler.planning.demand import PodClass
-from gpuscaler.planning.desk import Bought, Content, Desk
+from gpuscaler.planning.desk import Bought, Content, Desk, Solved
 from gpuscaler.planning.lots import Lot, request_of
 from gpuscaler.planning.mix import Item, Pattern, Problem, Solution, solve
+from gpuscaler.planning.tastes import Favourites
 from gpuscaler.planning.templates import HOSTNAME
 from gpuscaler.planning.topology import host_rules, selects
 
@@ -41,20 +42,20 @@ def narrowed(desk: Desk, lot: Lot, tier: int, count: int) -> Lot:
     return replace(lot, count=count, allowed=lot.allowed & (desk.templates.tiers == tier))
 
 
-def choose(desk: Desk, lots: Sequence[Lot], *, work: int) -> Solution:
+def choose(desk: Desk, lots: Sequence[Lot], *, work: int) -> Solved:
     """The cheapest mix for ``lots`` within what remains under the limits."""
     if len(lots) > CROWD and any(lot.queue.shape.by_host for lot in lots):
-        return pack(desk.cluster, desk.templates, desk.remaining, lots)
+        return Solved(pack(desk.cluster, desk.templates, desk.remaining, lots))
     if any(lot.announced for lot in lots):
         ahead = optimised(desk, lots, work=work)
-        if not ahead.unmet:
+        if not ahead.solution.unmet:
             return ahead
         # Limits bind: pods that exist come before pods that are only announced.
         lots = [replace(lot, announced=0) for lot in lots]
     return optimised(desk, lots, work=work)
 
 
-def optimised(desk: Desk, lots: Sequence[Lot], *, work: int) -> Solution:
+def optimised(desk: Desk, lots: Sequence[Lot], *, work: int) -> Solved:
     rules = host_rules(desk.cluster, [lot.queue.one for lot in lots], [lot.queue.shape for lot in lots])
     problem = Problem(
         items=items_of(lots),
@@ -63,10 +64,10 @@ def optimised(desk: Desk, lots: Sequence[Lot], *, work: int) -> Solution:
         apart=rules.apart,
         limits=desk.remaining.for_mix(),
     )
-    return solve(problem, work=work, should_stop=desk.should_stop)
+    return Solved(solve(problem, work=work, should_stop=desk.should_stop), problem)
 
 
-def bound(desk: Desk, counts: Mapping[int, int], classes: Mapping[int, PodClass]) -> Solution:
+def bound(desk: Desk, counts: Mapping[int, int], classes: Mapping[int, PodClass]) -> Solved:
     """The mix for classes by id with every rule between pods and every limit left out: its lower bound holds for any plan."""
     alike: dict[tuple[object, ...], tuple[PodClass, int]] = {}
     for key, one in classes.items():
@@ -83,8 +84,9 @@ def bound(desk: Desk, counts: Mapping[int, int], classes: Mapping[int, PodClass]
         for place, (one, number) in enumerate(sorted(alike.values(), key=lambda entry: entry[0].order))
     )
     # A mix that was packed without optimising deserves no more than the bound by resources.
-    work = desk.work if all(solution.lower_bound > 0 for solution in desk.solutions) else 0
-    return solve(Problem(items=items, kinds=desk.templates.mix_kinds), work=work, should_stop=desk.should_stop)
+    work = desk.work if all(solved.problem is not None for solved in desk.solved) else 0
+    problem = Problem(items=items, kinds=desk.templates.mix_kinds)
+    return Solved(solve(problem, work=work, should_stop=desk.should_stop), problem)
 
 
 def items_of(lots: Sequence[Lot]) -> tuple[Item, ...]:
@@ -107,14 +109,15 @@ def items_of(lots: Sequence[Lot]) -> tuple[Item, ...]:
     return tuple(items)
 
 
-def buy(desk: Desk, solution: Solution, lots: Sequence[Lot]) -> None:
-    """Turn the patterns of ``solution`` into machines with their pods."""
-    desk.solutions.append(solution)
+def buy(desk: Desk, solved: Solved, lots: Sequence[Lot]) -> None:
+    """Turn the patterns of a mix into machines with their pods."""
+    desk.solved.append(solved)
     desk.relaxed.update((id(lot.queue.one), lot.anywhere) for lot in lots)
     row = desk.next_row
-    for pattern in sorted(solution.machines, key=lambda p: (p.kind, sorted(p.pods.items()))):
-        kind = desk.templates.kinds[pattern.kind]
+    favourites = Favourites(desk, lots)
+    for pattern in sorted(solved.solution.machines, key=lambda p: (p.kind, sorted(p.pods.items()))):
         for _ in range(pattern.times):
+            kind = desk.templates.kinds[favourites.best(pattern)]
             inside = contents(pattern, lots)
             # A machine for nothing but announced pods waits until they exist.
             if inside:

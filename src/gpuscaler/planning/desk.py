@@ -11,7 +11,7 @@ from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.limits import Remaining
-from gpuscaler.planning.mix import Solution
+from gpuscaler.planning.mix import Problem, Solution
 from gpuscaler.planning.room import GPU_MILLI, Room
 from gpuscaler.planning.templates import ACCELERATORS, HOSTNAME, Kind, Templates, admits_arch
 from gpuscaler.planning.topology import Shape
@@ -33,6 +33,14 @@ class Queue:
         keys = self.one.keys[self.taken : self.taken + count]
         self.taken += len(keys)
         return keys
+
+
+@dataclass(frozen=True)
+class Solved:
+    """A mix and the problem it answers: together they prove a lower bound. First-fit answers without a ``problem`` prove none."""
+
+    solution: Solution
+    problem: Problem | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +90,7 @@ class Desk:
     taken: list[Taken] = field(default_factory=list)
     bought: list[Bought] = field(default_factory=list)
     built: int = 0
-    solutions: list[Solution] = field(default_factory=list)
+    solved: list[Solved] = field(default_factory=list)
     relaxed: dict[int, Mask] = field(default_factory=dict)
     ranks: dict[tuple[int, bool], Array] = field(default_factory=dict)
 
@@ -94,7 +102,7 @@ class Desk:
             remaining=self.remaining.copy(),
             taken=list(self.taken),
             bought=list(self.bought),
-            solutions=list(self.solutions),
+            solved=list(self.solved),
             relaxed=dict(self.relaxed),
             ranks={},
         )

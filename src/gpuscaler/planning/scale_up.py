@@ -95,9 +95,9 @@ def buy_for(desk: Desk, lots: Sequence[Lot]) -> list[int]:
         if not asked:
             continue
         mine = [lot for _, lot in asked]
-        solution = choose(desk, mine, work=desk.work)
-        buy(desk, solution, mine)
-        missing = unmet(solution, mine)
+        solved = choose(desk, mine, work=desk.work)
+        buy(desk, solved, mine)
+        missing = unmet(solved.solution, mine)
         for position, (index, _) in enumerate(asked):
             left[index] = missing.get(position, 0)
     return left

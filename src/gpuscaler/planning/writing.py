@@ -10,7 +10,7 @@ import msgspec
 from gpuscaler.model.aside import SetAside
 from gpuscaler.planning.buying import bound
 from gpuscaler.planning.demand import PodClass
-from gpuscaler.planning.desk import Bought, Desk
+from gpuscaler.planning.desk import Bought, Desk, Solved
 from gpuscaler.planning.plans import Choice, Ignored, Machine, Placement, Plan, Purchase, Unplaced
 from gpuscaler.planning.scale_down import Down
 from gpuscaler.planning.templates import Kind
@@ -31,8 +31,11 @@ class Draft:
     warnings: tuple[str, ...]
 
 
-def write(draft: Draft) -> Plan:
-    """The plan of a draft. Machines are numbered ``new-1``, ``new-2``, … in an order that depends on their content alone."""
+def write(draft: Draft) -> tuple[Plan, Solved | None]:
+    """The plan of a draft, and what proves its lower bound.
+
+    Machines are numbered ``new-1``, ``new-2``, … in an order that depends on their content alone.
+    """
     desk = draft.desk
     pods = pods_by_row(desk)
     ordered = sorted(desk.bought, key=lambda machine: (machine.kind.key, pods[machine.row]))
@@ -42,15 +45,17 @@ def write(draft: Draft) -> Plan:
         machines.append(machine_of(f"new-{len(machines) + 1}", spare.kind, (), (), purpose="spare"))
     down, machines = renumbered(draft.down, machines)
     cost = math.fsum(machine.price_per_hour for machine in machines if machine.purpose == "demand")
-    floor, kind, braked = lower_bound(desk, cost)
-    return Plan(
+    proof = lower_bound(desk)
+    floor = min(proof.solution.lower_bound, cost) if proof is not None else 0.0
+    braked = any(solved.solution.brake for solved in (*desk.solved, *([proof] if proof else [])))
+    plan = Plan(
         machines=tuple(machines),
         purchases=purchases(machines),
         placements=placements(desk, draft.names),
         removals=down.removals,
         cost_per_hour=cost,
         lower_bound_per_hour=floor,
-        lower_bound_kind=kind,
+        lower_bound_kind=proof.solution.lower_bound_kind if proof is not None else "resource-lp",
         gap=cost / floor - 1 if floor > 0 else 0.0,
         unplaced=draft.unplaced,
         ignored=draft.ignored,
@@ -59,6 +64,7 @@ def write(draft: Draft) -> Plan:
         warnings=draft.warnings,
         brake=braked or down.brake,
     )
+    return plan, proof
 
 
 def pods_by_row(desk: Desk) -> Mapping[int, tuple[str, ...]]:
@@ -138,26 +144,24 @@ def placements(desk: Desk, names: Sequence[str]) -> tuple[Placement, ...]:
     return tuple(Placement(pod, node) for pod, node in sorted(pairs))
 
 
-def lower_bound(desk: Desk, cost: float) -> tuple[float, str, bool]:
-    """(dollars per hour, kind, whether the brake was pulled): what no plan that buys for the same pods can undercut.
+def lower_bound(desk: Desk) -> Solved | None:
+    """The mix whose lower bound no plan that buys for the same pods can undercut; None when nothing is bought.
 
     One mix without rules between pods is its own bound. Otherwise (gangs, pools by priority, pods bound to a zone) the bound is that of
     the same pods with those rules left out.
     """
-    braked = any(solution.brake for solution in desk.solutions)
     if not desk.bought:
-        return 0.0, "resource-lp", braked
+        return None
     counts: dict[int, int] = {}
     classes: dict[int, PodClass] = {}
     for machine in desk.bought:
         for part in machine.contents:
             classes[id(part.one)] = part.one
             counts[id(part.one)] = counts.get(id(part.one), 0) + len(part.keys)
-    only = desk.solutions[0]
-    if len(desk.solutions) == 1 and only.lower_bound > 0 and all(bound_to_machines(desk, one) for one in classes.values()):
-        return min(only.lower_bound, cost), only.lower_bound_kind, braked
-    relaxed = bound(desk, counts, classes)
-    return min(relaxed.lower_bound, cost), relaxed.lower_bound_kind, braked or relaxed.brake
+    only = desk.solved[0]
+    if len(desk.solved) == 1 and only.problem is not None and all(bound_to_machines(desk, one) for one in classes.values()):
+        return only
+    return bound(desk, counts, classes)
 
 
 def bound_to_machines(desk: Desk, one: PodClass) -> bool:
