@@ -151,9 +151,8 @@ class Room:
         if between.asks and "InterPodAffinity" not in passes:
             passes["InterPodAffinity"] = between.passes()
         mask = static.copy()
-        for name, passing in passes.items():
-            if name not in _STATIC:
-                mask &= passing
+        for passing in passes.values():
+            mask &= passing
         return Verdict(mask, passes)
 
     def _resources_pass(self, spec: PodSpec) -> Mask:
@@ -265,10 +264,6 @@ class Room:
         """How many pods on each row are in these namespaces and match ``selector``. Not to be changed; placing may change it in place."""
         number = self._peers.count(Query(selector, namespaces, namespace_selector, exclude_terminating))
         return self._peers.tallies.rows(number)
-
-
-#: Filters whose whole answer :meth:`Room.static_mask` has.
-_STATIC = frozenset(("NodeUnschedulable", "TaintToleration", "NodeAffinity", "VolumeZone"))
 
 
 def _unreadable(spec: PodSpec) -> Iterator[str]:
