@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from benchmarks.figures import Figure, families, pods, policy, whole_region
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Offering, Policy, Pool
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.plans import Plan
@@ -110,9 +111,9 @@ def random_mixes(count: int = 200) -> Figure:
         draw = random.Random(1000 + seed)
         left = draw.choice((10, 20, 50, 100, 200, 500, 1000))
         classes = min(left, draw.randint(2, 12))
-        wanted = []
+        wanted: list[Pod] = []
         for number in range(classes):
-            share = left - sum(1 for _ in wanted) if number == classes - 1 else max(1, left // classes)
+            share = left - len(wanted) if number == classes - 1 else max(1, left // classes)
             gpus = draw.choice((0, 0, 1, 1, 2, 4, 8))
             cpu = draw.choice((0.5, 1, 2, 4, 8)) * max(1, gpus)
             wanted += pods(f"c{number}", share, gpus=gpus, cpu=cpu, gib=cpu * draw.choice((1, 2, 4, 8)))
