@@ -10,6 +10,7 @@ from gpuscaler import __version__
 
 #: Commands by name: the module that holds each, under the command's own name, and what the overview says of it.
 COMMANDS: Mapping[str, tuple[str, str]] = {
+    "check-proof": ("gpuscaler.cli.proofs", "Check that a plan's lower bound holds."),
     "demo": ("gpuscaler.cli.demo", "Replay a day of GPU work in virtual time and show what it cost."),
     "plan": ("gpuscaler.cli.plan", "Print what would be bought and given back for a cluster."),
     "simulate": ("gpuscaler.cli.simulate", "Replay a trace of jobs through the planner and print what it cost."),
@@ -26,7 +27,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002  # click's signature
         if name not in COMMANDS:
             return None
-        command = getattr(importlib.import_module(COMMANDS[name][0]), name)
+        command = getattr(importlib.import_module(COMMANDS[name][0]), name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
 

@@ -24,18 +24,22 @@ if TYPE_CHECKING:
 @click.option("--pools", required=True, metavar="FILE", help="The pools file.")
 @click.option("--now", metavar="RFC3339", help="The time to plan for, such as 2026-11-21T12:00:00Z; the default is the current time.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
-def plan(files: tuple[str, ...], pools: str, now: str | None, as_json: bool) -> None:
+@click.option("--proof", metavar="FILE", help="Write what proves the lower bound; gpuscaler check-proof checks it.")
+def plan(files: tuple[str, ...], pools: str, now: str | None, as_json: bool, proof: str | None) -> None:
     """Print what would be bought and given back. Nothing is changed anywhere."""
     from gpuscaler.cli.printing import plan_json, print_plan
-    from gpuscaler.planning.planner import plan as make_plan
+    from gpuscaler.cli.proofs import write_proof
+    from gpuscaler.planning.planner import plan_and_proof
     from gpuscaler.planning.state import State
 
     moment = parse_time(now) if now else time.time()
     policy = load_pools(pools)
     cluster = load_cluster(files)
     began = time.perf_counter()
-    made = make_plan(cluster, State(), policy, moment)
+    made, solved = plan_and_proof(cluster, State(), policy, moment)
     seconds = time.perf_counter() - began
+    if proof is not None:
+        write_proof(proof, solved)
     if as_json:
         click.echo(plan_json(made, seconds))
     else:

@@ -100,12 +100,12 @@ def _shaping(gpu_model: str, cpu_per_gpu: str | None, mem_per_gpu: str | None) -
 
     return Shaping(
         gpu_model=gpu_model if gpu_model in GPU_MODELS else _mapping(Path(gpu_model)),
-        cpu_per_gpu=_quantity(cpu_per_gpu, "--cpu-per-gpu", milli),
-        memory_per_gpu=_quantity(mem_per_gpu, "--mem-per-gpu", whole),
+        cpu_per_gpu=_quantity(cpu_per_gpu, "--cpu-per-gpu", unit=milli, most="1k"),
+        memory_per_gpu=_quantity(mem_per_gpu, "--mem-per-gpu", unit=whole, most="8Ti"),
     )
 
 
-def _quantity(text: str | None, option: str, unit: Callable[..., int]) -> int | None:
+def _quantity(text: str | None, option: str, *, unit: Callable[..., int], most: str) -> int | None:
     from gpuscaler.model.quantities import QuantityError, parse
 
     if text is None:
@@ -114,8 +114,8 @@ def _quantity(text: str | None, option: str, unit: Callable[..., int]) -> int | 
         amount = unit(parse(text))
     except QuantityError as error:
         raise click.BadParameter(str(error), param_hint=option) from error
-    if amount < 0:
-        raise click.BadParameter(f"saw {text}, expected a quantity of at least 0", param_hint=option)
+    if not 0 <= amount <= unit(parse(most)):
+        raise click.BadParameter(f"saw {text}, expected a quantity from 0 to {most}", param_hint=option)
     return amount
 
 

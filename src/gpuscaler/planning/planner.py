@@ -10,12 +10,13 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.table import NodeTable
 from gpuscaler.planning.demand import Demand, PodClass, demand
-from gpuscaler.planning.desk import Desk, Queue, Taken
+from gpuscaler.planning.desk import Desk, Queue, Solved, Taken
 from gpuscaler.planning.explain import reasons
-from gpuscaler.planning.gangs import Refused, place_gangs
+from gpuscaler.planning.gangs import Refused, settle_gang
 from gpuscaler.planning.limits import Fleet, fleets, remaining
 from gpuscaler.planning.membership import Member, members
 from gpuscaler.planning.plans import Plan, Unplaced
+from gpuscaler.planning.preferences import place_classes, place_gang
 from gpuscaler.planning.room import Room
 from gpuscaler.planning.scale_down import Down, Situation, scale_down
 from gpuscaler.planning.scale_up import scale_up
@@ -61,6 +62,13 @@ def plan(
     gives one plan; ``should_stop`` is an emergency brake for callers with a clock, and the plan says when it was pulled. ``live`` says that
     a scheduler is at work on the cluster, so that pods it has not tried yet are left to it.
     """
+    return plan_and_proof(cluster, state, policy, now, live=live, should_stop=should_stop)[0]
+
+
+def plan_and_proof(
+    cluster: Cluster, state: State, policy: Policy, now: float, *, live: bool = False, should_stop: Callable[[], bool] | None = None
+) -> tuple[Plan, Solved | None]:
+    """As :func:`plan`, with the problem and duals that prove the lower bound (``mix.certificate`` checks them); None without purchases."""
     asked = Asked(cluster, state, policy, now, should_stop)
     seen = picture(cluster, state, policy)
     wants = demand(cluster, state, policy, now, live=live)
@@ -68,7 +76,7 @@ def plan(
     desk = desk_for(asked, seen, have)
     held = hold_nominated(desk, seen, wants)
     wants = keep_promises(desk, seen, state, wants)
-    desk, refused, queues = place(desk, wants)
+    desk, refused, queues = place(desk, wants, respect=policy.preferences == "respect")
     spares = spare_machines(desk, policy.pools, have, seen.members)
     down = give_back(asked, desk, seen, held)
     return write(
@@ -174,8 +182,12 @@ def without_promised(desk: Desk, one: PodClass, promised: Mapping[str, int]) -> 
     return replace(one, keys=tuple(key for key in one.keys if key not in kept)) if kept else one
 
 
-def place(desk: Desk, wants: Demand) -> tuple[Desk, list[Refused], list[Queue]]:
-    """Gangs first, since they have fewest places; but where limits are set, nobody of lower priority before anybody of higher."""
+def place(desk: Desk, wants: Demand, *, respect: bool) -> tuple[Desk, list[Refused], list[Queue]]:
+    """Gangs first, since they have fewest places; but where limits are set, nobody of lower priority before anybody of higher.
+
+    ``respect`` asks to meet what pods prefer, at a price, rather than only where it makes no difference.
+    """
+    place_these, place_this = (place_classes, place_gang) if respect else (scale_up, settle_gang)
     bounded = desk.remaining.any()
     refused: list[Refused] = []
     queues: list[Queue] = []
@@ -183,11 +195,11 @@ def place(desk: Desk, wants: Demand) -> tuple[Desk, list[Refused], list[Queue]]:
     for gang in wants.gangs:
         ahead = [one for one in waiting if bounded and one.spec.priority > gang.priority]
         if ahead:
-            queues += scale_up(desk, ahead)
+            queues += place_these(desk, ahead)
             waiting = [one for one in waiting if one.spec.priority <= gang.priority]
-        desk, failed = place_gangs(desk, [gang])
+        desk, failed = place_this(desk, gang)
         refused += failed
-    return desk, refused, queues + scale_up(desk, waiting)
+    return desk, refused, queues + place_these(desk, waiting)
 
 
 def give_back(asked: Asked, desk: Desk, seen: Picture, held: set[int]) -> Down:

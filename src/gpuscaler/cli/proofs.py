@@ -1,0 +1,48 @@
+"""``gpuscaler check-proof``: whether the lower bound that came with a plan holds, checked apart from the planner's own searches."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+if TYPE_CHECKING:
+    from gpuscaler.planning.desk import Solved
+
+
+def write_proof(path: str, solved: "Solved | None") -> None:
+    """Write the problem and the duals behind a lower bound as JSON; ``null`` where nothing is bought."""
+    try:
+        Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(solved), indent=1) + b"\n")
+    except OSError as error:
+        click.echo(f"{path}: saw {error.strerror}, expected a file that can be written (--proof)", err=True)
+        sys.exit(2)
+
+
+@click.command("check-proof")
+@click.argument("file", type=click.Path(path_type=Path))
+def check_proof(file: Path) -> None:
+    """Check the proof in FILE, made by plan --proof: exit 0 when the bound holds, 1 when it does not, 2 when FILE is no proof."""
+    from gpuscaler.planning.desk import Solved
+    from gpuscaler.planning.mix.certificate import certify
+
+    try:
+        solved = msgspec.json.decode(file.read_bytes(), type=Solved | None)
+    except OSError as error:
+        click.echo(f"{file}: saw {error.strerror}, expected a file made by gpuscaler plan --proof", err=True)
+        sys.exit(2)
+    except msgspec.DecodeError as error:
+        click.echo(f"{file}: {error}; expected a file made by gpuscaler plan --proof", err=True)
+        sys.exit(2)
+    if solved is None or solved.problem is None:
+        click.echo("Nothing was to be bought, so there is nothing to prove.")
+        return
+    found = certify(solved.problem, solved.solution)
+    claimed = solved.solution.lower_bound
+    if found.bound < claimed * (1 - 1e-6):
+        click.echo(f"The bound of ${claimed:.4f} per hour does NOT hold: {found.kind} holds pods worth {found.worst:.6f} times its price.")
+        click.echo(f"What these duals prove is ${found.bound:.4f} per hour.")
+        sys.exit(1)
+    kinds = len(solved.problem.kinds)
+    click.echo(f"The bound of ${claimed:.4f} per hour holds: none of {kinds} kinds of machines holds pods worth more than its price.")
