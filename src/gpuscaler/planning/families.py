@@ -14,6 +14,7 @@ from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.desk import Desk, Queue, Taken, rank, wanted_templates
 from gpuscaler.planning.lots import Lot
 from gpuscaler.planning.placing import PLENTY, Ground, Share, fill
+from gpuscaler.planning.tastes import taste
 from gpuscaler.planning.topology import Shape, shape, without_hosts
 
 
@@ -99,7 +100,7 @@ def place(desk: Desk, family: Family, one: PodClass, queue: Queue | None, *, mac
     ground_rows = machines.copy()
     ground_rows[desk.template_rows] = usable & desk.templates.holds_one(one.spec)
     most = most_to_buy(desk, family, ground_rows)
-    ground = Ground(desk.cluster, desk.room, desk.template_mask, ground_rows, rank(desk, one.spec), most)
+    ground = Ground(desk.cluster, desk.room, desk.template_mask, ground_rows, rank(desk, one.spec), most, taste(desk.room, one))
     shares = fill(ground, one, family.shape, family.left if queue is None else queue.left)
     templates = range(*desk.template_rows.indices(len(desk.room)))
     to_buy = [share for share in shares if share.row in templates]

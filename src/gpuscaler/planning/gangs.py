@@ -1,6 +1,5 @@
 """Gangs: placed whole or not at all, by default in one zone on one GPU product."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,21 +31,16 @@ class Refused:
     detail: str
 
 
-def place_gangs(desk: Desk, gangs: Sequence[Gang]) -> tuple[Desk, list[Refused]]:
-    """Place each gang in turn; returns the desk with those that found a place, and the rest."""
-    refused = []
-    for gang in gangs:
-        missing = gang.size - gang.running - gang.count
-        if missing > 0:
-            refused.append(Refused(gang, f"{gang.running + gang.count} of {gang.size} members exist; it is bought for once all do"))
-            continue
-        placed, nearest = place_gang(desk, gang)
-        if placed is None:
-            where = "one zone on one GPU product" if gang.topology != "any" else "the pools together"
-            refused.append(Refused(gang, f"at most {nearest} of {gang.count} members fit in {where}; it is placed whole or not at all"))
-        else:
-            desk = placed
-    return desk, refused
+def settle_gang(desk: Desk, gang: Gang) -> tuple[Desk, list[Refused]]:
+    """The desk with the whole gang on it, or the desk as it is and why not."""
+    missing = gang.size - gang.running - gang.count
+    if missing > 0:
+        return desk, [Refused(gang, f"{gang.running + gang.count} of {gang.size} members exist; it is bought for once all do")]
+    placed, nearest = place_gang(desk, gang)
+    if placed is not None:
+        return placed, []
+    where = "one zone on one GPU product" if gang.topology != "any" else "the pools together"
+    return desk, [Refused(gang, f"at most {nearest} of {gang.count} members fit in {where}; it is placed whole or not at all")]
 
 
 def place_gang(desk: Desk, gang: Gang) -> tuple[Desk | None, int]:

@@ -22,6 +22,7 @@ class Ground:
 
     ``usable`` are the rows that are open to the class apart from the scheduler's filters (ready, of a wanted market, large enough when
     empty, …). ``rank`` orders the rows: lower first. ``most`` is how many more pods a template takes, counted down here.
+    ``liking`` decides between rows that are equal otherwise: higher first.
     """
 
     cluster: Cluster
@@ -30,6 +31,7 @@ class Ground:
     usable: Mask
     rank: Array
     most: Array
+    liking: Array | None = None
 
     @property
     def has_templates(self) -> bool:
@@ -90,6 +92,8 @@ def _spill(ground: Ground, one: PodClass, count: int, room: Array) -> list[Share
     if not len(rows):
         return []
     order = rows[np.lexsort((rows, room[rows], ground.rank[rows]))]
+    if ground.liking is not None:
+        order = rows[np.lexsort((rows, -ground.liking[rows], room[rows], ground.rank[rows]))]
     takes = np.minimum(room[order], count)
     before = np.cumsum(takes) - takes
     order, takes, before = order[before < count], takes[before < count], before[before < count]

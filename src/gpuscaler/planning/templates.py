@@ -133,6 +133,18 @@ class Templates:
         return places
 
     @cached_property
+    def twins(self) -> tuple[tuple[int, ...], ...]:
+        """For each kind the kinds of its pool, type, price and room, itself among them: they differ in their place alone."""
+        alike: dict[tuple[object, ...], list[int]] = {}
+        keys = []
+        for index, kind in enumerate(self.kinds):
+            alone = index if len(kind.rows) > 1 or kind.count is not None else -1
+            size = tuple(sorted(self.capacity(kind).items()))
+            keys.append((kind.pool.name, kind.offering.instance_type, kind.price, size, alone))
+            alike.setdefault(keys[-1], []).append(index)
+        return tuple(tuple(alike[key]) for key in keys)
+
+    @cached_property
     def scarce(self) -> bool:
         """Whether less may be had than asked for even without limits: offerings that run out, sets that are in no one domain."""
         return any(len(kind.rows) > 1 or kind.count is not None for kind in self.kinds)

@@ -1,0 +1,135 @@
+"""``preferences: respect``: what pods prefer is asked for as if it were required, and given up where it cannot be had.
+
+The lightest preference is given up first.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+import msgspec
+
+from gpuscaler.model.pods import PodAffinityTerm, PodSpec
+from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm
+from gpuscaler.planning.demand import Gang, PodClass
+from gpuscaler.planning.desk import Desk, Queue
+from gpuscaler.planning.gangs import Refused, settle_gang
+from gpuscaler.planning.scale_up import scale_up
+
+#: A preferred spread has no weight; it counts as heavier than any preferred affinity, and is given up last.
+SPREAD_WEIGHT = 101
+
+
+def preferences(spec: PodSpec) -> list[tuple[int, str, int]]:
+    """Everything that ``spec`` prefers, as (weight, field, index), the heaviest first."""
+    found = [(weight, "preferred_nodes", index) for index, (weight, _) in enumerate(spec.preferred_nodes)]
+    for name in ("preferred_affinity", "preferred_anti_affinity"):
+        found += [(term.weight, name, index) for index, term in enumerate(getattr(spec, name))]
+    found += [(SPREAD_WEIGHT, "spread", index) for index, constraint in enumerate(spec.spread) if not constraint.hard]
+    return sorted(found, key=lambda entry: (-entry[0], entry[1:]))
+
+
+def hardened(spec: PodSpec, given_up: int) -> PodSpec:
+    """``spec`` with its preferences as requirements, but for the ``given_up`` lightest ones."""
+    wishes = preferences(spec)
+    kept = {(name, index) for _, name, index in wishes[: max(0, len(wishes) - given_up)]}
+    if not kept:
+        return spec
+
+    def terms(name: str) -> tuple[PodAffinityTerm, ...]:
+        return tuple(term for index, term in enumerate(getattr(spec, name)) if (name, index) in kept)
+
+    wanted = [term for index, (_, term) in enumerate(spec.preferred_nodes) if ("preferred_nodes", index) in kept]
+    return msgspec.structs.replace(
+        spec,
+        digest=f"{spec.digest}:prefers-{len(kept)}",
+        node_affinity=both(spec.node_affinity, wanted) if wanted else spec.node_affinity,
+        affinity=spec.affinity + terms("preferred_affinity"),
+        anti_affinity=spec.anti_affinity + terms("preferred_anti_affinity"),
+        spread=tuple(
+            msgspec.structs.replace(constraint, hard=True) if ("spread", index) in kept else constraint
+            for index, constraint in enumerate(spec.spread)
+        ),
+    )
+
+
+def both(required: NodeSelector | None, wanted: Sequence[NodeSelectorTerm]) -> NodeSelector:
+    """A selector for nodes that ``required`` and each of ``wanted`` match."""
+    expressions = tuple(requirement for term in wanted for requirement in term.expressions)
+    fields = tuple(requirement for term in wanted for requirement in term.fields)
+    terms = required.terms if required is not None else (NodeSelectorTerm(),)
+    return NodeSelector(tuple(NodeSelectorTerm(term.expressions + expressions, term.fields + fields) for term in terms))
+
+
+def place_classes(desk: Desk, classes: Sequence[PodClass]) -> list[Queue]:
+    """As :func:`~gpuscaler.planning.scale_up.scale_up`, with preferences respected; higher priorities are done before lower ones."""
+    queues: list[Queue] = []
+    for priority in sorted({one.spec.priority for one in classes}, reverse=True):
+        waiting = [one for one in classes if one.spec.priority == priority]
+        for given_up in count():
+            pairs = [Pair(harder(one, given_up), one) for one in waiting]
+            taken, bought = len(desk.taken), len(desk.bought)
+            found = scale_up(desk, [pair.hard for pair in pairs])
+            soften(desk, pairs, taken=taken, bought=bought)
+            if all(pair.hard is pair.plain for pair in pairs):
+                queues += found
+                break
+            plain = {id(pair.hard): pair.plain for pair in pairs}
+            waiting = [replace(plain[id(queue.one)], keys=queue.one.keys[queue.taken :], announced=0) for queue in found if queue.left]
+    return queues
+
+
+def place_gang(desk: Desk, gang: Gang) -> tuple[Desk, list[Refused]]:
+    """As :func:`~gpuscaler.planning.gangs.settle_gang`, with preferences respected: all of its members give up alike."""
+    for given_up in count():
+        pairs = [Pair(harder(one, given_up), one) for one in gang.classes]
+        placed, refused = settle_gang(desk, replace(gang, classes=tuple(pair.hard for pair in pairs)))
+        if not refused:
+            soften(placed, pairs, taken=len(desk.taken), bought=len(desk.bought))
+        if not refused or all(pair.hard is pair.plain for pair in pairs):
+            break
+    return placed, refused
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A class with preferences as requirements, and the class as it is."""
+
+    hard: PodClass
+    plain: PodClass
+
+
+def harder(one: PodClass, given_up: int) -> PodClass:
+    spec = hardened(one.spec, given_up)
+    return one if spec is one.spec else replace(one, spec=spec)
+
+
+def soften(desk: Desk, pairs: Sequence[Pair], *, taken: int, bought: int) -> None:
+    """Put the classes as they are in the place of those that were asked for, in everything decided since there were so many entries.
+
+    Pods keep nobody away from them by what they only prefer.
+    """
+    plain = {id(pair.hard): pair.plain for pair in pairs if pair.hard is not pair.plain}
+    if not plain:
+        return
+    for index in range(taken, len(desk.taken)):
+        entry = desk.taken[index]
+        one = plain.get(id(entry.one), entry.one)
+        exchange(desk, entry.one, one, row=entry.row, copies=len(entry.keys))
+        desk.taken[index] = replace(entry, one=one)
+    for index in range(bought, len(desk.bought)):
+        machine = desk.bought[index]
+        inside = tuple(replace(part, one=plain.get(id(part.one), part.one)) for part in machine.contents)
+        if index < desk.built:
+            for part, now in zip(machine.contents, inside, strict=True):
+                exchange(desk, part.one, now.one, row=machine.row, copies=len(part.keys))
+        desk.bought[index] = replace(machine, contents=inside)
+    for pair in pairs:
+        if id(pair.hard) in desk.relaxed:
+            desk.relaxed[id(pair.plain)] = desk.relaxed[id(pair.hard)]
+
+
+def exchange(desk: Desk, old: PodClass, new: PodClass, *, row: int, copies: int) -> None:
+    if new is not old:
+        desk.room.remove(old.spec, old.labels, row, copies)
+        desk.room.place(new.spec, new.labels, row, copies)

@@ -1,0 +1,107 @@
+"""What pods prefer, as a number per row: it decides between rows that are equal otherwise, and costs nothing."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm
+from gpuscaler.model.table import Array
+from gpuscaler.model.taints import Toleration
+from gpuscaler.planning.demand import PodClass
+from gpuscaler.planning.desk import Desk
+from gpuscaler.planning.lots import Lot
+from gpuscaler.planning.mix import Pattern
+from gpuscaler.planning.room import Room
+
+#: A pod more in a domain counts as much as this weight of a preferred affinity, for spread with ScheduleAnyway.
+CROWDING = 1
+
+
+def has_taste(spec: PodSpec) -> bool:
+    return bool(
+        spec.preferred_nodes
+        or spec.preferred_affinity
+        or spec.preferred_anti_affinity
+        or any(not constraint.hard for constraint in spec.spread)
+    )
+
+
+def taste(room: Room, one: PodClass) -> Array | None:
+    """How much one pod of ``one`` would like each row, by the weights of its preferences; None when it has none."""
+    spec = one.spec
+    if not has_taste(spec):
+        return None
+    liking = np.zeros(len(room), dtype=np.int64)
+    for weight, term in spec.preferred_nodes:
+        liking += weight * room.static_mask(probe(term))
+    for sign, others in ((1, spec.preferred_affinity), (-1, spec.preferred_anti_affinity)):
+        for other in others:
+            here = room.matching(other.namespaces, other.namespace_selector, other.selector)
+            liking += sign * other.weight * (by_domain(room, other.topology_key, here) > 0)
+    for constraint in spec.spread:
+        if not constraint.hard and constraint.selector is not None:
+            here = room.matching((spec.namespace,), None, constraint.selector, exclude_terminating=True)
+            liking -= CROWDING * by_domain(room, constraint.topology_key, here)
+    return liking
+
+
+def probe(term: NodeSelectorTerm) -> PodSpec:
+    """A pod that only asks for ``term``."""
+    return PodSpec(
+        digest=f"prefers {msgspec.json.encode(term).decode()}",
+        namespace="",
+        requests={},
+        node_affinity=NodeSelector((term,)),
+        tolerations=(Toleration(operator="Exists"),),
+    )
+
+
+def by_domain(room: Room, key: str, counts: Array) -> Array:
+    """``counts`` summed over the domain of each row; 0 for rows that are in none."""
+    codes, values = room.table.column(key)
+    inside = codes >= 0
+    sums = np.zeros(len(values) + 1, dtype=np.int64)
+    np.add.at(sums, codes[inside], counts[inside])
+    return np.where(inside, sums[codes], 0)
+
+
+class Favourites:
+    """For machines about to be bought: which of the kinds that differ in nothing but their place the pods on them like best."""
+
+    def __init__(self, desk: Desk, lots: Sequence[Lot]) -> None:
+        self.templates = desk.templates
+        self.lots = lots
+        self.liking = {
+            index: liking[desk.template_rows].copy()
+            for index, lot in enumerate(lots)
+            if (liking := taste(desk.room, lot.queue.one)) is not None
+        }
+
+    def best(self, pattern: Pattern) -> int:
+        """The kind to buy for ``pattern``: the pattern's own where nothing is better. What it chooses counts for later choices."""
+        if self.liking.keys().isdisjoint(pattern.pods):
+            return pattern.kind
+        able = [kind for kind in self.templates.twins[pattern.kind] if all(self.lots[index].allowed[kind] for index in pattern.pods)] or [
+            pattern.kind
+        ]
+        kind = max(able, key=lambda kind: (self._score(pattern, kind), kind == pattern.kind, -kind))
+        self._remember(pattern, self.templates.kinds[kind].rows[0])
+        return kind
+
+    def _score(self, pattern: Pattern, kind: int) -> int:
+        row = self.templates.kinds[kind].rows[0]
+        return sum(copies * int(self.liking[index][row]) for index, copies in pattern.pods.items() if index in self.liking)
+
+    def _remember(self, pattern: Pattern, row: int) -> None:
+        """Pods that like to be spread like a domain less with every one of them there."""
+        for index, copies in pattern.pods.items():
+            for constraint in self.lots[index].queue.one.spec.spread if index in self.liking else ():
+                if (
+                    not constraint.hard
+                    and constraint.selector is not None
+                    and constraint.selector.matches(self.lots[index].queue.one.labels)
+                ):
+                    codes = self.templates.table.column(constraint.topology_key).codes
+                    self.liking[index][(codes == codes[row]) & (codes >= 0)] -= CROWDING * copies

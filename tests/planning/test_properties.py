@@ -1,0 +1,185 @@
+"""What holds of every plan, over random clusters, policies and states."""
+
+import math
+from collections import Counter
+from random import Random
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.planning.building import ARCH, NOW, PRODUCT, ZONE
+from tests.planning.drawing import cases
+from tests.planning.replaying import Case, assert_comes_true, homes, offerings_of
+
+from gpuscaler.model.cluster import Cluster, Delta
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+from gpuscaler.planning.planner import plan
+from gpuscaler.planning.plans import Machine, Plan
+from gpuscaler.planning.templates import gpus_in
+
+SEARCH = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def bought(made: Plan) -> list[Machine]:
+    """Machines for pods and headroom; replacements come with a removal and do not make the fleet larger for long."""
+    return [machine for machine in made.machines if machine.purpose != "replacement"]
+
+
+def is_open(case: Case, name: str) -> bool:
+    node = case.cluster.nodes.get(name)
+    return node is None or (node.ready and not node.deleted and name not in case.state.disrupting)
+
+
+def free_of_rules(pod: Pod) -> bool:
+    spec = pod.spec
+    return not (spec.affinity or spec.anti_affinity or any(c.hard for c in spec.spread) or pod.options.gang)
+
+
+@SEARCH
+@given(cases())
+def test_every_plan_comes_true_and_wastes_no_room(case: Case) -> None:
+    made = case.plan()
+    rooms = assert_comes_true(case, made)
+    left = {entry.pod for entry in made.unplaced}
+    for machine in bought(made):
+        left.update(machine.pods)
+    for room in rooms:
+        for pod in (case.cluster.pods[key] for key in left):
+            if free_of_rules(pod):
+                rows = room.capacity(pod.spec, pod.labels)
+                fits = [name for row, name in enumerate(room.table.names) if rows[row] and is_open(case, name)]
+                assert all(name.startswith("new-") for name in fits), f"{pod.key} fits {fits}"
+
+
+@SEARCH
+@given(cases())
+def test_every_pod_is_told_of_once(case: Case) -> None:
+    made = case.plan()
+    told = Counter([p for machine in made.machines for p in machine.pods])
+    told.update(placement.pod for placement in made.placements)
+    told.update(entry.pod for entry in made.unplaced)
+    told.update(entry.pod for entry in made.ignored)
+    assert told == Counter(pod.key for pod in case.cluster.pods.values() if not pod.node_name or pod.finished)
+
+
+@SEARCH
+@given(cases())
+def test_limits_hold(case: Case) -> None:
+    made = case.plan()
+    policy, limits = case.policy, case.policy.limits
+    prices = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
+    had = Counter(item.labels["gpuscaler.io/pool"] for item in case.items if isinstance(item, Node))
+    had.update(machine.pool for machine in case.state.upcoming)
+    new = Counter(machine.pool for machine in bought(made))
+    for pool in policy.pools:
+        assert not new[pool.name] or pool.max is None or had[pool.name] + new[pool.name] <= pool.max
+    if new:
+        assert limits.machines is None or had.total() + new.total() <= limits.machines
+        assert limits.machines_per_minute is None or case.state.bought_last_minute + new.total() <= limits.machines_per_minute
+    gpus = sum(max(gpus_in(o.allocatable) for o in offerings_of(machine, policy)) for machine in bought(made))
+    assert limits.gpus is None or not gpus or gpus <= limits.gpus
+    spent = math.fsum(machine.price_per_hour for machine in bought(made))
+    assert limits.dollars_per_hour is None or spent <= limits.dollars_per_hour + 1e-6
+    asked = Counter((m.pool, m.market, m.instance_type, m.zone) for m in made.machines if not m.choices)
+    for key, times in asked.items():
+        count = prices[key].count
+        assert count is None or times <= count
+        assert key not in case.state.blocked_offerings
+
+
+@SEARCH
+@given(cases())
+def test_machines_are_of_a_market_and_an_architecture_that_their_pods_admit(case: Case) -> None:
+    made = case.plan()
+    pools = {pool.name: pool for pool in case.policy.pools}
+    for machine in made.machines:
+        for pod in (case.cluster.pods[key] for key in machine.pods):
+            for offering in offerings_of(machine, case.policy):
+                assert not pod.options.market or offering.market in pod.options.market
+                foreign = offering.labels.get(ARCH, "amd64") != pools[machine.pool].arch and ARCH in offering.labels
+                names_it = pod.spec.node_affinity is not None and any(
+                    r.key == ARCH for t in pod.spec.node_affinity.terms for r in t.expressions
+                )
+                assert not foreign or names_it
+
+
+@SEARCH
+@given(cases())
+def test_no_gang_is_split(case: Case) -> None:
+    made = case.plan()
+    where = homes(case, made)
+    gangs: dict[tuple[str, str, str], list[Pod]] = {}
+    ignored = {entry.pod for entry in made.ignored}
+    for pod in case.cluster.pods.values():
+        if pod.options.gang and not pod.node_name and pod.key not in ignored:
+            gangs.setdefault((pod.namespace, pod.options.gang, pod.options.gang_topology), []).append(pod)
+    promised = {key for machine in case.state.upcoming for key in machine.pods}
+    for (_, _, topology), members in gangs.items():
+        placed = [pod.key for pod in members if pod.key in where]
+        kept = [key for key in placed if key in promised]
+        assert len(placed) in (len(kept), len(members))
+        if placed and topology != "any" and not kept and len(placed) == len(members):
+            assert len(labels_of(case, made, [where[key] for key in placed], ZONE)) == 1
+            if any(name.endswith("/gpu") for pod in members for name in pod.spec.requests):
+                assert len(labels_of(case, made, [where[key] for key in placed], PRODUCT)) == 1
+
+
+def labels_of(case: Case, made: Plan, names: list[str], key: str) -> set[str]:
+    """The values of a label over machines that exist, that are coming and that are bought."""
+    coming = {machine.node or machine.id: machine for machine in case.state.upcoming}
+    machines = {machine.id: machine for machine in made.machines}
+    values = set()
+    for name in names:
+        machine = coming.get(name) or machines.get(name)
+        if machine is None:
+            values.add(case.cluster.nodes[name].labels.get(key, ""))
+        else:
+            values.update(offering.labels.get(key, "") for offering in offerings_of(machine, case.policy))
+    return values
+
+
+@SEARCH
+@given(cases(), st.randoms(use_true_random=False))
+def test_the_order_of_objects_changes_nothing(case: Case, draw: Random) -> None:
+    items = list(case.items)
+    draw.shuffle(items)
+    other = plan(Cluster.of(items), case.state, case.policy, NOW)
+    assert msgspec.json.encode(case.plan()) == msgspec.json.encode(other)
+
+
+@SEARCH
+@given(cases(), cases(), st.data())
+def test_a_plan_after_changes_is_a_fresh_plan(case: Case, before: Case, data: st.DataObject) -> None:
+    """The cluster was another one, and part of it became this one in steps."""
+    items = [*before.items, *(item for item in case.items if data.draw(st.booleans()))]
+    gone = {(type(item), item.key if isinstance(item, Pod) else item.name) for item in items if isinstance(item, Pod | Node)}
+    stay = {(type(item), item.key if isinstance(item, Pod) else item.name) for item in case.items if isinstance(item, Pod | Node)}
+    start = Cluster.of(item for item in items if isinstance(item, Pod | Node))
+    plan(start, case.state, case.policy, NOW)
+    grown = start.apply(Delta(deletes=tuple(sorted(gone - stay, key=str))))
+    for part in (case.items[::2], case.items[1::2]):
+        grown = grown.apply(Delta(upserts=part))
+    assert msgspec.json.encode(plan(grown, case.state, case.policy, NOW)) == msgspec.json.encode(case.plan())
+
+
+@SEARCH
+@given(cases())
+def test_no_plan_costs_less_than_its_bound(case: Case) -> None:
+    made = case.plan()
+    cost = math.fsum(machine.price_per_hour for machine in made.machines if machine.purpose == "demand")
+    assert math.isclose(made.cost_per_hour, cost, abs_tol=1e-9)
+    assert made.lower_bound_per_hour <= cost + 1e-9
+    assert made.gap >= -1e-9
+
+
+@SEARCH
+@given(cases())
+def test_machines_open_after_others_without_a_circle(case: Case) -> None:
+    made = case.plan()
+    after = {machine.id: set(machine.opens_after) for machine in made.machines}
+    while after:
+        ready = [name for name, names in after.items() if not names & after.keys()]
+        assert ready, f"a circle: {after}"
+        for name in ready:
+            del after[name]
