@@ -21,7 +21,7 @@ def main() -> None:
         took = time.process_time() - start
         gap = found.cost / found.lower_bound - 1 if found.lower_bound else 0.0
         machines = sum(pattern.times for pattern in found.machines)
-        if name.startswith("mix-"):
+        if "mix-" in name:
             gaps.append(gap)
             seconds.append(took)
         kind = found.lower_bound_kind + (" proven" if found.proven else "")

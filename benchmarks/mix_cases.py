@@ -46,10 +46,10 @@ def eight_shapes(seed: int, offered: tuple[Kind, ...]) -> Problem:
     return Problem(tuple(item(draw.randint(1, 30), *shape) for shape in SHAPES), offered)
 
 
-def random_mix(seed: int, offered: tuple[Kind, ...]) -> Problem:
-    """10 to 1,000 pods of 2 to 12 random shapes, with and without GPUs."""
+def random_mix(seed: int, offered: tuple[Kind, ...], *, small: bool = False) -> Problem:
+    """10 to 1,000 pods (half of them below 100 when ``small``) of 2 to 12 random shapes, with and without GPUs."""
     draw = random.Random(seed)
-    total, shapes = round(10 ** draw.uniform(1, 3)), draw.randint(2, 12)
+    total, shapes = round(10 ** draw.uniform(1, 3)) if small else draw.randint(10, 1000), draw.randint(2, 12)
     cuts = sorted(draw.randint(0, total) for _ in range(shapes - 1))
     items = []
     for n, (low, high) in enumerate(zip([0, *cuts], [*cuts, total], strict=True)):
@@ -132,4 +132,5 @@ def cases() -> dict[str, Problem]:
         found[f"shapes-{n}"] = many_shapes(n, every)
     for seed in range(200):
         found[f"mix-{seed}"] = random_mix(seed, every)
+        found[f"small-mix-{seed}"] = random_mix(seed, every, small=True)
     return found

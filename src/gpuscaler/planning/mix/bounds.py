@@ -71,14 +71,15 @@ def guide(instance: Instance, prices: Prices) -> Relaxed:
 
     ``prices`` are handed on. Items are alike when they are admitted, grouped and capped alike; each gets its part.
     """
-    ease = np.where(instance.capped, np.log2(instance.demand / np.maximum(instance.copies.max(axis=1), 1.0)).round(), -1.0)
+    ease = np.where(instance.capped, np.log2(np.maximum(instance.demand, 1.0) / np.maximum(instance.copies.max(axis=1), 1.0)).round(), -1.0)
     signature = np.column_stack([instance.request[:, instance.real :], ease])
     places: dict[tuple[bytes, bytes], int] = {}
     rows = zip(np.packbits(instance.copies > 0, axis=1), signature, strict=True)
     classes = np.array([places.setdefault((admits.tobytes(), group.tobytes()), len(places)) for admits, group in rows])
     member = (np.arange(classes.max() + 1)[:, None] == classes).astype(np.float64)
     demand = member @ instance.demand
-    part = member * instance.demand / demand[:, None]
+    # What was served already may leave nothing of a class.
+    part = member * instance.demand / np.maximum(demand, 1.0)[:, None]
     capped = member @ instance.capped > 0
     together = replace(
         instance,

@@ -72,5 +72,5 @@ def _again(rest: Instance, kinds: Ints, held: Floats, prices: Prices, meter: Met
     master = Master(rest)
     singles(rest, master)
     master.add(cheapest(rest, kinds, cut), cut)
-    found = generate(rest, master, prices, cost=np.inf, tolerance=0.0, share=1.0, meter=meter)
+    found = generate(rest, master, prices, thorough=False, meter=meter)
     return master.kinds, master.held, found.values, found.bound

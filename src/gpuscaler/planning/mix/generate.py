@@ -27,11 +27,15 @@ class Generated:
     converged: bool
 
 
-def generate(instance: Instance, master: Master, prices: Prices, *, cost: float, tolerance: float, share: float, meter: Meter) -> Generated:
-    """Add patterns to ``master`` until it is solved, ``cost`` is within ``tolerance`` of the bound, or ``share`` of the budget is spent.
+def generate(
+    instance: Instance, master: Master, prices: Prices, *, enough: float = -1.0, share: float = 1.0, thorough: bool = True, meter: Meter
+) -> Generated:
+    """Add patterns to ``master`` until it is solved, the bound reaches ``enough``, or ``share`` of the budget is spent.
 
-    ``prices`` prove a first bound. Bounds are for serving the whole demand (less the penalties of what stays unmet).
+    ``prices`` prove a first bound. Bounds are for serving the whole demand (less the penalties of what stays unmet). Unless ``thorough``,
+    only narrow searches are made.
     """
+    widths = _WIDTHS if thorough else _WIDTHS[:1]
     singles(instance, master)
     best = Generated(prices, prices.bound(instance, instance.demand), np.zeros(0), False)
     width = 0
@@ -42,17 +46,19 @@ def generate(instance: Instance, master: Master, prices: Prices, *, cost: float,
             return best
         patterns = optimum.values[master.slack :]
         now = Prices(values, prices.resources, charges)
-        found = search(instance, values=values, targets=now.kind_costs(instance), starts=starts, width=_WIDTHS[width], meter=meter)
+        found = search(instance, values=values, targets=now.kind_costs(instance), starts=starts, width=widths[width], meter=meter)
         starts = (prices.resources, found.prices)
         proven = safe(instance, now, found.worth)
         bound = proven.bound(instance, instance.demand)
         done = not len(found.kinds) and _proves(instance, now, found)
         better = bound > best.bound
+        # A bound that meets the cost is as good as the programme's own optimum.
+        done = done or (better and bound >= enough >= 0.0)
         best = Generated(proven if better else best.prices, max(bound, best.bound), patterns, done)
-        if done or cost <= best.bound * (1 + tolerance) or not meter.left(share):
+        if done or not meter.left(share):
             return best
         if not master.add(found.kinds, found.held):
-            if width + 1 == len(_WIDTHS):
+            if width + 1 == len(widths) or not meter.left(share / 2):
                 return best
             width += 1
 

@@ -59,7 +59,7 @@ def optimise(instance: Instance, *, start: Mixture | None = None, meter: Meter) 
     for mixture in [*mixtures, best]:
         if not (instance.demand - mixture.served()).any():
             master.add(mixture.kinds, mixture.held)
-    found = generate(instance, master, prices, cost=best.cost(instance), tolerance=TOLERANCE, share=_GENERATE, meter=meter)
+    found = generate(instance, master, prices, enough=best.cost(instance) / (1 + TOLERANCE), share=_GENERATE, meter=meter)
     best, proven = _whole(instance, master, found, best, meter)
     return Result(best, found.prices, found.bound, found.converged, proven or _close(instance, best, found.bound))
 
@@ -94,8 +94,11 @@ def _whole(instance: Instance, master: Master, found: Generated, best: Mixture, 
 
 def _integers(instance: Instance, master: Master, found: Generated, best: Mixture, meter: Meter) -> tuple[Mixture, bool]:
     """Integer programmes over the patterns that can still pay, as long as they find cheaper mixes: each makes the next one smaller."""
-    dived = False
-    while True:
+    dived = not found.converged
+    if dived:
+        # Bounds are weak here, so that searches for all patterns that can pay would find too many.
+        best = _dives(instance, master, found, best, meter)
+    while meter.left():
         which, complete = pool(instance, master, found.prices, gap=best.cost(instance) - found.bound, meter=meter)
         if not complete and not dived:
             best, dived = _dives(instance, master, found, best, meter), True
@@ -107,6 +110,7 @@ def _integers(instance: Instance, master: Master, found: Generated, best: Mixtur
         if (complete and finished) or rank(instance, better) >= rank(instance, best):
             return better, complete and finished
         best = better
+    return best, False
 
 
 def _dives(instance: Instance, master: Master, found: Generated, best: Mixture, meter: Meter) -> Mixture:

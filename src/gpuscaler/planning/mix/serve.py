@@ -47,7 +47,7 @@ def _stage(stage: Instance, before: Mixture, asked: Mask, meter: Meter) -> Mixtu
     master = Master(stage, penalty=penalty)
     for mixture in found:
         master.add(mixture.kinds, mixture.held)
-    result = generate(stage, master, prices, cost=np.inf, tolerance=0.0, share=0.5, meter=meter)
+    result = generate(stage, master, prices, share=0.5, meter=meter)
     best = _best(stage, [best, *constructions(stage, result.prices, meter=meter)])
     unmet = float(penalty @ (stage.demand - best.served()))
     which, _ = pool(stage, master, result.prices, gap=best.cost(stage) + unmet - result.bound, meter=meter)
