@@ -16,15 +16,16 @@ from time import perf_counter
 from typing import Any, BinaryIO
 
 import msgspec
+from tests.model import realistic
 
 from benchmarks.figures import Figure, families, policy
+from gpuscaler.model.aside import SetAside
 from gpuscaler.model.cluster import Cluster, Delta
 from gpuscaler.model.decoding import Interner, read_items
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state import State
-from tests.model import realistic
 
 NODES, RUNNING, PENDING, CLASSES = 5_000, 150_000, 10_000, 200
 
@@ -78,8 +79,6 @@ def rules() -> Policy:
 
 
 def load(stream: BinaryIO) -> Cluster:
-    from gpuscaler.model.aside import SetAside
-
     interner = Interner()
     found = [item for item in read_items(stream, interner) if not isinstance(item, SetAside)]
     return Cluster.of(found)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from tests.planning.filters.kit import affinity, node, pod, room, rows, selector, spec, term, why
 
+from gpuscaler.model.cluster import Item
 from gpuscaler.model.labels import NO_LABELS
 from gpuscaler.model.pods import PodSpec, VolumeUse
 from gpuscaler.model.selectors import LabelSelector, NodeSelector
@@ -324,7 +325,7 @@ def test_a_gce_disk_of_several_zones_must_be_of_one_region(zones: str, admitted:
 
 def test_a_disk_whose_name_cannot_be_read_keeps_nodes_from_being_counted() -> None:
     odd = disk("awsElasticBlockStore", "aws://a/disk-1")
-    objects = (*NODES, *limited("csi.example", 5), bound("x", "pv-x"), volume("pv-x"))
+    objects: tuple[Item, ...] = (*NODES, *limited("csi.example", 5), bound("x", "pv-x"), volume("pv-x"))
     assert rows(room(*objects), odd) == ["bare"]
     busy = room(*objects, pod("p", "a1", of=odd), pod("q", "b1", of=odd))
     assert rows(busy, using("x")) == ["b1", "bare"]
