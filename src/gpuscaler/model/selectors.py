@@ -78,9 +78,9 @@ def is_label_key(key: str) -> bool:
 def integer(text: str) -> int | None:
     """``text`` as Go's ``strconv.ParseInt(text, 10, 64)`` reads it, or None where that is an error."""
     digits = text[1:] if text[:1] in ("+", "-") else text
-    if not digits.isascii() or not digits.isdigit():
+    if not digits.isascii() or not digits.isdigit() or len(digits.lstrip("0")) > 19:
         return None
-    number = int(text)
+    number = int(text[:1].strip("0123456789") + (digits.lstrip("0") or "0"))
     return number if -(2**63) <= number < 2**63 else None
 
 

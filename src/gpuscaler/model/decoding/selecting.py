@@ -1,6 +1,5 @@
 """Label selectors, node selectors and taints from the wire."""
 
-import re
 from collections.abc import Iterable, Mapping
 
 from gpuscaler.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm, Requirement
@@ -8,8 +7,6 @@ from gpuscaler.model.taints import Taint, Toleration
 from gpuscaler.model.wire import Wire
 
 _LABEL_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
-_NODE_OPERATORS = (*_LABEL_OPERATORS, "Gt", "Lt")
-_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
 
 class WireRequirement(Wire):
@@ -31,7 +28,7 @@ class WireNodeTerm(Wire):
     match_fields: list[WireRequirement] | None = None
 
     def read(self) -> NodeSelectorTerm:
-        expressions = tuple(_checked(item.read(), _NODE_OPERATORS) for item in self.match_expressions or ())
+        expressions = tuple(item.read() for item in self.match_expressions or ())
         return NodeSelectorTerm(expressions, tuple(item.read() for item in self.match_fields or ()))
 
 
@@ -79,7 +76,7 @@ def label_selector(
     if wire is None:
         return None
     found = {Requirement(key, "In", (value or "",)) for key, value in (wire.match_labels or {}).items()}
-    found.update(_checked(item.read(), _LABEL_OPERATORS) for item in wire.match_expressions or ())
+    found.update(_label_requirement(item.read()) for item in wire.match_expressions or ())
     merged = {(item.key, item.operator) for item in found} if stored_once else ()
     for keys, operator in ((match_keys, "In"), (mismatch_keys, "NotIn")):
         for key in keys or ():
@@ -88,13 +85,11 @@ def label_selector(
     return LabelSelector(tuple(sorted(found, key=lambda item: (item.key, item.operator, item.values))))
 
 
-def _checked(requirement: Requirement, operators: Iterable[str]) -> Requirement:
-    """A requirement that matches nothing where the scheduler could not parse this one: ``y!`` is no label value, In wants values.
+def _label_requirement(requirement: Requirement) -> Requirement:
+    """A requirement that matches nothing where the scheduler cannot read this one; Gt and Lt are for node selectors.
 
     The API server refuses such requirements today, and keeps them in objects from before it did.
     """
-    values, operator = requirement.values, requirement.operator
-    counted = {"In": bool(values), "NotIn": bool(values), "Exists": not values, "DoesNotExist": not values}.get(operator, len(values) == 1)
-    if operator in operators and counted and all(map(_LABEL_VALUE.fullmatch, values)):
+    if requirement.valid and requirement.operator in _LABEL_OPERATORS:
         return requirement
-    return Requirement(requirement.key, f"unknown: {operator}", values)
+    return Requirement(requirement.key, f"unknown: {requirement.operator}", requirement.values)
