@@ -47,17 +47,19 @@ def optimise(instance: Instance, *, start: Mixture | None = None, meter: Meter) 
     meter.add(6000 + relaxed.iterations * (60 + len(instance.demand)))
     prices = relaxed.prices
     many = len(instance.demand) > _MANY
-    mixtures = [poured(instance, relaxed, meter)] if many else []
-    best = _best(instance, [*mixtures, *([] if start is None else [start])]) if mixtures or start is not None else None
+    mixtures = [] if start is None else [start]
+    if many:
+        mixtures.append(poured(instance, relaxed, meter))
     bound = prices.bound(instance, instance.demand)
+    best = _best(instance, mixtures) if mixtures else None
     if best is None or not (_close(instance, best, bound) or (many and _crowded(instance, best))):
         mixtures += constructions(instance, prices, meter=meter)
-        best = _best(instance, [*mixtures, *([] if best is None else [best])])
+        best = _best(instance, mixtures)
     if _close(instance, best, bound) or (many and _crowded(instance, best)) or not meter.left():
         return Result(best, prices, bound, converged=False, proven=_close(instance, best, bound))
     master = Master(instance)
     for mixture in [*mixtures, best]:
-        if not (instance.demand - mixture.served()).any():
+        if _serves(instance, mixture):
             master.add(mixture.kinds, mixture.held)
     found = generate(instance, master, prices, enough=best.cost(instance) / (1 + TOLERANCE), share=_GENERATE, meter=meter)
     best, proven = _whole(instance, master, found, best, meter)
@@ -66,11 +68,15 @@ def optimise(instance: Instance, *, start: Mixture | None = None, meter: Meter) 
 
 def _crowded(instance: Instance, mixture: Mixture) -> bool:
     """Whether machines hold so many pods that patterns are not what costs money."""
-    return float(instance.demand.sum()) > _CROWD * float(mixture.times.sum())
+    return _serves(instance, mixture) and float(instance.demand.sum()) > _CROWD * float(mixture.times.sum())
 
 
 def _close(instance: Instance, mixture: Mixture, bound: float) -> bool:
-    return mixture.cost(instance) <= bound * (1 + TOLERANCE)
+    return _serves(instance, mixture) and mixture.cost(instance) <= bound * (1 + TOLERANCE)
+
+
+def _serves(instance: Instance, mixture: Mixture) -> bool:
+    return not (instance.demand - mixture.served()).any()
 
 
 def _best(instance: Instance, mixtures: list[Mixture]) -> Mixture:

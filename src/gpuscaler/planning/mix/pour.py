@@ -10,71 +10,82 @@ from gpuscaler.planning.mix.bounds import Relaxed, guide
 from gpuscaler.planning.mix.fill import fill, fits
 from gpuscaler.planning.mix.greedy import affordable, fitting_times, spare_amounts
 from gpuscaler.planning.mix.improve import right_size
-from gpuscaler.planning.mix.instance import EPSILON, Floats, Instance, Ints
-from gpuscaler.planning.mix.mixture import Mixture, rank
+from gpuscaler.planning.mix.instance import EPSILON, Floats, Instance, Ints, residual
+from gpuscaler.planning.mix.mixture import Mixture
 from gpuscaler.planning.mix.work import Meter
 
-_BATCHES = 24
+#: Machines of a kind come in at most about this many batches, and as many sketches are made of what is left.
+_BATCHES, _SKETCHES = 24, 3
 #: Work of filling one machine, for each item.
 _SHARE = 8
 
 
 def poured(instance: Instance, relaxed: Relaxed, meter: Meter) -> Mixture:
-    """The better of the mixes along ``relaxed`` and, where machines have caps besides resources, along a sketch that knows them."""
-    ways = [relaxed]
-    if instance.capped.any() or instance.real < instance.capacity.shape[1]:
-        ways.append(guide(instance, relaxed.prices))
-        meter.add(20_000 + ways[1].iterations * 800)
-    found = [right_size(instance, pour(instance, way, meter)) for way in ways[::-1]]
-    return min(found, key=lambda mixture: rank(instance, mixture))
-
-
-def pour(instance: Instance, relaxed: Relaxed, meter: Meter) -> Mixture:
-    """A mix for everything limits allow; whole machines along ``relaxed``, the rest greedily."""
-    remaining = instance.demand.copy()
-    size = (instance.request / np.maximum(instance.capacity.max(axis=0, initial=1.0), 1.0)).max(axis=1, initial=0.0)
-    largest = np.argsort(-size, kind="stable")
-    parts: list[tuple[int, Floats, int]] = []
-    for kind in np.flatnonzero(relaxed.machines >= 1.0):
-        wanted = np.minimum(relaxed.flows[:, kind], remaining)
-        left = int(relaxed.machines[kind] + EPSILON)
-        whole = relaxed.machines[kind] - left
-        while left:
-            # Hundreds of machines need not all differ: the first ones come in equal batches.
-            often = max(left // _BATCHES, 1)
-            held = _share(instance, int(kind), wanted / (left + whole), np.floor(remaining / often), largest)
-            meter.add(_SHARE * len(remaining))
-            parts.append((int(kind), held, often))
-            remaining = remaining - held * often
-            wanted = np.clip(wanted - held * often, 0.0, remaining)
-            left -= often
-    return _rest(instance, relaxed, parts, remaining, largest, meter)
-
-
-def _rest(  # noqa: PLR0917  (one call, from pour)
-    instance: Instance, relaxed: Relaxed, parts: list[tuple[int, Floats, int]], remaining: Floats, largest: Ints, meter: Meter
-) -> Mixture:
-    """Finish with the cheapest machine that holds everything left, or with full ones of the programme's kinds until one can."""
-    support = relaxed.machines > 0
-    every = np.arange(len(instance.price))
-    while remaining.any():
-        open_kinds = affordable(instance, spare_amounts(instance, parts))
-        last = every[open_kinds & fits(instance, remaining, every)]
-        if len(last):
-            parts.append((int(last[instance.price[last].argmin()]), remaining, 1))
+    """A mix for everything limits allow, along ``relaxed``, or along sketches that know caps where machines have them besides resources."""
+    filling = _Filling(instance, meter)
+    if not instance.capped.any() and instance.real == instance.capacity.shape[1]:
+        filling.whole(relaxed)
+        return right_size(instance, filling.finish(relaxed))
+    sketch = relaxed
+    for _ in range(_SKETCHES):
+        sketch = guide(residual(instance, filling.remaining), relaxed.prices)
+        meter.add(20_000 + sketch.iterations * 800)
+        filling.whole(sketch)
+        if not filling.remaining.any():
             break
-        kinds = every[open_kinds & support]
-        helds = [_share(instance, int(kind), remaining, remaining, largest) for kind in kinds]
-        meter.add(_SHARE * len(remaining) * len(kinds))
-        worth = [float(held @ relaxed.prices.items) for held in helds]
-        score = np.array(worth) / np.maximum(relaxed.prices.kind_costs(instance)[kinds], EPSILON)
-        if not len(kinds) or not helds[int(score.argmax())].any():
-            break
-        kind, held = int(kinds[score.argmax()]), helds[int(score.argmax())]
-        often = fitting_times(instance, kind, held, remaining, spare_amounts(instance, parts))
-        parts.append((kind, held, often))
-        remaining = remaining - held * often
-    return Mixture.of(parts, len(remaining))
+    return right_size(instance, filling.finish(sketch))
+
+
+class _Filling:
+    """Machines filled so far (``parts``), and the pods ``remaining``."""
+
+    def __init__(self, instance: Instance, meter: Meter) -> None:
+        self.instance = instance
+        self.meter = meter
+        self.remaining = instance.demand.copy()
+        self.parts: list[tuple[int, Floats, int]] = []
+        size = instance.request[:, : instance.real] / np.maximum(instance.capacity[:, : instance.real].max(axis=0, initial=1.0), 1.0)
+        self.largest = np.argsort(-size.max(axis=1, initial=0.0), kind="stable")
+
+    def whole(self, relaxed: Relaxed) -> None:
+        """Fill all the whole machines of ``relaxed``."""
+        for kind in np.flatnonzero(relaxed.machines >= 1.0):
+            wanted = np.minimum(relaxed.flows[:, kind], self.remaining)
+            left = int(relaxed.machines[kind] + EPSILON)
+            part = relaxed.machines[kind] - left
+            while left:
+                # Hundreds of machines need not all differ: the first ones come in equal batches.
+                often = max(left // _BATCHES, 1)
+                held = _share(self.instance, int(kind), wanted / (left + part), np.floor(self.remaining / often), self.largest)
+                self._buy(int(kind), held, often)
+                wanted = np.clip(wanted - held * often, 0.0, self.remaining)
+                left -= often
+
+    def finish(self, relaxed: Relaxed) -> Mixture:
+        """Buy the cheapest machine that holds everything left, or full ones of the kinds of ``relaxed`` until one can."""
+        instance, every = self.instance, np.arange(len(self.instance.price))
+        costs = np.maximum(relaxed.prices.kind_costs(instance), EPSILON)
+        while self.remaining.any():
+            spare = spare_amounts(instance, self.parts)
+            allowed = affordable(instance, spare)
+            last = every[allowed & fits(instance, self.remaining, every)]
+            if len(last):
+                self._buy(int(last[instance.price[last].argmin()]), self.remaining, 1)
+                break
+            kinds = every[allowed & (relaxed.machines > 0)]
+            helds = [_share(instance, int(kind), self.remaining, self.remaining, self.largest) for kind in kinds]
+            self.meter.add(_SHARE * len(self.remaining) * len(kinds))
+            score = [float(held @ relaxed.prices.items) / costs[kind] for kind, held in zip(kinds, helds, strict=True)]
+            pick = int(np.argmax(score)) if score else -1
+            if pick < 0 or not helds[pick].any():
+                break
+            self._buy(int(kinds[pick]), helds[pick], fitting_times(instance, int(kinds[pick]), helds[pick], self.remaining, spare))
+        return Mixture.of(self.parts, len(self.remaining))
+
+    def _buy(self, kind: int, held: Floats, often: int) -> None:
+        self.meter.add(_SHARE * len(held))
+        self.parts.append((kind, held, often))
+        self.remaining = self.remaining - held * often
 
 
 def _share(instance: Instance, kind: int, share: Floats, remaining: Floats, largest: Ints) -> Floats:
