@@ -32,7 +32,7 @@ def plan(files: tuple[str, ...], pools: str, now: str | None, as_json: bool, pro
     from gpuscaler.planning.planner import plan_and_proof
     from gpuscaler.planning.state import State
 
-    moment = parse_time(now) if now else time.time()
+    moment = parse_time(now) if now is not None else time.time()
     policy = load_pools(pools)
     cluster = load_cluster(files)
     began = time.perf_counter()

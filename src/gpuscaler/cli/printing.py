@@ -22,7 +22,7 @@ def plan_json(plan: Plan, seconds: float) -> str:
 
 def print_plan(plan: Plan, cluster: Cluster, seconds: float) -> None:
     """The plan for a person: what to buy, where pods go, what to give back, and why the rest stays as it is."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = uncut_console()
     pending = sum(len(machine.pods) for machine in plan.machines) + len(plan.placements) + len(plan.unplaced)
     console.print(f"{count(len(cluster.nodes), 'node')}, {count(len(cluster.pods), 'pod')}, {pending} of them waiting for a place.\n")
     print_purchases(console, plan)
@@ -33,6 +33,12 @@ def print_plan(plan: Plan, cluster: Cluster, seconds: float) -> None:
     if plan.brake:
         console.print("The search was stopped early; a longer run may find a cheaper plan.")
     console.print(f"Planned in {seconds * 1000:.0f} ms.")
+
+
+def uncut_console() -> Console:
+    """Standard output. A terminal's width shapes the tables there; in a pipe or a file nothing is cut."""
+    console = Console(highlight=False, soft_wrap=True)
+    return console if console.is_terminal else Console(highlight=False, soft_wrap=True, width=10_000)
 
 
 def print_purchases(console: Console, plan: Plan) -> None:

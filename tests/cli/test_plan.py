@@ -1,0 +1,274 @@
+"""``gpuscaler plan`` from files to what it prints and how it ends."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click.testing
+import pytest
+import yaml
+
+from gpuscaler.cli import main
+
+POOLS = """
+region: us-east-1
+pools:
+  - name: gpu
+    offerings:
+      - {type: g.8, market: on-demand, zone: z1, price: 8.0, resources: {cpu: 64, memory: 512Gi, nvidia.com/gpu: 8, pods: 110}}
+      - {type: g.1, market: on-demand, zone: z1, price: 1.5, resources: {cpu: 8, memory: 64Gi, nvidia.com/gpu: 1, pods: 110}}
+"""
+NOW = ("--now", "2026-11-21T12:00:00Z")
+
+
+def pod(name: str, gpus: int = 1, **spec: Any) -> dict[str, Any]:
+    container = {"name": "main", "image": "example.com/train", "resources": {"limits": {"nvidia.com/gpu": str(gpus), "cpu": "1"}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}", "creationTimestamp": "2026-11-21T11:00:00Z"},
+        "spec": {"schedulerName": "default-scheduler", "containers": [container], **spec},
+        "status": {"phase": "Pending"},
+    }
+
+
+def node(name: str, gpus: int = 8, **labels: str) -> dict[str, Any]:
+    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "uid": name, "labels": {"gpuscaler.io/pool": "gpu", "kubernetes.io/hostname": name, **labels}},
+        "spec": {},
+        "status": {"allocatable": amounts, "capacity": amounts, "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+
+class Desktop:
+    """A folder with a pools file, and the command run in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.pools = self.write("pools.yaml", POOLS)
+
+    def write(self, name: str, content: str | bytes) -> str:
+        path = self.folder / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return str(path)
+
+    def objects(self, *items: dict[str, Any], name: str = "cluster.yaml") -> str:
+        return self.write(name, yaml.safe_dump_all(items))
+
+    def run(self, *arguments: str, stdin: bytes = b"") -> click.testing.Result:
+        return click.testing.CliRunner().invoke(main, ["plan", *arguments], input=stdin)
+
+    def plan(self, *files: str, stdin: bytes = b"", more: tuple[str, ...] = ()) -> dict[str, Any]:
+        """The plan for cluster files, as the JSON that is printed."""
+        named = [word for file in files for word in ("--cluster", file)]
+        done = self.run(*named, "--pools", self.pools, *NOW, "--json", *more, stdin=stdin)
+        assert done.exit_code == 0, done.output
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+
+@pytest.fixture
+def desktop(tmp_path: Path) -> Desktop:
+    return Desktop(tmp_path)
+
+
+def machines(plan: dict[str, Any]) -> list[str]:
+    return [machine["instance_type"] for machine in plan["machines"]]
+
+
+def test_a_stream_of_yaml_documents_is_planned_for(desktop: Desktop) -> None:
+    assert machines(desktop.plan(desktop.objects(pod("a"), pod("b")))) == ["g.1", "g.1"]
+
+
+@pytest.mark.parametrize("form", ["list", "PodList", "documents", "one"])
+def test_json_is_read_in_every_form_that_kubectl_prints(desktop: Desktop, form: str) -> None:
+    item = pod("a")
+    bare = {key: value for key, value in item.items() if key not in ("apiVersion", "kind")}
+    text = {
+        "list": json.dumps({"apiVersion": "v1", "kind": "List", "items": [item]}),
+        "PodList": json.dumps({"apiVersion": "v1", "kind": "PodList", "items": [bare]}),
+        "documents": json.dumps(item) + "\n" + json.dumps(node("n", 0)),
+        "one": json.dumps(item, indent=2),
+    }[form]
+    assert machines(desktop.plan(desktop.write("cluster.json", text))) == ["g.1"]
+
+
+def test_a_yaml_list_is_read(desktop: Desktop) -> None:
+    text = yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [pod("a"), pod("b")]})
+    assert len(machines(desktop.plan(desktop.write("cluster.yaml", text)))) == 2
+
+
+def test_a_compressed_file_is_read(desktop: Desktop) -> None:
+    packed = gzip.compress(json.dumps({"kind": "List", "apiVersion": "v1", "items": [pod("a")]}).encode())
+    assert machines(desktop.plan(desktop.write("cluster.json.gz", packed))) == ["g.1"]
+
+
+def test_a_dash_is_standard_input(desktop: Desktop) -> None:
+    assert machines(desktop.plan("-", stdin=json.dumps(pod("a")).encode())) == ["g.1"]
+    assert machines(desktop.plan("-", stdin=yaml.safe_dump(pod("a")).encode())) == ["g.1"]
+
+
+def test_several_files_are_one_cluster(desktop: Desktop) -> None:
+    made = desktop.plan(desktop.objects(pod("a"), name="pods.yaml"), desktop.objects(node("n"), name="nodes.yaml"))
+    assert made["placements"] == [{"pod": "default/a", "node": "n"}]
+    assert made["machines"] == []
+
+
+def test_the_keys_of_the_json_are_those_documented(desktop: Desktop) -> None:
+    gated = pod("gated", schedulingGates=[{"name": "later"}])
+    made = desktop.plan(
+        desktop.objects(pod("a"), pod("b", 8), pod("c"), pod("huge", 64), gated, node("n", 1), {"apiVersion": "v1", "kind": "Pod"})
+    )
+    plan_keys = (
+        "machines purchases placements removals cost_per_hour lower_bound_per_hour lower_bound_kind gap unplaced ignored blocked_nodes "
+        "set_aside solve_seconds"
+    )
+    assert set(plan_keys.split()) <= set(made)
+    assert set(made) - set(plan_keys.split()) <= {"brake", "warnings"}
+    shapes = {
+        "machines": "id pool instance_type market zone price_per_hour purpose pods choices opens_after",
+        "purchases": "pool instance_type market zone count price_per_hour",
+        "placements": "pod node",
+        "unplaced": "pod reasons",
+        "ignored": "pod reason",
+        "blocked_nodes": "node blocker detail",
+        "set_aside": "object reason",
+    }
+    for key, names in shapes.items():
+        assert made[key], key
+        assert set(made[key][0]) == set(names.split()), key
+    assert set(made["unplaced"][0]["reasons"][0]) == {"pool", "excluded_by", "detail"}
+    assert made["lower_bound_kind"] in ("pattern-lp", "resource-lp")
+    assert isinstance(made["solve_seconds"], float)
+    assert made["cost_per_hour"] >= made["lower_bound_per_hour"] > 0
+
+
+def test_the_keys_of_a_removal_are_those_documented(desktop: Desktop) -> None:
+    kept = POOLS.replace("- name: gpu", "- name: gpu\n    idle_after: 0s")
+    desktop.pools = desktop.write("pools.yaml", kept)
+    old = node("n")
+    old["metadata"]["creationTimestamp"] = "2026-11-01T00:00:00Z"
+    made = desktop.plan(desktop.objects(old))
+    assert [removal["node"] for removal in made["removals"]] == ["n"]
+    assert set(made["removals"][0]) == {"node", "reason", "moves", "needs", "saving_per_hour"}
+
+
+def test_the_same_files_give_the_same_plan(desktop: Desktop) -> None:
+    items = [pod(f"p-{n}", 1 + n % 3) for n in range(9)]
+    one, other = desktop.plan(desktop.objects(*items)), desktop.plan(desktop.objects(*reversed(items), name="other.yaml"))
+    for made in (one, other):
+        del made["solve_seconds"]
+    assert one == other
+
+
+def test_an_object_that_cannot_be_understood_is_set_aside_and_the_rest_is_planned_for(desktop: Desktop) -> None:
+    odd = pod("odd")
+    odd["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "lots"}}
+    made = desktop.plan(desktop.objects(odd, pod("a")))
+    assert machines(made) == ["g.1"]
+    (aside,) = made["set_aside"]
+    assert "default/odd" in aside["object"]
+    assert "lots" in aside["reason"]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b'{"kind": "List", "items": [', ["cluster.json"]),
+        (b"a: [1, 2\nb: 3", ["cluster.json", "line"]),
+        (b"\xff\xfe\x00", ["cluster.json"]),
+        (b"\x1f\x8bnonsense", ["cluster.json"]),
+    ],
+    ids=["cut JSON", "broken YAML", "no text", "broken gzip"],
+)
+def test_a_file_that_cannot_be_read_ends_with_2_and_is_named(desktop: Desktop, content: bytes, says: list[str]) -> None:
+    done = desktop.run("--cluster", desktop.write("cluster.json", content), "--pools", desktop.pools)
+    assert done.exit_code == 2
+    assert all(word in done.output for word in says), done.output
+    assert "Traceback" not in done.output
+
+
+def test_a_missing_file_ends_with_2_and_is_named(desktop: Desktop) -> None:
+    for arguments in (("--cluster", "nowhere.yaml", "--pools", desktop.pools), ("--cluster", desktop.objects(), "--pools", "nowhere.yaml")):
+        done = desktop.run(*arguments)
+        assert done.exit_code == 2
+        assert "nowhere.yaml" in done.output
+
+
+def test_a_mistake_in_the_pools_file_ends_with_2_and_says_where_what_was_seen_and_expected(desktop: Desktop) -> None:
+    wrong = desktop.write("pools.yaml", POOLS.replace("price: 8.0", "price: cheap"))
+    done = desktop.run("--cluster", desktop.objects(pod("a")), "--pools", wrong)
+    assert done.exit_code == 2
+    assert "pools.yaml" in done.output
+    assert "pools[0].offerings[0].price" in done.output
+    assert "cheap" in done.output
+    assert "expected" in done.output
+
+
+@pytest.mark.parametrize("moment", ["yesterday", "2026-11-21", "2026-11-21T12:00:00", "12:00Z", ""])
+def test_a_time_that_is_none_or_has_no_offset_is_refused(desktop: Desktop, moment: str) -> None:
+    done = desktop.run("--cluster", desktop.objects(), "--pools", desktop.pools, "--now", moment)
+    assert done.exit_code == 2
+    assert f"--now: saw {moment!r}, expected a time with offset such as 2026-11-21T12:00:00Z" in done.output
+
+
+@pytest.mark.parametrize("moment", ["2026-11-21T11:00:30Z", "2026-11-21T12:00:30+01:00", "2026-11-21T11:00:30.5Z"])
+def test_the_time_to_plan_for_may_be_chosen(desktop: Desktop, moment: str) -> None:
+    delayed = pod("a")
+    delayed["metadata"]["annotations"] = {"cluster-autoscaler.kubernetes.io/pod-scale-up-delay": "60s"}
+    file = desktop.objects(delayed)
+    done = desktop.run("--cluster", file, "--pools", desktop.pools, "--json", "--now", moment)
+    assert json.loads(done.stdout)["ignored"] == [{"pod": "default/a", "reason": "waits for its pod-scale-up-delay of 60 s"}]
+    assert machines(desktop.plan(file)) == ["g.1"]
+
+
+@pytest.mark.parametrize("arguments", [(), ("--cluster", "x"), ("--pools", "x"), ("--cluster", "x", "--pools", "x", "--jsn")])
+def test_a_call_with_something_missing_or_unknown_ends_with_2(desktop: Desktop, arguments: tuple[str, ...]) -> None:
+    done = desktop.run(*arguments)
+    assert done.exit_code == 2
+    assert "Usage:" in done.output
+
+
+def test_a_person_reads_what_is_bought_what_fits_and_why_the_rest_is_not(desktop: Desktop) -> None:
+    gated = pod("gated", schedulingGates=[{"name": "later"}])
+    file = desktop.objects(pod("a"), pod("b", 8), pod("huge", 64), gated, node("n", 1))
+    done = desktop.run("--cluster", file, "--pools", desktop.pools, *NOW)
+    assert done.exit_code == 0
+    for words in (
+        "1 node, 4 pods, 3 of them waiting for a place.",
+        "g.8",
+        "$8.00/h",
+        "For waiting pods: $8.00 per hour.",
+        "n: 1 pod",
+        "Not placed: 1 pod.",
+        "default/huge",
+        "pool gpu: resource: g.8 in z1: 64 nvidia.com/gpu requested, an empty machine has 8",
+        "default/gated: has scheduling gates: later",
+        "Nodes that stay",
+    ):
+        assert words in done.stdout, words
+
+
+def test_a_cluster_that_needs_nothing_says_so(desktop: Desktop) -> None:
+    done = desktop.run("--cluster", desktop.objects(node("n")), "--pools", desktop.pools, *NOW)
+    assert done.exit_code == 0
+    assert "Nothing to buy." in done.stdout
+
+
+def test_in_a_pipe_tables_have_no_control_characters_and_lines_are_not_cut(desktop: Desktop) -> None:
+    long_name = "a-pod-with-a-name-that-is-far-longer-than-any-terminal-is-wide-" * 3
+    file = desktop.objects(pod(long_name, 64), pod("a"))
+    command = [sys.executable, "-c", "from gpuscaler.cli import run; run()", "plan", "--cluster", file, "--pools", desktop.pools, *NOW]
+    environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "FORCE_COLOR")}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**environment, "TERM": "xterm", "COLUMNS": "40"})
+    assert "\x1b" not in done.stdout
+    assert long_name in done.stdout
+    assert "on-demand" in done.stdout
+    assert done.stderr == ""
