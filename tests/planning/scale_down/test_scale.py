@@ -1,0 +1,33 @@
+"""Quality and bounded work where there are many machines."""
+
+from collections import Counter
+
+from benchmarks.scale_down import NOW, bound_of, generate
+from tests.planning.scale_down.kit import blockers, detail, down, node, pod, removed, spec
+
+from gpuscaler.model.pods import HostPort
+from gpuscaler.planning.planner import plan
+from gpuscaler.planning.state import State
+
+
+def test_a_fleet_a_third_full_saves_nearly_all_that_repacking_could() -> None:
+    cluster, policy = generate(150, 4_500, 40, utilised=0.35, seed=7)
+    made = plan(cluster, State(), policy, NOW)
+    assert sum(removal.saving_per_hour for removal in made.removals) >= 0.95 * bound_of(cluster)
+    gone = {removal.node for removal in made.removals}
+    used: dict[str, Counter[str]] = {name: Counter() for name in cluster.nodes if name not in gone}
+    home = {move.pod: move.to for removal in made.removals for move in removal.moves}
+    for key, one in cluster.pods.items():
+        used[home.get(key, one.node_name)].update({**one.spec.requests, "pods": 1})
+    assert all(amount <= cluster.nodes[name].allocatable[resource] for name, sums in used.items() for resource, amount in sums.items())
+
+
+def test_machines_beyond_the_work_budget_are_said_to_be_unexamined() -> None:
+    names = [f"n{number}" for number in range(8)]
+    ported = [spec(host_ports=(HostPort(80 + number),)) for number in range(8)]
+    items = [*map(node, names), *(pod(f"p-{name}", name, of) for name, of in zip(names, ported, strict=True))]
+    assert len(removed(down(items))) == 7
+    answer = down(items, work_budget=8)
+    assert removed(answer) == ["n0", "n1"]
+    assert Counter(blockers(answer).values()) == {"in-use": 6}
+    assert detail(answer, "n2") == "not examined: this plan has spent its work on machines that are better to remove"
