@@ -1,5 +1,7 @@
 """From a mix over merged items back to the problem's own items and kinds."""
 
+import numpy as np
+
 from gpuscaler.planning.mix.instance import Floats, Instance
 from gpuscaler.planning.mix.mixture import Mixture
 from gpuscaler.planning.mix.problem import Pattern, Problem
@@ -26,9 +28,9 @@ def patterns(instance: Instance, problem: Problem, mixture: Mixture) -> tuple[tu
 def _take(instance: Instance, held: Floats, left: list[int]) -> list[tuple[int, int]]:
     """Which of the problem's items make up one machine holding ``held``."""
     pods = []
-    for group, wanted in zip(instance.members, held, strict=True):
-        need = int(wanted)
-        for i in group:
+    for row in np.flatnonzero(held):
+        need = int(held[row])
+        for i in instance.members[row]:
             if not need:
                 break
             n = min(need, left[i])

@@ -73,17 +73,16 @@ class _Devices:
 
 
 def fits(instance: Instance, held: Floats, kinds: Ints) -> Mask:
-    """Whether a machine of each of ``kinds`` holds ``held`` (shape (len(kinds), I) or (I,)); devices by best fit, largest share first."""
-    held = np.broadcast_to(held, (len(kinds), len(instance.demand)))
-    good = np.all(held <= instance.copies[:, kinds].T, axis=1)
-    good &= np.all(held @ instance.request <= instance.capacity[kinds], axis=1)
-    for item, others in enumerate(instance.apart):
-        if others:
-            good &= ~((held[:, item] > 0) & held[:, list(others)].any(axis=1))
-    if instance.device is not None:
+    """Whether a machine of each of ``kinds`` holds ``held`` (I,); devices by best fit, largest share first."""
+    some = np.flatnonzero(held)
+    good = np.all(held @ instance.request <= instance.capacity[kinds], axis=1)
+    good &= np.all(held[some, None] <= instance.copies[np.ix_(some, kinds)], axis=0)
+    if any(held[list(instance.apart[item])].any() for item in some if instance.apart[item]):
+        good[:] = False
+    if instance.device is not None and good.any():
         share = instance.request[:, instance.device]
         devices = _Devices(instance.capacity[kinds, instance.device])
-        for item in np.argsort(-share, kind="stable"):
+        for item in some[np.argsort(-share[some], kind="stable")]:
             if share[item]:
-                good &= devices.take(share[item], held[:, item].copy()) == held[:, item]
+                good &= devices.take(share[item], np.full(len(kinds), held[item])) == held[item]
     return np.asarray(good)

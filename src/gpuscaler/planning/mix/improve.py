@@ -26,7 +26,8 @@ def _no_heavier(instance: Instance, kind: int) -> Mask:
 
 def cheapest(instance: Instance, kinds: Ints, held: Floats) -> Ints:
     """For each pattern, the cheapest kind that holds it (its own kind if nothing is cheaper)."""
-    good = np.stack([fits(instance, held, np.full(len(held), kind)) for kind in range(len(instance.price))])
+    every = np.arange(len(instance.price))
+    good = np.stack([fits(instance, pods, every) for pods in held], axis=1) if len(held) else np.zeros((len(every), 0), dtype=np.bool_)
     cost = np.where(good, instance.price[:, None], np.inf)
     best = cost.argmin(axis=0)
     return np.where(cost[best, np.arange(len(held))] < instance.price[kinds] * (1 - EPSILON), best, kinds)

@@ -9,13 +9,12 @@ import numpy as np
 from gpuscaler.planning.mix.bounds import Relaxed, guide
 from gpuscaler.planning.mix.fill import fill, fits
 from gpuscaler.planning.mix.greedy import affordable, fitting_times, spare_amounts
-from gpuscaler.planning.mix.improve import right_size
 from gpuscaler.planning.mix.instance import EPSILON, Floats, Instance, Ints, residual
 from gpuscaler.planning.mix.mixture import Mixture
 from gpuscaler.planning.mix.work import Meter
 
-#: Machines of a kind come in at most about this many batches, and as many sketches are made of what is left.
-_BATCHES, _SKETCHES = 24, 3
+#: Machines of a kind come in about this many batches; this many sketches are made, one of what the other left.
+_BATCHES, _SKETCHES = 24, 2
 #: Work of filling one machine, for each item.
 _SHARE = 8
 
@@ -25,7 +24,7 @@ def poured(instance: Instance, relaxed: Relaxed, meter: Meter) -> Mixture:
     filling = _Filling(instance, meter)
     if not instance.capped.any() and instance.real == instance.capacity.shape[1]:
         filling.whole(relaxed)
-        return right_size(instance, filling.finish(relaxed))
+        return filling.finish(relaxed)
     sketch = relaxed
     for _ in range(_SKETCHES):
         sketch = guide(residual(instance, filling.remaining), relaxed.prices)
@@ -33,7 +32,7 @@ def poured(instance: Instance, relaxed: Relaxed, meter: Meter) -> Mixture:
         filling.whole(sketch)
         if not filling.remaining.any():
             break
-    return right_size(instance, filling.finish(sketch))
+    return filling.finish(sketch)
 
 
 class _Filling:
