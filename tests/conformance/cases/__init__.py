@@ -17,8 +17,8 @@ Feature = Callable[[World, Json], None]
 
 #: Features of pods that wait, by how often each is a topic.
 PENDING: dict[Feature, float] = {
-    requests.large: 1.5,
-    placing.node_name: 2.9,
+    requests.large: 1.6,
+    placing.node_name: 3.3,
     placing.node_selector: 0.5,
     placing.node_affinity: 3.0,
     placing.tolerations: 0.8,
@@ -28,13 +28,13 @@ PENDING: dict[Feature, float] = {
     peers.spread: 9.8,
     volumes.disks: 9.9,
     volumes.attached: 0.5,
-    volumes.zoned: 5.8,
+    volumes.zoned: 6.1,
     volumes.bound_somewhere: 3.8,
     volumes.harmless: 0.5,
 }
 #: Features of pods that run, where no topic says more.
 BOUND: dict[Feature, float] = {
-    requests.large: 1.5,
+    requests.large: 1.6,
     placing.host_ports: 2.0,
     peers.affinity: 0.5,
     peers.anti_affinity: 1.1,
@@ -56,12 +56,14 @@ def draw_case(seed: int, number: int) -> Json:
     topics = [world.weighted(PENDING) for _ in range(world.rng.randint(1, 3))]
     for _ in range(world.rng.randint(0, 14)):
         world.add("pods", bound_pod(world, [topic for topic in topics if topic in BOUND]))
-    for _ in range(world.rng.randint(1, 5)):
+    replayed = number % REPLAYED == 0
+    for _ in range(world.rng.randint(1, 8 if replayed else 4)):
         models = [*world.of("pods"), *world.of("pending")]
-        world.add("pending", like(world, world.one(models)) if models and world.chance(0.12) else pending_pod(world, topics))
+        alike = models and world.chance(0.3 if replayed else 0.06)
+        world.add("pending", like(world, world.one(models)) if alike else pending_pod(world, topics))
     draw_attachments(world)
     case: Json = {kind: items for kind, items in world.objects.items() if items}
-    if number % REPLAYED == 0:
+    if replayed:
         case["replay"] = [replay_step(world, index) for index in range(len(world.of("pending")))]
     return case
 

@@ -51,7 +51,7 @@ def node_labels(world: World, name: str) -> dict[str, str]:
         labels["tier"] = world.one(("gold", "silver", ""))
     if world.chance(0.6):
         labels["size"] = world.one(SIZES)
-    for key in ("topology.ebs.csi.aws.com/zone", "topology.gke.io/zone"):
+    for key in ("topology.ebs.csi.aws.com/zone", "topology.gke.io/zone", "topology.cinder.csi.openstack.org/zone"):
         if world.chance(0.4):
             labels[key] = labels.get(ZONE, world.one(ZONES))
     return labels

@@ -9,9 +9,17 @@ DRIVERS = {
     "ebs.csi.aws.com": "topology.ebs.csi.aws.com/zone",
     "pd.csi.storage.gke.io": "topology.gke.io/zone",
     "pxd.portworx.com": None,
+    "disk.csi.azure.com": None,
+    "cinder.csi.openstack.org": "topology.cinder.csi.openstack.org/zone",
 }
 #: In-tree plug-ins that CSI drivers took over, by the storage class here that uses each.
-IN_TREE = {"ebs": "kubernetes.io/aws-ebs", "gce": "kubernetes.io/gce-pd", "portworx": "kubernetes.io/portworx-volume"}
+IN_TREE = {
+    "ebs": "kubernetes.io/aws-ebs",
+    "gce": "kubernetes.io/gce-pd",
+    "portworx": "kubernetes.io/portworx-volume",
+    "azure": "kubernetes.io/azure-disk",
+    "cinder": "kubernetes.io/cinder",
+}
 SIZES = ("1Gi", "5Gi", "10G")
 
 
@@ -69,7 +77,7 @@ def draw_csi_node(world: World, name: str) -> None:
             driver["allocatable"] = world.one(({"count": 1}, {"count": 1}, {"count": 2}, {"count": 0}, {}))
     drawn: Json = {"apiVersion": STORAGE, "kind": "CSINode", "metadata": {"name": name}, "spec": {"drivers": drivers}}
     if world.chance(0.6):
-        served = world.some(tuple(IN_TREE.values()), 3)
+        served = world.some(tuple(IN_TREE.values()), 5)
         drawn["metadata"]["annotations"] = {"storage.alpha.kubernetes.io/migrated-plugins": ",".join(served)}
     world.add("csiNodes", drawn)
 
@@ -92,6 +100,8 @@ def volume(world: World, storage_class: str, **more: object) -> Json:
         "ebs": {"awsElasticBlockStore": {"volumeID": world.one((f"vol-{name}", f"aws://eu-west1-a/vol-{name}", f"aws:///vol-{name}"))}},
         "gce": {"gcePersistentDisk": {"pdName": name}},
         "portworx": {"portworxVolume": {"volumeID": name}},
+        "azure": {"azureDisk": {"diskName": name, "diskURI": f"/subscriptions/s/disks/{name}"}},
+        "cinder": {"cinder": {"volumeID": name}},
         "local": {"local": {"path": "/mnt"}},
     }.get(storage_class, {"csi": {"driver": FAST, "volumeHandle": f"handle-{name}"}})
     spec: Json = {"capacity": {"storage": world.one(SIZES)}, "accessModes": ["ReadWriteOnce"], "storageClassName": storage_class}
@@ -128,8 +138,11 @@ def bind(world: World, drawn_claim: Json, drawn_volume: Json) -> None:
 def volume_affinity(world: World) -> Json:
     """Node affinity of a volume: its zone or zones, or its node."""
     keys = {ZONE: ZONES, HOSTNAME: ("node0", "node1", "node2"), REGION: ("r1", "r2")}
-    terms = []
+    terms: list[Json] = []
     for _ in range(world.weighted({1: 9, 2: 1})):
+        if world.chance(0.04):
+            terms.append(world.one(({}, {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [world.node_name()]}]})))
+            continue
         key = world.weighted({ZONE: 6.0, HOSTNAME: 3.0, REGION: 1.0})
         terms.append({"matchExpressions": [{"key": key, "operator": "In", "values": world.some(keys[key], 2)}]})
     return {"required": {"nodeSelectorTerms": terms}}

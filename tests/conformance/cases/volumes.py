@@ -67,12 +67,12 @@ def attached(world: World, pod: Json) -> None:
         if fits and world.chance(0.2):
             use(pod, world.one(fits))
             continue
-        storage_class = world.weighted({"fast": 6.0, "ebs": 2.0, "gce": 1.0, "portworx": 1.0})
+        storage_class = world.weighted({"fast": 6.0, "ebs": 2.0, "gce": 1.0, "portworx": 1.0, "azure": 0.7, "cinder": 0.7})
         drawn = claim(world, namespace, storage_class)
         if world.chance(0.7):
             bind(world, drawn, volume(world, storage_class))
         use(pod, drawn)
-    if world.chance(0.1):
+    if world.chance(0.25):
         disks = ("vol-3", "aws://eu-west1-a/vol-3", "aws:///vol-3")
         mount(pod, world.one(({"awsElasticBlockStore": {"volumeID": world.one(disks)}}, {"gcePersistentDisk": {"pdName": "disk3"}})))
 
@@ -94,7 +94,7 @@ def bound_somewhere(world: World, pod: Json) -> None:
 
 
 def pinned(world: World, pod: Json) -> None:
-    storage_class = world.weighted({"fast": 5.0, "ebs": 1.0, "gce": 1.0, "portworx": 0.3})
+    storage_class = world.weighted({"fast": 6.0, "ebs": 1.0, "gce": 1.0, "portworx": 0.3, "azure": 0.5, "cinder": 0.7})
     drawn = claim(world, pod["metadata"]["namespace"], storage_class)
     drawn_volume = volume(world, storage_class, nodeAffinity=volume_affinity(world))
     if storage_class != "fast" and world.chance(0.3):
