@@ -45,7 +45,7 @@ def offering(
     count: int | None = None,
     **size: Any,
 ) -> Offering:
-    own = {"gpuscaler.io/pool": pool, TYPE: instance_type, ZONE: zone, "karpenter.sh/capacity-type": market}
+    own = {"gpuscaler.io/pool": pool, TYPE: instance_type, ZONE: zone, ARCH: "amd64", "karpenter.sh/capacity-type": market}
     if gpus:
         own[PRODUCT] = "A100"
     return Offering(pool, market, instance_type, zone, price, room(gpus=gpus, **size), {**own, **(labels or {})}, taints, count)

@@ -15,6 +15,7 @@ from tests.planning.replaying import Case, assert_comes_true, homes, offerings_o
 from gpuscaler.model.cluster import Cluster, Delta
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
+from gpuscaler.model.pools import Policy
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.plans import Machine, Plan
 from gpuscaler.planning.room import Room
@@ -33,9 +34,11 @@ def is_open(case: Case, name: str) -> bool:
     return node is None or (node.ready and not node.deleted and name not in case.state.disrupting)
 
 
-def free_of_rules(pod: Pod) -> bool:
+def free_of_rules(pod: Pod, policy: Policy) -> bool:
+    """Whether no other pod and no wish decides where a pod may go."""
     spec = pod.spec
-    return not (spec.affinity or spec.anti_affinity or any(c.hard for c in spec.spread) or pod.options.gang)
+    wishes = policy.preferences == "respect" and (spec.preferred_nodes or any(not constraint.hard for constraint in spec.spread))
+    return not (wishes or spec.affinity or spec.anti_affinity or any(c.hard for c in spec.spread) or pod.options.gang)
 
 
 def fitting(room: Room, pod: Pod) -> set[str]:
@@ -51,7 +54,7 @@ def test_every_plan_comes_true_and_wastes_no_room(case: Case) -> None:
     for machine in bought(made):
         left.update(machine.pods)
     for pod in (case.cluster.pods[key] for key in left):
-        if free_of_rules(pod):
+        if free_of_rules(pod, case.policy):
             fits = [fitting(room, pod) for room in rooms]
             there = {name for name in set.intersection(*fits) if not name.startswith("new-") and is_open(case, name)}
             assert not there, f"{pod.key} fits {there}"
@@ -102,7 +105,7 @@ def test_machines_are_of_a_market_and_an_architecture_that_their_pods_admit(case
         for pod in (case.cluster.pods[key] for key in machine.pods):
             for offering in offerings_of(machine, case.policy):
                 assert not pod.options.market or offering.market in pod.options.market
-                foreign = offering.labels.get(ARCH, "amd64") != pools[machine.pool].arch and ARCH in offering.labels
+                foreign = offering.labels[ARCH] not in ("amd64", pools[machine.pool].arch)
                 names_it = pod.spec.node_affinity is not None and any(
                     r.key == ARCH for t in pod.spec.node_affinity.terms for r in t.expressions
                 )
