@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.planning.building import PRODUCT, bought, node, offering, placed, planned, pod, pool, reasons, spec, unplaced, zones
+from tests.planning.building import PRODUCT, bought, node, offering, placed, planned, pod, pods, pool, reasons, spec, unplaced, zones
 
-from gpuscaler.model.pods import Pod, PodSpec
+from gpuscaler.model.pods import Owner, Pod, PodSpec
 from gpuscaler.model.pools import Limits
-from gpuscaler.model.workloads import PodGroup
+from gpuscaler.model.workloads import PodGroup, Workload
 from gpuscaler.planning.state import State, Upcoming
 
 EIGHT = spec(gpus=8, cpu=8)
@@ -142,3 +142,26 @@ def test_where_the_cloud_chooses_among_zones_a_gang_is_not_promised_one() -> Non
     made = planned(gang("train", 2), mixed)
     assert made.machines == ()
     assert unplaced(made) == ["train-0", "train-1"]
+
+
+def test_a_group_of_a_native_workload_waits_for_its_minimum() -> None:
+    group = PodGroup("workload", "default", "train/workers", min_member=4)
+    native = {"gang": "train/workers/0", "gang_source": "workload"}
+    short = planned([group, *pods("w", 3, options=native)])
+    whole = planned([group, *pods("w", 4, options=native)])
+    assert not short.machines
+    assert "3 of 4 members exist" in short.unplaced[0].reasons[0].detail
+    assert len(whole.machines) == 4
+
+
+def test_a_native_group_without_a_gang_policy_is_no_gang() -> None:
+    group = PodGroup("workload", "default", "train/workers", min_member=0)
+    made = planned([group, *pods("w", 3, options={"gang": "train/workers/0", "gang_source": "workload"})], limits=Limits(gpus=2))
+    assert len(made.machines) == 2
+
+
+def test_an_annotated_job_without_a_size_is_as_large_as_its_parallelism() -> None:
+    job = Workload("Job", "default", "train", uid="j1", replicas=4, observed=2)
+    members = pods("w", 2, options={"gang": "train", "gang_source": "annotation"}, owner=Owner("Job", "train", "j1"))
+    made = planned([job, *members])
+    assert "2 of 4 members exist" in made.unplaced[0].reasons[0].detail

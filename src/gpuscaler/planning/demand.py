@@ -9,6 +9,7 @@ from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.pods import Pod, PodAffinityTerm, PodOptions, PodSpec
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.selectors import LabelSelector
+from gpuscaler.model.workloads import PodGroup
 from gpuscaler.planning.plans import Ignored
 from gpuscaler.planning.state import State
 
@@ -105,9 +106,11 @@ def demand(cluster: Cluster, state: State, policy: Policy, now: float, *, live: 
             wanted.append(pod_class(pod, ready, coming.get(pod.owner.uid, 0)))
     ignored += [Ignored(key, "finished") for key in cluster.finished]
     merged = merge(wanted, live_selectors(cluster, wanted))
-    gangs = gather(cluster, [one for one in merged if one.options.gang])
+    together = [one for one in merged if one.options.gang and not is_basic(cluster, one)]
+    gangs = gather(cluster, together)
+    apart = set(map(id, merged)) - set(map(id, together))
     return Demand(
-        classes=tuple(sorted((one for one in merged if not one.options.gang), key=lambda one: one.order)),
+        classes=tuple(sorted((one for one in merged if id(one) in apart), key=lambda one: one.order)),
         gangs=gangs,
         nominated=tuple(sorted(nominated, key=lambda n: (n.node, n.one.order))),
         ignored=tuple(sorted(ignored, key=lambda entry: entry.pod)),
@@ -224,17 +227,46 @@ def join(alike: Sequence[PodClass]) -> PodClass:
     return PodClass(first.spec, first.labels, first.options, keys, sum(one.announced for one in alike))
 
 
+def group_of(cluster: Cluster, source: str, namespace: str, name: str) -> PodGroup | None:
+    """The object that declares a gang. Pods of a native Workload name their replica of a group behind the group's own name."""
+    own = name.rpartition("/")[0] if source == "workload" and name.count("/") > 1 else name
+    return cluster.pod_groups.get(f"{source}/{namespace}/{own}")
+
+
+def is_basic(cluster: Cluster, one: PodClass) -> bool:
+    """Whether a class belongs to a group of a native Workload that is scheduled pod by pod: no gang at all."""
+    if one.options.gang_source != "workload":
+        return False
+    group = group_of(cluster, "workload", one.spec.namespace, one.options.gang)
+    return group is not None and group.min_member == 0
+
+
+def parallelism(cluster: Cluster, namespace: str, name: str) -> int:
+    """How many pods the Jobs run at a time whose pods wait in an annotated gang that gives no size; 0 when no Job is known."""
+    jobs = {
+        key.owner.uid
+        for key, bucket in cluster.unbound.items()
+        if key.owner.kind == "Job" and key.options.gang == name and bucket.sample.namespace == namespace
+    }
+    return sum(workload.replicas for workload in cluster.workloads.values() if workload.kind == "Job" and workload.uid in jobs)
+
+
 def gather(cluster: Cluster, classes: Sequence[PodClass]) -> tuple[Gang, ...]:
-    """Join the classes of each gang, with the members that run already and the size that its group object or annotation asks for."""
+    """Join the classes of each gang, with the members that run already.
+
+    Its size is what its group object or annotation asks for, else what its Jobs run at a time, else all pods there are.
+    """
     by_name: dict[tuple[str, str, str], list[PodClass]] = {}
     for one in classes:
         by_name.setdefault((one.options.gang_source, one.spec.namespace, one.options.gang), []).append(one)
     running = running_members(cluster) if by_name else {}
     gangs = []
     for (source, namespace, name), members in by_name.items():
-        group = cluster.pod_groups.get(f"{source}/{namespace}/{name}")
+        group = group_of(cluster, source, namespace, name)
         here = running.get((source, namespace, name), [])
         asked = max([one.options.gang_size for one in members] + [group.min_member if group is not None else 0])
+        if not asked and source == "annotation":
+            asked = parallelism(cluster, namespace, name)
         total = sum(one.count for one in members)
         gangs.append(
             Gang(
