@@ -103,6 +103,17 @@ def test_replacements_hold_the_maximum_of_their_pool() -> None:
     assert len(down(items, pool(BIG, SMALL, max=4)).machines) == 3
 
 
+def test_an_offering_of_which_few_can_be_had_is_not_bought_beyond_that() -> None:
+    few = offering("g.1", 0.5, market="reserved", allocatable=ONE, count=2)
+    high, low = offering("g.8", 16.0, pool="high", allocatable=WHOLE), offering("g.8", 16.0, pool="low", allocatable=WHOLE)
+    offers = offering("g.1", 0.5, pool="both", market="reserved", allocatable=ONE, count=8)
+    assert bought(down([node("a", BIG), *on("a", 3)], pool(BIG, SMALL, few))) == ["g.1", "g.1", "g.1"]
+    pools = (pool(high, name="high", priority=2), pool(low, name="low", priority=1), pool(offers, name="both", priority=3))
+    answer = down([node("a", high), *on("a", 8), node("b", low), *on("b", 8)], *pools)
+    assert bought(answer) == ["g.1"] * 8
+    assert removed(answer) == ["a"]
+
+
 def test_an_offering_whose_breaker_is_open_is_not_bought() -> None:
     state = State(blocked_offerings=frozenset([SMALL.key]))
     assert down([node("a", BIG), *on("a", 3)], pool(BIG, SMALL), state=state).machines == ()

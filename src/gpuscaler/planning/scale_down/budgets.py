@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from gpuscaler.model.pools import Budget, Pool
+from gpuscaler.model.schedules import parse_schedule
 from gpuscaler.planning.scale_down.blockers import Blocker, is_leaving
-from gpuscaler.planning.scale_down.schedules import parse_schedule
 from gpuscaler.planning.scale_down.situation import Situation
 
 IDLE, CONSOLIDATION = "idle", "consolidation"

@@ -34,7 +34,6 @@ class Deletion:
     """The work of one consolidation.
 
     ``classes`` are those of the pods that have to move, in their order, ``manners`` how they may, ``seats`` a row where each of them runs.
-
     ``admitted`` are the candidates whose accounts are booked, ``steps`` the exact moves of those that got past them, ``pinned`` the rows
     that these moves lead to.
     """
@@ -65,6 +64,7 @@ class Deletion:
         return self.ledger.brake
 
     def take_back(self, candidate: Candidate) -> None:
+        """Undo :meth:`book`."""
         self.ledger.allowances.give_back(candidate.member.pool, candidate.evictions)
         self.admitted.remove(candidate)
 

@@ -61,7 +61,7 @@ def consolidate(situation: Situation, ledger: Ledger, first: Survey, kept: Mappi
             ledger.blocked[candidate.name] = blocker
     if not movable:
         return
-    homes = Homes(situation, open_nodes(situation, first, ledger, kept))
+    homes = Homes.on_nodes(situation, open_nodes(situation, first, ledger, kept))
     movable, local = localised(movable, rules)
     seats = seats_of(movable)
     moving = sorted(seats.keys() & local.keys(), key=lambda one: one.order)

@@ -86,7 +86,7 @@ def fleet_of(
         owner=owner,
         size=size,
         amount=amount,
-        free=free_in(homes.room, resources, {one: size_of[one] for one in free}, company),
+        free=free_in(homes.room, resources, free, company),
         load=load_of(sizes, len(candidates), owner, size, amount),
         company=company,
     )
@@ -109,6 +109,7 @@ def sizes_of(
     classes: Sequence[RunningClass], free: Collection[RunningClass], column: dict[str, int], *, homes: Homes, company: Company
 ) -> tuple[Sizes, dict[RunningClass, int]]:
     """Classes that request the same and may go to the same rows share a size, unless only one of them is ``free``."""
+    loose = frozenset(free)
     groups: dict[bytes, int] = {}
     masks: list[Mask] = []
     known: dict[tuple[object, ...], int] = {}
@@ -117,7 +118,7 @@ def sizes_of(
     size_of: dict[RunningClass, int] = {}
     for one in classes:
         mask, amounts = homes.admitting(one), wanted(one.spec)
-        if one in free:
+        if one in loose:
             social, apart = company.admitting(one), company.siblings(one)
             if apart:
                 amounts[apart] = 1
@@ -126,7 +127,7 @@ def sizes_of(
         number = groups.setdefault(mask.tobytes(), len(groups))
         if number == len(masks):
             masks.append(mask)
-        key = (one in free, number, *sorted(amounts.items()))
+        key = (one in loose, number, *sorted(amounts.items()))
         if key not in known:
             known[key] = len(known)
             row = np.zeros(len(column), dtype=np.int64)

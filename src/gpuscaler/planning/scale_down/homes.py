@@ -1,55 +1,74 @@
 """Where running pods could move, by everything but room and other pods."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.gangs import PRODUCT_LABELS
 from gpuscaler.planning.membership import ZONE_LABELS, Member, first_label, market_of
+from gpuscaler.planning.room import Room
 from gpuscaler.planning.scale_down.running import Origin, RunningClass
 from gpuscaler.planning.scale_down.situation import Situation
-from gpuscaler.planning.templates import ARCH, admits_arch
+from gpuscaler.planning.templates import ARCH, Templates, admits_arch
 
 
 class Homes:
-    """Which existing nodes may become the new home of a class, by everything but room and other pods."""
+    """Which rows of ``room`` may become the new home of a class, by everything but room and other pods.
 
-    def __init__(self, situation: Situation, targets: Iterable[str]) -> None:
-        self.room = situation.room
-        table = situation.room.table
-        self.targets = np.zeros(len(table), dtype=np.bool_)
-        self.targets[[table.row[name] for name in sorted(targets)]] = True
-        nodes = situation.cluster.nodes
-        self._nodes = [nodes.get(name) for name in table.names]
-        self._members = [situation.members.get(name) for name in table.names]
+    ``targets`` are the rows that are open to moved pods at all; ``markets`` and ``nodes`` are by row, where known.
+    """
+
+    def __init__(self, room: Room, targets: Mask, *, nodes: Sequence[Node | None], markets: Sequence[str]) -> None:
+        self.room = room
+        self.targets = targets
+        self._nodes = nodes
+        self._markets = markets
         self._memo: dict[object, Mask] = {}
+
+    @classmethod
+    def on_nodes(cls, situation: Situation, open_nodes: Iterable[str]) -> "Homes":
+        """Existing nodes, of which ``open_nodes`` are open."""
+        table = situation.room.table
+        targets = np.zeros(len(table), dtype=np.bool_)
+        targets[[table.row[name] for name in open_nodes]] = True
+        nodes = [situation.cluster.nodes.get(name) for name in table.names]
+        markets = ["" if node is None else market(node, situation.members.get(node.name)) for node in nodes]
+        return cls(situation.room, targets, nodes=nodes, markets=markets)
+
+    @classmethod
+    def on_templates(cls, templates: Templates) -> "Homes":
+        """Machines that could be bought."""
+        room = Room.of(Cluster(), templates.table)
+        markets = [offering.market for offering in templates.offerings]
+        return cls(room, np.ones(len(templates.nodes), dtype=np.bool_), nodes=templates.nodes, markets=markets)
 
     def admitting(self, one: RunningClass) -> Mask:
         """Rows that may take pods of ``one``: open to them, and with what they had where they are."""
         mask = self.targets & self.room.static_mask(one.spec)
         if not admits_arch(one.spec):
             mask &= self._where(("arch", one.origin.arch), lambda node, _: node.labels.get(ARCH, "amd64") == one.origin.arch)
-        if one.options.market and "any" not in one.options.market:
-            allowed = one.options.market
-            mask &= self._where(("market", allowed), lambda node, member: market(node, member) in allowed)
+        wanted = one.options.market
+        if wanted and "any" not in wanted:
+            mask &= self._where(("market", wanted), lambda _, its: its in wanted)
         if one.options.deadline is not None:
             # Whether spot is still safe for a deadline is decided when a pod starts; it is not moved onto spot later.
-            mask &= self._where("deadline", lambda node, member: market(node, member) != "spot")
+            mask &= self._where("deadline", lambda _, its: its != "spot")
         if one.origin.zone is not None:
             origin = one.origin
-            mask &= self._where(("gang", origin), lambda node, _: same_place(node, origin))
+            mask &= self._where(("gang", origin.zone, origin.product), lambda node, _: same_place(node, origin))
         for key, value in one.origin.domain:
             codes, values = self.room.table.column(key)
             mask &= codes == (values.index(value) if value in values else -1)
         return mask
 
-    def _where(self, key: object, holds: Callable[[Node, Member | None], bool]) -> Mask:
+    def _where(self, key: object, holds: Callable[[Node, str], bool]) -> Mask:
         mask = self._memo.get(key)
         if mask is None:
-            pairs = zip(self._nodes, self._members, strict=True)
-            mask = self._memo[key] = np.array([node is not None and holds(node, member) for node, member in pairs], dtype=np.bool_)
+            pairs = zip(self._nodes, self._markets, strict=True)
+            mask = self._memo[key] = np.array([node is not None and holds(node, its) for node, its in pairs], dtype=np.bool_)
         return mask
 
 

@@ -5,15 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.table import Array
-from gpuscaler.planning.gangs import PRODUCT_LABELS
-from gpuscaler.planning.membership import first_label
-from gpuscaler.planning.room import Room
 from gpuscaler.planning.scale_down.fleet import Fleet
+from gpuscaler.planning.scale_down.homes import Homes
 from gpuscaler.planning.scale_down.running import RunningClass
 from gpuscaler.planning.scale_down.survey import Candidate
-from gpuscaler.planning.templates import ARCH, Templates, admits_arch
+from gpuscaler.planning.templates import Templates
 
 
 class Menu:
@@ -21,23 +18,12 @@ class Menu:
 
     def __init__(self, templates: Templates) -> None:
         self._templates = templates
-        self._room = Room.of(Cluster(), templates.table)
+        self._homes = Homes.on_templates(templates)
 
     def kinds(self, one: RunningClass, *, tier: int) -> tuple[int, ...]:
         """Kinds in pools of at least the priority ``tier`` all of whose templates take pods of ``one``."""
-        templates, origin = self._templates, one.origin
-        mask = self._room.static_mask(one.spec) & templates.holds_one(one.spec)
-        wanted = set(one.options.market)
-        for row in np.flatnonzero(mask).tolist():
-            offering = templates.offerings[row]
-            fits = admits_arch(one.spec) or offering.labels.get(ARCH, "amd64") == origin.arch
-            fits = fits and (not wanted or "any" in wanted or offering.market in wanted)
-            fits = fits and (one.options.deadline is None or offering.market != "spot")
-            if origin.zone is not None:
-                fits = fits and offering.zone == origin.zone and first_label(templates.nodes[row], PRODUCT_LABELS) == origin.product
-            fits = fits and all(templates.nodes[row].labels.get(key) == value for key, value in origin.domain)
-            mask[row] = fits
-        return tuple(np.flatnonzero(templates.kinds_within(mask) & (templates.tiers >= tier)).tolist())
+        mask = self._homes.admitting(one) & self._templates.holds_one(one.spec)
+        return tuple(np.flatnonzero(self._templates.kinds_within(mask) & (self._templates.tiers >= tier)).tolist())
 
 
 @dataclass(frozen=True)
@@ -63,6 +49,7 @@ class Goods:
 
 
 def goods_of(fleet: Fleet, menu: Menu, candidates: Sequence[Candidate], *, tier: int) -> Goods:
+    """Sort the classes on ``candidates`` into items: alike in size, in the kinds that may take them, and in whom they keep apart from."""
     present = {one for candidate in candidates for one in candidate.load if one in fleet.size_of}
     known: dict[tuple[int, tuple[int, ...], str], int] = {}
     item_of = {}

@@ -34,13 +34,14 @@ WORK_SHARE = 4
 
 @dataclass
 class Replacing:
-    """The search for one tier of pools. ``limits`` are what may be bought after what earlier tiers bought."""
+    """The search for one tier of pools. ``limits`` and ``templates`` are what may be bought after what earlier tiers bought."""
 
     work: Deletion
     fleet: Fleet
     emptied: Emptied
-    limits: Limits
     goods: Goods
+    limits: Limits
+    templates: Templates
 
     def mix(self, counts: Array, limits: Limits) -> Solution:
         """The cheapest machines for ``counts[item]`` pods."""
@@ -52,14 +53,15 @@ class Replacing:
             items.append(Item(f"{index:06}", count, request, self.goods.allowed[index]))
         groups = sorted(set(self.goods.apart) - {""})
         together = tuple(Together(tuple(i for i, its in enumerate(self.goods.apart) if its == name), 1) for name in groups)
-        problem = Problem(tuple(items), self.work.situation.templates.mix_kinds, together=together, limits=limits)
+        problem = Problem(tuple(items), self.templates.mix_kinds, together=together, limits=limits)
         work = max(1, self.work.situation.policy.work_budget // WORK_SHARE)
         return solve(problem, work=work, should_stop=self.work.situation.should_stop)
 
     def deal(self, candidates: Sequence[Candidate]) -> Deal | None:
         """Give the pods of ``candidates`` what room is left and new machines for the rest; None where limits leave some out."""
         work, fleet = self.work, self.fleet
-        chosen = np.array([candidate in set(candidates) for candidate in fleet.candidates], dtype=np.bool_)
+        mine = set(candidates)
+        chosen = np.array([candidate in mine for candidate in fleet.candidates], dtype=np.bool_)
         rows = work.homes.targets.copy()
         rows[fleet.rows[self.emptied.leaving | chosen]] = False
         packed = pack(fleet.sizes, fleet.total(chosen), self.emptied.packed.free, rows)
@@ -67,13 +69,14 @@ class Replacing:
         if any(solution.unmet.values()):
             return None
         work.ledger.brake |= solution.brake
-        bought = bought_by(solution, work.situation.templates, len(work.ledger.machines))
+        bought = bought_by(solution, self.templates, len(work.ledger.machines))
         return deal_of(fleet, self.goods, candidates, bought=bought, packed=packed, names=work.situation.room.table.names)
 
 
 def replace_machines(work: Deletion, fleet: Fleet, emptied: Emptied) -> None:
     """Look for cheaper machines for the pods of candidates that stay, pools of the highest priority first."""
-    menu = Menu(work.situation.templates)
+    templates = work.situation.templates
+    menu = Menu(templates)
     receiving = emptied.receiving
     limits = work.situation.limits
     numbers = np.flatnonzero(~emptied.leaving).tolist()
@@ -82,8 +85,9 @@ def replace_machines(work: Deletion, fleet: Fleet, emptied: Emptied) -> None:
     for tier in sorted({candidate.member.pool.priority for candidate in loose}, reverse=True):
         here = promising(work, fleet, [one for one in loose if one.member.pool.priority == tier], tier)
         if here and not work.stopped:
-            search = Replacing(work, fleet, emptied, limits, goods_of(fleet, menu, here, tier=tier))
-            limits = replace_tier(search, here)
+            goods = goods_of(fleet, menu, here, tier=tier)
+            machines = replace_tier(Replacing(work, fleet, emptied, goods, limits, templates), here)
+            limits, templates = after(limits, machines, templates), templates.less(Counter(map(offering_key, machines)))
 
 
 def promising(work: Deletion, fleet: Fleet, candidates: Sequence[Candidate], tier: int) -> list[Candidate]:
@@ -109,8 +113,8 @@ def promising(work: Deletion, fleet: Fleet, candidates: Sequence[Candidate], tie
     return [candidate for candidate, one in zip(candidates, gain, strict=True) if one > 0]
 
 
-def replace_tier(search: Replacing, candidates: Sequence[Candidate]) -> Limits:
-    """Replace those of ``candidates`` that pay; returns what may still be bought."""
+def replace_tier(search: Replacing, candidates: Sequence[Candidate]) -> tuple[Machine, ...]:
+    """Replace those of ``candidates`` that pay; returns the machines to buy."""
     work = search.work
     booked = [candidate for candidate in worth_replacing(search, candidates) if booked_or_blocked(work, candidate)]
     for _ in range(TRIES):
@@ -121,15 +125,15 @@ def replace_tier(search: Replacing, candidates: Sequence[Candidate]) -> Limits:
         if deal is not None:
             paying = [candidate for candidate in booked if net_saving(deal.saving_of(candidate), restart_loss(candidate)) > NOTHING]
             if len(paying) == len(booked) and pays_in_all(work, deal, booked):
-                return close(search, deal, booked)
+                close(search, deal, booked)
+                return deal.machines
             keep = paying if len(paying) < len(booked) else keep
-        for candidate in booked:
-            if candidate not in keep:
-                work.take_back(candidate)
+        for candidate in set(booked) - set(keep):
+            work.take_back(candidate)
         booked = keep
     for candidate in booked:
         work.take_back(candidate)
-    return search.limits
+    return ()
 
 
 def booked_or_blocked(work: Deletion, candidate: Candidate) -> bool:
@@ -146,19 +150,18 @@ def pays_in_all(work: Deletion, deal: Deal, candidates: Sequence[Candidate]) -> 
     return pays(saving, loss, work.situation.policy)
 
 
-def close(search: Replacing, deal: Deal, candidates: Sequence[Candidate]) -> Limits:
-    """Write the removals and the machines they need; returns what may still be bought."""
+def close(search: Replacing, deal: Deal, candidates: Sequence[Candidate]) -> None:
+    """Write the removals and the machines they need."""
     work, fleet = search.work, search.fleet
+    gone = set(candidates)
+    search.emptied.leaving |= np.array([candidate in gone for candidate in fleet.candidates], dtype=np.bool_)
     for candidate in candidates:
-        number = fleet.candidates.index(candidate)
-        search.emptied.leaving[number] = True
         saving = deal.saving_of(candidate)
         reason = f"{replaced_by(deal, candidate)}, which saves ${saving:.4f} per hour"
         work.ledger.remove(candidate, reason, saving=saving, moves=deal.moves[candidate], needs=deal.needs[candidate])
     work.ledger.machines += deal.machines
     search.emptied.packed.placed += deal.packed.placed
     search.emptied.packed.free = deal.packed.free
-    return after(search.limits, deal.machines, work.situation.templates)
 
 
 def replaced_by(deal: Deal, candidate: Candidate) -> str:
@@ -182,13 +185,17 @@ def after(limits: Limits, machines: Sequence[Machine], templates: Templates) -> 
         if machine.pool in pools:
             pools[machine.pool] -= 1
     spent = sum(machine.price_per_hour for machine in machines)
-    taken = sum(gpus[machine.pool, machine.market, machine.instance_type, machine.zone] for machine in machines)
+    taken = sum(gpus[offering_key(machine)] for machine in machines)
     return Limits(
         machines=None if limits.machines is None else limits.machines - len(machines),
         gpus=None if limits.gpus is None else limits.gpus - taken,
         dollars_per_hour=None if limits.dollars_per_hour is None else limits.dollars_per_hour - spent,
         pools=pools,
     )
+
+
+def offering_key(machine: Machine) -> tuple[str, str, str, str]:
+    return machine.pool, machine.market, machine.instance_type, machine.zone
 
 
 def worth_replacing(search: Replacing, candidates: Sequence[Candidate]) -> list[Candidate]:
