@@ -6,8 +6,8 @@ from fractions import Fraction
 from gpuscaler.model.pods import Resources
 from gpuscaler.model.pools import Budget
 from gpuscaler.model.quantities import QuantityError, milli, parse, whole
+from gpuscaler.model.schedules import parse_schedule
 from gpuscaler.model.taints import Taint
-from gpuscaler.settings.cron import cron_problem
 from gpuscaler.settings.cursor import Cursor, did_you_mean, is_label_value, is_qualified_name
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
@@ -147,8 +147,11 @@ def _budget_nodes(at: Cursor) -> str | None:
 
 def _schedule(at: Cursor) -> str | None:
     text = at.text('a cron schedule such as "0 9 * * mon-fri"')
-    problem = cron_problem(text) if text is not None else None
-    if problem is None:
-        return text
-    at.wrong(f"a cron schedule in UTC: {problem}")
-    return None
+    if text is None:
+        return None
+    try:
+        parse_schedule(text)
+    except ValueError as error:
+        at.wrong(f"a cron schedule in UTC: {error}")
+        return None
+    return text
