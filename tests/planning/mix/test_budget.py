@@ -39,7 +39,7 @@ def shuffled(problem: Problem, seed: int) -> tuple[Problem, list[int], list[int]
     for i in items:
         item = problem.items[i]
         allowed = None if item.allowed is None else tuple(kinds.index(k) for k in item.allowed)
-        moved.append(Item(item.key, item.count, dict(reversed(item.request.items())), allowed, item.per_machine, item.priority))
+        moved.append(Item(item.key, item.count, dict(reversed(list(item.request.items()))), allowed, item.per_machine, item.priority))
     together = tuple(Together(tuple(items.index(i) for i in t.items), t.cap) for t in reversed(problem.together))
     apart = tuple((items.index(b), items.index(a)) for a, b in problem.apart)
     return Problem(tuple(moved), tuple(problem.kinds[k] for k in kinds), together, apart, problem.limits), items, kinds

@@ -66,7 +66,7 @@ def resource_prices(instance: Instance, *, penalty: Floats | None = None) -> Rel
     return replace(relaxed, prices=safe(instance, relaxed.prices))
 
 
-def guide(instance: Instance, prices: Prices) -> Relaxed:
+def guide(instance: Instance, prices: Prices, *, penalty: Floats | None = None) -> Relaxed:
     """A sketch of a mix with every cap and group in it: the programme over a few kinds of every size, and items alike taken together.
 
     ``prices`` are handed on. Items are alike when they are admitted, grouped and capped alike; each gets its part.
@@ -88,7 +88,8 @@ def guide(instance: Instance, prices: Prices) -> Relaxed:
         copies=np.where(capped[:, None], member @ instance.copies, demand[:, None]) * (member @ instance.copies > 0),
         capped=capped,
     )
-    found = _solve(together, _Programme(_of_every_size(together), instance.capacity.shape[1], None, capped=True))
+    unmet = None if penalty is None else part @ penalty
+    found = _solve(together, _Programme(_of_every_size(together), instance.capacity.shape[1], unmet, capped=True))
     return Relaxed(prices, found.machines, part.T @ found.flows, found.iterations)
 
 

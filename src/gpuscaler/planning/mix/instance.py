@@ -37,7 +37,7 @@ class Instance:
     0 also means not allowed. ``tier[i]`` ranks priorities, 0 first. ``apart[i]`` are the items that may not sit beside item i. "At most so
     many of these together" is a resource like any other (a machine has the cap, a pod takes one), after the first ``real`` ones;
     ``capped`` marks the items that have a binding cap of their own. ``members[i]`` are the problem's items
-    behind item i, in key order; ``nowhere`` are those that no kind admits; ``origin[k]`` is the problem's kind behind kind k.
+    behind item i, in key order; ``origin[k]`` is the problem's kind behind kind k.
     """
 
     demand: Floats
@@ -53,7 +53,6 @@ class Instance:
     device: int | None
     members: tuple[tuple[int, ...], ...]
     origin: tuple[int, ...]
-    nowhere: tuple[int, ...]
 
 
 def build(problem: Problem) -> Instance:
@@ -75,7 +74,6 @@ def build(problem: Problem) -> Instance:
     copies, demands = np.minimum(copies, np.minimum(demand, caps)[:, None]), demand
 
     some: Mask = np.any(copies > 0, axis=1)
-    nowhere = tuple(i for group, ok in zip(members, some, strict=True) if not ok for i in group)
     members = [group for group, ok in zip(members, some, strict=True) if ok]
     demand, request, copies = demand[some], request[some], copies[some]
     price = np.array([problem.kinds[k].price for k in kind_order], dtype=np.float64)
@@ -100,7 +98,6 @@ def build(problem: Problem) -> Instance:
         device=device,
         members=tuple(members),
         origin=origin,
-        nowhere=nowhere,
     )
 
 

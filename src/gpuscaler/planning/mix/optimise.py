@@ -12,11 +12,8 @@ from gpuscaler.planning.mix.improve import right_size
 from gpuscaler.planning.mix.instance import Instance
 from gpuscaler.planning.mix.master import Master
 from gpuscaler.planning.mix.mixture import Mixture, rank, trim
-from gpuscaler.planning.mix.pour import poured
+from gpuscaler.planning.mix.pour import crowded, many, poured
 from gpuscaler.planning.mix.work import Meter
-
-#: From so many items on, machines are first filled along the resource programme, and that is all when so many pods share a machine.
-_MANY, _CROWD = 60, 16.0
 
 #: A mix this close to its bound, relative, is called optimal.
 TOLERANCE = 1e-6
@@ -46,16 +43,15 @@ def optimise(instance: Instance, *, start: Mixture | None = None, meter: Meter) 
     relaxed = resource_prices(instance)
     meter.add(6000 + relaxed.iterations * (60 + len(instance.demand)))
     prices = relaxed.prices
-    many = len(instance.demand) > _MANY
     mixtures = [] if start is None else [start]
-    if many:
-        mixtures.append(poured(instance, relaxed, meter))
+    if many(instance):
+        mixtures.append(poured(instance, relaxed, meter=meter))
     bound = prices.bound(instance, instance.demand)
     best = _best(instance, mixtures) if mixtures else None
-    if best is None or not (_close(instance, best, bound) or (many and _crowded(instance, best))):
+    if best is None or not _settled(instance, best, bound):
         mixtures += constructions(instance, prices, meter=meter)
         best = _best(instance, mixtures)
-    if _close(instance, best, bound) or (many and _crowded(instance, best)) or not meter.left():
+    if _settled(instance, best, bound) or not meter.left():
         return Result(best, prices, bound, converged=False, proven=_close(instance, best, bound))
     master = Master(instance)
     for mixture in [*mixtures, best]:
@@ -66,9 +62,9 @@ def optimise(instance: Instance, *, start: Mixture | None = None, meter: Meter) 
     return Result(best, found.prices, found.bound, found.converged, proven or _close(instance, best, found.bound))
 
 
-def _crowded(instance: Instance, mixture: Mixture) -> bool:
-    """Whether machines hold so many pods that patterns are not what costs money."""
-    return _serves(instance, mixture) and float(instance.demand.sum()) > _CROWD * float(mixture.times.sum())
+def _settled(instance: Instance, mixture: Mixture, bound: float) -> bool:
+    """Whether patterns could not make the mix cheaper, or not by enough to be worth their time."""
+    return _close(instance, mixture, bound) or (many(instance) and _serves(instance, mixture) and crowded(mixture))
 
 
 def _close(instance: Instance, mixture: Mixture, bound: float) -> bool:

@@ -13,21 +13,36 @@ from gpuscaler.planning.mix.instance import EPSILON, Floats, Instance, Ints, res
 from gpuscaler.planning.mix.mixture import Mixture
 from gpuscaler.planning.mix.work import Meter
 
+_MANY, _CROWD = 60, 16.0
 #: Machines of a kind come in about this many batches; this many sketches are made, one of what the other left.
 _BATCHES, _SKETCHES = 24, 2
 #: Work of filling one machine, for each item.
 _SHARE = 8
 
 
-def poured(instance: Instance, relaxed: Relaxed, meter: Meter) -> Mixture:
-    """A mix for everything limits allow, along ``relaxed``, or along sketches that know caps where machines have them besides resources."""
+def many(instance: Instance) -> bool:
+    """Whether there are so many items that machines are best filled along the resource programme first."""
+    return int(np.count_nonzero(instance.demand)) > _MANY
+
+
+def crowded(mixture: Mixture) -> bool:
+    """Whether so many pods share a machine that patterns are not what costs money."""
+    return float(mixture.served().sum()) > _CROWD * float(mixture.times.sum())
+
+
+def poured(instance: Instance, relaxed: Relaxed, *, penalty: Floats | None = None, meter: Meter) -> Mixture:
+    """A mix for everything limits allow, along ``relaxed``, or along sketches that know caps where machines have them besides resources.
+
+    ``penalty`` is what a pod unmet costs, where limits bind.
+    """
     filling = _Filling(instance, meter)
     if not instance.capped.any() and instance.real == instance.capacity.shape[1]:
         filling.whole(relaxed)
         return filling.finish(relaxed)
     sketch = relaxed
-    for _ in range(_SKETCHES):
-        sketch = guide(residual(instance, filling.remaining), relaxed.prices)
+    # A second sketch would not know what the first one took of the limits.
+    for _ in range(1 if instance.limits else _SKETCHES):
+        sketch = guide(residual(instance, filling.remaining), relaxed.prices, penalty=penalty)
         meter.add(20_000 + sketch.iterations * 800)
         filling.whole(sketch)
         if not filling.remaining.any():

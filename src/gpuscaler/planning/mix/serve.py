@@ -15,6 +15,7 @@ from gpuscaler.planning.mix.improve import right_size
 from gpuscaler.planning.mix.instance import Instance, Mask, residual
 from gpuscaler.planning.mix.master import Master
 from gpuscaler.planning.mix.mixture import Mixture, rank, trim
+from gpuscaler.planning.mix.pour import crowded, many, poured
 from gpuscaler.planning.mix.work import Meter
 
 #: Leaving one pod out costs as much as this many of the dearest machines.
@@ -40,9 +41,12 @@ def _stage(stage: Instance, before: Mixture, asked: Mask, meter: Meter) -> Mixtu
     relaxed = resource_prices(stage, penalty=penalty)
     meter.add(2000 + relaxed.iterations * (20 + len(stage.demand)))
     prices = relaxed.prices
-    found = [*constructions(stage, prices, meter=meter), *constructions(stage, prices, start=before, meter=meter)]
+    found = [poured(stage, relaxed, penalty=penalty, meter=meter)] if many(stage) else []
     best = _best(stage, [before, *found])
-    if not (stage.demand - best.served()).any() or not meter.left():
+    if not (found and crowded(best)):
+        found += [*constructions(stage, prices, meter=meter), *constructions(stage, prices, start=before, meter=meter)]
+        best = _best(stage, [best, *found])
+    if not (stage.demand - best.served()).any() or (many(stage) and crowded(best)) or not meter.left():
         return best
     master = Master(stage, penalty=penalty)
     for mixture in found:

@@ -1,0 +1,53 @@
+"""The second opinion on bounds."""
+
+import dataclasses
+
+import pytest
+
+from gpuscaler.planning.mix import Duals, Item, Kind, Limits, Problem, solve
+from gpuscaler.planning.mix.certificate import certify, limit_charges
+
+KINDS = (Kind("one", {"cpu": 4000, "pods": 10}, 1.0, pool="p"), Kind("two", {"cpu": 9000, "pods": 10}, 2.0, pool="p"))
+PROBLEM = Problem((Item("a", 7, {"cpu": 3000, "pods": 1}), Item("b", 5, {"cpu": 1000, "pods": 1})), KINDS)
+
+
+def test_the_duals_of_a_solution_prove_its_bound() -> None:
+    found = solve(PROBLEM)
+    certificate = certify(PROBLEM, found)
+    assert certificate.holds
+    assert certificate.bound == pytest.approx(found.lower_bound)
+
+
+def test_duals_that_promise_too_much_are_refused_and_the_kind_is_named() -> None:
+    found = solve(PROBLEM)
+    greedy = dataclasses.replace(found, duals=Duals(tuple(2 * value for value in found.duals.items)))
+    certificate = certify(PROBLEM, greedy)
+    assert not certificate.holds
+    assert certificate.worst == pytest.approx(2.0, rel=1e-6)
+    assert certificate.kind in {"one", "two"}
+    assert certificate.bound == pytest.approx(found.lower_bound, rel=1e-6)
+
+
+def test_one_value_raised_a_little_is_noticed() -> None:
+    found = solve(PROBLEM)
+    values = list(found.duals.items)
+    values[values.index(max(values))] *= 1.01
+    assert not certify(PROBLEM, dataclasses.replace(found, duals=Duals(tuple(values)))).holds
+
+
+def test_no_duals_prove_nothing() -> None:
+    found = dataclasses.replace(solve(PROBLEM), duals=Duals())
+    certificate = certify(PROBLEM, found)
+    assert certificate.holds
+    assert certificate.bound == 0.0
+
+
+def test_charges_for_limits_raise_what_a_machine_may_be_worth() -> None:
+    problem = dataclasses.replace(PROBLEM, limits=Limits(pools={"p": 4}, dollars_per_hour=20.0))
+    found = solve(problem)
+    certificate = certify(problem, found)
+    assert certificate.holds
+    assert certificate.bound == pytest.approx(found.lower_bound, rel=1e-6)
+    duals = Duals((0.0, 0.0), {"pool:p": 0.5, "machines": 0.25, "gpus": 9.0, "kind:one": 1.0, "dollars": 2.0})
+    charges = [charge * weight for charge, weight in limit_charges(duals, problem.kinds[0])]
+    assert sorted(charges) == [0.0, 0.25, 0.5, 1.0, 2.0]

@@ -1,0 +1,69 @@
+"""The search for the pods worth most on one machine, and the bounds it prunes with."""
+
+import itertools
+
+import numpy as np
+import pytest
+from tests.planning.mix.checking import fits, small_problem
+
+from gpuscaler.planning.mix.instance import Instance, build
+from gpuscaler.planning.mix.pricing import search
+from gpuscaler.planning.mix.relax import sharpen, worths
+from gpuscaler.planning.mix.work import Meter
+
+
+def case(seed: int) -> tuple[Instance, np.ndarray, np.ndarray]:
+    """An instance, random values of its items, and by exhaustion the most valuable pods on each of its kinds."""
+    problem = small_problem(seed)
+    instance = build(problem)
+    values = np.random.default_rng(seed).uniform(0.1, 1.0, len(instance.demand))
+    best = np.zeros(len(instance.price))
+    for k, origin in enumerate(instance.origin):
+        for pods in itertools.product(*(range(int(n) + 1) for n in instance.demand)):
+            held = {instance.members[row][0]: n for row, n in enumerate(pods) if n}
+            if len(instance.members) == len(problem.items) and held and fits(problem, origin, held):
+                best[k] = max(best[k], float(values @ np.array(pods)))
+    return instance, values, best
+
+
+SEEDS = [seed for seed in range(40) if len(build(small_problem(seed)).members) == len(small_problem(seed).items)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_relaxed_worth_is_never_below_the_best_pods_and_sharpening_never_raises_it(seed: int) -> None:
+    instance, values, best = case(seed)
+    kinds = np.arange(len(instance.price))
+    start = 0.01 / np.maximum(instance.capacity, 1.0)
+    prices, bound = sharpen(instance, kinds, values, (start,))
+    assert np.all(bound >= best - 1e-9)
+    assert np.all(bound <= worths(instance, kinds, values, start) + 1e-9)
+    assert np.allclose(bound, worths(instance, kinds, values, prices))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_wide_search_finds_the_best_pods_of_every_kind(seed: int) -> None:
+    instance, values, best = case(seed)
+    targets = best * 0.9
+    found = search(instance, values=values, targets=targets, starts=(), width=100_000, meter=Meter(10**9))
+    assert np.all(found.worth >= best - 1e-9)
+    for k in np.flatnonzero(best > 0):
+        mine = [float(held @ values) for kind, held in zip(found.kinds, found.held, strict=True) if kind == k]
+        if instance.device is None:
+            assert max(mine) == pytest.approx(best[k])
+            assert found.worth[k] == pytest.approx(best[k])
+        else:
+            assert max(mine, default=0.0) <= best[k] + 1e-9
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_narrow_search_still_bounds_what_it_has_not_seen(seed: int) -> None:
+    instance, values, best = case(seed)
+    found = search(instance, values=values, targets=best * 0.5, starts=(), width=4, meter=Meter(10**9))
+    assert np.all(found.worth >= best - 1e-9)
+
+
+def test_nothing_worth_more_than_its_target_is_proven_at_once() -> None:
+    instance, values, best = case(SEEDS[0])
+    found = search(instance, values=values, targets=best + 1e-6, starts=(), width=100_000, meter=Meter(10**9))
+    assert not len(found.kinds)
+    assert np.all(found.worth <= best + 1e-6)
