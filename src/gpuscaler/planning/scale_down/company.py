@@ -22,10 +22,10 @@ SOCIAL = ("PodTopologySpread", "InterPodAffinity")
 
 def displaced(candidates: Sequence[Candidate], classes: Collection[RunningClass], room: Room) -> set[RunningClass]:
     """Classes with spread rules of which some pod runs on a node that would not admit it now, so that its domain does not count it."""
-    spreading = {one for one in classes if hard(one.spec)}
-    if not spreading:
+    admitting = {one: room.static_mask(one.spec) for one in classes if hard(one.spec)}
+    if not admitting:
         return set()
-    return {one for candidate in candidates for one in spreading & candidate.load.keys() if not room.static_mask(one.spec)[candidate.row]}
+    return {one for candidate in candidates for one in candidate.load if one in admitting and not admitting[one][candidate.row]}
 
 
 def localised(
@@ -42,9 +42,12 @@ def localised(
             for one, pods in candidate.load.items():
                 here = one
                 if one in keeping:
-                    domain = tuple((key, candidate.node.labels.get(key)) for key in manners[one].keys)
-                    here = split.setdefault((one, domain), replace(one, origin=replace(one.origin, domain=domain)))
-                    of[here] = manners[one]
+                    domain = tuple([(key, candidate.node.labels.get(key)) for key in manners[one].keys])
+                    known = split.get((one, domain))
+                    if known is None:
+                        known = split[one, domain] = replace(one, origin=replace(one.origin, domain=domain))
+                        of[known] = manners[one]
+                    here = known
                 load[here] = pods
             candidate = replace(candidate, load=load)
         found.append(candidate)
@@ -55,13 +58,15 @@ class Company:
     """What the rules about other pods leave open to classes that do not depend on the order of moves.
 
     ``seats`` tells a row on which each class runs. Rules over domains give the same answer for every pod of a class in one domain, before
-    and after any number of moves within it, so one question settles all of them.
+    and after any number of moves within it, so one question settles all of them. At most ``looks`` classes are asked about; pods of others
+    stay where they are.
     """
 
-    def __init__(self, room: Room, manners: Mapping[RunningClass, Manner], seats: Mapping[RunningClass, int]) -> None:
+    def __init__(self, room: Room, manners: Mapping[RunningClass, Manner], seats: Mapping[RunningClass, int], *, looks: int) -> None:
         self._room = room.copy()
         self._manners = manners
         self._seats = seats
+        self._looks = looks
         self._memo: dict[RunningClass, Mask] = {}
 
     def admitting(self, one: RunningClass) -> Mask | None:
@@ -70,6 +75,8 @@ class Company:
         if not manner.keys and not manner.apart:
             return None
         mask = self._memo.get(one)
+        if mask is None and len(self._memo) >= self._looks:
+            return np.zeros(len(self._room), dtype=np.bool_)
         if mask is None:
             seat = self._seats[one]
             self._room.remove(one.spec, one.labels, seat)

@@ -15,7 +15,7 @@ from gpuscaler.planning.scale_down.blockers import Blocker
 from gpuscaler.planning.scale_down.budgets import CONSOLIDATION
 from gpuscaler.planning.scale_down.company import Company
 from gpuscaler.planning.scale_down.emptying import Emptied, empty_together, stuck
-from gpuscaler.planning.scale_down.exact import Mover, Step, still_holds
+from gpuscaler.planning.scale_down.exact import Mover, Step, looks_within, still_holds
 from gpuscaler.planning.scale_down.fleet import Fleet, fleet_of, leaving_order
 from gpuscaler.planning.scale_down.homes import Homes
 from gpuscaler.planning.scale_down.ledger import Ledger
@@ -72,7 +72,8 @@ class Deletion:
 def delete(work: Deletion, candidates: Sequence[Candidate]) -> tuple[Fleet, Emptied]:
     """Empty as many of ``candidates`` as fit elsewhere; returns those that may move freely, in their order, and what became of them."""
     room = work.situation.room
-    company = Company(room, work.manners, work.seats)
+    looks = looks_within(work.situation.policy.work_budget, room)
+    company = Company(room, work.manners, work.seats, looks=looks)
     free = [one for one in work.classes if not work.manners[one].exact]
     fleet = fleet_of(candidates, work.classes, free=free, homes=work.homes, company=company)
     order = leaving_order(fleet, room).tolist()
@@ -80,8 +81,8 @@ def delete(work: Deletion, candidates: Sequence[Candidate]) -> tuple[Fleet, Empt
     admit(work, ordered)
     bound = set(work.classes) - set(free)
     if not all(bound.isdisjoint(candidate.load) for candidate in ordered):
-        room = move_exactly(work, ordered, bound)
-        company = Company(room, work.manners, work.seats)
+        room = move_exactly(work, ordered, bound, looks=looks)
+        company = Company(room, work.manners, work.seats, looks=looks)
     left = [n for n in order if candidates[n] in work.steps or bound.isdisjoint(candidates[n].load)]
     loose = [number for number in left if candidates[number].row not in work.pinned]
     # Machines that were cleared exactly come back with all their pods.
@@ -107,9 +108,9 @@ def admit(work: Deletion, candidates: Sequence[Candidate]) -> None:
             work.ledger.blocked[candidate.name] = blocker
 
 
-def move_exactly(work: Deletion, candidates: Sequence[Candidate], bound: Collection[RunningClass]) -> Room:
+def move_exactly(work: Deletion, candidates: Sequence[Candidate], bound: Collection[RunningClass], *, looks: int) -> Room:
     """Try to clear admitted candidates of pods that depend on others; returns the room after those moves."""
-    mover = Mover(work.situation.room, work.homes, work=work.situation.policy.work_budget)
+    mover = Mover(work.situation.room, work.homes, looks=looks)
     preference = np.zeros(len(work.situation.room), dtype=np.int64)
     for position, candidate in enumerate(candidates):
         preference[candidate.row] = len(candidates) - position

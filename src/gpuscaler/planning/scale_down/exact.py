@@ -27,13 +27,18 @@ class Step:
     target: int
 
 
-class Mover:
-    """Moves pods in a copy of the room. ``preference`` orders the rows that may take a pod: the lowest first."""
+def looks_within(work: int, room: Room) -> int:
+    """How often the filters may be asked about all rows of ``room`` for ``work`` units of a policy's budget."""
+    return max(1, work * ROWS_PER_WORK // max(1, len(room)))
 
-    def __init__(self, room: Room, homes: Homes, *, work: int) -> None:
+
+class Mover:
+    """Moves pods in a copy of the room, asking the filters about ``looks`` pods at most."""
+
+    def __init__(self, room: Room, homes: Homes, *, looks: int) -> None:
         self.room = room.copy()
         self._homes = homes
-        self._looks = max(1, work * ROWS_PER_WORK // max(1, len(room)))
+        self._looks = looks
         self._hopeless: dict[RunningClass, str] = {}
         self._leaving = np.zeros(len(room), dtype=np.bool_)
 
@@ -45,7 +50,7 @@ class Mover:
     def clear(self, candidate: Candidate, classes: Iterable[RunningClass], preference: Array) -> list[Step] | Blocker:
         """Find a place for each pod of ``classes`` on ``candidate``; on failure nothing has changed, and the blocker names the pod.
 
-        A machine that was cleared takes no pods afterwards.
+        ``preference`` orders the rows that may take a pod, the lowest first. A machine that was cleared takes no pods afterwards.
         """
         order = sorted(classes, key=lambda one: one.order)
         hopeless = next((one for one in order if one in self._hopeless), None)
