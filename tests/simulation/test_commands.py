@@ -112,7 +112,8 @@ def test_spot_offerings_are_left_out_and_that_is_said(folder: Path) -> None:
     [
         (["--gpu-model", "absent.yaml"], "absent.yaml: No such file"),
         (["--cpu-per-gpu", "many"], "--cpu-per-gpu"),
-        (["--mem-per-gpu", "-1Gi"], "expected a quantity of at least 0"),
+        (["--mem-per-gpu", "-1Gi"], "expected a quantity from 0 to 8Ti"),
+        (["--cpu-per-gpu", "1G"], "expected a quantity from 0 to 1k"),
         (["--seed", "-1"], "--seed"),
         (["--policy", "nobody"], "nobody"),
     ],

@@ -10,9 +10,9 @@ from tests.simulation.pools import C8, FIXED, G1, G4, POLICY, offering, trace
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy, Pool
-from gpuscaler.planning.plans import Machine, Move, Placement, Plan, Removal
+from gpuscaler.planning.plans import Machine, Move, Placement, Plan, Reason, Removal, Unplaced
 from gpuscaler.planning.state import State
-from gpuscaler.simulation.meter import Result
+from gpuscaler.simulation.meter import Result, UnservedReason
 from gpuscaler.simulation.policies import Decide
 from gpuscaler.simulation.replay import EPOCH, run
 from gpuscaler.simulation.scheduler import SCORINGS
@@ -228,6 +228,23 @@ def test_a_policy_that_never_acts_is_not_asked_for_ever() -> None:
     result = replay(trace(Job("a", 0, 60, gpus=1)), decide=shown)
     assert (result.served, result.unserved) == (0, 1)
     assert len(shown.shown) < 20
+
+
+def test_a_pod_like_one_that_a_limit_refused_is_no_reason_to_ask_again_until_a_machine_goes() -> None:
+    def refuse(cluster: Cluster, state: State) -> Plan:
+        waiting = [key for bucket in cluster.unbound.values() for key in bucket.keys]
+        refused = tuple(Unplaced(key, (Reason("gpu", "limit", "none left"),)) for key in waiting)
+        return Plan(unplaced=refused, removals=first_fit(POLICY)(cluster, state, 0.0).removals)
+
+    first = Plan(machines=(machine("new-1", ("trace/a",)),))
+    alike = [Job(f"b{number}", 200 + number, 60, gpus=4) for number in range(20)]
+    shown = Scripted(first, *[refuse] * 20)
+    result = replay(trace(Job("a", 0, 500, gpus=1), *alike), decide=shown)
+    assert (result.served, result.unserved) == (1, 20)
+    assert result.unserved_reasons == (UnservedReason(20, "pool gpu: limit: none left"),)
+    assert len([at for _, _, at in shown.shown if 200 <= at < 220]) == 1
+    # The idle machine is given back at 920: what was refused asks at once whether that helps.
+    assert [round(at, 1) for _, _, at in shown.shown if 920 <= at < 930] == [920.0, 920.6]
 
 
 def test_cost_is_never_below_the_lower_bound_and_the_timeline_ends_with_nothing_paid() -> None:

@@ -108,11 +108,15 @@ def _give_back(drain: Drain, world: World, now: float) -> None:
 
 def _judge(plan: Plan, world: World) -> None:
     """Tell pods that no pool can ever serve from those that wait for a limit to lift, and remember why."""
-    hopeless = {one.pod for one in plan.unplaced if one.reasons and not any(reason.excluded_by in PASSING for reason in one.reasons)}
-    hopeless |= {one.pod for one in plan.ignored}
-    world.refusals = {one.pod: one.reason for one in plan.ignored}
-    for unplaced in plan.unplaced:
-        reasons = [f"pool {reason.pool}: {reason.excluded_by}: {reason.detail}" for reason in unplaced.reasons]
-        world.refusals[unplaced.pod] = "; ".join(reasons) or "there is no pool"
-    for task in world.waiting:
-        world.waiting.judge(task, hopeless=task.key in hopeless)
+    world.refusals = plan.unplaced
+    # Thousands of pods share the reasons of their class: judge each list of reasons once.
+    final: dict[int, bool] = {}
+    hopeless = {one.pod for one in plan.ignored}
+    world.ignored = plan.ignored
+    for one in plan.unplaced:
+        reasons = one.reasons
+        if id(reasons) not in final:
+            final[id(reasons)] = bool(reasons) and not any(reason.excluded_by in PASSING for reason in reasons)
+        if final[id(reasons)]:
+            hopeless.add(one.pod)
+    world.waiting.judge(hopeless=hopeless, refused={one.pod for one in plan.unplaced})

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from gpuscaler.clouds.simulated import CloudMachine
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering
+from gpuscaler.planning.plans import Ignored, Unplaced
 from gpuscaler.simulation.queue import Task
 from gpuscaler.simulation.workload import GPU
 
@@ -149,8 +150,12 @@ class Meter:
             self.timeline.append(sample)
 
 
-def unserved_reasons(tasks: Iterable[Task], reasons: Mapping[str, str]) -> tuple[UnservedReason, ...]:
-    """The reasons of pods that never ran, most frequent first."""
+def unserved_reasons(tasks: Iterable[Task], unplaced: Iterable[Unplaced], ignored: Iterable[Ignored]) -> tuple[UnservedReason, ...]:
+    """The reasons of pods that never ran, as the last plan told them, most frequent first."""
+    reasons = {one.pod: one.reason for one in ignored}
+    for one in unplaced:
+        told = [f"pool {reason.pool}: {reason.excluded_by}: {reason.detail}" for reason in one.reasons]
+        reasons[one.pod] = "; ".join(told) or "there is no pool"
     counts: dict[str, int] = defaultdict(int)
     for task in tasks:
         counts[reasons.get(task.key, "not planned when the run ended")] += 1

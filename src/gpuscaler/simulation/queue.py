@@ -1,6 +1,6 @@
 """Pods of a run: waiting, promised to a machine that is coming, running, done."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from gpuscaler.simulation.scheduler import Seat
 from gpuscaler.simulation.workload import Member
@@ -34,12 +34,16 @@ class Task:
 
 
 class Waiting:
-    """Pods without a place or a promise, by specification, so that a look at the queue costs what its variety costs."""
+    """Pods without a place or a promise, by specification, so that a look at the queue costs what its variety costs.
+
+    What the last plan said is kept: ``hopeless`` pods can never be served; ``stuck`` specifications can be once a limit lifts.
+    """
 
     def __init__(self) -> None:
         self._by_spec: dict[str, dict[str, Task]] = {}
         self._gangs: dict[str, Task] = {}
         self._hopeless: set[str] = set()
+        self._stuck: set[str] = set()
 
     def __len__(self) -> int:
         return sum(len(tasks) for tasks in self._by_spec.values()) + len(self._gangs)
@@ -51,8 +55,19 @@ class Waiting:
 
     @property
     def hopeful(self) -> bool:
-        """Whether any pod waits that a pool could serve."""
+        """Whether any pod waits that a pool could serve, some day."""
         return len(self) > len(self._hopeless)
+
+    @property
+    def promising(self) -> bool:
+        """Whether a policy may have an answer now that it did not have before.
+
+        A pod of a specification that was refused for a limit gets the same refusal until machines go; a gang may also be helped by room
+        on open nodes, which only the policy hands out to gangs.
+        """
+        if any(key not in self._hopeless for key in self._gangs):
+            return True
+        return any(digest not in self._stuck and next(iter(tasks)) not in self._hopeless for digest, tasks in self._by_spec.items())
 
     def add(self, task: Task) -> None:
         if task.gang:
@@ -71,9 +86,14 @@ class Waiting:
         if not tasks:
             del self._by_spec[digest]
 
-    def judge(self, task: Task, *, hopeless: bool) -> None:
-        """Note whether no pool can ever serve a waiting pod, as the last plan says."""
-        (self._hopeless.add if hopeless else self._hopeless.discard)(task.key)
+    def judge(self, *, hopeless: Container[str], refused: Container[str]) -> None:
+        """Note what a plan says: the pods that no pool can ever serve, and those that were refused for now."""
+        self._hopeless = {task.key for task in self if task.key in hopeless}
+        self._stuck = {digest for digest, tasks in self._by_spec.items() if any(key in refused for key in tasks)}
+
+    def forget(self) -> None:
+        """Limits may have lifted: who was refused may ask again."""
+        self._stuck.clear()
 
     def heads(self) -> list[Task]:
         """The first pod of every specification that is no gang's, in the scheduler's order: priority, then time."""

@@ -111,7 +111,7 @@ class _Replay:
             wait=wait_of(meter.waits),
             served=len(meter.waits),
             unserved=len(self.world.tasks),
-            unserved_reasons=unserved_reasons(self.world.tasks.values(), self.world.refusals),
+            unserved_reasons=unserved_reasons(self.world.tasks.values(), self.world.refusals, self.world.ignored),
             evictions=meter.evictions,
             lost_gpu_hours=meter.lost_hours,
             machine_hours=rows,
@@ -144,7 +144,7 @@ class _Replay:
         if freed or new:
             changed = True
             world.schedule(None if freed else new, self.now)
-            if world.waiting.hopeful:
+            if world.waiting.promising:
                 self._plan_by(self.now + DEBOUNCE_SECONDS)
         if self._plan_at is not None and self._plan_at <= self.now:
             changed |= self._ask()
@@ -188,6 +188,7 @@ class _Replay:
         if not world.open_ready(self.now):
             return False
         finish_drains(world, self.now)
+        world.waiting.forget()
         return True
 
     def _ask(self) -> bool:
@@ -196,7 +197,7 @@ class _Replay:
         self._plan_at = None
         world.meter.plans += 1
         cluster, state = world.picture(self.now)
-        known, broken = len(world.ledger), world.meter.broken
+        known, broken, given_back = len(world.ledger), world.meter.broken, world.given_back
         acted = carry_out(self._decide(cluster, state, self.now), world, self.now, number=world.meter.plans)
         for entry in list(world.ledger.values())[known:]:
             for at in (entry.machine.registered_at, entry.machine.visible_at):
@@ -204,7 +205,9 @@ class _Replay:
         if acted:
             self._resync = RESYNC_FIRST
             world.schedule(None, self.now)
-        if world.meter.broken > broken:
+        if world.given_back > given_back:
+            world.waiting.forget()
+        if world.meter.broken > broken or (world.given_back > given_back and world.waiting.promising):
             self._plan_by(self.now + DEBOUNCE_SECONDS)
         self._ask_again()
         return acted

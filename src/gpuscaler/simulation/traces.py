@@ -5,7 +5,7 @@ import gzip
 import io
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,9 @@ REQUIRED_COLUMNS = ("job_id", "submit_s", "duration_s", "n_pods", "gpus_per_pod"
 KEPT_ROWS = 100
 
 MIB = 1024 * 1024
+
+#: Far beyond any real job, and small enough that sums over a trace stay exact in 64 bits and seconds keep their fractions.
+MOST_SECONDS, MOST_GPUS, MOST_PODS, MOST_MILLICORES, MOST_MIB = 1e11, 10_000, 100_000, 1e9, 1e8
 
 
 class TraceError(Exception):
@@ -133,22 +136,20 @@ def _job(row: list[str], columns: Mapping[str, int]) -> Job:
     def text(name: str) -> str:
         return row[columns[name]].strip() if name in columns else ""
 
-    gpus = _whole(text("gpus_per_pod") or "0", "gpus_per_pod")
-    gpu_milli = _whole(text("gpu_milli") or "1000", "gpu_milli") if gpus else 1000
-    if not 1 <= gpu_milli <= 1000:
-        raise ValueError(f"gpu_milli is {gpu_milli}, expected 1 to 1000")
+    gpus = _whole(text("gpus_per_pod") or "0", "gpus_per_pod", most=MOST_GPUS)
+    gpu_milli = _whole(text("gpu_milli") or "1000", "gpu_milli", least=1, most=1000) if gpus else 1000
     if gpus > 1 and gpu_milli < 1000:
         raise ValueError(f"gpu_milli is {gpu_milli} with {gpus} GPUs, expected 1000: only a single GPU can be shared")
-    memory = _optional(text("mem_mib"), "mem_mib")
+    memory = _optional(text("mem_mib"), "mem_mib", most=MOST_MIB)
     priority = text("priority")
     return Job(
         id=_named(text("job_id")),
         submit=_seconds(text("submit_s"), "submit_s"),
         duration=_seconds(text("duration_s"), "duration_s"),
-        pods=_whole(text("n_pods") or "1", "n_pods", least=1),
+        pods=_whole(text("n_pods") or "1", "n_pods", least=1, most=MOST_PODS),
         gpus=gpus,
         gpu_milli=gpu_milli,
-        cpu_milli=_optional(text("cpu_milli"), "cpu_milli"),
+        cpu_milli=_optional(text("cpu_milli"), "cpu_milli", most=MOST_MILLICORES),
         memory=memory * MIB if memory is not None else None,
         gpu_models=tuple(sorted({model.strip() for model in text("gpu_model").split("|")} - {""})),
         # Kubernetes' priorities are numbers; QoS words, which some traces have here, order nothing in the scheduler.
@@ -169,26 +170,26 @@ def _unique(job: Job, seen: set[str]) -> None:
     seen.add(job.id)
 
 
-def _number(text: str, name: str, read: Callable[[str], float]) -> float:
+def _number(text: str, name: str, *, least: int = 0, most: float) -> float:
     try:
-        number = read(text)
+        number = float(text)
     except ValueError:
         raise ValueError(f"{name} is {text[:40]!r}, expected a number") from None
-    if not math.isfinite(number) or not 0 <= number < 1e15:
-        raise ValueError(f"{name} is {text[:40]}, expected a number from 0 to 1e15")
+    if not least <= number <= most:
+        raise ValueError(f"{name} is {text[:40]}, expected a number from {least} to {most:.0f}")
     return number
 
 
 def _seconds(text: str, name: str) -> float:
-    return _number(text, name, float)
+    return _number(text, name, most=MOST_SECONDS)
 
 
-def _whole(text: str, name: str, least: int = 0) -> int:
-    number = _number(text, name, float)
-    if number != int(number) or not least <= number <= 10**6:
-        raise ValueError(f"{name} is {text[:40]}, expected a whole number from {least} to 1000000")
+def _whole(text: str, name: str, *, least: int = 0, most: float) -> int:
+    number = _number(text, name, least=least, most=most)
+    if number != int(number):
+        raise ValueError(f"{name} is {text[:40]}, expected a whole number")
     return int(number)
 
 
-def _optional(text: str, name: str) -> int | None:
-    return math.ceil(_number(text, name, float)) if text else None
+def _optional(text: str, name: str, *, most: float) -> int | None:
+    return math.ceil(_number(text, name, most=most)) if text else None

@@ -8,6 +8,7 @@ from gpuscaler.model.cluster import Cluster, Delta, Item
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
+from gpuscaler.planning.plans import Ignored, Unplaced
 from gpuscaler.planning.state import State
 from gpuscaler.simulation.ledger import ARRIVING, PROMISE_BROKEN, Drain, Entry, node_of
 from gpuscaler.simulation.meter import Meter
@@ -31,8 +32,10 @@ class World:
         self.promises: dict[str, dict[str, Task]] = {}
         self.drains: dict[str, Drain] = {}
         self.blocked: dict[tuple[str, str, str, str], float] = {}
-        #: Why the last plan left pods without a place, by pod.
-        self.refusals: dict[str, str] = {}
+        self.given_back = 0
+        #: What the last plan left without a place, and what it took for no demand.
+        self.refusals: tuple[Unplaced, ...] = ()
+        self.ignored: tuple[Ignored, ...] = ()
         self.started: list[Task] = []
         self._gangs: dict[str, dict[str, Task]] = {}
         self._bought: deque[float] = deque()
@@ -240,6 +243,7 @@ class World:
         del self.idle_since[node]
         self.meter.gave_back(self.cloud.terminate(node, now))
         self._distrusted.discard(node)
+        self.given_back += 1
         self._nodes_changed[node] = None
 
     # The picture
