@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import msgspec
 import numpy as np
 
+from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.buying import starts_alone, wide_keys
@@ -15,19 +15,21 @@ from gpuscaler.planning.desk import Desk, Queue, Taken, rank, wanted_templates
 from gpuscaler.planning.lots import Lot
 from gpuscaler.planning.placing import PLENTY, Ground, Share, fill
 from gpuscaler.planning.tastes import taste
-from gpuscaler.planning.topology import Shape, shape, without_hosts
+from gpuscaler.planning.topology import Shape, by_itself, shape, without_hosts
 
 
 @dataclass
 class Family:
     """Queues of one kind of pod in all sizes. ``model`` is a pod of the family that requests as much as the largest of each.
 
-    ``caps`` is how many pods may be bought for in a domain, for domains that turned out not to get more.
+    ``volumes`` are volumes of which one use decides about the next: with any, one pod is placed at a time. ``caps`` is how many pods may
+    be bought for in a domain, for domains that turned out not to get more.
     """
 
     model: PodClass
     shape: Shape
     queues: list[Queue]
+    volumes: frozenset[str] = frozenset()
     phantoms: list[tuple[PodSpec, Share]] = field(default_factory=list)
     caps: dict[tuple[int, ...], int] = field(default_factory=dict)
 
@@ -35,9 +37,9 @@ class Family:
     def left(self) -> int:
         return sum(queue.left for queue in self.queues)
 
-    @cached_property
-    def wide_spec(self) -> PodSpec:
-        return without_hosts(self.model.spec)
+    def at_once(self, count: int) -> int:
+        """How many of ``count`` pods may be placed before what they changed is looked at again."""
+        return min(count, 1) if self.volumes else count
 
 
 def families(desk: Desk, classes: Sequence[PodClass]) -> list[Family]:
@@ -50,7 +52,7 @@ def families(desk: Desk, classes: Sequence[PodClass]) -> list[Family]:
     for members in groups.values():
         ordered = sorted(members, key=lambda one: one.order)
         its = shape(desk.cluster, ordered[0])
-        found.append(Family(largest(ordered), its, [Queue(one, its) for one in ordered]))
+        found.append(Family(largest(ordered), its, [Queue(one, its) for one in ordered], shared_volumes(desk.cluster, ordered[0].spec)))
     return sorted(found, key=lambda family: (-family.model.spec.priority, not family.shape.wide, family.queues[0].one.order))
 
 
@@ -74,6 +76,7 @@ def assign(desk: Desk, family: Family, only: Mask | None) -> list[Lot]:
     if only is not None:
         usable = usable & only[desk.template_rows]
     machines = desk.open_rows if only is None else desk.open_rows & padded(only, len(desk.open_rows))
+    admitted = usable & desk.room.verdict(by_itself(family.model.spec), family.model.labels).mask[desk.template_rows]
     before, whole = family.left, bool(family.shape.host_affinity)
     alone = whole and starts_alone(desk, family.model, family.shape.host_affinity)
     to_buy: dict[int, list[Share]] = {}
@@ -83,11 +86,26 @@ def assign(desk: Desk, family: Family, only: Mask | None) -> list[Lot]:
     elif family.shape.wide:
         shares = place(desk, family, family.model, None, machines=machines, usable=usable)
         to_buy = dealt(family, shares)
-    if not family.left or (whole and (not alone or family.left < before)):
+    if not family.left or (whole and not alone) or (family.left < before and (whole or family.volumes)):
         return []
-    lots = lots_of(desk, family, to_buy, usable)
-    # Of pods that share one machine, those of another size can only follow the first.
-    return lots[:1] if whole else lots
+    lots = lots_of(desk, family, to_buy, admitted)
+    # Of pods that share one machine or a volume, those of another size can only follow the first.
+    return lots[:1] if whole or family.volumes else lots
+
+
+def shared_volumes(cluster: Cluster, spec: PodSpec) -> frozenset[str]:
+    """The volumes of ``spec`` of which one use decides about the next.
+
+    Those are claims that one pod may use at a time, claims whose volume the first pod chooses, and disks that no two pods may mount.
+    """
+    found = set()
+    for use in spec.volumes:
+        claim = cluster.claims.get(f"{spec.namespace}/{use.claim}") if use.claim and not use.ephemeral else None
+        if claim is not None and ("ReadWriteOncePod" in claim.access_modes or not claim.volume):
+            found.add(claim.key)
+        if use.driver:
+            found.add(f"{use.driver} {use.handle.partition('@')[0]}")
+    return frozenset(found)
 
 
 def padded(mask: Mask, length: int) -> Mask:
@@ -101,7 +119,7 @@ def place(desk: Desk, family: Family, one: PodClass, queue: Queue | None, *, mac
     ground_rows[desk.template_rows] = usable & desk.templates.holds_one(one.spec)
     most = most_to_buy(desk, family, ground_rows)
     ground = Ground(desk.cluster, desk.room, desk.template_mask, ground_rows, rank(desk, one.spec), most, taste(desk.room, one))
-    shares = fill(ground, one, family.shape, family.left if queue is None else queue.left)
+    shares = fill(ground, one, family.shape, family.at_once(family.left if queue is None else queue.left))
     templates = range(*desk.template_rows.indices(len(desk.room)))
     to_buy = [share for share in shares if share.row in templates]
     family.phantoms += [(without_hosts(one.spec), share) for share in to_buy]
@@ -154,18 +172,21 @@ def dealt(family: Family, shares: Sequence[Share]) -> dict[int, list[Share]]:
     return hands
 
 
-def lots_of(desk: Desk, family: Family, to_buy: dict[int, list[Share]], usable: Mask) -> list[Lot]:
-    """What of the family goes to the mix. Pods with constraints on larger domains are bound to the domains that filling chose."""
+def lots_of(desk: Desk, family: Family, to_buy: dict[int, list[Share]], admitted: Mask) -> list[Lot]:
+    """What of the family goes to the mix. Pods with constraints on larger domains are bound to the domains that filling chose.
+
+    ``admitted`` are templates that admit the family but for its own rules about others.
+    """
     whole = bool(family.shape.host_affinity)
-    base = usable & admitted(desk, family, wide=not family.shape.wide)
     columns = [desk.room.table.column(key).codes for key in wide_keys(family.model)]
     lots = []
     for number, queue in enumerate(family.queues):
-        fits = base & desk.templates.holds_one(queue.one.spec)
+        fits = admitted & desk.templates.holds_one(queue.one.spec)
         anywhere = desk.templates.kinds_within(fits)
         if not family.shape.wide:
             if queue.left:
-                lots.append(Lot(queue, queue.left, anywhere, anywhere, whole, 0 if whole else queue.one.announced))
+                announced = 0 if whole or family.volumes else queue.one.announced
+                lots.append(Lot(queue, family.at_once(queue.left), anywhere, anywhere, whole, announced))
             continue
         by_domain: dict[tuple[int, ...], int] = {}
         for share in to_buy.get(number, ()):
@@ -177,15 +198,6 @@ def lots_of(desk: Desk, family: Family, to_buy: dict[int, list[Share]], usable: 
                 inside &= codes[desk.template_rows] == value
             lots.append(Lot(queue, count, desk.templates.kinds_within(inside), anywhere, whole, domain=domain))
     return lots
-
-
-def admitted(desk: Desk, family: Family, *, wide: bool) -> Mask:
-    """Templates that the filters admit the family to; without ``wide``, constraints on larger domains are left out."""
-    mask = np.ones(len(desk.templates.nodes), dtype=np.bool_)
-    for name, passes in desk.room.verdict(family.wide_spec, family.model.labels).passes.items():
-        if wide or name not in ("PodTopologySpread", "InterPodAffinity"):
-            mask &= passes[desk.template_rows]
-    return mask
 
 
 def forget(desk: Desk, family: Family) -> None:

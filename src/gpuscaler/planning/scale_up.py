@@ -10,6 +10,7 @@ from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.desk import Desk, Queue
 from gpuscaler.planning.families import Family, assign, families, forget
 from gpuscaler.planning.lots import Lot
+from gpuscaler.planning.turns import leaders, side_by_side, waits_for_others
 
 #: How often a round is decided anew because limits left some domain short, before families are left out of it.
 TRIES = 8
@@ -19,18 +20,22 @@ def scale_up(desk: Desk, classes: Sequence[PodClass], only: Mask | None = None) 
     """Place every pod of ``classes`` that can be placed, on machines that exist, are coming, or are bought here; returns the queues.
 
     Classes come by priority; within one priority those with constraints on larger domains come first, since they have fewer choices.
-    Pods that must be near others may only find them once those have their machines: they are tried again as long as that helps.
+    Pods that others count go before those; pods that must be near others may only find them once those have their machines, and are
+    tried again as long as that helps.
     ``only``, one flag per row of the room, restricts where they may go (a gang's zone).
     """
-    order = families(desk, classes)
-    queues = [queue for family in order for queue in family.queues]
+    every = families(desk, classes)
+    first = {id(family) for family in leaders(desk, every)}
+    if first:
+        one_round(desk, side_by_side([family for family in every if id(family) in first]), only)
+    order = [family for family in every if id(family) not in first or (family.left and waits_for_others(family))]
     while order:
         before = sum(family.left for family in order)
-        one_round(desk, order, only)
-        order = [family for family in order if family.left and family.model.spec.affinity]
+        one_round(desk, side_by_side(order), only)
+        order = [family for family in order if family.left and waits_for_others(family)]
         if sum(family.left for family in order) == before:
             break
-    return queues
+    return [queue for family in every for queue in family.queues]
 
 
 def one_round(desk: Desk, order: Sequence[Family], only: Mask | None) -> None:

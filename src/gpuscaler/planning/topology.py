@@ -83,6 +83,13 @@ def without_hosts(spec: PodSpec) -> PodSpec:
     )
 
 
+def by_itself(spec: PodSpec) -> PodSpec:
+    """``spec`` without its own rules about other pods; what others say about it still counts."""
+    if not (spec.affinity or spec.anti_affinity or spec.spread or spec.host_ports):
+        return spec
+    return msgspec.structs.replace(spec, digest=f"{spec.digest}:alone", affinity=(), anti_affinity=(), spread=(), host_ports=())
+
+
 @dataclass(frozen=True)
 class HostRules:
     """What new machines must respect between items: caps over sets of items, pairs that stay apart.

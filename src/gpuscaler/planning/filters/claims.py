@@ -91,7 +91,8 @@ class ClaimReader:
         parts = use.claim.split("-")
         names = ("-".join(parts[:end]) for end in range(1, len(parts)))
         pods = [pod for name in names if (pod := self.cluster.pods.get(f"{spec.namespace}/{name}"))]
-        owners = [pod.uid for pod in pods if pod.spec.digest == spec.digest and pod.uid]
+        # A specification that planning derives from the pod's has its digest in front.
+        owners = [pod.uid for pod in pods if spec.digest.startswith(pod.spec.digest) and pod.uid]
         return not owners or claim.owner_uid in owners
 
     def _read_zones(self, claim: PersistentVolumeClaim, zones: list[tuple[str, frozenset[str]]], problems: dict[str, str]) -> None:

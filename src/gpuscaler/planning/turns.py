@@ -1,0 +1,70 @@
+"""Which families are placed first, and which only after others have their machines."""
+
+from collections.abc import Iterator, Sequence
+
+from gpuscaler.model.selectors import LabelSelector
+from gpuscaler.planning.desk import Desk
+from gpuscaler.planning.families import Family
+from gpuscaler.planning.topology import selects, spreads_over
+
+
+def waits_for_others(family: Family) -> bool:
+    """Whether pods that found no place may find one once others have theirs."""
+    return bool(family.model.spec.affinity or family.volumes)
+
+
+def side_by_side(order: Sequence[Family]) -> list[Family]:
+    """Families that may be placed in one round: of those that share a volume the first."""
+    busy: set[str] = set()
+    found = []
+    for family in order:
+        if busy.isdisjoint(family.volumes):
+            found.append(family)
+            busy |= family.volumes
+    return found
+
+
+def leaders(desk: Desk, every: Sequence[Family]) -> list[Family]:
+    """Families whose pods the rules of others look at while they have no such rule themselves.
+
+    They go where they like, at any time, so whoever counts them (spread) must be decided after them. Where limits are set they do not go
+    before pods of higher priority. Whoever keeps away from them (anti-affinity) goes first unless its priority is lower.
+    """
+    watchers = [family for family in every if family.shape.host_spread or family.shape.wide]
+    index = _Index(every) if watchers else None
+    bounded = desk.remaining.any()
+    found: set[int] = set()
+    for family in watchers:
+        assert index is not None
+        own = family.model.spec.priority
+        for constraint in (constraint for constraint in family.model.spec.spread if constraint.hard and constraint.selector is not None):
+            for other in index.candidates(family.model.spec.namespace, constraint.selector):
+                lower = bounded and other.model.spec.priority < own
+                joint = constraint in other.model.spec.spread
+                if other is not family and not lower and not joint and spreads_over(constraint, family.model, other.model):
+                    found.add(id(other))
+        for term in family.model.spec.anti_affinity:
+            higher = (other for other in every if other.model.spec.priority > own and not other.shape.wide)
+            found.update(id(other) for other in higher if selects(desk.cluster, term, other.model))
+    return [family for family in every if id(family) in found]
+
+
+class _Index:
+    """Families by namespace and label, to find those that a selector may match without looking at all."""
+
+    def __init__(self, every: Sequence[Family]) -> None:
+        self._all: dict[str, list[Family]] = {}
+        self._by_label: dict[tuple[str, str, str], list[Family]] = {}
+        for family in every:
+            namespace = family.model.spec.namespace
+            self._all.setdefault(namespace, []).append(family)
+            for key, value in family.model.labels.items():
+                self._by_label.setdefault((namespace, key, value), []).append(family)
+
+    def candidates(self, namespace: str, selector: LabelSelector | None) -> Iterator[Family]:
+        for requirement in selector.requirements if selector is not None else ():
+            if requirement.operator == "In":
+                for value in dict.fromkeys(requirement.values):
+                    yield from self._by_label.get((namespace, requirement.key, value), ())
+                return
+        yield from self._all.get(namespace, ())
