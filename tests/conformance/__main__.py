@@ -58,7 +58,7 @@ def conform(binary: Path, options: argparse.Namespace) -> int:
     for number, difference in distinct(tally)[: options.show]:
         print(f"\nseed {options.seed}, case {number}: {difference}\nthe smallest case like it:")
         with Oracle(binary) as asked:
-            part = minimal(asked, draw_case(options.seed, number), difference, appended=variant(number))
+            part = minimal(asked, draw_case(options.seed, number), difference, otherwise=variant(number))
         print(json.dumps(part))
     return 1 if tally.differences or rare(tally) else 0
 

@@ -56,7 +56,7 @@ def compare(oracle: Oracle, seed: int, numbers: Iterable[int]) -> Tally:
         case = draw_case(seed, number)
         theirs = ask(oracle, case)
         count(tally, case, theirs)
-        tally.differences += [(number, found) for found in differences(case, theirs, appended=variant(number))]
+        tally.differences += [(number, found) for found in differences(case, theirs, otherwise=variant(number))]
     return tally
 
 
@@ -82,10 +82,10 @@ def count(tally: Tally, case: Json, theirs: list[ours.Refusals]) -> None:
         tally.sole.update(plugins[0] for plugins in refused.values() if len(plugins) == 1)
 
 
-def differences(case: Json, theirs: list[ours.Refusals], *, appended: bool = False) -> Iterator[Difference]:
+def differences(case: Json, theirs: list[ours.Refusals], *, otherwise: bool = False) -> Iterator[Difference]:
     """Every pod and node that one side accepts and the other does not, or refuses for other reasons."""
     try:
-        mine = ours.replay(case, theirs) if "replay" in case else ours.judge(case, appended=appended)
+        mine = ours.replay(case, theirs, otherwise=otherwise) if "replay" in case else ours.judge(case, otherwise=otherwise)
     except Exception as error:  # noqa: BLE001  # whatever our side trips over is a finding like any other
         yield Difference("any pod", "any node", (), (f"{type(error).__name__}: {error}",))
         return
@@ -103,12 +103,12 @@ REQUIRED = frozenset(
 )
 
 
-def minimal(oracle: Oracle, case: Json, difference: Difference, *, appended: bool = False) -> Json:
+def minimal(oracle: Oracle, case: Json, difference: Difference, *, otherwise: bool = False) -> Json:
     """The smallest part of ``case`` that shows the same difference: nothing can be left out of it on its own."""
 
     def shows(part: Json) -> bool:
         try:
-            return any(found.like(difference) for found in differences(part, ask(oracle, part), appended=appended))
+            return any(found.like(difference) for found in differences(part, ask(oracle, part), otherwise=otherwise))
         except (OracleError, KeyError, IndexError, TypeError):
             return False  # what is left is no case any more
 

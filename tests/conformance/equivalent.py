@@ -16,6 +16,9 @@ NOT_CSI = (
 
 EQUIVALENT: Mapping[Key, str] = {
     ("selectors.NodeSelectorTerm.matches", ANY, ANY): "rooms judge node selectors by column (NodeMasks); this is for a single node",
+    ("selectors.Requirement.matches", ANY, "not self.values and value is None"): "not valid with values, and then never asked",
+    ("selectors.Requirement.matches", ANY, "not self.values and value is not None"): "not valid with values, and then never asked",
+    ("selectors.integer", ANY, "'0123456789'"): "no label value starts with a sign, and requirements with other values are not valid",
     ("selectors.integer", ANY, "1"): "no label value starts with a sign, and requirements with other values are not valid",
     ("selectors.integer", ANY, "'+'"): "no label value starts with a sign, and requirements with other values are not valid",
     ("selectors.integer", ANY, "'-'"): "no label value starts with a sign, and requirements with other values are not valid",
@@ -54,6 +57,12 @@ EQUIVALENT: Mapping[Key, str] = {
         ANY,
         ANY,
     ): "decoding leaves out the resources that the scheduler does not count; this is for specifications made elsewhere",
+    (
+        "room.Room._follow",
+        ANY,
+        "self._devices and (amount := spec.requests.get(GPU_MILLI))",
+    ): "no case has devices shared by the thousandth",
+    ("migration.attachment", "always", "if kind == 'awsElasticBlockStore':"): "only ids of that kind start with aws://",
     ("holdings.Holdings.add", ANY, "if before + count:"): "counts reach zero by removal only, which the tests of rooms look after",
     ("holdings.Holdings.add", ANY, "before + count"): "counts reach zero by removal only, which the tests of rooms look after",
     ("room.Room._static", "always", "if spec.volumes:"): "volumes have nothing to say about a pod that has none",

@@ -119,7 +119,7 @@ def show(asked: Path, path: Path, index: int) -> tuple[int, str]:
     from .compare import differences, variant, verdicts
 
     for number, (case, answer) in enumerate(stored(asked)):
-        for found in differences(case, verdicts(case, answer), appended=variant(number)):
+        for found in differences(case, verdicts(case, answer), otherwise=variant(number)):
             return number + 1, str(found)
     return 0, ""
 

@@ -23,40 +23,46 @@ class NotUnderstoodError(Exception):
     """Our decoder set an object of a case aside, so there is nothing to compare."""
 
 
-def judge(case: Json, *, appended: bool = False) -> list[Refusals]:
+def judge(case: Json, *, otherwise: bool = False) -> list[Refusals]:
     """Our verdict on every pending pod of a plain case, on every node.
 
-    ``appended`` starts from the nodes that hold pods and appends the others as a plan appends machines: it must make no difference.
+    ``otherwise`` starts from the nodes that hold pods and appends the others as a plan appends machines: it must make no difference.
     """
     interner = Interner()
-    room = room_of(case, interner, appended=appended)
+    cluster = cluster_of(case, interner)
+    room = Room.of(cluster)
+    if otherwise:
+        used, unused = split(cluster)
+        room = Room.of(cluster, NodeTable(used)).extended(unused)
     return [refusals(room, decoded_pod(pod, interner)) for pod in case.get("pending") or ()]
 
 
-def replay(case: Json, theirs: Iterable[Mapping[str, list[str]]]) -> list[Refusals]:
-    """Our verdict at every step of a replay, each pod placed where ``theirs``, the oracle's verdicts, let it go."""
+def replay(case: Json, theirs: Iterable[Mapping[str, list[str]]], *, otherwise: bool = False) -> list[Refusals]:
+    """Our verdict at every step of a replay, each pod placed where ``theirs``, the oracle's verdicts, let it go.
+
+    ``otherwise`` asks a new room at every step, in which all that was taken before is placed at once: it must make no difference.
+    """
     interner = Interner()
-    room = room_of(case, interner)
+    room = Room.of(cluster_of(case, interner))
+    taken: list[tuple[Pod, int]] = []
     verdicts = []
     for step, refused in zip(case["replay"], theirs, strict=True):
         pod = decoded_pod(case["pending"][step["pod"]], interner)
         verdicts.append(refusals(room, pod))
-        taken = next((name for name in step["nodes"] if name not in refused), None)
-        if taken is not None:
-            room = room.copy()
-            room.place(pod.spec, pod.labels, room.table.row[taken])
+        where = next((name for name in step["nodes"] if name not in refused), None)
+        if where is not None:
+            taken.append((pod, room.table.row[where]))
+            room = Room.of(room.cluster) if otherwise else room.copy()
+            for placed, row in taken if otherwise else taken[-1:]:
+                room.place(placed.spec, placed.labels, row)
     return verdicts
 
 
-def room_of(case: Json, interner: Interner, *, appended: bool = False) -> Room:
-    """The room of everything in the case. Pods that wait are part of the cluster too, as they are when planning, on no node."""
+def cluster_of(case: Json, interner: Interner) -> Cluster:
+    """The cluster of everything in the case. Pods that wait are part of the cluster too, as they are when planning, on no node."""
     objects = [raw for kind, items in case.items() if kind not in NOT_CLUSTER for raw in items]
     waiting = [{**pod, "spec": {**(pod.get("spec") or {}), "nodeName": None}} for pod in case.get("pending") or ()]
-    cluster = Cluster.of(item for raw in (*objects, *waiting) for item in decoded(raw, interner))
-    if not appended:
-        return Room.of(cluster)
-    used, unused = split(cluster)
-    return Room.of(cluster, NodeTable(used)).extended(unused)
+    return Cluster.of(item for raw in (*objects, *waiting) for item in decoded(raw, interner))
 
 
 def split(cluster: Cluster) -> tuple[list[Node], list[Node]]:

@@ -53,7 +53,7 @@ def test_a_difference_is_found_and_shrunk_to_what_shows_it(oracle: Oracle) -> No
     found = compare(oracle, 7, range(100)).differences
     number, difference = next((number, one) for number, one in found if one.theirs == ("NodePorts",))
     assert difference.ours == ()
-    part = minimal(oracle, draw_case(7, number), difference, appended=variant(number))
+    part = minimal(oracle, draw_case(7, number), difference, otherwise=variant(number))
     assert len(part["nodes"]) == 1
     assert [kind for kind in part if kind not in ("nodes", "pods", "replay")] == ["pending"]
     assert "hostPort" in json.dumps(part["pending"])

@@ -1,6 +1,6 @@
 """Storage objects: classes, drivers and their limits, volumes and claims in every state of their lives."""
 
-from .world import HOSTNAME, OLD_ZONE, REGION, ZONE, ZONES, Json, World
+from .world import HOSTNAME, OLD_REGION, OLD_ZONE, REGION, ZONE, ZONES, Json, World
 
 FAST, CAPPED = "csi.fast", "csi.capped"
 #: CSI drivers with limits on nodes, by the node label of their topology. All but the first took over an in-tree plug-in.
@@ -12,6 +12,8 @@ DRIVERS = {
     "disk.csi.azure.com": None,
     "cinder.csi.openstack.org": "topology.cinder.csi.openstack.org/zone",
 }
+#: Ids of one disk, which several volumes may name.
+EBS_IDS = ("vol-3", "aws://eu-west1-a/vol-3", "aws:///vol-3")
 #: In-tree plug-ins that CSI drivers took over, by the storage class here that uses each.
 IN_TREE = {
     "ebs": "kubernetes.io/aws-ebs",
@@ -97,8 +99,8 @@ def volume(world: World, storage_class: str, **more: object) -> Json:
     """A PersistentVolume that no claim has, without a topology of its own."""
     name = world.name("pv")
     source = {
-        "ebs": {"awsElasticBlockStore": {"volumeID": world.one((f"vol-{name}", f"aws://eu-west1-a/vol-{name}", f"aws:///vol-{name}"))}},
-        "gce": {"gcePersistentDisk": {"pdName": name}},
+        "ebs": {"awsElasticBlockStore": {"volumeID": world.one((*EBS_IDS, f"vol-{name}", f"aws://eu-west1-a/vol-{name}"))}},
+        "gce": {"gcePersistentDisk": {"pdName": world.one((name, name, "disk3"))}},
         "portworx": {"portworxVolume": {"volumeID": name}},
         "azure": {"azureDisk": {"diskName": name, "diskURI": f"/subscriptions/s/disks/{name}"}},
         "cinder": {"cinder": {"volumeID": name}},
@@ -137,14 +139,17 @@ def bind(world: World, drawn_claim: Json, drawn_volume: Json) -> None:
 
 def volume_affinity(world: World) -> Json:
     """Node affinity of a volume: its zone or zones, or its node."""
-    keys = {ZONE: ZONES, HOSTNAME: ("node0", "node1", "node2"), REGION: ("r1", "r2")}
+    keys = {ZONE: ZONES, OLD_ZONE: ZONES, HOSTNAME: ("node0", "node1", "node2"), REGION: ("r1", "r2"), OLD_REGION: ("r1", "r2")}
     terms: list[Json] = []
     for _ in range(world.weighted({1: 9, 2: 1})):
         if world.chance(0.04):
             terms.append(world.one(({}, {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [world.node_name()]}]})))
             continue
-        key = world.weighted({ZONE: 6.0, HOSTNAME: 3.0, REGION: 1.0})
-        terms.append({"matchExpressions": [{"key": key, "operator": "In", "values": world.some(keys[key], 2)}]})
+        used = {
+            world.weighted({ZONE: 6.0, HOSTNAME: 3.0, REGION: 1.5, OLD_ZONE: 0.7, OLD_REGION: 0.7})
+            for _ in range(world.weighted({1: 8, 2: 2}))
+        }
+        terms.append({"matchExpressions": [{"key": key, "operator": "In", "values": world.some(keys[key], 2)} for key in sorted(used)]})
     return {"required": {"nodeSelectorTerms": terms}}
 
 

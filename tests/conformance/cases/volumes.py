@@ -1,6 +1,6 @@
 """Volumes of pods: inline disks that conflict, claims that bind, have a zone, or take up attachments."""
 
-from .storage import FAST, bind, claim, label_zones, volume, volume_affinity
+from .storage import EBS_IDS, FAST, bind, claim, label_zones, volume, volume_affinity
 from .world import Json, World
 
 SELECTED = "volume.kubernetes.io/selected-node"
@@ -73,8 +73,7 @@ def attached(world: World, pod: Json) -> None:
             bind(world, drawn, volume(world, storage_class))
         use(pod, drawn)
     if world.chance(0.25):
-        disks = ("vol-3", "aws://eu-west1-a/vol-3", "aws:///vol-3")
-        mount(pod, world.one(({"awsElasticBlockStore": {"volumeID": world.one(disks)}}, {"gcePersistentDisk": {"pdName": "disk3"}})))
+        mount(pod, world.one(({"awsElasticBlockStore": {"volumeID": world.one(EBS_IDS)}}, {"gcePersistentDisk": {"pdName": "disk3"}})))
 
 
 def zoned(world: World, pod: Json) -> None:
@@ -181,7 +180,7 @@ def broken(world: World, pod: Json) -> None:
         return
     drawn = claim(world, pod["metadata"]["namespace"], {"immediate": "now", "classless": None}.get(state, "fast"))
     if state == "lost":
-        drawn["spec"]["volumeName"] = "vanished"
+        bind(world, drawn, volume(world, "fast"))
         drawn["status"]["phase"] = "Lost"
     if state == "deleted":
         bind(world, drawn, volume(world, FAST))
