@@ -107,9 +107,9 @@ def _spill(ground: Ground, one: PodClass, count: int, room: Array) -> list[Share
 
 def _step(ground: Ground, one: PodClass, shape: Shape, left: int) -> Iterator[Share]:
     """The largest batch whose pods do not change where the others of it may go."""
-    single = shape.self_wide_spread[0] if len(shape.self_wide_spread) == 1 else None
-    if single is not None and not shape.self_wide_anti and not shape.wide_affinity and not shape.host_spread:
-        yield from _spread(ground, one, single, left)
+    hard = [constraint for constraint in one.spec.spread if constraint.hard]
+    if hard == list(shape.self_wide_spread) and len(hard) == 1 and not shape.self_wide_anti and not shape.wide_affinity:
+        yield from _spread(ground, one, hard[0], left)
         return
     room = _room_now(ground, one) if shape.wide else _room_on_machines(ground, one)
     if not room.any():
