@@ -44,6 +44,16 @@ class Relaxed:
     iterations: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Programme:
+    """Which kinds (``basis``) and how many of the resources take part, the cost of pods unmet, and whether items' own caps do."""
+
+    basis: Ints
+    resources: int
+    penalty: Floats | None
+    capped: bool
+
+
 def relaxed_values(instance: Instance, prices: Prices) -> Floats:
     """For each kind, an upper bound on the value of what one machine can hold, by weak duality; shape (K,)."""
     worth = prices.items[:, None] - instance.request @ prices.resources.T
@@ -56,14 +66,20 @@ def resource_prices(instance: Instance, *, penalty: Floats | None = None) -> Rel
 
     With ``penalty`` (I,) a pod may stay unmet at that cost; without one, limits must leave room for everything.
     """
-    resources = instance.capacity.shape[1]
-    basis = _basis(instance, resources)
-    if len(basis) * len(instance.demand) * resources > _MOST_ENTRIES:
-        # Leaving constraints out keeps the bound valid.
-        resources = instance.real
-        basis = _basis(instance, resources)
-    relaxed = _solve(instance, _Programme(basis, resources, penalty, capped=False))
+    programme = _programme(instance, penalty)
+    relaxed = _solve(instance, programme)
     return replace(relaxed, prices=safe(instance, relaxed.prices))
+
+
+def _programme(instance: Instance, penalty: Floats | None) -> _Programme:
+    """With everything in it that stays small enough; leaving constraints out keeps its bound valid."""
+    groups = instance.capacity.shape[1]
+    programme = _Programme(_basis(instance, groups, capped=True), groups, penalty, capped=True)
+    for resources in (groups, instance.real):
+        if len(programme.basis) * len(instance.demand) * programme.resources <= _MOST_ENTRIES:
+            break
+        programme = _Programme(_basis(instance, resources, capped=False), resources, penalty, capped=False)
+    return programme
 
 
 def guide(instance: Instance, prices: Prices, *, penalty: Floats | None = None) -> Relaxed:
@@ -107,21 +123,12 @@ def _of_every_size(instance: Instance) -> Ints:
     return np.array(sorted(chosen), dtype=np.int64)
 
 
-def _basis(instance: Instance, resources: int) -> Ints:
+def _basis(instance: Instance, resources: int, *, capped: bool) -> Ints:
     """In this programme a kind that gives no more per dollar than another one is never needed, whatever its size."""
     per_dollar = 1.0 / np.maximum(instance.price, _FREE)
     weights = [row.weights * per_dollar for row in instance.limits]
-    return undominated(instance.capacity[:, :resources] * per_dollar[:, None], instance.copies > 0, np.ones(len(per_dollar)), weights)
-
-
-@dataclass(frozen=True, slots=True)
-class _Programme:
-    """Which kinds (``basis``) and how many of the resources take part, the cost of pods unmet, and whether items' own caps do."""
-
-    basis: Ints
-    resources: int
-    penalty: Floats | None
-    capped: bool
+    room = np.column_stack([instance.capacity[:, :resources], *(instance.copies[instance.capped] if capped else ())])
+    return undominated(room * per_dollar[:, None], instance.copies > 0, np.ones(len(per_dollar)), weights)
 
 
 def _solve(instance: Instance, programme: _Programme) -> Relaxed:

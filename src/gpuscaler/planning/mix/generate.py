@@ -110,8 +110,7 @@ def _full(instance: Instance, kinds: Ints, held: Floats) -> Mask:
 
 def singles(instance: Instance, master: Master) -> None:
     """For every item, the kind that holds it alone at the least cost a copy."""
-    with np.errstate(divide="ignore"):
-        each = instance.price[None, :] / instance.copies
+    each = np.where(instance.copies > 0, instance.price[None, :] / np.maximum(instance.copies, 1.0), np.inf)
     kinds = each.argmin(axis=1)
     held = np.zeros((len(kinds), len(kinds)))
     for item, kind in enumerate(kinds):

@@ -17,7 +17,9 @@ from gpuscaler.planning.mix.work import Meter
 
 #: A mix this close to its bound, relative, is called optimal.
 TOLERANCE = 1e-6
+#: The share of the budget that patterns may be generated with.
 _GENERATE = 0.6
+#: Fractions of a machine from which dives round up, besides one machine where nothing reaches them.
 _ROUND_AT = (1.0, 0.8, 0.6)
 
 

@@ -19,7 +19,7 @@ from gpuscaler.planning.mix.work import Meter
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Patterns worth more than their target: ``kinds`` (P,), ``held`` (P, I), ``value`` (P,).
+    """Patterns worth more than their target: ``kinds`` (P,), ``held`` (P, I).
 
     ``worth`` (K,) bounds what any pattern of each kind is worth; ``prices`` (K, R) are the resource prices that the bounds came from;
     ``complete`` tells that no pattern worth more than its target is missing, save those that another one contains.
@@ -27,7 +27,6 @@ class Found:
 
     kinds: Ints
     held: Floats
-    value: Floats
     worth: Floats
     prices: Floats
     complete: bool
@@ -69,7 +68,7 @@ def search(
     open_kinds = every[bound > targets * (1 + EPSILON)]
     worth = np.minimum(bound, targets)
     if not len(open_kinds):
-        return Found(every[:0], np.zeros((0, len(values))), np.zeros(0), worth, prices, True)
+        return Found(every[:0], np.zeros((0, len(values))), worth, prices, True)
     copies = np.where((values > 0) | worthless, instance.copies[:, open_kinds].T, 0.0)
     margin = values - prices[open_kinds] @ instance.request.T
     states, dropped = _expand_all(instance, open_kinds, copies, margin, targets[open_kinds], bound[open_kinds], width, meter)
@@ -82,17 +81,16 @@ def search(
     states, value = states.pick(good), value[good]
     best = _best_of_each(states.row, value, keep)
     complete = len(best) == len(value) and not np.isfinite(dropped).any()
-    states, value = states.pick(best), value[best]
+    states = states.pick(best)
     kinds, held = open_kinds[states.row], states.held
     if instance.device is not None and len(kinds):
         # The search knows devices by their sum only. What no placement was found for is cut down until there is one.
         share = instance.request[:, instance.device]
         held = fill(instance, np.argsort(-share, kind="stable"), states.held, kinds)
         complete = complete and bool(np.all(held == states.held))
-        value = held @ values
-        good = np.flatnonzero(value > targets[kinds] * (1 + EPSILON))
-        kinds, held, value = kinds[good], held[good], value[good]
-    return Found(kinds, held, value, worth, prices, complete)
+        good = np.flatnonzero(held @ values > targets[kinds] * (1 + EPSILON))
+        kinds, held = kinds[good], held[good]
+    return Found(kinds, held, worth, prices, complete)
 
 
 def _best_of_each(row: Ints, value: Floats, keep: int) -> Ints:

@@ -100,9 +100,9 @@ class Solution:
     """The mix chosen.
 
     ``unmet`` counts, by item index, the pods that limits or the lack of any fitting kind leave out. ``lower_bound`` is below the cost of
-    every way to serve what is not in ``unmet``; ``lower_bound_kind`` is "pattern-lp" when ``duals`` come from the linear programme over
-    all patterns solved to its end, else "resource-lp". ``work_used`` counts deterministic work, ``brake`` tells that ``should_stop``
-    ended the search early.
+    every way to serve what is not in ``unmet``; ``lower_bound_kind`` is "pattern-lp" when the linear programme over all patterns was solved
+    to its end, else "resource-lp" (or better). ``proven`` tells that nothing cheaper serves the same pods (to a millionth), whatever the
+    gap. ``work_used`` counts deterministic work, ``brake`` tells that ``should_stop`` ended the search early.
     """
 
     machines: tuple[Pattern, ...] = ()
