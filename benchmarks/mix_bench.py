@@ -1,11 +1,10 @@
-"""Time and gap of the optimiser: ``python benchmarks/mix_bench.py [name prefix]``."""
+"""Time and gap of the optimiser: ``python -m benchmarks.mix_bench [name prefix]``."""
 
 import statistics
 import sys
 import time
 
-from mix_cases import cases
-
+from benchmarks.mix_cases import cases
 from gpuscaler.planning.mix import solve
 
 
