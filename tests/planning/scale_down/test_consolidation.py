@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from tests.planning.scale_down.kit import (
+    DAEMON,
     GI,
     JOB,
     NOW,
@@ -121,6 +122,23 @@ def test_a_machine_is_emptied_onto_an_idle_one_that_stays() -> None:
 def test_pods_never_move_to_a_machine_that_is_closed(fields: dict[str, Any]) -> None:
     answer = down([node("a"), node("b", do_not_disrupt=True, **fields), pod("x", "a")])
     assert removed(answer) == []
+
+
+def test_room_that_pods_under_way_need_is_not_promised_again() -> None:
+    items = [node("a"), *crowd("x", "a", 3), node("b"), *crowd("y", "b", 5, options=ANCHOR), node("c"), *crowd("z", "c", 3)]
+    assert len(removed(down(items))) == 1
+    under_way = State(disrupting=frozenset(["a"]))
+    answer = down(items, state=under_way)
+    assert removed(answer) == []
+    assert blockers(answer)["a"] == "disrupting"
+
+
+def test_a_machine_bought_for_pods_that_are_still_under_way_is_not_idle() -> None:
+    items = [node("a"), *crowd("x", "a", 3), node("new", created=NOW - 60)]
+    answer = down(items, pool(idle_after=0), state=State(disrupting=frozenset(["a"])))
+    assert blockers(answer) == {"a": "disrupting", "new": "needed"}
+    alone = [node("a"), *crowd("x", "a", 3, owner=DAEMON), node("new", created=NOW - 60)]
+    assert removed(down(alone, pool(idle_after=0), state=State(disrupting=frozenset(["a"])))) == ["new"]
 
 
 def test_spare_machines_take_no_pods() -> None:

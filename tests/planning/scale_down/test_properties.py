@@ -99,7 +99,8 @@ def clusters(draw: st.DrawFn) -> tuple[list[Item], Pool, State]:
     ]
     idle = {name: draw(st.sampled_from([0.0, 700.0])) for name in names if draw(st.booleans())}
     items: list[Item] = [*nodes, *draw(pods_on(names)), *pending, *limits]
-    return items, draw(pools()), State(idle_seconds=idle)
+    under_way = draw(st.sets(st.sampled_from(names), max_size=2)) if draw(st.integers(0, 3)) == 0 else set()
+    return items, draw(pools()), State(idle_seconds=idle, disrupting=frozenset(under_way))
 
 
 @settings(max_examples=200, deadline=None)
@@ -140,7 +141,7 @@ def moves_can_be_made(asked: Situation, answer: Down) -> None:
             mine = cluster.pods[move.pod]
             room.remove(mine.spec, mine.labels, room.table.row[removal.node])
             target = room.table.row[move.to]
-            assert move.to not in gone
+            assert move.to not in gone | asked.state.disrupting
             assert move.to in new or cluster.nodes[move.to].ready
             assert room.verdict(mine.spec, mine.labels).mask[target], (move, room.reason(mine.spec, mine.labels, target))
             room.place(mine.spec, mine.labels, target)
@@ -167,7 +168,7 @@ def the_books_balance(asked: Situation, answer: Down) -> None:
 def accounts_hold(asked: Situation, answer: Down, rules: Pool) -> None:
     cluster = asked.cluster
     if answer.removals:
-        assert len(cluster.nodes) - len(answer.removals) >= rules.min
+        assert len(cluster.nodes) - len(asked.state.disrupting) - len(answer.removals) >= rules.min
     evicted: Counter[str] = Counter()
     for removal in answer.removals:
         for mine in cluster.on_node.get(removal.node, {}).values():

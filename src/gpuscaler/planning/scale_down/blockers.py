@@ -25,12 +25,13 @@ class Blocker:
 
 
 def is_arriving(node: Node) -> bool:
-    return any(taint.key == ARRIVING_TAINT for taint in node.taints)
+    return bool(node.taints) and any(taint.key == ARRIVING_TAINT for taint in node.taints)
 
 
 def is_leaving(node: Node, disrupting: frozenset[str]) -> bool:
     """Whether somebody is removing ``node`` already."""
-    return node.deleted > 0 or node.name in disrupting or any(taint.key == LEAVING_TAINT for taint in node.taints)
+    tainted = bool(node.taints) and any(taint.key == LEAVING_TAINT for taint in node.taints)
+    return tainted or node.deleted > 0 or node.name in disrupting
 
 
 def node_blocker(situation: Situation, node: Node, promised: frozenset[str]) -> Blocker | None:
@@ -50,7 +51,7 @@ def node_blocker(situation: Situation, node: Node, promised: frozenset[str]) -> 
     if node.do_not_disrupt:
         return Blocker("do-not-disrupt", "the node's annotation karpenter.sh/do-not-disrupt asks for it")
     if node.name in situation.taken:
-        return Blocker("needed", "pending pods are planned onto this node")
+        return Blocker("needed", "pods that are pending, or about to leave other machines, are planned onto this node")
     return None
 
 

@@ -12,6 +12,7 @@ from gpuscaler.planning.scale_down.homes import Homes
 from gpuscaler.planning.scale_down.ledger import Ledger
 from gpuscaler.planning.scale_down.manners import Watchers, manners
 from gpuscaler.planning.scale_down.replacement import replace_machines
+from gpuscaler.planning.scale_down.reserving import reserved
 from gpuscaler.planning.scale_down.running import RunningClass, first_key
 from gpuscaler.planning.scale_down.situation import Down, Situation
 from gpuscaler.planning.scale_down.spare import held
@@ -21,6 +22,7 @@ from gpuscaler.planning.scale_down.valuing import value_blocker
 
 def scale_down(situation: Situation) -> Down:
     """What may be given back in ``situation``. Pure; the order of objects in the cluster does not matter."""
+    situation = reserved(situation)
     first = survey(situation)
     ledger = Ledger(Allowances(situation), blocked=dict(first.blocked))
     due = []

@@ -67,17 +67,18 @@ class Grouping:
     def __init__(self, cluster: Cluster, now: float) -> None:
         self._cluster = cluster
         self._now = now
-        self._by_identity: dict[Origin, dict[tuple[object, ...], RunningClass]] = {}
         self._by_content: dict[tuple[object, ...], RunningClass] = {}
-        self._origins: dict[Origin, Origin] = {}
+        self._plain: dict[str, tuple[Origin, dict[tuple[object, ...], RunningClass]]] = {}
 
     def load(self, node: Node) -> Residents:
         """The pods on ``node`` by what they mean for its removal."""
         load: Load = {}
         going: list[Pod] = []
         attached: list[Pod] = []
-        plain = self._origin(node, gang=False)
-        identity = self._by_identity[plain]
+        arch = node.labels.get(ARCH, "amd64")
+        if arch not in self._plain:
+            self._plain[arch] = (Origin(arch), {})
+        plain, identity = self._plain[arch]
         for pod in self._cluster.on_node.get(node.name, {}).values():
             # Read once, compared by identity: the loop runs for every pod of the cluster.
             one = identity.get((id(pod.spec), id(pod.labels), id(pod.options), pod.owner.kind))
@@ -96,7 +97,9 @@ class Grouping:
         return Residents(load, going, attached)
 
     def _class_of(self, pod: Pod, node: Node, plain: Origin) -> RunningClass:
-        origin = self._origin(node, gang=True) if pod.options.gang and pod.options.gang_topology != "any" else plain
+        origin = plain
+        if pod.options.gang and pod.options.gang_topology != "any":
+            origin = Origin(plain.arch, first_label(node, ZONE_LABELS), first_label(node, PRODUCT_LABELS))
         content = (pod.spec.digest, pod.labels, pod.options, pod.owner.kind, origin)
         one = self._by_content.get(content)
         if one is None:
@@ -104,14 +107,8 @@ class Grouping:
             self._by_content[content] = one
         if origin is plain:
             # The cluster keeps the parts alive, so their identities stay theirs as long as this object is used.
-            self._by_identity[plain][id(pod.spec), id(pod.labels), id(pod.options), pod.owner.kind] = one
+            self._plain[plain.arch][1][id(pod.spec), id(pod.labels), id(pod.options), pod.owner.kind] = one
         return one
-
-    def _origin(self, node: Node, *, gang: bool) -> Origin:
-        arch = node.labels.get(ARCH, "amd64")
-        origin = Origin(arch, first_label(node, ZONE_LABELS), first_label(node, PRODUCT_LABELS)) if gang else Origin(arch)
-        self._by_identity.setdefault(origin, {})
-        return self._origins.setdefault(origin, origin)
 
 
 def first_key(pods: Iterable[Pod]) -> str:
