@@ -18,6 +18,11 @@ EQUIVALENT: Mapping[Key, str] = {
     ("selectors.NodeSelectorTerm.matches", ANY, ANY): "rooms judge node selectors by column (NodeMasks); this is for a single node",
     ("selectors.Requirement.matches", ANY, "not self.values and value is None"): "not valid with values, and then never asked",
     ("selectors.Requirement.matches", ANY, "not self.values and value is not None"): "not valid with values, and then never asked",
+    ("selectors.LabelSelector.valid", ANY, "'Gt'"): "decoding leaves label selectors their own four operators only",
+    ("selectors.LabelSelector.valid", ANY, "'Lt'"): "decoding leaves label selectors their own four operators only",
+    ("selectors.LabelSelector.valid", ANY, "requirement.operator not in ('Gt', 'Lt') and requirement.valid"): (
+        "decoding leaves label selectors their own four operators only, and what it cannot read matches nothing either way"
+    ),
     ("selectors.integer", ANY, "'0123456789'"): "no label value starts with a sign, and requirements with other values are not valid",
     ("selectors.integer", ANY, "1"): "no label value starts with a sign, and requirements with other values are not valid",
     ("selectors.integer", ANY, "'+'"): "no label value starts with a sign, and requirements with other values are not valid",

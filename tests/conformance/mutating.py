@@ -108,6 +108,10 @@ class _Walk(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         return node if isinstance(node.func, ast.Name) and node.func.id == "TypeVar" else self.generic_visit(node)
 
+    def visit_keyword(self, node: ast.keyword) -> ast.AST:
+        # zip(strict=True) only guards against mistakes.
+        return node if node.arg == "strict" else self.generic_visit(node)
+
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
         return node
 

@@ -52,9 +52,11 @@ def replay(case: Json, theirs: Iterable[Mapping[str, list[str]]], *, otherwise: 
         where = next((name for name in step["nodes"] if name not in refused), None)
         if where is not None:
             taken.append((pod, room.table.row[where]))
+            original = room
             room = Room.of(room.cluster) if otherwise else room.copy()
             for placed, row in taken if otherwise else taken[-1:]:
                 room.place(placed.spec, placed.labels, row)
+            assert refusals(original, pod) == verdicts[-1], "placing a pod in a copy of a room changed the room"
     return verdicts
 
 
