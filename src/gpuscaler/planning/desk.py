@@ -76,7 +76,8 @@ class Desk:
     ``open_rows`` are the machines that may take pods. ``work`` is the budget of each mix. ``taken`` are pods that found room on rows,
     ``bought`` what is to be bought; a pod on a machine bought here is in one of the two. Only the first ``built`` of the machines bought
     have their rows yet: most plans never look at them again, and thousands of rows take time. ``relaxed`` flags, by ``id`` of a
-    class bought for, the kinds that serve it when topology is left out.
+    class bought for, the kinds that serve it when topology is left out. ``undecided`` are machines of which the cloud chooses the type or
+    the zone, by row, with the templates that they may turn out to be.
     """
 
     cluster: Cluster
@@ -92,6 +93,7 @@ class Desk:
     built: int = 0
     solved: list[Solved] = field(default_factory=list)
     relaxed: dict[int, Mask] = field(default_factory=dict)
+    undecided: dict[int, tuple[int, ...]] = field(default_factory=dict)
     ranks: dict[tuple[int, bool], Array] = field(default_factory=dict)
 
     def copy(self) -> "Desk":
@@ -104,6 +106,7 @@ class Desk:
             bought=list(self.bought),
             solved=list(self.solved),
             relaxed=dict(self.relaxed),
+            undecided=dict(self.undecided),
             ranks={},
         )
 
@@ -117,6 +120,7 @@ class Desk:
         for machine in fresh:
             for part in machine.contents:
                 self.room.place(part.one.spec, part.one.labels, machine.row, len(part.keys))
+        self.undecided.update((machine.row, machine.kind.rows) for machine in fresh if len(machine.kind.rows) > 1)
         self.built = len(self.bought)
 
     @property

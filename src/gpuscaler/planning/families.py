@@ -76,7 +76,9 @@ def assign(desk: Desk, family: Family, only: Mask | None) -> list[Lot]:
     if only is not None:
         usable = usable & only[desk.template_rows]
     machines = desk.open_rows if only is None else desk.open_rows & padded(only, len(desk.open_rows))
-    admitted = usable & desk.room.verdict(by_itself(family.model.spec), family.model.labels).mask[desk.template_rows]
+    by_others = desk.room.verdict(by_itself(family.model.spec), family.model.labels).mask[desk.template_rows]
+    machines = machines & ~doubtful(desk, family, by_others)
+    admitted = usable & by_others
     before, whole = family.left, bool(family.shape.host_affinity)
     alone = whole and starts_alone(desk, family.model, family.shape.host_affinity)
     to_buy: dict[int, list[Share]] = {}
@@ -106,6 +108,15 @@ def shared_volumes(cluster: Cluster, spec: PodSpec) -> frozenset[str]:
         if use.driver:
             found.add(f"{use.driver} {use.handle.partition('@')[0]}")
     return frozenset(found)
+
+
+def doubtful(desk: Desk, family: Family, admitted: Mask) -> Mask:
+    """Machines that the cloud has still to choose and that might turn out not to take the family. ``admitted`` flags templates."""
+    mask = np.zeros(len(desk.open_rows), dtype=np.bool_)
+    apart = {term.topology_key for term in family.model.spec.anti_affinity}
+    for row, templates in desk.undecided.items():
+        mask[row] = not admitted[list(templates)].all() or not apart <= desk.room.table.nodes[row].labels.keys()
+    return mask
 
 
 def padded(mask: Mask, length: int) -> Mask:

@@ -22,7 +22,7 @@ from gpuscaler.planning.scale_down import Down, Situation, scale_down
 from gpuscaler.planning.scale_up import scale_up
 from gpuscaler.planning.spare import spare_machines
 from gpuscaler.planning.state import State
-from gpuscaler.planning.templates import Templates, arriving
+from gpuscaler.planning.templates import Templates, arriving, choices_of
 from gpuscaler.planning.writing import Draft, write
 
 
@@ -127,6 +127,8 @@ def is_open(node: Node, state: State) -> bool:
 def desk_for(asked: Asked, seen: Picture, have: Mapping[str, Fleet]) -> Desk:
     templates = Templates(asked.cluster, asked.policy, asked.state.blocked_offerings)
     open_rows = np.array(seen.open_rows + (False,) * len(templates.nodes), dtype=np.bool_)
+    row_of = {offering.key: row for row, offering in enumerate(templates.offerings)}
+    chosen = {seen.row_of[m.id]: choices_of(m) for m in asked.state.upcoming if m.id in seen.row_of and len(m.choices) > 1}
     return Desk(
         cluster=asked.cluster,
         templates=templates,
@@ -136,6 +138,7 @@ def desk_for(asked: Asked, seen: Picture, have: Mapping[str, Fleet]) -> Desk:
         remaining=remaining(asked.policy, asked.state, have),
         work=asked.policy.work_budget,
         should_stop=asked.should_stop,
+        undecided={row: tuple(row_of[key] for key in keys if key in row_of) for row, keys in chosen.items()},
     )
 
 
