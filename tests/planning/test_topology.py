@@ -6,6 +6,7 @@ import pytest
 from tests.planning.building import (
     HOST,
     ZONE,
+    affinity,
     bought,
     near,
     node,
@@ -23,11 +24,15 @@ from tests.planning.building import (
     zones,
     zones_of,
 )
+from tests.planning.replaying import Case, assert_comes_true
 
 from gpuscaler.model.cluster import Item
-from gpuscaler.model.pods import HostPort
+from gpuscaler.model.pods import HostPort, VolumeUse
+from gpuscaler.model.pools import Policy
+from gpuscaler.model.storage import PersistentVolume, PersistentVolumeClaim
 from gpuscaler.planning.state import State, Upcoming
 
+RACK = "example.com/rack"
 WEB = {"app": "web"}
 EIGHT = pool(*zones("g.8", 8.0, gpus=8))
 
@@ -210,3 +215,59 @@ def test_where_the_cloud_chooses_the_zone_pods_that_spread_over_zones_are_not_pr
     mixed = pool(*zones("g.8", 8.0, gpus=8), chooser="cloud")
     made = planned(pods("p", 3, spec(gpus=1, spread=(spread(ZONE, app="web"),)), labels=WEB), mixed)
     assert (made.machines, len(made.unplaced)) == ((), 3)
+
+
+def test_pods_that_a_running_pod_keeps_out_of_a_rack_are_bought_no_machine_there() -> None:
+    """Their own rule is about zones, so nothing they ask for tells the racks of a zone apart."""
+    racks = [
+        offering(f"g.{rack}", price, labels={RACK: rack}, zone=zone) for zone in ("z1", "z2") for rack, price in (("r1", 1.0), ("r2", 1.5))
+    ]
+    other = offering("c.1", gpus=0, labels={RACK: "r1"})
+    proud = pod("proud", spec(cpu=1, anti_affinity=(near(RACK, app="web"),)), on="a")
+    made = planned([node("a", other), proud, *pods("p", 2, spec(gpus=1, spread=(spread(ZONE, app="web"),)), labels=WEB)], pool(*racks))
+    assert made.unplaced == ()
+    assert [machine.price_per_hour for machine in made.machines] == [1.5, 1.5]
+
+
+def test_pods_that_spread_are_decided_after_pods_that_they_count() -> None:
+    """The counted pod has no rule of its own and goes to the node at once; the other must find a zone that is even after that."""
+    spreads = spec(gpus=1, spread=(spread(ZONE, app="web"),))
+    here: list[Item] = [node("a", offering("c.8", gpus=0)), node("b", offering("c.8", gpus=0, zone="z2"), unschedulable=True)]
+    case = Case(
+        (*here, *pods("counted", 2, spec(cpu=1), labels=WEB), pod("p", spreads, labels=WEB)), Policy((pool(*zones(names=("z1", "z2"))),))
+    )
+    made = case.plan()
+    assert zones_of(made) == {"z2": 1}
+    assert_comes_true(case, made)
+
+
+def test_a_machine_that_the_cloud_places_is_in_no_zone_for_whoever_asks_about_zones() -> None:
+    mixed = pool(*zones("c.8", gpus=0), chooser="cloud")
+    homeless = spec(cpu=1, affinity=(near(HOST, app="web"),), node_affinity=affinity(ZONE, operator="DoesNotExist"))
+    apart = spec(cpu=1, affinity=(near(HOST, app="web"),), anti_affinity=(near(ZONE, app="apart"),))
+    made = planned([pod("lead", spec(cpu=1), labels=WEB), pod("homeless", homeless), pod("apart", apart, labels={"app": "apart"})], mixed)
+    assert unplaced(made) == ["apart", "homeless"]
+
+
+def test_two_rules_of_spread_hold_together() -> None:
+    """The nodes without a rack are no place for a pod that spreads over racks, whatever its zones say."""
+    both = spec(gpus=1, spread=(spread(ZONE, app="web"), spread(RACK, app="other")))
+    bare: list[Item] = [node(f"n-{zone.zone}", zone) for zone in zones()]
+    made = planned([*bare, *pods("p", 3, both, labels=WEB)], pool(*zones(labels={RACK: "r1"})))
+    assert placed(made) == {}
+    assert zones_of(made) == {"z1": 1, "z2": 1, "z3": 1}
+
+
+def test_a_claim_that_one_pod_may_use_at_a_time_gets_one_machine() -> None:
+    volume = PersistentVolume("v", claim="default/data", driver="csi.example.com", handle="v", phase="Bound")
+    claim = PersistentVolumeClaim("default", "data", "v", bound=True, phase="Bound", access_modes=("ReadWriteOncePod",))
+    made = planned([volume, claim, *pods("p", 3, spec(gpus=1, volumes=(VolumeUse(claim="data"),)))])
+    assert bought(made) == {"g.1": 1}
+    assert unplaced(made) == ["p-1", "p-2"]
+    assert reasons(made, "p-1")[0].excluded_by == "volume"
+
+
+def test_two_pods_that_mount_one_disk_for_writing_get_a_machine_each() -> None:
+    disk = (VolumeUse(driver="gcePersistentDisk", handle="disk-1"),)
+    made = planned([pod("p", spec(cpu=1, volumes=disk)), pod("q", spec(cpu=2, volumes=disk))], EIGHT)
+    assert shares(made) == [1, 1]
