@@ -1,6 +1,6 @@
 """Where a pod may go because of other pods: affinity, anti-affinity, topology spread."""
 
-from .placing import REQUIRED
+from .placing import INVALID, REQUIRED
 from .world import HOSTNAME, NAMESPACES, RACK, REGION, TOPOLOGY_KEYS, ZONE, Json, World, or_null
 
 LABELS = {"app": ("web", "db", "job"), "version": ("1", "2"), "track": ("", "canary")}
@@ -83,7 +83,8 @@ def label_requirement(world: World) -> Json:
     operator = world.weighted({"In": 4, "NotIn": 3, "Exists": 2, "DoesNotExist": 2})
     if operator in ("Exists", "DoesNotExist"):
         return {"key": key, "operator": operator}
-    return {"key": key, "operator": operator, "values": world.some(LABELS.get(key, ("x",)), 2)}
+    odd = INVALID if world.chance(0.02) else ()
+    return {"key": key, "operator": operator, "values": world.some((*LABELS.get(key, ("x",)), *odd), 2)}
 
 
 def spread(world: World, pod: Json) -> None:
