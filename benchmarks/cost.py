@@ -3,10 +3,10 @@
 import random
 import statistics
 from collections.abc import Iterator
+from itertools import pairwise
 
 from benchmarks.figures import Figure, families, pods, policy, whole_region
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Offering, Policy, Pool
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.plans import Plan
@@ -109,14 +109,14 @@ def random_mixes(count: int = 200) -> Figure:
     gaps = []
     for seed in range(count):
         draw = random.Random(1000 + seed)
-        left = draw.choice((10, 20, 50, 100, 200, 500, 1000))
-        classes = min(left, draw.randint(2, 12))
-        wanted: list[Pod] = []
-        for number in range(classes):
-            share = left - len(wanted) if number == classes - 1 else max(1, left // classes)
+        total = draw.randint(10, 1000)
+        classes = draw.randint(2, 12)
+        cuts = sorted(draw.sample(range(1, total), classes - 1)) if classes < total else []
+        wanted = []
+        for number, (start, end) in enumerate(pairwise([0, *cuts, total])):
             gpus = draw.choice((0, 0, 1, 1, 2, 4, 8))
             cpu = draw.choice((0.5, 1, 2, 4, 8)) * max(1, gpus)
-            wanted += pods(f"c{number}", share, gpus=gpus, cpu=cpu, gib=cpu * draw.choice((1, 2, 4, 8)))
+            wanted += pods(f"c{number}", end - start, gpus=gpus, cpu=cpu, gib=cpu * draw.choice((1, 2, 4, 8)))
         gaps.append(planned(Cluster.of(wanted), rules).gap)
     gaps.sort()
     median, p95 = statistics.median(gaps), gaps[int(0.95 * (len(gaps) - 1))]
