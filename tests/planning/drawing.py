@@ -27,10 +27,10 @@ AGENT = {"cpu": 500, "memory": 2**30}
 @st.composite
 def offerings(draw: st.DrawFn, pool: str) -> tuple[Offering, ...]:
     found: dict[tuple[str, str, str, str], Offering] = {}
-    tainted = draw(st.booleans()) and draw(st.booleans())
-    for name, price, gpus, cpu, memory in draw(st.lists(st.sampled_from(TYPES), min_size=1, max_size=3, unique=True)):
-        for zone in draw(st.lists(st.sampled_from(ZONES), min_size=1, max_size=3, unique=True)):
-            market = draw(st.sampled_from(("on-demand", "on-demand", "spot")))
+    tainted = draw(st.integers(0, 9)) == 0
+    for name, price, gpus, cpu, memory in draw(st.lists(st.sampled_from(TYPES), min_size=2, max_size=4, unique=True)):
+        for zone in draw(st.sampled_from((ZONES, ZONES, ZONES[:2], ZONES[1:], ZONES[:1]))):
+            market = draw(st.sampled_from(("on-demand", "on-demand", "on-demand", "spot")))
             one = offering(
                 name,
                 price * (0.4 if market == "spot" else 1.0),
@@ -55,7 +55,7 @@ def pools(draw: st.DrawFn, name: str) -> Pool:
         name,
         draw(offerings(name)),
         chooser=draw(st.sampled_from(("buyer", "buyer", "buyer", "cloud"))),
-        max=draw(st.sampled_from((None, None, 0, 2, 5))),
+        max=draw(st.sampled_from((None, None, None, 0, 2, 5))),
         min=draw(st.sampled_from((0, 0, 0, 1))),
         spare=draw(st.sampled_from((Spare(), Spare(), Spare(machines=1), Spare(gpus=2)))),
         priority=draw(st.sampled_from((0, 0, 5))),
@@ -90,10 +90,10 @@ def rules(draw: st.DrawFn) -> dict[str, Any]:
 def specs(draw: st.DrawFn, /, **fixed: Any) -> PodSpec:
     fields = {
         "namespace": draw(st.sampled_from(NAMESPACES)),
-        "gpus": draw(st.sampled_from((0, 0, 1, 2, 3, 5, 8))),
-        "cpu": draw(st.sampled_from((0.5, 1, 3, 7, 12))),
-        "memory": draw(st.sampled_from((0.5, 2, 9, 20))),
-        "priority": draw(st.sampled_from((0, 0, 0, 10, -20))),
+        "gpus": draw(st.sampled_from((0, 0, 0, 1, 1, 2, 3, 8))),
+        "cpu": draw(st.sampled_from((0.5, 1, 1, 3, 7))),
+        "memory": draw(st.sampled_from((0.5, 1, 2, 9))),
+        "priority": draw(st.sampled_from((0,) * 6 + (10, 10, -20))),
         "tolerations": draw(st.sampled_from(((), (Toleration("team", "Exists"),)))),
         **draw(rules()),
     }
@@ -121,12 +121,12 @@ def nodes(draw: st.DrawFn, name: str, policy: Policy) -> list[Item]:
 @st.composite
 def waiting(draw: st.DrawFn, name: str) -> list[Pod]:
     """The pods of one controller; now and then a gang, or something that is no demand."""
-    gang: dict[str, str] = draw(st.sampled_from(({}, {}, {}, {}, {"gang": "g1"}, {"gang": "g2", "gang_topology": "any"})))
-    options: dict[str, Any] = {**gang, "market": draw(st.sampled_from(((), (), (), ("on-demand",), ("spot",))))}
+    gang: dict[str, str] = draw(st.sampled_from(({},) * 8 + ({"gang": "g1"}, {"gang": "g2", "gang_topology": "any"})))
+    options: dict[str, Any] = {**gang, "market": draw(st.sampled_from(((),) * 8 + (("on-demand",), ("spot",))))}
     if gang:
         options["gang_size"] = draw(st.integers(0, 4))
-    odd = draw(st.sampled_from(({},) * 8 + ({"nominated_node": "n0"}, {"nominated_node": "gone"}, {"deleted": NOW}, {"phase": "Failed"})))
-    of = draw(specs(**draw(st.sampled_from(({},) * 9 + ({"gates": ("later",)},)))))
+    odd = draw(st.sampled_from(({},) * 16 + ({"nominated_node": "n0"}, {"nominated_node": "gone"}, {"deleted": NOW}, {"phase": "Failed"})))
+    of = draw(specs(**draw(st.sampled_from(({},) * 19 + ({"gates": ("later",)},)))))
     labels = {"app": draw(st.sampled_from(APPS))}
     return [pod(f"{name}-{number}", of, labels=labels, options=options, **odd) for number in range(draw(st.integers(1, 5)))]
 
@@ -146,7 +146,7 @@ def states(draw: st.DrawFn, policy: Policy, items: list[Item]) -> State:
     return State(
         upcoming=tuple(coming),
         idle_seconds={name: 3600.0 for name in names if draw(st.booleans())},
-        blocked_offerings=frozenset(of.key for of in every if draw(st.integers(0, 9)) == 0),
+        blocked_offerings=frozenset(of.key for of in every if draw(st.integers(0, 14)) == 0),
         bought_last_minute=draw(st.sampled_from((0, 1))),
         disrupting=frozenset(name for name in names if draw(st.integers(0, 9)) == 0),
     )
@@ -158,7 +158,7 @@ def cases(draw: st.DrawFn) -> Case:
         tuple(draw(pools(f"pool-{number}")) for number in range(draw(st.integers(1, 2)))),
         draw(
             st.sampled_from(
-                (Limits(),) * 3
+                (Limits(),) * 5
                 + (Limits(machines=3), Limits(gpus=8), Limits(dollars_per_hour=6.0), Limits(machines=6, machines_per_minute=3, gpus=20))
             )
         ),
@@ -168,7 +168,7 @@ def cases(draw: st.DrawFn) -> Case:
     items: list[Item] = []
     for number in range(draw(st.integers(0, 3))):
         items += draw(nodes(f"n{number}", policy))
-    for number in range(draw(st.integers(1, 5))):
+    for number in range(draw(st.integers(2, 5))):
         items += draw(waiting(f"p{number}"))
     daemons: dict[str, int] = {}
     if draw(st.integers(0, 3)) == 0:
