@@ -17,13 +17,17 @@ from gpuscaler.planning.placing import PLENTY, Ground, Share, fill
 from gpuscaler.planning.tastes import taste
 from gpuscaler.planning.topology import Shape, by_itself, shape, without_hosts
 
+#: Domains this much dearer than the cheapest still count as equally cheap.
+TIE = 1.02
+
 
 @dataclass
 class Family:
     """Queues of one kind of pod in all sizes. ``model`` is a pod of the family that requests as much as the largest of each.
 
     ``volumes`` are volumes of which one use decides about the next: with any, one pod is placed at a time. ``caps`` is how many pods may
-    be bought for in a domain, for domains that turned out not to get more.
+    be bought for in a domain, for domains that turned out not to get more. ``pin`` are topology keys by which others count these
+    pods: their domains are then chosen here, before anybody counts, and not by the mix.
     """
 
     model: PodClass
@@ -32,6 +36,12 @@ class Family:
     volumes: frozenset[str] = frozenset()
     phantoms: list[tuple[PodSpec, Share]] = field(default_factory=list)
     caps: dict[tuple[int, ...], int] = field(default_factory=dict)
+    pin: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """Topology keys of the domains that its pods are bound to when they are bought for; none when the mix decides freely."""
+        return wide_keys(self.model) if self.shape.wide else self.pin
 
     @property
     def left(self) -> int:
@@ -46,8 +56,7 @@ def families(desk: Desk, classes: Sequence[PodClass]) -> list[Family]:
     """Group ``classes``: by priority, within one priority those with constraints on larger domains first, then the larger."""
     groups: dict[tuple[object, ...], list[PodClass]] = {}
     for one in classes:
-        plain = msgspec.structs.replace(one.spec, digest="", requests={})
-        groups.setdefault((identity(plain), tuple(sorted(one.spec.requests)), one.labels, one.options), []).append(one)
+        groups.setdefault((identity(one.spec), tuple(sorted(one.spec.requests)), one.labels, one.options), []).append(one)
     found = []
     for members in groups.values():
         ordered = sorted(members, key=lambda one: one.order)
@@ -88,6 +97,8 @@ def assign(desk: Desk, family: Family, only: Mask | None) -> list[Lot]:
     elif family.shape.wide:
         shares = place(desk, family, family.model, None, machines=machines, usable=usable)
         to_buy = dealt(family, shares)
+    elif family.pin:
+        to_buy = dealt(family, spread_evenly(desk, family, admitted))
     if not family.left or (whole and not alone) or (family.left < before and (whole or family.volumes)):
         return []
     lots = lots_of(desk, family, to_buy, admitted)
@@ -147,7 +158,7 @@ def most_to_buy(desk: Desk, family: Family, usable: Mask) -> Array:
     if not family.caps:
         return most
     good = np.flatnonzero(usable & desk.template_mask & desk.room.static_mask(family.model.spec))
-    columns = [desk.room.table.column(key).codes for key in wide_keys(family.model)]
+    columns = [desk.room.table.column(key).codes for key in family.keys]
     for domain, cap in family.caps.items():
         inside = good[np.logical_and.reduce([codes[good] == value for codes, value in zip(columns, domain, strict=True)])]
         most[inside] = 0
@@ -158,13 +169,35 @@ def most_to_buy(desk: Desk, family: Family, usable: Mask) -> Array:
 
 def fills_as_one(desk: Desk, family: Family, usable: Mask) -> bool:
     """Whether every domain that some size of the family can be bought for can be bought for with its model."""
-    codes = [desk.room.table.column(key).codes[desk.template_rows] for key in wide_keys(family.model)]
+    codes = [desk.room.table.column(key).codes[desk.template_rows] for key in family.keys]
 
     def domains(mask: Mask) -> set[tuple[int, ...]]:
         return set(zip(*(column[mask & usable].tolist() for column in codes), strict=True))
 
     with_model = domains(desk.templates.holds_one(family.model.spec))
     return all(domains(desk.templates.holds_one(queue.one.spec)) == with_model for queue in family.queues)
+
+
+def spread_evenly(desk: Desk, family: Family, admitted: Mask) -> list[Share]:
+    """Domains for pods that have no wish of their own: evenly over those that serve them at the lowest price."""
+    first = desk.first_template
+    rows = np.flatnonzero(admitted & desk.templates.holds_one(family.model.spec))
+    codes = [desk.room.table.column(key).codes[first + rows] for key in family.keys]
+    cheapest: dict[tuple[int, ...], tuple[float, int]] = {}
+    for row, *domain in zip(rows.tolist(), *(column.tolist() for column in codes), strict=True):
+        offer = (desk.templates.offerings[row].price, row)
+        cheapest[tuple(domain)] = min(offer, cheapest.get(tuple(domain), offer))
+    if not cheapest:
+        return []
+    lowest = min(price for price, _ in cheapest.values())
+    chosen = sorted(row for price, row in cheapest.values() if price <= lowest * TIE)
+    each, more = divmod(family.left, len(chosen))
+    shares = [Share(first + row, each + (place < more)) for place, row in enumerate(chosen) if each or place < more]
+    spec = without_hosts(family.model.spec)
+    for share in shares:
+        desk.room.place(spec, family.model.labels, share.row, share.count)
+        family.phantoms.append((spec, share))
+    return shares
 
 
 def dealt(family: Family, shares: Sequence[Share]) -> dict[int, list[Share]]:
@@ -189,12 +222,12 @@ def lots_of(desk: Desk, family: Family, to_buy: dict[int, list[Share]], admitted
     ``admitted`` are templates that admit the family but for its own rules about others.
     """
     whole = bool(family.shape.host_affinity)
-    columns = [desk.room.table.column(key).codes for key in wide_keys(family.model)]
+    columns = [desk.room.table.column(key).codes for key in family.keys]
     lots = []
     for number, queue in enumerate(family.queues):
         fits = admitted & desk.templates.holds_one(queue.one.spec)
         anywhere = desk.templates.kinds_within(fits)
-        if not family.shape.wide:
+        if not family.keys:
             if queue.left:
                 announced = 0 if whole or family.volumes else queue.one.announced
                 lots.append(Lot(queue, family.at_once(queue.left), anywhere, anywhere, whole, announced))

@@ -5,12 +5,12 @@ from dataclasses import dataclass, fields
 from itertools import count
 
 from gpuscaler.model.table import Mask
-from gpuscaler.planning.buying import buy, choose, narrowed, unmet
+from gpuscaler.planning.buying import CROWD, buy, choose, narrowed, unmet
 from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.desk import Desk, Queue
 from gpuscaler.planning.families import Family, assign, families, forget
 from gpuscaler.planning.lots import Lot
-from gpuscaler.planning.turns import leaders, side_by_side, waits_for_others
+from gpuscaler.planning.turns import leaders, pinned, side_by_side, waits_for_others
 
 #: How often a round is decided anew because limits left some domain short, before families are left out of it.
 TRIES = 8
@@ -25,7 +25,10 @@ def scale_up(desk: Desk, classes: Sequence[PodClass], only: Mask | None = None) 
     ``only``, one flag per row of the room, restricts where they may go (a gang's zone).
     """
     every = families(desk, classes)
-    first = {id(family) for family in leaders(desk, every)}
+    ahead = leaders(desk, every)
+    if len(classes) > CROWD:
+        every, ahead = pinned(every, ahead), []
+    first = {id(family) for family in ahead}
     if first:
         one_round(desk, side_by_side([family for family in every if id(family) in first]), only)
     order = [family for family in every if id(family) not in first or (family.left and waits_for_others(family))]

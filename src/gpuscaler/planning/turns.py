@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.planning.desk import Desk
 from gpuscaler.planning.families import Family
+from gpuscaler.planning.templates import HOSTNAME
 from gpuscaler.planning.topology import selects, spreads_over
 
 
@@ -47,6 +48,18 @@ def leaders(desk: Desk, every: Sequence[Family]) -> list[Family]:
             higher = (other for other in every if other.model.spec.priority > own and not other.shape.wide)
             found.update(id(other) for other in higher if selects(desk.cluster, term, other.model))
     return [family for family in every if id(family) in found]
+
+
+def pinned(every: Sequence[Family], first: Sequence[Family]) -> list[Family]:
+    """All families in one order, ``first`` ahead and bound to domains of their own by the keys that others count them by.
+
+    That is for crowds, in which nearly everybody counts somebody: one mix for all, where going by turns would take many.
+    """
+    keys = {constraint.topology_key for family in every for constraint in family.model.spec.spread if constraint.hard} - {HOSTNAME}
+    ahead = {id(family) for family in first if not family.shape.wide}
+    for family in every:
+        family.pin = tuple(sorted(keys)) if id(family) in ahead else ()
+    return [family for family in every if id(family) in ahead] + [family for family in every if id(family) not in ahead]
 
 
 class _Index:
