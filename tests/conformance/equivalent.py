@@ -68,6 +68,12 @@ EQUIVALENT: Mapping[Key, str] = {
         "self._devices and (amount := spec.requests.get(GPU_MILLI))",
     ): "no case has devices shared by the thousandth",
     ("migration.attachment", "always", "if kind == 'awsElasticBlockStore':"): "only ids of that kind start with aws://",
+    ("peers.Peers._counting", "flip", "seen < len(self._queries)"): "there is nothing between the two when they are equal",
+    ("resources.Ledger._own", "always", "if resource not in self._owned:"): "one copy more",
+    ("room.Room._spread", "not", "False"): "whether the pod itself is being deleted is not asked",
+    ("reach.Reach._capacity", "drop the first condition", "not claim.request or driver is None or (not driver.storage_capacity)"): (
+        "the API server refuses claims that request nothing"
+    ),
     ("holdings.Holdings.add", ANY, "if before + count:"): "counts reach zero by removal only, which the tests of rooms look after",
     ("holdings.Holdings.add", ANY, "before + count"): "counts reach zero by removal only, which the tests of rooms look after",
     ("room.Room._static", "always", "if spec.volumes:"): "volumes have nothing to say about a pod that has none",

@@ -167,7 +167,10 @@ def ephemeral(world: World, pod: Json) -> None:
     metadata = pod["metadata"]
     drawn = claim(world, metadata["namespace"], world.one(("zonal", "fast")), name=f"{metadata['name']}-v{number}")
     owner = metadata["uid"] if world.chance(0.9) else "another"
-    drawn["metadata"]["ownerReferences"] = [{"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": owner, "controller": True}]
+    if world.chance(0.97):
+        drawn["metadata"]["ownerReferences"] = [
+            {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": owner, "controller": True}
+        ]
     if world.chance(0.5):
         bind(world, drawn, volume(world, "fast", nodeAffinity=volume_affinity(world)))
 
