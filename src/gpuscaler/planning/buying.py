@@ -39,6 +39,8 @@ def wide_keys(one: PodClass) -> list[str]:
 
 def narrowed(desk: Desk, lot: Lot, tier: int, count: int) -> Lot:
     """``lot`` with ``count`` pods and only the kinds of pools with priority ``tier``."""
+    if count == lot.count and desk.templates.one_tier:
+        return lot
     return replace(lot, count=count, allowed=lot.allowed & (desk.templates.tiers == tier))
 
 

@@ -1,6 +1,6 @@
 """Families: classes that differ in what they request and in nothing else, so that topology is decided once for all of them."""
 
-from collections.abc import Sequence
+from collections.abc import KeysView, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -39,9 +39,9 @@ class Family:
     pin: tuple[str, ...] = ()
 
     @property
-    def keys(self) -> Sequence[str]:
+    def keys(self) -> tuple[str, ...]:
         """Topology keys of the domains that its pods are bound to when they are bought for; none when the mix decides freely."""
-        return wide_keys(self.model) if self.shape.wide else self.pin
+        return tuple(wide_keys(self.model)) if self.shape.wide else self.pin
 
     @property
     def left(self) -> int:
@@ -169,28 +169,22 @@ def most_to_buy(desk: Desk, family: Family, usable: Mask) -> Array:
 
 def fills_as_one(desk: Desk, family: Family, usable: Mask) -> bool:
     """Whether every domain that some size of the family can be bought for can be bought for with its model."""
-    codes = [desk.room.table.column(key).codes[desk.template_rows] for key in family.keys]
 
-    def domains(mask: Mask) -> set[tuple[int, ...]]:
-        return set(zip(*(column[mask & usable].tolist() for column in codes), strict=True))
+    def domains(one: PodClass) -> KeysView[tuple[int, ...]]:
+        return desk.templates.by_domain(family.keys, usable & desk.templates.holds_one(one.spec)).keys()
 
-    with_model = domains(desk.templates.holds_one(family.model.spec))
-    return all(domains(desk.templates.holds_one(queue.one.spec)) == with_model for queue in family.queues)
+    return all(domains(queue.one) == domains(family.model) for queue in family.queues)
 
 
 def spread_evenly(desk: Desk, family: Family, admitted: Mask) -> list[Share]:
     """Domains for pods that have no wish of their own: evenly over those that serve them at the lowest price."""
-    first = desk.first_template
-    rows = np.flatnonzero(admitted & desk.templates.holds_one(family.model.spec))
-    codes = [desk.room.table.column(key).codes[first + rows] for key in family.keys]
-    cheapest: dict[tuple[int, ...], tuple[float, int]] = {}
-    for row, *domain in zip(rows.tolist(), *(column.tolist() for column in codes), strict=True):
-        offer = (desk.templates.offerings[row].price, row)
-        cheapest[tuple(domain)] = min(offer, cheapest.get(tuple(domain), offer))
+    cheapest = desk.templates.by_domain(family.keys, admitted & desk.templates.holds_one(family.model.spec)).values()
     if not cheapest:
         return []
-    lowest = min(price for price, _ in cheapest.values())
-    chosen = sorted(row for price, row in cheapest.values() if price <= lowest * TIE)
+    price = {row: desk.templates.offerings[row].price for row in cheapest}
+    lowest = min(price.values())
+    chosen = sorted(row for row in cheapest if price[row] <= lowest * TIE)
+    first = desk.first_template
     each, more = divmod(family.left, len(chosen))
     shares = [Share(first + row, each + (place < more)) for place, row in enumerate(chosen) if each or place < more]
     spec = without_hosts(family.model.spec)

@@ -79,6 +79,7 @@ class Templates:
         self.nodes = tuple(template_node(offering, overhead, f"template-{row}") for row, offering in enumerate(self.offerings))
         self.kinds = tuple(self._kinds(blocked))
         self._holds: dict[tuple[tuple[str, int], ...], Mask] = {}
+        self._domains: dict[tuple[tuple[str, ...], bytes], dict[tuple[int, ...], int]] = {}
 
     def _kinds(self, blocked: frozenset[tuple[str, str, str, str]]) -> Iterable[Kind]:
         rows: dict[str, list[int]] = {}
@@ -155,6 +156,11 @@ class Templates:
         return np.array([kind.pool.priority for kind in self.kinds], dtype=np.int64)
 
     @cached_property
+    def one_tier(self) -> bool:
+        """Whether all pools have one priority."""
+        return len(set(self.tiers.tolist())) <= 1
+
+    @cached_property
     def mix_kinds(self) -> tuple[MixKind, ...]:
         """The kinds as the optimiser takes them."""
         return tuple(
@@ -198,6 +204,8 @@ class Templates:
     def capacity(self, kind: Kind) -> Mapping[str, int]:
         """What every member of ``kind`` offers at least."""
         first, *others = (self.nodes[row].allocatable for row in kind.rows)
+        if not others:
+            return first
         return {name: min([amount] + [other.get(name, 0) for other in others]) for name, amount in first.items()}
 
     def holds_one(self, spec: PodSpec) -> Mask:
@@ -210,6 +218,19 @@ class Templates:
                 mask &= self.table.allocatable(resource) >= amount
             self._holds[key] = mask
         return mask
+
+    def by_domain(self, keys: tuple[str, ...], mask: Mask) -> Mapping[tuple[int, ...], int]:
+        """The cheapest template in ``mask`` of each domain; a domain is the codes of its values of ``keys``. Not to be changed."""
+        what = (keys, mask.tobytes())
+        found = self._domains.get(what)
+        if found is None:
+            found = self._domains[what] = {}
+            rows = np.flatnonzero(mask)
+            rows = rows[np.argsort(self.price_rank[rows])]
+            codes = [self.table.column(key).codes[rows].tolist() for key in keys]
+            for row, *domain in zip(rows.tolist(), *codes, strict=True):
+                found.setdefault(tuple(domain), row)
+        return found
 
 
 def template_node(offering: Offering, overhead: "Overhead", name: str) -> Node:
@@ -230,6 +251,8 @@ class Overhead:
 
     def on(self, node: Node) -> Mapping[str, int]:
         """Requests of the DaemonSet pods that ``node`` will run, ``pods`` included."""
+        if not self._daemons:
+            return {}
         key = (tuple(sorted((k, v) for k, v in node.labels.items() if k != HOSTNAME)), node.taints)
         found = self._memo.get(key)
         if found is None:
