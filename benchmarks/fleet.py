@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import msgspec
 from tests.model import realistic
 
-from benchmarks.figures import Figure, families, policy
+from benchmarks.figures import REGION, Figure, families
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.cluster import Cluster, Delta
 from gpuscaler.model.decoding import Interner, read_items
@@ -26,6 +26,7 @@ from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state import State
+from gpuscaler.settings import parse_policy
 
 NODES, RUNNING, PENDING, CLASSES = 5_000, 150_000, 10_000, 200
 
@@ -75,7 +76,11 @@ def sized(pod: dict[str, Any], *, cpu: int, gib: int, gpus: int = 0, product: st
 
 
 def rules() -> Policy:
-    return policy(families("g5", "m5", "c5", "r5"), zones=("us-east-1a", "us-east-1b", "us-east-1c"))
+    """Six pools that the nodes are members of, and one to buy from."""
+    zones = ", ".join(f"us-east-1{letter}" for letter in "abc")
+    own = "".join(f"- {{name: pool-{number}, types: [p4d.24xlarge], zones: [{zones}]}}\n" for number in range(6))
+    types = ", ".join(families("g5", "m5", "c5", "r5"))
+    return parse_policy(f"region: {REGION}\npools:\n{own}- {{name: other, types: [{types}], zones: [{zones}]}}\n", "benchmark")
 
 
 def load(stream: BinaryIO) -> Cluster:

@@ -33,11 +33,20 @@ def members(nodes: Mapping[str, Node], policy: Policy) -> dict[str, Member]:
     for pool in policy.pools:
         for instance_type in dict.fromkeys(offering.instance_type for offering in pool.offerings):
             by_type.setdefault(instance_type, []).append(pool)
+    asked = {key for pool in policy.pools for key in pool.match_labels}
+    asked |= {POOL_LABEL, *INSTANCE_TYPE_LABELS, *ZONE_LABELS, *MARKET_LABELS}
+    keys = tuple(sorted(asked))
+    # Nodes with the same values of all labels that are looked at are members alike; a cluster has few such groups.
+    alike: dict[tuple[str | None, ...], Member | None] = {}
     found: dict[str, Member] = {}
     for name, node in nodes.items():
-        chosen = pool_of(node, by_name, by_type)
-        if chosen is not None:
-            found[name] = Member(chosen, offering_of(node, chosen))
+        values = tuple(map(node.labels.get, keys))
+        if values not in alike:
+            chosen = pool_of(node, by_name, by_type)
+            alike[values] = Member(chosen, offering_of(node, chosen)) if chosen is not None else None
+        member = alike[values]
+        if member is not None:
+            found[name] = member
     return found
 
 
