@@ -27,7 +27,8 @@ class Family:
 
     ``volumes`` are volumes of which one use decides about the next: with any, one pod is placed at a time. ``caps`` is how many pods may
     be bought for in a domain, for domains that turned out not to get more. ``pin`` are topology keys by which others count these
-    pods: their domains are then chosen here, before anybody counts, and not by the mix.
+    pods: their domains are then chosen here, before anybody counts, and not by the mix. ``seen_by`` are topology keys by which others look
+    at pods that have such rules themselves: who was seen in one domain may not be bought for in another.
     """
 
     model: PodClass
@@ -37,11 +38,12 @@ class Family:
     phantoms: list[tuple[PodSpec, Share]] = field(default_factory=list)
     caps: dict[tuple[int, ...], int] = field(default_factory=dict)
     pin: tuple[str, ...] = ()
+    seen_by: frozenset[str] = frozenset()
 
     @property
     def keys(self) -> tuple[str, ...]:
         """Topology keys of the domains that its pods are bound to when they are bought for; none when the mix decides freely."""
-        return tuple(wide_keys(self.model)) if self.shape.wide else self.pin
+        return tuple(sorted({*wide_keys(self.model), *self.seen_by})) if self.shape.wide else self.pin
 
     @property
     def left(self) -> int:

@@ -10,7 +10,7 @@ from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.desk import Desk, Queue
 from gpuscaler.planning.families import Family, assign, families, forget
 from gpuscaler.planning.lots import Lot
-from gpuscaler.planning.turns import leaders, pinned, side_by_side, waits_for_others
+from gpuscaler.planning.turns import leaders, notice_each_other, pinned, side_by_side, waits_for_others
 
 #: How often a round is decided anew because limits left some domain short, before families are left out of it.
 TRIES = 8
@@ -25,6 +25,7 @@ def scale_up(desk: Desk, classes: Sequence[PodClass], only: Mask | None = None) 
     ``only``, one flag per row of the room, restricts where they may go (a gang's zone).
     """
     every = families(desk, classes)
+    notice_each_other(desk, every)
     ahead = leaders(desk, every)
     if len(classes) > CROWD:
         every, ahead = pinned(every, ahead), []

@@ -1,6 +1,7 @@
 """Which families are placed first, and which only after others have their machines."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.planning.desk import Desk
@@ -48,6 +49,22 @@ def leaders(desk: Desk, every: Sequence[Family]) -> list[Family]:
             higher = (other for other in every if other.model.spec.priority > own and not other.shape.wide)
             found.update(id(other) for other in higher if selects(desk.cluster, term, other.model))
     return [family for family in every if id(family) in found]
+
+
+def notice_each_other(desk: Desk, every: Sequence[Family]) -> None:
+    """Note for every family by which topology keys the rules of others look at it."""
+    index = _Index(every)
+    for family in (family for family in every if family.shape.wide):
+        spec = family.model.spec
+        for constraint in (constraint for constraint in spec.spread if constraint.hard and constraint.topology_key != HOSTNAME):
+            for other in index.candidates(spec.namespace, constraint.selector):
+                if constraint.topology_key not in other.seen_by and spreads_over(constraint, family.model, other.model):
+                    other.seen_by |= {constraint.topology_key}
+        for term in (term for term in spec.affinity + spec.anti_affinity if term.topology_key != HOSTNAME):
+            near = [index.candidates(namespace, term.selector) for namespace in term.namespaces]
+            for other in every if term.namespace_selector is not None else chain(*near):
+                if term.topology_key not in other.seen_by and selects(desk.cluster, term, other.model):
+                    other.seen_by |= {term.topology_key}
 
 
 def pinned(every: Sequence[Family], first: Sequence[Family]) -> list[Family]:
