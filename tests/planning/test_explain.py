@@ -86,3 +86,9 @@ def test_pods_of_one_class_that_are_left_out_share_their_reasons() -> None:
     made = planned([pod(f"p-{n}") for n in range(3)], pool(offering(), max=1))
     assert bought(made) == {"g.1": 1}
     assert len({entry.reasons for entry in made.unplaced}) == 1
+
+
+def test_where_the_cloud_chooses_the_offering_that_would_not_do_speaks() -> None:
+    mixed = pool(offering("g.1"), offering("g.8", 8.0, gpus=8), chooser="cloud")
+    (reason,) = reasons(planned([pod("p", spec(gpus=8))], mixed), "p")
+    assert (reason.excluded_by, reason.detail) == ("resource", "g.1 in z1: 8 nvidia.com/gpu requested, an empty machine has 1")

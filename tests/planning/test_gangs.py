@@ -165,3 +165,11 @@ def test_an_annotated_job_without_a_size_is_as_large_as_its_parallelism() -> Non
     members = pods("w", 2, options={"gang": "train", "gang_source": "annotation"}, owner=Owner("Job", "train", "j1"))
     made = planned([job, *members])
     assert "2 of 4 members exist" in made.unplaced[0].reasons[0].detail
+
+
+def test_machines_whose_zone_the_cloud_has_still_to_choose_hold_no_gang_together() -> None:
+    mixed = pool(*zones("g.8A", 8.0, gpus=8, names=("z1", "z2")), chooser="cloud")
+    choices = tuple(("g.8A", "on-demand", zone) for zone in ("z1", "z2"))
+    coming = tuple(Upcoming(f"m-{n}", "main", "g.8A", "on-demand", "z1", choices=choices) for n in range(2))
+    made = planned(gang("train", 2), mixed, state=State(upcoming=coming))
+    assert unplaced(made) == ["train-0", "train-1"]

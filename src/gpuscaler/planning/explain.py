@@ -43,7 +43,9 @@ def reasons(desk: Desk, one: PodClass, pools: Sequence[Pool], gang: str = "") ->
         if not rows[pool.name]:
             found.append(Reason(pool.name, "market", "no offering of this pool may be asked now"))
             continue
-        row = max(rows[pool.name], key=lambda r: (first[r], size(desk, r), -r))
+        # Where the cloud chooses, all offerings must do, so the first that does not speaks.
+        nearest = min if pool.chooser == "cloud" else max
+        row = nearest(rows[pool.name], key=lambda r: (first[r], size(desk, r), -r))
         word = stages[first[row]][0] if first[row] < len(stages) else ""
         found.append(Reason(pool.name, *told(desk, one, row, word=word, gang=gang)))
     return tuple(found)

@@ -75,6 +75,9 @@ def domains(desk: Desk, gang: Gang) -> list[Mask]:
     desk.build()
     codes: dict[tuple[str, str], list[int]] = {}
     for row, node in enumerate(desk.room.table.nodes):
+        if row in desk.undecided and not first_label(node, ZONE_LABELS):
+            # The cloud has still to choose the zone: not the same one for two such machines.
+            continue
         codes.setdefault((first_label(node, ZONE_LABELS), product(node, gang)), []).append(row)
     member_rows = {desk.room.table.row[name] for name in gang.nodes if name in desk.room.table.row}
     usable = [usable_templates(desk.templates, one) & desk.room.static_mask(one.spec)[desk.template_rows] for one in gang.classes]

@@ -42,7 +42,8 @@ def leaders(desk: Desk, every: Sequence[Family]) -> list[Family]:
         for constraint in (constraint for constraint in family.model.spec.spread if constraint.hard and constraint.selector is not None):
             for other in index.candidates(family.model.spec.namespace, constraint.selector):
                 lower = bounded and other.model.spec.priority < own
-                joint = constraint in other.model.spec.spread
+                # Whoever is counted by host and counts by zone itself is decided later.
+                joint = constraint in other.model.spec.spread or (constraint.topology_key == HOSTNAME and other.shape.wide)
                 if other is not family and not lower and not joint and spreads_over(constraint, family.model, other.model):
                     found.add(id(other))
         for term in family.model.spec.anti_affinity:
