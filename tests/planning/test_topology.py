@@ -27,9 +27,11 @@ from tests.planning.building import (
 from tests.planning.replaying import Case, assert_comes_true
 
 from gpuscaler.model.cluster import Item
-from gpuscaler.model.pods import HostPort, VolumeUse
+from gpuscaler.model.pods import HostPort, PodAffinityTerm, VolumeUse
 from gpuscaler.model.pools import Policy
+from gpuscaler.model.selectors import LabelSelector, Requirement
 from gpuscaler.model.storage import PersistentVolume, PersistentVolumeClaim
+from gpuscaler.model.workloads import Namespace
 from gpuscaler.planning.state import State, Upcoming
 
 RACK = "example.com/rack"
@@ -271,3 +273,12 @@ def test_two_pods_that_mount_one_disk_for_writing_get_a_machine_each() -> None:
     disk = (VolumeUse(driver="gcePersistentDisk", handle="disk-1"),)
     made = planned([pod("p", spec(cpu=1, volumes=disk)), pod("q", spec(cpu=2, volumes=disk))], EIGHT)
     assert shares(made) == [1, 1]
+
+
+def test_anti_affinity_over_namespaces_without_a_label_is_over_all_of_them() -> None:
+    """kube-scheduler asks such a selector about no labels at all, too: a namespace that has the label is not left out."""
+    red = Namespace("default", {"team": "red"})
+    no_team = LabelSelector((Requirement("team", "DoesNotExist"),))
+    apart = PodAffinityTerm(HOST, near(HOST, app="web").selector, (), no_team)
+    made = planned([red, *pods("p", 3, spec(gpus=1, anti_affinity=(apart,)), labels=WEB)], EIGHT)
+    assert shares(made) == [1, 1, 1]

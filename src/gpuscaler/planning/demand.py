@@ -196,13 +196,17 @@ def live_selectors(cluster: Cluster, classes: Iterable[PodClass]) -> tuple[LiveS
 
 
 def covers(term: PodAffinityTerm | LiveSelector, namespace: str, cluster: Cluster) -> bool:
-    """Whether a term looks at pods of ``namespace``."""
+    """Whether a term looks at pods of ``namespace``.
+
+    A selector that no labels at all satisfy takes in every namespace, as kube-scheduler has it (see ``filters.peers.Query``).
+    """
     if namespace in term.namespaces:
         return True
-    if term.namespace_selector is None:
+    selector = term.namespace_selector
+    if selector is None:
         return False
     found = cluster.namespaces.get(namespace)
-    return term.namespace_selector.matches(found.labels if found is not None else {})
+    return selector.matches({}) or (found is not None and selector.matches(found.labels))
 
 
 def merge(classes: Sequence[PodClass], selectors: Sequence[LiveSelector]) -> list[PodClass]:
