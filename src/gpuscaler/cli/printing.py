@@ -72,7 +72,8 @@ def print_purchases(console: Console, plan: Plan) -> None:
 def print_placements(console: Console, plan: Plan) -> None:
     if plan.placements:
         nodes = Counter(placement.node for placement in plan.placements)
-        console.print(f"{count(len(plan.placements), 'pod')} fit on {count(len(nodes), 'machine')} that exist or are coming:")
+        fit = "fits" if len(plan.placements) == 1 else "fit"
+        console.print(f"{count(len(plan.placements), 'pod')} {fit} on {count(len(nodes), 'machine')} that exist or are coming:")
         print_some(console, (f"  {node}: {count(number, 'pod')}" for node, number in nodes.most_common()), len(nodes))
 
 
@@ -83,8 +84,8 @@ def print_removals(console: Console, plan: Plan) -> None:
     console.print(f"To give back: {count(len(plan.removals), 'node')}, saving ${saving:.2f} per hour.")
     lines = []
     for removal in plan.removals:
-        moves = f"; {count(len(removal.moves), 'pod')} move" if removal.moves else ""
-        needs = f" once {', '.join(removal.needs)} are ready" if removal.needs else ""
+        moves = f"; {count(len(removal.moves), 'pod')} {'moves' if len(removal.moves) == 1 else 'move'}" if removal.moves else ""
+        needs = f" once {', '.join(removal.needs)} {'is' if len(removal.needs) == 1 else 'are'} ready" if removal.needs else ""
         lines.append(f"  {removal.node}: {removal.reason}{moves}{needs}")
     print_some(console, lines, len(lines))
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuscaler.model.pods import PodAffinityTerm
+from gpuscaler.model.table import Mask
 from gpuscaler.planning.crowding import pack
 from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.desk import Bought, Content, Desk, Solved
@@ -20,13 +21,12 @@ CROWD = 400
 
 
 def starts_alone(desk: Desk, one: PodClass, terms: Sequence[PodAffinityTerm]) -> bool:
-    """Whether a class with affinity on one machine may open a new one: its terms match itself, and no other pod anywhere yet.
+    """Whether a class with affinity on one machine may open a new one: all its affinity matches itself, ``terms`` no other pod anywhere yet.
 
     That is the scheduler's rule for the first pod of a group.
     """
-    return all(
-        selects(desk.cluster, term, one) and not desk.room.matching(term.namespaces, term.namespace_selector, term.selector).any()
-        for term in terms
+    return all(selects(desk.cluster, term, one) for term in one.spec.affinity) and not any(
+        desk.room.matching(term.namespaces, term.namespace_selector, term.selector).any() for term in terms
     )
 
 
@@ -37,11 +37,12 @@ def wide_keys(one: PodClass) -> list[str]:
     return sorted(keys - {HOSTNAME})
 
 
-def narrowed(desk: Desk, lot: Lot, tier: int, count: int) -> Lot:
-    """``lot`` with ``count`` pods and only the kinds of pools with priority ``tier``."""
-    if count == lot.count and desk.templates.one_tier:
-        return lot
-    return replace(lot, count=count, allowed=lot.allowed & (desk.templates.tiers == tier))
+def within_reach(desk: Desk, tier: int) -> Mask:
+    """Kinds of pools with priority ``tier`` of which the limits admit one more machine."""
+    mask: Mask = desk.templates.tiers == tier
+    if desk.remaining.any() or desk.templates.scarce:
+        mask = mask & np.array([desk.remaining.most(kind, 1) > 0 for kind in desk.templates.kinds], dtype=np.bool_)
+    return mask
 
 
 def choose(desk: Desk, lots: Sequence[Lot], *, work: int) -> Solved:

@@ -1,11 +1,11 @@
 """From demand to machines: fill what exists and what is coming, then buy the cheapest mix for the rest."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import count
 
 from gpuscaler.model.table import Mask
-from gpuscaler.planning.buying import CROWD, buy, choose, narrowed, unmet
+from gpuscaler.planning.buying import CROWD, buy, choose, unmet, within_reach
 from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.desk import Desk, Queue
 from gpuscaler.planning.families import Family, assign, families, forget
@@ -99,8 +99,9 @@ def buy_for(desk: Desk, lots: Sequence[Lot]) -> list[int]:
     """Buy for ``lots``, pools of the highest priority first; what a tier cannot serve goes on to the next. Returns what is left of each."""
     left = [lot.count for lot in lots]
     for tier in sorted(set(desk.templates.tiers.tolist()), reverse=True):
-        narrow = [(index, narrowed(desk, lot, tier, left[index])) for index, lot in enumerate(lots) if left[index]]
-        asked = [(index, lot) for index, lot in narrow if lot.allowed.any()]
+        reach = within_reach(desk, tier)
+        near = lots if reach.all() else [replace(lot, allowed=lot.allowed & reach) for lot in lots]
+        asked = [(index, replace(lot, count=left[index])) for index, lot in enumerate(near) if left[index] and lot.allowed.any()]
         if not asked:
             continue
         mine = [lot for _, lot in asked]
