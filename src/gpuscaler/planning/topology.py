@@ -76,18 +76,31 @@ def without_hosts(spec: PodSpec) -> PodSpec:
     return msgspec.structs.replace(
         spec,
         digest=f"{spec.digest}:wide",
-        affinity=tuple(term for term in spec.affinity if term.topology_key != HOSTNAME),
-        anti_affinity=tuple(term for term in spec.anti_affinity if term.topology_key != HOSTNAME),
-        spread=tuple(constraint for constraint in spec.spread if constraint.topology_key != HOSTNAME),
+        affinity=tuple(term for term in spec.affinity if term.topology_key != HOSTNAME or unreadable(term)),
+        anti_affinity=tuple(term for term in spec.anti_affinity if term.topology_key != HOSTNAME or unreadable(term)),
+        spread=tuple(constraint for constraint in spec.spread if constraint.topology_key != HOSTNAME or unreadable(constraint)),
         host_ports=(),
     )
 
 
 def by_itself(spec: PodSpec) -> PodSpec:
-    """``spec`` without its own rules about other pods; what others say about it still counts."""
+    """``spec`` without its own rules about other pods, but for those that refuse it everywhere; what others say about it still counts."""
     if not (spec.affinity or spec.anti_affinity or spec.spread or spec.host_ports):
         return spec
-    return msgspec.structs.replace(spec, digest=f"{spec.digest}:alone", affinity=(), anti_affinity=(), spread=(), host_ports=())
+    return msgspec.structs.replace(
+        spec,
+        digest=f"{spec.digest}:alone",
+        affinity=tuple(filter(unreadable, spec.affinity)),
+        anti_affinity=tuple(filter(unreadable, spec.anti_affinity)),
+        spread=tuple(filter(unreadable, spec.spread)),
+        host_ports=(),
+    )
+
+
+def unreadable(rule: PodAffinityTerm | SpreadConstraint) -> bool:
+    """Whether the scheduler cannot read a selector of ``rule``, and so refuses its pod on every machine."""
+    selectors = (rule.selector, rule.namespace_selector) if isinstance(rule, PodAffinityTerm) else (rule.selector,)
+    return any(selector is not None and not selector.valid for selector in selectors)
 
 
 @dataclass(frozen=True)
