@@ -282,3 +282,10 @@ def test_anti_affinity_over_namespaces_without_a_label_is_over_all_of_them() -> 
     apart = PodAffinityTerm(HOST, near(HOST, app="web").selector, (), no_team)
     made = planned([red, *pods("p", 3, spec(gpus=1, anti_affinity=(apart,)), labels=WEB)], EIGHT)
     assert shares(made) == [1, 1, 1]
+
+
+def test_a_rule_that_the_scheduler_cannot_read_is_bought_no_machine() -> None:
+    garbled = PodAffinityTerm(HOST, LabelSelector((Requirement("app", "In", ("not a label",)),)), ("default",))
+    made = planned([pod("p", spec(gpus=1, anti_affinity=(garbled,)))])
+    assert bought(made) == {}
+    assert reasons(made, "p")[0].excluded_by == "topology"
