@@ -85,6 +85,8 @@ class _Packing:
         self.requests = [request_of(lot) for lot in lots]
         self.resources = sorted({name for request in self.requests for name in request})
         self.wanted = np.array([[request.get(name, 0) for name in self.resources] for request in self.requests], dtype=np.int64)
+        # Basic slices are views; most lots ask for some of everything.
+        self.asked = [slice(None) if row.all() else np.flatnonzero(row) for row in self.wanted]
         capacities = [templates.capacity(kind) for kind in self.kinds]
         self.capacity = np.array([[room.get(name, 0) for name in self.resources] for room in capacities], dtype=np.int64)
         self.price = np.array([kind.price for kind in self.kinds])
@@ -125,18 +127,18 @@ class _Packing:
 
     def _room(self, index: int, count: int) -> tuple[Array, Array]:
         """Open machines that take a lot, and how many copies each; no more machines than ``count`` pods could need."""
-        size, signature, wanted = self.open, self.rules.of_lot[index], self.wanted[index]
-        free = ~self.blocked[signature, :size]
+        size, signature = self.open, self.rules.of_lot[index]
+        asked = self.asked[index]
+        wanted = self.wanted[index][asked, None]
+        free = (self.left[asked, :size] >= wanted).all(axis=0)
+        free &= ~self.blocked[signature, :size]
         for number, cap in self.rules.sets[signature]:
             free &= self.counted[number, :size] < cap
-        asked = np.flatnonzero(wanted).tolist()
-        for number in asked:
-            free &= self.left[number, :size] >= wanted[number]
         rows = np.flatnonzero(free)
         rows = rows[self.lots[index].allowed[self.ceiling[rows]]][:count]
-        room = np.full(len(rows), count, dtype=np.int64)
-        for number in asked:
-            np.minimum(room, self.left[number, rows] // wanted[number], out=room)
+        if not len(rows):
+            return rows, rows
+        room = np.minimum((self.left[asked, :size][:, rows] // wanted).min(axis=0), count)
         for number, cap in self.rules.sets[signature]:
             np.minimum(room, cap - self.counted[number, rows], out=room)
         return rows, room
