@@ -61,10 +61,10 @@ def rooms(case: Case, made: Plan) -> Iterator[Room]:
 
 
 def homes(case: Case, made: Plan) -> dict[str, str]:
-    """The node of every pod that the plan finds a place for."""
+    """The node of every waiting pod that the plan finds a place for."""
     names = {machine.id: machine.node or machine.id for machine in case.state.upcoming}
     found = {placement.pod: names.get(placement.node, placement.node) for placement in made.placements}
-    return found | {pod: machine.id for machine in made.machines for pod in machine.pods}
+    return found | {pod: machine.id for machine in made.machines if machine.purpose == "demand" for pod in machine.pods}
 
 
 def carry_out(room: Room, case: Case, where: Mapping[str, str]) -> tuple[Room, list[str]]:
