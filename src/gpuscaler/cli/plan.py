@@ -29,14 +29,14 @@ def plan(files: tuple[str, ...], pools: str, now: str | None, as_json: bool, pro
     """Print what would be bought and given back. Nothing is changed anywhere."""
     from gpuscaler.cli.printing import plan_json, print_plan
     from gpuscaler.cli.proofs import write_proof
-    from gpuscaler.planning.planner import plan_and_proof
+    from gpuscaler.planning.planner import Planner
     from gpuscaler.planning.state import State
 
     moment = parse_time(now) if now is not None else time.time()
     policy = load_pools(pools)
     cluster = load_cluster(files)
     began = time.perf_counter()
-    made, solved = plan_and_proof(cluster, State(), policy, moment)
+    made, solved = Planner(policy).plan_and_proof(cluster, State(), moment)
     seconds = time.perf_counter() - began
     if proof is not None:
         write_proof(proof, solved)

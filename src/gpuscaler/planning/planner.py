@@ -62,35 +62,55 @@ def plan(
     gives one plan; ``should_stop`` is an emergency brake for callers with a clock, and the plan says when it was pulled. ``live`` says that
     a scheduler is at work on the cluster, so that pods it has not tried yet are left to it.
     """
-    return plan_and_proof(cluster, state, policy, now, live=live, should_stop=should_stop)[0]
+    return Planner(policy).plan(cluster, state, now, live=live, should_stop=should_stop)
 
 
-def plan_and_proof(
-    cluster: Cluster, state: State, policy: Policy, now: float, *, live: bool = False, should_stop: Callable[[], bool] | None = None
-) -> tuple[Plan, Solved | None]:
-    """As :func:`plan`, with the problem and duals that prove the lower bound (``mix.certificate`` checks them); None without purchases."""
-    asked = Asked(cluster, state, policy, now, should_stop)
-    seen = picture(cluster, state, policy)
-    wants = demand(cluster, state, policy, now, live=live)
-    have = fleets(cluster, policy, state, seen.by_node)
-    desk = desk_for(asked, seen, have)
-    held = hold_nominated(desk, seen, wants)
-    wants = keep_promises(desk, seen, state, wants)
-    desk, refused, queues = place(desk, wants, respect=policy.preferences == "respect")
-    spares = spare_machines(desk, policy.pools, have, seen.members)
-    down = give_back(asked, desk, seen, held)
-    return write(
-        Draft(
-            desk=desk,
-            names=seen.names,
-            spares=tuple(spares),
-            unplaced=unplaced(desk, queues, refused, policy),
-            ignored=wants.ignored,
-            down=down,
-            set_aside=cluster.set_aside,
-            warnings=seen.warnings,
+class Planner:
+    """Plans for one policy, for callers that plan again and again.
+
+    It keeps the templates of the policy's offerings while they hold, since making them costs more than a small plan. That is all it
+    remembers, and it changes no plan.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self._templates: Templates | None = None
+
+    def plan(
+        self, cluster: Cluster, state: State, now: float, *, live: bool = False, should_stop: Callable[[], bool] | None = None
+    ) -> Plan:
+        """As the function :func:`plan`."""
+        return self.plan_and_proof(cluster, state, now, live=live, should_stop=should_stop)[0]
+
+    def plan_and_proof(
+        self, cluster: Cluster, state: State, now: float, *, live: bool = False, should_stop: Callable[[], bool] | None = None
+    ) -> tuple[Plan, Solved | None]:
+        """A plan, with the problem and duals that prove its lower bound (``mix.certificate`` checks them); None without purchases."""
+        policy = self.policy
+        asked = Asked(cluster, state, policy, now, should_stop)
+        if self._templates is None or not self._templates.hold_for(cluster, state.blocked_offerings):
+            self._templates = Templates(cluster, policy, state.blocked_offerings)
+        seen = picture(cluster, state, policy)
+        wants = demand(cluster, state, policy, now, live=live)
+        have = fleets(cluster, policy, state, seen.by_node)
+        desk = desk_for(asked, seen, have, self._templates)
+        held = hold_nominated(desk, seen, wants)
+        wants = keep_promises(desk, seen, state, wants)
+        desk, refused, queues = place(desk, wants, respect=policy.preferences == "respect")
+        spares = spare_machines(desk, policy.pools, have, seen.members)
+        down = give_back(asked, desk, seen, held)
+        return write(
+            Draft(
+                desk=desk,
+                names=seen.names,
+                spares=tuple(spares),
+                unplaced=unplaced(desk, queues, refused, policy),
+                ignored=wants.ignored,
+                down=down,
+                set_aside=cluster.set_aside,
+                warnings=seen.warnings,
+            )
         )
-    )
 
 
 def picture(cluster: Cluster, state: State, policy: Policy) -> Picture:
@@ -124,8 +144,7 @@ def is_open(node: Node, state: State) -> bool:
     return node.ready and not node.deleted and node.name not in state.disrupting
 
 
-def desk_for(asked: Asked, seen: Picture, have: Mapping[str, Fleet]) -> Desk:
-    templates = Templates(asked.cluster, asked.policy, asked.state.blocked_offerings)
+def desk_for(asked: Asked, seen: Picture, have: Mapping[str, Fleet], templates: Templates) -> Desk:
     open_rows = np.array(seen.open_rows + (False,) * len(templates.nodes), dtype=np.bool_)
     row_of = {offering.key: row for row, offering in enumerate(templates.offerings)}
     chosen = {seen.row_of[m.id]: choices_of(m) for m in asked.state.upcoming if m.id in seen.row_of and len(m.choices) > 1}

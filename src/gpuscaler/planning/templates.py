@@ -76,10 +76,17 @@ class Templates:
         self.pools = tuple(pool for pool, _ in pairs)
         self.offerings = tuple(offering for _, offering in pairs)
         overhead = Overhead(cluster)
+        self._made_for = (blocked, overhead.daemons)
         self.nodes = tuple(template_node(offering, overhead, f"template-{row}") for row, offering in enumerate(self.offerings))
         self.kinds = tuple(self._kinds(blocked))
         self._holds: dict[tuple[tuple[str, int], ...], Mask] = {}
         self._domains: dict[tuple[tuple[str, ...], bytes], dict[tuple[int, ...], int]] = {}
+
+    def hold_for(self, cluster: Cluster, blocked: frozenset[tuple[str, str, str, str]]) -> bool:
+        """Whether these templates are what would be made now: the same offerings may be asked, and the same DaemonSets run."""
+        before, daemons = self._made_for
+        now = daemon_sets(cluster)
+        return before == blocked and len(now) == len(daemons) and all(old is new for old, new in zip(daemons, now, strict=True))
 
     def _kinds(self, blocked: frozenset[tuple[str, str, str, str]]) -> Iterable[Kind]:
         rows: dict[str, list[int]] = {}
@@ -244,20 +251,18 @@ class Overhead:
     """What DaemonSets take on a new node."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._daemons = tuple(
-            workload for _, workload in sorted(cluster.workloads.items()) if workload.kind == "DaemonSet" and workload.template is not None
-        )
+        self.daemons = daemon_sets(cluster)
         self._memo: dict[tuple[object, ...], dict[str, int]] = {}
 
     def on(self, node: Node) -> Mapping[str, int]:
         """Requests of the DaemonSet pods that ``node`` will run, ``pods`` included."""
-        if not self._daemons:
+        if not self.daemons:
             return {}
         key = (tuple(sorted((k, v) for k, v in node.labels.items() if k != HOSTNAME)), node.taints)
         found = self._memo.get(key)
         if found is None:
             found = {}
-            for daemon in self._daemons:
+            for daemon in self.daemons:
                 if runs_on(daemon, node):
                     assert daemon.template is not None
                     for resource, amount in (*daemon.template.requests.items(), ("pods", 1)):
@@ -269,6 +274,13 @@ class Overhead:
         """The allocatable of ``node`` after its DaemonSets, never below zero."""
         taken = self.on(node)
         return {resource: max(0, amount - taken.get(resource, 0)) for resource, amount in node.allocatable.items()}
+
+
+def daemon_sets(cluster: Cluster) -> tuple[Workload, ...]:
+    """The DaemonSets whose pods can be foreseen, by key."""
+    return tuple(
+        workload for _, workload in sorted(cluster.workloads.items()) if workload.kind == "DaemonSet" and workload.template is not None
+    )
 
 
 def runs_on(daemon: Workload, node: Node) -> bool:

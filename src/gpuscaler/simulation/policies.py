@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.planner import plan
+from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import State
 
@@ -14,11 +14,7 @@ Decide = Callable[[Cluster, State, float], Plan]
 
 def gpuscaler(policy: Policy) -> Decide:
     """The production planner, as it is."""
-
-    def decide(cluster: Cluster, state: State, now: float) -> Plan:
-        return plan(cluster, state, policy, now)
-
-    return decide
+    return Planner(policy).plan
 
 
 POLICIES: Mapping[str, Callable[[Policy], Decide]] = {"gpuscaler": gpuscaler}
