@@ -60,6 +60,10 @@ def print_purchases(console: Console, plan: Plan) -> None:
         each, together = f"${purchase.price_per_hour:.3f}/h", f"${purchase.price_per_hour * purchase.count:.2f}/h"
         table.add_row(str(purchase.count), purchase.pool, purchase.instance_type, purchase.market, purchase.zone, each, together)
     console.print(table)
+    purposes = Counter(machine.purpose for machine in plan.machines)
+    for purpose, why in (("spare", "minimum sizes and headroom"), ("replacement", "pods of machines to give back")):
+        if purposes[purpose]:
+            console.print(f"\n{purposes[purpose]} of them for {why}.")
     if plan.cost_per_hour > 0:
         proof = {"pattern-lp": "proven over every way to fill a machine", "resource-lp": "by resources alone"}[plan.lower_bound_kind]
         console.print(
@@ -73,7 +77,7 @@ def print_placements(console: Console, plan: Plan) -> None:
     if plan.placements:
         nodes = Counter(placement.node for placement in plan.placements)
         fit = "fits" if len(plan.placements) == 1 else "fit"
-        console.print(f"{count(len(plan.placements), 'pod')} {fit} on {count(len(nodes), 'machine')} that exist or are coming:")
+        console.print(f"{count(len(plan.placements), 'pod')} {fit} on machines that exist or are coming:")
         print_some(console, (f"  {node}: {count(number, 'pod')}" for node, number in nodes.most_common()), len(nodes))
 
 
