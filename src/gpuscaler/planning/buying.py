@@ -21,7 +21,7 @@ CROWD = 400
 
 
 def starts_alone(desk: Desk, one: PodClass, terms: Sequence[PodAffinityTerm]) -> bool:
-    """Whether a class with affinity on one machine may open a new one: all its affinity matches itself, ``terms`` no other pod anywhere yet.
+    """Whether a class with affinity on one machine may open a new one: all its terms match itself, ``terms`` no pod anywhere yet.
 
     That is the scheduler's rule for the first pod of a group.
     """

@@ -1,6 +1,6 @@
 """Families: classes that differ in what they request and in nothing else, so that topology is decided once for all of them."""
 
-from collections.abc import KeysView, Sequence
+from collections.abc import Container, KeysView, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -60,10 +60,12 @@ def families(desk: Desk, classes: Sequence[PodClass]) -> list[Family]:
     for one in classes:
         groups.setdefault((identity(one.spec), tuple(sorted(one.spec.requests)), one.labels, one.options), []).append(one)
     found = []
+    loose = frozenset(volume.storage_class for volume in desk.cluster.volumes.values() if not volume.claim)
     for members in groups.values():
         ordered = sorted(members, key=lambda one: one.order)
         its = shape(desk.cluster, ordered[0])
-        found.append(Family(largest(ordered), its, [Queue(one, its) for one in ordered], shared_volumes(desk.cluster, ordered[0].spec)))
+        volumes = shared_volumes(desk.cluster, ordered[0].spec, loose)
+        found.append(Family(largest(ordered), its, [Queue(one, its) for one in ordered], volumes))
     return sorted(found, key=lambda family: (-family.model.spec.priority, not family.shape.wide, family.queues[0].one.order))
 
 
@@ -102,22 +104,27 @@ def assign(desk: Desk, family: Family, only: Mask | None) -> list[Lot]:
     elif family.pin:
         to_buy = dealt(family, spread_evenly(desk, family, admitted))
     if not family.left or (whole and not alone) or (family.left < before and (whole or family.volumes)):
+        # Nobody may count what is not bought for after all.
+        forget(desk, family)
         return []
     lots = lots_of(desk, family, to_buy, admitted)
     # Of pods that share one machine or a volume, those of another size can only follow the first.
     return lots[:1] if whole or family.volumes else lots
 
 
-def shared_volumes(cluster: Cluster, spec: PodSpec) -> frozenset[str]:
+def shared_volumes(cluster: Cluster, spec: PodSpec, loose: Container[str]) -> frozenset[str]:
     """The volumes of ``spec`` of which one use decides about the next.
 
     Those are claims that one pod may use at a time, claims whose volume the first pod chooses, and disks that no two pods may mount.
+    Claims of a storage class that is ``loose``, of which some volume is free, compete for the free ones.
     """
     found = set()
     for use in spec.volumes:
         claim = cluster.claims.get(f"{spec.namespace}/{use.claim}") if use.claim and not use.ephemeral else None
         if claim is not None and ("ReadWriteOncePod" in claim.access_modes or not claim.volume):
             found.add(claim.key)
+        if claim is not None and not claim.volume and (claim.storage_class or "") in loose:
+            found.add(f"class {claim.storage_class}")
         if use.driver:
             found.add(f"{use.driver} {use.handle.partition('@')[0]}")
     return frozenset(found)

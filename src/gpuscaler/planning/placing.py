@@ -10,6 +10,7 @@ from gpuscaler.model.pods import PodSpec, SpreadConstraint
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.room import Room
+from gpuscaler.planning.templates import HOSTNAME
 from gpuscaler.planning.topology import Shape, without_hosts
 
 #: More copies than any class has.
@@ -37,6 +38,12 @@ class Ground:
     def has_templates(self) -> bool:
         return bool((self.usable & self.templates).any())
 
+    @property
+    def shares_hosts(self) -> bool:
+        """Whether machines have one host name between them, so that a pod on one may keep others off the next."""
+        codes, values = self.room.table.column(HOSTNAME)
+        return int(np.count_nonzero(codes >= 0)) > len(values)
+
 
 @dataclass(frozen=True)
 class Share:
@@ -52,12 +59,13 @@ def fill(ground: Ground, one: PodClass, shape: Shape, count: int) -> list[Share]
     Machines come before templates within every domain, so templates only take what is to be bought. Without constraints on larger
     domains templates are not touched at all: the mix decides freely there.
     """
-    if not shape.wide and not shape.host_affinity:
+    one_by_one = shape.by_host and ground.shares_hosts
+    if not shape.wide and not shape.host_affinity and not one_by_one:
         return _spill(ground, one, count, _room_on_machines(ground, one))
     shares: dict[int, int] = {}
     left = count
     while left > 0:
-        step = list(_step(ground, one, shape, left))
+        step = list(_step(ground, one, shape, 1 if one_by_one else left))
         if not step:
             break
         for share in step:

@@ -30,16 +30,19 @@ def scale_up(desk: Desk, classes: Sequence[PodClass], only: Mask | None = None) 
     if len(classes) > CROWD:
         every, ahead = pinned(every, ahead), []
     first = {id(family) for family in ahead}
-    if first:
-        one_round(desk, side_by_side([family for family in every if id(family) in first]), only)
-    order = [family for family in every if id(family) not in first or (family.left and waits_for_others(family))]
+    in_rounds(desk, [family for family in every if id(family) in first], only)
+    in_rounds(desk, [family for family in every if id(family) not in first or (family.left and waits_for_others(family))], only)
+    return [queue for family in every for queue in family.queues]
+
+
+def in_rounds(desk: Desk, order: Sequence[Family], only: Mask | None) -> None:
+    """Rounds until nobody is left who may find a place once others have theirs."""
     while order:
         before = sum(family.left for family in order)
         one_round(desk, side_by_side(order), only)
         order = [family for family in order if family.left and waits_for_others(family)]
         if sum(family.left for family in order) == before:
             break
-    return [queue for family in every for queue in family.queues]
 
 
 def one_round(desk: Desk, order: Sequence[Family], only: Mask | None) -> None:

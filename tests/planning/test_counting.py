@@ -1,0 +1,84 @@
+"""Who counts whom: pods that have no place after all are not counted, and pods that compete are decided one after the other."""
+
+from typing import Any
+
+import pytest
+from tests.planning.building import (
+    HOST,
+    ZONE,
+    affinity,
+    bought,
+    near,
+    node,
+    offering,
+    placed,
+    planned,
+    pod,
+    pods,
+    pool,
+    spec,
+    spread,
+    unplaced,
+)
+
+from gpuscaler.model.pods import VolumeUse
+from gpuscaler.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from gpuscaler.model.taints import Taint, Toleration
+
+WEB = {"app": "web"}
+CLOSED = (Taint("closed", ""),)
+OPEN = (Toleration(key="closed", operator="Exists"),)
+
+
+def local_claim(name: str) -> PersistentVolumeClaim:
+    return PersistentVolumeClaim("default", name, storage_class="local", access_modes=("ReadWriteOnce",), request=1)
+
+
+def test_nobody_counts_pods_that_no_machine_is_bought_for_after_all() -> None:
+    closed = offering(zone="z1", taints=CLOSED)
+    lonely = spec(gpus=1, tolerations=OPEN, affinity=(near(ZONE, app="web"), near(HOST, app="nobody")))
+    even = spec(cpu=1, spread=(spread(ZONE, app="web"),))
+    running = [
+        node("a", closed),
+        node("b", offering(zone="z2")),
+        pod("old-a", spec(), on="a", labels=WEB),
+        pod("old-b", on="b", labels=WEB),
+    ]
+    made = planned([*running, *pods("lonely", 2, lonely, labels=WEB), *pods("p", 2, even, labels=WEB)], pool(closed))
+    assert placed(made) == {"p-0": "b"}
+    assert unplaced(made) == ["lonely-0", "lonely-1", "p-1"]
+
+
+def test_the_first_of_a_group_needs_to_match_all_of_its_own_affinity() -> None:
+    group = spec(gpus=1, affinity=(near(HOST, app="web"), near(ZONE, app="db")))
+    running = [node("a"), pod("db", on="a", labels={"app": "db"})]
+    made = planned([*running, *pods("p", 2, group, labels=WEB)])
+    assert bought(made) == {}
+    assert unplaced(made) == ["p-0", "p-1"]
+
+
+@pytest.mark.parametrize("rule", [{"anti_affinity": (near(HOST, app="web"),)}, {"spread": (spread(HOST, app="web"),)}])
+def test_two_machines_of_one_host_name_are_one_host(rule: dict[str, Any]) -> None:
+    twins = [node(name, offering(gpus=8), labels={HOST: "twin"}) for name in ("a", "b")]
+    made = planned([*twins, *pods("p", 2, spec(gpus=1, **rule), labels=WEB)])
+    assert len(placed(made)) == 1
+    assert bought(made) == {"g.1": 1}
+
+
+def test_one_free_volume_serves_one_of_two_claims() -> None:
+    free = PersistentVolume(
+        "v", affinity(ZONE, "z1"), storage_class="local", phase="Available", capacity=1, access_modes=("ReadWriteOnce",)
+    )
+    stored = [free, StorageClass("local", "kubernetes.io/no-provisioner", wait_for_first_consumer=True), *map(local_claim, "xy")]
+    made = planned([*stored, *(pod(f"p-{name}", spec(gpus=1, volumes=(VolumeUse(claim=name),))) for name in "xy")])
+    assert bought(made) == {"g.1": 1}
+    assert unplaced(made) == ["p-y"]
+
+
+def test_pods_that_share_a_disk_all_come_before_those_who_count_them() -> None:
+    disk = spec(cpu=1, volumes=(VolumeUse(driver="gcePersistentDisk", handle="disk-1"),))
+    nodes = [node(name, offering(gpus=0, zone=zone)) for name, zone in (("a", "z1"), ("b", "z2"), ("c", "z2"), ("d", "z2"))]
+    counting = pod("p", spec(gpus=1, spread=(spread(ZONE, app="web"),)), labels={"app": "db"})
+    made = planned([*nodes, *pods("disk", 4, disk, labels=WEB), counting], pool(offering(zone="z2")))
+    assert sorted(placed(made)) == ["disk-0", "disk-1", "disk-2", "disk-3"]
+    assert bought(made) == {}
