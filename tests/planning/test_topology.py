@@ -289,3 +289,19 @@ def test_a_rule_that_the_scheduler_cannot_read_is_bought_no_machine() -> None:
     made = planned([pod("p", spec(gpus=1, anti_affinity=(garbled,)))])
     assert bought(made) == {}
     assert reasons(made, "p")[0].excluded_by == "topology"
+
+
+def test_a_machine_waits_for_nobody_whose_company_it_has_already() -> None:
+    follower = spec(gpus=1, affinity=(near(ZONE, app="web"),))
+    there: list[Item] = [node("a", offering("g.1", zone="z2")), pod("old", on="a", labels=WEB)]
+    near_old = planned(
+        [*there, pod("lead", spec(gpus=1, node_selector=((ZONE, "z2"),)), labels=WEB), pod("follow", follower)], pool(*zones())
+    )
+    assert [machine.opens_after for machine in near_old.machines] == [(), ()]
+
+
+def test_a_machine_waits_for_one_of_several_that_would_do() -> None:
+    follower = spec(gpus=1, affinity=(near(ZONE, app="web"),))
+    leads = pods("lead", 3, spec(gpus=1, node_selector=((ZONE, "z2"),)), labels=WEB)
+    made = planned([*leads, pod("follow", follower)], pool(*zones()))
+    assert sorted(len(machine.opens_after) for machine in made.machines) == [0, 0, 0, 1]

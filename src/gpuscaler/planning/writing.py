@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from gpuscaler.model.aside import SetAside
+from gpuscaler.model.pods import PodAffinityTerm
 from gpuscaler.planning.buying import bound
 from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.desk import Bought, Desk, Solved
@@ -40,7 +41,8 @@ def write(draft: Draft) -> tuple[Plan, Solved | None]:
     pods = pods_by_row(desk)
     ordered = sorted(desk.bought, key=lambda machine: (machine.kind.key, pods[machine.row]))
     ids = {machine.row: f"new-{number}" for number, machine in enumerate(ordered, 1)}
-    machines = [machine_of(ids[machine.row], machine.kind, pods[machine.row], opens_after(desk, machine, ids)) for machine in ordered]
+    after = openings(desk, ids)
+    machines = [machine_of(ids[machine.row], machine.kind, pods[machine.row], after.get(machine.row, ())) for machine in ordered]
     for spare in draft.spares:
         machines.append(machine_of(f"new-{len(machines) + 1}", spare.kind, (), (), purpose="spare"))
     down, machines = renumbered(draft.down, machines)
@@ -99,18 +101,50 @@ def choices(kind: Kind) -> tuple[Choice, ...]:
     return tuple(Choice(o.instance_type, o.market, o.zone, o.price) for o in sorted(kind.pool.offerings, key=lambda o: (o.price, o.key)))
 
 
-def opens_after(desk: Desk, machine: Bought, ids: Mapping[int, str]) -> tuple[str, ...]:
-    """Machines that must be open first, since a pod of this one must be near a pod of theirs and cannot be the first of its group."""
-    after: set[str] = set()
-    for part in machine.contents:
-        for term in part.one.spec.affinity:
-            if selects(desk.cluster, term, part.one):
-                continue
-            desk.build()
-            codes = desk.room.table.column(term.topology_key).codes
-            others = [other for other in desk.bought if other.row != machine.row and codes[other.row] == codes[machine.row]]
-            after.update(ids[other.row] for other in others if any(selects(desk.cluster, term, held.one) for held in other.contents))
-    return tuple(sorted(after, key=lambda name: int(name.removeprefix("new-"))))
+def openings(desk: Desk, ids: Mapping[int, str]) -> Mapping[int, tuple[str, ...]]:
+    """What must be open before each machine, by row: for a pod that must be near others, one machine that has such a pod.
+
+    Nobody waits for who is there: on the machine itself, or on one that exists. Machines do not wait for each other in a circle.
+    """
+    after: dict[int, list[int]] = {}
+    for machine in desk.bought:
+        for part in machine.contents:
+            for term in part.one.spec.affinity:
+                if not selects(desk.cluster, term, part.one) and (found := company(desk, machine, term)):
+                    free = (row for row in found if not reaches(after, row, machine.row))
+                    after.setdefault(machine.row, []).extend(row for row in [next(free, None)] if row is not None)
+    return {row: tuple(sorted({ids[other] for other in others}, key=number_of)) for row, others in after.items()}
+
+
+def number_of(name: str) -> int:
+    return int(name.removeprefix("new-"))
+
+
+def company(desk: Desk, machine: Bought, term: PodAffinityTerm) -> list[int]:
+    """Rows of machines to be bought that have pods of ``term`` in the domain of ``machine``; none when some pod is there without them."""
+    desk.build()
+    codes = desk.room.table.column(term.topology_key).codes
+    beside = codes == codes[machine.row]
+    if any(selects(desk.cluster, term, part.one) for part in machine.contents):
+        return []
+    here = desk.room.matching(term.namespaces, term.namespace_selector, term.selector)
+    if here[: desk.first_template][beside[: desk.first_template]].any():
+        return []
+    others = [other for other in desk.bought if other.row != machine.row and beside[other.row]]
+    return [other.row for other in others if any(selects(desk.cluster, term, held.one) for held in other.contents)]
+
+
+def reaches(after: Mapping[int, Sequence[int]], start: int, goal: int) -> bool:
+    """Whether ``start`` waits for ``goal``, be it through others."""
+    seen, waiting = {start}, [start]
+    while waiting:
+        row = waiting.pop()
+        if row == goal:
+            return True
+        fresh = [other for other in after.get(row, ()) if other not in seen]
+        seen.update(fresh)
+        waiting += fresh
+    return False
 
 
 def renumbered(down: Down, machines: list[Machine]) -> tuple[Down, list[Machine]]:
