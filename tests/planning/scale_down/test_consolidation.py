@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from tests.planning.scale_down.kit import (
+    BIG,
     DAEMON,
     GI,
     JOB,
@@ -308,3 +309,17 @@ def test_the_same_cluster_gives_the_same_plan_in_any_order() -> None:
     pods = [one for number in range(6) for one in crowd(f"p{number}", f"n{number}", number % 3 + 1)]
     items: list[Any] = [*(node(f"n{number}") for number in range(6)), *pods]
     assert down(items) == down(items[::-1])
+
+
+def test_pods_without_accelerators_are_not_moved_onto_a_gpu_machine() -> None:
+    gpus = offering("g.big", 5.0, allocatable={**BIG, "nvidia.com/gpu": 8})
+    busy = pod("train", "g", spec(requests={"cpu": 1000, "memory": GI, "nvidia.com/gpu": 8}), options=ANCHOR)
+    answer = down([node("a"), node("g", gpus), *crowd("x", "a", 2), busy], pool(offering(), gpus))
+    assert removed(answer) == []
+    assert blockers(answer)["a"] == "in-use"
+
+
+def test_pods_without_accelerators_leave_a_gpu_machine_for_another() -> None:
+    gpus = offering("g.big", 5.0, allocatable={**BIG, "nvidia.com/gpu": 8})
+    answer = down([node("g"), node("h", gpus), node("i", gpus), *crowd("x", "h", 1), *crowd("y", "i", 2)], pool(offering(), gpus))
+    assert {"h", "i"} & set(removed(answer))

@@ -10,7 +10,7 @@ from gpuscaler.model.table import Mask
 from gpuscaler.planning.gangs import PRODUCT_LABELS
 from gpuscaler.planning.membership import ZONE_LABELS, Member, first_label, market_of
 from gpuscaler.planning.room import Room
-from gpuscaler.planning.scale_down.running import Origin, RunningClass
+from gpuscaler.planning.scale_down.running import Origin, RunningClass, is_bare
 from gpuscaler.planning.scale_down.situation import Situation
 from gpuscaler.planning.templates import ARCH, Templates, admits_arch
 
@@ -56,6 +56,8 @@ class Homes:
         if one.options.deadline is not None:
             # Whether spot is still safe for a deadline is decided when a pod starts; it is not moved onto spot later.
             mask &= self._where("deadline", lambda _, its: its != "spot")
+        if one.origin.bare:
+            mask &= self._where("bare", lambda node, _: is_bare(node))
         if one.origin.zone is not None:
             origin = one.origin
             mask &= self._where(("gang", origin.zone, origin.product), lambda node, _: same_place(node, origin))

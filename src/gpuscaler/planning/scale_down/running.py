@@ -1,7 +1,7 @@
 """Running pods by class: pods of one class are protected alike and fit alike, so questions are asked once for each class."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -9,6 +9,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodOptions, PodSpec
+from gpuscaler.planning.desk import divisible
 from gpuscaler.planning.gangs import PRODUCT_LABELS
 from gpuscaler.planning.membership import ZONE_LABELS, first_label
 from gpuscaler.planning.scale_down.idle import leaves_with_machine
@@ -19,11 +20,13 @@ from gpuscaler.planning.templates import ARCH
 class Origin:
     """What a pod may rely on because its node has it.
 
-    Architecture: the images run there. Zone and GPU product: only for gangs. ``domain``: the node labels that it must keep because its own
-    or other pods' rules count by them, with their values.
+    Architecture: the images run there. ``bare``: the node has no accelerators, so its pods are not moved to a node that has: they would
+    keep it when nobody uses those any more. Zone and GPU product: only for gangs. ``domain``: the node labels that it must keep because
+    its own or other pods' rules count by them, with their values.
     """
 
     arch: str = ""
+    bare: bool = True
     zone: str | None = None
     product: str | None = None
     domain: tuple[tuple[str, str | None], ...] = ()
@@ -68,17 +71,17 @@ class Grouping:
         self._cluster = cluster
         self._now = now
         self._by_content: dict[tuple[object, ...], RunningClass] = {}
-        self._plain: dict[str, tuple[Origin, dict[tuple[object, ...], RunningClass]]] = {}
+        self._plain: dict[tuple[str, bool], tuple[Origin, dict[tuple[object, ...], RunningClass]]] = {}
 
     def load(self, node: Node) -> Residents:
         """The pods on ``node`` by what they mean for its removal."""
         load: Load = {}
         going: list[Pod] = []
         attached: list[Pod] = []
-        arch = node.labels.get(ARCH, "amd64")
-        if arch not in self._plain:
-            self._plain[arch] = (Origin(arch), {})
-        plain, identity = self._plain[arch]
+        has = (node.labels.get(ARCH, "amd64"), is_bare(node))
+        if has not in self._plain:
+            self._plain[has] = (Origin(*has), {})
+        plain, identity = self._plain[has]
         for pod in self._cluster.on_node.get(node.name, {}).values():
             # Read once, compared by identity: the loop runs for every pod of the cluster.
             one = identity.get((id(pod.spec), id(pod.labels), id(pod.options), pod.owner.kind))
@@ -99,7 +102,7 @@ class Grouping:
     def _class_of(self, pod: Pod, node: Node, plain: Origin) -> RunningClass:
         origin = plain
         if pod.options.gang and pod.options.gang_topology != "any":
-            origin = Origin(plain.arch, first_label(node, ZONE_LABELS), first_label(node, PRODUCT_LABELS))
+            origin = replace(plain, zone=first_label(node, ZONE_LABELS), product=first_label(node, PRODUCT_LABELS))
         content = (pod.spec.digest, pod.labels, pod.options, pod.owner.kind, origin)
         one = self._by_content.get(content)
         if one is None:
@@ -107,8 +110,13 @@ class Grouping:
             self._by_content[content] = one
         if origin is plain:
             # The cluster keeps the parts alive, so their identities stay theirs as long as this object is used.
-            self._plain[plain.arch][1][id(pod.spec), id(pod.labels), id(pod.options), pod.owner.kind] = one
+            self._plain[plain.arch, plain.bare][1][id(pod.spec), id(pod.labels), id(pod.options), pod.owner.kind] = one
         return one
+
+
+def is_bare(node: Node) -> bool:
+    """Whether a node has no accelerators."""
+    return not any(node.allocatable.get(name) for name in divisible())
 
 
 def first_key(pods: Iterable[Pod]) -> str:
