@@ -21,6 +21,7 @@ from tests.planning.building import (
     unplaced,
 )
 
+from gpuscaler.model.cluster import Item
 from gpuscaler.model.pods import VolumeUse
 from gpuscaler.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from gpuscaler.model.taints import Taint, Toleration
@@ -38,7 +39,7 @@ def test_nobody_counts_pods_that_no_machine_is_bought_for_after_all() -> None:
     closed = offering(zone="z1", taints=CLOSED)
     lonely = spec(gpus=1, tolerations=OPEN, affinity=(near(ZONE, app="web"), near(HOST, app="nobody")))
     even = spec(cpu=1, spread=(spread(ZONE, app="web"),))
-    running = [
+    running: list[Item] = [
         node("a", closed),
         node("b", offering(zone="z2")),
         pod("old-a", spec(), on="a", labels=WEB),
@@ -51,8 +52,8 @@ def test_nobody_counts_pods_that_no_machine_is_bought_for_after_all() -> None:
 
 def test_the_first_of_a_group_needs_to_match_all_of_its_own_affinity() -> None:
     group = spec(gpus=1, affinity=(near(HOST, app="web"), near(ZONE, app="db")))
-    running = [node("a"), pod("db", on="a", labels={"app": "db"})]
-    made = planned([*running, *pods("p", 2, group, labels=WEB)])
+    running: list[Item] = [node("a"), pod("db", on="a", labels={"app": "db"})]
+    made = planned([*running, *pods("p", 2, group, labels=WEB)], pool(offering(gpus=8)))
     assert bought(made) == {}
     assert unplaced(made) == ["p-0", "p-1"]
 
@@ -69,7 +70,8 @@ def test_one_free_volume_serves_one_of_two_claims() -> None:
     free = PersistentVolume(
         "v", affinity(ZONE, "z1"), storage_class="local", phase="Available", capacity=1, access_modes=("ReadWriteOnce",)
     )
-    stored = [free, StorageClass("local", "kubernetes.io/no-provisioner", wait_for_first_consumer=True), *map(local_claim, "xy")]
+    local = StorageClass("local", "kubernetes.io/no-provisioner", wait_for_first_consumer=True)
+    stored: list[Item] = [free, local, *map(local_claim, "xy")]
     made = planned([*stored, *(pod(f"p-{name}", spec(gpus=1, volumes=(VolumeUse(claim=name),))) for name in "xy")])
     assert bought(made) == {"g.1": 1}
     assert unplaced(made) == ["p-y"]
