@@ -75,7 +75,15 @@ def fill(ground: Ground, one: PodClass, shape: Shape, count: int) -> list[Share]
 
 
 def _room_on_machines(ground: Ground, one: PodClass) -> Array:
-    return np.where(ground.usable & ~ground.templates, ground.room.capacity(one.spec, one.labels), 0)
+    room = np.where(ground.usable & ~ground.templates, ground.room.capacity(one.spec, one.labels), 0)
+    by_host = [constraint for constraint in one.spec.spread if constraint.hard and constraint.topology_key == HOSTNAME]
+    for constraint in by_host if ground.has_templates else ():
+        # A machine that is bought starts empty, whatever stands on its template by now: nobody may rely on its holding any.
+        selector = constraint.selector
+        here = ground.room.matching((one.spec.namespace,), None, selector, exclude_terminating=True)
+        counted = selector is not None and selector.matches(one.labels)
+        room = np.minimum(room, np.maximum(constraint.max_skew - here, 0) if counted else np.where(here <= constraint.max_skew, room, 0))
+    return room
 
 
 def _room_now(ground: Ground, one: PodClass) -> Array:
