@@ -5,6 +5,7 @@ SHELL := bash
 
 PYTHON ?= python3
 CASES ?= 20000
+PLANS ?= 300
 SEED ?= 1
 UPGRADE ?=
 
@@ -52,8 +53,9 @@ packaging: $(READY) ## the tests of the lock files, the metadata and the rooms
 package: $(READY) ## build wheel and sdist, and run the wheel in an environment of its own
 	@tools/check_package
 
-conformance: $(READY) ## compare CASES=20000 random cases from SEED=1 with kube-scheduler's own filters
+conformance: $(READY) ## compare CASES=20000 random cases and PLANS=300 plans from SEED=1 with kube-scheduler's own filters
 	@$(BIN)/python -m tests.conformance --cases $(CASES) --seed $(SEED)
+	@$(BIN)/python -m tests.conformance --plans $(PLANS) --seed $(SEED)
 
 oracle: $(READY) ## the tests of the program that asks kube-scheduler's filters
 	@$(BIN)/python -m pytest -q -m conformance tests/conformance
