@@ -84,3 +84,13 @@ def test_pods_that_share_a_disk_all_come_before_those_who_count_them() -> None:
     made = planned([*nodes, *pods("disk", 4, disk, labels=WEB), counting], pool(offering(zone="z2")))
     assert sorted(placed(made)) == ["disk-0", "disk-1", "disk-2", "disk-3"]
     assert bought(made) == {}
+
+
+def test_those_who_count_others_come_after_them_even_if_others_count_them_too() -> None:
+    nodes = [node("a", offering(gpus=0)), node("b", offering(gpus=0, taints=CLOSED))]
+    first = pods("x", 3, spec(cpu=1), labels={"app": "x"})
+    second = pod("y", spec(cpu=2, spread=(spread(HOST, app="x"),)), labels={"app": "y"})
+    third = pod("z", spec(cpu=1, spread=(spread(HOST, app="y"),)), labels={"app": "z"})
+    made = planned([*nodes, *first, second, third])
+    assert placed(made).keys() == {"x-0", "x-1", "x-2", "z"}
+    assert bought(made) == {"g.1": 1}

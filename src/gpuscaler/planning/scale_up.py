@@ -30,7 +30,7 @@ def scale_up(desk: Desk, classes: Sequence[PodClass], only: Mask | None = None) 
     if len(classes) > CROWD:
         every, ahead = pinned(every, ahead), []
     first = {id(family) for family in ahead}
-    in_rounds(desk, [family for family in every if id(family) in first], only)
+    in_rounds(desk, ahead, only)
     in_rounds(desk, [family for family in every if id(family) not in first or (family.left and waits_for_others(family))], only)
     return [queue for family in every for queue in family.queues]
 

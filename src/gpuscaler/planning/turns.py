@@ -1,6 +1,6 @@
 """Which families are placed first, and which only after others have their machines."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 from gpuscaler.model.selectors import LabelSelector
@@ -31,11 +31,13 @@ def leaders(desk: Desk, every: Sequence[Family]) -> list[Family]:
 
     They go where they like, at any time, so whoever counts them (spread) must be decided after them. Where limits are set they do not go
     before pods of higher priority. Whoever keeps away from them (anti-affinity) goes first unless its priority is lower.
+    Among them, too, whoever is counted comes before those who count it, unless they count each other in a circle.
     """
     watchers = [family for family in every if family.shape.host_spread or family.shape.wide]
     index = _Index(every) if watchers else None
     bounded = desk.remaining.any()
     found: set[int] = set()
+    counted: dict[int, list[Family]] = {}
     for family in watchers:
         assert index is not None
         own = family.model.spec.priority
@@ -46,10 +48,28 @@ def leaders(desk: Desk, every: Sequence[Family]) -> list[Family]:
                 joint = constraint in other.model.spec.spread or (constraint.topology_key == HOSTNAME and other.shape.wide)
                 if other is not family and not lower and not joint and spreads_over(constraint, family.model, other.model):
                     found.add(id(other))
+                    counted.setdefault(id(family), []).append(other)
         for term in family.model.spec.anti_affinity:
             higher = (other for other in every if other.model.spec.priority > own and not other.shape.wide)
             found.update(id(other) for other in higher if selects(desk.cluster, term, other.model))
-    return [family for family in every if id(family) in found]
+    return counted_first([family for family in every if id(family) in found], counted)
+
+
+def counted_first(order: Sequence[Family], counted: Mapping[int, Sequence[Family]]) -> list[Family]:
+    """``order`` with the families that one has counted, by its ``id``, ahead of it."""
+    seen: set[int] = set()
+    found = []
+    for first in order:
+        waiting = [(first, False)]
+        while waiting:
+            family, ready = waiting.pop()
+            if ready:
+                found.append(family)
+            elif id(family) not in seen:
+                seen.add(id(family))
+                waiting.append((family, True))
+                waiting += [(other, False) for other in reversed(counted.get(id(family), ()))]
+    return found
 
 
 def notice_each_other(desk: Desk, every: Sequence[Family]) -> None:
