@@ -16,9 +16,11 @@ from tests.planning.building import (
     pod,
     pods,
     pool,
+    shares,
     spec,
     spread,
     unplaced,
+    zones,
 )
 
 from gpuscaler.model.cluster import Item
@@ -94,3 +96,10 @@ def test_those_who_count_others_come_after_them_even_if_others_count_them_too() 
     made = planned([*nodes, *first, second, third])
     assert placed(made).keys() == {"x-0", "x-1", "x-2", "z"}
     assert bought(made) == {"g.1": 1}
+
+
+def test_a_group_on_one_machine_is_no_larger_than_its_zone_may_be() -> None:
+    group = spec(gpus=1, affinity=(near(HOST, app="web"),), spread=(spread(ZONE, app="web"),))
+    made = planned(pods("p", 5, group, labels=WEB), pool(*zones("g.8", 8.0, gpus=8)))
+    assert shares(made) == [1]
+    assert unplaced(made) == ["p-1", "p-2", "p-3", "p-4"]

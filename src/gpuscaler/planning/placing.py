@@ -124,7 +124,8 @@ def _spill(ground: Ground, one: PodClass, count: int, room: Array) -> list[Share
 def _step(ground: Ground, one: PodClass, shape: Shape, left: int) -> Iterator[Share]:
     """The largest batch whose pods do not change where the others of it may go."""
     hard = [constraint for constraint in one.spec.spread if constraint.hard]
-    if hard == list(shape.self_wide_spread) and len(hard) == 1 and not shape.self_wide_anti and not shape.wide_affinity:
+    alone = not (shape.self_wide_anti or shape.wide_affinity or shape.host_affinity)
+    if alone and hard == list(shape.self_wide_spread) and len(hard) == 1:
         yield from _spread(ground, one, hard[0], left)
         return
     room = _room_now(ground, one) if shape.wide else _room_on_machines(ground, one)
@@ -132,7 +133,12 @@ def _step(ground: Ground, one: PodClass, shape: Shape, left: int) -> Iterator[Sh
         return
     if shape.host_affinity:
         # Where the first one of a group goes, the rest must go: the tightest row that holds them all, else the roomiest.
-        yield _put(ground, one, _home(ground, room, left), 1)
+        home = _home(ground, room, left)
+        if ground.templates[home]:
+            # A machine bought for the group is in one domain, and the group with it.
+            ground.usable[:] = False
+            ground.usable[home] = True
+        yield _put(ground, one, home, 1)
         if left > 1 and not shape.wide:
             yield from _spill(ground, one, left - 1, _room_on_machines(ground, one))
     elif not shape.moves_domains:
