@@ -77,18 +77,23 @@ def bound(desk: Desk, counts: Mapping[int, int], classes: Mapping[int, PodClass]
         what = (tuple(sorted(one.spec.requests.items())), desk.relaxed[key].tobytes())
         first, number = alike.get(what, (one, 0))
         alike[what] = (first, number + counts[key])
+    entries = sorted(alike.values(), key=lambda entry: entry[0].order)
+    allowed = np.array([desk.relaxed[id(one)] for one, _ in entries])
+    # Of kinds that differ in their place alone, and serve the same pods, one is enough: the bound knows no places.
+    eldest = np.array([twins[0] for twins in desk.templates.twins])
+    kept = np.flatnonzero((eldest == np.arange(len(eldest))) | (allowed != allowed[:, eldest]).any(axis=0))
     items = tuple(
         Item(
             key=str(place),
             count=number,
             request={**one.spec.requests, "pods": 1},
-            allowed=tuple(np.flatnonzero(desk.relaxed[id(one)]).tolist()),
+            allowed=tuple(np.flatnonzero(mask).tolist()),
         )
-        for place, (one, number) in enumerate(sorted(alike.values(), key=lambda entry: entry[0].order))
+        for place, ((one, number), mask) in enumerate(zip(entries, allowed[:, kept], strict=True))
     )
     # A mix that was packed without optimising deserves no more than the bound by resources.
     work = desk.work if all(solved.problem is not None for solved in desk.solved) else 0
-    problem = Problem(items=items, kinds=desk.templates.mix_kinds)
+    problem = Problem(items=items, kinds=tuple(desk.templates.mix_kinds[index] for index in kept))
     return Solved(solve(problem, work=work, should_stop=desk.should_stop), problem)
 
 

@@ -227,6 +227,7 @@ def lots_of(desk: Desk, family: Family, to_buy: dict[int, list[Share]], admitted
     whole = bool(family.shape.host_affinity)
     columns = [desk.room.table.column(key).codes for key in family.keys]
     lots = []
+    inside: dict[tuple[int, ...], Mask] = {}
     for number, queue in enumerate(family.queues):
         fits = admitted & desk.templates.holds_one(queue.one.spec)
         anywhere = desk.templates.kinds_within(fits)
@@ -240,10 +241,10 @@ def lots_of(desk: Desk, family: Family, to_buy: dict[int, list[Share]], admitted
             domain = tuple(int(codes[share.row]) for codes in columns)
             by_domain[domain] = by_domain.get(domain, 0) + share.count
         for domain, count in sorted(by_domain.items()):
-            inside = fits.copy()
-            for codes, value in zip(columns, domain, strict=True):
-                inside &= codes[desk.template_rows] == value
-            lots.append(Lot(queue, count, desk.templates.kinds_within(inside), anywhere, whole, domain=domain))
+            if domain not in inside:
+                pairs = zip(columns, domain, strict=True)
+                inside[domain] = np.logical_and.reduce([codes[desk.template_rows] == value for codes, value in pairs])
+            lots.append(Lot(queue, count, desk.templates.kinds_within(fits & inside[domain]), anywhere, whole, domain=domain))
     return lots
 
 
