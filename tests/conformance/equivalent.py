@@ -74,8 +74,35 @@ EQUIVALENT: Mapping[Key, str] = {
     ("reach.Reach._capacity", "drop the first condition", "not claim.request or driver is None or (not driver.storage_capacity)"): (
         "the API server refuses claims that request nothing"
     ),
-    ("holdings.Holdings.add", ANY, "if before + count:"): "counts reach zero by removal only, which the tests of rooms look after",
-    ("holdings.Holdings.add", ANY, "before + count"): "counts reach zero by removal only, which the tests of rooms look after",
+    ("attaching.", "another text", "'uncountable'"): "a key of our own",
+    ("attaching.Attached.add", "drop the first condition", "change and (row, item.driver, item.handle) not in self._limits.attached"): (
+        "adding nothing changes nothing"
+    ),
+    ("attaching.Attached.add", "always", "if self._limits.counts(item, row):"): (
+        "on rows where they are not counted, the pod that waits adds none that could exceed the limit"
+    ),
+    ("binding.Binding.passes", ANY, "not claims.delayed or not mask.any()"): "only saves work",
+    ("binding.Binding.passes", "never", "if not claims.delayed or not mask.any():"): "only saves work",
+    ("binding.Binding._found", "never", "if len(group) == 1:"): "the general way finds the same",
+    ("binding.Binding.settle", "never", "if not claims.delayed:"): "only saves work",
+    ("binding.Binding.settle", "flip", "count > 0"): "nobody places or removes none",
+    ("binding.Binding.settle", "flip", "count < 0"): "nobody places or removes none",
+    ("binding.Binding._choice", "never", "if self._selected_node(claim):"): "a claim with a selected node is in no group",
+    ("claims.Claims", "not", "False"): "the reader always says it",
+    ("disks._names", "always", "if monitors:"): "an RBD disk has monitors",
+    ("effects.Bound._filled", "always", "if wanted(user.spec):"): "a part does nothing for pods that have nothing to do with it",
+    ("effects.Effects._replayed", "always", "if wanted(spec):"): "a part does nothing for pods that have nothing to do with it",
+    ("effects.Effects.add", "always", "if spec.volumes:"): "a part does nothing for pods that have nothing to do with it",
+    ("effects.Effects.add", "never", "if not (spec.host_ports or spec.anti_affinity):"): "only saves work",
+    ("effects.Effects.add", "drop the last condition", "self._ports is not None and _has_ports(spec)"): (
+        "a part does nothing for pods that have nothing to do with it"
+    ),
+    ("effects.Effects.add", "drop the last condition", "self._repulsion is not None and _repels(spec)"): (
+        "a part does nothing for pods that have nothing to do with it"
+    ),
+    ("holdings.Holdings.add", "always", "if thing not in self._owned:"): "one copy more",
+    ("interpod.Repulsion.against", "flip", "seen < len(self._terms)"): "there is nothing between the two when they are equal",
+    ("interpod.Repulsion.against", "always", "if seen < len(self._terms):"): "there is nothing between the two when they are equal",
     ("room.Room._static", "always", "if spec.volumes:"): "volumes have nothing to say about a pod that has none",
     ("reach.Reach.made", "drop the first condition", "found is None or found.provisioner in ('', NO_PROVISIONER)"): (
         "a claim whose class is gone is not among those that wait for their first consumer"

@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 SKIPPED = (
     *("explain*", "_explain*", "_wanted", "_seen", "shown", "_shown", "_without", "_keys", "reason", "__str__", "__repr__", "__len__"),
     *("_devices", "_resources_pass"),
-    *("copies*", "capacity", "fits", "alone*", "_alone*", "_room_per_domain", "_counts_at_all", "remove"),
+    *("copies*", "capacity", "fits", "alone*", "_alone*", "_room_per_domain", "_counts_at_all"),
     *("used", "device_free", "static_mask", "spread_counts", "matching"),
 )
 _SKIPPED_NAMES = ("__slots__", "__all__")
@@ -131,14 +131,18 @@ class _Walk(ast.NodeTransformer):
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
         self.generic_visit(node)
         other = ast.Or if isinstance(node.op, ast.And) else ast.And
-        return self._offer(
-            node,
+        changes: list[tuple[str, Callable[[], ast.AST]]] = [
             ("swap", lambda: ast.BoolOp(other(), node.values)),
             ("drop the first condition", lambda: _joined(node.op, node.values[1:])),
-            ("drop the last condition", lambda: _joined(node.op, node.values[:-1])),
-        )
+        ]
+        if not _is_empty(node.values[-1]):
+            changes.append(("drop the last condition", lambda: _joined(node.op, node.values[:-1])))
+        return self._offer(node, *changes)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        if isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
+            # -1 is a mark (no code, any length) and no amount.
+            return node
         self.generic_visit(node)
         return self._offer(node, ("drop the negation", lambda: node.operand)) if isinstance(node.op, ast.Not | ast.Invert) else node
 
@@ -183,6 +187,13 @@ class _Walk(ast.NodeTransformer):
 
 def _joined(operator: ast.boolop, values: list[ast.expr]) -> ast.expr:
     return values[0] if len(values) == 1 else ast.BoolOp(operator, values)
+
+
+def _is_empty(value: ast.expr) -> bool:
+    """Whether ``value`` is an empty text or the like: ``x or ""`` only spares the type checker a None."""
+    return (isinstance(value, ast.Constant) and not value.value) or (
+        isinstance(value, ast.Dict | ast.Tuple) and not ast.unparse(value).strip("{()}")
+    )
 
 
 def _asks_a_cache(test: ast.expr) -> bool:

@@ -46,6 +46,8 @@ def draw_storage(world: World) -> None:
     for node in world.nodes:
         if world.chance(0.9):
             draw_csi_node(world, node["metadata"]["name"])
+    if world.chance(0.2):
+        draw_csi_node(world, "gone")
 
 
 STORAGE = "storage.k8s.io/v1"
@@ -66,9 +68,9 @@ def draw_capacity(world: World) -> None:
     if world.chance(0.9):
         drawn["nodeTopology"] = world.one(({}, {"matchLabels": {ZONE: world.one(ZONES)}}, {"matchLabels": {HOSTNAME: world.node_name()}}))
     if world.chance(0.9):
-        drawn["capacity"] = world.one(("0", "4Gi", "100Gi"))
+        drawn["capacity"] = world.one(("0", "4Gi", "100Gi", *SIZES))
     if world.chance(0.3):
-        drawn["maximumVolumeSize"] = world.one(("2Gi", "50Gi"))
+        drawn["maximumVolumeSize"] = world.one(("2Gi", "50Gi", *SIZES))
     world.add("csiStorageCapacities", drawn)
 
 

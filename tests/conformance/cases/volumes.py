@@ -70,7 +70,9 @@ def attached(world: World, pod: Json) -> None:
         storage_class = world.weighted({"fast": 6.0, "ebs": 2.0, "gce": 1.0, "portworx": 1.0, "azure": 0.7, "cinder": 0.7})
         drawn = claim(world, namespace, storage_class)
         if world.chance(0.7):
-            bind(world, drawn, volume(world, storage_class))
+            bind(world, drawn, disk := volume(world, storage_class))
+            if storage_class == "gce" and world.chance(0.5):
+                label_zones(world, disk)
         use(pod, drawn)
     if world.chance(0.25):
         mount(pod, world.one(({"awsElasticBlockStore": {"volumeID": world.one(EBS_IDS)}}, {"gcePersistentDisk": {"pdName": "disk3"}})))
@@ -104,7 +106,7 @@ def pinned(world: World, pod: Json) -> None:
 
 def provisioned(world: World, pod: Json) -> None:
     """Unbound, and provisioned for its first consumer where the class allows it."""
-    use(pod, claim(world, pod["metadata"]["namespace"], "zonal"))
+    use(pod, waiting(world, pod, "zonal"))
 
 
 def preselected(world: World, pod: Json) -> None:
@@ -116,13 +118,26 @@ def preselected(world: World, pod: Json) -> None:
 
 def capped(world: World, pod: Json) -> None:
     """Unbound, of a driver that tracks its capacity."""
-    use(pod, claim(world, pod["metadata"]["namespace"], "capped"))
+    use(pod, waiting(world, pod, "capped"))
+
+
+def waiting(world: World, pod: Json, storage_class: str) -> Json:
+    """An unbound claim, now and then one that another pod has, too: whoever is placed first settles it for both."""
+    namespace = pod["metadata"]["namespace"]
+    known = [
+        one
+        for one in claims_in(world, namespace)
+        if one["spec"].get("storageClassName") == storage_class
+        and "volumeName" not in one["spec"]
+        and "ownerReferences" not in one["metadata"]
+    ]
+    return world.one(known) if known and world.chance(0.5) else claim(world, namespace, storage_class)
 
 
 def matched(world: World, pod: Json) -> None:
     """Unbound, to be matched with a volume that exists; one or two claims compete for the volumes of one class."""
-    namespace = pod["metadata"]["namespace"]
-    drawn = [claim(world, namespace, "local") for _ in range(world.weighted({1: 3, 2: 1}))]
+    drawn = [waiting(world, pod, "local") for _ in range(world.weighted({1: 3, 2: 1}))]
+    drawn = [one for number, one in enumerate(drawn) if one not in drawn[:number]]
     for one in drawn:
         if world.chance(0.1):
             one["spec"]["volumeMode"] = "Block"
@@ -166,7 +181,7 @@ def ephemeral(world: World, pod: Json) -> None:
         return
     metadata = pod["metadata"]
     drawn = claim(world, metadata["namespace"], world.one(("zonal", "fast")), name=f"{metadata['name']}-v{number}")
-    owner = metadata["uid"] if world.chance(0.9) else "another"
+    owner = metadata["uid"] if world.chance(0.8) else "another"
     if world.chance(0.97):
         drawn["metadata"]["ownerReferences"] = [
             {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": owner, "controller": True}
