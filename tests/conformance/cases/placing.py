@@ -66,7 +66,11 @@ def node_requirement(world: World) -> Json:
 
 
 def field_requirement(world: World) -> Json:
-    return {"key": "metadata.name", "operator": world.one(("In", "In", "NotIn")), "values": [world.node_name()]}
+    return {
+        "key": "metadata.name",
+        "operator": world.one(("In", "In", "NotIn")),
+        "values": ["gone" if world.chance(0.15) else world.node_name()],
+    }
 
 
 def tolerations(world: World, pod: Json) -> None:

@@ -75,7 +75,15 @@ def attached(world: World, pod: Json) -> None:
                 label_zones(world, disk)
         use(pod, drawn)
     if world.chance(0.25):
-        mount(pod, world.one(({"awsElasticBlockStore": {"volumeID": world.one(EBS_IDS)}}, {"gcePersistentDisk": {"pdName": "disk3"}})))
+        mount(
+            pod,
+            world.one(
+                (
+                    {"awsElasticBlockStore": {"volumeID": world.one((*EBS_IDS, "aws://eu-west1-a/odd"))}},
+                    {"gcePersistentDisk": {"pdName": "disk3"}},
+                )
+            ),
+        )
 
 
 def zoned(world: World, pod: Json) -> None:
