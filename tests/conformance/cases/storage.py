@@ -101,7 +101,7 @@ def volume(world: World, storage_class: str, **more: object) -> Json:
     """A PersistentVolume that no claim has, without a topology of its own."""
     name = world.name("pv")
     source = {
-        "ebs": {"awsElasticBlockStore": {"volumeID": world.one((*EBS_IDS, f"vol-{name}", f"aws://eu-west1-a/vol-{name}"))}},
+        "ebs": {"awsElasticBlockStore": {"volumeID": world.one((*EBS_IDS, f"vol-{name}", f"aws://eu-west1-a/vol-{name}", "aws://eu-west1-a/odd"))}},
         "gce": {"gcePersistentDisk": {"pdName": world.one((name, name, "disk3"))}},
         "portworx": {"portworxVolume": {"volumeID": name}},
         "azure": {"azureDisk": {"diskName": name, "diskURI": f"/subscriptions/s/disks/{name}"}},
