@@ -4,8 +4,7 @@ This generator has nothing in common with the one of the property tests, so that
 Every case is what an API server could store. A pod is drawn plain, then one or a few features are added to it, so that every
 plug-in is often the only one that refuses a node. Each case has a few topics, features that its pods share: ports meet ports.
 
-Left out is what the scheduler answers by chance (two volumes of one size, or reserved for one claim: it takes the first of a Go map),
-and what it cannot translate at all (an in-tree volume with an id or a zone label that cannot be read ends the attempt with an error).
+Left out is what the scheduler answers by chance (two volumes of one size, or reserved for one claim: it takes the first of a Go map).
 """
 
 import random

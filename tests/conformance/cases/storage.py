@@ -158,8 +158,7 @@ def volume_affinity(world: World) -> Json:
 def label_zones(world: World, drawn_volume: Json) -> None:
     """Give a volume zone labels; ``a__b`` is either zone. ``a__`` cannot be read, and makes translation to CSI fail."""
     key = world.weighted({ZONE: 6.0, OLD_ZONE: 3.0})
-    unreadable = 0.3 if "csi" in drawn_volume["spec"] else 0.0
-    labels = {key: world.weighted({world.one(ZONES): 6.0, "__".join(world.some(ZONES, 2, 2)): 3.0, "eu-west1-a__": unreadable})}
+    labels = {key: world.weighted({world.one(ZONES): 6.0, "__".join(world.some(ZONES, 2, 2)): 3.0, "eu-west1-a__": 0.3})}
     if world.chance(0.2):
         labels[REGION] = world.one(("r1", "r2"))
     drawn_volume["metadata"]["labels"] = labels
