@@ -87,6 +87,17 @@ EQUIVALENT: Mapping[Key, str] = {
     ("binding.Binding.settle", "never", "if not claims.delayed:"): "only saves work",
     ("binding.Binding.settle", "flip", "count > 0"): "nobody places or removes none",
     ("binding.Binding.settle", "flip", "count < 0"): "nobody places or removes none",
+    **{
+        ("binding.Binding._choice", kind, f"{before}c.storage_class == claim.storage_class and (not self._selected_node(c))"): (
+            "volumes of other classes are no candidates, and no pod has two claims of one class of which one has a node selected"
+        )
+        for kind, before in (
+            ("swap", ""),
+            ("drop the first condition", ""),
+            ("drop the last condition", ""),
+            ("drop the condition", " for c in claims.delayed if "),
+        )
+    },
     ("binding.Binding._choice", "never", "if self._selected_node(claim):"): "a claim with a selected node is in no group",
     ("claims.Claims", "not", "False"): "the reader always says it",
     ("disks._names", "always", "if monitors:"): "an RBD disk has monitors",
@@ -101,6 +112,10 @@ EQUIVALENT: Mapping[Key, str] = {
         "a part does nothing for pods that have nothing to do with it"
     ),
     ("holdings.Holdings.add", "always", "if thing not in self._owned:"): "one copy more",
+    ("peers.Peers.add", "always", "if self._queries:"): "only saves work",
+    ("peers.Peers._counting", "always", "if seen < len(self._queries):"): "there is nothing between the two when they are equal",
+    ("reach.Reach.zones", "always", "if claims.zones:"): "only saves work",
+    ("reach._largest", "one more", "0"): "no claim requests one byte",
     ("interpod.Repulsion.against", "flip", "seen < len(self._terms)"): "there is nothing between the two when they are equal",
     ("interpod.Repulsion.against", "always", "if seen < len(self._terms):"): "there is nothing between the two when they are equal",
     ("room.Room._static", "always", "if spec.volumes:"): "volumes have nothing to say about a pod that has none",

@@ -55,9 +55,10 @@ def replay(case: Json, theirs: Iterable[Mapping[str, list[str]]], *, otherwise: 
             original = room
             room = Room.of(room.cluster) if otherwise else room.copy()
             for placed, row in taken if otherwise else taken[-1:]:
-                # Placing and removing first must leave no trace, which every later step looks for.
+                # Placing and removing first must leave no trace, which every later step looks for, too.
                 room.place(placed.spec, placed.labels, row)
                 room.remove(placed.spec, placed.labels, row)
+                assert placed is not pod or refusals(room, pod) == verdicts[-1], "removing a pod left a trace"
                 room.place(placed.spec, placed.labels, row)
             assert refusals(original, pod) == verdicts[-1], "placing a pod in a copy of a room changed the room"
     return verdicts

@@ -31,6 +31,8 @@ def draw_storage(world: World) -> None:
     zones = [{"matchLabelExpressions": [{"key": ZONE, "values": world.some(ZONES, 2)}]} for _ in range(world.rng.randint(1, 2))]
     if world.chance(0.2):
         zones[0]["matchLabelExpressions"].append({"key": HOSTNAME, "values": ["node0", "node1"]})
+    if world.chance(0.1):
+        zones.append({"matchLabelExpressions": []})
     draw_class(world, "zonal", FAST, allowedTopologies=zones if world.chance(0.9) else None)
     draw_class(world, "local", "kubernetes.io/no-provisioner")
     draw_class(world, "capped", CAPPED)
@@ -101,7 +103,11 @@ def volume(world: World, storage_class: str, **more: object) -> Json:
     """A PersistentVolume that no claim has, without a topology of its own."""
     name = world.name("pv")
     source = {
-        "ebs": {"awsElasticBlockStore": {"volumeID": world.one((*EBS_IDS, f"vol-{name}", f"aws://eu-west1-a/vol-{name}", "aws://eu-west1-a/odd"))}},
+        "ebs": {
+            "awsElasticBlockStore": {
+                "volumeID": world.one((*EBS_IDS, f"vol-{name}", f"aws://eu-west1-a/vol-{name}", "aws://eu-west1-a/odd"))
+            }
+        },
         "gce": {"gcePersistentDisk": {"pdName": world.one((name, name, "disk3"))}},
         "portworx": {"portworxVolume": {"volumeID": name}},
         "azure": {"azureDisk": {"diskName": name, "diskURI": f"/subscriptions/s/disks/{name}"}},
