@@ -48,6 +48,18 @@ EQUIVALENT: Mapping[Key, str] = {
         "always",
         "if amount and resource != PODS:",
     ): "no specification requests pods, and taking nothing changes nothing",
+    (
+        "resources.Ledger.add",
+        "swap",
+        "amount and resource != PODS",
+    ): "decoding leaves out requests of zero, and no specification requests pods",
+    ("resources.wanted", "flip", "amount > 0"): "decoding leaves out requests of zero",
+    ("resources.wanted", ANY, "amount > 0 and counted(resource)"): "decoding leaves out requests of zero and what is not counted",
+    (
+        "resources.wanted",
+        "drop the condition",
+        " for resource, amount in spec.requests.items() if amount > 0 and counted(resource)",
+    ): "decoding leaves out requests of zero and what is not counted",
     ("resources.Ledger.add", "drop the first condition", "amount and resource != PODS"): "taking nothing changes nothing",
     ("resources.Ledger.add", "drop the last condition", "amount and resource != PODS"): "no specification requests pods",
     (
@@ -67,6 +79,17 @@ EQUIVALENT: Mapping[Key, str] = {
         ANY,
         "self._devices and (amount := spec.requests.get(GPU_MILLI))",
     ): "no case has devices shared by the thousandth",
+    ("room.Room._follow", "never", "if self._devices and (amount := spec.requests.get(GPU_MILLI)):"): (
+        "no case has devices shared by the thousandth"
+    ),
+    ("selectors.integer", "drop the first condition", "not digits.isascii() or not digits.isdigit() or len(digits.lstrip('0')) > 19"): (
+        "no label value has digits of other scripts, and requirements with other values are not valid"
+    ),
+    (
+        "binding.Binding.settle",
+        "drop the last condition",
+        "count > 0 and self.passes(claims)[row]",
+    ): "cases place pods where they pass only",
     ("migration.attachment", "always", "if kind == 'awsElasticBlockStore':"): "only ids of that kind start with aws://",
     ("peers.Peers._counting", "flip", "seen < len(self._queries)"): "there is nothing between the two when they are equal",
     ("resources.Ledger._own", "always", "if resource not in self._owned:"): "one copy more",
@@ -100,6 +123,27 @@ EQUIVALENT: Mapping[Key, str] = {
     },
     ("binding.Binding._choice", "never", "if self._selected_node(claim):"): "a claim with a selected node is in no group",
     ("claims.Claims", "not", "False"): "the reader always says it",
+    ("claims.ClaimReader._owned", "never", "if not claim.owner_uid:"): "the pod is in the cluster and has a uid in every case",
+    ("claims.ClaimReader._owned", "drop the last condition", "spec.digest.startswith(pod.spec.digest) and pod.uid"): "every pod has a uid",
+    (
+        "claims.ClaimReader._owned",
+        "drop the first condition",
+        "not owners or claim.owner_uid in owners",
+    ): "the pod is in the cluster in every case",
+    ("claims.ClaimReader._read_binding", "drop the first condition", "claim.volume and claim.bound"): "no claim is bound to no volume",
+    ("claims.ClaimReader.attachments", "drop the last condition", "found is not None and found.driver and found.handle"): (
+        "every volume has a handle"
+    ),
+    (
+        "claims.ClaimReader._attachment",
+        "drop the last condition",
+        "storage_class is None or storage_class.provisioner in _UNCOUNTED_PLUGINS",
+    ): "no node has a limit for a driver of that name",
+    ("spread.Spread.minimum", "drop the first condition", "domains and domains >= constraint.min_domains"): "minDomains is one or more",
+    ("spread.", "another text", "'kubernetes.io/hostname'"): "only packing asks for this key",
+    ("spread.Spread.counts", "never", "if fixed.everywhere:"): "only saves work",
+    ("tallies.Tallies.new", "swap", "len(self._items) - 1"): "one copy more; and in what is returned, no tally at all",
+    ("tallies.Tallies._own", "always", "if number not in self._owned:"): "one copy more",
     ("disks._names", "always", "if monitors:"): "an RBD disk has monitors",
     ("effects.Bound._filled", "always", "if wanted(user.spec):"): "a part does nothing for pods that have nothing to do with it",
     ("effects.Effects._replayed", "always", "if wanted(spec):"): "a part does nothing for pods that have nothing to do with it",

@@ -140,8 +140,8 @@ class _Walk(ast.NodeTransformer):
         return self._offer(node, *changes)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
-        if isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
-            # -1 is a mark (no code, any length) and no amount.
+        if isinstance(node.op, ast.USub) and not any(isinstance(part, ast.Name) for part in ast.walk(node.operand)):
+            # Negative constants are marks and bounds (no code, any length, the least integer), and no amounts.
             return node
         self.generic_visit(node)
         return self._offer(node, ("drop the negation", lambda: node.operand)) if isinstance(node.op, ast.Not | ast.Invert) else node

@@ -26,15 +26,20 @@ class NotUnderstoodError(Exception):
 def judge(case: Json, *, otherwise: bool = False) -> list[Refusals]:
     """Our verdict on every pending pod of a plain case, on every node.
 
-    ``otherwise`` starts from the nodes that hold pods and appends the others as a plan appends machines: it must make no difference.
+    ``otherwise`` starts from the nodes that hold pods, asks about every pod there, and appends the other nodes as a plan appends
+    machines: it must make no difference.
     """
     interner = Interner()
     cluster = cluster_of(case, interner)
     room = Room.of(cluster)
+    pods = [decoded_pod(pod, interner) for pod in case.get("pending") or ()]
     if otherwise:
         used, unused = split(cluster)
-        room = Room.of(cluster, NodeTable(used)).extended(unused)
-    return [refusals(room, decoded_pod(pod, interner)) for pod in case.get("pending") or ()]
+        smaller = Room.of(cluster, NodeTable(used))
+        for pod in pods:
+            smaller.verdict(pod.spec, pod.labels)
+        room = smaller.extended(unused)
+    return [refusals(room, pod) for pod in pods]
 
 
 def replay(case: Json, theirs: Iterable[Mapping[str, list[str]]], *, otherwise: bool = False) -> list[Refusals]:

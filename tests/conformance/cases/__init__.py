@@ -27,7 +27,7 @@ PENDING: dict[Feature, float] = {
     placing.host_ports: 7.4,
     peers.affinity: 1.5,
     peers.anti_affinity: 1.1,
-    peers.spread: 9.8,
+    peers.spread: 11.0,
     volumes.disks: 9.9,
     volumes.attached: 0.5,
     volumes.zoned: 6.1,
@@ -109,6 +109,9 @@ def bound_pod(world: World, topics: list[Feature]) -> Json:
 
 def plain_pod(world: World) -> Json:
     name = world.name("pod")
+    if world.of("pods") and world.chance(0.15):
+        # Its name starts with that of another pod.
+        name = f"{world.one(world.of('pods'))['metadata']['name']}-{name}"
     metadata: Json = {"name": name, "namespace": world.weighted(dict(zip(NAMESPACES, (6, 2, 1), strict=True))), "uid": f"uid-{name}"}
     labels = peers.pod_labels(world)
     if labels is not None:

@@ -1,6 +1,6 @@
 """Where a pod may go because of other pods: affinity, anti-affinity, topology spread."""
 
-from .placing import INVALID, REQUIRED
+from .placing import INVALID, REQUIRED, node_selector
 from .world import HOSTNAME, NAMESPACES, RACK, REGION, TOPOLOGY_KEYS, ZONE, Json, World, or_null
 
 LABELS = {"app": ("web", "db", "job"), "version": ("1", "2"), "track": ("", "canary")}
@@ -89,7 +89,10 @@ def label_requirement(world: World) -> Json:
 
 def spread(world: World, pod: Json) -> None:
     keys = world.some(TOPOLOGY_KEYS[:3], 2) if world.chance(0.3) else [world.weighted(KEY_WEIGHTS)]
-    pod["spec"]["topologySpreadConstraints"] = [constraint(world, pod, key) for key in keys]
+    drawn = [constraint(world, pod, key) for key in keys]
+    pod["spec"]["topologySpreadConstraints"] = drawn
+    if drawn[0].get("nodeAffinityPolicy") == "Ignore" and world.chance(0.4):
+        node_selector(world, pod)
 
 
 def constraint(world: World, pod: Json, key: str) -> Json:

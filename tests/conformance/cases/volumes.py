@@ -169,7 +169,10 @@ def loose_volume(world: World, claims: list[Json]) -> None:
         drawn["spec"]["volumeMode"] = world.one(("Block", "Filesystem"))
     if world.chance(0.1):
         drawn["spec"]["accessModes"] = world.one((["ReadWriteOnce", "ReadOnlyMany"], ["ReadOnlyMany"]))
-    drawn["spec"]["capacity"]["storage"] = f"{world.one((1, 3, 8, 12)) * 1000 + world.made}M"
+    size = f"{world.one((1, 3, 8, 12)) * 1000 + world.made}M"
+    just = claims[0]["spec"]["resources"]["requests"]["storage"] if claims and world.chance(0.2) else size
+    known = [one["spec"]["capacity"]["storage"] for one in world.of("persistentVolumes")]
+    drawn["spec"]["capacity"]["storage"] = size if just in known else just
     if claims and world.chance(0.15):
         metadata = claims.pop()["metadata"]
         drawn["spec"]["claimRef"] = {"name": metadata["name"], "namespace": metadata["namespace"]}
@@ -189,7 +192,7 @@ def ephemeral(world: World, pod: Json) -> None:
         return
     metadata = pod["metadata"]
     drawn = claim(world, metadata["namespace"], world.one(("zonal", "fast")), name=f"{metadata['name']}-v{number}")
-    owner = metadata["uid"] if world.chance(0.8) else "another"
+    owner = metadata["uid"] if world.chance(0.8) else world.one(("another", f"uid-{metadata['name'].partition('-')[0]}"))
     if world.chance(0.97):
         drawn["metadata"]["ownerReferences"] = [
             {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": owner, "controller": True}

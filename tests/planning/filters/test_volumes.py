@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.planning.filters.kit import affinity, node, pod, room, rows, selector, spec, term, why
 
-from gpuscaler.model.cluster import Item
+from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.labels import NO_LABELS
 from gpuscaler.model.pods import PodSpec, VolumeUse
 from gpuscaler.model.selectors import LabelSelector, NodeSelector
@@ -18,6 +18,8 @@ from gpuscaler.model.storage import (
     StorageClass,
     VolumeAttachment,
 )
+from gpuscaler.model.table import NodeTable
+from gpuscaler.planning.room import Room
 
 ZONE, OLD_ZONE, EBS_ZONE = "topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone", "topology.ebs.csi.aws.com/zone"
 NODES = (node("a1", also={ZONE: "a", EBS_ZONE: "a"}), node("b1", also={ZONE: "b"}), node("bare"))
@@ -295,6 +297,14 @@ def test_attachments_count_once_with_the_pods_that_use_them() -> None:
     assert rows(here, using("y")) == ["b1", "bare"]
     two = room(*NODES, *limited("csi.example", 2), *held, *more, pod("p", "a1", of=using("x")))
     assert rows(two, using("y")) == ["a1", "b1", "bare"]
+
+
+def test_attachments_of_nodes_that_join_the_table_later_count_too() -> None:
+    held = (bound("x", "pv-x"), volume("pv-x"), VolumeAttachment("va", "csi.example", "a1", "pv-x"))
+    cluster = Cluster.of((*NODES, *limited("csi.example", 1), *held, bound("y", "pv-y"), volume("pv-y")))
+    here = Room.of(cluster, NodeTable(NODES[1:]))
+    assert rows(here, using("y")) == ["b1", "bare"]
+    assert rows(here.extended(NODES[:1]), using("y")) == ["b1", "bare"]
 
 
 def test_in_tree_disks_count_for_the_driver_that_serves_them() -> None:

@@ -86,10 +86,14 @@ class Attached:
         number = self._numbers.get(driver)
         if number is None:
             number = self._numbers[driver] = self._tallies.empty()
-            for row, attacher, _ in self._limits.attached:
-                if attacher == driver:
-                    self._tallies.add(number, row, 1)
+            self.count_attached(driver, number)
         return number
+
+    def count_attached(self, driver: str, number: int, first: int = 0) -> None:
+        """Count what VolumeAttachments keep on the rows from ``first`` on."""
+        for row, attacher, _ in self._limits.attached:
+            if attacher == driver and row >= first:
+                self._tallies.add(number, row, 1)
 
     def passes(self, claims: Claims) -> Mask:
         """Rows with places for the pod's volumes that are not there yet."""
@@ -138,7 +142,10 @@ class Attached:
         return self._with(self._limits, self._tallies.copy())
 
     def extended(self, table: NodeTable, limits: AttachLimits) -> "Attached":
-        return self._with(limits, self._tallies.extended(table))
+        new = self._with(limits, self._tallies.extended(table))
+        for driver, number in self._numbers.items():
+            new.count_attached(driver, number, len(self._tallies.table))
+        return new
 
     def _with(self, limits: AttachLimits, tallies: Tallies) -> "Attached":
         new = Attached(tallies.table, limits)
