@@ -79,6 +79,12 @@ EQUIVALENT: Mapping[Key, str] = {
         ANY,
         "self._devices and (amount := spec.requests.get(GPU_MILLI))",
     ): "no case has devices shared by the thousandth",
+    ("nodes.NodeMasks._field", "one more", "0"): "the API server knows no field but the name, and a requirement of it has one value",
+    ("nodes.NodeMasks._field", "flip", "requirement.values[0] == ''"): "the API server knows no field but the name",
+    ("room.Room.verdict", "always", "if spec.host_ports:"): "a part admits every row to pods that have nothing to do with it",
+    ("room.Room.verdict", "always", "if spec.volumes:"): "a part admits every row to pods that have nothing to do with it",
+    ("room.Room._follow", "flip", "count > 0"): "no case has devices shared by the thousandth",
+    ("room.Room._follow", "one more", "0"): "no case has devices shared by the thousandth",
     ("room.Room._follow", "never", "if self._devices and (amount := spec.requests.get(GPU_MILLI)):"): (
         "no case has devices shared by the thousandth"
     ),
