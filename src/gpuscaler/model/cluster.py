@@ -4,7 +4,7 @@
 The copies are shallow copies of dictionaries and arrays, which cost microseconds at thousands of nodes.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -359,9 +359,3 @@ def add_requests(requested: dict[str, Array], row: int, pods: Iterable[Pod], siz
         if array is None:
             array = requested[resource] = np.zeros(size, dtype=np.int64)
         array[row] += amount
-
-
-def demanded(cluster: Cluster) -> Iterator[tuple[ClassKey, Bucket]]:
-    """The classes of unbound pods in an order that does not depend on arrival."""
-    order = sorted(cluster.unbound.items(), key=lambda entry: (entry[0].spec, entry[1].keys[0]))
-    yield from order

@@ -13,7 +13,7 @@ from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.limits import Remaining
 from gpuscaler.planning.mix import Problem, Solution
 from gpuscaler.planning.room import GPU_MILLI, Room
-from gpuscaler.planning.templates import ACCELERATORS, HOSTNAME, Kind, Templates, admits_arch
+from gpuscaler.planning.templates import ACCELERATORS, Kind, Templates, admits_arch, undecided_node
 from gpuscaler.planning.topology import Shape
 
 
@@ -144,11 +144,8 @@ class Desk:
 
 
 def new_node(templates: Templates, machine: Bought) -> Node:
-    """A machine to buy as a node: labels that all members of its kind share, the room of the smallest."""
-    first, *others = (templates.nodes[member] for member in machine.kind.rows)
-    labels = {key: value for key, value in first.labels.items() if all(other.labels.get(key) == value for other in others)}
-    name = f"machine-{machine.row}"
-    return Node(name=name, labels={**labels, HOSTNAME: name}, allocatable=templates.capacity(machine.kind), taints=first.taints)
+    """A machine to buy as a node, whichever member of its kind it turns out to be."""
+    return undecided_node(f"machine-{machine.row}", [templates.nodes[member] for member in machine.kind.rows])
 
 
 def usable_templates(templates: Templates, one: PodClass) -> Mask:
@@ -161,10 +158,15 @@ def wanted_templates(templates: Templates, one: PodClass) -> Mask:
     usable = np.ones(len(templates.nodes), dtype=np.bool_)
     if not admits_arch(one.spec):
         usable = usable & ~templates.foreign_arch
+    return usable & of_market(templates, one)
+
+
+def of_market(templates: Templates, one: PodClass) -> Mask:
+    """Templates of a market that a class admits."""
     wanted = set(one.options.market)
-    if wanted and "any" not in wanted:
-        usable = usable & np.array([offering.market in wanted for offering in templates.offerings], dtype=np.bool_)
-    return usable
+    if not wanted or "any" in wanted:
+        return np.ones(len(templates.nodes), dtype=np.bool_)
+    return np.array([offering.market in wanted for offering in templates.offerings], dtype=np.bool_)
 
 
 def rank(desk: Desk, spec: PodSpec) -> Array:

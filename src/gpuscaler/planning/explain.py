@@ -7,7 +7,7 @@ import numpy as np
 from gpuscaler.model.pools import Pool
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.demand import PodClass
-from gpuscaler.planning.desk import Desk
+from gpuscaler.planning.desk import Desk, of_market
 from gpuscaler.planning.plans import EXCLUSIONS, Reason
 from gpuscaler.planning.templates import ARCH, admits_arch, gpus_in
 from gpuscaler.planning.topology import without_hosts
@@ -54,17 +54,11 @@ def reasons(desk: Desk, one: PodClass, pools: Sequence[Pool], gang: str = "") ->
 def hurdles(desk: Desk, one: PodClass) -> list[tuple[str, Mask]]:
     """What a pod must get past on each template, most static first: (the filter's name or our word, templates that pass)."""
     passes = {name: mask[desk.template_rows] for name, mask in desk.room.verdict(without_hosts(one.spec), one.labels).passes.items()}
-    ours = {"resource": desk.templates.holds_one(one.spec), "market": admits_market(desk, one)}
+    ours = {"resource": desk.templates.holds_one(one.spec), "market": of_market(desk.templates, one)}
     if not admits_arch(one.spec):
         ours["architecture"] = ~desk.templates.foreign_arch
     named = [(WORDS.get(name, name), name, mask) for name, mask in (passes | ours).items()]
     return [(name, mask) for _, name, mask in sorted(named, key=lambda entry: EXCLUSIONS.index(entry[0]))]
-
-
-def admits_market(desk: Desk, one: PodClass) -> Mask:
-    wanted = one.options.market
-    anything = not wanted or "any" in wanted
-    return np.array([anything or offering.market in wanted for offering in desk.templates.offerings], dtype=np.bool_)
 
 
 def size(desk: Desk, row: int) -> tuple[int, int, int]:

@@ -163,11 +163,6 @@ class Templates:
         return np.array([kind.pool.priority for kind in self.kinds], dtype=np.int64)
 
     @cached_property
-    def one_tier(self) -> bool:
-        """Whether all pools have one priority."""
-        return len(set(self.tiers.tolist())) <= 1
-
-    @cached_property
     def mix_kinds(self) -> tuple[MixKind, ...]:
         """The kinds as the optimiser takes them."""
         return tuple(
@@ -210,10 +205,7 @@ class Templates:
 
     def capacity(self, kind: Kind) -> Mapping[str, int]:
         """What every member of ``kind`` offers at least."""
-        first, *others = (self.nodes[row].allocatable for row in kind.rows)
-        if not others:
-            return first
-        return {name: min([amount] + [other.get(name, 0) for other in others]) for name, amount in first.items()}
+        return smallest([self.nodes[row] for row in kind.rows])
 
     def holds_one(self, spec: PodSpec) -> Mask:
         """Templates that hold one pod of ``spec`` when empty, by resources alone. Not to be changed."""
@@ -332,16 +324,28 @@ def promised_node(cluster: Cluster, machine: Upcoming, offerings: Sequence[Offer
     """What all of ``offerings`` promise of one machine: labels they share, taints of any, room of the smallest."""
     registered = cluster.nodes.get(machine.node) if machine.node else None
     name = registered.name if registered is not None else machine.id
-    first, *others = (template_node(offering, overhead, name) for offering in offerings)
-    labels = {key: value for key, value in first.labels.items() if all(other.labels.get(key) == value for other in others)}
-    taints = tuple(dict.fromkeys(taint for node in (first, *others) for taint in node.taints))
-    room = {
-        resource: min([amount] + [other.allocatable.get(resource, 0) for other in others]) for resource, amount in first.allocatable.items()
-    }
+    any_of = undecided_node(name, [template_node(offering, overhead, name) for offering in offerings])
+    labels, room = any_of.labels, dict(any_of.allocatable)
     if registered is not None:
         labels = {**labels, **registered.labels}
         for pod in cluster.on_node.get(name, {}).values():
             if pod.owner.kind == "DaemonSet":
                 for resource, amount in (*pod.spec.requests.items(), ("pods", 1)):
                     room[resource] = room.get(resource, 0) + amount
-    return Node(name=name, labels=labels, allocatable=room, taints=taints)
+    return Node(name=name, labels=labels, allocatable=room, taints=any_of.taints)
+
+
+def undecided_node(name: str, nodes: Sequence[Node]) -> Node:
+    """A machine that may turn out to be any of ``nodes``: labels they share, taints of any, room of the smallest, its own host name."""
+    first, *others = nodes
+    labels = {key: value for key, value in first.labels.items() if all(other.labels.get(key) == value for other in others)}
+    taints = first.taints if not others else tuple(dict.fromkeys(taint for node in nodes for taint in node.taints))
+    return Node(name=name, labels={**labels, HOSTNAME: name}, allocatable=smallest(nodes), taints=taints)
+
+
+def smallest(nodes: Sequence[Node]) -> Mapping[str, int]:
+    """What every one of ``nodes`` offers at least."""
+    first, *others = (node.allocatable for node in nodes)
+    if not others:
+        return first
+    return {name: min([amount] + [other.get(name, 0) for other in others]) for name, amount in first.items()}
