@@ -1,17 +1,19 @@
 """Mutants of our filters: each is loaded in place of the real module in a process of its own, and the cases must tell it apart."""
 
+import hashlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
 import pickle
-import random
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from types import ModuleType
 
@@ -60,10 +62,23 @@ def every_mutant() -> list[Mutant]:
     return [Mutant(path, mutation) for path in TARGETS for mutation in mutations(path.read_text())]
 
 
-def drawn(count: int, seed: int) -> list[Mutant]:
-    """``count`` mutants, none of them known to be equivalent."""
-    candidates = [mutant for mutant in every_mutant() if not why_equivalent(*mutant.change)]
-    return random.Random(f"mutants {seed}").sample(candidates, min(count, len(candidates)))
+def drawn(count: int, seed: int, among: Iterable[Mutant] | None = None) -> list[Mutant]:
+    """``count`` mutants of those there are, none of them known to be equivalent.
+
+    Each has a rank of its own for every seed, so that an edit of a filter or of the list of equivalent changes leaves the others drawn.
+    """
+    times: Counter[tuple[str, str, str]] = Counter()
+    ranked = []
+    for mutant in every_mutant() if among is None else among:
+        times[mutant.change] += 1
+        if not why_equivalent(*mutant.change):
+            ranked.append((rank(mutant, times[mutant.change], seed), mutant))
+    return [mutant for _, mutant in sorted(ranked, key=itemgetter(0))[:count]]
+
+
+def rank(mutant: Mutant, occurrence: int, seed: int) -> str:
+    """``occurrence`` tells changes apart that look the same."""
+    return hashlib.sha256(f"{seed}/{mutant}/{occurrence}".encode()).hexdigest()
 
 
 def hunt(binary: Path, mutants: Sequence[Mutant], *, cases: int, seed: int, jobs: int) -> Iterator[Outcome]:

@@ -1,7 +1,7 @@
 import ast
 
 import pytest
-from tests.conformance.mutants import TARGETS, drawn
+from tests.conformance.mutants import TARGETS, drawn, every_mutant
 from tests.conformance.mutating import difference, mutated, mutations
 
 SOURCE = '''
@@ -64,3 +64,9 @@ def test_a_seed_draws_the_same_mutants_every_time() -> None:
     assert drawn(5, 1) == drawn(5, 1)
     assert drawn(5, 1) != drawn(5, 2)
     assert len(set(drawn(30, 1))) == 30
+
+
+def test_an_edit_of_a_filter_leaves_the_other_mutants_drawn() -> None:
+    every = every_mutant()
+    first, *others = drawn(30, 1, every)
+    assert drawn(29, 1, (mutant for mutant in every if mutant.change != first.change)) == others
