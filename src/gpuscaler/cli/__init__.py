@@ -10,6 +10,7 @@ from gpuscaler import __version__
 
 #: Commands by name: the module that holds each, under the command's own name, and what the overview says of it.
 COMMANDS: Mapping[str, tuple[str, str]] = {
+    "bench": ("gpuscaler.cli.bench", "Run a published table again and compare."),
     "check-proof": ("gpuscaler.cli.proofs", "Check that a plan's lower bound holds."),
     "demo": ("gpuscaler.cli.demo", "Replay a day of GPU work in virtual time and show what it cost."),
     "plan": ("gpuscaler.cli.plan", "Print what would be bought and given back for a cluster."),

@@ -1,0 +1,33 @@
+"""Published tables, run again: what a paper printed beside what we get with the same inputs."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+
+class Row(Struct, frozen=True, gc=False):
+    """One policy. ``published`` is the printed value, None where there is none; ``ours`` what this run gave, in the table's ``unit``.
+
+    ``figures`` are more columns of this run, by their headings.
+    """
+
+    policy: str
+    ours: float
+    published: float | None = None
+    figures: Mapping[str, float] = {}
+
+    @property
+    def difference(self) -> float | None:
+        return None if self.published is None else self.ours - self.published
+
+
+class Published(Struct, frozen=True, gc=False):
+    """A table. ``source`` is where the published values stand, ``inputs`` what was run, ``unmatched`` what could not be matched and why."""
+
+    name: str
+    title: str
+    unit: str
+    source: str
+    rows: tuple[Row, ...]
+    inputs: tuple[str, ...] = ()
+    unmatched: tuple[str, ...] = ()
