@@ -4,7 +4,24 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.planning.building import PRODUCT, bought, node, offering, placed, planned, pod, pods, pool, reasons, spec, unplaced, zones
+from tests.planning.building import (
+    ARCH,
+    PRODUCT,
+    ZONE,
+    affinity,
+    bought,
+    node,
+    offering,
+    placed,
+    planned,
+    pod,
+    pods,
+    pool,
+    reasons,
+    spec,
+    unplaced,
+    zones,
+)
 
 from gpuscaler.model.pods import Owner, Pod, PodSpec
 from gpuscaler.model.pools import Limits
@@ -173,3 +190,29 @@ def test_machines_whose_zone_the_cloud_has_still_to_choose_hold_no_gang_together
     coming = tuple(Upcoming(f"m-{n}", "main", "g.8A", "on-demand", "z1", choices=choices) for n in range(2))
     made = planned(gang("train", 2), mixed, state=State(upcoming=coming))
     assert unplaced(made) == ["train-0", "train-1"]
+
+
+def test_nobody_rides_on_a_gangs_machine_of_a_market_that_is_not_wanted() -> None:
+    rider = pod("rider", spec(cpu=1), options={"market": ("on-demand",)})
+    made = planned([*gang("train", 1, spec(gpus=1)), rider], pool(offering(market="spot")))
+    assert [machine.pods for machine in made.machines] == [("default/train-0",)]
+    assert unplaced(made) == ["rider"]
+
+
+def test_nobody_rides_on_a_gangs_machine_of_an_architecture_that_is_not_named() -> None:
+    arm = offering(labels={ARCH: "arm64"})
+    anywhere = spec(gpus=1, node_affinity=affinity(ARCH, "arm64", "amd64"))
+    made = planned([*gang("train", 1, anywhere), pod("rider", spec(cpu=1))], pool(arm))
+    assert [machine.pods for machine in made.machines] == [("default/train-0",)]
+    assert unplaced(made) == ["rider"]
+
+
+def test_pods_go_to_room_that_is_there_or_coming_before_the_machines_of_a_gang() -> None:
+    gangs = gang("train", 2, spec(cpu=1, node_affinity=affinity(ZONE, "z2")))
+    coming = Upcoming("m-1", "main", "g.4", "on-demand", "z1")
+    made = planned(
+        [*gangs, pod("apart", spec(gpus=1))],
+        pool(offering("g.4", 4.0, gpus=4), offering("g.1", 1.0, zone="z2")),
+        state=State(upcoming=(coming,)),
+    )
+    assert placed(made) == {"apart": "m-1"}

@@ -170,7 +170,10 @@ def of_market(templates: Templates, one: PodClass) -> Mask:
 
 
 def rank(desk: Desk, spec: PodSpec) -> Array:
-    """Rows without accelerators before rows with them for pods that need none; templates last and by price. Not to be changed."""
+    """Rows without accelerators before rows with them for pods that need none; not to be changed.
+
+    Machines that this plan buys come after those that are there or on their way, and templates last and by price.
+    """
     needs = any(map(spec.requests.get, divisible()))
     order = desk.ranks.get((len(desk.room), needs))
     if order is None:
@@ -178,6 +181,7 @@ def rank(desk: Desk, spec: PodSpec) -> Array:
         if not needs:
             for name in divisible():
                 order[desk.room.table.allocatable(name) > 0] = 1
+        order[desk.template_rows.stop :] += 2
         order[desk.template_rows] = 10 + desk.templates.price_rank
         desk.ranks[len(desk.room), needs] = order
     return order

@@ -86,9 +86,10 @@ def largest(members: Sequence[PodClass]) -> PodClass:
 def assign(desk: Desk, family: Family, only: Mask | None) -> list[Lot]:
     """Place the family on machines as far as they go; returns what is to be bought for, with the kinds that may serve it."""
     usable = wanted_templates(desk.templates, family.model)
+    machines = desk.open_rows & ~unwanted(desk, usable)
     if only is not None:
         usable = usable & only[desk.template_rows]
-    machines = desk.open_rows if only is None else desk.open_rows & padded(only, len(desk.open_rows))
+        machines = machines & padded(only, len(machines))
     by_others = desk.room.verdict(by_itself(family.model.spec), family.model.labels).mask[desk.template_rows]
     machines = machines & ~doubtful(desk, family, by_others)
     admitted = usable & by_others
@@ -128,6 +129,15 @@ def shared_volumes(cluster: Cluster, spec: PodSpec, loose: Container[str]) -> fr
         if use.driver:
             found.add(f"{use.driver} {use.handle.partition('@')[0]}")
     return frozenset(found)
+
+
+def unwanted(desk: Desk, wanted: Mask) -> Mask:
+    """Machines bought by this plan that may turn out to be none of ``wanted``, which flags templates."""
+    mask = np.zeros(len(desk.open_rows), dtype=np.bool_)
+    if not wanted.all():
+        for machine in desk.bought[: desk.built]:
+            mask[machine.row] = not wanted[list(machine.kind.rows)].all()
+    return mask
 
 
 def doubtful(desk: Desk, family: Family, admitted: Mask) -> Mask:
