@@ -62,11 +62,10 @@ def demo(seed: int, picture: TextIO | None, as_json: bool) -> None:
 
 
 def _tell(result: "Result", *, jobs: int, seed: int, seconds: float) -> None:
-    from rich.console import Console
-
+    from gpuscaler.cli.printing import uncut_console
     from gpuscaler.cli.reporting import print_comparison, print_machines
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = uncut_console()
     console.print(f"A day of GPU work: {jobs:,} jobs, drawn with seed {seed} from the mix of Alibaba's openb trace of 2023.")
     console.print("Machines are simulated; prices are AWS list prices of us-east-1. Every decision is the production planner's;")
     console.print("pods that fit an open node are bound by a model of kube-scheduler that fills nodes (MostAllocated).\n")

@@ -7,6 +7,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from gpuscaler.cli.printing import uncut_console
 from gpuscaler.simulation.meter import Result
 from gpuscaler.simulation.report import Inputs, document
 
@@ -20,7 +21,7 @@ def print_json(inputs: Inputs, results: Sequence[Result]) -> None:
 
 def print_report(inputs: Inputs, results: Sequence[Result]) -> None:
     """What was replayed, the policies side by side, and the machines of each."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = uncut_console()
     console.print(f"{inputs.trace}: {inputs.jobs:,} jobs, {inputs.pods:,} pods, submitted over {inputs.days:,.1f} days.")
     if inputs.set_aside:
         first = inputs.set_aside_rows[0]
