@@ -16,7 +16,7 @@ from gpuscaler.model.pods import HostPort, Pod, PodAffinityTerm, PodOptions, Pod
 from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.model.storage import PersistentVolumeClaim
 from gpuscaler.model.taints import Taint
-from gpuscaler.model.workloads import Namespace, PodGroup
+from gpuscaler.model.workloads import DeviceObject, Namespace, PodGroup, Workload
 
 TERM = PodAffinityTerm("zone", LabelSelector(), ("n",))
 SPECS = (
@@ -161,6 +161,47 @@ def test_what_was_set_aside_is_kept_once() -> None:
     aside = SetAside("Pod n/p", "odd")
     cluster = Cluster.of([], [aside]).apply(Delta(), set_aside=[aside, SetAside("Pod n/q", "odd")])
     assert [one.object for one in cluster.set_aside] == ["Pod n/p", "Pod n/q"]
+
+
+ASIDE = (
+    (pod("p"), "Pod n/p"),
+    (node("n1"), "Node n1"),
+    (PersistentVolumeClaim("n", "c"), "PersistentVolumeClaim n/c"),
+    (Workload("Deployment", "n", "web"), "Deployment n/web"),
+    (PodGroup("volcano", "n", "g"), "PodGroup n/g"),
+    (PodGroup("jobset", "n", "g"), "JobSet n/g"),
+    (PodGroup("workload", "n", "g"), "PodGroup n/g"),
+    (PodGroup("workload", "n", "w/g"), "Workload n/w"),
+    (DeviceObject("DeviceClass", "", "gpu"), "DeviceClass gpu"),
+)
+
+
+@pytest.mark.parametrize(("item", "name"), ASIDE)
+def test_what_can_be_read_again_or_is_gone_is_no_longer_set_aside(item: Item, name: str) -> None:
+    other = SetAside("Pod n/other", "odd")
+    cluster = Cluster.of([], [SetAside(name, "odd"), other])
+    key = getattr(item, "name" if isinstance(item, Node) else "key")
+    assert cluster.apply(Delta((item,))).set_aside == (other,)
+    assert cluster.apply(Delta(deletes=((type(item), key),))).set_aside == (other,)
+    assert [one.object for one in cluster.set_aside] == [name, "Pod n/other"]
+
+
+def test_what_turns_odd_again_is_set_aside_again() -> None:
+    aside = SetAside("Pod n/p", "odd")
+    cluster = Cluster.of([], [aside]).apply(Delta((pod("p"),))).apply(Delta(), set_aside=[aside])
+    assert cluster.set_aside == (aside,)
+
+
+def test_only_the_latest_reason_to_set_an_object_aside_is_kept() -> None:
+    nameless = SetAside("Pod", "no name")
+    cluster = Cluster.of([], [SetAside("Pod n/p", "odd"), nameless])
+    after = cluster.apply(Delta(), set_aside=[SetAside("Pod n/p", "odder"), SetAside("Pod", "no metadata")])
+    assert after.set_aside == (nameless, SetAside("Pod n/p", "odder"), SetAside("Pod", "no metadata"))
+
+
+def test_an_object_that_is_twice_in_one_file_may_be_read_and_set_aside() -> None:
+    cluster = Cluster.of([pod("p")], [SetAside("Pod n/p", "odd")])
+    assert len(cluster.set_aside) == len(cluster.pods) == 1
 
 
 def test_the_keys_of_a_bucket_are_sorted_whatever_the_order_of_arrival() -> None:

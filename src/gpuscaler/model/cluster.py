@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import SetAside, object_name, still_aside
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Owner, Pod, PodOptions, PodSpec
@@ -167,10 +167,13 @@ class Cluster:
         return cls().apply(Delta(upserts=tuple(items)), set_aside=set_aside)
 
     def apply(self, delta: Delta, *, set_aside: Iterable[SetAside] = ()) -> "Cluster":
-        """The cluster after ``delta``; this one stays as it is."""
+        """The cluster after ``delta``; this one stays as it is.
+
+        ``set_aside`` is what could not be understood this time. An earlier entry goes when its object is understood or deleted.
+        """
         new = object.__new__(Cluster)
         new.__dict__.update(self.__dict__)
-        new.set_aside = tuple(dict.fromkeys((*self.set_aside, *set_aside)))
+        new.set_aside = still_aside(self.set_aside, set_aside, names_in(delta) if self.set_aside else ())
         _Change(new).run(delta)
         return new
 
@@ -338,6 +341,15 @@ class _Change:
                     add_requests(requested, row, pods.values(), len(cluster.table))
             cluster.requested = requested
         cluster.requested = {name: array for name, array in cluster.requested.items() if array.any()}
+
+
+def names_in(delta: Delta) -> set[str]:
+    """Everything in ``delta`` by the names that :class:`~gpuscaler.model.aside.SetAside` has for objects."""
+    found = {object_name(kind, key) for kind, key in delta.deletes}
+    for item in delta.upserts:
+        key = item.key if isinstance(item, Pod) else item.name if isinstance(item, Node) else getattr(item, HOMES[type(item)][1])
+        found.add(object_name(type(item), key))
+    return found
 
 
 def class_key(pod: Pod) -> ClassKey:
