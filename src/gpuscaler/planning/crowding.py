@@ -5,8 +5,9 @@ size that serves a class cheapest, filled class by class with all rules checked 
 cheapest kind that still holds what is on it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,31 +23,33 @@ from gpuscaler.planning.topology import Shape, host_rules
 
 #: Kinds this much dearer per pod than the cheapest still count as equally cheap; the largest of them is opened.
 TIE = 1.02
-#: Machines whose kinds are looked up at once.
-CHUNK = 256
 
 
 def pack(cluster: Cluster, templates: Templates, remaining: Remaining, lots: Sequence[Lot]) -> Solution:
     """Machines for ``lots`` within what remains under the limits. No bound comes with it: the caller asks for one apart."""
     packing = _Packing(cluster, templates, lots)
-    for index in packing.order():
-        packing.put(index)
+    for size, indices in groupby(packing.order(), key=packing.size_of.__getitem__):
+        packing.fill(size, indices)
     machines, unmet = packing.close(remaining)
     return Solution(machines=tuple(machines), unmet=unmet, cost=sum(templates.kinds[pattern.kind].price for pattern in machines))
 
 
 @dataclass(frozen=True)
-class _Signature:
-    """Lots that the rules between pods treat alike share one."""
+class _Rules:
+    """Lots that the rules between pods treat alike share a signature: ``of_lot`` by lot.
+
+    Pods of the signatures ``conflicts[s]`` may not be beside s; ``sets[s]`` are (set, cap) that count s, ``members`` the signatures of each
+    set.
+    """
 
     of_lot: tuple[int, ...]
     conflicts: tuple[Array, ...]
     sets: tuple[tuple[tuple[int, int], ...], ...]
-    size: int
+    members: tuple[Array, ...]
 
 
-def signatures(cluster: Cluster, lots: Sequence[Lot]) -> _Signature:
-    """Which rule set each lot is under: ``conflicts[s]`` may not be beside s, ``sets[s]`` are (set, cap) that count s."""
+def signatures(cluster: Cluster, lots: Sequence[Lot]) -> _Rules:
+    """The rules between ``lots`` on one machine."""
     known: dict[tuple[object, ...], int] = {}
     models: list[PodClass] = []
     shapes: list[Shape] = []
@@ -68,108 +71,119 @@ def signatures(cluster: Cluster, lots: Sequence[Lot]) -> _Signature:
     for number, rule in enumerate(rules.together):
         for member in rule.items:
             sets[member].append((number, rule.cap))
-    return _Signature(
+    return _Rules(
         of_lot=tuple(of_lot),
         conflicts=tuple(np.array(sorted(them), dtype=np.int64) for them in conflicts),
         sets=tuple(tuple(mine) for mine in sets),
-        size=len(rules.together),
+        members=tuple(np.array(rule.items, dtype=np.int64) for rule in rules.together),
     )
 
 
 class _Packing:
-    """Open machines as columns of arrays, with room for as many as there are pods."""
+    """Open machines as columns of arrays, with space for as many as there are pods.
+
+    Lots come by size: how often a size fits each machine is worked out once (``room``, by resources alone) and then counted down.
+    ``begun`` is what it was when the size, or the machine, began. ``welcome[s]`` flags the machines that the rules let signature s on.
+    """
 
     def __init__(self, cluster: Cluster, templates: Templates, lots: Sequence[Lot]) -> None:
         self.lots = lots
         self.kinds: tuple[Kind, ...] = templates.kinds
-        self.requests = [request_of(lot) for lot in lots]
-        self.resources = sorted({name for request in self.requests for name in request})
-        self.wanted = np.array([[request.get(name, 0) for name in self.resources] for request in self.requests], dtype=np.int64)
-        # Basic slices are views; most lots ask for some of everything.
-        self.asked = [slice(None) if row.all() else np.flatnonzero(row) for row in self.wanted]
-        capacities = [templates.capacity(kind) for kind in self.kinds]
-        self.capacity = np.array([[room.get(name, 0) for name in self.resources] for room in capacities], dtype=np.int64)
+        sizes: dict[tuple[tuple[str, int], ...], int] = {}
+        self.size_of = [sizes.setdefault(tuple(sorted(request_of(lot).items())), len(sizes)) for lot in lots]
+        requests = [dict(size) for size in sizes]
+        resources = sorted({name for request in requests for name in request})
+        self.wanted = np.array([[request.get(name, 0) for name in resources] for request in requests], dtype=np.int64)
+        capacities = [kind.capacity for kind in templates.mix_kinds]
+        self.capacity = np.array([[room.get(name, 0) for name in resources] for room in capacities], dtype=np.int64)
         self.price = np.array([kind.price for kind in self.kinds])
+        self.masks = _Masks([lot.allowed for lot in lots])
         self.rules = signatures(cluster, lots)
-        self.open = 0
         most = sum(1 if lot.whole else lot.count for lot in lots)
-        self.left = np.zeros((len(self.resources), most), dtype=np.int64)
+        self.open = 0
+        self.left = np.zeros((len(resources), most), dtype=np.int64)
         self.ceiling = np.zeros(most, dtype=np.int64)
-        self.blocked = np.zeros((len(self.rules.conflicts), most), dtype=np.bool_)
-        self.counted = np.zeros((self.rules.size, most), dtype=np.int64)
-        self.admits = np.ones((most, len(self.kinds)), dtype=np.bool_)
-        self.contents: list[tuple[int, list[int], list[int]]] = []
+        self.room = np.zeros(most, dtype=np.int64)
+        self.begun = np.zeros(most, dtype=np.int64)
+        self.welcome = np.ones((len(self.rules.conflicts), most), dtype=np.bool_)
+        self.counted = np.zeros((len(self.rules.members), most), dtype=np.int64)
+        self.alone = np.zeros(len(self.kinds), dtype=np.int64)
+        self.pods: list[dict[int, int]] = []
+        self.admits: list[int] = []
         self.unmet: dict[int, int] = {}
 
     def order(self) -> list[int]:
         """Higher priority first, then those that open most machines, then the larger; the rest for a stable order."""
+        least = [min((cap for _, cap in sets), default=1 << 30) for sets in self.rules.sets]
+        larger = {size: place for place, size in enumerate(sorted(range(len(self.wanted)), key=lambda s: tuple(-self.wanted[s])))}
 
         def key(index: int) -> tuple[object, ...]:
-            lot = self.lots[index]
-            caps = [cap for _, cap in self.rules.sets[self.rules.of_lot[index]]]
-            return (-lot.queue.one.spec.priority, min(caps, default=1 << 30), tuple(-self.wanted[index]), lot.queue.one.order, index)
+            one = self.lots[index].queue.one
+            return (-one.spec.priority, least[self.rules.of_lot[index]], larger[self.size_of[index]], one.order, index)
 
         return sorted(range(len(self.lots)), key=key)
 
-    def put(self, index: int) -> None:
+    def fill(self, size: int, indices: Iterable[int]) -> None:
+        """Put lots of one size on machines, one after the other."""
+        wanted = self.wanted[size]
+        asked = np.flatnonzero(wanted)
+        self.alone = (self.capacity[:, asked] // wanted[asked]).min(axis=1)
+        self.room[: self.open] = (self.left[asked, : self.open] // wanted[asked, None]).min(axis=0, initial=1 << 62)
+        self.begun[: self.open] = self.room[: self.open]
+        self.masks.start()
+        for index in indices:
+            self._put(index)
+        self.left[:, : self.open] -= wanted[:, None] * (self.begun - self.room)[: self.open]
+
+    def _put(self, index: int) -> None:
         """Fill open machines with one lot, then open as many as it still needs."""
-        lot = self.lots[index]
+        lot, signature, size = self.lots[index], self.rules.of_lot[index], self.open
         count = 1 if lot.whole else lot.count
-        rows, room = self._room(index, count)
-        if len(rows) and room[0] >= count:
-            self._add_to_one(index, int(rows[0]), count)
-            return
-        if len(rows):
-            before = np.cumsum(room) - room
-            rows, room, before = rows[before < count], room[before < count], before[before < count]
-            taken = np.minimum(room, count - before)
-            self._add(index, rows, taken)
-            count -= int(taken.sum())
+        if size:
+            ready = self.room[:size] > 0
+            ready &= self.welcome[signature, :size]
+            ready &= self.masks.inside(index, self.ceiling[:size])
+            first = int(ready.argmax())
+            if ready[first]:
+                # Most small lots need no more than one machine; plain indices are several times as fast.
+                if self._takes(signature, first) >= count:
+                    self._add(index, first, count)
+                    return
+                count -= self._share(index, np.flatnonzero(ready)[:count], count)
         if count:
             self._open(index, count)
 
-    def _room(self, index: int, count: int) -> tuple[Array, Array]:
-        """Open machines that take a lot, and how many copies each; no more machines than ``count`` pods could need."""
-        size, signature = self.open, self.rules.of_lot[index]
-        asked = self.asked[index]
-        wanted = self.wanted[index][asked, None]
-        free = (self.left[asked, :size] >= wanted).all(axis=0)
-        free &= ~self.blocked[signature, :size]
-        for number, cap in self.rules.sets[signature]:
-            free &= self.counted[number, :size] < cap
-        rows = np.flatnonzero(free)
-        rows = rows[self.lots[index].allowed[self.ceiling[rows]]][:count]
-        if not len(rows):
-            return rows, rows
-        room = np.minimum((self.left[asked, :size][:, rows] // wanted).min(axis=0), count)
-        for number, cap in self.rules.sets[signature]:
+    def _takes(self, signature: int, row: int) -> int:
+        """How many more pods of ``signature`` and of the size at hand one machine takes."""
+        return min([int(self.room[row]), *(cap - int(self.counted[number, row]) for number, cap in self.rules.sets[signature])])
+
+    def _share(self, index: int, rows: Array, count: int) -> int:
+        """Put up to ``count`` copies on ``rows``, in this order; returns how many found room."""
+        room = self.room[rows]
+        for number, cap in self.rules.sets[self.rules.of_lot[index]]:
             np.minimum(room, cap - self.counted[number, rows], out=room)
-        return rows, room
+        before = np.cumsum(room) - room
+        rows, taken = rows[before < count], np.minimum(room, count - before)[before < count]
+        for row, copies in zip(rows.tolist(), taken.tolist(), strict=True):
+            self._add(index, row, copies)
+        return int(taken.sum())
 
-    def _add(self, index: int, rows: Array, copies: Array) -> None:
+    def _add(self, index: int, row: int, copies: int) -> None:
         signature = self.rules.of_lot[index]
-        self.left[:, rows] -= self.wanted[index][:, None] * copies
-        self.blocked[self.rules.conflicts[signature][:, None], rows] = True
-        for number, _ in self.rules.sets[signature]:
-            self.counted[number, rows] += copies
-        self.admits[rows] &= self.lots[index].allowed
-        self.contents.append((index, rows.tolist(), copies.tolist()))
-
-    def _add_to_one(self, index: int, row: int, count: int) -> None:
-        """As :meth:`_add` for a single machine, which is what most small lots need; plain indices are several times as fast."""
-        signature = self.rules.of_lot[index]
-        self.left[:, row] -= self.wanted[index] * count
-        self.blocked[self.rules.conflicts[signature], row] = True
-        for number, _ in self.rules.sets[signature]:
-            self.counted[number, row] += count
-        self.admits[row] &= self.lots[index].allowed
-        self.contents.append((index, [row], [count]))
+        self.room[row] -= copies
+        conflicts = self.rules.conflicts[signature]
+        if len(conflicts):
+            self.welcome[conflicts, row] = False
+        for number, cap in self.rules.sets[signature]:
+            self.counted[number, row] += copies
+            if self.counted[number, row] >= cap:
+                self.welcome[self.rules.members[number], row] = False
+        self.pods[row][index] = copies
+        self.admits[row] |= 1 << self.masks.of_lot[index]
 
     def _open(self, index: int, count: int) -> None:
         """Open machines of the kind that serves the lot cheapest per pod."""
-        wanted = self.wanted[index]
-        asked = wanted > 0
-        copies = np.where(self.lots[index].allowed, (self.capacity[:, asked] // wanted[asked]).min(axis=1), 0)
+        copies = np.where(self.lots[index].allowed, self.alone, 0)
         if not copies.any():
             self.unmet[index] = count
             return
@@ -185,38 +199,76 @@ class _Packing:
         self.open += machines
         self.ceiling[rows] = turns[np.arange(machines) % len(turns)]
         self.left[:, rows] = self.capacity[self.ceiling[rows]].T
-        taken = np.full(machines, per_machine, dtype=np.int64)
-        taken[-1] = count - per_machine * (machines - 1)
-        self._add(index, rows, taken)
+        self.room[rows] = self.begun[rows] = self.alone[self.ceiling[rows]]
+        self.pods += [{} for _ in range(machines)]
+        self.admits += [0] * machines
+        for row in rows.tolist():
+            self._add(index, row, min(per_machine, count))
+            count -= per_machine
 
     def close(self, remaining: Remaining) -> tuple[list[Pattern], dict[int, int]]:
         """Every machine as the cheapest kind that holds it; machines beyond the limits are dropped, those of high priority last."""
-        pods: list[dict[int, int]] = [{} for _ in range(self.open)]
-        for index, rows, copies in self.contents:
-            for row, number in zip(rows, copies, strict=True):
-                pods[row][index] = pods[row].get(index, 0) + number
         left = remaining.copy()
         patterns = []
         cheapest = self._cheapest()
-        for row in sorted(range(self.open), key=lambda r: -max(self.lots[i].queue.one.spec.priority for i in pods[r])):
+        for row in sorted(range(self.open), key=lambda r: -max(self.lots[i].queue.one.spec.priority for i in self.pods[r])):
             kind = cheapest[row]
             if left.most(self.kinds[kind], 1):
                 left.spend(self.kinds[kind], 1)
-                patterns.append(Pattern(kind, pods[row], 1))
+                patterns.append(Pattern(kind, self.pods[row], 1))
             else:
-                for index, number in pods[row].items():
+                for index, number in self.pods[row].items():
                     self.unmet[index] = self.unmet.get(index, 0) + number
         return patterns, self.unmet
 
-    def _cheapest(self) -> list[int]:
+    def _cheapest(self) -> Array:
         """For each machine the cheapest kind that admits and holds what is on it."""
         by_price = np.lexsort((np.arange(len(self.kinds)), self.price))
-        used = (self.capacity[self.ceiling[: self.open]].T - self.left[:, : self.open]).T
-        found: list[int] = []
-        for start in range(0, self.open, CHUNK):
-            part = slice(start, min(start + CHUNK, self.open))
-            fits: Mask = self.admits[part][:, by_price]
-            for number in range(len(self.resources)):
-                fits &= self.capacity[by_price, number] >= used[part, number, None]
-            found += by_price[fits.argmax(axis=1)].tolist()
+        used = self.capacity[self.ceiling[: self.open]] - self.left[:, : self.open].T
+        found = np.zeros(self.open, dtype=np.int64)
+        alike: dict[int, list[int]] = {}
+        for row, admits in enumerate(self.admits):
+            alike.setdefault(admits, []).append(row)
+        for admits, rows in alike.items():
+            kinds = by_price[self.masks.all_of(admits)[by_price]]
+            found[rows] = kinds[_first_to_hold(self.capacity[kinds], used[rows])]
         return found
+
+
+class _Masks:
+    """The distinct masks of kinds among those of lots, ``of_lot`` numbers them."""
+
+    def __init__(self, allowed: Sequence[Mask]) -> None:
+        known: dict[bytes, int] = {}
+        # Lots mostly share the objects too.
+        numbers = {name: known.setdefault(mask.tobytes(), len(known)) for name, mask in {id(mask): mask for mask in allowed}.items()}
+        self.of_lot = [numbers[id(mask)] for mask in allowed]
+        self.masks: list[Mask] = [np.frombuffer(raw, dtype=np.bool_) for raw in known]
+        self._inside: dict[int, Mask] = {}
+
+    def start(self) -> None:
+        """Forget the answers of :meth:`inside`, which few lots would share from here on."""
+        self._inside.clear()
+
+    def inside(self, index: int, kinds: Array) -> Mask:
+        """Which of ``kinds`` the lot may have; between two starts ``kinds`` may only grow."""
+        number = self.of_lot[index]
+        known = self._inside.get(number)
+        if known is None or len(known) < len(kinds):
+            known = self._inside[number] = self.masks[number][kinds]
+        return known
+
+    def all_of(self, bits: int) -> Mask:
+        """Kinds in all masks whose bits are set."""
+        chosen: Mask = np.logical_and.reduce([mask for number, mask in enumerate(self.masks) if bits >> number & 1])
+        return chosen
+
+
+def _first_to_hold(capacity: Array, used: Array) -> Array:
+    """For each row of ``used`` (N, R) the first row of ``capacity`` (K, R) that is as large; there is one."""
+    # Nothing before the first kind that reaches the largest so far can hold it, and mostly that kind does.
+    grown = np.maximum.accumulate(capacity, axis=0)
+    first: Array = np.max([np.searchsorted(grown[:, number], used[:, number]) for number in range(used.shape[1])], axis=0)
+    for row in np.flatnonzero((capacity[first] < used).any(axis=1)):
+        first[row] += int((capacity[first[row] :] >= used[row]).all(axis=1).argmax())
+    return first
