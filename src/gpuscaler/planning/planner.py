@@ -12,13 +12,14 @@ from gpuscaler.model.table import NodeTable
 from gpuscaler.planning.demand import Demand, PodClass, demand
 from gpuscaler.planning.desk import Desk, Queue, Solved, Taken
 from gpuscaler.planning.explain import reasons
+from gpuscaler.planning.families import admitted_by_others, doubtful
 from gpuscaler.planning.gangs import Refused, settle_gang
 from gpuscaler.planning.limits import Fleet, fleets, remaining
 from gpuscaler.planning.membership import Member, members
 from gpuscaler.planning.plans import Plan, Unplaced
 from gpuscaler.planning.preferences import place_classes, place_gang
 from gpuscaler.planning.room import Room
-from gpuscaler.planning.scale_down import Down, Situation, scale_down
+from gpuscaler.planning.scale_down import Down, Memory, Situation, scale_down
 from gpuscaler.planning.scale_up import scale_up
 from gpuscaler.planning.spare import spare_machines
 from gpuscaler.planning.state import State
@@ -75,6 +76,7 @@ class Planner:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self._templates: Templates | None = None
+        self._surveys = Memory()
 
     def plan(
         self, cluster: Cluster, state: State, now: float, *, live: bool = False, should_stop: Callable[[], bool] | None = None
@@ -98,7 +100,7 @@ class Planner:
         wants = keep_promises(desk, seen, state, wants)
         desk, refused, queues = place(desk, wants, respect=policy.preferences == "respect")
         spares = spare_machines(desk, policy.pools, have, seen.members)
-        down = give_back(asked, desk, seen, held)
+        down = give_back(asked, desk, seen, held, self._surveys)
         return write(
             Draft(
                 desk=desk,
@@ -194,8 +196,12 @@ def without_promised(desk: Desk, one: PodClass, promised: Mapping[str, int]) -> 
     for key in one.keys:
         if key in promised:
             by_row.setdefault(promised[key], []).append(key)
+    # What was sure when a machine was asked for need not be sure now, if the cloud has still to choose it.
+    unsure = doubtful(desk, one, admitted_by_others(desk, one)) if by_row.keys() & desk.undecided.keys() else None
     kept: set[str] = set()
     for row, keys in sorted(by_row.items()):
+        if unsure is not None and unsure[row]:
+            continue
         fitting = tuple(keys[: int(desk.room.capacity(one.spec, one.labels)[row])])
         if fitting:
             desk.room.place(one.spec, one.labels, row, len(fitting))
@@ -224,7 +230,7 @@ def place(desk: Desk, wants: Demand, *, respect: bool) -> tuple[Desk, list[Refus
     return desk, refused, queues + place_these(desk, waiting)
 
 
-def give_back(asked: Asked, desk: Desk, seen: Picture, held: set[int]) -> Down:
+def give_back(asked: Asked, desk: Desk, seen: Picture, held: set[int], memory: Memory) -> Down:
     """Scale-down over the cluster as it will be when this plan's placements are made."""
     room = seen.room
     taken = set(held)
@@ -248,7 +254,8 @@ def give_back(asked: Asked, desk: Desk, seen: Picture, held: set[int]) -> Down:
             templates=desk.templates.less(desk.remaining.spent),
             limits=desk.remaining.for_mix(),
             should_stop=asked.should_stop,
-        )
+        ),
+        memory,
     )
 
 

@@ -1,6 +1,6 @@
 """Why a node may not be removed, whatever its room and price: what is known of the node itself, and of each pod on it."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from gpuscaler.model.cluster import Cluster
@@ -8,6 +8,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.workloads import PodDisruptionBudget
+from gpuscaler.planning.membership import Member
 from gpuscaler.planning.scale_down.running import Load, Residents, RunningClass, first_key
 from gpuscaler.planning.scale_down.situation import Situation
 
@@ -24,6 +25,11 @@ class Blocker:
     detail: str
 
 
+DISRUPTING = Blocker("disrupting", "its removal is under way")
+ARRIVING = Blocker("arriving", "the machine is not open yet")
+NEEDED = Blocker("needed", "pods that are pending, or about to leave other machines, are planned onto this node")
+
+
 def is_arriving(node: Node) -> bool:
     return bool(node.taints) and any(taint.key == ARRIVING_TAINT for taint in node.taints)
 
@@ -35,23 +41,31 @@ def is_leaving(node: Node, disrupting: frozenset[str]) -> bool:
 
 
 def node_blocker(situation: Situation, node: Node, promised: frozenset[str]) -> Blocker | None:
-    """What keeps ``node``, its pods left aside. ``promised`` are the nodes of machines in the ledger."""
-    if node.name not in situation.members:
+    """What keeps ``node``, its pods and the plan left aside. ``promised`` are the nodes of machines in the ledger."""
+    own = own_blocker(node, situation.members.get(node.name))
+    if own is not None and own.word in ("not-in-a-pool", "deleting"):
+        return own
+    if node.name in situation.state.disrupting:
+        return DISRUPTING
+    return ARRIVING if node.name in promised and own is not DISRUPTING else own
+
+
+def own_blocker(node: Node, member: Member | None) -> Blocker | None:
+    """What keeps ``node`` by what it is; ``member`` tells its pool."""
+    if member is None:
         return Blocker("not-in-a-pool", "the node belongs to no pool: neither its label gpuscaler.io/pool nor its instance type names one")
     if node.deleted:
         return Blocker("deleting", "the Node object is being deleted")
-    if is_leaving(node, situation.state.disrupting):
-        return Blocker("disrupting", "its removal is under way")
-    if is_arriving(node) or node.name in promised:
-        return Blocker("arriving", "the machine is not open yet")
+    if is_leaving(node, frozenset()):
+        return DISRUPTING
+    if is_arriving(node):
+        return ARRIVING
     if not node.ready:
         return Blocker("not-ready", "the node is not Ready, so what runs on it is not known")
     if node.scale_down_disabled:
         return Blocker("scale-down-disabled", "the annotation cluster-autoscaler.kubernetes.io/scale-down-disabled is true")
     if node.do_not_disrupt:
         return Blocker("do-not-disrupt", "the node's annotation karpenter.sh/do-not-disrupt asks for it")
-    if node.name in situation.taken:
-        return Blocker("needed", "pods that are pending, or about to leave other machines, are planned onto this node")
     return None
 
 
@@ -73,6 +87,7 @@ class Protection:
 
         Karpenter's annotation counts on pods that leave with the machine (a DaemonSet's, mirror pods) too, as it does there.
         """
+        # Most nodes run nothing but classes that have been asked about and forbid nothing.
         for one in sorted(residents.load.keys() - self._harmless, key=lambda one: one.order):
             found = self._class_blocker(one)
             if found is not None:
@@ -169,12 +184,14 @@ def promised_nodes(situation: Situation) -> frozenset[str]:
     return frozenset(machine.node for machine in situation.state.upcoming if machine.node)
 
 
-def unhealthy(nodes: Iterable[Node], promised: frozenset[str]) -> Blocker | None:
+def unhealthy(nodes: Collection[Node], promised: frozenset[str]) -> Blocker | None:
     """The guard of Cluster Autoscaler: with more than 45 % of the nodes, and more than 3, not Ready, nothing is removed.
 
     So many at once are more likely a fault of the network or of the control plane than of the machines. Machines that are still arriving
     do not count.
     """
+    if sum(not node.ready for node in nodes) <= 3:
+        return None
     settled = [node for node in nodes if not is_arriving(node) and node.name not in promised]
     unready = sum(not node.ready for node in settled)
     if unready <= 3 or unready <= 0.45 * len(settled):

@@ -16,14 +16,17 @@ from gpuscaler.planning.scale_down.reserving import reserved
 from gpuscaler.planning.scale_down.running import RunningClass, first_key
 from gpuscaler.planning.scale_down.situation import Down, Situation
 from gpuscaler.planning.scale_down.spare import held
-from gpuscaler.planning.scale_down.survey import Candidate, Survey, survey
+from gpuscaler.planning.scale_down.survey import Candidate, Memory, Survey, survey
 from gpuscaler.planning.scale_down.valuing import value_blocker
 
 
-def scale_down(situation: Situation) -> Down:
-    """What may be given back in ``situation``. Pure; the order of objects in the cluster does not matter."""
+def scale_down(situation: Situation, memory: Memory | None = None) -> Down:
+    """What may be given back in ``situation``. Pure; the order of objects in the cluster does not matter.
+
+    ``memory`` is of earlier calls for the same policy: it saves work and changes nothing.
+    """
     situation = reserved(situation)
-    first = survey(situation)
+    first = survey(situation, memory or Memory())
     ledger = Ledger(Allowances(situation), blocked=dict(first.blocked))
     due = []
     for candidate in first.idle:

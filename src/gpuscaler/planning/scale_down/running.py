@@ -1,6 +1,6 @@
 """Running pods by class: pods of one class are protected alike and fit alike, so questions are asked once for each class."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -52,30 +52,41 @@ class RunningClass:
         return self.owner_kind == "Job" or bool(self.options.gang)
 
 
-#: The pods of one node, by class.
-Load = dict[RunningClass, list[Pod]]
+#: The pods of one node, by class. Tuples of pods are nothing that the garbage collector has to look at again.
+Load = dict[RunningClass, tuple[Pod, ...]]
+
+#: Running classes by content.
+Classes = MutableMapping[tuple[object, ...], RunningClass]
 
 
 class Residents(NamedTuple):
-    """What runs on a node: pods to move by class (``going`` are those of them that terminate), and pods that leave with the machine."""
+    """What runs on a node: pods to move by class (``going`` are those of them that terminate), and pods that leave with the machine.
+
+    ``ages``: time alone may change what these pods forbid, or which of them count.
+    """
 
     load: Load
-    going: list[Pod]
-    attached: list[Pod]
+    going: tuple[Pod, ...]
+    attached: tuple[Pod, ...]
+    ages: bool
 
 
 class Grouping:
-    """Groups pods into classes. Interned parts are compared by identity first: 80,000 pods take some 50 ms."""
+    """Groups pods into classes. Interned parts are compared by identity first: 80,000 pods take some 50 ms.
 
-    def __init__(self, cluster: Cluster, now: float) -> None:
+    ``known`` are classes that were made before, by content; new ones are added.
+    """
+
+    def __init__(self, cluster: Cluster, now: float, known: Classes) -> None:
         self._cluster = cluster
         self._now = now
-        self._by_content: dict[tuple[object, ...], RunningClass] = {}
+        self._by_content = known
         self._plain: dict[tuple[str, bool], tuple[Origin, dict[tuple[object, ...], RunningClass]]] = {}
+        self._timed: set[RunningClass] = set()
 
     def load(self, node: Node) -> Residents:
         """The pods on ``node`` by what they mean for its removal."""
-        load: Load = {}
+        load: dict[RunningClass, list[Pod]] = {}
         going: list[Pod] = []
         attached: list[Pod] = []
         has = (node.labels.get(ARCH, "amd64"), is_bare(node))
@@ -97,7 +108,8 @@ class Grouping:
                 load[one] = [pod]
             else:
                 pods.append(pod)
-        return Residents(load, going, attached)
+        ages = bool(going) or not self._timed.isdisjoint(load) or any(pod.deleted or is_timed(pod.options) for pod in attached)
+        return Residents({one: tuple(pods) for one, pods in load.items()}, tuple(going), tuple(attached), ages)
 
     def _class_of(self, pod: Pod, node: Node, plain: Origin) -> RunningClass:
         origin = plain
@@ -108,10 +120,17 @@ class Grouping:
         if one is None:
             one = RunningClass(pod.spec, pod.labels, pod.options, pod.owner.kind, origin)
             self._by_content[content] = one
+        if is_timed(one.options):
+            self._timed.add(one)
         if origin is plain:
             # The cluster keeps the parts alive, so their identities stay theirs as long as this object is used.
             self._plain[plain.arch, plain.bare][1][id(pod.spec), id(pod.labels), id(pod.options), pod.owner.kind] = one
         return one
+
+
+def is_timed(options: PodOptions) -> bool:
+    """Whether a pod with ``options`` is protected for a time."""
+    return not isinstance(options.do_not_disrupt, bool)
 
 
 def is_bare(node: Node) -> bool:

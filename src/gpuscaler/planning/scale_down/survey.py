@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.workloads import PodDisruptionBudget
 from gpuscaler.planning.membership import Member
-from gpuscaler.planning.scale_down.blockers import Blocker, Protection, node_blocker, promised_nodes, unhealthy
-from gpuscaler.planning.scale_down.running import Grouping, Load, RunningClass
+from gpuscaler.planning.scale_down.blockers import NEEDED, Blocker, Protection, node_blocker, own_blocker, promised_nodes, unhealthy
+from gpuscaler.planning.scale_down.running import Classes, Grouping, Load, Residents, RunningClass
 from gpuscaler.planning.scale_down.situation import Situation
 
 
@@ -50,27 +53,97 @@ class Survey:
     classes: tuple[RunningClass, ...] = ()
 
 
-def survey(situation: Situation) -> Survey:
-    """Look at every node of the cluster."""
+@dataclass(slots=True)
+class Look:
+    """What one node and its pods say by themselves. ``node``, ``pods`` and ``member`` are what was looked at.
+
+    ``residents``, and what protects them (``blocker``, ``evictions``), are asked for last; they hold under ``budgets``, and at ``now``
+    alone where that is given.
+    """
+
+    node: Node
+    pods: Mapping[str, Pod] | None
+    member: Member | None
+    own: Blocker | None
+    budgets: Mapping[str, PodDisruptionBudget] | None = None
+    now: float | None = None
+    residents: Residents | None = None
+    blocker: Blocker | None = None
+    evictions: Mapping[str, int] = field(default_factory=dict)
+
+
+class Memory:
+    """Looks at nodes for one who surveys a cluster again and again under one policy.
+
+    A look is used again only while node, pods and budgets are the very objects that it was made from, which it keeps alive; so it is what
+    a new look would be.
+    """
+
+    def __init__(self) -> None:
+        self.looks: dict[str, Look] = {}
+        # A class lives as long as some look has pods of it.
+        self.classes: Classes = WeakValueDictionary()
+
+
+def survey(situation: Situation, memory: Memory) -> Survey:
+    """Look at every node of the cluster; ``memory`` saves work and changes nothing."""
     cluster = situation.cluster
-    protection = Protection(cluster, situation.policy, situation.now)
-    found = Survey()
     promised = promised_nodes(situation)
     guard = unhealthy(cluster.nodes.values(), promised)
-    grouping = Grouping(cluster, situation.now)
+    if guard is not None:
+        return Survey(blocked=dict.fromkeys(sorted(cluster.nodes), guard))
+    found = Survey()
+    looking = _Looking(situation, memory)
+    special = promised | situation.state.disrupting
     for name in sorted(cluster.nodes):
-        node = cluster.nodes[name]
-        blocker = guard or node_blocker(situation, node, promised)
+        look = looking.at(name)
+        blocker = look.own if name not in special else node_blocker(situation, look.node, promised)
+        if blocker is None and name in situation.taken:
+            blocker = NEEDED
         if blocker is None:
-            residents = grouping.load(node)
-            blocker = protection.blocker(residents)
+            load = looking.residents(look).load
+            blocker = look.blocker
         if blocker is not None:
             found.blocked[name] = blocker
             continue
-        load = residents.load
-        row = situation.room.table.row[name]
-        candidate = Candidate(node, row, situation.members[name], load, protection.evictions(load))
+        candidate = Candidate(look.node, situation.room.table.row[name], situation.members[name], load, look.evictions)
         (found.busy if load else found.idle).append(candidate)
+    memory.looks = looking.looks
     movable = {one for candidate in found.busy for one in candidate.load}
     found.classes = tuple(sorted(movable, key=lambda one: one.order))
     return found
+
+
+class _Looking:
+    """One round of looks; ``looks`` are those of the nodes that exist."""
+
+    def __init__(self, situation: Situation, memory: Memory) -> None:
+        self.looks: dict[str, Look] = {}
+        self._before = memory.looks
+        self._situation = situation
+        self._budgets = situation.cluster.budgets
+        self._protection = Protection(situation.cluster, situation.policy, situation.now)
+        self._grouping = Grouping(situation.cluster, situation.now, memory.classes)
+
+    def at(self, name: str) -> Look:
+        cluster, member = self._situation.cluster, self._situation.members.get(name)
+        node, pods = cluster.nodes[name], cluster.on_node.get(name)
+        look = self._before.get(name)
+        if look is None or look.node is not node or look.pods is not pods or look.member != member:
+            look = Look(node, pods, member, own_blocker(node, member))
+        self.looks[name] = look
+        return look
+
+    def residents(self, look: Look) -> Residents:
+        """What runs on a node, with what protects it brought up to date in ``look``."""
+        now = self._situation.now
+        held = look.residents
+        if held is not None and look.budgets is self._budgets and look.now in (None, now):
+            return held
+        if held is None or look.now not in (None, now):
+            held = look.residents = self._grouping.load(look.node)
+        look.now = now if held.ages else None
+        look.budgets = self._budgets
+        look.blocker = self._protection.blocker(held)
+        look.evictions = {} if look.blocker is not None else self._protection.evictions(held.load)
+        return held
