@@ -90,8 +90,8 @@ def assign(desk: Desk, family: Family, only: Mask | None) -> list[Lot]:
     if only is not None:
         usable = usable & only[desk.template_rows]
         machines = machines & padded(only, len(machines))
-    by_others = desk.room.verdict(by_itself(family.model.spec), family.model.labels).mask[desk.template_rows]
-    machines = machines & ~doubtful(desk, family, by_others)
+    by_others = admitted_by_others(desk, family.model)
+    machines = machines & ~doubtful(desk, family.model, by_others)
     admitted = usable & by_others
     before, whole = family.left, bool(family.shape.host_affinity)
     alone = whole and starts_alone(desk, family.model, family.shape.host_affinity)
@@ -111,6 +111,11 @@ def assign(desk: Desk, family: Family, only: Mask | None) -> list[Lot]:
     lots = lots_of(desk, family, to_buy, admitted)
     # Of pods that share one machine or a volume, those of another size can only follow the first.
     return lots[:1] if whole or family.volumes else lots
+
+
+def admitted_by_others(desk: Desk, one: PodClass) -> Mask:
+    """Templates that admit a class but for its own rules about other pods."""
+    return desk.room.verdict(by_itself(one.spec), one.labels).mask[desk.template_rows]
 
 
 def shared_volumes(cluster: Cluster, spec: PodSpec, loose: Container[str]) -> frozenset[str]:
@@ -140,10 +145,10 @@ def unwanted(desk: Desk, wanted: Mask) -> Mask:
     return mask
 
 
-def doubtful(desk: Desk, family: Family, admitted: Mask) -> Mask:
-    """Machines that the cloud has still to choose and that might turn out not to take the family. ``admitted`` flags templates."""
+def doubtful(desk: Desk, one: PodClass, admitted: Mask) -> Mask:
+    """Machines that the cloud has still to choose and that might turn out not to take a class. ``admitted`` flags templates."""
     mask = np.zeros(len(desk.open_rows), dtype=np.bool_)
-    apart = {term.topology_key for term in family.model.spec.anti_affinity}
+    apart = {term.topology_key for term in one.spec.anti_affinity}
     for row, templates in desk.undecided.items():
         mask[row] = not admitted[list(templates)].all() or not apart <= desk.room.table.nodes[row].labels.keys()
     return mask
