@@ -1,6 +1,12 @@
 """A planner that is asked again and again answers as one that is asked for the first time."""
 
+from random import Random
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tests.planning.building import NOW, daemon, offering, pods, pool, spec
+from tests.planning.changing import POLICIES, World
 
 from gpuscaler.model.cluster import Cluster, Delta, Item
 from gpuscaler.model.pools import Policy
@@ -10,7 +16,24 @@ from gpuscaler.planning.state import State
 POLICY = Policy((pool(offering("g.1", 1.0, gpus=1, cpu=4), offering("g.8", 6.0, gpus=8, cpu=32)),))
 
 
-def test_what_a_planner_keeps_changes_no_plan() -> None:
+@settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from(POLICIES), st.integers(0, 2**32))
+def test_what_a_planner_keeps_changes_no_plan_whatever_happens_between_plans(policy: Policy, seed: int) -> None:
+    world, planner = World(Random(seed)), Planner(policy)
+    for _ in range(10):
+        made = planner.plan(world.cluster, world.state, world.now)
+        assert msgspec.json.encode(made) == msgspec.json.encode(plan(world.cluster, world.state, policy, world.now))
+        world.step()
+
+
+def test_a_planner_may_be_asked_about_one_cluster_after_another() -> None:
+    worlds, planner = [World(Random(seed)) for seed in range(3)], Planner(POLICIES[0])
+    for world in worlds * 2:
+        assert planner.plan(world.cluster, world.state, world.now) == plan(world.cluster, world.state, POLICIES[0], world.now)
+        world.step()
+
+
+def test_new_daemon_sets_and_dry_offerings_make_new_templates() -> None:
     planner = Planner(POLICY)
     cluster = Cluster.of(pods("web", 3, spec(gpus=1, cpu=3)))
     agent: Item = daemon("agent", spec(cpu=2))

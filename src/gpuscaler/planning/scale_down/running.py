@@ -120,7 +120,7 @@ class Grouping:
         if one is None:
             one = RunningClass(pod.spec, pod.labels, pod.options, pod.owner.kind, origin)
             self._by_content[content] = one
-        if is_timed(one.options):
+        if is_timed(pod.options):
             self._timed.add(one)
         if origin is plain:
             # The cluster keeps the parts alive, so their identities stay theirs as long as this object is used.
