@@ -10,8 +10,9 @@ from gpuscaler.model.table import Mask
 from gpuscaler.planning.crowding import pack
 from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.desk import Bought, Content, Desk, Solved
-from gpuscaler.planning.lots import Lot, request_of
-from gpuscaler.planning.mix import Item, Pattern, Problem, Solution, solve
+from gpuscaler.planning.lots import Lot, distinct, request_of
+from gpuscaler.planning.mix import Item, Pattern, Problem, Solution, resource_bound, solve
+from gpuscaler.planning.mix import Kind as MixKind
 from gpuscaler.planning.tastes import Favourites
 from gpuscaler.planning.templates import HOSTNAME
 from gpuscaler.planning.topology import host_rules, selects
@@ -72,49 +73,50 @@ def optimised(desk: Desk, lots: Sequence[Lot], *, work: int) -> Solved:
 
 def bound(desk: Desk, counts: Mapping[int, int], classes: Mapping[int, PodClass]) -> Solved:
     """The mix for classes by id with every rule between pods and every limit left out: its lower bound holds for any plan."""
-    alike: dict[tuple[object, ...], tuple[PodClass, int]] = {}
-    for key, one in classes.items():
-        what = (tuple(sorted(one.spec.requests.items())), desk.relaxed[key].tobytes())
+    places, masks = distinct([desk.relaxed[key] for key in classes])
+    alike: dict[tuple[tuple[tuple[str, int], ...], int], tuple[PodClass, int]] = {}
+    for (key, one), place in zip(classes.items(), places, strict=True):
+        what = (tuple(sorted(one.spec.requests.items())), place)
         first, number = alike.get(what, (one, 0))
         alike[what] = (first, number + counts[key])
-    entries = sorted(alike.values(), key=lambda entry: entry[0].order)
-    allowed = np.array([desk.relaxed[id(one)] for one, _ in entries])
-    # Of kinds that differ in their place alone, and serve the same pods, one is enough: the bound knows no places.
-    eldest = np.array([twins[0] for twins in desk.templates.twins])
-    kept = np.flatnonzero((eldest == np.arange(len(eldest))) | (allowed != allowed[:, eldest]).any(axis=0))
+    kinds = desk.templates.mix_kinds
+    kept = unlike(kinds, masks)
+    allowed = [tuple(np.flatnonzero(mask[kept]).tolist()) for mask in masks]
+    entries = sorted(((one, count, place) for (_, place), (one, count) in alike.items()), key=lambda entry: entry[0].order)
     items = tuple(
-        Item(
-            key=str(place),
-            count=number,
-            request={**one.spec.requests, "pods": 1},
-            allowed=tuple(np.flatnonzero(mask).tolist()),
-        )
-        for place, ((one, number), mask) in enumerate(zip(entries, allowed[:, kept], strict=True))
+        Item(key=str(number), count=count, request={**one.spec.requests, "pods": 1}, allowed=allowed[place])
+        for number, (one, count, place) in enumerate(entries)
     )
+    problem = Problem(items=items, kinds=tuple(kinds[index] for index in kept))
     # A mix that was packed without optimising deserves no more than the bound by resources.
-    work = desk.work if all(solved.problem is not None for solved in desk.solved) else 0
-    problem = Problem(items=items, kinds=tuple(desk.templates.mix_kinds[index] for index in kept))
-    return Solved(solve(problem, work=work, should_stop=desk.should_stop), problem)
+    if any(solved.problem is None for solved in desk.solved):
+        return Solved(resource_bound(problem), problem)
+    return Solved(solve(problem, work=desk.work, should_stop=desk.should_stop), problem)
+
+
+def unlike(kinds: Sequence[MixKind], masks: Sequence[Mask]) -> list[int]:
+    """Of kinds that serve the same pods, with the same room at the same price, one: a bound knows no places."""
+    first: dict[tuple[object, ...], int] = {}
+    serves = np.array(masks).T
+    for index, kind in enumerate(kinds):
+        alone = index if kind.limit is not None else None
+        first.setdefault((kind.price, tuple(sorted(kind.capacity.items())), serves[index].tobytes(), alone), index)
+    return list(first.values())
 
 
 def items_of(lots: Sequence[Lot]) -> tuple[Item, ...]:
-    known: dict[bytes, tuple[int, ...]] = {}
-    items = []
-    for index, lot in enumerate(lots):
-        one = lot.queue.one
-        mask = lot.allowed.tobytes()
-        if mask not in known:
-            known[mask] = tuple(np.flatnonzero(lot.allowed).tolist())
-        items.append(
-            Item(
-                key=f"{one.spec.digest}/{one.keys[0]}/{index}",
-                count=1 if lot.whole else lot.count + lot.announced,
-                request=request_of(lot),
-                allowed=known[mask],
-                priority=one.spec.priority,
-            )
+    places, masks = distinct([lot.allowed for lot in lots])
+    allowed = [tuple(np.flatnonzero(mask).tolist()) for mask in masks]
+    return tuple(
+        Item(
+            key=f"{lot.queue.one.spec.digest}/{lot.queue.one.keys[0]}/{index}",
+            count=1 if lot.whole else lot.count + lot.announced,
+            request=request_of(lot),
+            allowed=allowed[place],
+            priority=lot.queue.one.spec.priority,
         )
-    return tuple(items)
+        for index, (lot, place) in enumerate(zip(lots, places, strict=True))
+    )
 
 
 def buy(desk: Desk, solved: Solved, lots: Sequence[Lot]) -> None:

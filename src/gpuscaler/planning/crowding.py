@@ -16,7 +16,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.limits import Remaining
-from gpuscaler.planning.lots import Lot, request_of
+from gpuscaler.planning.lots import Lot, distinct, request_of
 from gpuscaler.planning.mix import Pattern, Solution
 from gpuscaler.planning.templates import Kind, Templates
 from gpuscaler.planning.topology import Shape, host_rules
@@ -239,11 +239,7 @@ class _Masks:
     """The distinct masks of kinds among those of lots, ``of_lot`` numbers them."""
 
     def __init__(self, allowed: Sequence[Mask]) -> None:
-        known: dict[bytes, int] = {}
-        # Lots mostly share the objects too.
-        numbers = {name: known.setdefault(mask.tobytes(), len(known)) for name, mask in {id(mask): mask for mask in allowed}.items()}
-        self.of_lot = [numbers[id(mask)] for mask in allowed]
-        self.masks: list[Mask] = [np.frombuffer(raw, dtype=np.bool_) for raw in known]
+        self.of_lot, self.masks = distinct(allowed)
         self._inside: dict[int, Mask] = {}
 
     def start(self) -> None:

@@ -1,6 +1,9 @@
 """What a mix is asked to buy for."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.desk import Queue
@@ -27,3 +30,11 @@ def request_of(lot: Lot) -> dict[str, int]:
     """What one thing to be packed requests, ``pods`` included: a pod, or all of a lot that stays whole."""
     times = lot.count if lot.whole else 1
     return {name: amount * times for name, amount in lot.queue.one.spec.requests.items()} | {"pods": times}
+
+
+def distinct(masks: Sequence[Mask]) -> tuple[list[int], list[Mask]]:
+    """The place of each mask among the distinct ones, and those."""
+    known: dict[bytes, int] = {}
+    # Mostly they share the objects too, and identity is quicker to look up.
+    places = {name: known.setdefault(mask.tobytes(), len(known)) for name, mask in {id(mask): mask for mask in masks}.items()}
+    return [places[id(mask)] for mask in masks], [np.frombuffer(raw, dtype=np.bool_) for raw in known]

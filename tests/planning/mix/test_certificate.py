@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from gpuscaler.planning.mix import Duals, Item, Kind, Limits, Problem, solve
+from gpuscaler.planning.mix import Duals, Item, Kind, Limits, Problem, resource_bound, solve
 from gpuscaler.planning.mix.certificate import certify, limit_charges
 
 KINDS = (Kind("one", {"cpu": 4000, "pods": 10}, 1.0, pool="p"), Kind("two", {"cpu": 9000, "pods": 10}, 2.0, pool="p"))
@@ -40,6 +40,25 @@ def test_no_duals_prove_nothing() -> None:
     certificate = certify(PROBLEM, found)
     assert certificate.holds
     assert certificate.bound == 0.0
+
+
+def test_a_bound_by_resources_is_proven_by_its_duals_and_below_the_bound_of_a_mix() -> None:
+    found, mix = resource_bound(PROBLEM), solve(PROBLEM)
+    certificate = certify(PROBLEM, found)
+    assert certificate.holds
+    assert certificate.bound == pytest.approx(found.lower_bound)
+    # 26 vCPU at the price of the larger machine, whose vCPU are the cheaper ones.
+    assert found.lower_bound == pytest.approx(26 * 2 / 9)
+    assert found.lower_bound <= mix.lower_bound
+
+
+def test_pods_that_fit_no_kind_are_left_out_of_a_bound_by_resources() -> None:
+    large = Item("large", 3, {"cpu": 99_000, "pods": 1})
+    found = resource_bound(dataclasses.replace(PROBLEM, items=(large, *PROBLEM.items)))
+    assert found.unmet == {0: 3}
+    assert found.lower_bound == pytest.approx(resource_bound(PROBLEM).lower_bound)
+    alone = resource_bound(dataclasses.replace(PROBLEM, items=(large,)))
+    assert (alone.unmet, alone.lower_bound) == ({0: 3}, 0.0)
 
 
 def test_charges_for_limits_raise_what_a_machine_may_be_worth() -> None:

@@ -1,6 +1,22 @@
-"""Choosing the cheapest mix of machines for pods that need new ones: :func:`solve`, pure and deterministic."""
+"""Choosing the cheapest mix of machines for pods that need new ones: :func:`solve`, pure and deterministic.
+
+:func:`resource_bound` tells what no mix can undercut, without choosing one.
+"""
 
 from gpuscaler.planning.mix.problem import Duals, Item, Kind, Limits, MixError, Pattern, Problem, Solution, Together
-from gpuscaler.planning.mix.solve import DEFAULT_WORK, solve
+from gpuscaler.planning.mix.solve import DEFAULT_WORK, resource_bound, solve
 
-__all__ = ["DEFAULT_WORK", "Duals", "Item", "Kind", "Limits", "MixError", "Pattern", "Problem", "Solution", "Together", "solve"]
+__all__ = [
+    "DEFAULT_WORK",
+    "Duals",
+    "Item",
+    "Kind",
+    "Limits",
+    "MixError",
+    "Pattern",
+    "Problem",
+    "Solution",
+    "Together",
+    "resource_bound",
+    "solve",
+]

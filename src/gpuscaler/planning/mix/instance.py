@@ -18,6 +18,8 @@ Mask = NDArray[np.bool_]
 #: Comparisons of prices and values, relative.
 EPSILON = 1e-9
 DEVICE = 1000.0
+#: Kinds compared at once.
+_CHUNK = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,14 +231,24 @@ def undominated(capacity: Floats, admits: Mask, price: Floats, weights: Sequence
     vector = np.column_stack([capacity, *classes.values(), -price, *(-w for w in weights)])
     # The roomiest, then the cheapest come first, so that whoever dominates has been met before whoever is dominated.
     order = np.lexsort((np.arange(len(price)), price, -vector.sum(axis=1)))
-    kept: list[int] = []
-    block = np.empty_like(vector)
-    for row in order:
-        if kept and np.any(np.all(block[: len(kept)] >= vector[row], axis=1)):
-            continue
-        block[len(kept)] = vector[row]
-        kept.append(int(row))
-    return np.array(sorted(kept), dtype=np.int64)
+    firsts: dict[bytes, int] = {}
+    for row in order.tolist():
+        firsts.setdefault(vector[row].tobytes(), row)
+    order = np.array(list(firsts.values()), dtype=np.int64)
+    kept = order[:0]
+    for start in range(0, len(order), _CHUNK):
+        fresh = order[start : start + _CHUNK]
+        fresh = fresh[~_covered(vector[kept], vector[fresh]).any(axis=0)]
+        kept = np.concatenate([kept, fresh[~np.triu(_covered(vector[fresh], vector[fresh]), 1).any(axis=0)]])
+    return np.sort(kept)
+
+
+def _covered(some: Floats, others: Floats) -> Mask:
+    """Which of ``some`` (A, V) is nowhere smaller than which of ``others`` (B, V); shape (A, B)."""
+    mask = np.ones((len(some), len(others)), dtype=np.bool_)
+    for column in range(some.shape[1]):
+        mask &= some[:, column, None] >= others[None, :, column]
+    return mask
 
 
 def _with_groups(problem: Problem, members: Sequence[tuple[int, ...]], request: Floats, capacity: Floats) -> tuple[Floats, Floats]:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from gpuscaler.planning.mix.bounds import Prices, resource_prices
 from gpuscaler.planning.mix.expand import patterns
 from gpuscaler.planning.mix.instance import Instance, build, residual
 from gpuscaler.planning.mix.optimise import Result, optimise
@@ -37,11 +38,30 @@ def solve(problem: Problem, *, work: int = DEFAULT_WORK, should_stop: Callable[[
     return _solution(instance, problem, result, meter)
 
 
+def resource_bound(problem: Problem) -> Solution:
+    """Only a lower bound, by resources and without limits, many times as fast as a mix; the answer names no machines.
+
+    Raises :class:`~gpuscaler.planning.mix.problem.MixError` when the problem contradicts itself.
+    """
+    instance = dataclasses.replace(build(problem), limits=())
+    served = {i for group in instance.members for i in group}
+    unmet = {i: item.count for i, item in enumerate(problem.items) if item.count and i not in served}
+    prices = resource_prices(instance).prices if served else Prices(np.zeros(0), np.zeros((0, 0)), np.zeros(0))
+    floor = prices.bound(instance, instance.demand)
+    return Solution(unmet=unmet, cost=floor, lower_bound=floor, duals=Duals(_values(instance, problem, prices)))
+
+
+def _values(instance: Instance, problem: Problem, prices: Prices) -> tuple[float, ...]:
+    """The value of one pod of each of the problem's items."""
+    values = [0.0] * len(problem.items)
+    for group, value in zip(instance.members, prices.items.tolist(), strict=True):
+        for i in group:
+            values[i] = value
+    return tuple(values)
+
+
 def _solution(instance: Instance, problem: Problem, result: Result, meter: Meter) -> Solution:
     machines, unmet = patterns(instance, problem, result.mixture)
-    values = np.zeros(len(problem.items))
-    for group, value in zip(instance.members, result.prices.items, strict=True):
-        values[list(group)] = value
     charges = {row.name: float(charge) for row, charge in zip(instance.limits, result.prices.charges, strict=False) if charge > 0.0}
     cost = sum(problem.kinds[pattern.kind].price * pattern.times for pattern in machines)
     return Solution(
@@ -51,7 +71,7 @@ def _solution(instance: Instance, problem: Problem, result: Result, meter: Meter
         lower_bound=min(result.bound, cost),
         lower_bound_kind="pattern-lp" if result.converged else "resource-lp",
         proven=result.proven,
-        duals=Duals(tuple(float(v) for v in values), charges),
+        duals=Duals(_values(instance, problem, result.prices), charges),
         work_used=meter.used,
         brake=meter.brake,
     )
