@@ -90,8 +90,8 @@ class Planner:
         """A plan, with the problem and duals that prove its lower bound (``mix.certificate`` checks them); None without purchases."""
         policy = self.policy
         asked = Asked(cluster, state, policy, now, should_stop)
-        if self._templates is None or not self._templates.hold_for(cluster, state.blocked_offerings):
-            self._templates = Templates(cluster, policy, state.blocked_offerings)
+        if self._templates is None or not self._templates.hold_for(cluster, state.blocked_offerings, state.probed_offerings):
+            self._templates = Templates(cluster, policy, state.blocked_offerings, state.probed_offerings)
         seen = picture(cluster, state, policy)
         wants = demand(cluster, state, policy, now, live=live)
         have = fleets(cluster, policy, state, seen.by_node)

@@ -11,12 +11,14 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import PodSpec, Resources
 from gpuscaler.model.pools import Offering, Policy, Pool
+from gpuscaler.model.selectors import NodeSelectorTerm
 from gpuscaler.model.table import Array, Mask, NodeTable
 from gpuscaler.model.taints import Toleration, untolerated
 from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.mix.problem import GPU_MILLI
 from gpuscaler.planning.mix.problem import Kind as MixKind
 from gpuscaler.planning.state import State, Upcoming
+from gpuscaler.planning.state.events import Key
 
 HOSTNAME = "kubernetes.io/hostname"
 ARCH = "kubernetes.io/arch"
@@ -43,12 +45,14 @@ def gpus_in(resources: Resources) -> int:
 class Kind:
     """Something a purchase can name: one offering, or the set of a pool whose cloud chooses.
 
-    ``rows`` index the templates that it may turn out to be; a pod must fit all of them. ``offering`` is the dearest of them.
+    ``rows`` index the templates that it may turn out to be; a pod must fit all of them. ``offering`` is the dearest of them. ``probe`` says
+    that no more than one may be asked for, to see whether it can be had again.
     """
 
     pool: Pool
     offering: Offering
     rows: tuple[int, ...]
+    probe: bool = False
 
     @property
     def price(self) -> float:
@@ -63,43 +67,49 @@ class Kind:
         """How many can be had, None when nobody knows a bound."""
         members = self.pool.offerings if self.pool.chooser == "cloud" else (self.offering,)
         known = [offering.count for offering in members if offering.count is not None]
-        return sum(known) if len(known) == len(members) else None
+        most = sum(known) if len(known) == len(members) else None
+        return most if not self.probe else min(1, most) if most is not None else 1
 
 
 class Templates:
-    """All offerings that may be bought now. ``nodes[row]`` is the template node of ``offerings[row]``, DaemonSet overhead taken off."""
+    """All offerings that may be bought now. ``nodes[row]`` is the template node of ``offerings[row]``, DaemonSet overhead taken off.
 
-    def __init__(self, cluster: Cluster, policy: Policy, blocked: frozenset[tuple[str, str, str, str]]) -> None:
+    Offerings in ``blocked`` may not be asked; of those in ``probing`` one machine may.
+    """
+
+    def __init__(self, cluster: Cluster, policy: Policy, blocked: frozenset[Key], probing: frozenset[Key] = frozenset()) -> None:
         pools = sorted(policy.pools, key=lambda pool: pool.name)
         pairs = [(pool, offering) for pool in pools for offering in sorted(pool.offerings, key=lambda o: o.key)]
         pairs = [(pool, offering) for pool, offering in pairs if pool.chooser == "cloud" or offering.key not in blocked]
         self.pools = tuple(pool for pool, _ in pairs)
         self.offerings = tuple(offering for _, offering in pairs)
         overhead = Overhead(cluster)
-        self._made_for = (blocked, overhead.daemons)
+        self._made_for = (blocked, probing, overhead.daemons)
         self.nodes = tuple(template_node(offering, overhead, f"template-{row}") for row, offering in enumerate(self.offerings))
-        self.kinds = tuple(self._kinds(blocked))
+        self.kinds = tuple(self._kinds(blocked, probing))
         self._holds: dict[tuple[tuple[str, int], ...], Mask] = {}
         self._domains: dict[tuple[tuple[str, ...], bytes], dict[tuple[int, ...], int]] = {}
 
-    def hold_for(self, cluster: Cluster, blocked: frozenset[tuple[str, str, str, str]]) -> bool:
+    def hold_for(self, cluster: Cluster, blocked: frozenset[Key], probing: frozenset[Key] = frozenset()) -> bool:
         """Whether these templates are what would be made now: the same offerings may be asked, and the same DaemonSets run."""
-        before, daemons = self._made_for
+        *before, daemons = self._made_for
         now = daemon_sets(cluster)
-        return before == blocked and len(now) == len(daemons) and all(old is new for old, new in zip(daemons, now, strict=True))
+        return before == [blocked, probing] and len(now) == len(daemons) and all(old is new for old, new in zip(daemons, now, strict=True))
 
-    def _kinds(self, blocked: frozenset[tuple[str, str, str, str]]) -> Iterable[Kind]:
+    def _kinds(self, blocked: frozenset[Key], probing: frozenset[Key]) -> Iterable[Kind]:
         rows: dict[str, list[int]] = {}
         for row, pool in enumerate(self.pools):
             if pool.chooser != "cloud":
-                yield Kind(pool, self.offerings[row], (row,))
+                yield Kind(pool, self.offerings[row], (row,), self.offerings[row].key in probing)
             else:
                 rows.setdefault(pool.name, []).append(row)
         for members in rows.values():
             # A set may be asked for while any member is not known to be dry; the cloud passes over those that are.
-            if any(self.offerings[row].key not in blocked for row in members):
+            awake = [row for row in members if self.offerings[row].key not in blocked]
+            if awake:
                 dearest = max(members, key=lambda row: (self.offerings[row].price, self.offerings[row].key))
-                yield Kind(self.pools[dearest], self.offerings[dearest], tuple(members))
+                probe = all(self.offerings[row].key in probing for row in awake)
+                yield Kind(self.pools[dearest], self.offerings[dearest], tuple(members), probe)
 
     @cached_property
     def table(self) -> NodeTable:
@@ -285,12 +295,12 @@ def runs_on(daemon: Workload, node: Node) -> bool:
     return untolerated(node.taints, spec.tolerations + DAEMON_TOLERATIONS) is None
 
 
-def admits_arch(spec: PodSpec) -> bool:
+def admits_arch(spec: PodSpec, wishes: tuple[NodeSelectorTerm, ...] = ()) -> bool:
     """Whether a pod says something about the architecture, so that the selector and affinity filters can be trusted with it."""
     if any(key == ARCH for key, _ in spec.node_selector):
         return True
     terms = spec.node_affinity.terms if spec.node_affinity is not None else ()
-    return any(requirement.key == ARCH for term in terms for requirement in term.expressions)
+    return any(requirement.key == ARCH for term in terms + wishes for requirement in term.expressions)
 
 
 def arriving(cluster: Cluster, policy: Policy, state: State) -> tuple[dict[str, Node], list[str]]:

@@ -1,11 +1,13 @@
-"""What is remembered between plans, as plain data folded from events.
+"""What is remembered between plans, as plain data folded from events; a caller without memory passes ``State()``.
 
-Breakers and learned templates join when failover does; a caller without memory passes ``State()``.
+What a cloud refused is folded in :mod:`~gpuscaler.planning.state.breakers`, whose ``openness`` gives the offerings of :class:`State`.
 """
 
 from collections.abc import Mapping
 
 from msgspec import Struct
+
+from gpuscaler.planning.state.events import Key
 
 
 class Upcoming(Struct, frozen=True, gc=False):
@@ -30,14 +32,18 @@ class Upcoming(Struct, frozen=True, gc=False):
 class State(Struct, frozen=True, gc=False):
     """``idle_seconds``: how long each node has been observed idle; a node that is missing here has an unknown idle time.
 
-    ``blocked_offerings``: keys of offerings whose breaker is open. ``bought_last_minute``: machines bought in the last 60 s.
+    ``blocked_offerings``: keys of offerings whose breaker is open; ``probed_offerings``: those whose breaker is half-open, of each of which
+    one machine may be asked for. ``hunting``: pods that are unschedulable since this moment or longer take no spot now that would have to
+    be tried first. ``bought_last_minute``: machines bought in the last 60 s.
     ``disrupting``: node names whose removal is under way. ``broken_promises``: pods ("namespace/name") that a node was promised to and
     that the scheduler did not bind there; a nomination no longer holds them.
     """
 
     upcoming: tuple[Upcoming, ...] = ()
     idle_seconds: Mapping[str, float] = {}
-    blocked_offerings: frozenset[tuple[str, str, str, str]] = frozenset()
+    blocked_offerings: frozenset[Key] = frozenset()
+    probed_offerings: frozenset[Key] = frozenset()
+    hunting: float | None = None
     bought_last_minute: int = 0
     disrupting: frozenset[str] = frozenset()
     broken_promises: frozenset[str] = frozenset()

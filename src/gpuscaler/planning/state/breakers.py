@@ -1,0 +1,265 @@
+"""Breakers over offerings: what a cloud refused, and when it is asked again.
+
+A breaker is closed (there is none), open until a moment, or half-open: from that moment on one machine is asked for as a probe, and its
+answer closes the breaker or opens it for twice as long. Events are folded by :func:`step`; :func:`openness` says what may be asked now.
+Everything is plain data that survives a restart as JSON.
+
+A hunt is a search for spot capacity that has met a refusal. Trying a dozen dry offerings one after the other takes half a minute, so
+that after ``HUNT_SECONDS`` whoever has been waiting since it began takes on-demand, whatever spot is still untried.
+"""
+
+import zlib
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.planning.state import events
+from gpuscaler.planning.state.events import (
+    CAPACITY,
+    FAILED,
+    QUOTA,
+    RECLAIMED,
+    THROTTLED,
+    UNAUTHORISED,
+    UNKNOWN,
+    Asked,
+    Changed,
+    Event,
+    Failed,
+    Granted,
+    Key,
+    Reclaimed,
+    Refused,
+    Registered,
+)
+
+#: How long a breaker is open the first time and at most, in seconds; absent: until something changes. Three minutes are what Karpenter
+#: caches capacity errors for, thirty what Cluster Autoscaler backs off at most; a quota is looked at by people and lifts more slowly.
+PERIODS: Mapping[str, tuple[float, float]] = {
+    CAPACITY: (180.0, 1800.0),
+    RECLAIMED: (180.0, 1800.0),
+    UNKNOWN: (180.0, 1800.0),
+    FAILED: (300.0, 1800.0),
+    QUOTA: (600.0, 3600.0),
+    UNAUTHORISED: (600.0, 3600.0),
+    THROTTLED: (5.0, 60.0),
+}
+#: So many machines in a row that never registered open a breaker: one may be bad luck.
+FAILURES = 2
+#: A period is drawn out by up to this part, so that offerings that ran dry together are not all asked again at once.
+JITTER = 0.1
+#: A probe without an answer for so long is forgotten: the longest time a machine has to register, twice.
+PROBE_SECONDS = 1800.0
+#: From the first refusal of spot to on-demand, and from the last one to the end of the hunt.
+HUNT_SECONDS, HUNT_QUIET = 8.0, 30.0
+
+
+class Target(Struct, frozen=True, gc=False):
+    """Offerings that one answer speaks of. An empty field stands for all there are: capacity is not a pool's, a quota not a zone's."""
+
+    pool: str = ""
+    market: str = ""
+    instance_types: tuple[str, ...] = ()
+    zone: str = ""
+
+    def covers(self, key: Key) -> bool:
+        pool, market, instance_type, zone = key
+        return (
+            self.pool in ("", pool)
+            and self.market in ("", market)
+            and (not self.instance_types or instance_type in self.instance_types)
+            and self.zone in ("", zone)
+        )
+
+    @property
+    def words(self) -> str:
+        some = self.instance_types[:3] + (("…",) if len(self.instance_types) > 3 else ())
+        pool = f"pool {self.pool}" if self.pool else ""
+        return " ".join(filter(None, (pool, self.market, ", ".join(some), self.zone))) or "every offering"
+
+
+class Breaker(Struct, frozen=True, gc=False):
+    """What is wrong with the offerings of ``target``.
+
+    ``strikes`` refusals in a row from ``since`` to ``last``; asked again at ``until``, None is not before something changes. ``probe`` is
+    when a probe was asked for that has no answer yet. ``detail`` is what the cloud said last. Times are seconds since the epoch.
+    """
+
+    target: Target
+    cause: str
+    strikes: int
+    since: float
+    last: float
+    until: float | None
+    probe: float | None = None
+    detail: str = ""
+
+
+class Hunt(Struct, frozen=True, gc=False):
+    """A search for spot that was refused first at ``since`` and last at ``last``."""
+
+    since: float
+    last: float
+
+
+class Breakers(Struct, frozen=True, gc=False):
+    """Every breaker that is not closed, and the hunt that is on."""
+
+    open: tuple[Breaker, ...] = ()
+    hunt: Hunt | None = None
+
+
+def step(breakers: Breakers, event: Event) -> Breakers:
+    """The breakers after ``event``. Events may come late: one that is older than what it would undo changes nothing for the worse."""
+    match event:
+        case Refused():
+            return hunted(struck(breakers, event, target_of(event), event.cause), event)
+        case Reclaimed(offering=(_, market, instance_type, zone)):
+            return struck(breakers, event, Target("", market, (instance_type,), zone), RECLAIMED)
+        case Failed(offering=(pool, market, instance_type, zone)):
+            return struck(breakers, event, Target(pool, market, (instance_type,), zone), FAILED)
+        case Asked():
+            return replace(breakers, open=tuple(probed(one, event) for one in breakers.open))
+        case Granted():
+            return replace(breakers, open=tuple(one for one in breakers.open if one.cause == FAILED or not closes(event, one)))
+        case Registered():
+            return replace(breakers, open=tuple(one for one in breakers.open if one.cause != FAILED or not closes(event, one)))
+        case Changed():
+            return replace(
+                breakers, open=tuple(one for one in breakers.open if one.until is not None or event.pool not in ("", one.target.pool))
+            )
+
+
+def target_of(event: Refused) -> Target:
+    """The offerings that a refusal speaks of."""
+    pool, market, instance_type, zone = event.offering
+    match event.cause:
+        case events.CAPACITY:
+            return Target("", market, event.bucket or (instance_type,), "" if event.every_zone else zone)
+        case events.QUOTA:
+            return Target("", market, event.bucket or (instance_type,))
+        case events.PRICE:
+            return Target(pool, market)
+        case events.CONFIGURATION | events.UNAUTHORISED:
+            return Target(pool)
+        case events.THROTTLED:
+            return Target()
+        case _:
+            return Target(pool, market, (instance_type,), zone)
+
+
+def closes(event: Granted | Registered, one: Breaker) -> bool:
+    """Whether ``event`` proves ``one`` wrong: something it covers was had after the last strike."""
+    return one.target.covers(event.offering) and event.at >= one.last
+
+
+def struck(breakers: Breakers, event: Refused | Failed | Reclaimed, target: Target, cause: str) -> Breakers:
+    """One more strike against ``target``. Answers to requests of before it opened, and one reclaim after another, are not new strikes."""
+    known = next((one for one in breakers.open if one.target == target), None)
+    # Whatever else a probe was to prove, it has not; the next may ask elsewhere.
+    others = tuple(unprobed(one, event.offering) for one in breakers.open if one is not known)
+    detail = "" if isinstance(event, Reclaimed) else event.detail
+    if known is None:
+        new = Breaker(target, cause, 1, event.at, event.at, None, detail=detail)
+    elif known.probe is None and is_open(known, event.at):
+        return replace(breakers, open=(*others, replace(known, detail=detail or known.detail)))
+    else:
+        new = Breaker(target, cause, known.strikes + 1, known.since, event.at, None, detail=detail)
+    if cause in PERIODS:
+        asked = event.retry_after if isinstance(event, Refused) else 0.0
+        new = replace(new, until=event.at + max(period(new), asked))
+    return replace(breakers, open=(*others, new))
+
+
+def unprobed(one: Breaker, key: Key) -> Breaker:
+    return replace(one, probe=None) if one.probe is not None and one.cause != FAILED and one.target.covers(key) else one
+
+
+def period(one: Breaker) -> float:
+    """How long ``one`` stays open: longer with every strike, drawn out by a part that its target and strikes decide."""
+    first, most = PERIODS[one.cause]
+    # Beyond twenty doublings every period is at its most.
+    length = min(first * 2.0 ** min(20, one.strikes - 1), most)
+    luck = zlib.crc32(f"{one.target.words}/{one.strikes}".encode()) / 2**32
+    return length * (1.0 + JITTER * luck)
+
+
+def hunted(breakers: Breakers, event: Refused) -> Breakers:
+    """Note a refusal of spot in the hunt. A probe that was refused is no hunt: nobody waited for it."""
+    if event.offering[1] != "spot" or event.cause not in (CAPACITY, QUOTA, UNKNOWN):
+        return breakers
+    hunt = breakers.hunt
+    if hunt is not None and event.at <= hunt.last + HUNT_QUIET:
+        return replace(breakers, hunt=Hunt(min(hunt.since, event.at), max(hunt.last, event.at)))
+    if any(one.strikes > 1 and one.target.covers(event.offering) for one in breakers.open):
+        return breakers
+    return replace(breakers, hunt=Hunt(event.at, event.at))
+
+
+def probed(one: Breaker, event: Asked) -> Breaker:
+    """A half-open breaker remembers that its probe is out."""
+    half_open = counts(one) and one.target.covers(event.offering) and not is_open(one, event.at)
+    return replace(one, probe=event.at) if half_open else one
+
+
+def counts(one: Breaker) -> bool:
+    """Whether ``one`` stops anything: a first machine that failed does not."""
+    return one.cause != FAILED or one.strikes >= FAILURES
+
+
+def is_open(one: Breaker, now: float) -> bool:
+    """Whether nothing that ``one`` covers may be asked at ``now``."""
+    if not counts(one):
+        return False
+    if one.until is None or now < one.until:
+        return True
+    return one.probe is not None and now < one.probe + PROBE_SECONDS
+
+
+class Openness(Struct, frozen=True, gc=False):
+    """What may be asked now: nothing of ``blocked``, one machine of each of ``probing``.
+
+    Pods that have waited since ``hunting`` take no spot that would have to be tried first; None when nobody has to hurry.
+    """
+
+    blocked: frozenset[Key] = frozenset()
+    probing: frozenset[Key] = frozenset()
+    hunting: float | None = None
+
+
+def openness(breakers: Breakers, offerings: Iterable[Key], now: float) -> Openness:
+    """What the breakers say of ``offerings`` at ``now``."""
+    hunt = breakers.hunt
+    hurry = hunt is not None and hunt.since + HUNT_SECONDS <= now <= hunt.last + HUNT_QUIET
+    hunting = hunt.since if hunt is not None and hurry else None
+    active = [one for one in breakers.open if counts(one)]
+    if not active:
+        return Openness(hunting=hunting)
+    exact = {(one.target.market, one.target.instance_types[0], one.target.zone): one for one in active if is_exact(one.target)}
+    wide = [one for one in active if not is_exact(one.target)]
+    blocked, probing = set(), set()
+    for key in offerings:
+        found = [one for one in wide if one.target.covers(key)]
+        if key[1:] in exact:
+            market, instance_type, zone = key[1:]
+            found.append(exact[market, instance_type, zone])
+        if any(is_open(one, now) for one in found):
+            blocked.add(key)
+        elif found:
+            probing.add(key)
+    return Openness(frozenset(blocked), frozenset(probing), hunting)
+
+
+def is_exact(target: Target) -> bool:
+    """Whether ``target`` is one offering of every pool, as capacity errors mostly are."""
+    return not target.pool and bool(target.market and target.zone) and len(target.instance_types) == 1
+
+
+def next_change(breakers: Breakers, now: float) -> float | None:
+    """The next moment after ``now`` at which :func:`openness` changes without an event; None when it does not."""
+    moments = [one.until for one in breakers.open if counts(one) and one.until is not None]
+    moments += [one.probe + PROBE_SECONDS for one in breakers.open if one.probe is not None]
+    if breakers.hunt is not None:
+        moments += [breakers.hunt.since + HUNT_SECONDS, breakers.hunt.last + HUNT_QUIET]
+    return min((moment for moment in moments if moment > now), default=None)

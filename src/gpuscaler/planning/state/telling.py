@@ -1,0 +1,43 @@
+"""Breakers in words."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from gpuscaler.planning.state import events
+from gpuscaler.planning.state.breakers import Breaker, Breakers, counts, is_open
+
+WORDS: Mapping[str, str] = {
+    events.CAPACITY: "no capacity",
+    events.QUOTA: "quota used up",
+    events.PRICE: "price refused",
+    events.CONFIGURATION: "configuration refused",
+    events.UNAUTHORISED: "not permitted",
+    events.THROTTLED: "too many requests",
+    events.UNKNOWN: "refused",
+    events.FAILED: "machines did not come up",
+    events.RECLAIMED: "reclaimed by the cloud",
+}
+
+
+def explained(breakers: Breakers, now: float) -> tuple[str, ...]:
+    """Every breaker that stops something in a sentence, in order of its target."""
+    return tuple(told(one, now) for one in sorted(breakers.open, key=lambda one: one.target.words) if counts(one))
+
+
+def told(one: Breaker, now: float) -> str:
+    """Such as "spot g5.xlarge us-east-1a: no capacity, 3 times since 10:02:11 UTC; asked again at 10:14:20 UTC"."""
+    times = "" if one.strikes == 1 else f", {one.strikes} times"
+    said = f" ({one.detail})" if one.detail else ""
+    if one.until is None:
+        again = "asked again when the settings or the pool change"
+    elif one.probe is not None and is_open(one, now):
+        again = f"one machine was asked for at {clock(one.probe)} as a probe"
+    elif is_open(one, now):
+        again = f"asked again at {clock(one.until)}"
+    else:
+        again = "one machine may be asked for as a probe"
+    return f"{one.target.words}: {WORDS.get(one.cause, one.cause)}{times} since {clock(one.since)}{said}; {again}"
+
+
+def clock(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).strftime("%H:%M:%S UTC")

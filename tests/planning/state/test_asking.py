@@ -1,0 +1,47 @@
+"""What the planner asks for while breakers are open or half-open."""
+
+from functools import reduce
+
+from tests.planning.building import NOW, offering, planned, pods, pool, zones
+
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.state import State
+from gpuscaler.planning.state.breakers import Breakers, openness, step
+from gpuscaler.planning.state.events import Refused
+
+SPOT = zones(price=0.3, market="spot", names=("z1", "z2"))
+ON_DEMAND = offering(price=1.0)
+
+
+def state(policy: Policy, breakers: Breakers, now: float) -> State:
+    found = openness(breakers, [one.key for its in policy.pools for one in its.offerings], now)
+    return State(blocked_offerings=found.blocked, probed_offerings=found.probing, hunting=found.hunting)
+
+
+def bought(refused: int, seconds: float) -> list[str]:
+    """Markets bought so many seconds after the first ``refused`` spot offerings ran dry."""
+    policy = Policy((pool(*SPOT, ON_DEMAND),))
+    breakers = reduce(step, [Refused(one.key, NOW) for one in SPOT[:refused]], Breakers())
+    made = planned(pods("p", 3), policy.pools[0], state=state(policy, breakers, NOW + seconds))
+    return sorted(f"{machine.market} {machine.zone}" for machine in made.machines)
+
+
+def test_the_next_offering_is_asked_when_the_first_is_dry() -> None:
+    assert bought(1, 1.0) == ["spot z2"] * 3
+
+
+def test_on_demand_is_asked_when_spot_is_dry() -> None:
+    assert bought(2, 1.0) == ["on-demand z1"] * 3
+
+
+def test_a_half_open_offering_is_asked_for_one_machine() -> None:
+    assert bought(2, 200.0) == ["on-demand z1", "spot z1", "spot z2"]
+
+
+def test_a_set_is_asked_for_one_machine_while_all_its_members_are_half_open() -> None:
+    policy = Policy((pool(*SPOT, chooser="cloud"), pool(offering(price=1.0, pool="dear"))))
+    breakers = reduce(step, [Refused(one.key, NOW) for one in SPOT], Breakers())
+
+    made = planned(pods("p", 3), *policy.pools, state=state(policy, breakers, NOW + 200.0))
+
+    assert sorted(machine.pool for machine in made.machines) == ["dear", "dear", "main"]

@@ -1,0 +1,254 @@
+"""Breakers over offerings: events in, what may be asked out."""
+
+from functools import reduce
+
+import msgspec
+import pytest
+
+from gpuscaler.planning.state.breakers import Breakers, Openness, next_change, openness, step
+from gpuscaler.planning.state.events import (
+    CAPACITY,
+    CONFIGURATION,
+    PRICE,
+    QUOTA,
+    THROTTLED,
+    Asked,
+    Changed,
+    Event,
+    Failed,
+    Granted,
+    Reclaimed,
+    Refused,
+    Registered,
+)
+from gpuscaler.planning.state.telling import explained
+
+A, B = ("gpus", "spot", "g5.xlarge", "us-east-1a"), ("gpus", "spot", "g5.xlarge", "us-east-1b")
+OTHER_TYPE, OTHER_POOL = ("gpus", "spot", "g6.xlarge", "us-east-1a"), ("more", "spot", "g5.xlarge", "us-east-1a")
+ON_DEMAND = ("gpus", "on-demand", "g5.xlarge", "us-east-1a")
+ALL = (A, B, OTHER_TYPE, OTHER_POOL, ON_DEMAND)
+
+
+def after(*events: Event) -> Breakers:
+    return reduce(step, events, Breakers())
+
+
+def blocked(breakers: Breakers, now: float) -> set[tuple[str, str, str, str]]:
+    return set(openness(breakers, ALL, now).blocked)
+
+
+def probing(breakers: Breakers, now: float) -> set[tuple[str, str, str, str]]:
+    return set(openness(breakers, ALL, now).probing)
+
+
+def reopening(breakers: Breakers) -> float:
+    """The seconds until the one breaker of ``breakers`` is half-open."""
+    (one,) = breakers.open
+    assert one.until is not None
+    return one.until - one.last
+
+
+def test_nothing_is_blocked_before_anything_happened() -> None:
+    assert openness(Breakers(), ALL, 0.0) == Openness()
+
+
+def test_a_capacity_error_blocks_its_market_type_and_zone_in_every_pool_and_nothing_else() -> None:
+    assert blocked(after(Refused(A, 100.0)), 101.0) == {A, OTHER_POOL}
+
+
+def test_a_capacity_error_may_speak_of_every_zone() -> None:
+    assert blocked(after(Refused(A, 100.0, every_zone=True)), 101.0) == {A, B, OTHER_POOL}
+
+
+def test_after_three_minutes_one_machine_is_asked_as_a_probe() -> None:
+    breakers = after(Refused(A, 100.0))
+
+    assert blocked(breakers, 279.0) == {A, OTHER_POOL}
+    assert (blocked(breakers, 300.0), probing(breakers, 300.0)) == (set(), {A, OTHER_POOL})
+
+
+def test_a_second_probe_waits_for_the_answer_to_the_first() -> None:
+    breakers = after(Refused(A, 100.0), Asked(A, 300.0))
+
+    assert (blocked(breakers, 301.0), probing(breakers, 301.0)) == ({A, OTHER_POOL}, set())
+
+
+def test_a_probe_that_is_granted_closes_the_breaker() -> None:
+    assert after(Refused(A, 100.0), Asked(A, 300.0), Granted(A, 302.0)).open == ()
+
+
+def test_a_probe_without_an_answer_is_forgotten_after_half_an_hour() -> None:
+    breakers = after(Refused(A, 100.0), Asked(A, 300.0))
+
+    assert A in probing(breakers, 300.0 + 1801.0)
+
+
+def test_every_refused_probe_doubles_the_time_up_to_half_an_hour() -> None:
+    breakers, now, waits = after(Refused(A, 0.0)), 0.0, []
+    for _ in range(8):
+        waits.append(reopening(breakers))
+        now += waits[-1]
+        breakers = step(step(breakers, Asked(A, now)), Refused(A, now))
+
+    for wait, least in zip(waits, [180, 360, 720, 1440, 1800, 1800, 1800, 1800], strict=True):
+        assert least <= wait <= least * 1.1
+
+
+def test_a_grant_starts_the_doubling_over() -> None:
+    breakers = after(Refused(A, 0.0), Refused(A, 300.0), Granted(A, 900.0), Refused(A, 901.0))
+
+    assert reopening(breakers) < 200
+
+
+def test_offerings_that_ran_dry_together_are_not_asked_again_together() -> None:
+    zones = [("gpus", "spot", "g5.xlarge", f"zone-{number}") for number in range(6)]
+
+    assert len({reopening(after(Refused(zone, 0.0))) for zone in zones}) == 6
+
+
+def test_answers_to_requests_of_before_it_opened_are_no_new_strikes() -> None:
+    assert reopening(after(*[Refused(A, float(second)) for second in range(9)])) < 200
+
+
+def test_a_grant_that_comes_late_does_not_close_what_was_refused_since() -> None:
+    assert blocked(after(Refused(A, 100.0), Granted(A, 99.0)), 101.0) == {A, OTHER_POOL}
+
+
+def test_a_partial_grant_leaves_the_rest_refused() -> None:
+    assert A in blocked(after(Granted(A, 100.0), Refused(A, 100.0, detail="4 of 10")), 101.0)
+
+
+def test_a_quota_blocks_every_type_of_its_bucket_in_every_zone() -> None:
+    breakers = after(Refused(A, 0.0, cause=QUOTA, bucket=("g5.xlarge", "g6.xlarge")))
+
+    assert blocked(breakers, 599.0) == {A, B, OTHER_TYPE, OTHER_POOL}
+
+
+def test_a_quota_probe_that_meets_a_lack_of_capacity_leaves_the_next_probe_to_others() -> None:
+    breakers = after(Refused(A, 0.0, cause=QUOTA, bucket=("g5.xlarge", "g6.xlarge")), Asked(A, 700.0), Refused(A, 701.0))
+
+    assert blocked(breakers, 702.0) == {A, OTHER_POOL}
+    assert probing(breakers, 702.0) == {B, OTHER_TYPE}
+
+
+def test_a_refused_price_blocks_the_market_of_the_pool_until_something_changes() -> None:
+    breakers = after(Refused(A, 0.0, cause=PRICE))
+
+    assert blocked(breakers, 1e9) == {A, B, OTHER_TYPE}
+    assert blocked(step(breakers, Changed(2e9, pool="more")), 2e9) == {A, B, OTHER_TYPE}
+    assert blocked(step(breakers, Changed(2e9, pool="gpus")), 2e9) == set()
+
+
+def test_a_refused_configuration_blocks_the_whole_pool() -> None:
+    assert blocked(after(Refused(A, 0.0, cause=CONFIGURATION)), 1e9) == {A, B, OTHER_TYPE, ON_DEMAND}
+
+
+def test_too_many_requests_stop_everything_for_seconds() -> None:
+    breakers = after(Refused(A, 0.0, cause=THROTTLED))
+
+    assert blocked(breakers, 4.9) == set(ALL)
+    assert blocked(breakers, 6.0) == set()
+
+
+def test_the_cloud_may_ask_for_more_patience() -> None:
+    assert reopening(after(Refused(A, 0.0, retry_after=82_800.0))) == 82_800.0
+
+
+def test_one_machine_that_never_registers_is_bad_luck_and_two_open_the_breaker() -> None:
+    once = after(Failed(A, 0.0))
+
+    assert (blocked(once, 1.0), probing(once, 1.0)) == (set(), set())
+    assert blocked(step(once, Failed(A, 1.0)), 2.0) == {A}
+
+
+def test_a_machine_that_registers_in_between_makes_the_next_failure_the_first() -> None:
+    assert blocked(after(Failed(A, 0.0), Registered(A, 1.0), Failed(A, 2.0)), 3.0) == set()
+
+
+def test_machines_that_do_not_come_up_need_one_that_does_and_not_only_a_grant() -> None:
+    probe = after(Failed(A, 0.0), Failed(A, 0.0), Asked(A, 400.0), Granted(A, 402.0))
+
+    assert blocked(probe, 403.0) == {A}
+    assert blocked(step(probe, Registered(A, 600.0)), 601.0) == set()
+
+
+def test_a_reclaim_blocks_the_offering_and_those_that_follow_count_as_one() -> None:
+    breakers = after(Reclaimed(A, 0.0), Reclaimed(A, 60.0), Reclaimed(A, 120.0))
+
+    assert blocked(breakers, 121.0) == {A, OTHER_POOL}
+    assert reopening(breakers) < 200
+
+
+def test_eight_seconds_after_the_first_refusal_of_spot_waiting_is_over() -> None:
+    breakers = after(*[Refused(("gpus", "spot", "g5.xlarge", f"zone-{number}"), 2.0 * number) for number in range(4)])
+
+    assert openness(breakers, ALL, 7.9).hunting is None
+    assert openness(breakers, ALL, 8.0).hunting == 0.0
+
+
+def test_a_hunt_is_over_when_nothing_was_refused_for_a_while() -> None:
+    assert openness(after(Refused(A, 0.0)), ALL, 31.0).hunting is None
+
+
+def test_a_later_refusal_begins_a_hunt_of_its_own() -> None:
+    breakers = after(Refused(A, 0.0), Refused(B, 100.0))
+
+    assert openness(breakers, ALL, 107.0).hunting is None
+    assert openness(breakers, ALL, 109.0).hunting == 100.0
+
+
+@pytest.mark.parametrize("events", [(Refused(ON_DEMAND, 0.0),), (Refused(A, -500.0), Asked(A, 0.0), Refused(A, 0.0))])
+def test_nobody_hunts_for_on_demand_or_because_of_a_probe(events: tuple[Event, ...]) -> None:
+    assert openness(after(*events), ALL, 9.0).hunting is None
+
+
+def test_the_next_change_is_the_end_of_waiting_then_of_the_hunt_then_of_the_period() -> None:
+    breakers = after(Refused(A, 0.0))
+    half_open = reopening(breakers)
+
+    assert [next_change(breakers, now) for now in (0.0, 8.0, 30.0, half_open)] == [8.0, 30.0, half_open, None]
+
+
+@pytest.mark.parametrize("cause", [PRICE, CONFIGURATION])
+def test_what_waits_for_a_person_never_changes_by_itself(cause: str) -> None:
+    assert next_change(after(Refused(A, 0.0, cause=cause)), 0.0) is None
+
+
+def test_breakers_survive_as_json() -> None:
+    breakers = after(Refused(A, 1.5, detail="none"), Refused(B, 2.0, cause=QUOTA), Failed(A, 3.0), Reclaimed(OTHER_TYPE, 4.0))
+
+    assert msgspec.json.decode(msgspec.json.encode(breakers), type=Breakers) == breakers
+
+
+def test_events_survive_as_json() -> None:
+    events: list[Event] = [Asked(A, 1.0), Refused(A, 2.0, detail="none"), Granted(A, 3.0), Registered(A, 4.0), Changed(5.0)]
+
+    assert msgspec.json.decode(msgspec.json.encode(events), type=list[Event]) == events
+
+
+def test_a_breaker_says_what_why_and_until_when() -> None:
+    breakers = after(Refused(A, 0.0, detail="InsufficientInstanceCapacity"), Refused(A, 3600.0, detail="InsufficientInstanceCapacity"))
+    (one,) = breakers.open
+    assert one.until is not None
+
+    (line,) = explained(breakers, 3601.0)
+
+    assert line.startswith("spot g5.xlarge us-east-1a: no capacity, 2 times since 00:00:00 UTC (InsufficientInstanceCapacity); ")
+    assert line.endswith("asked again at 01:06:30 UTC")
+    assert explained(breakers, one.until)[0].endswith("one machine may be asked for as a probe")
+    assert explained(step(breakers, Asked(A, 4000.0)), 4001.0)[0].endswith("one machine was asked for at 01:06:40 UTC as a probe")
+
+
+def test_what_waits_for_a_person_says_so() -> None:
+    (line,) = explained(after(Refused(A, 0.0, cause=PRICE)), 1.0)
+
+    assert line == "pool gpus spot: price refused since 00:00:00 UTC; asked again when the settings or the pool change"
+
+
+def test_a_first_failure_is_not_worth_a_word() -> None:
+    assert explained(after(Failed(A, 0.0)), 1.0) == ()
+
+
+def test_causes_are_told_apart_from_capacity() -> None:
+    assert CAPACITY in Refused(A, 0.0).cause
+    assert "quota used up" in explained(after(Refused(A, 0.0, cause=QUOTA)), 1.0)[0]
