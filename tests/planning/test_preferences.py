@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from tests.planning.building import (
+    ARCH,
     HOST,
     TYPE,
     ZONE,
@@ -150,6 +151,25 @@ def test_a_gang_gives_up_what_it_prefers_together() -> None:
     small = (pool(offering("g.8", 8.0, gpus=8)), pool(offering("g.8", 8.0, gpus=8, zone="z2", pool="small"), max=2))
     assert zones_of(respected(gang, roomy)) == {"z2": 3}
     assert zones_of(respected(gang, *small)) == {"z1": 3}
+
+
+def test_what_nodes_are_preferred_does_not_change_which_zones_a_required_spread_counts() -> None:
+    """The scheduler counts the zones that required affinity admits, so that only one pod more may go to the preferred one."""
+    even = spec(gpus=1, spread=(spread(ZONE, app="web"),), **LIKES_Z2)
+    made = respected([node("a", offering("c.8", gpus=0)), *pods("p", 4, even, labels=WEB)], pool(*zones(names=("z1", "z2"))))
+    assert zones_of(made) == {"z1": 2, "z2": 2}
+
+
+def test_pods_that_prefer_an_architecture_may_get_it() -> None:
+    likes = spec(gpus=1, preferred_nodes=((1, term(ARCH, "arm64")),))
+    menu = pool(offering("g.1", 1.0), offering("g.1a", 2.0, labels={ARCH: "arm64"}))
+    assert bought(respected([pod("p", likes)], menu)) == {"g.1a": 1}
+
+
+def test_a_gang_stands_where_its_members_prefer_though_another_zone_is_cheaper() -> None:
+    menu = pool(offering("g.1", 1.0), offering("g.1", 2.0, zone="z2"))
+    gang = [pod(f"g-{n}", spec(gpus=1, **LIKES_Z2), options={"gang": "g", "gang_size": 3}) for n in range(3)]
+    assert zones_of(respected([node("a"), node("b"), node("c"), *gang], menu)) == {"z2": 3}
 
 
 @pytest.mark.parametrize("preferences", ["ignore", "respect"])

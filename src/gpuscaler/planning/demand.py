@@ -8,7 +8,7 @@ from gpuscaler.model.cluster import Bucket, ClassKey, Cluster
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.pods import Pod, PodAffinityTerm, PodOptions, PodSpec
 from gpuscaler.model.pools import Policy
-from gpuscaler.model.selectors import LabelSelector
+from gpuscaler.model.selectors import LabelSelector, NodeSelectorTerm
 from gpuscaler.model.workloads import PodGroup
 from gpuscaler.planning.plans import Ignored
 from gpuscaler.planning.state import State
@@ -18,7 +18,8 @@ from gpuscaler.planning.state import State
 class PodClass:
     """Pending pods that scheduling cannot tell apart. ``keys`` are their ``namespace/name``, sorted.
 
-    ``announced`` more are wanted by their owners and not created yet: they shape the mix, and are bought for once they exist.
+    ``announced`` more are wanted by their owners and not created yet: they shape the mix, and are bought for once they exist. ``wishes``
+    are terms that every node for them must match although the scheduler does not insist on it.
     """
 
     spec: PodSpec
@@ -26,6 +27,7 @@ class PodClass:
     options: PodOptions
     keys: tuple[str, ...]
     announced: int = 0
+    wishes: tuple[NodeSelectorTerm, ...] = ()
 
     @property
     def count(self) -> int:

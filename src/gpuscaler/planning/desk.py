@@ -156,7 +156,7 @@ def usable_templates(templates: Templates, one: PodClass) -> Mask:
 def wanted_templates(templates: Templates, one: PodClass) -> Mask:
     """Templates of an architecture and a market that a class admits."""
     usable = np.ones(len(templates.nodes), dtype=np.bool_)
-    if not admits_arch(one.spec):
+    if not admits_arch(one.spec, one.wishes):
         usable = usable & ~templates.foreign_arch
     return usable & of_market(templates, one)
 

@@ -14,7 +14,7 @@ from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.desk import Desk, Queue, Taken, rank, wanted_templates
 from gpuscaler.planning.lots import Lot
 from gpuscaler.planning.placing import PLENTY, Ground, Share, fill
-from gpuscaler.planning.tastes import taste
+from gpuscaler.planning.tastes import taste, wished
 from gpuscaler.planning.topology import Shape, by_itself, shape, without_hosts
 
 #: Domains this much dearer than the cheapest still count as equally cheap.
@@ -58,7 +58,7 @@ def families(desk: Desk, classes: Sequence[PodClass]) -> list[Family]:
     """Group ``classes``: by priority, within one priority those with constraints on larger domains first, then the larger."""
     groups: dict[tuple[object, ...], list[PodClass]] = {}
     for one in classes:
-        groups.setdefault((identity(one.spec), tuple(sorted(one.spec.requests)), one.labels, one.options), []).append(one)
+        groups.setdefault((identity(one.spec), tuple(sorted(one.spec.requests)), one.labels, one.options, one.wishes), []).append(one)
     found = []
     loose = frozenset(volume.storage_class for volume in desk.cluster.volumes.values() if not volume.claim)
     for members in groups.values():
@@ -87,6 +87,9 @@ def assign(desk: Desk, family: Family, only: Mask | None) -> list[Lot]:
     """Place the family on machines as far as they go; returns what is to be bought for, with the kinds that may serve it."""
     usable = wanted_templates(desk.templates, family.model)
     machines = desk.open_rows & ~unwanted(desk, usable)
+    if family.model.wishes:
+        wish = wished(desk.room, family.model)
+        usable, machines = usable & wish[desk.template_rows], machines & wish
     if only is not None:
         usable = usable & only[desk.template_rows]
         machines = machines & padded(only, len(machines))

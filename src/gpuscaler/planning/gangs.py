@@ -10,6 +10,7 @@ from gpuscaler.planning.demand import Gang, PodClass
 from gpuscaler.planning.desk import Desk, divisible, usable_templates
 from gpuscaler.planning.membership import INSTANCE_TYPE_LABELS, ZONE_LABELS, first_label
 from gpuscaler.planning.scale_up import scale_up
+from gpuscaler.planning.tastes import wished
 
 #: Labels that name the GPU product, most common first; a node without any is told apart by its instance type.
 PRODUCT_LABELS = (
@@ -80,7 +81,7 @@ def domains(desk: Desk, gang: Gang) -> list[Mask]:
             continue
         codes.setdefault((first_label(node, ZONE_LABELS), product(node, gang)), []).append(row)
     member_rows = {desk.room.table.row[name] for name in gang.nodes if name in desk.room.table.row}
-    usable = [usable_templates(desk.templates, one) & desk.room.static_mask(one.spec)[desk.template_rows] for one in gang.classes]
+    usable = [usable_templates(desk.templates, one) & suiting(desk, one)[desk.template_rows] for one in gang.classes]
     found = []
     for domain, rows in sorted(codes.items()):
         mask = np.zeros(len(desk.room), dtype=np.bool_)
@@ -95,6 +96,11 @@ def domains(desk: Desk, gang: Gang) -> list[Mask]:
     return [mask for _, _, mask in sorted(found, key=lambda entry: entry[:2])]
 
 
+def suiting(desk: Desk, one: PodClass) -> Mask:
+    """Rows that a class admits and wishes, whatever is on them."""
+    return desk.room.static_mask(one.spec) & wished(desk.room, one)
+
+
 def product(node: Node, gang: Gang) -> str:
     """The GPU product of a node, for gangs that need one; all nodes are alike to a gang without accelerators."""
     if not any(one.spec.requests.get(name) for one in gang.classes for name in divisible()):
@@ -104,7 +110,7 @@ def product(node: Node, gang: Gang) -> str:
 
 def room_exists(desk: Desk, one: PodClass, mask: Mask) -> bool:
     """Whether machines within ``mask`` hold the class already."""
-    free = np.where(mask & desk.open_rows & ~desk.template_mask, desk.room.capacity(one.spec, one.labels), 0)
+    free = np.where(mask & desk.open_rows & ~desk.template_mask & wished(desk.room, one), desk.room.capacity(one.spec, one.labels), 0)
     return int(free.sum()) >= one.count
 
 

@@ -3,14 +3,13 @@
 The lightest preference is given up first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import count
 
 import msgspec
 
 from gpuscaler.model.pods import PodAffinityTerm, PodSpec
-from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm
 from gpuscaler.planning.demand import Gang, PodClass
 from gpuscaler.planning.desk import Desk, Queue
 from gpuscaler.planning.gangs import Refused, settle_gang
@@ -29,21 +28,18 @@ def preferences(spec: PodSpec) -> list[tuple[int, str, int]]:
     return sorted(found, key=lambda entry: (-entry[0], entry[1:]))
 
 
-def hardened(spec: PodSpec, given_up: int) -> PodSpec:
-    """``spec`` with its preferences as requirements, but for the ``given_up`` lightest ones."""
-    wishes = preferences(spec)
-    kept = {(name, index) for _, name, index in wishes[: max(0, len(wishes) - given_up)]}
-    if not kept:
-        return spec
+def hardened(spec: PodSpec, kept: Set[tuple[str, int]]) -> PodSpec:
+    """``spec`` with those of its preferences that are ``kept`` as requirements, but for the nodes it prefers.
+
+    Node affinity decides which domains topology spread counts, so that what is only preferred must not become one.
+    """
 
     def terms(name: str) -> tuple[PodAffinityTerm, ...]:
         return tuple(term for index, term in enumerate(getattr(spec, name)) if (name, index) in kept)
 
-    wanted = [term for index, (_, term) in enumerate(spec.preferred_nodes) if ("preferred_nodes", index) in kept]
     return msgspec.structs.replace(
         spec,
         digest=f"{spec.digest}:prefers-{len(kept)}",
-        node_affinity=both(spec.node_affinity, wanted) if wanted else spec.node_affinity,
         affinity=spec.affinity + terms("preferred_affinity"),
         anti_affinity=spec.anti_affinity + terms("preferred_anti_affinity"),
         spread=tuple(
@@ -51,14 +47,6 @@ def hardened(spec: PodSpec, given_up: int) -> PodSpec:
             for index, constraint in enumerate(spec.spread)
         ),
     )
-
-
-def both(required: NodeSelector | None, wanted: Sequence[NodeSelectorTerm]) -> NodeSelector:
-    """A selector for nodes that ``required`` and each of ``wanted`` match."""
-    expressions = tuple(requirement for term in wanted for requirement in term.expressions)
-    fields = tuple(requirement for term in wanted for requirement in term.fields)
-    terms = required.terms if required is not None else (NodeSelectorTerm(),)
-    return NodeSelector(tuple(NodeSelectorTerm(term.expressions + expressions, term.fields + fields) for term in terms))
 
 
 def place_classes(desk: Desk, classes: Sequence[PodClass]) -> list[Queue]:
@@ -100,8 +88,13 @@ class Pair:
 
 
 def harder(one: PodClass, given_up: int) -> PodClass:
-    spec = hardened(one.spec, given_up)
-    return one if spec is one.spec else replace(one, spec=spec)
+    """``one`` with its preferences as requirements, but for the ``given_up`` lightest ones."""
+    every = preferences(one.spec)
+    kept = {(name, index) for _, name, index in every[: max(0, len(every) - given_up)]}
+    if not kept:
+        return one
+    wishes = tuple(term for index, (_, term) in enumerate(one.spec.preferred_nodes) if ("preferred_nodes", index) in kept)
+    return replace(one, spec=hardened(one.spec, kept), wishes=wishes)
 
 
 def soften(desk: Desk, pairs: Sequence[Pair], *, taken: int, bought: int) -> None:

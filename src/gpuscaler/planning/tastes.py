@@ -7,7 +7,7 @@ import numpy as np
 
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm
-from gpuscaler.model.table import Array
+from gpuscaler.model.table import Array, Mask
 from gpuscaler.model.taints import Toleration
 from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.desk import Desk
@@ -45,6 +45,14 @@ def taste(room: Room, one: PodClass) -> Array | None:
             here = room.matching((spec.namespace,), None, constraint.selector, exclude_terminating=True)
             liking -= CROWDING * by_domain(room, constraint.topology_key, here)
     return liking
+
+
+def wished(room: Room, one: PodClass) -> Mask:
+    """Rows that match every wish of ``one``."""
+    mask = np.ones(len(room), dtype=np.bool_)
+    for term in one.wishes:
+        mask &= room.static_mask(probe(term))
+    return mask
 
 
 def probe(term: NodeSelectorTerm) -> PodSpec:
