@@ -1,0 +1,74 @@
+"""What a HorizontalPodAutoscaler remembers from one step to the next. Source: ``pkg/controller/podautoscaler/horizontal.go``."""
+
+from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.planning.horizontal.arithmetic import wrapped32
+from gpuscaler.planning.horizontal.specs import Condition, ScalingRules, Status
+
+_Entry = TypeVar("_Entry")
+
+
+class Recommendation(Struct, frozen=True, gc=False):
+    """What the metrics alone asked for."""
+
+    replicas: int
+    at: float
+
+
+class ScaleEvent(Struct, frozen=True, gc=False):
+    """By how many replicas the target was scaled, up or down. An ``outdated`` one may be written over."""
+
+    change: int
+    at: float
+    outdated: bool = False
+
+
+class History(Struct, frozen=True, gc=False):
+    """Recommendations before stabilisation, scale events in both directions, and the object's conditions.
+
+    As in Kubernetes, entries too old to matter stay until new ones take their place: a longer window makes them count again.
+    """
+
+    recommendations: tuple[Recommendation, ...] = ()
+    ups: tuple[ScaleEvent, ...] = ()
+    downs: tuple[ScaleEvent, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+
+    def condition(self, kind: str) -> Condition | None:
+        return next((one for one in self.conditions if one.type == kind), None)
+
+    def recommended(self, replicas: int, now: float, *, over: int | None) -> "History":
+        """With a recommendation more, in the place of number ``over`` where that is one too old to matter."""
+        return replace(self, recommendations=_placed(self.recommendations, Recommendation(replicas, now), over))
+
+    def scaled(self, rules: ScalingRules, *, change: int, now: float) -> "History":
+        """With one scale event more, up where ``change`` is positive; ``rules`` are those of its direction."""
+        cutoff = now - max((policy.period for policy in rules.policies), default=0)
+        events = tuple(
+            replace(event, outdated=True) if event.at < cutoff and not event.outdated else event
+            for event in (self.ups if change > 0 else self.downs)
+        )
+        over = max((number for number, event in enumerate(events) if event.outdated), default=None)
+        events = _placed(events, ScaleEvent(abs(change), now), over)
+        return replace(self, ups=events) if change > 0 else replace(self, downs=events)
+
+    def with_condition(self, kind: str, status: Status, reason: str, message: str, *, now: float) -> "History":
+        """With a condition set. One that was there keeps its place, and its time where the status stays the same."""
+        old = self.condition(kind)
+        since = old.since if old is not None and old.status == status else now
+        new = Condition(kind, status, reason, message, since)  # type: ignore[arg-type]  # the callers' literals
+        if old is None:
+            return replace(self, conditions=(*self.conditions, new))
+        return replace(self, conditions=tuple(new if one.type == kind else one for one in self.conditions))
+
+
+def changed_within(events: tuple[ScaleEvent, ...], period: int, now: float) -> int:
+    """Replicas by which the target was scaled in the last ``period`` seconds."""
+    return wrapped32(sum(event.change for event in events if event.at > now - period))
+
+
+def _placed(entries: tuple[_Entry, ...], new: _Entry, over: int | None) -> tuple[_Entry, ...]:
+    return (*entries, new) if over is None else (*entries[:over], new, *entries[over + 1 :])

@@ -1,0 +1,122 @@
+"""From what the metrics ask for to what the target gets: stabilisation, rates, and the least and most replicas.
+
+Source: ``normalizeDesiredReplicas`` and ``normalizeDesiredReplicasWithBehaviors`` of ``pkg/controller/podautoscaler/horizontal.go``.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gpuscaler.planning.horizontal.arithmetic import INT32_MAX, ceiling32, cut32, wrapped32
+from gpuscaler.planning.horizontal.history import History, changed_within
+from gpuscaler.planning.horizontal.specs import Autoscaler, Behavior, ControllerSettings, ScalingRules, Status
+
+LOWER = "recent recommendations were lower than current one, applying the lowest recent recommendation"
+HIGHER = "recent recommendations were higher than current one, applying the highest recent recommendation"
+READY = ("ReadyForNewScale", "recommended size matches current size")
+WITHIN = ("DesiredWithinRange", "the desired count is within the acceptable range")
+TOO_FEW = ("TooFewReplicas", "the desired replica count is less than the minimum replica count")
+TOO_MANY = ("TooManyReplicas", "the desired replica count is more than the maximum replica count")
+TOO_FAST_UP = ("ScaleUpLimit", "the desired replica count is increasing faster than the maximum scale rate")
+TOO_FAST_DOWN = ("ScaleDownLimit", "the desired replica count is decreasing faster than the maximum scale rate")
+
+Words = tuple[str, str]
+
+
+class Bounded(NamedTuple):
+    """A number of replicas, and the reason and message that say what bounded it."""
+
+    replicas: int
+    words: Words
+
+
+def limited(
+    autoscaler: Autoscaler, history: History, *, current: int, wanted: int, now: float, settings: ControllerSettings
+) -> tuple[int, History]:
+    """The replicas that the target gets now, and the history with the recommendation and the conditions."""
+    behavior = autoscaler.behavior
+    if behavior is None:
+        stable, history = _stabilized(history, wanted, now=now, window=settings.downscale_stabilization)
+        given = _within_default_rate(autoscaler, current=current, wanted=stable.replicas)
+    else:
+        stable, history = _stabilized_by(behavior, history, current=current, wanted=wanted, now=now, settings=settings)
+        given = _within_rates(autoscaler, behavior, history, current=current, wanted=stable.replicas, now=now)
+    history = history.with_condition("AbleToScale", "True", *(READY if stable.replicas == wanted else stable.words), now=now)
+    limiting: Status = "False" if given.replicas == stable.replicas else "True"
+    return given.replicas, history.with_condition("ScalingLimited", limiting, *given.words, now=now)
+
+
+def down_window(behavior: Behavior, settings: ControllerSettings) -> int:
+    """Seconds for which a higher recommendation holds back scaling down."""
+    return int(settings.downscale_stabilization) if behavior.down.window is None else behavior.down.window
+
+
+def _stabilized(history: History, wanted: int, *, now: float, window: float) -> tuple[Bounded, History]:
+    """The highest recommendation of the window, where the object says nothing about behaviour."""
+    cutoff, highest, over = now - window, wanted, None
+    for number, past in enumerate(history.recommendations):
+        if past.at < cutoff:
+            over = number
+        else:
+            highest = max(highest, past.replicas)
+    return Bounded(highest, ("ScaleDownStabilized", HIGHER)), history.recommended(wanted, now, over=over)
+
+
+def _stabilized_by(
+    behavior: Behavior, history: History, *, current: int, wanted: int, now: float, settings: ControllerSettings
+) -> tuple[Bounded, History]:
+    """As near to the current number as the recommendations of both windows allow."""
+    up_cutoff, down_cutoff = now - (behavior.up.window or 0), now - down_window(behavior, settings)
+    lowest = highest = wanted
+    over = None
+    for number, past in enumerate(history.recommendations):
+        if past.at > up_cutoff:
+            lowest = min(lowest, past.replicas)
+        if past.at > down_cutoff:
+            highest = max(highest, past.replicas)
+        if past.at < up_cutoff and past.at < down_cutoff:
+            over = number
+    stable = min(max(current, lowest), highest)
+    words = ("ScaleUpStabilized", LOWER) if wanted >= current else ("ScaleDownStabilized", HIGHER)
+    return Bounded(stable, words), history.recommended(wanted, now, over=over)
+
+
+def _within_default_rate(autoscaler: Autoscaler, *, current: int, wanted: int) -> Bounded:
+    """Without behaviours: at most twice as many as now, or 4."""
+    fastest = cut32(max(2.0 * current, 4.0))
+    limit, words = (fastest, TOO_FAST_UP) if autoscaler.max_replicas > fastest else (autoscaler.max_replicas, TOO_MANY)
+    if wanted < autoscaler.min_replicas:
+        return Bounded(autoscaler.min_replicas, TOO_FEW)
+    return Bounded(limit, words) if wanted > limit else Bounded(wanted, WITHIN)
+
+
+def _within_rates(autoscaler: Autoscaler, behavior: Behavior, history: History, *, current: int, wanted: int, now: float) -> Bounded:
+    if wanted > current:
+        fastest = max(_fastest(behavior.up, history, current=current, now=now, up=True), current)
+        limit, words = (fastest, TOO_FAST_UP) if autoscaler.max_replicas > fastest else (autoscaler.max_replicas, TOO_MANY)
+        if wanted > limit:
+            return Bounded(limit, words)
+    elif wanted < current:
+        fastest = min(_fastest(behavior.down, history, current=current, now=now, up=False), current)
+        limit, words = (fastest, TOO_FAST_DOWN) if autoscaler.min_replicas < fastest else (autoscaler.min_replicas, TOO_FEW)
+        if wanted < limit:
+            return Bounded(limit, words)
+    return Bounded(wanted, WITHIN)
+
+
+def _fastest(rules: ScalingRules, history: History, *, current: int, now: float, up: bool) -> int:
+    """As far as the policies of one direction let the target go now."""
+    if rules.select == "Disabled":
+        return current
+    furthest: Callable[[int, int], int] = max if up == (rules.select == "Max") else min
+    result = -INT32_MAX - 1 if furthest is max else INT32_MAX
+    for policy in rules.policies:
+        added, removed = changed_within(history.ups, policy.period, now), changed_within(history.downs, policy.period, now)
+        before = wrapped32(current - added + removed)
+        if policy.type == "Pods":
+            proposed = wrapped32(before + policy.value if up else before - policy.value)
+        elif up:
+            proposed = ceiling32(before * (1 + policy.value / 100))
+        else:
+            proposed = cut32(before * (1 - policy.value / 100))
+        result = furthest(result, proposed)
+    return result

@@ -1,0 +1,207 @@
+"""How many replicas one metric asks for. Source: ``pkg/controller/podautoscaler/replica_calculator.go`` of Kubernetes 1.35."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from gpuscaler.planning.horizontal.arithmetic import (
+    INT32_MAX,
+    INT64_MAX,
+    ceiling32,
+    ceiling64,
+    quotient,
+    ratio,
+    wrapped32,
+    wrapped64,
+)
+from gpuscaler.planning.horizontal.specs import Container, ControllerSettings, Current, ReplicaPod, Sample, Scale
+
+#: The ratio of usage to target, and the usage as the status shows it.
+Usage = tuple[float, Current]
+
+
+class MetricError(Exception):
+    """A metric that cannot be used; the message is Kubernetes'."""
+
+
+class Tolerances(NamedTuple):
+    """How far usage may be from its target, as a share of it, before anything is done."""
+
+    down: float
+    up: float
+
+    def allow(self, usage_ratio: float) -> bool:
+        return 1.0 - self.down <= usage_ratio <= 1.0 + self.up
+
+
+class Situation(NamedTuple):
+    """What the calculation of every metric needs to know."""
+
+    scale: Scale
+    pods: Sequence[ReplicaPod]
+    tolerances: Tolerances
+    settings: ControllerSettings
+    now: float
+
+
+class _Groups(NamedTuple):
+    ready: int
+    unready: frozenset[str]
+    missing: frozenset[str]
+    ignored: frozenset[str]
+
+
+def by_utilization(samples: Mapping[str, Sample], target: int, *, resource: str, container: str, seen: Situation) -> tuple[int, Current]:
+    """Replicas that bring the use of ``resource`` to ``target`` percent of what is requested. Raises :class:`MetricError`."""
+    groups, values = _grouped(samples, resource, seen)
+    requests = {pod.name: _request(pod, container, resource) for pod in seen.pods}
+    # A missing pod uses all that it asked for, or more where the target is more.
+    full = max(100, target)
+    return _replicas(
+        values,
+        groups,
+        seen,
+        usage=lambda known: _utilization(known, requests, target),
+        on_target=lambda name: quotient(wrapped64(requests[name] * full), 100),
+    )
+
+
+def by_average(samples: Mapping[str, Sample], target: int, *, resource: str = "", seen: Situation) -> tuple[int, Current]:
+    """Replicas that bring the average over the pods to ``target``. Raises :class:`MetricError`."""
+    groups, values = _grouped(samples, resource, seen)
+    return _replicas(values, groups, seen, usage=lambda known: _average(known, target), on_target=lambda _: target)
+
+
+def by_value(usage: int, target: int, *, seen: Situation) -> tuple[int, Current]:
+    """Replicas that bring a value of all replicas together to ``target``; from zero replicas too. Raises :class:`MetricError`."""
+    usage_ratio, replicas = ratio(usage, target), seen.scale.replicas
+    if replicas == 0:
+        return ceiling32(usage_ratio), Current(value=usage)
+    if seen.tolerances.allow(usage_ratio):
+        return replicas, Current(value=usage)
+    if not seen.pods:
+        raise MetricError("unable to calculate ready pods: no pods returned by selector while calculating replica count")
+    ready = sum(pod.phase == "Running" and pod.ready == "True" for pod in seen.pods)
+    wanted = usage_ratio * ready
+    return (INT32_MAX if wanted > INT32_MAX else ceiling32(wanted)), Current(value=usage)
+
+
+def by_share(usage: int, target: int, *, seen: Situation, bounded: bool) -> tuple[int, Current]:
+    """Replicas that bring each one's share of ``usage`` to ``target``. ``bounded``: what is beyond int32 is its largest number."""
+    observed = seen.scale.observed
+    replicas = observed
+    if not seen.tolerances.allow(ratio(usage, float(target) * float(observed))):
+        wanted = ratio(usage, target)
+        replicas = INT32_MAX if bounded and wanted > INT32_MAX else ceiling32(wanted)
+    if bounded and float(usage) >= float(INT64_MAX):
+        return replicas, Current(average_value=INT64_MAX)
+    return replicas, Current(average_value=ceiling64(ratio(usage, observed)))
+
+
+def total(values: Iterable[int], *, per_pod: bool) -> int:
+    """The sum of all series; one that overflows ends at the largest number, as each kind of target notices it."""
+    usage = 0
+    for value in values:
+        if per_pod:
+            usage = wrapped64(usage + value)
+            if usage < 0:
+                return INT64_MAX
+        elif value > 0 and usage > INT64_MAX - value:
+            return INT64_MAX
+        else:
+            usage = wrapped64(usage + value)
+    return usage
+
+
+def _grouped(samples: Mapping[str, Sample], resource: str, seen: Situation) -> tuple[_Groups, dict[str, int]]:
+    """The pods by what is known about them, and the values that count at first."""
+    if not seen.pods:
+        raise MetricError("no pods returned by selector while calculating replica count")
+    groups = _groups(samples, resource, seen)
+    values = {name: sample.value for name, sample in samples.items() if name not in groups.ignored and name not in groups.unready}
+    if not values:
+        raise MetricError("did not receive metrics for targeted pods (pods might be unready)")
+    return groups, values
+
+
+def _groups(samples: Mapping[str, Sample], resource: str, seen: Situation) -> _Groups:
+    unready, missing, ignored = set(), set(), set()
+    for pod in seen.pods:
+        if pod.deleting or pod.phase == "Failed":
+            ignored.add(pod.name)
+        elif pod.phase == "Pending":
+            unready.add(pod.name)
+        elif pod.name not in samples:
+            missing.add(pod.name)
+        elif resource == "cpu" and _starting(pod, samples[pod.name], seen):
+            unready.add(pod.name)
+    ready = len(seen.pods) - len(unready) - len(missing) - len(ignored)
+    return _Groups(ready, frozenset(unready), frozenset(missing), frozenset(ignored))
+
+
+def _starting(pod: ReplicaPod, sample: Sample, seen: Situation) -> bool:
+    """Whether the CPU that a pod uses says nothing yet: it starts, or has never been ready."""
+    if pod.ready is None or pod.started is None:
+        return True
+    if pod.started + seen.settings.cpu_initialization_period > seen.now:
+        return pod.ready == "False" or sample.at < pod.ready_since + sample.window
+    return pod.ready == "False" and pod.started + seen.settings.initial_readiness_delay > pod.ready_since
+
+
+def _replicas(
+    values: dict[str, int],
+    groups: _Groups,
+    seen: Situation,
+    *,
+    usage: Callable[[Mapping[str, int]], Usage],
+    on_target: Callable[[str], int],
+) -> tuple[int, Current]:
+    """What is missing or not ready is assumed to be against the change: idle when scaling up, at its target when scaling down."""
+    replicas = seen.scale.replicas
+    first, shown = usage(values)
+    scale_up_with_unready = bool(groups.unready) and first > 1.0
+    if not scale_up_with_unready and not groups.missing:
+        return (replicas if seen.tolerances.allow(first) else ceiling32(first * groups.ready)), shown
+    if first < 1.0:
+        values.update({name: on_target(name) for name in groups.missing})
+    elif first > 1.0:
+        values.update(dict.fromkeys(groups.missing | groups.unready, 0))
+    second, _ = usage(values)
+    if seen.tolerances.allow(second) or first < 1.0 < second or second < 1.0 < first:
+        return replicas, shown
+    proposed = ceiling32(second * len(values))
+    if (second < 1.0 and proposed > replicas) or (second > 1.0 and proposed < replicas):
+        return replicas, shown
+    return proposed, shown
+
+
+def _utilization(values: Mapping[str, int], requests: Mapping[str, int], target: int) -> Usage:
+    known = [name for name in values if name in requests]
+    used = wrapped64(sum(values[name] for name in known))
+    requested = wrapped64(sum(requests[name] for name in known))
+    if requested == 0:
+        raise MetricError("no metrics returned matched known pods")
+    percent = wrapped32(quotient(wrapped64(used * 100), requested))
+    return ratio(percent, target), Current(average_value=quotient(used, len(known)), average_utilization=percent)
+
+
+def _average(values: Mapping[str, int], target: int) -> Usage:
+    mean = quotient(wrapped64(sum(values.values())), len(values))
+    return ratio(mean, target), Current(average_value=mean)
+
+
+def _request(pod: ReplicaPod, container: str, resource: str) -> int:
+    """What a pod, or one container of it, requests. Raises :class:`MetricError` where that is not said."""
+    if pod.pod_requests is not None and not container:
+        if resource not in pod.pod_requests:
+            raise MetricError(f"missing pod-level request for {resource} in Pod {pod.name}")
+        return pod.pod_requests[resource]
+    counted = [one for one in pod.containers if container in ("", one.name)]
+    if container and not counted:
+        raise MetricError(f"container {container} not found in Pod {pod.name}")
+    return wrapped64(sum(_container_request(one, pod, resource) for one in (counted[:1] if container else counted)))
+
+
+def _container_request(container: Container, pod: ReplicaPod, resource: str) -> int:
+    if resource not in container.requests:
+        raise MetricError(f"missing request for {resource} in container {container.name} of Pod {pod.name}")
+    return container.requests[resource]

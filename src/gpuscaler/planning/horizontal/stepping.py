@@ -1,0 +1,141 @@
+"""One reconciliation of a HorizontalPodAutoscaler. Source: ``reconcileAutoscaler`` and ``computeReplicasForMetrics`` of Kubernetes 1.35."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from gpuscaler.planning.horizontal.history import History
+from gpuscaler.planning.horizontal.limits import limited
+from gpuscaler.planning.horizontal.metrics import Proposal, UnusableMetricError, proposal
+from gpuscaler.planning.horizontal.replicas import Situation, Tolerances
+from gpuscaler.planning.horizontal.specs import Answer, Autoscaler, Condition, ControllerSettings, Current, ReplicaPod, Scale
+
+DEFAULT_SETTINGS = ControllerSettings()
+
+
+class Outcome(Struct, frozen=True, gc=False):
+    """What a step decided.
+
+    ``desired`` replicas are what the target's scale should say now. ``reason`` says why, where that is a change; ``error`` what went
+    wrong, in Kubernetes' words: with one, scaling up may go on and scaling down may not. ``recommendation`` is what the metrics asked
+    for, None where they were not asked or gave no answer; ``current`` has one entry for each metric that was asked, None where it gave
+    none.
+    """
+
+    desired: int
+    history: History
+    reason: str = ""
+    error: str = ""
+    recommendation: int | None = None
+    current: tuple[Current | None, ...] = ()
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        return self.history.conditions
+
+
+class _Computed(Struct, frozen=True, gc=False):
+    """What all metrics together ask for: ``replicas`` is None where nothing may be done."""
+
+    history: History
+    current: tuple[Current | None, ...]
+    replicas: int | None
+    metric: str = ""
+    error: str = ""
+
+
+def step(
+    autoscaler: Autoscaler,
+    scale: Scale,
+    *,
+    metrics: Sequence[Answer],
+    pods: Sequence[ReplicaPod],
+    history: History,
+    now: float,
+    settings: ControllerSettings = DEFAULT_SETTINGS,
+) -> Outcome:
+    """Decide once, as kube-controller-manager does every 15 s.
+
+    ``metrics`` are the answers to ``autoscaler.metrics``, one for each and in their order; ``pods`` are all that the target's selector
+    selects. That the scale could be read, has a selector of its own, and can be written is taken for granted.
+    """
+    current = scale.replicas
+    history = history.with_condition(
+        "AbleToScale", "True", "SucceededGetScale", "the HPA controller was able to get the target's current scale", now=now
+    )
+    if not history.recommendations:
+        history = history.recommended(current, now, over=None)
+    if current == 0 and autoscaler.min_replicas != 0:
+        message = "scaling is disabled since the replica count of the target is zero"
+        return Outcome(0, history.with_condition("ScalingActive", "False", "ScalingDisabled", message, now=now))
+    if current > autoscaler.max_replicas:
+        reason = "Current number of replicas above Spec.MaxReplicas"
+        return Outcome(autoscaler.max_replicas, _rescaled(autoscaler, history, current, autoscaler.max_replicas, now=now), reason)
+    if current < autoscaler.min_replicas:
+        reason = "Current number of replicas below Spec.MinReplicas"
+        return Outcome(autoscaler.min_replicas, _rescaled(autoscaler, history, current, autoscaler.min_replicas, now=now), reason)
+    seen = Situation(scale, pods, _tolerances(autoscaler, settings), settings, now)
+    computed = _computed(autoscaler, metrics, seen, history)
+    if computed.replicas is None:
+        reference = f"{autoscaler.target.kind}/{autoscaler.namespace}/{autoscaler.target.name}"
+        error = f"failed to compute desired number of replicas based on listed metrics for {reference}: {computed.error}"
+        return Outcome(current, computed.history, error=error, current=computed.current)
+    return _scaled(autoscaler, computed, seen)
+
+
+def _computed(autoscaler: Autoscaler, metrics: Sequence[Answer], seen: Situation, history: History) -> _Computed:
+    """The largest proposal of all metrics. With one that cannot be used, nothing is scaled down."""
+    best = Proposal(0, "", Current())
+    shown: list[Current | None] = []
+    errors: list[UnusableMetricError] = []
+    for metric, answer in zip(autoscaler.metrics, metrics, strict=True):
+        try:
+            found = proposal(autoscaler, metric, answer, seen)
+        except UnusableMetricError as error:
+            errors.append(error)
+            shown.append(None)
+            continue
+        shown.append(found.current)
+        if best.replicas == 0 or found.replicas > best.replicas:
+            best = found
+    text = ""
+    if errors:
+        text = f"invalid metrics ({len(errors)} invalid out of {len(shown)}), first error is: {errors[0]}"
+        if len(errors) == len(shown) or best.replicas < seen.scale.replicas:
+            message = f"the HPA was unable to compute the replica count: {errors[0].cause}"
+            history = history.with_condition("ScalingActive", "False", errors[0].reason, message, now=seen.now)
+            return _Computed(history, tuple(shown), None, error=text)
+    message = f"the HPA was able to successfully calculate a replica count from {best.metric}"
+    history = history.with_condition("ScalingActive", "True", "ValidMetricFound", message, now=seen.now)
+    return _Computed(history, tuple(shown), best.replicas, best.metric, text)
+
+
+def _scaled(autoscaler: Autoscaler, computed: _Computed, seen: Situation) -> Outcome:
+    """Bring what the metrics ask for within the limits, and note what follows from it."""
+    assert computed.replicas is not None
+    current, now = seen.scale.replicas, seen.now
+    # Less than none is none, and then no metric is to be named.
+    wanted, metric = (computed.replicas, computed.metric) if computed.replicas > 0 else (0, "")
+    reason = f"{metric} above target" if wanted > current else "All metrics below target" if wanted < current else ""
+    desired, history = limited(autoscaler, computed.history, current=current, wanted=wanted, now=now, settings=seen.settings)
+    if desired == current:
+        reason = ""
+    else:
+        history = _rescaled(autoscaler, history, current, desired, now=now)
+    return Outcome(desired, history, reason, computed.error, wanted, computed.current)
+
+
+def _rescaled(autoscaler: Autoscaler, history: History, current: int, desired: int, *, now: float) -> History:
+    message = f"the HPA controller was able to update the target scale to {desired}"
+    history = history.with_condition("AbleToScale", "True", "SucceededRescale", message, now=now)
+    behavior = autoscaler.behavior
+    if behavior is None:
+        return history
+    return history.scaled(behavior.up if desired > current else behavior.down, change=desired - current, now=now)
+
+
+def _tolerances(autoscaler: Autoscaler, settings: ControllerSettings) -> Tolerances:
+    behavior = autoscaler.behavior
+    own = (behavior.down.tolerance, behavior.up.tolerance) if behavior is not None else (None, None)
+    down, up = (settings.tolerance if one is None else one for one in own)
+    return Tolerances(down, up)

@@ -1,0 +1,1 @@
+"""Our HorizontalPodAutoscaler algorithm against kube-controller-manager's own controller."""

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"encoding/json"
+
+	autoscaling "k8s.io/api/autoscaling/v2"
+	core "k8s.io/api/core/v1"
+)
+
+// Case is one HorizontalPodAutoscaler and what it sees over time.
+type Case struct {
+	// Autoscaler as the API server would take it; defaults are filled in.
+	Autoscaler autoscaling.HorizontalPodAutoscaler `json:"autoscaler"`
+	Settings   Settings                            `json:"settings"`
+	Steps      []Step                              `json:"steps"`
+}
+
+// Settings are those of kube-controller-manager, in seconds.
+type Settings struct {
+	Tolerance             float64 `json:"tolerance"`
+	Stabilization         float64 `json:"stabilization"`
+	CPUInitialization     float64 `json:"cpuInitialization"`
+	InitialReadinessDelay float64 `json:"initialReadinessDelay"`
+}
+
+// Step is one reconciliation. Times are seconds since the case began.
+type Step struct {
+	At float64 `json:"at"`
+	// Replicas is what somebody else scaled the target to; nil leaves it as it is.
+	Replicas *int32 `json:"replicas"`
+	// Observed is status.replicas of the scale; nil is the same as its spec.
+	Observed *int32     `json:"observed"`
+	Pods     []core.Pod `json:"pods"`
+	// Metrics by name, for those of resources by resource/container.
+	Metrics map[string]Metric `json:"metrics"`
+}
+
+// Metric is what the metrics API has to say: an error, or the values for its type, in thousandths.
+type Metric struct {
+	Error  string            `json:"error"`
+	Pods   map[string]Sample `json:"pods"`
+	Object int64             `json:"object"`
+	Series []int64           `json:"series"`
+}
+
+// Sample is the value of one pod.
+type Sample struct {
+	Value  int64   `json:"value"`
+	At     float64 `json:"at"`
+	Window float64 `json:"window"`
+}
+
+// Answer holds one Result for each step, or says why there is none.
+type Answer struct {
+	Error string   `json:"error,omitempty"`
+	Steps []Result `json:"steps,omitempty"`
+}
+
+// Result is what the controller did in one step.
+type Result struct {
+	Replicas   int32             `json:"replicas"`
+	Desired    int32             `json:"desired"`
+	Conditions []Condition       `json:"conditions"`
+	Current    []json.RawMessage `json:"current"`
+	Error      string            `json:"error"`
+	Rescales   []string          `json:"rescales"`
+}
+
+// Condition with the seconds since the case began at which its status changed.
+type Condition struct {
+	Type    string  `json:"type"`
+	Status  string  `json:"status"`
+	Reason  string  `json:"reason"`
+	Message string  `json:"message"`
+	Since   float64 `json:"since"`
+}

@@ -1,0 +1,1 @@
+// Empty: its presence lets horizontal.go declare a function whose body is in another package.
