@@ -1,7 +1,8 @@
 """A small world that changes step by step in everything that planning reads: nodes, pods, storage, budgets, state and time."""
 
+from collections.abc import Sequence
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.planning.building import ARCH, GI, HOST, NOW, REPLICAS, ZONE, affinity, near, node, offering, pod, pool, selector, spec, spread
 
@@ -15,6 +16,7 @@ from gpuscaler.model.workloads import Namespace, PodDisruptionBudget, Workload
 from gpuscaler.planning.scale_down.blockers import ARRIVING_TAINT, LEAVING_TAINT
 from gpuscaler.planning.state import State, Upcoming
 
+T = TypeVar("T")
 TEAM = Taint("team", "ml")
 OFFERINGS = (
     offering("g.1", 1.0, gpus=1, cpu=8),
@@ -64,10 +66,14 @@ OWNERS = (*(REPLICAS,) * 5, Owner("Job", "train", "u3"), Owner("DaemonSet", "age
 
 
 class World:
-    """``cluster`` and ``state`` at ``now``; :meth:`step` changes a part of them, drawn from ``draw``."""
+    """``cluster`` and ``state`` at ``now``; :meth:`step` changes a part of them, drawn from ``draw``.
+
+    In some worlds odd objects are rare, so that much may be removed; in others nearly everything is odd.
+    """
 
     def __init__(self, draw: Random) -> None:
         self.draw = draw
+        self.unrest = draw.choice((0.1, 0.3, 1.0))
         self.now = NOW
         self.state = State()
         self.cluster = Cluster.of([*(self._node(name) for name in NODES), *(self._pod(number) for number in range(24))])
@@ -97,10 +103,14 @@ class World:
         if draw.random() < 0.4:
             self.state = self._state()
 
+    def _odd(self, choices: Sequence[T]) -> T:
+        """One of ``choices``, of which the first is the plain one."""
+        return self.draw.choice(choices) if self.draw.random() < self.unrest else choices[0]
+
     def _node(self, name: str) -> Node:
         draw = self.draw
         of = draw.choice(OFFERINGS)
-        odd: dict[str, Any] = draw.choice(
+        odd: dict[str, Any] = self._odd(
             (
                 *({},) * 6,
                 {"ready": False},
@@ -120,14 +130,16 @@ class World:
 
     def _pod(self, number: int) -> Pod:
         draw = self.draw
-        where: dict[str, Any] = {"on": draw.choice(NODES)} if draw.random() < 0.6 else {"nominated_node": draw.choice(("",) * 9 + ("n1",))}
-        end: dict[str, Any] = draw.choice((*({},) * 8, {"deleted": NOW - 20}, {"deleted": NOW - 100}, {"phase": "Succeeded"}))
+        where: dict[str, Any] = (
+            {"on": draw.choice(NODES)} if draw.random() < 0.9 - 0.4 * self.unrest else {"nominated_node": self._odd(("",) * 9 + ("n1",))}
+        )
+        end: dict[str, Any] = self._odd((*({},) * 8, {"deleted": NOW - 20}, {"deleted": NOW - 100}, {"phase": "Succeeded"}))
         return pod(
             f"p-{number}",
-            spec(**{"memory": 1, **draw.choice(SPECS)}),
+            spec(**{"memory": 1, **self._odd(SPECS)}),
             labels={"app": draw.choice(APPS)},
-            options=draw.choice(OPTIONS),
-            owner=draw.choice(OWNERS),
+            options=self._odd(OPTIONS),
+            owner=self._odd(OWNERS),
             started=NOW - draw.choice((0, 100)),
             **where,
             **end,
@@ -137,17 +149,16 @@ class World:
         draw = self.draw
         claim: dict[str, Any] = {"access_modes": ("ReadWriteOnce",), "request": GI}
         agent = spec(cpu=draw.choice((0.5, 2)), tolerations=(Toleration(operator="Exists"),))
-        return draw.choice(
-            (
-                PodDisruptionBudget("default", f"pdb-{draw.choice(APPS)}", selector(app=draw.choice(APPS)), draw.randint(0, 2)),
-                Workload("DaemonSet", "system", "agent", template=agent),
-                PersistentVolume("disk", affinity(ZONE, draw.choice(("z1", "z2"))), claim="default/data", phase="Bound"),
-                PersistentVolumeClaim("default", "data", volume="disk", bound=True, phase="Bound", **claim),
-                PersistentVolumeClaim("default", "rest", storage_class="wait", **claim),
-                StorageClass("wait", "csi", wait_for_first_consumer=True),
-                Namespace("default", {"team": draw.choice("xy")}),
-            )
+        items: tuple[Item, ...] = (
+            PodDisruptionBudget("default", f"pdb-{draw.choice(APPS)}", selector(app=draw.choice(APPS)), draw.randint(0, 2)),
+            Workload("DaemonSet", "system", "agent", template=agent),
+            PersistentVolume("disk", affinity(ZONE, draw.choice(("z1", "z2"))), claim="default/data", phase="Bound"),
+            PersistentVolumeClaim("default", "data", volume="disk", bound=True, phase="Bound", **claim),
+            PersistentVolumeClaim("default", "rest", storage_class="wait", **claim),
+            StorageClass("wait", "csi", wait_for_first_consumer=True),
+            Namespace("default", {"team": draw.choice("xy")}),
         )
+        return self._odd(items)
 
     def _state(self) -> State:
         draw = self.draw
@@ -163,6 +174,6 @@ class World:
             idle_seconds={name: draw.choice((0.0, 700.0)) for name in (*NODES, *MACHINES) if draw.random() < 0.8},
             blocked_offerings=frozenset(of.key for of in OFFERINGS if draw.random() < 0.1),
             bought_last_minute=draw.randint(0, 1),
-            disrupting=frozenset(name for name in NODES if draw.random() < 0.1),
+            disrupting=frozenset(name for name in NODES if draw.random() < 0.1 * self.unrest),
             broken_promises=frozenset({"default/p-1"} if draw.random() < 0.2 else ()),
         )

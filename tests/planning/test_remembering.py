@@ -16,7 +16,7 @@ from gpuscaler.planning.state import State
 POLICY = Policy((pool(offering("g.1", 1.0, gpus=1, cpu=4), offering("g.8", 6.0, gpus=8, cpu=32)),))
 
 
-@settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(POLICIES), st.integers(0, 2**32))
 def test_what_a_planner_keeps_changes_no_plan_whatever_happens_between_plans(policy: Policy, seed: int) -> None:
     world, planner = World(Random(seed)), Planner(policy)
