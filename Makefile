@@ -6,6 +6,7 @@ SHELL := bash
 PYTHON ?= python3
 CASES ?= 20000
 PLANS ?= 300
+AUTOSCALERS ?= 3000
 SEED ?= 1
 UPGRADE ?=
 
@@ -28,7 +29,7 @@ demo: $(READY) ## replay a generated GPU workload through the planner and show w
 picture: $(READY) ## draw the picture of the README anew
 	@$(BIN)/gpuscaler demo --svg docs/images/demo.svg >/dev/null
 
-test: $(READY) ## run the tests, all but the comparison with kube-scheduler
+test: $(READY) ## run the tests, all but the comparison with Kubernetes' own code
 	@$(BIN)/python -m pytest -n 2 -m "not conformance"
 
 check: lint types layers packaging ## lint, types, layers and the packaging tests
@@ -53,12 +54,13 @@ packaging: $(READY) ## the tests of the lock files, the metadata and the rooms
 package: $(READY) ## build wheel and sdist, and run the wheel in an environment of its own
 	@tools/check_package
 
-conformance: $(READY) ## compare CASES=20000 random cases and PLANS=300 plans from SEED=1 with kube-scheduler's own filters
+conformance: $(READY) ## compare CASES=20000 cases, PLANS=300 plans, AUTOSCALERS=3000 autoscalers of SEED=1 with Kubernetes' own code
 	@$(BIN)/python -m tests.conformance --cases $(CASES) --seed $(SEED)
 	@$(BIN)/python -m tests.conformance --plans $(PLANS) --seed $(SEED)
+	@$(BIN)/python -m tests.conformance_hpa --cases $(AUTOSCALERS) --seed $(SEED)
 
-oracle: $(READY) ## the tests of the program that asks kube-scheduler's filters
-	@$(BIN)/python -m pytest -q -m conformance tests/conformance
+oracle: $(READY) ## the tests of the programs that ask kube-scheduler's filters and the HorizontalPodAutoscaler
+	@$(BIN)/python -m pytest -q -m conformance tests/conformance tests/conformance_hpa
 
 bench: $(READY) ## measure, print a table, write build/bench.json
 	@$(BIN)/python -m benchmarks
