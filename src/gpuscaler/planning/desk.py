@@ -77,7 +77,8 @@ class Desk:
     ``bought`` what is to be bought; a pod on a machine bought here is in one of the two. Only the first ``built`` of the machines bought
     have their rows yet: most plans never look at them again, and thousands of rows take time. ``relaxed`` flags, by ``id`` of a
     class bought for, the kinds that serve it when topology is left out. ``undecided`` are machines of which the cloud chooses the type or
-    the zone, by row, with the templates that they may turn out to be.
+    the zone, by row, with the templates that they may turn out to be. ``reach`` are kinds that were looked up, by the bytes of a mask of
+    templates and the ``id`` of another.
     """
 
     cluster: Cluster
@@ -95,6 +96,7 @@ class Desk:
     relaxed: dict[int, Mask] = field(default_factory=dict)
     undecided: dict[int, tuple[int, ...]] = field(default_factory=dict)
     ranks: dict[tuple[int, bool], Array] = field(default_factory=dict)
+    reach: dict[bytes, dict[int, Mask]] = field(default_factory=dict)
 
     def copy(self) -> "Desk":
         """A desk to try something on."""

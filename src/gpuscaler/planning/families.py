@@ -1,14 +1,15 @@
 """Families: classes that differ in what they request and in nothing else, so that topology is decided once for all of them."""
 
-from collections.abc import Container, KeysView, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 import msgspec
 import numpy as np
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodSpec
-from gpuscaler.model.table import Array, Mask
+from gpuscaler.model.table import Array, Codes, Mask
 from gpuscaler.planning.buying import starts_alone, wide_keys
 from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.desk import Desk, Queue, Taken, rank, wanted_templates
@@ -19,6 +20,8 @@ from gpuscaler.planning.topology import Shape, by_itself, shape, without_hosts
 
 #: Domains this much dearer than the cheapest still count as equally cheap.
 TIE = 1.02
+#: Everything of a specification but its requests, as something to look up by.
+IDENTITY = attrgetter(*(name for name in PodSpec.__struct_fields__ if name not in ("digest", "requests")))
 
 
 @dataclass
@@ -47,7 +50,7 @@ class Family:
 
     @property
     def left(self) -> int:
-        return sum(queue.left for queue in self.queues)
+        return sum(len(queue.one.keys) - queue.taken for queue in self.queues)
 
     def at_once(self, count: int) -> int:
         """How many of ``count`` pods may be placed before what they changed is looked at again."""
@@ -58,7 +61,7 @@ def families(desk: Desk, classes: Sequence[PodClass]) -> list[Family]:
     """Group ``classes``: by priority, within one priority those with constraints on larger domains first, then the larger."""
     groups: dict[tuple[object, ...], list[PodClass]] = {}
     for one in classes:
-        groups.setdefault((identity(one.spec), tuple(sorted(one.spec.requests)), one.labels, one.options, one.wishes), []).append(one)
+        groups.setdefault((IDENTITY(one.spec), frozenset(one.spec.requests), one.labels, one.options, one.wishes), []).append(one)
     found = []
     loose = frozenset(volume.storage_class for volume in desk.cluster.volumes.values() if not volume.claim)
     for members in groups.values():
@@ -67,11 +70,6 @@ def families(desk: Desk, classes: Sequence[PodClass]) -> list[Family]:
         volumes = shared_volumes(desk.cluster, ordered[0].spec, loose)
         found.append(Family(largest(ordered), its, [Queue(one, its) for one in ordered], volumes))
     return sorted(found, key=lambda family: (-family.model.spec.priority, not family.shape.wide, family.queues[0].one.order))
-
-
-def identity(spec: PodSpec) -> tuple[object, ...]:
-    """Everything of a specification but its requests, as something to look up by."""
-    return tuple(getattr(spec, name) for name in spec.__struct_fields__ if name not in ("digest", "requests"))
 
 
 def largest(members: Sequence[PodClass]) -> PodClass:
@@ -195,12 +193,11 @@ def most_to_buy(desk: Desk, family: Family, usable: Mask) -> Array:
 
 
 def fills_as_one(desk: Desk, family: Family, usable: Mask) -> bool:
-    """Whether every domain that some size of the family can be bought for can be bought for with its model."""
-
-    def domains(one: PodClass) -> KeysView[tuple[int, ...]]:
-        return desk.templates.by_domain(family.keys, usable & desk.templates.holds_one(one.spec)).keys()
-
-    return all(domains(queue.one) == domains(family.model) for queue in family.queues)
+    """Whether every domain that some size of the family can be bought for can be bought for with its model, the largest."""
+    some: Mask = np.logical_or.reduce([desk.templates.holds_one(queue.one.spec) for queue in family.queues])
+    all_of_them = desk.templates.holds_one(family.model.spec)
+    by_domain = desk.templates.by_domain
+    return by_domain(family.keys, usable & some).keys() == by_domain(family.keys, usable & all_of_them).keys()
 
 
 def spread_evenly(desk: Desk, family: Family, admitted: Mask) -> list[Share]:
@@ -242,28 +239,51 @@ def lots_of(desk: Desk, family: Family, to_buy: dict[int, list[Share]], admitted
 
     ``admitted`` are templates that admit the family but for its own rules about others.
     """
-    whole = bool(family.shape.host_affinity)
-    columns = [desk.room.table.column(key).codes for key in family.keys]
+    whole, keys = bool(family.shape.host_affinity), family.keys
+    columns = [desk.room.table.column(key).codes for key in keys]
+    domains = {share.row: tuple(int(codes[share.row]) for codes in columns) for shares in to_buy.values() for share in shares}
+    everywhere, inside = (
+        _Reach(desk, admitted),
+        {domain: _Reach(desk, admitted & within(desk, columns, domain)) for domain in set(domains.values())},
+    )
     lots = []
-    inside: dict[tuple[int, ...], Mask] = {}
     for number, queue in enumerate(family.queues):
-        fits = admitted & desk.templates.holds_one(queue.one.spec)
-        anywhere = desk.templates.kinds_within(fits)
-        if not family.keys:
+        fits = desk.templates.holds_one(queue.one.spec)
+        anywhere = everywhere.kinds(fits)
+        if not keys:
             if queue.left:
                 announced = 0 if whole or family.volumes else queue.one.announced
                 lots.append(Lot(queue, family.at_once(queue.left), anywhere, anywhere, whole, announced))
             continue
         by_domain: dict[tuple[int, ...], int] = {}
         for share in to_buy.get(number, ()):
-            domain = tuple(int(codes[share.row]) for codes in columns)
+            domain = domains[share.row]
             by_domain[domain] = by_domain.get(domain, 0) + share.count
         for domain, count in sorted(by_domain.items()):
-            if domain not in inside:
-                pairs = zip(columns, domain, strict=True)
-                inside[domain] = np.logical_and.reduce([codes[desk.template_rows] == value for codes, value in pairs])
-            lots.append(Lot(queue, count, desk.templates.kinds_within(fits & inside[domain]), anywhere, whole, domain=domain))
+            lots.append(Lot(queue, count, inside[domain].kinds(fits), anywhere, whole, domain=domain))
     return lots
+
+
+def within(desk: Desk, columns: Sequence[Codes], domain: tuple[int, ...]) -> Mask:
+    """Templates with the values ``domain`` in ``columns``."""
+    mask: Mask = np.logical_and.reduce([codes[desk.template_rows] == value for codes, value in zip(columns, domain, strict=True)])
+    return mask
+
+
+class _Reach:
+    """The kinds ``among`` some templates that serve a size of pods, looked up once for all families that may go to the same templates."""
+
+    def __init__(self, desk: Desk, among: Mask) -> None:
+        self._templates = desk.templates
+        self._among = among
+        self._known = desk.reach.setdefault(among.tobytes(), {})
+
+    def kinds(self, fits: Mask) -> Mask:
+        """``fits`` are templates as :meth:`Templates.holds_one` gives them, one object for each size."""
+        found = self._known.get(id(fits))
+        if found is None:
+            found = self._known[id(fits)] = self._templates.kinds_within(fits & self._among)
+        return found
 
 
 def forget(desk: Desk, family: Family) -> None:
