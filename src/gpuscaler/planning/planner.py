@@ -6,16 +6,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
-from gpuscaler.model.table import NodeTable
 from gpuscaler.planning.demand import Demand, PodClass, demand
 from gpuscaler.planning.desk import Desk, Queue, Solved, Taken
 from gpuscaler.planning.explain import reasons
 from gpuscaler.planning.families import admitted_by_others, doubtful
 from gpuscaler.planning.gangs import Refused, settle_gang
-from gpuscaler.planning.limits import Fleet, fleets, remaining
-from gpuscaler.planning.membership import Member, members
+from gpuscaler.planning.limits import remaining
+from gpuscaler.planning.picture import Picture, Pictures
 from gpuscaler.planning.plans import Plan, Unplaced
 from gpuscaler.planning.preferences import place_classes, place_gang
 from gpuscaler.planning.room import Room
@@ -23,7 +21,7 @@ from gpuscaler.planning.scale_down import Down, Memory, Situation, scale_down
 from gpuscaler.planning.scale_up import scale_up
 from gpuscaler.planning.spare import spare_machines
 from gpuscaler.planning.state import State
-from gpuscaler.planning.templates import Templates, arriving, choices_of
+from gpuscaler.planning.templates import Templates, choices_of
 from gpuscaler.planning.writing import Draft, write
 
 
@@ -36,22 +34,6 @@ class Asked:
     policy: Policy
     now: float
     should_stop: Callable[[], bool] | None
-
-
-@dataclass(frozen=True)
-class Picture:
-    """The cluster as planning counts it: nodes as they are, machines on their way as they will be.
-
-    ``names`` says what each row is called in a plan: a node's name, or an upcoming machine's id. ``members`` is by row.
-    """
-
-    room: Room
-    names: tuple[str, ...]
-    open_rows: tuple[bool, ...]
-    members: Mapping[int, Member]
-    by_node: Mapping[str, Member]
-    row_of: Mapping[str, int]
-    warnings: tuple[str, ...]
 
 
 def plan(
@@ -69,13 +51,14 @@ def plan(
 class Planner:
     """Plans for one policy, for callers that plan again and again.
 
-    It keeps the templates of the policy's offerings while they hold, since making them costs more than a small plan. That is all it
-    remembers, and it changes no plan.
+    It keeps what it found out about templates, nodes, and the pods on them while those are the same objects, so that the work of a plan is
+    proportional to what changed. That changes no plan: everything kept is what would be found out again.
     """
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self._templates: Templates | None = None
+        self._pictures = Pictures(policy)
         self._surveys = Memory()
 
     def plan(
@@ -92,14 +75,13 @@ class Planner:
         asked = Asked(cluster, state, policy, now, should_stop)
         if self._templates is None or not self._templates.hold_for(cluster, state.blocked_offerings, state.probed_offerings):
             self._templates = Templates(cluster, policy, state.blocked_offerings, state.probed_offerings)
-        seen = picture(cluster, state, policy)
+        seen = self._pictures.of(cluster, state)
         wants = demand(cluster, state, policy, now, live=live)
-        have = fleets(cluster, policy, state, seen.by_node)
-        desk = desk_for(asked, seen, have, self._templates)
+        desk = desk_for(asked, seen, self._pictures.with_templates(seen, self._templates), self._templates)
         held = hold_nominated(desk, seen, wants)
         wants = keep_promises(desk, seen, state, wants)
         desk, refused, queues = place(desk, wants, respect=policy.preferences == "respect")
-        spares = spare_machines(desk, policy.pools, have, seen.members)
+        spares = spare_machines(desk, policy.pools, seen.have, seen)
         down = give_back(asked, desk, seen, held, self._surveys)
         return write(
             Draft(
@@ -115,48 +97,16 @@ class Planner:
         )
 
 
-def picture(cluster: Cluster, state: State, policy: Policy) -> Picture:
-    """Rows for nodes and upcoming machines. A registered machine of the ledger is one row, as its offering promises (I3)."""
-    coming, warnings = arriving(cluster, policy, state)
-    registered = {m.node: m.id for m in state.upcoming if m.id in coming and m.node in cluster.nodes}
-    table = cluster.table
-    if registered:
-        table = NodeTable([coming[registered[node.name]] if node.name in registered else node for node in table.nodes])
-    room = Room.of(cluster, table)
-    unregistered = [machine_id for machine_id in coming if machine_id not in registered.values()]
-    if unregistered:
-        room = room.extended([coming[machine_id] for machine_id in unregistered])
-    names = tuple(registered.get(name, name) for name in table.names) + tuple(unregistered)
-    by_node = members(cluster.nodes, policy)
-    pools = {pool.name: pool for pool in policy.pools}
-    pool_of_machine = {machine.id: machine.pool for machine in state.upcoming}
-    by_row: dict[int, Member] = {}
-    for row, name in enumerate(names):
-        if name in pool_of_machine:
-            by_row[row] = Member(pools[pool_of_machine[name]], None)
-        elif name in by_node:
-            by_row[row] = by_node[name]
-    open_rows = tuple(is_open(node, state) for node in table.nodes) + (True,) * len(unregistered)
-    row_of = {name: row for row, name in enumerate(room.table.names)} | {name: row for row, name in enumerate(names)}
-    return Picture(room, names, open_rows, by_row, by_node, row_of, tuple(warnings))
-
-
-def is_open(node: Node, state: State) -> bool:
-    """Whether a node counts as capacity: ready, and on its way neither out of the cluster nor out of our hands."""
-    return node.ready and not node.deleted and node.name not in state.disrupting
-
-
-def desk_for(asked: Asked, seen: Picture, have: Mapping[str, Fleet], templates: Templates) -> Desk:
-    open_rows = np.array(seen.open_rows + (False,) * len(templates.nodes), dtype=np.bool_)
+def desk_for(asked: Asked, seen: Picture, room: Room, templates: Templates) -> Desk:
     row_of = {offering.key: row for row, offering in enumerate(templates.offerings)}
     chosen = {seen.row_of[m.id]: choices_of(m) for m in asked.state.upcoming if m.id in seen.row_of and len(m.choices) > 1}
     return Desk(
         cluster=asked.cluster,
         templates=templates,
-        room=seen.room.extended(templates.boundless),
-        open_rows=open_rows,
+        room=room,
+        open_rows=np.concatenate((seen.open_rows, np.zeros(len(templates.nodes), dtype=np.bool_))),
         first_template=len(seen.room),
-        remaining=remaining(asked.policy, asked.state, have),
+        remaining=remaining(asked.policy, asked.state, seen.have),
         work=asked.policy.work_budget,
         should_stop=asked.should_stop,
         undecided={row: tuple(row_of[key] for key in keys if key in row_of) for row, keys in chosen.items()},

@@ -47,14 +47,70 @@ class Verdict:
         return self._passes
 
 
+Static = tuple[Mask, Passes]
+
+
+class Rows:
+    """A node table with what the filters find in it whatever runs there: for rooms over the same rows, also one after the other."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self.table = table
+        self.nodes = NodeMasks(table)
+        self.spread = SpreadMasks(self.nodes)
+        self._verdicts: dict[str, Static] = {}
+        self._before: dict[str, Static] = {}
+
+    def verdict(self, spec: PodSpec) -> Static:
+        """The rows that ``spec`` may run on by selector, affinity, taints and cordons, together and by filter. Not to be changed."""
+        known = self._verdicts.get(spec.digest)
+        if known is None:
+            known = self._before.get(spec.digest) or self._look(spec)
+            self._verdicts[spec.digest] = known
+        return known
+
+    def _look(self, spec: PodSpec) -> Static:
+        nodes = self.nodes
+        passes = {
+            "NodeUnschedulable": nodes.schedulable(spec),
+            "TaintToleration": nodes.tolerated(spec),
+            "NodeAffinity": nodes.selected(spec),
+        }
+        passes |= {name: np.zeros(len(self.table), dtype=np.bool_) for name in _unreadable(spec)}
+        return together(passes)
+
+    def forget(self) -> None:
+        """Drop what was not asked for since the last call."""
+        self._before, self._verdicts = self._verdicts, {}
+        self.nodes = NodeMasks(self.table)
+        self.spread = SpreadMasks(self.nodes)
+
+
+def together(passes: Passes) -> Static:
+    """What all of ``passes`` pass, and they themselves."""
+    mask = np.logical_and.reduce(tuple(passes.values()))
+    for array in (mask, *passes.values()):
+        array.setflags(write=False)
+    return mask, passes
+
+
 class _Fixed:
     """What placing pods cannot change, shared by a room and its copies."""
 
-    def __init__(self, cluster: Cluster, table: NodeTable) -> None:
-        self.nodes = NodeMasks(table)
-        self.spread = SpreadMasks(self.nodes)
-        self.bound = Bound(cluster, self.nodes)
-        self.verdicts: dict[str, tuple[Mask, Passes]] = {}
+    def __init__(self, cluster: Cluster, rows: Rows) -> None:
+        self._rows = rows
+        self.spread = rows.spread
+        self.bound = Bound(cluster, rows.nodes)
+        self._with_volumes: dict[str, Static] = {}
+
+    def verdict(self, spec: PodSpec) -> Static:
+        """As :meth:`Rows.verdict`, and by the node affinity of volumes."""
+        if not spec.volumes:
+            return self._rows.verdict(spec)
+        known = self._with_volumes.get(spec.digest)
+        if known is None:
+            passes = {**self._rows.verdict(spec)[1], **self.bound.facts.passes(spec)}
+            known = self._with_volumes[spec.digest] = together(passes)
+        return known
 
 
 class Room:
@@ -63,10 +119,11 @@ class Room:
     Finished pods do not exist here. Terminating pods take room and count for affinity, but not for topology spread.
     """
 
-    def __init__(self, cluster: Cluster, table: NodeTable) -> None:
+    def __init__(self, cluster: Cluster, rows: Rows) -> None:
+        table = rows.table
         self.cluster = cluster
         self.table = table
-        self._fixed = _Fixed(cluster, table)
+        self._fixed = _Fixed(cluster, rows)
         self._ledger = Ledger(table, _requested(cluster, table))
         self._peers = Peers(Tallies(table), PeerIndex(table, cluster))
         self._effects = Effects(self._fixed.bound)
@@ -75,14 +132,23 @@ class Room:
     @classmethod
     def of(cls, cluster: Cluster, table: NodeTable | None = None) -> "Room":
         """The room of ``cluster`` with what its bound, unfinished pods take; ``table`` stands in for its nodes where given."""
-        return cls(cluster, cluster.table if table is None else table)
+        return cls(cluster, Rows(cluster.table if table is None else table))
+
+    @classmethod
+    def over(cls, cluster: Cluster, rows: Rows) -> "Room":
+        """The room of ``cluster`` over ``rows``, which stand in for its nodes."""
+        return cls(cluster, rows)
 
     def extended(self, templates: Sequence[Node]) -> "Room":
         """This room with ``templates`` as empty rows behind the present ones. Every template has a name and hostname of its own."""
+        return self.over_more(Rows(self.table.extended(templates)))
+
+    def over_more(self, rows: Rows) -> "Room":
+        """This room over ``rows``, which have empty ones behind the present ones."""
         new = object.__new__(Room)
         new.cluster = self.cluster
-        new.table = table = self.table.extended(templates)
-        new._fixed = _Fixed(self.cluster, table)
+        new.table = table = rows.table
+        new._fixed = _Fixed(self.cluster, rows)
         new._ledger = self._ledger.extended(table)
         new._peers = self._peers.extended(table, PeerIndex(table, self.cluster))
         new._effects = self._effects.extended(new._fixed.bound)
@@ -116,30 +182,12 @@ class Room:
 
     def static_mask(self, spec: PodSpec) -> Mask:
         """Rows that what placing pods cannot change admits: selector, affinity, taints, cordons, the node affinity of volumes."""
-        return self._static(spec)[0]
-
-    def _static(self, spec: PodSpec) -> tuple[Mask, Passes]:
-        known = self._fixed.verdicts.get(spec.digest)
-        if known is None:
-            nodes = self._fixed.nodes
-            passes = {
-                "NodeUnschedulable": nodes.schedulable(spec),
-                "TaintToleration": nodes.tolerated(spec),
-                "NodeAffinity": nodes.selected(spec),
-            }
-            if spec.volumes:
-                passes |= self._fixed.bound.facts.passes(spec)
-            passes |= {name: np.zeros(len(self.table), dtype=np.bool_) for name in _unreadable(spec)}
-            mask = np.logical_and.reduce(tuple(passes.values()))
-            for array in (mask, *passes.values()):
-                array.setflags(write=False)
-            known = self._fixed.verdicts[spec.digest] = (mask, passes)
-        return known
+        return self._fixed.verdict(spec)[0]
 
     def verdict(self, spec: PodSpec, labels: LabelSet) -> Verdict:
         """Which rows admit a pod with this specification and these labels now."""
-        static, passes = self._static(spec)
-        passes = dict(passes)
+        static, known = self._fixed.verdict(spec)
+        passes = dict(known)
         passes["NodeResourcesFit"] = self._resources_pass(spec)
         if spec.host_ports:
             passes["NodePorts"] = self._effects.ports.passes(spec)

@@ -6,19 +6,20 @@ from collections.abc import Mapping
 from gpuscaler.model.pools import Pool
 from gpuscaler.planning.desk import Bought, Desk
 from gpuscaler.planning.limits import Fleet
-from gpuscaler.planning.membership import Member
+from gpuscaler.planning.picture import Picture
 from gpuscaler.planning.templates import Kind, gpus_in
 
 
-def spare_machines(desk: Desk, pools: tuple[Pool, ...], have: Mapping[str, Fleet], members: Mapping[int, Member]) -> list[Bought]:
+def spare_machines(desk: Desk, pools: tuple[Pool, ...], have: Mapping[str, Fleet], seen: Picture) -> list[Bought]:
     """What brings every pool to its minimum size and its headroom, within the limits.
 
-    ``members`` tells the pool of each row that is a machine or is coming. Headroom is counted after this plan's pods are placed.
+    Headroom is counted after this plan's pods are placed.
     """
     kept = [pool for pool in pools if pool.min or pool.spare.machines or pool.spare.gpus]
     if not kept:
         return []
     desk.build()
+    members = seen.members
     bought: list[Bought] = []
     busy = {taken.row for taken in desk.taken} | busy_rows(desk)
     for pool in sorted(kept, key=lambda one: (-one.priority, one.name)):
