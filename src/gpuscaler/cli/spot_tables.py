@@ -9,6 +9,9 @@ import click
 from gpuscaler.cli.bench import show
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuscaler.simulation.tables import Published
     from gpuscaler.simulation.tables.series import SeriesFile
 
 SPOT = click.option(
@@ -29,14 +32,19 @@ def cant_be_late(*, path: Path, as_json: bool) -> None:
     """Cost of a job of 48 hours that must be done in 60, on spot and on-demand, under several policies."""
     from gpuscaler.simulation.tables.cant_be_late import table
 
-    show(table(_series(path)), as_json=as_json)
+    _show(table, path, as_json=as_json)
 
 
-def _series(path: Path) -> "SeriesFile":
+def _show(table: "Callable[[SeriesFile], Published]", path: Path, *, as_json: bool) -> None:
     from gpuscaler.simulation.tables.series import SeriesError, read_series
 
     try:
-        return read_series(path)
+        file = read_series(path)
+        made = table(file)
     except SeriesError as error:
         click.echo(str(error), err=True)
         sys.exit(2)
+    if file.set_aside:
+        first = file.bad_rows[0]
+        click.echo(f"{path}: {file.set_aside} malformed rows set aside, the first in line {first.line}: {first.reason}", err=True)
+    show(made, as_json=as_json)

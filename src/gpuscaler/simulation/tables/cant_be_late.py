@@ -5,19 +5,24 @@ waits. Every change of machine costs ``CHANGEOVER`` seconds without progress, wh
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 
+import numpy as np
 from msgspec import Struct
 
-from gpuscaler.planning.deadline import ON_DEMAND, SPOT, WAIT, Job, safe
+from gpuscaler.planning.deadline import ON_DEMAND, SPOT, WAIT, Job, choose, safe
 from gpuscaler.simulation.tables import Published, Row
-from gpuscaler.simulation.tables.series import SeriesFile
+from gpuscaler.simulation.tables.hindsight import cheapest
+from gpuscaler.simulation.tables.series import SeriesError, SeriesFile
 
 HOUR = 3600.0
 WORK, DEADLINE, CHANGEOVER, STEP = 48 * HOUR, 60 * HOUR, 0.2 * HOUR, 600.0
 SPOT_PRICE, ON_DEMAND_PRICE = 0.9731, 3.06
 PRICES: Mapping[str, float] = {WAIT: 0.0, SPOT: SPOT_PRICE, ON_DEMAND: ON_DEMAND_PRICE}
 #: A job begins at every so many seconds of each series.
-SPACING = 6 * HOUR
+SPACING = 12 * HOUR
+#: The grain of the optimum in hindsight: what the changeover and a decision's step have in common.
+UNIT = 120.0
 
 #: A market or waiting, for a job as it stands.
 Choose = Callable[[Job], str]
@@ -42,27 +47,36 @@ def greedy(job: Job) -> str:
 
 
 def uniform_progress(job: Job) -> str:
-    """The paper's policy: as far along as the time that has passed, and a little further before on-demand is left for waiting."""
+    """The paper's policy: spot whenever it is there; else on-demand whenever progress is behind the time that has passed.
+
+    On-demand is left for waiting once progress is ahead by two changeovers, and for good when no more than those are to spare.
+    """
     rate = job.total / job.allowed
     elapsed, done = job.allowed - job.left, job.total - job.work
-    if job.spot and (job.on != ON_DEMAND or done >= (elapsed + 2 * job.changeover) * rate):
-        wish = SPOT
-    elif done < elapsed * rate or (job.on == ON_DEMAND and done < (elapsed + 2 * job.changeover) * rate):
-        wish = ON_DEMAND
-    else:
-        wish = WAIT
+    if job.on != SPOT and job.spare < 2 * job.changeover:
+        return ON_DEMAND
+    behind = done < elapsed * rate or (job.on == ON_DEMAND and done < (elapsed + 2 * job.changeover) * rate)
+    wish = SPOT if job.spot else ON_DEMAND if behind else WAIT
     return wish if safe(job, wish) else ON_DEMAND
+
+
+def uniform_progress_strict(job: Job) -> str:
+    """The same, but on-demand is left for spot too only once progress is ahead by two changeovers."""
+    ahead = job.total - job.work >= (job.allowed - job.left + 2 * job.changeover) * job.total / job.allowed
+    return ON_DEMAND if job.on == ON_DEMAND and not ahead else uniform_progress(job)
 
 
 def replay(available: Sequence[bool], choose: Choose) -> Outcome:
     """One job, with spot as ``available`` says for every step from its beginning."""
-    work, on, warming, cost = WORK, WAIT, 0.0, 0.0
+    work, on, warming, cost, spot_for = WORK, WAIT, 0.0, 0.0, 0.0
     for number in range(int(DEADLINE / STEP)):
         spot = available[number]
+        spot_for = spot_for + STEP if spot and number and available[number - 1] else 0.0
         if on == SPOT and not spot:
             on = WAIT
         left = DEADLINE - number * STEP
-        chosen = choose(Job(WORK, DEADLINE, work, left, CHANGEOVER, STEP, on, warming if on != WAIT else 0.0, spot))
+        job = Job(WORK, DEADLINE, work, left, CHANGEOVER, STEP, on, warming if on != WAIT else 0.0, spot, spot_for)
+        chosen = choose(job)
         if chosen == SPOT and not spot:
             chosen = WAIT
         if chosen != on:
@@ -81,25 +95,67 @@ def replay(available: Sequence[bool], choose: Choose) -> Outcome:
 
 
 #: Policies by the name that the table gives them.
-POLICIES: Mapping[str, Choose] = {"On-demand": on_demand, "Greedy": greedy, "Uniform Progress": uniform_progress}
+POLICIES: Mapping[str, Choose] = {
+    "On-demand": on_demand,
+    "Greedy": greedy,
+    "Uniform Progress, strict": uniform_progress_strict,
+    "Uniform Progress": uniform_progress,
+    "gpuscaler": choose,
+}
+
+
+#: What the paper prints: Uniform Progress halves the distance from Greedy to the optimum, in the mean over its own settings.
+PUBLISHED: Mapping[str, float] = {"Greedy": 100.0, "Uniform Progress": 50.0}
+UNMATCHED = (
+    "The paper prints no figure for this one setting: its halved distance is a mean over other deadlines, changeovers and series.",
+    "Its series are of two weeks to three months and several GPUs; these are of 45 days of one type in six zones.",
+    "Its rules allow two readings of when on-demand is left for spot. The one that costs less is compared; the other is called strict.",
+    "The optimum knows the series: no policy can reach it. Reclaims between two decisions are not seen, as in the paper's simulator.",
+)
 
 
 def table(file: SeriesFile) -> Published:
-    """Every policy on a job that begins every ``SPACING`` seconds of each series; a series that is shorter than a job is left out."""
+    """Every policy on a job that begins every ``SPACING`` seconds of each series; a series that is shorter than a job is left out.
+
+    Raises :class:`~gpuscaler.simulation.tables.series.SeriesError` when all are.
+    """
     steps, apart = int(DEADLINE / STEP), int(SPACING / STEP)
     sampled = [tuple(nodes > 0 for nodes in one.sampled(STEP)) for one in file.series]
     jobs = [series[start : start + steps] for series in sampled for start in range(0, len(series) - steps + 1, apart)]
-    rows = []
-    for name, choose in POLICIES.items():
-        outcomes = [replay(job, choose) for job in jobs]
-        cost = sum(outcome.cost for outcome in outcomes) / max(1, len(outcomes))
-        met = sum(outcome.met for outcome in outcomes) / max(1, len(outcomes))
-        rows.append(Row(name, cost, figures={"deadlines met, %": 100 * met}))
+    if not jobs:
+        raise SeriesError(f"no series is as long as a job: saw at most {max(map(len, sampled))} steps of {STEP:g} s, expected {steps}")
+    outcomes = {name: [replay(job, choose) for job in jobs] for name, choose in POLICIES.items()}
+    costs = {name: fmean(outcome.cost for outcome in of) for name, of in outcomes.items()}
+    optimum = fmean(
+        cheapest(
+            np.array(jobs),
+            work=int(WORK / UNIT),
+            changeover=int(CHANGEOVER / UNIT),
+            step=int(STEP / UNIT),
+            prices=(SPOT_PRICE * UNIT / HOUR, ON_DEMAND_PRICE * UNIT / HOUR),
+        ).tolist()
+    )
     return Published(
         name="cant-be-late",
-        title="Mean cost of a job of 48 h that must be done in 60 h",
-        unit="$",
-        source="Wu et al., Can't Be Late, NSDI 2024",
-        rows=tuple(rows),
-        inputs=(f"{len(jobs):,} jobs in {len(sampled)} series, one every {SPACING / HOUR:g} h",),
+        title="A job of 48 h that must be done in 60 h: distance to the optimum",
+        unit="% of Greedy's",
+        source="Wu et al., Can't Be Late, NSDI 2024, abstract",
+        rows=tuple(_row(name, costs, optimum, outcomes[name]) for name in POLICIES),
+        inputs=(
+            f"{len(jobs):,} jobs on {len(sampled)} series, one begins every {SPACING / HOUR:g} h.",
+            f"A changeover takes {CHANGEOVER / HOUR:g} h, a decision is made every {STEP:g} s.",
+            f"An hour costs ${SPOT_PRICE} on spot and ${ON_DEMAND_PRICE} on-demand; the optimum in hindsight costs ${optimum:.2f}.",
+        ),
+        unmatched=UNMATCHED,
     )
+
+
+def _row(name: str, costs: Mapping[str, float], optimum: float, outcomes: Sequence[Outcome]) -> Row:
+    # Where Greedy is optimal there is no distance to speak of.
+    distance = 100 * (costs[name] - optimum) / (costs["Greedy"] - optimum) if costs["Greedy"] > optimum * (1 + 1e-6) else 0.0
+    figures = {
+        "mean cost, $": costs[name],
+        "saving, %": 100 * (1 - costs[name] / costs["On-demand"]),
+        "deadlines met, %": 100 * fmean(outcome.met for outcome in outcomes),
+    }
+    return Row(name, distance, PUBLISHED.get(name), figures)
