@@ -1,10 +1,11 @@
 """The HorizontalPodAutoscaler's algorithm, as kube-controller-manager 1.35 computes it; see docs/explanation/horizontal.md.
 
-:func:`step` decides once, from data to data. :func:`read_autoscaler` reads the object.
+:func:`step` decides once, from data to data. :func:`read_autoscaler` reads the object. :func:`quiet_until` says when to ask again.
 """
 
 from gpuscaler.planning.horizontal.history import History, Recommendation, ScaleEvent
+from gpuscaler.planning.horizontal.quiet import quiet_until, repeated
 from gpuscaler.planning.horizontal.reading import AutoscalerError, read_autoscaler
 from gpuscaler.planning.horizontal.stepping import Outcome, step
 
-__all__ = ["AutoscalerError", "History", "Outcome", "Recommendation", "ScaleEvent", "read_autoscaler", "step"]
+__all__ = ["AutoscalerError", "History", "Outcome", "Recommendation", "ScaleEvent", "quiet_until", "read_autoscaler", "repeated", "step"]

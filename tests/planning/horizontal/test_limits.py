@@ -1,0 +1,126 @@
+"""How fast and how far a target may go."""
+
+from typing import Any
+
+import pytest
+from tests.planning.horizontal.kit import NOW, Json, autoscaler, decide, reasons, samples
+
+from gpuscaler.planning.horizontal import History, Outcome
+from gpuscaler.planning.horizontal.specs import Autoscaler
+
+
+def follow(one: Autoscaler, *loads: tuple[float, float], replicas: int = 1) -> list[Outcome]:
+    """Steps at the seconds given, each with that much load in all, spread over the replicas there are."""
+    history, outcomes = History(), []
+    for seconds, load in loads:
+        share = [load / replicas] * replicas
+        outcome = decide(one, samples(*share), running=replicas, history=history, now=NOW + seconds)
+        outcomes.append(outcome)
+        history, replicas = outcome.history, outcome.desired
+    return outcomes
+
+
+def sizes(one: Autoscaler, *loads: tuple[float, float], replicas: int = 1) -> list[int]:
+    return [outcome.desired for outcome in follow(one, *loads, replicas=replicas)]
+
+
+def rules(**fields: Any) -> Json:
+    return {"behavior": {"scaleUp": fields}}
+
+
+def down(**fields: Any) -> Json:
+    return {"behavior": {"scaleDown": {"stabilizationWindowSeconds": 0, **fields}}}
+
+
+def pods_per(seconds: int, value: int) -> Json:
+    return {"type": "Pods", "value": value, "periodSeconds": seconds}
+
+
+def percent_per(seconds: int, value: int) -> Json:
+    return {"type": "Percent", "value": value, "periodSeconds": seconds}
+
+
+def test_without_a_behaviour_a_step_at_most_doubles_or_goes_to_four() -> None:
+    one = autoscaler(maxReplicas=100)
+
+    assert sizes(one, (0, 1000), (15, 1000), (30, 1000)) == [4, 8, 16]
+    assert reasons(follow(one, (0, 1000))[0])["ScalingLimited"] == "True ScaleUpLimit"
+
+
+def test_the_most_and_the_least_replicas_hold_and_say_so() -> None:
+    one = autoscaler(minReplicas=2, behavior={"scaleDown": {"stabilizationWindowSeconds": 0}})
+    above, below = follow(one, (0, 900), replicas=9)[0], follow(one, (0, 1), replicas=9)[0]
+
+    assert (above.desired, reasons(above)["ScalingLimited"]) == (10, "True TooManyReplicas")
+    assert (below.desired, reasons(below)["ScalingLimited"]) == (2, "True TooFewReplicas")
+
+
+@pytest.mark.parametrize(
+    ("replicas", "expected", "reason"),
+    [(12, 10, "Current number of replicas above Spec.MaxReplicas"), (1, 3, "Current number of replicas below Spec.MinReplicas")],
+)
+def test_a_target_outside_its_limits_is_brought_back_without_a_look_at_the_metrics(replicas: int, expected: int, reason: str) -> None:
+    outcome = decide(autoscaler(minReplicas=3), samples(), running=replicas)
+
+    assert (outcome.desired, outcome.reason) == (expected, reason)
+
+
+def test_scaling_down_waits_until_no_higher_recommendation_is_younger_than_five_minutes() -> None:
+    assert sizes(autoscaler(), (0, 40), (15, 10), (299, 10), (300, 10), (301, 10), replicas=4) == [4, 4, 4, 4, 1]
+
+
+def test_scaling_up_waits_for_its_own_window() -> None:
+    one = autoscaler(**rules(stabilizationWindowSeconds=60))
+    outcomes = follow(one, (0, 10), (15, 40), (45, 50), (75, 50))
+
+    assert [outcome.desired for outcome in outcomes] == [1, 1, 1, 5]
+    assert reasons(outcomes[1])["AbleToScale"] == "True ScaleUpStabilized"
+
+
+def test_a_policy_counts_what_was_added_in_its_period() -> None:
+    one = autoscaler(**rules(policies=[pods_per(60, 2)]))
+
+    assert sizes(one, (0, 100), (15, 100), (59, 100), (60, 100)) == [3, 3, 3, 5]
+
+
+def test_the_policy_that_allows_most_is_used_unless_the_least_is_asked_for() -> None:
+    policies = [pods_per(15, 1), percent_per(15, 100)]
+
+    assert sizes(autoscaler(**rules(policies=policies)), (0, 100), replicas=3) == [6]
+    assert sizes(autoscaler(**rules(policies=policies, selectPolicy="Min")), (0, 100), replicas=3) == [4]
+
+
+def test_a_disabled_direction_stays_where_it_is() -> None:
+    outcome = follow(autoscaler(**rules(selectPolicy="Disabled")), (0, 100), replicas=3)[0]
+
+    assert (outcome.desired, reasons(outcome)["ScalingLimited"]) == (3, "True ScaleUpLimit")
+
+
+def test_percent_is_rounded_up_going_up_and_leaves_more_going_down() -> None:
+    assert sizes(autoscaler(**rules(policies=[percent_per(15, 10)])), (0, 100), replicas=1) == [2]
+    assert sizes(autoscaler(**down(policies=[percent_per(15, 10)])), (0, 1), replicas=9) == [8]
+
+
+def test_going_down_is_limited_by_what_went_before() -> None:
+    one = autoscaler(**down(policies=[pods_per(60, 1)]))
+    outcomes = follow(one, (0, 1), (15, 1), (60, 1), replicas=5)
+
+    assert [outcome.desired for outcome in outcomes] == [4, 4, 3]
+    assert reasons(outcomes[1])["ScalingLimited"] == "True ScaleDownLimit"
+
+
+def test_a_tolerance_of_its_own_holds_in_its_direction_only() -> None:
+    one = autoscaler(behavior={"scaleUp": {"tolerance": "0.5"}, "scaleDown": {"stabilizationWindowSeconds": 0, "tolerance": 0}})
+
+    assert sizes(one, (0, 56), replicas=4) == [4]
+    assert sizes(one, (0, 61), replicas=4) == [7]
+    assert sizes(one, (0, 29.9), replicas=4) == [3]
+
+
+def test_conditions_keep_the_time_at_which_their_status_changed() -> None:
+    outcomes = follow(autoscaler(), (0, 10), (15, 10), (30, 500))
+
+    assert [one.since for one in outcomes[1].conditions] == [NOW, NOW, NOW]
+    assert {one.type: one.since for one in outcomes[2].conditions}["ScalingLimited"] == NOW + 30
+    assert outcomes[2].reason == "pods metric load above target"
+    assert reasons(outcomes[2])["AbleToScale"] == "True SucceededRescale"

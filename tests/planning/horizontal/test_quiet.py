@@ -1,0 +1,94 @@
+"""Steps that may be skipped, because they would repeat the one before."""
+
+import math
+import random
+
+import pytest
+from tests.planning.horizontal.kit import CPU, NOW, QUEUE, Json, autoscaler, decide, samples, series
+
+from gpuscaler.planning.horizontal import History, quiet_until, repeated
+from gpuscaler.planning.horizontal.specs import Answer, Autoscaler, Unavailable
+
+TICK, TICKS = 15.0, 400
+RULES = [
+    {},
+    {"stabilizationWindowSeconds": 60},
+    {"policies": [{"type": "Pods", "value": 1, "periodSeconds": 60}]},
+    {"policies": [{"type": "Percent", "value": 50, "periodSeconds": 90}, {"type": "Pods", "value": 2, "periodSeconds": 40}]},
+    {"selectPolicy": "Disabled"},
+    {"stabilizationWindowSeconds": 100, "policies": [{"type": "Pods", "value": 1, "periodSeconds": 120}]},
+]
+
+
+def drawn(rng: random.Random) -> tuple[Autoscaler, dict[int, Answer]]:
+    """An autoscaler on a queue, and the ticks at which the queue changes."""
+    spec: Json = {"minReplicas": rng.choice([0, 1, 3]), "maxReplicas": rng.choice([5, 10, 40])}
+    if rng.random() < 0.7:
+        spec["behavior"] = {name: rng.choice(RULES) for name in ("scaleUp", "scaleDown") if rng.random() < 0.8}
+    changes: dict[int, Answer] = {0: series(rng.randrange(200))}
+    for _ in range(rng.randrange(1, 12)):
+        gone = rng.random() < 0.15
+        changes[rng.randrange(TICKS)] = Unavailable("away") if gone else series(rng.choice([0, 5, 40, 90, 95, 104, 200, 390]))
+    return autoscaler(QUEUE, **spec), changes
+
+
+def followed(one: Autoscaler, changes: dict[int, Answer], *, skipping: bool) -> tuple[list[int], int]:
+    """The replicas after every tick, and how many ticks were asked about."""
+    history, replicas, quiet, asked = History(), 3, -math.inf, 0
+    answer, sizes = changes[0], []
+    outcome = None
+    for tick in range(TICKS):
+        now = NOW + tick * TICK
+        if not skipping or tick in changes or now >= quiet:
+            if outcome is not None and skipping:
+                history = repeated(outcome, now - TICK)
+            answer = changes.get(tick, answer)
+            outcome = decide(one, answer, running=0, replicas=replicas, history=history, now=now)
+            quiet = quiet_until(one, outcome, replicas=replicas)
+            history, replicas = outcome.history, outcome.desired
+            asked += 1
+        sizes.append(replicas)
+    return sizes, asked
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_skipping_quiet_steps_changes_nothing(seed: int) -> None:
+    one, changes = drawn(random.Random(seed))
+    every, _ = followed(one, changes, skipping=False)
+    some, _ = followed(one, changes, skipping=True)
+
+    assert some == every
+
+
+def test_most_steps_are_skipped() -> None:
+    asked = sum(followed(*drawn(random.Random(seed)), skipping=True)[1] for seed in range(50))
+
+    assert asked < 0.2 * 50 * TICKS
+
+
+def test_a_target_that_has_what_it_asks_for_stays_as_long_as_nothing_changes() -> None:
+    assert quiet_until(autoscaler(), decide(autoscaler(), samples(10), running=1), replicas=1) == math.inf
+
+
+def test_a_target_that_was_scaled_is_asked_about_at_once() -> None:
+    assert quiet_until(autoscaler(), decide(autoscaler(), samples(90), running=1), replicas=1) == -math.inf
+
+
+def test_a_target_held_back_by_a_window_stays_until_its_end() -> None:
+    high = decide(autoscaler(), samples(10, 10), running=2)
+    low = decide(autoscaler(), samples(1, 1), running=2, history=high.history, now=NOW + 15)
+
+    assert quiet_until(autoscaler(), low, replicas=2) == NOW + 300
+
+
+def test_the_cpu_is_asked_about_always_since_pods_grow_older() -> None:
+    one = autoscaler(CPU)
+
+    assert quiet_until(one, decide(one, samples(0.05), running=1), replicas=1) == -math.inf
+
+
+def test_without_an_answer_there_is_nothing_to_wait_for() -> None:
+    outcome = decide(autoscaler(), Unavailable("away"), running=2)
+
+    assert quiet_until(autoscaler(), outcome, replicas=2) == math.inf
+    assert repeated(outcome, NOW + 60) == outcome.history

@@ -1,0 +1,97 @@
+"""Objects of autoscaling/v2, as people write them."""
+
+from typing import Any
+
+import pytest
+from tests.planning.horizontal.kit import CPU, LOAD, QUEUE, Json
+
+from gpuscaler.planning.horizontal import AutoscalerError, read_autoscaler
+from gpuscaler.planning.horizontal.specs import SCALE_DOWN, SCALE_UP, Autoscaler
+
+
+def read(**spec: Any) -> Autoscaler:
+    reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "serving"}
+    return read_autoscaler({"metadata": {"name": "web"}, "spec": {"scaleTargetRef": reference, "maxReplicas": 5, **spec}})
+
+
+def test_without_metrics_the_cpu_is_kept_at_80_percent() -> None:
+    metric = read().metrics[0]
+
+    assert (metric.type, metric.name, metric.target.average_utilization) == ("Resource", "cpu", 80)
+
+
+def test_a_behaviour_of_one_direction_leaves_the_other_at_its_defaults() -> None:
+    behavior = read(behavior={"scaleUp": {"stabilizationWindowSeconds": 30}}).behavior
+
+    assert behavior is not None
+    assert (behavior.up.window, behavior.up.policies, behavior.down) == (30, SCALE_UP.policies, SCALE_DOWN)
+
+
+def test_text_is_read_too_and_what_has_nothing_to_do_with_scaling_is_passed_over() -> None:
+    text = b"""{"kind": "HorizontalPodAutoscaler", "apiVersion": "autoscaling/v2", "metadata": {"name": "web", "labels": {"a": "b"}},
+      "spec": {"maxReplicas": 3, "scaleTargetRef": {"kind": "StatefulSet", "name": "db", "apiVersion": "apps/v1"}}, "status": {"x": 1}}"""
+
+    assert (read_autoscaler(text).target.kind, read_autoscaler(text).min_replicas) == ("StatefulSet", 1)
+
+
+def test_quantities_are_read_in_thousandths() -> None:
+    target = {"type": "AverageValue", "averageValue": "1500m"}
+
+    assert read(metrics=[{"type": "Pods", "pods": {"metric": {"name": "x"}, "target": target}}]).metrics[0].target.average_value == 1500
+
+
+def external(**target: Any) -> list[Json]:
+    return [{"type": "External", "external": {"metric": {"name": "queue"}, "target": target}}]
+
+
+@pytest.mark.parametrize(
+    ("spec", "place"),
+    [
+        ({"minReplicas": -1}, "spec.minReplicas: saw -1"),
+        ({"minReplicas": 6}, "spec.maxReplicas: saw 5, expected at least minReplicas"),
+        ({"maxReplicas": 0}, "spec.maxReplicas: saw 0"),
+        ({"maxReplicas": 2**40}, r"maxReplicas"),
+        ({"minReplicas": 0, "metrics": [LOAD]}, "spec.metrics: saw no Object or External metric"),
+        ({"metrics": [{"type": "Pods"}]}, r"spec.metrics\[0\]: saw nothing beside type Pods"),
+        ({"metrics": [LOAD, {**QUEUE, "pods": LOAD["pods"]}]}, r"spec.metrics\[1\]: saw external and pods"),
+        ({"metrics": [{"type": "Disk"}]}, "Disk"),
+        ({"metrics": external(type="AverageValue", averageValue="0")}, r"target.averageValue: saw 0, expected a quantity above 0"),
+        ({"metrics": external(type="AverageValue", averageValue="1e17")}, r"target.averageValue: saw 1e17"),
+        ({"metrics": external(type="AverageValue", averageValue="ten")}, "expected a quantity such as"),
+        ({"metrics": external(type="AverageValue")}, "target: saw nothing, expected value or averageValue"),
+        ({"metrics": external(type="Value", value="1", averageValue="1")}, "saw value and averageValue, expected only one"),
+        ({"metrics": external(type="Often", value="1")}, "Often"),
+        ({"metrics": [{"type": "Resource", "resource": {"name": "", "target": CPU["resource"]["target"]}}]}, "resource.name: saw nothing"),
+        (
+            {"metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 0}}}]},
+            "averageUtilization: saw 0",
+        ),
+        (
+            {"metrics": [{"type": "ContainerResource", "containerResource": CPU["resource"]}]},
+            "containerResource.container: saw nothing",
+        ),
+        ({"scaleTargetRef": {"kind": "Deployment", "name": "a/b"}}, "scaleTargetRef.name: saw a/b"),
+        ({"behavior": {"scaleUp": {"policies": []}}}, "scaleUp.policies: saw none"),
+        ({"behavior": {"scaleUp": {"policies": [{"type": "Pods", "value": 0, "periodSeconds": 15}]}}}, r"policies\[0\].value: saw 0"),
+        ({"behavior": {"scaleUp": {"policies": [{"type": "Pods", "value": 1, "periodSeconds": 1801}]}}}, r"periodSeconds: saw 1801"),
+        ({"behavior": {"scaleDown": {"stabilizationWindowSeconds": 3601}}}, "stabilizationWindowSeconds: saw 3601"),
+        ({"behavior": {"scaleDown": {"tolerance": "-0.1"}}}, "scaleDown.tolerance: saw -0.1"),
+        ({"behavior": {"scaleDown": {"tolerance": "x"}}}, "scaleDown.tolerance: saw 'x'"),
+        ({"behavior": {"scaleDown": {"selectPolicy": "Often"}}}, "Often"),
+    ],
+)
+def test_what_the_api_server_refuses_is_refused_with_its_place(spec: Json, place: str) -> None:
+    with pytest.raises(AutoscalerError, match=place):
+        read(**spec)
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b'{"spec": 1}', b'{"spec": {}}', b"\xff", b"[" * 100_000])
+def test_what_is_no_such_object_is_refused(text: bytes) -> None:
+    with pytest.raises(AutoscalerError, match="cannot be read"):
+        read_autoscaler(text)
+
+
+@pytest.mark.parametrize("header", [{"kind": "Deployment"}, {"apiVersion": "autoscaling/v1"}])
+def test_another_kind_or_version_is_refused(header: Json) -> None:
+    with pytest.raises(AutoscalerError, match=r"expected (HorizontalPodAutoscaler|autoscaling/v2)"):
+        read_autoscaler({"spec": {"maxReplicas": 1, "scaleTargetRef": {"kind": "Deployment", "name": "a"}}, **header})
