@@ -76,7 +76,7 @@ def read_trace(path: Path) -> Trace:
     """Read a trace. A malformed row is set aside; a file of the wrong shape raises :class:`TraceError`."""
     jobs: list[Job] = []
     bad: list[BadRow] = []
-    with _opened(path) as text:
+    with opened(path) as text:
         rows = csv.reader(text, strict=True)
         header = next(rows, [])
         columns = _columns(header, path)
@@ -104,7 +104,7 @@ def read_trace(path: Path) -> Trace:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[io.TextIOWrapper]:
+def opened(path: Path) -> Iterator[io.TextIOWrapper]:
     """The file as text, unpacked where its first bytes are gzip's; foreign errors become TraceError."""
     try:
         with path.open("rb") as raw:

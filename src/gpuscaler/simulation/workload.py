@@ -20,7 +20,7 @@ GPU_MILLI = "gpuscaler.io/gpu-milli"
 GPU_PRODUCT = "nvidia.com/gpu.product"
 NAMESPACE = "trace"
 
-#: The controller of every pod of a trace. They are Jobs: none is disrupted without being told what that costs.
+#: The controller of every pod of a job. They are Jobs: none is disrupted without being told what that costs.
 OWNER = Owner(kind="Job", name="trace")
 #: What the admission plug-in ExtendedResourceToleration adds to pods that ask for GPUs: many GPU pools have this taint.
 GPU_TOLERATION = Toleration(key=GPU, operator="Exists", effect="NoSchedule")
@@ -48,7 +48,7 @@ class UnmappedModelsError(ValueError):
 
 
 class Member(Struct, frozen=True, gc=False):
-    """One pod of a job, before it exists. ``gpus`` is its share of GPUs as a number."""
+    """One pod of a job or a service, before it exists. ``gpus`` is its share of GPUs as a number."""
 
     name: str
     spec: PodSpec
@@ -56,6 +56,7 @@ class Member(Struct, frozen=True, gc=False):
     submit: float
     duration: float
     gpus: float
+    owner: Owner = OWNER
 
     @property
     def key(self) -> str:
@@ -76,7 +77,7 @@ class Member(Struct, frozen=True, gc=False):
             started=started,
             unschedulable=None if node else True,
             unschedulable_since=0.0 if node else created,
-            owner=OWNER,
+            owner=self.owner,
             options=self.options,
         )
 
@@ -95,7 +96,7 @@ def members(trace: Trace, shaping: Shaping) -> tuple[Member, ...]:
         shape = replace(job, id="", submit=0.0, duration=0.0, pods=1, user="")
         spec = specs.get(shape)
         if spec is None:
-            spec = specs[shape] = _spec(job, shaping, fractional)
+            spec = specs[shape] = spec_of(job, shaping, fractional=fractional)
         result.extend(_members(job, spec))
     return tuple(result)
 
@@ -107,7 +108,8 @@ def _members(job: Job, spec: PodSpec) -> list[Member]:
     return [Member(f"{job.id}#{number}", spec, gang, job.submit, job.duration, job.gpu_share) for number in range(job.pods)]
 
 
-def _spec(job: Job, shaping: Shaping, fractional: bool) -> PodSpec:
+def spec_of(job: Job, shaping: Shaping, *, fractional: bool, restart_policy: str = "Never") -> PodSpec:
+    """What a pod of ``job`` asks for. ``fractional``: GPUs are requested in thousandths, as everything in such a run."""
     gpus = max(1, job.gpus)
     cpu = job.cpu_milli if job.cpu_milli is not None else (shaping.cpu_per_gpu or 0) * gpus
     memory = job.memory if job.memory is not None else (shaping.memory_per_gpu or 0) * gpus
@@ -122,7 +124,7 @@ def _spec(job: Job, shaping: Shaping, fractional: bool) -> PodSpec:
         node_affinity=products,
         tolerations=(GPU_TOLERATION,) if job.gpus else (),
         priority=job.priority,
-        restart_policy="Never",
+        restart_policy=restart_policy,
     )
     digest = hashlib.blake2b(msgspec.json.encode(spec), digest_size=16).hexdigest()
     return replace(spec, digest=digest)
