@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
@@ -60,8 +61,7 @@ class Bought:
     contents: tuple[Content, ...]
 
 
-@dataclass(frozen=True)
-class Taken:
+class Taken(Struct, frozen=True, gc=False):
     """Pods of one class on a machine that exists, is coming, or is bought by this plan."""
 
     one: PodClass

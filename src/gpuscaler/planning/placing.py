@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodSpec, SpreadConstraint
@@ -45,8 +46,7 @@ class Ground:
         return int(np.count_nonzero(codes >= 0)) > len(values)
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(Struct, frozen=True, gc=False):
     """``count`` pods on ``row``."""
 
     row: int
@@ -75,7 +75,7 @@ def fill(ground: Ground, one: PodClass, shape: Shape, count: int) -> list[Share]
 
 
 def _room_on_machines(ground: Ground, one: PodClass) -> Array:
-    room = np.where(ground.usable & ~ground.templates, ground.room.capacity(one.spec, one.labels), 0)
+    room = ground.room.capacity(one.spec, one.labels, ground.usable & ~ground.templates)
     by_host = [constraint for constraint in one.spec.spread if constraint.hard and constraint.topology_key == HOSTNAME]
     for constraint in by_host if ground.has_templates else ():
         # A machine that is bought starts empty, whatever stands on its template by now: nobody may rely on its holding any.
@@ -104,12 +104,7 @@ def _put(ground: Ground, one: PodClass, row: int, count: int) -> Share:
 
 def _spill(ground: Ground, one: PodClass, count: int, room: Array) -> list[Share]:
     """Fill rows in their order, the tightest first among equals, so that large room stays large."""
-    rows = np.flatnonzero(room)
-    if not len(rows):
-        return []
-    order = rows[np.lexsort((rows, room[rows], ground.rank[rows]))]
-    if ground.liking is not None:
-        order = rows[np.lexsort((rows, -ground.liking[rows], room[rows], ground.rank[rows]))]
+    order = _in_turn(ground, room, count)
     takes = np.minimum(room[order], count)
     before = np.cumsum(takes) - takes
     order, takes, before = order[before < count], takes[before < count], before[before < count]
@@ -119,6 +114,23 @@ def _spill(ground: Ground, one: PodClass, count: int, room: Array) -> list[Share
             ground.room.place_all(spec, one.labels, order[part], takes[part])
     ground.most[order] -= takes
     return [Share(row, number) for row, number in zip(order.tolist(), takes.tolist(), strict=True)]
+
+
+def _in_turn(ground: Ground, room: Array, count: int) -> Array:
+    """Rows with room in the order in which they are filled; no more of them than ``count`` pods can need."""
+    rows = np.flatnonzero(room)
+    size, rank = room[rows], ground.rank[rows]
+    if ground.liking is not None:
+        return rows[np.lexsort((rows, -ground.liking[rows], size, rank))][:count]
+    if len(rows) > count > 0:
+        # Thousands of rows with room for a few pods: the first few are found in one number a row sooner than all are sorted by three.
+        wide, deep = int(rows[-1]).bit_length(), int(size.max()).bit_length()
+        if int(rank.max()).bit_length() + deep + wide < 63:
+            keys = np.partition((rank << deep | size) << wide | rows, count - 1)[:count]
+            keys.sort()
+            first: Array = keys & (1 << wide) - 1
+            return first
+    return rows[np.lexsort((rows, size, rank))][:count]
 
 
 def _step(ground: Ground, one: PodClass, shape: Shape, left: int) -> Iterator[Share]:

@@ -11,7 +11,7 @@ import msgspec
 
 from gpuscaler.model.pods import PodAffinityTerm, PodSpec
 from gpuscaler.planning.demand import Gang, PodClass
-from gpuscaler.planning.desk import Desk, Queue
+from gpuscaler.planning.desk import Desk, Queue, Taken
 from gpuscaler.planning.gangs import Refused, settle_gang
 from gpuscaler.planning.scale_up import scale_up
 
@@ -109,7 +109,7 @@ def soften(desk: Desk, pairs: Sequence[Pair], *, taken: int, bought: int) -> Non
         entry = desk.taken[index]
         one = plain.get(id(entry.one), entry.one)
         exchange(desk, entry.one, one, row=entry.row, copies=len(entry.keys))
-        desk.taken[index] = replace(entry, one=one)
+        desk.taken[index] = Taken(one, entry.row, entry.keys)
     for index in range(bought, len(desk.bought)):
         machine = desk.bought[index]
         inside = tuple(replace(part, one=plain.get(id(part.one), part.one)) for part in machine.contents)

@@ -187,21 +187,25 @@ class Room:
     def verdict(self, spec: PodSpec, labels: LabelSet) -> Verdict:
         """Which rows admit a pod with this specification and these labels now."""
         static, known = self._fixed.verdict(spec)
-        passes = dict(known)
-        passes["NodeResourcesFit"] = self._resources_pass(spec)
-        if spec.host_ports:
-            passes["NodePorts"] = self._effects.ports.passes(spec)
-        if spec.volumes:
-            passes |= self._effects.volumes.passes(spec)
-        if hard(spec) and "PodTopologySpread" not in passes:
-            passes["PodTopologySpread"] = self._spread(spec, labels).passes()
-        between = self._between(spec, labels)
-        if between.asks and "InterPodAffinity" not in passes:
-            passes["InterPodAffinity"] = between.passes()
+        passes = {**known, "NodeResourcesFit": self._resources_pass(spec), **self._others_pass(spec, labels, known)}
         mask = static.copy()
         for passing in passes.values():
             mask &= passing
         return Verdict(mask, passes)
+
+    def _others_pass(self, spec: PodSpec, labels: LabelSet, known: Passes) -> Passes:
+        """What other pods' ports, volumes and rules about each other leave open; plug-ins that ``known`` tells of already are left out."""
+        passes: dict[str, Mask] = {}
+        if spec.host_ports:
+            passes["NodePorts"] = self._effects.ports.passes(spec)
+        if spec.volumes:
+            passes |= self._effects.volumes.passes(spec)
+        if hard(spec) and "PodTopologySpread" not in known:
+            passes["PodTopologySpread"] = self._spread(spec, labels).passes()
+        between = self._between(spec, labels)
+        if between.asks and "InterPodAffinity" not in known:
+            passes["InterPodAffinity"] = between.passes()
+        return passes
 
     def _resources_pass(self, spec: PodSpec) -> Mask:
         mask = self._ledger.passes(spec)
@@ -251,20 +255,29 @@ class Room:
             np.minimum(fits, self._devices.copies(amount), out=fits)
         return fits
 
-    def capacity(self, spec: PodSpec, labels: LabelSet) -> Array:
+    def capacity(self, spec: PodSpec, labels: LabelSet, among: Mask | None = None) -> Array:
         """How many more copies fit on each row, one after the other on that row alone; 0 where the next one is refused.
 
         Counts resources, pod count, host ports, disks and claims that two pods may not share, anti-affinity of the pod against itself,
-        and spread over hostnames. Spread over larger domains only decides about the next copy.
+        and spread over hostnames. Spread over larger domains only decides about the next copy. Rows that ``among`` does not flag are 0.
         """
         fits = self.fits(spec)
+        if among is not None:
+            fits *= among
+            if not fits.any():
+                return fits
         if spec.host_ports or (spec.volumes and self._effects.volumes.alone(spec)):
             np.minimum(fits, 1, out=fits)
         if hard(spec):
             np.minimum(fits, self._spread(spec, labels).copies_per_host(), out=fits)
         if spec.anti_affinity:
             fits[self._between(spec, labels).alone_on() & (fits > 1)] = 1
-        fits[~self.verdict(spec, labels).mask] = 0
+        static, known = self._fixed.verdict(spec)
+        fits *= static
+        if self._devices:
+            fits *= self._resources_pass(spec)
+        for passing in self._others_pass(spec, labels, known).values():
+            fits *= passing
         return fits
 
     def place(self, spec: PodSpec, labels: LabelSet, row: int, count: int = 1) -> None:
@@ -274,9 +287,11 @@ class Room:
     def place_all(self, spec: PodSpec, labels: LabelSet, rows: Array, counts: Array) -> None:
         """As :meth:`place` on each of ``rows``, which are distinct, with its own count."""
         self._ledger.add(spec, rows, counts)
-        peer = PeerKey(spec.namespace, labels, False)
-        for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
-            self._follow(spec, peer, row, count)
+        pairs = list(zip(rows.tolist(), counts.tolist(), strict=True))
+        self._peers.add_all(PeerKey(spec.namespace, labels, False), pairs)
+        if self._devices or spec.volumes or spec.host_ports or spec.anti_affinity:
+            for row, count in pairs:
+                self._follow(spec, row, count)
 
     def remove(self, spec: PodSpec, labels: LabelSet, row: int, count: int = 1, *, terminating: bool = False) -> None:
         """Take ``count`` copies off ``row``; ``terminating`` says that they were being deleted, which spread does not count."""
@@ -284,14 +299,14 @@ class Room:
 
     def _change(self, spec: PodSpec, labels: LabelSet, row: int, count: int, *, terminating: bool) -> None:
         self._ledger.add(spec, row, count)
-        self._follow(spec, PeerKey(spec.namespace, labels, terminating), row, count)
+        self._peers.add(PeerKey(spec.namespace, labels, terminating), row, count)
+        self._follow(spec, row, count)
 
-    def _follow(self, spec: PodSpec, peer: PeerKey, row: int, count: int) -> None:
-        """Keep everything but the ledger current."""
+    def _follow(self, spec: PodSpec, row: int, count: int) -> None:
+        """Keep shared devices, ports, volumes and anti-affinity current."""
         if self._devices and (amount := spec.requests.get(GPU_MILLI)):
             for _ in range(abs(count)):
                 (self._devices.add if count > 0 else self._devices.remove)(row, amount)
-        self._peers.add(peer, row, count)
         self._effects.add(spec, row, count)
 
     def spread_counts(self, spec: PodSpec, labels: LabelSet, constraint: SpreadConstraint) -> SpreadCounts:

@@ -136,10 +136,15 @@ class Peers:
         return number
 
     def add(self, peer: PeerKey, row: int, count: int) -> None:
+        self.add_all(peer, ((row, count),))
+
+    def add_all(self, peer: PeerKey, rows: Iterable[tuple[int, int]]) -> None:
+        """Add to each of ``rows`` its own count."""
         placed = self._placed.setdefault(peer, {})
-        placed[row] = placed.get(row, 0) + count
-        if self._queries:
-            for number in self._counting(peer):
+        counting = self._counting(peer) if self._queries else ()
+        for row, count in rows:
+            placed[row] = placed.get(row, 0) + count
+            for number in counting:
                 self.tallies.add(number, row, count)
 
     def _counting(self, peer: PeerKey) -> tuple[int, ...]:
