@@ -5,12 +5,13 @@ The setting is that of "Can't Be Late" (Wu et al., NSDI 2024). Three rules decid
 1. Never a choice after which on-demand could no longer be done in time (:func:`safe`).
 2. Spot whenever it is there. On-demand is left only for spot that was there at the decision before too: of the spells in AWS's series of
    2023 more than a quarter end within ten minutes, less than a change of machine takes.
-3. Where spot is not there, wait while the time to spare is more than ``PATIENCE`` of the work that is left, else run on-demand, and go on
-   until spot is back. Waiting longer would spend the time to spare that spot itself needs later on, since every reclaim costs some of it.
+3. Where spot is not there, wait while the time to spare, less what a reclaim undoes, is more than ``PATIENCE`` of the work that is left,
+   else run on-demand, and go on until spot is back. Waiting longer would spend the time to spare that spot itself needs later on, since
+   every reclaim costs some of it.
 
 ``PATIENCE`` follows from a model and not from the series: of the Markov decision process in which spot comes and goes for two hours each,
-on-demand costs three times as much and a change takes twelve minutes, the best policy has the shape of these rules, with thresholds near
-a fifth of the work left from 2 to 48 hours of it.
+on-demand costs three times as much and a change takes twelve minutes, the best policy has the shape of these rules, with thresholds
+between a fifth and a quarter of the work left, for 4 to 48 hours of it.
 """
 
 from msgspec import Struct
@@ -65,7 +66,7 @@ def choose(job: Job) -> str:
     """The market for ``job`` until the next decision, or ``WAIT``."""
     if job.spot and (job.on != ON_DEMAND or job.spot_for >= job.step):
         wish = SPOT
-    elif job.on == ON_DEMAND or job.spare <= PATIENCE * job.work:
+    elif job.on == ON_DEMAND or job.spare - job.loss <= PATIENCE * job.work:
         wish = ON_DEMAND
     else:
         wish = WAIT

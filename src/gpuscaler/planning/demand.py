@@ -19,7 +19,8 @@ class PodClass:
     """Pending pods that scheduling cannot tell apart. ``keys`` are their ``namespace/name``, sorted.
 
     ``announced`` more are wanted by their owners and not created yet: they shape the mix, and are bought for once they exist. ``wishes``
-    are terms that every node for them must match although the scheduler does not insist on it.
+    are terms that every node for them must match although the scheduler does not insist on it. ``market_because`` says why the markets of
+    ``options`` are not the pods' own now; empty when they are.
     """
 
     spec: PodSpec
@@ -28,6 +29,7 @@ class PodClass:
     keys: tuple[str, ...]
     announced: int = 0
     wishes: tuple[NodeSelectorTerm, ...] = ()
+    market_because: str = ""
 
     @property
     def count(self) -> int:

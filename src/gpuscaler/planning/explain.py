@@ -75,7 +75,8 @@ def told(desk: Desk, one: PodClass, row: int, *, word: str, gang: str) -> tuple[
     if word in ("resource", "NodeResourcesFit"):
         return "resource", f"{where}: {shortage(desk, one, row)}"
     if word == "market":
-        return word, f"{where} is {offering.market}; the pod wants {', '.join(one.options.market)}"
+        because = f": {one.market_because}" if one.market_because else ""
+        return word, f"{where} is {offering.market}; the pod wants {', '.join(one.options.market)}{because}"
     if word:
         _, detail = desk.room.reason(without_hosts(one.spec), one.labels, desk.first_template + row)
         return selector_word(desk, one, row) if word == "NodeAffinity" else WORDS[word], f"{where}: {detail}"

@@ -10,6 +10,7 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.planning.demand import Demand, PodClass, demand
 from gpuscaler.planning.desk import Desk, Queue, Solved, Taken
 from gpuscaler.planning.explain import reasons
+from gpuscaler.planning.failover import in_their_markets
 from gpuscaler.planning.families import admitted_by_others, doubtful
 from gpuscaler.planning.gangs import Refused, settle_gang
 from gpuscaler.planning.limits import remaining
@@ -79,7 +80,7 @@ class Planner:
         wants = demand(cluster, state, policy, now, live=live)
         desk = desk_for(asked, seen, self._pictures.with_templates(seen, self._templates), self._templates)
         held = hold_nominated(desk, seen, wants)
-        wants = keep_promises(desk, seen, state, wants)
+        wants = in_their_markets(desk, keep_promises(desk, seen, state, wants), policy, hunting=state.hunting, now=now)
         desk, refused, queues = place(desk, wants, respect=policy.preferences == "respect")
         spares = spare_machines(desk, policy.pools, seen.have, seen)
         down = give_back(asked, desk, seen, held, self._surveys)

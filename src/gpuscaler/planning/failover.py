@@ -1,0 +1,142 @@
+"""Which markets pods may be bought for in now: those that wait for spot, those with a deadline, and those that have waited long enough.
+
+Machines that exist take any pod that fits, whatever their market; this is about what is bought.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import msgspec
+
+from gpuscaler.model.pods import Pod, PodOptions
+from gpuscaler.model.pools import MARKETS, Policy
+from gpuscaler.planning.deadline import ON_DEMAND, PATIENCE, SPOT, Job, choose
+from gpuscaler.planning.demand import Demand, PodClass
+from gpuscaler.planning.desk import Desk, usable_templates
+
+#: From asking for a machine to the pod at work on it, for plans that must hold: the time that a machine has to register by default, after
+#: which another is asked for.
+CHANGEOVER_SECONDS = 900.0
+#: How soon a decision is looked at again at the latest.
+STEP_SECONDS = 60.0
+
+#: Markets, and why they are not what the pod's own annotation says; empty when they are.
+Wish = tuple[tuple[str, ...], str]
+
+
+def in_their_markets(desk: Desk, wants: Demand, policy: Policy, *, hunting: float | None, now: float) -> Demand:
+    """The demand with each pod's markets of ``now``; pods of one class that may buy in different ones become classes of their own.
+
+    ``hunting`` is as in :class:`~gpuscaler.planning.state.State`.
+    """
+    if not any(offering.market == SPOT for pool in policy.pools for offering in pool.offerings):
+        return wants
+
+    def split(one: PodClass, together: float | None = None) -> list[PodClass]:
+        if hunting is None and one.options.spot_wait is None and one.options.deadline is None:
+            return [one]
+        pods = desk.cluster.pods
+        return divided(one, lambda key: wish(one.options, waiting_since(pods[key], together), hunting, now), desk)
+
+    gangs = []
+    for gang in wants.gangs:
+        # Members go together, and so the first of them decides for all.
+        first = min(waiting_since(desk.cluster.pods[key]) for one in gang.classes for key in one.keys)
+        gangs.append(replace(gang, classes=tuple(part for one in gang.classes for part in split(one, first))))
+    classes = [part for one in wants.classes for part in split(one)]
+    return replace(wants, classes=tuple(sorted(classes, key=lambda one: one.order)), gangs=tuple(gangs))
+
+
+def waiting_since(pod: Pod, together: float | None = None) -> float:
+    """When a pod became unschedulable, or was created where nobody says."""
+    return together if together is not None else pod.unschedulable_since or pod.created
+
+
+def divided(one: PodClass, wish_of: Callable[[str], Wish], desk: Desk) -> list[PodClass]:
+    """The pods of a class by what they may buy now. Who should hurry to on-demand where no such machine will do goes on as before."""
+    groups: dict[Wish, list[str]] = {}
+    for key in one.keys:
+        groups.setdefault(wish_of(key), []).append(key)
+    parts: list[PodClass] = []
+    for (markets, why), keys in sorted(groups.items()):
+        part = replace(one, keys=tuple(keys), announced=0 if parts else one.announced)
+        if markets != one.options.market:
+            changed = replace(part, options=msgspec.structs.replace(one.options, market=markets), market_because=why)
+            part = part if why == HURRY and not can_be_bought(desk, changed) else changed
+        parts.append(part)
+    return parts
+
+
+def can_be_bought(desk: Desk, one: PodClass) -> bool:
+    """Whether any machine that may be asked for now takes the class when it is empty."""
+    return bool((usable_templates(desk.templates, one) & desk.room.static_mask(one.spec)[desk.template_rows]).any())
+
+
+HURRY = "spot was refused while the pod was waiting"
+
+
+def wish(options: PodOptions, since: float, hunting: float | None, now: float) -> Wish:
+    """The markets in which a pod that waits ``since`` then may be bought for, in the order of ``MARKETS``."""
+    allowed = set(options.market) or set(MARKETS)
+    why = ""
+    if options.deadline is not None:
+        safe_markets, reason = for_deadline(options, now)
+        # Where the pod's own markets are not safe, they are all there is.
+        if allowed & safe_markets and allowed - safe_markets:
+            allowed, why = allowed & safe_markets, reason
+    if {SPOT, ON_DEMAND} <= allowed:
+        if options.spot_wait is not None and now < since + options.spot_wait:
+            allowed.discard(ON_DEMAND)
+            why = f"it waits for spot until {clock(since + options.spot_wait)} (gpuscaler.io/spot-wait)"
+        elif hunting is not None and since <= hunting:
+            allowed.discard(SPOT)
+            why = HURRY
+    return (tuple(market for market in MARKETS if market in allowed), why) if why else (options.market, "")
+
+
+def for_deadline(options: PodOptions, now: float) -> tuple[set[str], str]:
+    """The markets that keep the deadline of ``options``, and what to tell of it. What is prepaid always does."""
+    job = deadline_job(options, now)
+    if job is None:
+        return {"reserved", ON_DEMAND}, "its deadline comes without gpuscaler.io/expected-duration, so no time to spare is known"
+    if choose(job) != SPOT:
+        return {"reserved", ON_DEMAND}, f"its deadline at {clock(options.deadline or 0.0)} leaves no time for a reclaim"
+    if choose(msgspec.structs.replace(job, spot=False)) == ON_DEMAND:
+        return set(MARKETS), ""
+    return {"reserved", SPOT}, f"its deadline at {clock(options.deadline or 0.0)} leaves time to wait for spot"
+
+
+def deadline_job(options: PodOptions, now: float) -> Job | None:
+    """A pending pod with a deadline as a job with all of its work to do, spot being there; None without an expected duration.
+
+    How far an earlier run came is not known, and neither is, without ``gpuscaler.io/restart-cost``, that a reclaim would leave any of it.
+    """
+    work, end = options.expected_duration, options.deadline
+    if work is None or end is None:
+        return None
+    loss = work if options.restart_cost is None else min(work, options.restart_cost)
+    left = end - now
+    return Job(work, left, work, left, CHANGEOVER_SECONDS, STEP_SECONDS, spot=True, loss=loss)
+
+
+def next_change(pods: Iterable[Pod], now: float) -> float | None:
+    """The first moment after ``now`` at which some waiting pod may buy in another market by the passing of time alone, or None."""
+    moments = [moment for pod in pods for moment in changes(pod) if moment > now]
+    return min(moments, default=None)
+
+
+def changes(pod: Pod) -> list[float]:
+    """The moments at which the markets of a waiting pod change: its wait for spot is over, its patience is, spot is no longer safe."""
+    options = pod.options
+    found = [] if options.spot_wait is None else [waiting_since(pod) + options.spot_wait]
+    job = deadline_job(options, 0.0)
+    if job is not None:
+        latest = job.left - job.work - job.loss
+        found += [latest - PATIENCE * job.work, latest - job.changeover - job.step]
+    # A moment later, since these are the last at which the earlier answer still holds.
+    return [moment + 0.001 for moment in found]
+
+
+def clock(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,176 @@
+"""Which markets pods are bought for in: waiting for spot, keeping deadlines, hurrying when spot was refused."""
+
+from typing import Any
+
+import pytest
+from tests.planning.building import NOW, node, offering, placed, planned, pod, pods, pool, reasons, spec, unplaced
+
+from gpuscaler.model.pods import Pod
+from gpuscaler.planning.failover import CHANGEOVER_SECONDS, next_change
+from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.state import State
+
+SPOT, ON_DEMAND = offering(price=0.3, market="spot"), offering(price=1.0)
+BOTH = pool(SPOT, ON_DEMAND)
+DRY = State(blocked_offerings=frozenset({SPOT.key}))
+HOUR = 3600.0
+
+
+def waiting(seconds: float = 60.0, name: str = "p", **options: Any) -> Pod:
+    """A pod that has been unschedulable for so long."""
+    return pod(name, created=NOW - 7200, unschedulable=True, unschedulable_since=NOW - seconds, options=options)
+
+
+def markets(made: Plan) -> list[str]:
+    return sorted(machine.market for machine in made.machines)
+
+
+def test_a_pod_takes_on_demand_at_once_when_spot_is_dry() -> None:
+    assert markets(planned([waiting(0.0)], BOTH, state=DRY)) == ["on-demand"]
+
+
+def test_a_pod_that_waits_for_spot_does_not_take_on_demand() -> None:
+    made = planned([waiting(60.0, spot_wait=600.0)], BOTH, state=DRY)
+
+    assert (markets(made), unplaced(made)) == ([], ["p"])
+
+
+def test_it_says_what_it_waits_for_and_until_when() -> None:
+    (reason,) = reasons(planned([waiting(60.0, spot_wait=600.0)], BOTH, state=DRY), "p")
+
+    assert reason.excluded_by == "market"
+    assert "is on-demand" in reason.detail
+    assert "it waits for spot until 2023-11-14 22:22:20 UTC (gpuscaler.io/spot-wait)" in reason.detail
+
+
+def test_a_wait_for_spot_ends() -> None:
+    assert markets(planned([waiting(600.0, spot_wait=600.0)], BOTH, state=DRY)) == ["on-demand"]
+
+
+def test_a_pod_that_waits_takes_spot_when_it_is_there() -> None:
+    assert markets(planned([waiting(60.0, spot_wait=600.0)], BOTH)) == ["spot"]
+
+
+def test_a_pod_that_waits_takes_room_that_exists_whatever_its_market() -> None:
+    assert placed(planned([node("a", ON_DEMAND), waiting(60.0, spot_wait=600.0)], BOTH, state=DRY)) == {"p": "a"}
+
+
+def test_pods_of_one_class_wait_each_from_its_own_moment() -> None:
+    made = planned([waiting(601.0, "old", spot_wait=600.0), waiting(599.0, "new", spot_wait=600.0)], BOTH, state=DRY)
+
+    assert ([machine.pods for machine in made.machines], unplaced(made)) == ([("default/old",)], ["new"])
+
+
+def test_nobody_waits_for_spot_that_no_pool_has() -> None:
+    assert markets(planned([waiting(0.0, spot_wait=600.0)], pool(ON_DEMAND))) == ["on-demand"]
+
+
+def test_a_gang_waits_as_long_as_its_first_member() -> None:
+    gang = {"gang": "train", "gang_size": 2, "gang_source": "annotation", "spot_wait": 600.0}
+    early, late = waiting(601.0, "a", **gang), waiting(1.0, "b", **gang)
+
+    assert markets(planned([early, late], BOTH, state=DRY)) == ["on-demand", "on-demand"]
+
+
+def test_whoever_waits_since_the_hunt_began_takes_on_demand_whatever_spot_is_untried() -> None:
+    made = planned([waiting(9.0, "old"), waiting(1.0, "new")], BOTH, state=State(hunting=NOW - 8.0))
+
+    assert {machine.pods[0]: machine.market for machine in made.machines} == {"default/old": "on-demand", "default/new": "spot"}
+
+
+def test_a_pod_without_the_condition_hurries_by_its_age() -> None:
+    assert markets(planned(pods("p", 1, created=NOW - 9.0), BOTH, state=State(hunting=NOW - 8.0))) == ["on-demand"]
+
+
+def test_a_pod_for_spot_alone_goes_on_trying_spot() -> None:
+    assert markets(planned([waiting(9.0, market=("spot",))], BOTH, state=State(hunting=NOW - 8.0))) == ["spot"]
+
+
+def test_spot_is_tried_on_where_no_on_demand_machine_will_do() -> None:
+    big = offering("g.8", price=2.0, market="spot", gpus=8)
+    made = planned(
+        [pod("p", spec(gpus=8), created=NOW - 9.0)],
+        pool(big, ON_DEMAND),
+        state=State(hunting=NOW - 8.0),
+    )
+
+    assert markets(made) == ["spot"]
+
+
+def test_spot_is_tried_on_where_on_demand_is_refused_too() -> None:
+    state = State(hunting=NOW - 8.0, blocked_offerings=frozenset({ON_DEMAND.key}))
+
+    assert markets(planned([waiting(9.0)], BOTH, state=state)) == ["spot"]
+
+
+def deadline(hours_left: float, *, work: float = 2.0, **options: Any) -> Pod:
+    """A pod with so many hours of work that must be done in so many."""
+    given = {"deadline": NOW + hours_left * HOUR, "expected_duration": work * HOUR, "restart_cost": 600.0, **options}
+    return waiting(60.0, **given)
+
+
+@pytest.mark.parametrize(
+    ("hours_left", "with_spot", "without"),
+    [(2.2, "on-demand", "on-demand"), (2.5, "spot", "on-demand"), (4.0, "spot", "")],
+    ids=["no time to spare", "some", "plenty"],
+)
+def test_a_deadline_decides_between_on_demand_spot_and_waiting(hours_left: float, with_spot: str, without: str) -> None:
+    assert "".join(markets(planned([deadline(hours_left)], BOTH))) == with_spot
+    assert "".join(markets(planned([deadline(hours_left)], BOTH, state=DRY))) == without
+
+
+def test_a_pod_that_a_reclaim_sets_back_to_its_beginning_needs_its_time_twice_for_spot() -> None:
+    spare = CHANGEOVER_SECONDS / HOUR + 0.05
+
+    assert markets(planned([deadline(4.0 + spare - 0.1, restart_cost=None)], BOTH)) == ["on-demand"]
+    assert markets(planned([deadline(4.0 + spare, restart_cost=None)], BOTH)) == ["spot"]
+
+
+def test_a_deadline_without_a_duration_is_kept_on_demand() -> None:
+    assert markets(planned([deadline(99.0, expected_duration=None)], BOTH)) == ["on-demand"]
+
+
+def test_a_deadline_that_is_over_goes_on_demand() -> None:
+    assert markets(planned([deadline(-1.0)], BOTH)) == ["on-demand"]
+
+
+def test_a_pod_for_spot_alone_stays_there_whatever_its_deadline() -> None:
+    assert markets(planned([deadline(2.1, market=("spot",))], BOTH)) == ["spot"]
+
+
+def test_reserved_machines_are_taken_whatever_the_deadline_and_the_wait() -> None:
+    reserved = offering("r.1", price=0.0, market="reserved", count=1)
+
+    for one in (deadline(2.1), deadline(9.0), waiting(60.0, spot_wait=600.0)):
+        assert markets(planned([one], pool(reserved, ON_DEMAND, SPOT), state=DRY)) == ["reserved"]
+
+
+def test_why_a_deadline_waits_is_told() -> None:
+    (reason,) = reasons(planned([deadline(4.0)], BOTH, state=DRY), "p")
+
+    assert "its deadline at 2023-11-15 02:13:20 UTC leaves time to wait for spot" in reason.detail
+
+
+def test_the_next_moment_to_look_again_is_the_first_at_which_markets_change() -> None:
+    one, other = waiting(60.0, spot_wait=600.0), deadline(4.0)
+    latest = 4.0 * HOUR - 2.0 * HOUR - 600.0
+
+    assert next_change([one, other], NOW) == pytest.approx(NOW + 540.0, abs=0.01)
+    assert next_change([other], NOW) == pytest.approx(NOW + latest - 0.2 * 2.0 * HOUR, abs=0.01)
+    assert next_change([other], NOW + latest - 1400.0) == pytest.approx(NOW + latest - 960.0, abs=0.01)
+    assert next_change([other, waiting()], NOW + 4.0 * HOUR) is None
+
+
+@pytest.mark.parametrize("of", [waiting(60.0, spot_wait=600.0), deadline(4.0)], ids=["wait", "deadline"])
+def test_nothing_changes_before_the_next_moment_and_something_at_it(of: Pod) -> None:
+    moment = next_change([of], NOW)
+    assert moment is not None
+
+    def at(now: float) -> str:
+        from gpuscaler.model.cluster import Cluster
+        from gpuscaler.model.pools import Policy
+        from gpuscaler.planning.planner import plan
+
+        return "".join(markets(plan(Cluster.of([of]), DRY, Policy((BOTH,)), now)))
+
+    assert [at(moment - 0.01), at(moment)] == ["", "on-demand"]
