@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
-    parser.add_argument("--cases", type=int, help="random cases (default 20000; 3000 for mutants)")
+    parser.add_argument("--cases", type=int, help="random cases (default 20000; 10000 for mutants)")
     parser.add_argument("--seed", type=int, default=1, help="a seed gives the same cases every time (default 1)")
     parser.add_argument("--jobs", type=int, default=2, help="processes (default 2)")
     parser.add_argument("--first", type=int, default=0, help="number of the first case, to repeat one")
@@ -46,7 +46,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--plans", type=int, default=0, help="instead, replay this many whole plans through the real filters")
     parser.add_argument("--show", type=int, default=3, help="differences to minimise and print (default 3)")
     options = parser.parse_args(arguments)
-    options.cases = options.cases or (3_000 if options.mutants else 20_000)
+    options.cases = options.cases or (10_000 if options.mutants else 20_000)
     return options
 
 

@@ -91,11 +91,6 @@ EQUIVALENT: Mapping[Key, str] = {
     ("selectors.integer", "drop the first condition", "not digits.isascii() or not digits.isdigit() or len(digits.lstrip('0')) > 19"): (
         "no label value has digits of other scripts, and requirements with other values are not valid"
     ),
-    (
-        "binding.Binding.settle",
-        "drop the last condition",
-        "count > 0 and self.passes(claims)[row]",
-    ): "cases place pods where they pass only",
     ("migration.attachment", "always", "if kind == 'awsElasticBlockStore':"): "only ids of that kind start with aws://",
     ("peers.Peers._counting", "flip", "seen < len(self._queries)"): "there is nothing between the two when they are equal",
     ("resources.Ledger._own", "always", "if resource not in self._owned:"): "one copy more",
@@ -114,7 +109,6 @@ EQUIVALENT: Mapping[Key, str] = {
     ("binding.Binding.passes", "never", "if not claims.delayed or not mask.any():"): "only saves work",
     ("binding.Binding._found", "never", "if len(group) == 1:"): "the general way finds the same",
     ("binding.Binding.settle", "never", "if not claims.delayed:"): "only saves work",
-    ("binding.Binding.settle", "flip", "count > 0"): "nobody places or removes none",
     ("binding.Binding.settle", "flip", "count < 0"): "nobody places or removes none",
     **{
         ("binding.Binding._choice", kind, f"{before}c.storage_class == claim.storage_class and (not self._selected_node(c))"): (
@@ -152,15 +146,6 @@ EQUIVALENT: Mapping[Key, str] = {
     ("tallies.Tallies._own", "always", "if number not in self._owned:"): "one copy more",
     ("disks._names", "always", "if monitors:"): "an RBD disk has monitors",
     ("effects.Bound._filled", "always", "if wanted(user.spec):"): "a part does nothing for pods that have nothing to do with it",
-    ("effects.Effects._replayed", "always", "if wanted(spec):"): "a part does nothing for pods that have nothing to do with it",
-    ("effects.Effects.add", "always", "if spec.volumes:"): "a part does nothing for pods that have nothing to do with it",
-    ("effects.Effects.add", "never", "if not (spec.host_ports or spec.anti_affinity):"): "only saves work",
-    ("effects.Effects.add", "drop the last condition", "self._ports is not None and _has_ports(spec)"): (
-        "a part does nothing for pods that have nothing to do with it"
-    ),
-    ("effects.Effects.add", "drop the last condition", "self._repulsion is not None and _repels(spec)"): (
-        "a part does nothing for pods that have nothing to do with it"
-    ),
     ("holdings.Holdings.add", "always", "if thing not in self._owned:"): "one copy more",
     ("peers.Peers.add", "always", "if self._queries:"): "only saves work",
     ("peers.Peers._counting", "always", "if seen < len(self._queries):"): "there is nothing between the two when they are equal",
@@ -174,6 +159,28 @@ EQUIVALENT: Mapping[Key, str] = {
     ),
     **{("migration.", "another text", f"'{name}'"): "no node has a limit for a driver of that name" for name in NOT_CSI},
     ("nodes.NodeMasks.requirement", "drop the first condition", "mask is None and (not requirement.valid)"): "the mask is only made again",
+    ("binding.Binding.settle", "one more", "0"): "nobody places or removes none",
+    ("binding.Binding.settle", "always", "if self.passes(claims)[row]:"): "cases place pods where they pass only",
+    ("binding.Binding._hold", "always", "if volume:"): "no volume has an empty name",
+    **{
+        ("effects.Effects.add", "always", f"if _{what}(spec):"): "a part does nothing for pods that have nothing to do with it"
+        for what in ("has_volumes", "has_ports", "repels")
+    },
+    (
+        "migration.is_csi",
+        "drop the last condition",
+        "bool(volume.driver) and volume.driver not in KINDS and (volume.driver not in UNCOUNTED) and (volume.driver not in UNTRANSLATED)",
+    ): "no node has a limit for a driver of that name",
+    ("peers.PeerIndex.candidates", "another text", "'In'"): "more candidates, which are then matched one by one",
+    ("room.Room._static", "not", "False"): "arrays that nobody changes need no guard against it",
+    ("room.Room._between", "not", "False"): "whether the pod itself is being deleted is not asked",
+    ("room.Room.verdict", "drop the first condition", "hard(spec) and 'PodTopologySpread' not in passes"): (
+        "a part admits every row to pods that have nothing to do with it"
+    ),
+    ("room.Room.verdict", "drop the first condition", "between.asks and 'InterPodAffinity' not in passes"): (
+        "a part admits every row to pods that have nothing to do with it"
+    ),
+    ("room._requested", "never", "if table is cluster.table:"): "the general way finds the same",
 }
 
 

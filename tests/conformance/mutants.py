@@ -6,6 +6,7 @@ import importlib.machinery
 import importlib.util
 import json
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,7 +32,7 @@ TARGETS = (
     SOURCES / "gpuscaler/model/selectors.py",
     SOURCES / "gpuscaler/model/taints.py",
 )
-#: Seconds after which a mutant is taken to run for ever, and so to be caught.
+#: Seconds of one case after which a mutant is taken to run for ever, and so to be caught.
 PATIENCE = 120
 
 
@@ -101,10 +102,9 @@ def answered(binary: Path, cases: int, seed: int) -> Iterator[tuple[Json, Json]]
 
 def outcome(asked: Path, mutant: Mutant) -> Outcome:
     command = (sys.executable, "-m", __name__, str(asked), str(mutant.path), str(mutant.mutation.index))
-    try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    except subprocess.TimeoutExpired:
-        return Outcome(mutant, 1, f"it ran for more than {PATIENCE} s")
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode == -signal.SIGALRM:
+        return Outcome(mutant, 1, f"a case took more than {PATIENCE} s")
     if done.returncode:
         # A module that cannot even be loaded is caught by any case.
         return Outcome(mutant, 1, (done.stderr.strip().splitlines() or ["it died"])[-1])
@@ -130,10 +130,12 @@ def show(asked: Path, path: Path, index: int) -> tuple[int, str]:
     """In a process of its own: load the mutant, then go through the cases until one of them tells it apart."""
     name = ".".join(path.relative_to(SOURCES).with_suffix("").parts)
     sys.meta_path.insert(0, Replacing(name, mutated(path.read_text(), index)))
+    signal.alarm(PATIENCE)
     # Only now, so that everything they import sees the mutant.
     from .compare import differences, variant, verdicts
 
     for number, (case, answer) in enumerate(stored(asked)):
+        signal.alarm(PATIENCE)
         for found in differences(case, verdicts(case, answer), otherwise=variant(number)):
             return number + 1, str(found)
     return 0, ""

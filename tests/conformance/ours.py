@@ -7,6 +7,7 @@ import numpy as np
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.decoding import Interner, decode_object
+from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.table import Mask, NodeTable
@@ -45,10 +46,11 @@ def judge(case: Json, *, otherwise: bool = False) -> list[Refusals]:
 def replay(case: Json, theirs: Iterable[Mapping[str, list[str]]], *, otherwise: bool = False) -> list[Refusals]:
     """Our verdict at every step of a replay, each pod placed where ``theirs``, the oracle's verdicts, let it go.
 
-    ``otherwise`` asks a new room at every step, in which all that was taken before is placed at once: it must make no difference.
+    ``otherwise`` asks a new room at every step, in which all that was taken before is placed one after the other: it must make no
+    difference. In the end, neither must it to place all of it at once, and with all of it removed the room is as it was.
     """
     interner = Interner()
-    room = Room.of(cluster_of(case, interner))
+    room = start = Room.of(cluster_of(case, interner))
     taken: list[tuple[Pod, int]] = []
     verdicts = []
     for step, refused in zip(case["replay"], theirs, strict=True):
@@ -66,7 +68,28 @@ def replay(case: Json, theirs: Iterable[Mapping[str, list[str]]], *, otherwise: 
                 assert placed is not pod or refusals(room, pod) == verdicts[-1], "removing a pod left a trace"
                 room.place(placed.spec, placed.labels, row)
             assert refusals(original, pod) == verdicts[-1], "placing a pod in a copy of a room changed the room"
+    pods = [decoded_pod(pod, interner) for pod in case["pending"]]
+    assert judged(placed_at_once(start, taken), pods) == judged(room, pods), "it makes a difference to place pods at once"
+    for pod, row in taken:
+        room.remove(pod.spec, pod.labels, row)
+    assert judged(room, pods) == judged(start, pods), "removing every pod left a trace"
     return verdicts
+
+
+def judged(room: Room, pods: Iterable[Pod]) -> list[Refusals]:
+    return [refusals(room, pod) for pod in pods]
+
+
+def placed_at_once(room: Room, taken: Iterable[tuple[Pod, int]]) -> Room:
+    """A new room like ``room`` in which the pods of one kind are placed together, before anything is asked of it."""
+    together: dict[tuple[str, LabelSet], tuple[Pod, dict[int, int]]] = {}
+    for pod, row in taken:
+        rows = together.setdefault((pod.spec.digest, pod.labels), (pod, {}))[1]
+        rows[row] = rows.get(row, 0) + 1
+    new = Room.of(room.cluster)
+    for pod, rows in together.values():
+        new.place_all(pod.spec, pod.labels, np.array([*rows]), np.array([*rows.values()]))
+    return new
 
 
 def cluster_of(case: Json, interner: Interner) -> Cluster:

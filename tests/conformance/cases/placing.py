@@ -66,11 +66,21 @@ def node_requirement(world: World) -> Json:
 
 
 def field_requirement(world: World) -> Json:
-    return {
+    """A requirement of the node's name; now and then one that the API server refuses, which matches nothing or asks for no field."""
+    drawn: Json = {
         "key": "metadata.name",
         "operator": world.one(("In", "In", "NotIn")),
         "values": ["gone" if world.chance(0.15) else world.node_name()],
     }
+    if world.chance(0.2):
+        odd = (
+            {"operator": "Exists"},
+            {"values": ["node0", "node1"]},
+            {"key": "metadata.namespace"},
+            {"key": "metadata.uid", "values": [""]},
+        )
+        drawn |= world.one(odd)
+    return drawn
 
 
 def tolerations(world: World, pod: Json) -> None:

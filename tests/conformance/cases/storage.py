@@ -13,7 +13,12 @@ DRIVERS = {
     "cinder.csi.openstack.org": "topology.cinder.csi.openstack.org/zone",
 }
 #: Ids of one disk, which several volumes may name.
-EBS_IDS = ("vol-3", "aws://eu-west1-a/vol-3", "aws:///vol-3")
+EBS_IDS = ("vol-3", "aws://eu-west1-a/vol-3", "aws:///vol-3", "aws:///vol-3/")
+#: Disks that in-tree volumes name, too, as their CSI drivers name them.
+ON_CSI = {
+    "ebs": {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-3"},
+    "gce": {"driver": "pd.csi.storage.gke.io", "volumeHandle": "projects/UNSPECIFIED/zones/UNSPECIFIED/disks/disk3"},
+}
 #: In-tree plug-ins that CSI drivers took over, by the storage class here that uses each.
 IN_TREE = {
     "ebs": "kubernetes.io/aws-ebs",
@@ -105,7 +110,9 @@ def volume(world: World, storage_class: str, **more: object) -> Json:
     source = {
         "ebs": {
             "awsElasticBlockStore": {
-                "volumeID": world.one((*EBS_IDS, f"vol-{name}", f"aws://eu-west1-a/vol-{name}", "aws://eu-west1-a/odd"))
+                "volumeID": world.one(
+                    (*EBS_IDS, f"vol-{name}", f"aws://eu-west1-a/vol-{name}", "aws://eu-west1-a/odd", "vol-3x", "aws:///vol-3x")
+                )
             }
         },
         "gce": {"gcePersistentDisk": {"pdName": world.one((name, name, "disk3"))}},
@@ -115,6 +122,8 @@ def volume(world: World, storage_class: str, **more: object) -> Json:
         "local": {"local": {"path": "/mnt"}},
     }.get(storage_class, {"csi": {"driver": FAST, "volumeHandle": f"handle-{name}"}})
     spec: Json = {"capacity": {"storage": world.one(SIZES)}, "accessModes": ["ReadWriteOnce"], "storageClassName": storage_class}
+    if storage_class in ON_CSI and world.chance(0.1):
+        source = {"csi": ON_CSI[storage_class]}
     spec |= {**source, **more}
     drawn = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec, "status": {"phase": "Available"}}
     return world.add("persistentVolumes", drawn)
@@ -154,17 +163,27 @@ def volume_affinity(world: World) -> Json:
             terms.append(world.one(({}, {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [world.node_name()]}]})))
             continue
         used = {
-            world.weighted({ZONE: 6.0, HOSTNAME: 3.0, REGION: 1.5, OLD_ZONE: 0.7, OLD_REGION: 0.7})
+            world.weighted({ZONE: 6.0, HOSTNAME: 3.0, REGION: 1.5, OLD_ZONE: 1.0, OLD_REGION: 0.7})
             for _ in range(world.weighted({1: 8, 2: 2}))
         }
-        terms.append({"matchExpressions": [{"key": key, "operator": "In", "values": world.some(keys[key], 2)} for key in sorted(used)]})
+        if OLD_ZONE in used and world.chance(0.4):
+            used.add(OLD_REGION)
+        expressions: list[Json] = [{"key": key, "operator": "In", "values": world.some(keys[key], 2)} for key in sorted(used)]
+        if world.chance(0.05):
+            expressions[0] = {"key": expressions[0]["key"], "operator": "Exists"}
+        terms.append({"matchExpressions": expressions})
     return {"required": {"nodeSelectorTerms": terms}}
 
 
 def label_zones(world: World, drawn_volume: Json) -> None:
-    """Give a volume zone labels; ``a__b`` is either zone. ``a__`` cannot be read, and makes translation to CSI fail."""
-    key = world.weighted({ZONE: 6.0, OLD_ZONE: 3.0})
-    labels = {key: world.weighted({world.one(ZONES): 6.0, "__".join(world.some(ZONES, 2, 2)): 3.0, "eu-west1-a__": 0.3})}
-    if world.chance(0.2):
-        labels[REGION] = world.one(("r1", "r2"))
+    """Give a volume zone labels; ``a__b`` is either zone.
+
+    ``a__`` cannot be read, and makes translation to CSI fail, as two zones of two regions do.
+    """
+    labels = {}
+    for key in world.weighted({(ZONE,): 6.0, (OLD_ZONE,): 3.0, (ZONE, OLD_ZONE): 1.0}):
+        either = "__".join(world.some(ZONES, 2, 2))
+        labels[key] = world.weighted({world.one(ZONES): 6.0, either: 3.0, "eu-west1-a__": 0.6, "eu-west1-a__eu-west2-a": 0.6})
+    if world.chance(0.25):
+        labels[world.weighted({REGION: 3.0, OLD_REGION: 1.0})] = world.one(("r1", "r2"))
     drawn_volume["metadata"]["labels"] = labels

@@ -35,7 +35,7 @@ def disks(world: World, pod: Json) -> None:
 def inline_disk(world: World) -> Json:
     read_only = world.one(({}, {"readOnly": True}, {"readOnly": False}))
     kind = world.mostly("disk", {"gcePersistentDisk": 1, "awsElasticBlockStore": 1, "iscsi": 1, "rbd": 1})
-    name = world.weighted({"disk1": 7.0, "disk2": 3.0})
+    name = world.weighted({"disk1": 7.0, "disk2": 3.0, "disk1,disk2": 0.5})
     if kind == "gcePersistentDisk":
         return {kind: {"pdName": name, **read_only}}
     if kind == "awsElasticBlockStore":
@@ -67,11 +67,12 @@ def attached(world: World, pod: Json) -> None:
         if fits and world.chance(0.2):
             use(pod, world.one(fits))
             continue
-        storage_class = world.weighted({"fast": 6.0, "ebs": 2.0, "gce": 1.0, "portworx": 1.0, "azure": 0.7, "cinder": 0.7})
+        classes = {"fast": 5.0, "ebs": 2.0, "gce": 1.5, "portworx": 1.5, "azure": 1.0, "cinder": 1.0}
+        storage_class = world.mostly("attached", classes)
         drawn = claim(world, namespace, storage_class)
         if world.chance(0.7):
             bind(world, drawn, disk := volume(world, storage_class))
-            if storage_class == "gce" and world.chance(0.5):
+            if storage_class != "fast" and world.chance(0.5):
                 label_zones(world, disk)
         use(pod, drawn)
     if world.chance(0.25):
@@ -88,7 +89,7 @@ def attached(world: World, pod: Json) -> None:
 
 def zoned(world: World, pod: Json) -> None:
     """A bound claim whose volume has zone labels, and most of the time no node affinity."""
-    storage_class = world.weighted({"now": 5.0, "fast": 3.0, "ebs": 1.0, "gce": 1.0})
+    storage_class = world.weighted({"now": 5.0, "fast": 3.0, "ebs": 1.0, "gce": 1.0, "cinder": 0.5})
     drawn = claim(world, pod["metadata"]["namespace"], storage_class)
     drawn_volume = volume(world, storage_class, **({"nodeAffinity": volume_affinity(world)} if world.chance(0.1) else {}))
     label_zones(world, drawn_volume)
@@ -98,12 +99,12 @@ def zoned(world: World, pod: Json) -> None:
 
 def bound_somewhere(world: World, pod: Json) -> None:
     """What VolumeBinding looks at: bound volumes with node affinity, and unbound claims in all their states."""
-    kinds = {pinned: 6.0, provisioned: 4.0, preselected: 2.0, matched: 4.0, ephemeral: 2.0, capped: 2.0, broken: 0.7}
+    kinds = {pinned: 6.0, provisioned: 4.0, preselected: 2.0, matched: 4.0, ephemeral: 2.5, capped: 2.0, broken: 1.0}
     world.mostly("claims", kinds)(world, pod)
 
 
 def pinned(world: World, pod: Json) -> None:
-    storage_class = world.weighted({"fast": 6.0, "ebs": 1.0, "gce": 1.0, "portworx": 0.3, "azure": 0.5, "cinder": 0.7})
+    storage_class = world.weighted({"fast": 4.0, "ebs": 1.5, "gce": 1.5, "portworx": 0.3, "azure": 0.7, "cinder": 1.0})
     drawn = claim(world, pod["metadata"]["namespace"], storage_class)
     drawn_volume = volume(world, storage_class, nodeAffinity=volume_affinity(world))
     if storage_class != "fast" and world.chance(0.3):
@@ -180,7 +181,7 @@ def loose_volume(world: World, claims: list[Json]) -> None:
             drawn["spec"]["claimRef"]["uid"] = world.one((metadata["uid"], "another"))
     if world.chance(0.1):
         drawn["status"]["phase"] = world.one(("Released", "Failed", "Pending", "Bound"))
-    if world.chance(0.04):
+    if world.chance(0.08):
         drawn["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
 
 
@@ -192,7 +193,11 @@ def ephemeral(world: World, pod: Json) -> None:
         return
     metadata = pod["metadata"]
     drawn = claim(world, metadata["namespace"], world.one(("zonal", "fast")), name=f"{metadata['name']}-v{number}")
-    owner = metadata["uid"] if world.chance(0.8) else world.one(("another", f"uid-{metadata['name'].partition('-')[0]}"))
+    first = metadata["name"].partition("-")[0]
+    owner = metadata["uid"] if world.chance(0.8 if first == metadata["name"] else 0.4) else world.one(("another", f"uid-{first}"))
+    if world.chance(0.1):
+        # For one pod at a time, which this pod is, and another that names the claim is not.
+        drawn["spec"]["accessModes"] = ["ReadWriteOncePod"]
     if world.chance(0.97):
         drawn["metadata"]["ownerReferences"] = [
             {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": owner, "controller": True}

@@ -107,12 +107,12 @@ class Binding:
         """Hold the delayed claims of ``count`` more pods to ``row``, where they fit there; let go of as many where it is negative."""
         if not claims.delayed:
             return
-        if count > 0 and self.passes(claims)[row]:
-            for claim in claims.delayed:
-                self._hold(claim, self._choice(claims, claim, row), node, count)
-        elif count < 0:
+        if count < 0:
             for claim in claims.delayed:
                 self._let_go(claim.key, -count)
+        elif self.passes(claims)[row]:
+            for claim in claims.delayed:
+                self._hold(claim, self._choice(claims, claim, row), node, count)
 
     def _choice(self, claims: Claims, claim: PersistentVolumeClaim, row: int) -> str:
         if self._selected_node(claim):

@@ -4,7 +4,7 @@ Most pods ask about none of these, so each part is built from the cluster when i
 """
 
 from collections.abc import Callable
-from typing import Protocol, Self, TypeVar
+from typing import Protocol, TypeVar
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodSpec
@@ -17,11 +17,7 @@ from gpuscaler.planning.filters.volumes import VolumeFacts, Volumes
 
 
 class _Part(Protocol):
-    def add(self, spec: PodSpec, row: int, count: int) -> None: ...
-
     def fill(self, spec: PodSpec, rows: Array, counts: Array) -> None: ...
-
-    def copy(self) -> Self: ...
 
 
 _P = TypeVar("_P", bound=_Part)
@@ -76,7 +72,6 @@ class Effects:
 
     def __init__(self, bound: Bound) -> None:
         self._bound = bound
-        self._placed: dict[str, tuple[PodSpec, dict[int, int]]] = {}
         self._ports: PortUse | None = None
         self._repulsion: Repulsion | None = None
         self._volumes: Volumes | None = None
@@ -84,13 +79,13 @@ class Effects:
     @property
     def ports(self) -> PortUse:
         if self._ports is None:
-            self._ports = self._replayed(self._bound.ports, _has_ports)
+            self._ports = self._bound.ports.copy()
         return self._ports
 
     @property
     def repulsion(self) -> Repulsion:
         if self._repulsion is None:
-            self._repulsion = self._replayed(self._bound.repulsion, _repels)
+            self._repulsion = self._bound.repulsion.copy()
         return self._repulsion
 
     @property
@@ -99,31 +94,17 @@ class Effects:
             self._volumes = self._bound.volumes.copy()
         return self._volumes
 
-    def _replayed(self, bound: _P, wanted: _Wanted) -> _P:
-        part = bound.copy()
-        for spec, rows in self._placed.values():
-            if wanted(spec):
-                for row, count in rows.items():
-                    part.add(spec, row, count)
-        return part
-
     def add(self, spec: PodSpec, row: int, count: int) -> None:
         """Place ``count`` copies of ``spec`` on ``row``, or remove them where it is negative."""
-        if spec.volumes:
-            # What a placement settles about claims depends on those before it, so that this part cannot be built afterwards.
+        if _has_volumes(spec):
             self.volumes.add(spec, row, count)
-        if not (spec.host_ports or spec.anti_affinity):
-            return
-        placed = self._placed.setdefault(spec.digest, (spec, {}))[1]
-        placed[row] = placed.get(row, 0) + count
-        if self._ports is not None and _has_ports(spec):
-            self._ports.add(spec, row, count)
-        if self._repulsion is not None and _repels(spec):
-            self._repulsion.add(spec, row, count)
+        if _has_ports(spec):
+            self.ports.add(spec, row, count)
+        if _repels(spec):
+            self.repulsion.add(spec, row, count)
 
     def copy(self) -> "Effects":
         new = Effects(self._bound)
-        new._placed = self._placements()
         new._ports = None if self._ports is None else self._ports.copy()
         new._repulsion = None if self._repulsion is None else self._repulsion.copy()
         new._volumes = None if self._volumes is None else self._volumes.copy()
@@ -132,14 +113,10 @@ class Effects:
     def extended(self, bound: Bound) -> "Effects":
         """The same over the table of ``bound``, which has more rows behind the present ones."""
         new = Effects(bound)
-        new._placed = self._placements()
         new._ports = None if self._ports is None else self._ports.extended(bound.table)
         new._repulsion = None if self._repulsion is None else self._repulsion.extended(bound.table)
         new._volumes = None if self._volumes is None else self._volumes.extended(bound.table, bound.facts)
         return new
-
-    def _placements(self) -> dict[str, tuple[PodSpec, dict[int, int]]]:
-        return {digest: (spec, dict(rows)) for digest, (spec, rows) in self._placed.items()}
 
 
 def _has_ports(spec: PodSpec) -> bool:

@@ -113,14 +113,13 @@ class InterPod:
         number = self._peers.count(*queries)
         labelled = np.ones(len(self._table), dtype=np.bool_)
         found = np.ones(len(self._table), dtype=np.bool_)
-        nobody = True
-        for key in {term.topology_key for term in terms}:
+        domains = {term.topology_key: self._peers.tallies.domain(number, term.topology_key) for term in terms}
+        for key, sums in domains.items():
             codes = self._table.column(key).codes
-            sums = self._peers.tallies.domain(number, key)
             labelled &= codes >= 0
             found &= (sums > 0)[codes]
-            nobody = nobody and not sums.any()
-        return labelled if nobody and self._peers.matches(queries, self._peer) else found
+        somebody = any(sums.any() for sums in domains.values())
+        return found if somebody or not self._peers.matches(queries, self._peer) else labelled
 
     def free_of(self) -> Mask:
         """Rows in whose domains no pod matches an anti-affinity term of this pod."""
@@ -138,7 +137,7 @@ class InterPod:
 
     def _empty(self, tallies: Tallies, number: int, key: str) -> Mask:
         codes = self._table.column(key).codes
-        empty: Mask = (tallies.domain(number, key) == 0)[codes]
+        empty: Mask = (tallies.domain(number, key) <= 0)[codes]
         return empty
 
     def alone_on(self) -> Mask:

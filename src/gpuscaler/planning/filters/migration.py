@@ -81,7 +81,7 @@ def _gce(name: str, zones: list[str]) -> str | None:
     """The driver's name of a disk in one zone, or in several of one region (``locale-region-zone``)."""
     if len(zones) == 1:
         return _GCE_DISK.format(f"zones/{zones[0] or 'UNSPECIFIED'}", name)
-    regions = {zone.rpartition("-")[0] for zone in zones if zone.count("-") == 2}
+    regions = {zone.rpartition("-")[0] for zone in zones}
     if len(regions) != 1 or any(zone.count("-") != 2 for zone in zones):
         return None
     return _GCE_DISK.format(f"regions/{regions.pop()}", name)
@@ -113,7 +113,7 @@ def translated(volume: PersistentVolume) -> NodeSelector | None:
         terms = tuple(replace(term, expressions=(*term.expressions, added)) for term in terms or (NodeSelectorTerm(),))
     if region == OLD_REGION:
         terms = _renamed(terms, OLD_REGION, REGION)
-    return NodeSelector(terms) if terms or volume.node_affinity is not None else None
+    return NodeSelector(terms) if terms else None
 
 
 def _topology_labels(terms: tuple[NodeSelectorTerm, ...], labels: dict[str, str]) -> tuple[str, str]:

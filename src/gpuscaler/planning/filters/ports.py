@@ -37,7 +37,7 @@ class PortUse:
         mask = np.ones(len(self._tallies.table), dtype=np.bool_)
         for protocol, port, ip in _wanted(spec):
             for number in self._meeting(protocol, port, ip):
-                mask &= self._tallies.rows(number) == 0
+                mask &= self._tallies.rows(number) <= 0
         return mask
 
     def _meeting(self, protocol: str, port: int, ip: str) -> Iterator[int]:
