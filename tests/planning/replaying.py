@@ -68,12 +68,21 @@ def homes(case: Case, made: Plan) -> dict[str, str]:
 
 
 def carry_out(room: Room, case: Case, where: Mapping[str, str]) -> tuple[Room, list[str]]:
-    """Bind pods one by one, as the filters admit them, in several orders; returns the room and who is left in the best of them."""
+    """Bind pods one by one, as the filters admit them, in several orders; returns the room and who is left in the best of them.
+
+    Whoever goes to a node binds before any machine is there, if the filters admit it then.
+    """
     pods = [case.cluster.pods[key] for key in where]
+    nodes = today(case)
+    waits = {pod.options.gang for pod in pods if pod.options.gang and where[pod.key] not in nodes.table.row}
     best: tuple[Room, list[str]] | None = None
     for order in orders(pods):
-        trial = room.copy()
-        left = bind(trial, order, where)
+        trial, first = room.copy(), nodes.copy()
+        early = [pod for pod in order if where[pod.key] in nodes.table.row and pod.options.gang not in waits]
+        later = set(bind(first, early, where))
+        for pod in (pod for pod in early if pod.key not in later):
+            trial.place(pod.spec, pod.labels, trial.table.row[where[pod.key]])
+        left = bind(trial, [pod for pod in order if pod not in early or pod.key in later], where)
         if best is None or len(left) < len(best[1]):
             best = trial, left
         if not left:
@@ -106,6 +115,13 @@ def bind(room: Room, pods: Sequence[Pod], where: Mapping[str, str]) -> list[str]
             break
         waiting = refused
     return [pod.key for pod in waiting]
+
+
+def today(case: Case) -> Room:
+    """The nodes that are there and hold no pod of the plan yet."""
+    room = Room.of(case.cluster)
+    hold_nominated(room, case)
+    return room
 
 
 def hold_nominated(room: Room, case: Case) -> None:

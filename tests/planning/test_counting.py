@@ -63,7 +63,7 @@ def test_the_first_of_a_group_needs_to_match_all_of_its_own_affinity() -> None:
 @pytest.mark.parametrize("rule", [{"anti_affinity": (near(HOST, app="web"),)}, {"spread": (spread(HOST, app="web"),)}])
 def test_two_machines_of_one_host_name_are_one_host(rule: dict[str, Any]) -> None:
     twins = [node(name, offering(gpus=8), labels={HOST: "twin"}) for name in ("a", "b")]
-    made = planned([*twins, *pods("p", 2, spec(gpus=1, **rule), labels=WEB)])
+    made = planned([*twins, node("full", offering(gpus=0)), *pods("p", 2, spec(gpus=1, **rule), labels=WEB)])
     assert len(placed(made)) == 1
     assert bought(made) == {"g.1": 1}
 

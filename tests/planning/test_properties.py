@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.planning.building import ARCH, NOW, PRODUCT, ZONE
 from tests.planning.drawing import cases
-from tests.planning.replaying import Case, assert_comes_true, homes, offerings_of
+from tests.planning.replaying import Case, assert_comes_true, carry_out, homes, offerings_of, today
 
 from gpuscaler.model.cluster import Cluster, Delta
 from gpuscaler.model.nodes import Node
@@ -35,15 +35,25 @@ def is_open(case: Case, name: str) -> bool:
     return node is None or (node.ready and not node.deleted and name not in case.state.disrupting)
 
 
-def free_of_rules(pod: Pod, policy: Policy) -> bool:
-    """Whether no other pod and no wish decides where a pod may go."""
+def decides_alone(pod: Pod, policy: Policy) -> bool:
+    """Whether no wish and no other pod decides where a pod may go, unless it spreads."""
     spec = pod.spec
     wishes = policy.preferences == "respect" and (spec.preferred_nodes or any(not constraint.hard for constraint in spec.spread))
-    return not (wishes or spec.affinity or spec.anti_affinity or any(c.hard for c in spec.spread) or pod.options.gang)
+    return not (wishes or spec.affinity or spec.anti_affinity or pod.options.gang)
 
 
 def fitting(room: Room, pod: Pod) -> set[str]:
     return {room.table.names[row] for row in np.flatnonzero(room.capacity(pod.spec, pod.labels))}
+
+
+def before_machines(case: Case, made: Plan) -> list[Room]:
+    """The nodes as they are: with every pod that the plan puts on them, and with those that bind before any machine is there."""
+    room = today(case)
+    where = {pod: name for pod, name in homes(case, made).items() if name in room.table.row}
+    full = room.copy()
+    for key, name in where.items():
+        full.place(case.cluster.pods[key].spec, case.cluster.pods[key].labels, full.table.row[name])
+    return [full, carry_out(room, case, where)[0]]
 
 
 @SEARCH
@@ -55,8 +65,9 @@ def test_every_plan_comes_true_and_wastes_no_room(case: Case) -> None:
     for machine in bought(made):
         left.update(machine.pods)
     for pod in (case.cluster.pods[key] for key in left):
-        if free_of_rules(pod, case.policy):
-            fits = [fitting(room, pod) for room in rooms]
+        if decides_alone(pod, case.policy):
+            spreads = any(constraint.hard for constraint in pod.spec.spread)
+            fits = [fitting(room, pod) for room in (before_machines(case, made) if spreads else rooms)]
             there = {name for name in set.intersection(*fits) if not name.startswith("new-") and is_open(case, name)}
             assert not there, f"{pod.key} fits {there}"
 

@@ -46,10 +46,52 @@ def test_pods_that_spread_over_zones_get_machines_in_every_zone() -> None:
 
 
 def test_spread_counts_the_pods_that_run_already() -> None:
-    runs: list[Item] = [node("a", zones("g.8", gpus=8)[0]), *pods("old", 2, on="a", labels=WEB)]
-    made = planned([*runs, *pods("p", 4, spec(gpus=1, spread=(spread(ZONE, app="web"),)), labels=WEB)], EIGHT)
-    assert zones_of(made) == {"z2": 2, "z3": 2}
-    assert placed(made) == {}
+    nodes = [node(f"in-{of.zone}", of) for of in zones("g.8", gpus=8)]
+    runs = [*pods("old", 2, on="in-z1", labels=WEB), pod("lone", on="in-z2", labels=WEB)]
+    made = planned([*nodes, *runs, *pods("p", 3, spec(gpus=1, spread=(spread(ZONE, app="web"),)), labels=WEB)], EIGHT)
+    assert sorted(placed(made).values()) == ["in-z2", "in-z3", "in-z3"]
+
+
+@pytest.mark.parametrize("key", [HOST, ZONE])
+def test_machines_that_could_be_bought_keep_nobody_from_spreading_over_those_there_are(key: str) -> None:
+    nodes = [node(f"in-{of.zone}", of) for of in zones("g.2", gpus=2)]
+    runs = [pod(f"old-{of.name}", spec(gpus=1), on=of.name, labels=WEB) for of in nodes]
+    made = planned([*nodes, *runs, pod("p", spec(gpus=1, spread=(spread(key, app="web"),)), labels=WEB)], pool(*zones()))
+    assert list(placed(made)) == ["p"]
+    assert made.machines == ()
+
+
+@pytest.mark.parametrize("key", [HOST, ZONE])
+def test_what_present_machines_cannot_take_is_spread_over_new_ones_too(key: str) -> None:
+    there: list[Item] = [node("a", zones("g.4", gpus=4)[0]), *pods("old", 2, spec(gpus=1), on="a", labels=WEB)]
+    even = spec(gpus=1, spread=(spread(key, app="web"),))
+    case = Case((*there, *pods("p", 4, even, labels=WEB)), Policy((pool(*zones()),)))
+    made = case.plan()
+    assert list(placed(made).values()) == ["a", "a"]
+    assert bought(made) == {"g.1": 2}
+    assert_comes_true(case, made)
+
+
+def test_a_machine_on_its_way_keeps_nobody_from_spreading_over_those_there_are() -> None:
+    there: list[Item] = [node("a", offering("g.4", gpus=4)), pod("old", spec(gpus=1), on="a", labels=WEB)]
+    waiting = pods("p", 3, spec(gpus=1, spread=(spread(HOST, app="web"),)), labels=WEB)
+    made = planned([*there, *waiting], state=State(upcoming=(Upcoming("m-1", "main", "g.1", "on-demand", "z1"),)))
+    assert set(placed(made).values()) == {"a"}
+
+
+def test_pods_of_higher_priority_take_present_machines_before_those_that_spread() -> None:
+    even = pods("even", 1, spec(gpus=1, spread=(spread(ZONE, app="web"),)), labels=WEB)
+    made = planned([node("a"), *even, pod("high", spec(gpus=1, priority=10))])
+    assert placed(made) == {"high": "a"}
+
+
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_a_gang_that_spreads_takes_present_machines_if_they_take_all_of_it(gpus: int) -> None:
+    there: list[Item] = [node("a", offering("g.4", gpus=gpus)), pod("old", on="a", labels=WEB)]
+    even = spec(gpus=1, spread=(spread(HOST, app="web"),))
+    made = planned([*there, *pods("p", 3, even, labels=WEB, options={"gang": "g"})])
+    assert list(placed(made).values()) == (["a"] * 3 if gpus == 4 else [])
+    assert bought(made) == ({} if gpus == 4 else {"g.1": 3})
 
 
 def test_spread_over_zones_counts_machines_on_their_way() -> None:

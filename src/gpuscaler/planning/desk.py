@@ -69,6 +69,14 @@ class Taken(Struct, frozen=True, gc=False):
     keys: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Stage:
+    """What the scheduler sees at some time: ``room`` has the first rows of a desk's, of which ``open_rows`` may take pods."""
+
+    room: Room
+    open_rows: Mask
+
+
 @dataclass
 class Desk:
     """``room`` has rows for nodes, for upcoming machines, for ``templates``, and then for the machines bought so far.
@@ -78,7 +86,8 @@ class Desk:
     have their rows yet: most plans never look at them again, and thousands of rows take time. ``relaxed`` flags, by ``id`` of a
     class bought for, the kinds that serve it when topology is left out. ``undecided`` are machines of which the cloud chooses the type or
     the zone, by row, with the templates that they may turn out to be. ``reach`` are kinds that were looked up, by the bytes of a mask of
-    templates and the ``id`` of another.
+    templates and the ``id`` of another. ``today`` are the nodes alone,
+    without any pod of this plan.
     """
 
     cluster: Cluster
@@ -88,6 +97,7 @@ class Desk:
     first_template: int
     remaining: Remaining
     work: int
+    today: Stage
     should_stop: Callable[[], bool] | None = None
     taken: list[Taken] = field(default_factory=list)
     bought: list[Bought] = field(default_factory=list)

@@ -8,7 +8,9 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.demand import Gang, PodClass
 from gpuscaler.planning.desk import Desk, divisible, usable_templates
+from gpuscaler.planning.families import families
 from gpuscaler.planning.membership import INSTANCE_TYPE_LABELS, ZONE_LABELS, first_label
+from gpuscaler.planning.present import settle, spreads
 from gpuscaler.planning.scale_up import scale_up
 from gpuscaler.planning.tastes import wished
 
@@ -64,9 +66,18 @@ def place_gang(desk: Desk, gang: Gang) -> tuple[Desk | None, int]:
 
 
 def attempt(desk: Desk, gang: Gang, only: Mask | None) -> tuple[Desk | None, int]:
-    """A desk with the whole gang within ``only``, and how many members found a place."""
+    """A desk with the whole gang within ``only``, and how many members found a place.
+
+    A gang that nodes take today as a whole goes there. Any other binds when its machines are there, which its spread counts.
+    """
     trial = desk.copy()
-    queues = scale_up(trial, gang.classes, only)
+    every = families(trial, gang.classes)
+    if any(spreads(family) for family in every):
+        settle(trial, every, only)
+        if not any(family.left for family in every):
+            return trial, gang.count
+        trial = desk.copy()
+    queues = scale_up(trial, gang.classes, only, together=True)
     placed = sum(queue.taken for queue in queues)
     return (trial if placed == gang.count else None), placed
 

@@ -8,13 +8,13 @@ import numpy as np
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.demand import Demand, PodClass, demand
-from gpuscaler.planning.desk import Desk, Queue, Solved, Taken
+from gpuscaler.planning.desk import Desk, Queue, Solved, Stage, Taken
 from gpuscaler.planning.explain import reasons
 from gpuscaler.planning.failover import in_their_markets
 from gpuscaler.planning.families import admitted_by_others, doubtful
 from gpuscaler.planning.gangs import Refused, settle_gang
 from gpuscaler.planning.limits import remaining
-from gpuscaler.planning.picture import Picture, Pictures
+from gpuscaler.planning.picture import Picture, Pictures, without
 from gpuscaler.planning.plans import Plan, Unplaced
 from gpuscaler.planning.preferences import place_classes, place_gang
 from gpuscaler.planning.room import Room
@@ -109,9 +109,17 @@ def desk_for(asked: Asked, seen: Picture, room: Room, templates: Templates) -> D
         first_template=len(seen.room),
         remaining=remaining(asked.policy, asked.state, seen.have),
         work=asked.policy.work_budget,
+        today=today(asked.cluster, seen),
         should_stop=asked.should_stop,
         undecided={row: tuple(row_of[key] for key in keys if key in row_of) for row, keys in chosen.items()},
     )
+
+
+def today(cluster: Cluster, seen: Picture) -> Stage:
+    """The nodes alone; machines of the ledger that have registered are not open yet."""
+    stand = seen.stand
+    room = Room.of(cluster) if stand.coming else seen.room.copy()
+    return Stage(room, without(seen.open_rows[: len(room)], [stand.rows.table.row[name] for name in stand.registered]))
 
 
 def hold_nominated(desk: Desk, seen: Picture, wants: Demand) -> set[int]:
@@ -119,7 +127,8 @@ def hold_nominated(desk: Desk, seen: Picture, wants: Demand) -> set[int]:
     rows = set()
     for promise in wants.nominated:
         row = seen.row_of[promise.node]
-        desk.room.place(promise.one.spec, promise.one.labels, row, promise.one.count)
+        for room in (desk.room, desk.today.room) if row < len(desk.today.room) else (desk.room,):
+            room.place(promise.one.spec, promise.one.labels, row, promise.one.count)
         rows.add(row)
     return rows
 

@@ -1,6 +1,6 @@
 """From demand to machines: fill what exists and what is coming, then buy the cheapest mix for the rest."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import count
 
@@ -10,29 +10,38 @@ from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.desk import Desk, Queue
 from gpuscaler.planning.families import Family, assign, families, forget
 from gpuscaler.planning.lots import Lot
+from gpuscaler.planning.present import settle
 from gpuscaler.planning.turns import leaders, notice_each_other, pinned, side_by_side, waits_for_others
 
 #: How often a round is decided anew because limits left some domain short, before families are left out of it.
 TRIES = 8
 
 
-def scale_up(desk: Desk, classes: Sequence[PodClass], only: Mask | None = None) -> list[Queue]:
+def scale_up(desk: Desk, classes: Sequence[PodClass], only: Mask | None = None, *, together: bool = False) -> list[Queue]:
     """Place every pod of ``classes`` that can be placed, on machines that exist, are coming, or are bought here; returns the queues.
 
     Classes come by priority; within one priority those with constraints on larger domains come first, since they have fewer choices.
     Pods that others count go before those; pods that must be near others may only find them once those have their machines, and are
     tried again as long as that helps.
-    ``only``, one flag per row of the room, restricts where they may go (a gang's zone).
+    ``only``, one flag per row of the room, restricts where they may go (a gang's zone). Unless they bind ``together``, when all their
+    machines are there, they first go to nodes as the scheduler sees those today.
     """
     every = families(desk, classes)
     notice_each_other(desk, every)
     ahead = leaders(desk, every)
+    if not together:
+        settle(desk, unique([*ahead, *every]), only)
     if len(classes) > CROWD:
         every, ahead = pinned(every, ahead), []
     first = {id(family) for family in ahead}
     in_rounds(desk, ahead, only)
     in_rounds(desk, [family for family in every if id(family) not in first or (family.left and waits_for_others(family))], only)
     return [queue for family in every for queue in family.queues]
+
+
+def unique(order: Iterable[Family]) -> list[Family]:
+    """``order`` with everybody in the first of their places alone."""
+    return list({id(family): family for family in order}.values())
 
 
 def in_rounds(desk: Desk, order: Sequence[Family], only: Mask | None) -> None:
