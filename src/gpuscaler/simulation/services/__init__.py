@@ -1,0 +1,91 @@
+"""Services that a load drives through the HorizontalPodAutoscaler's algorithm; their replicas are pods of a replay.
+
+A replay pulls: it asks :attr:`Services.next_at`, calls :meth:`Services.advance` then, and tells which pods run.
+"""
+
+import math
+
+from msgspec import Struct
+
+from gpuscaler.model.pods import NO_OPTIONS, Owner, PodSpec
+from gpuscaler.simulation.services.deriving import Service, services_of
+from gpuscaler.simulation.services.loads import LoadFile, read_load
+from gpuscaler.simulation.services.running import Replica, Running, ServiceResult
+from gpuscaler.simulation.traces import Job
+from gpuscaler.simulation.workload import Member, Shaping, spec_of
+
+__all__ = ["Changes", "LoadFile", "Service", "ServiceResult", "Services", "read_load", "services_of"]
+
+
+class Changes(Struct, frozen=True, gc=False):
+    """Pods to create now, and the keys ("namespace/name") of those to end now. A new pod's duration is infinite: it ends when told to."""
+
+    add: tuple[Member, ...] = ()
+    remove: tuple[str, ...] = ()
+
+
+class Services:
+    """The services of a load, from ``began`` (absolute seconds, where the load's second 0 is) to the end of the last one.
+
+    ``fractional`` says that GPUs are requested in thousandths in this run. The same seed gives the same replicas for the same answers.
+    """
+
+    def __init__(
+        self, services: tuple[Service, ...], *, began: float, seed: int = 0, shaping: Shaping | None = None, fractional: bool = False
+    ) -> None:
+        self._began = began
+        self._running = [Running(service, began=began, seed=seed) for service in services]
+        self._specs = [_spec(service, shaping or Shaping(), fractional=fractional) for service in services]
+        self._owners = [Owner(kind="ReplicaSet", name=service.name, uid=service.name) for service in services]
+        #: The service and the number of the replica behind each pod.
+        self._pods: dict[str, tuple[int, int]] = {}
+
+    @property
+    def next_at(self) -> float:
+        """When :meth:`advance` has something to do; infinity once all services have ended. Any other call here may bring it nearer."""
+        return min((one.next_at for one in self._running), default=math.inf)
+
+    def owns(self, key: str) -> bool:
+        return key in self._pods
+
+    def advance(self, now: float) -> Changes:
+        """Let every autoscaler decide whose time has come."""
+        add: list[Member] = []
+        remove: list[str] = []
+        for number, one in enumerate(self._running):
+            if one.next_at <= now:
+                new, gone = one.advance(now)
+                add += [self._member(number, replica, now) for replica in new]
+                remove += [self._key(number, replica) for replica in gone]
+        for key in remove:
+            del self._pods[key]
+        return Changes(tuple(add), tuple(remove))
+
+    def started(self, key: str, at: float) -> None:
+        """A pod runs from ``at`` on, which may lie ahead by the time that its image takes."""
+        service, replica = self._pods[key]
+        self._running[service].started(replica, at)
+
+    def stopped(self, key: str, now: float) -> None:
+        """A pod lost its node and waits again."""
+        service, replica = self._pods[key]
+        self._running[service].stopped(replica, now)
+
+    def results(self) -> tuple[ServiceResult, ...]:
+        """How the services fared so far, up to their last change."""
+        return tuple(one.result() for one in self._running)
+
+    def _member(self, service: int, replica: Replica, now: float) -> Member:
+        found = self._running[service].service
+        name = f"{found.name}#{replica.number}"
+        member = Member(name, self._specs[service], NO_OPTIONS, now - self._began, math.inf, float(found.gpus), owner=self._owners[service])
+        self._pods[member.key] = (service, replica.number)
+        return member
+
+    def _key(self, service: int, replica: Replica) -> str:
+        return f"trace/{self._running[service].service.name}#{replica.number}"
+
+
+def _spec(service: Service, shaping: Shaping, *, fractional: bool) -> PodSpec:
+    job = Job(id=service.name, submit=0.0, duration=math.inf, gpus=service.gpus)
+    return spec_of(job, shaping, fractional=fractional, restart_policy="Always")

@@ -1,0 +1,79 @@
+"""Services from a load. A load says how much is asked for, not by whom it is served: that is worked out here, by a seed, and said so."""
+
+import math
+import random
+from typing import NamedTuple
+
+from gpuscaler.planning.horizontal.specs import Autoscaler, Metric, ObjectReference, Target
+from gpuscaler.simulation.services.loads import LoadFile, Series, added
+
+#: Pods of a file of duty cycles are dealt out to so many services.
+GROUPS = 8
+#: The share of its capacity at which an autoscaler keeps a replica: in percent for duty cycles, of the requests that it can serve.
+DUTY_CYCLE_TARGET, REQUEST_TARGET = 60, 0.7
+#: GPUs of a replica, and how many replicas serve a series at its peak: nothing in the published rates says either.
+GPUS, LEAST_PEAK, MOST_PEAK = (1, 2, 4, 8), 4, 64
+#: How far the most replicas lie above those that the peak asks for.
+HEADROOM = 1.25
+
+
+class Service(NamedTuple):
+    """A service of equal replicas. ``capacity`` is what one replica of ``gpus`` GPUs serves, in the load's unit."""
+
+    name: str
+    load: Series
+    capacity: float
+    gpus: int
+    autoscaler: Autoscaler
+
+    @property
+    def by_requests(self) -> bool:
+        """Whether its autoscaler sees all requests, as a gateway counts them, and not what each replica is busy with."""
+        return self.autoscaler.metrics[0].type == "External"
+
+
+def services_of(load: LoadFile, *, seed: int = 0) -> tuple[tuple[Service, ...], tuple[str, ...]]:
+    """The services of a load, and a line for the report about everything that was worked out."""
+    if load.unit == "requests/s":
+        found = tuple(_of_requests(series, random.Random(f"{seed}/service/{series.name}")) for series in load.series)
+        lines = [
+            f"{load.name}: {one.name}: a replica on {one.gpus} GPUs serves {one.capacity:.3g} requests/s, kept at {REQUEST_TARGET:.0%} "
+            f"(drawn, seed {seed}), 1 to {one.autoscaler.max_replicas} replicas"
+            for one in found
+        ]
+    else:
+        found = _of_duty_cycles(load, seed)
+        dealt = f"{len(load.series)} pods dealt out to {len(found)} services (drawn, seed {seed}), each replica on one GPU"
+        lines = [f"{load.name}: {dealt}, kept at a duty cycle of {DUTY_CYCLE_TARGET} %"]
+    lines.append(f"{load.name}: replicas load their model for 30 to 120 s (assumed)")
+    return found, tuple(lines)
+
+
+def _of_requests(series: Series, rng: random.Random) -> Service:
+    gpus = rng.choice(GPUS)
+    replicas = round(math.exp(rng.uniform(math.log(LEAST_PEAK), math.log(MOST_PEAK))))
+    # A series of zeros has no peak; any capacity serves it.
+    capacity = max(series.values) / replicas or 1.0
+    target = Target("AverageValue", average_value=max(1, int(1000 * REQUEST_TARGET * capacity)))
+    autoscaler = _autoscaler(series.name, Metric("External", "requests_per_second", target), most=replicas / REQUEST_TARGET)
+    return Service(series.name, series, capacity, gpus, autoscaler)
+
+
+def _of_duty_cycles(load: LoadFile, seed: int) -> tuple[Service, ...]:
+    pods = list(load.series)
+    random.Random(f"{seed}/services").shuffle(pods)
+    groups = [tuple(pods[number::GROUPS]) for number in range(min(GROUPS, len(pods)))]
+    found = []
+    for number, group in enumerate(groups, 1):
+        series = added(f"service-{number}", group)
+        target = Target("AverageValue", average_value=1000 * DUTY_CYCLE_TARGET)
+        metric = Metric("Pods", "duty_cycle_current", target)
+        autoscaler = _autoscaler(series.name, metric, most=max(series.values) * 100 / DUTY_CYCLE_TARGET)
+        found.append(Service(series.name, series, 1.0, 1, autoscaler))
+    return tuple(found)
+
+
+def _autoscaler(name: str, metric: Metric, *, most: float) -> Autoscaler:
+    """Without a behaviour, as most are."""
+    target = ObjectReference("Deployment", name, "apps/v1")
+    return Autoscaler("trace", name, target, max_replicas=max(2, math.ceil(HEADROOM * most)), metrics=(metric,))

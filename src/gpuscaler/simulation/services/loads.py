@@ -1,0 +1,154 @@
+"""Loads of services over time: CSV files, gzip or plain, of request rates by model or of GPU duty cycles by pod."""
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+
+from gpuscaler.simulation.traces import KEPT_ROWS, MOST_SECONDS, BadRow, TraceError, opened
+
+#: Far beyond any service, and small enough that sums stay exact enough.
+MOST_REQUESTS = 1e9
+
+Unit = Literal["requests/s", "busy GPUs"]
+
+
+class _Shape(NamedTuple):
+    """One kind of file: the columns of name and value, the largest value, and what a value is in the series' unit."""
+
+    name: str
+    value: str
+    most: float
+    scale: float
+    unit: Unit
+    #: Whether an empty value means that nothing was measured, which is no mistake.
+    gaps: bool
+
+
+#: Second 0 of ``t_s`` is the beginning of a run.
+TIME_COLUMN = "t_s"
+RATES = _Shape("model", "rate_rps", MOST_REQUESTS, 1.0, "requests/s", gaps=False)
+DUTY_CYCLES = _Shape("pod", "gpu_duty_cycle_pct", 100.0, 0.01, "busy GPUs", gaps=True)
+
+
+class Series(Struct, frozen=True, gc=False):
+    """What was asked of one model or pod. A value holds from its time, in seconds, to the next; the last as long as the one before it."""
+
+    name: str
+    times: tuple[float, ...]
+    values: tuple[float, ...]
+
+    @property
+    def end(self) -> float:
+        """When the last value ceases to hold."""
+        step = self.times[-1] - self.times[-2] if len(self.times) > 1 else 60.0
+        return self.times[-1] + step
+
+
+class LoadFile(Struct, frozen=True, gc=False):
+    """The series of a file, by name. ``set_aside`` counts malformed rows, ``gaps`` those where nothing was measured."""
+
+    name: str
+    unit: Unit
+    series: tuple[Series, ...]
+    set_aside: int = 0
+    bad_rows: tuple[BadRow, ...] = ()
+    gaps: int = 0
+
+
+def read_load(path: Path) -> LoadFile:
+    """Read a load. A malformed row is set aside; a file of the wrong shape raises :class:`~gpuscaler.simulation.traces.TraceError`."""
+    points: dict[str, dict[float, float]] = {}
+    bad: list[BadRow] = []
+    count = gaps = 0
+    with opened(path) as text:
+        rows = csv.reader(text, strict=True)
+        header = [name.strip() for name in next(rows, [])]
+        shape = _shape(header, path)
+        columns = {name: header.index(name) for name in (TIME_COLUMN, shape.name, shape.value)}
+        for row in rows:
+            if not row:
+                continue
+            try:
+                gaps += not _take(row, shape, columns, points, fields=len(header))
+            except ValueError as error:
+                count += 1
+                if len(bad) < KEPT_ROWS:
+                    bad.append(BadRow(rows.line_num, str(error)))
+    if not points:
+        why = f"; the first problem is in line {bad[0].line}: {bad[0].reason}" if bad else ""
+        raise TraceError(f"{path}: no usable load, expected at least one row with a {shape.value}{why}")
+    series = tuple(_series(name, points[name]) for name in sorted(points))
+    return LoadFile(path.name, shape.unit, series, count, tuple(bad), gaps)
+
+
+def _shape(header: list[str], path: Path) -> _Shape:
+    """The kind of file that has these columns; where none has, the error is about the kind that lacks fewest."""
+
+    def missing(shape: _Shape) -> list[str]:
+        return [name for name in (TIME_COLUMN, shape.name, shape.value) if name not in header]
+
+    shape = min((RATES, DUTY_CYCLES), key=lambda one: len(missing(one)))
+    lacking = missing(shape)
+    if lacking:
+        seen = ", ".join(header[:20]) if any(header) else "no header"
+        wanted = "column " + lacking[0] if len(lacking) == 1 else "columns " + ", ".join(lacking)
+        raise TraceError(f"{path}: {wanted} missing; seen: {seen}. See docs/reference/services.md for the columns of a load")
+    return shape
+
+
+def _take(row: list[str], shape: _Shape, columns: Mapping[str, int], points: dict[str, dict[float, float]], *, fields: int) -> bool:
+    """Add a row to its series; returns whether anything was measured."""
+    if len(row) != fields:
+        raise ValueError(f"{len(row)} fields, expected {fields}")
+    name = row[columns[shape.name]].strip()
+    if not name or len(name) > 100 or not name.isprintable() or "/" in name or "#" in name:
+        raise ValueError(f"{shape.name} is {name[:40]!r}, expected a name of 1 to 100 characters without '/' and '#'")
+    at = _number(row[columns[TIME_COLUMN]], TIME_COLUMN, most=MOST_SECONDS)
+    text = row[columns[shape.value]].strip()
+    if not text and shape.gaps:
+        return False
+    value = _number(text, shape.value, most=shape.most) * shape.scale
+    series = points.setdefault(name, {})
+    if at in series:
+        raise ValueError(f"{shape.name} {name} has a value at {TIME_COLUMN} {at:g} already")
+    series[at] = value
+    return True
+
+
+def _number(text: str, name: str, *, most: float) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(f"{name} is {text.strip()[:40]!r}, expected a number") from None
+    if not 0 <= number <= most:
+        raise ValueError(f"{name} is {text.strip()[:40]}, expected a number from 0 to {most:.0f}")
+    return number
+
+
+def _series(name: str, points: Mapping[float, float]) -> Series:
+    times = tuple(sorted(points))
+    return Series(name, times, tuple(points[at] for at in times))
+
+
+def added(name: str, several: tuple[Series, ...]) -> Series:
+    """Series added up. One counts from its first time to its end."""
+    changes: dict[float, float] = {}
+
+    def change(at: float, by: float) -> None:
+        changes[at] = changes.get(at, 0.0) + by
+
+    for one in several:
+        before = 0.0
+        for at, value in zip(one.times, one.values, strict=True):
+            change(at, value - before)
+            before = value
+        change(one.end, -before)
+    times, values, total = tuple(sorted(changes)), [], 0.0
+    for at in times:
+        total += changes[at]
+        # A running sum of differences drifts; this is far below any measurement.
+        values.append(max(0.0, round(total, 9)))
+    return Series(name, times, tuple(values))

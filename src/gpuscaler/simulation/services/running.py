@@ -1,0 +1,238 @@
+"""One service while it runs: its load, its replicas, and its autoscaler's next step."""
+
+import heapq
+import math
+import random
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from gpuscaler.planning.horizontal import History, Outcome, quiet_until, repeated, step
+from gpuscaler.planning.horizontal.specs import Answer, PodSamples, ReplicaPod, Sample, Scale, SeriesSamples
+from gpuscaler.simulation.services.deriving import Service
+
+#: Seconds between two steps of an autoscaler: kube-controller-manager's ``--horizontal-pod-autoscaler-sync-period``.
+SYNC_SECONDS = 15.0
+#: Seconds that a replica loads its model: least, most, most often. An assumption; it depends on the model and where its weights lie.
+LOADING_SECONDS = (30.0, 120.0, 60.0)
+
+
+class ServiceResult(NamedTuple):
+    """How a service fared. Loads are in its unit times hours: ``served`` of ``load`` found a replica that was ready and not full."""
+
+    name: str
+    load: float
+    served: float
+    replica_hours: float
+    ready_hours: float
+    most_replicas: int
+    rescales: int
+    steps: int
+
+
+class Replica:
+    """One replica: ``started`` when its pod runs, None while it waits for a node; it serves from ``ready_at`` on."""
+
+    __slots__ = ("created", "loading", "number", "ready_at", "started")
+
+    def __init__(self, number: int, created: float, loading: float) -> None:
+        self.number = number
+        self.created = created
+        self.loading = loading
+        self.started: float | None = None
+        self.ready_at = math.inf
+
+    def runs(self, now: float) -> bool:
+        return self.started is not None and self.started <= now
+
+
+class Running:
+    """A service from ``began`` to the end of its load. Times are absolute.
+
+    Its replicas at the beginning stand for ones that ran before: as many as the first load asks for, and ready as soon as they run.
+    """
+
+    def __init__(self, service: Service, *, began: float, seed: int) -> None:
+        self.service = service
+        self.replicas: dict[int, Replica] = {}
+        self.end = began + service.load.end
+        self._began = began
+        self._seed = seed
+        self._times = [began + at for at in service.load.times]
+        self._next_load = 0
+        self._load = 0.0
+        self._history = History()
+        self._outcome: Outcome | None = None
+        self._ticked = -math.inf
+        self._numbers = 0
+        #: When the autoscaler may see something new about replicas.
+        self._disturbances: list[float] = []
+        #: When replicas get ready, for the books; entries of replicas that stopped are passed over.
+        self._readying: list[tuple[float, int]] = []
+        self._ready: set[int] = set()
+        self._booked = began
+        self._sums = dict.fromkeys(("load", "served", "replica", "ready"), 0.0)
+        self._most = self._rescales = self._steps = 0
+        #: When the autoscaler is asked next: a multiple of its period after the beginning, or the end.
+        self.next_at = self._tick(self._times[0])
+
+    def advance(self, now: float) -> tuple[list[Replica], list[Replica]]:
+        """Let the autoscaler decide; returns the replicas that are new and those that are gone."""
+        self._book(now)
+        if now >= self.end:
+            gone = list(self.replicas.values())
+            self._remove(gone)
+            self.next_at = math.inf
+            return [], gone
+        if self._ticked == -math.inf:
+            wanted = self._first_size()
+            self._history = self._history.recommended(wanted, now, over=None)
+            new = self._add(wanted, now, loading=0.0)
+            self._ticked = now
+            self.next_at = self._after(now + SYNC_SECONDS)
+            return new, []
+        current = len(self.replicas)
+        desired = self._decided(now, current)
+        if desired < current:
+            gone = heapq.nsmallest(current - desired, self.replicas.values(), key=_dispensable)
+            self._remove(gone)
+            return [], gone
+        return self._add(desired - current, now), []
+
+    def started(self, number: int, at: float) -> None:
+        """The pod of a replica runs."""
+        replica = self.replicas[number]
+        replica.started, replica.ready_at = at, at + replica.loading
+        heapq.heappush(self._readying, (replica.ready_at, number))
+        self._disturbed(at)
+        self._disturbed(replica.ready_at)
+
+    def stopped(self, number: int, now: float) -> None:
+        """The pod of a replica lost its node, and waits again; it has to load its model again."""
+        self._book(now)
+        replica = self.replicas[number]
+        replica.started, replica.ready_at = None, math.inf
+        replica.loading = replica.loading or self._loading(number)
+        self._ready.discard(number)
+        self._disturbed(now)
+
+    def result(self) -> ServiceResult:
+        sums = {name: total / 3600 for name, total in self._sums.items()}
+        return ServiceResult(
+            self.service.name, sums["load"], sums["served"], sums["replica"], sums["ready"], self._most, self._rescales, self._steps
+        )
+
+    def _first_size(self) -> int:
+        autoscaler = self.service.autoscaler
+        target = autoscaler.metrics[0].target.average_value or 0
+        share = target / 1000 if self.service.by_requests else self.service.capacity * target / 100_000
+        return min(max(math.ceil(self._load / share), autoscaler.min_replicas), autoscaler.max_replicas)
+
+    def _decided(self, now: float, current: int) -> int:
+        """One step of the autoscaler, after all those that would have repeated the last one."""
+        if self._outcome is not None and now - SYNC_SECONDS > self._ticked:
+            self._history = repeated(self._outcome, now - SYNC_SECONDS)
+        outcome = step(
+            self.service.autoscaler,
+            Scale(current, current),
+            metrics=(self._metric(now),),
+            pods=() if self.service.by_requests else self._pods(now),
+            history=self._history,
+            now=now,
+        )
+        self._steps += 1
+        self._rescales += outcome.desired != current
+        self._history, self._outcome, self._ticked = outcome.history, outcome, now
+        self.next_at = self._after(quiet_until(self.service.autoscaler, outcome, replicas=current))
+        return outcome.desired
+
+    def _metric(self, now: float) -> Answer:
+        """What the metrics API says: all requests, or the duty cycle of each pod that runs; one that still loads its model is idle."""
+        if self.service.by_requests:
+            return SeriesSamples((int(1000 * self._load),))
+        full = self._load / (self.service.capacity * len(self._ready)) if self._ready else 0.0
+        busy = Sample(int(100_000 * min(1.0, full)), now)
+        idle = Sample(0, now)
+        running = (number for number, one in self.replicas.items() if one.runs(now))
+        return PodSamples({str(number): busy if number in self._ready else idle for number in running})
+
+    def _pods(self, now: float) -> list[ReplicaPod]:
+        return [
+            ReplicaPod(str(number), phase="Running" if one.runs(now) else "Pending", started=one.started)
+            for number, one in self.replicas.items()
+        ]
+
+    def _add(self, count: int, now: float, *, loading: float | None = None) -> list[Replica]:
+        new = []
+        for _ in range(count):
+            self._numbers += 1
+            new.append(Replica(self._numbers, now, self._loading(self._numbers) if loading is None else loading))
+        self.replicas.update((one.number, one) for one in new)
+        self._most = max(self._most, len(self.replicas))
+        return new
+
+    def _remove(self, gone: Iterable[Replica]) -> None:
+        for one in gone:
+            del self.replicas[one.number]
+            self._ready.discard(one.number)
+
+    def _loading(self, number: int) -> float:
+        """Drawn for each replica by its number, so that a decision elsewhere changes nothing here."""
+        least, most, usual = LOADING_SECONDS
+        return random.Random(f"{self._seed}/loading/{self.service.name}/{number}").triangular(least, most, usual)
+
+    def _book(self, until: float) -> None:
+        """Add up what was asked for and served since the last time, from one change to the next."""
+        while self._booked < until:
+            load_at = self._times[self._next_load] if self._next_load < len(self._times) else math.inf
+            ready_at = self._readying[0][0] if self._readying else math.inf
+            at = min(until, max(self._booked, load_at), max(self._booked, ready_at))
+            hours = at - self._booked
+            self._sums["load"] += hours * self._load
+            self._sums["served"] += hours * min(self._load, self.service.capacity * len(self._ready))
+            self._sums["replica"] += hours * len(self.replicas)
+            self._sums["ready"] += hours * len(self._ready)
+            self._booked = at
+            self._change(at)
+        self._change(until)
+
+    def _change(self, at: float) -> None:
+        """Take over the load and the replicas of this moment."""
+        while self._next_load < len(self._times) and self._times[self._next_load] <= at:
+            self._load = self.service.load.values[self._next_load]
+            self._next_load += 1
+        while self._readying and self._readying[0][0] <= at:
+            ready_at, number = heapq.heappop(self._readying)
+            one = self.replicas.get(number)
+            if one is not None and one.ready_at == ready_at:
+                self._ready.add(number)
+
+    def _disturbed(self, at: float) -> None:
+        """Something happens that the autoscaler may see, where it looks at pods."""
+        if not self.service.by_requests:
+            heapq.heappush(self._disturbances, at)
+            if self._ticked > -math.inf:
+                self.next_at = min(self.next_at, self._tick(at))
+
+    def _after(self, quiet: float) -> float:
+        """When to decide next: at the end of a quiet time, when the load changes, or when something happens to replicas."""
+        while self._disturbances and self._disturbances[0] <= self._ticked:
+            heapq.heappop(self._disturbances)
+        coming = [quiet, *self._disturbances[:1]]
+        if self._next_load < len(self._times):
+            coming.append(self._times[self._next_load])
+        return self._tick(min(coming))
+
+    def _tick(self, at: float) -> float:
+        """The first step at or after ``at`` that was not made yet; the end, where that is nearer."""
+        if at == math.inf:
+            return self.end
+        at = max(at, self._ticked + SYNC_SECONDS, self._began)
+        return min(self.end, self._began + math.ceil((at - self._began) / SYNC_SECONDS) * SYNC_SECONDS)
+
+
+def _dispensable(replica: Replica) -> tuple[bool, float, float, int]:
+    """Whom the ReplicaSet controller would delete first: who has no node, then who is ready for the shortest time, then the youngest.
+
+    Source: ``ActivePodsWithRanks`` of ``pkg/controller/controller_utils.go``, without what this simulation does not know.
+    """
+    return (replica.started is not None, -replica.ready_at, -replica.created, -replica.number)
