@@ -46,6 +46,12 @@ class Series(Struct, frozen=True, gc=False):
         step = self.times[-1] - self.times[-2] if len(self.times) > 1 else 60.0
         return self.times[-1] + step
 
+    @property
+    def changes(self) -> list[tuple[float, float]]:
+        """The times at which the value becomes another one, and that value."""
+        before = (None, *self.values)
+        return [(at, value) for at, value, last in zip(self.times, self.values, before, strict=False) if value != last]
+
 
 class LoadFile(Struct, frozen=True, gc=False):
     """The series of a file, by name. ``set_aside`` counts malformed rows, ``gaps`` those where nothing was measured."""

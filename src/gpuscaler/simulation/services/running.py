@@ -57,7 +57,9 @@ class Running:
         self.end = began + service.load.end
         self._began = began
         self._seed = seed
-        self._times = [began + at for at in service.load.times]
+        changes = service.load.changes
+        self._times = [began + at for at, _ in changes]
+        self._values = [value for _, value in changes]
         self._next_load = 0
         self._load = 0.0
         self._history = History()
@@ -198,7 +200,7 @@ class Running:
     def _change(self, at: float) -> None:
         """Take over the load and the replicas of this moment."""
         while self._next_load < len(self._times) and self._times[self._next_load] <= at:
-            self._load = self.service.load.values[self._next_load]
+            self._load = self._values[self._next_load]
             self._next_load += 1
         while self._readying and self._readying[0][0] <= at:
             ready_at, number = heapq.heappop(self._readying)

@@ -1,0 +1,230 @@
+"""Services in a replay that gives every pod a node after a while."""
+
+import heapq
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from gpuscaler.simulation.services import LoadFile, Service, Services, read_load, services_of
+from gpuscaler.simulation.services.loads import Series, Unit
+from gpuscaler.simulation.services.running import SYNC_SECONDS, Running
+
+BEGAN = 1_704_067_200.0
+DATA = Path(__file__).parents[3].parent / "shared" / "data"
+
+
+def load_of(*values: float, every: float = 600.0, unit: Unit = "requests/s", pods: int = 1) -> LoadFile:
+    """The same values for each of several pods, or for one model."""
+    times = tuple(every * number for number in range(len(values)))
+    return LoadFile("load.csv", unit, tuple(Series(f"m{number}", times, values) for number in range(pods)))
+
+
+def service(*values: float, every: float = 600.0, capacity: float = 10.0) -> Service:
+    """Served by requests; a replica is kept at 70 % of its capacity."""
+    found = services_of(load_of(*values, every=every))[0][0]
+    target = found.autoscaler.metrics[0].target
+    metric = found.autoscaler.metrics[0]
+    metrics = (replace(metric, target=replace(target, average_value=int(700 * capacity))),)
+    return found._replace(capacity=capacity, autoscaler=replace(found.autoscaler, metrics=metrics, max_replicas=100))
+
+
+class Playing:
+    """A replay in small: every pod runs ``delay`` seconds after it was created."""
+
+    def __init__(self, *services: Service, delay: float = 0.0) -> None:
+        self.services = Services(services, began=BEGAN, seed=3)
+        self.sizes: list[tuple[float, int]] = []
+        self.live: dict[str, float] = {}
+        self._delay = delay
+        self._starting: list[tuple[float, str]] = []
+
+    def until(self, end: float = math.inf) -> "Playing":
+        while True:
+            start_at = self._starting[0][0] if self._starting else math.inf
+            at = min(self.services.next_at, start_at)
+            if at > BEGAN + end or at == math.inf:
+                return self
+            if start_at <= self.services.next_at:
+                _, key = heapq.heappop(self._starting)
+                if key in self.live:
+                    self.services.started(key, at)
+                continue
+            self._advance(at)
+
+    def _advance(self, at: float) -> None:
+        changes = self.services.advance(at)
+        for member in changes.add:
+            assert member.duration == math.inf
+            self.live[member.key] = at
+            heapq.heappush(self._starting, (at + self._delay, member.key))
+        for key in changes.remove:
+            del self.live[key]
+        self.sizes.append((at - BEGAN, len(self.live)))
+
+    @property
+    def changes(self) -> list[tuple[float, int]]:
+        """When the number of pods changed, and to what."""
+        kept: list[tuple[float, int]] = []
+        for at, size in self.sizes:
+            if not kept or kept[-1][1] != size:
+                kept.append((at, size))
+        return kept
+
+
+def test_a_service_begins_with_what_its_first_load_asks_for_and_follows_the_load() -> None:
+    # Of 7 requests/s each: 70 need 10 replicas, 140 need 20; down again only when no recommendation of 5 minutes is higher.
+    playing = Playing(service(70, 140, 35)).until()
+
+    assert playing.changes == [(0, 10), (600, 20), (1500, 5), (1800, 0)]
+
+
+def test_at_the_end_of_the_load_every_replica_goes_and_nothing_is_left_to_do() -> None:
+    playing = Playing(service(70)).until()
+
+    assert playing.live == {}
+    assert playing.services.next_at == math.inf
+
+
+def test_a_service_grows_by_at_most_its_double_in_each_step() -> None:
+    assert Playing(service(7, 700), delay=0).until(700).changes == [(0, 1), (600, 4), (615, 8), (630, 16), (645, 32), (660, 64), (675, 100)]
+
+
+def test_a_steady_load_costs_no_steps() -> None:
+    playing = Playing(service(*[70.0] * 1000)).until()
+
+    assert playing.services.results()[0].steps < 5
+
+
+def test_pods_belong_to_a_replica_set_and_carry_the_gpus_of_a_replica() -> None:
+    one = service(70)._replace(gpus=4)
+    member = Services((one,), began=BEGAN).advance(BEGAN).add[0]
+
+    assert (member.owner.kind, member.owner.name, member.gpus) == ("ReplicaSet", "m0", 4.0)
+    assert member.spec.requests["nvidia.com/gpu"] == 4
+    assert member.spec.restart_policy == "Always"
+
+
+def test_in_a_run_with_parts_of_gpus_replicas_ask_for_thousandths() -> None:
+    member = Services((service(70),), began=BEGAN, fractional=True).advance(BEGAN).add[0]
+
+    assert member.spec.requests["gpuscaler.io/gpu-milli"] == 1000 * int(member.gpus)
+
+
+def test_replicas_that_wait_for_a_node_are_the_first_to_go() -> None:
+    services = Services((service(70, 35),), began=BEGAN)
+    keys = [member.key for member in services.advance(BEGAN).add]
+    for key in keys[:6]:
+        services.started(key, BEGAN + 200)
+    removed: tuple[str, ...] = ()
+    while not removed:
+        removed = services.advance(services.next_at).remove
+
+    assert set(removed[:4]) == set(keys[6:])
+    assert len(removed) == 5
+
+
+def test_a_load_is_served_as_far_as_replicas_are_ready() -> None:
+    full, late = Playing(service(70, 70)).until(), Playing(service(70, 70), delay=600).until()
+
+    assert full.services.results()[0].served == pytest.approx(full.services.results()[0].load)
+    assert late.services.results()[0].served == pytest.approx(late.services.results()[0].load / 2)
+    assert late.services.results()[0].ready_hours == pytest.approx(late.services.results()[0].replica_hours / 2)
+
+
+def test_a_replica_that_lost_its_node_serves_again_when_it_has_loaded_its_model_elsewhere() -> None:
+    services = Services((service(7),), began=BEGAN)
+    key = services.advance(BEGAN).add[0].key
+    services.started(key, BEGAN)
+    services.stopped(key, BEGAN + 100)
+    services.started(key, BEGAN + 200)
+    services.advance(BEGAN + 600)
+    result = services.results()[0]
+
+    assert 600 - 100 - 120 <= result.ready_hours * 3600 <= 600 - 100 - 30
+    assert result.served < result.load
+
+
+def busy(*values: float, every: float = 60.0, pods: int = 40) -> Service:
+    """The first service of several that share pods which are so busy."""
+    return services_of(load_of(*values, every=every, unit="busy GPUs", pods=pods))[0][0]
+
+
+def test_a_service_of_busy_gpus_is_kept_at_its_duty_cycle() -> None:
+    # Five pods at 0.6 are 3 busy GPUs: 5 replicas at 60 %.
+    playing = Playing(busy(*[0.6] * 60), delay=100).until(3000)
+
+    assert len(playing.live) == 5
+
+
+def test_a_duty_cycle_cannot_show_more_than_all_so_growth_takes_several_rounds_of_starting_pods() -> None:
+    sizes = [size for at, size in Playing(busy(*[0.24] * 10, *[0.96] * 60), delay=60).until(4200).changes]
+
+    assert sizes[0] == 2
+    assert sizes[-1] == 8
+    assert len(sizes) >= 4
+
+
+def test_seeds_draw_other_services_and_the_same_seed_the_same() -> None:
+    load = load_of(1, 2, 3)
+
+    assert services_of(load, seed=1) == services_of(load, seed=1)
+    assert len({services_of(load, seed=seed)[0][0].capacity for seed in range(5)}) > 1
+
+
+def test_what_was_worked_out_is_said() -> None:
+    lines = services_of(load_of(1, 2))[1]
+
+    assert any("drawn, seed 0" in line and "load.csv: m0" in line for line in lines)
+    assert any("assumed" in line for line in lines)
+
+
+def test_a_load_of_nothing_keeps_the_least_replicas() -> None:
+    found = services_of(load_of(0, 0))[0][0]
+
+    assert Playing(found).until().changes == [(0, 1), (1200, 0)]
+
+
+def test_without_services_there_is_nothing_to_do() -> None:
+    assert Services((), began=BEGAN).next_at == math.inf
+
+
+def sizes_of(one: Service, delays: Callable[[int], float], *, every_step: bool) -> list[int]:
+    """The replicas at every step, asked at every one or only when the service wants to be asked."""
+    running = Running(one, began=BEGAN, seed=0)
+    starting: list[tuple[float, int]] = []
+    sizes, at = [], BEGAN
+    while at < running.end:
+        while starting and starting[0][0] <= at:
+            started, number = heapq.heappop(starting)
+            if number in running.replicas:
+                running.started(number, started)
+        if every_step or running.next_at <= at:
+            new, _ = running.advance(at)
+            for replica in new:
+                heapq.heappush(starting, (at + delays(replica.number), replica.number))
+        sizes.append(len(running.replicas))
+        at += SYNC_SECONDS
+    return sizes
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_steps_that_are_skipped_would_have_changed_nothing(seed: int) -> None:
+    rng = random.Random(seed)
+    values = [rng.choice([0.0, 0.1, 0.3, 0.5, 0.9]) for _ in range(40)]
+    one = busy(*values, every=rng.choice([57.0, 600.0])) if seed % 2 else service(*[100 * value for value in values], every=600.0)
+    delays = {number: rng.uniform(0, 400) for number in range(1, 2000)}
+
+    assert sizes_of(one, delays.__getitem__, every_step=False) == sizes_of(one, delays.__getitem__, every_step=True)
+
+
+@pytest.mark.skipif(not (DATA / "llm_rate_servegen_10min.csv.gz").exists(), reason="../shared/data is not there")
+def test_two_weeks_of_published_rates_are_served_nearly_whole() -> None:
+    found = services_of(read_load(DATA / "llm_rate_servegen_10min.csv.gz"))[0]
+    results = Playing(*found, delay=240).until().services.results()
+
+    assert all(0.97 < result.served / result.load <= 1 for result in results)
+    assert all(result.steps < 4000 for result in results)
