@@ -5,7 +5,7 @@ from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.planning.plans import Machine, Plan, Reason, Removal, Unplaced
 from gpuscaler.planning.state import State
-from gpuscaler.simulation.policies import Decide
+from gpuscaler.simulation.ours import Decide
 from gpuscaler.simulation.scheduler import admits
 
 

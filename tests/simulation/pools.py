@@ -7,7 +7,8 @@ from gpuscaler.simulation.traces import Job, Trace
 
 GIB = 2**30
 #: A GPU machine is open 120 s after it was bought, a CPU machine after 100 s.
-FIXED = Delays(boot=Delay(100, 100, 100), device_plugin=Delay(20, 20, 20))
+NONE = Delay(0, 0, 0)
+FIXED = Delays(boot=Delay(100, 100, 100), device_plugin=Delay(20, 20, 20), answer=NONE, image_pull=NONE)
 
 
 def offering(pool: str, instance_type: str, *, price: float, gpus: int = 0, cpu: int = 8000, memory: int = 32 * GIB) -> Offering:

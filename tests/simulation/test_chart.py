@@ -6,15 +6,23 @@ import pytest
 from tests.simulation.first_fit import first_fit
 from tests.simulation.pools import FIXED, POLICY, trace
 
+from gpuscaler.clouds.delays import NO_FAULTS
 from gpuscaler.simulation.chart import Bin, bins, text_chart
 from gpuscaler.simulation.meter import Result, Sample
+from gpuscaler.simulation.ours import Gpuscaler
 from gpuscaler.simulation.replay import run
 from gpuscaler.simulation.svg import nice, svg_chart
 from gpuscaler.simulation.traces import Job
 
 
 def result() -> Result:
-    return run(trace(Job("a", 0, 3000, gpus=1), Job("b", 900, 3000, gpus=3)), POLICY, decide=first_fit(POLICY), delays=FIXED)
+    return run(
+        trace(Job("a", 0, 3000, gpus=1), Job("b", 900, 3000, gpus=3)),
+        POLICY,
+        autoscaler=Gpuscaler(POLICY, decide=first_fit(POLICY)),
+        delays=FIXED,
+        faults=NO_FAULTS,
+    )
 
 
 def test_stretches_of_time_average_what_held_in_them() -> None:
@@ -62,7 +70,9 @@ def test_the_svg_is_well_formed_self_contained_and_names_the_figures() -> None:
 
 
 def test_the_svg_of_a_run_that_bought_nothing_is_still_a_picture() -> None:
-    nothing = run(trace(Job("big", 0, 60, gpus=64)), POLICY, decide=first_fit(POLICY), delays=FIXED)
+    nothing = run(
+        trace(Job("big", 0, 60, gpus=64)), POLICY, autoscaler=Gpuscaler(POLICY, decide=first_fit(POLICY)), delays=FIXED, faults=NO_FAULTS
+    )
     assert ET.fromstring(svg_chart(nothing)).tag.endswith("svg")
 
 

@@ -8,12 +8,13 @@ from msgspec.structs import replace
 from tests.simulation.first_fit import first_fit
 from tests.simulation.pools import C8, FIXED, G1, G4, POLICY, offering, trace
 
+from gpuscaler.clouds.delays import NO_FAULTS
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.plans import Machine, Move, Placement, Plan, Reason, Removal, Unplaced
 from gpuscaler.planning.state import State
 from gpuscaler.simulation.meter import Result, UnservedReason
-from gpuscaler.simulation.policies import Decide
+from gpuscaler.simulation.ours import Decide, Gpuscaler
 from gpuscaler.simulation.replay import EPOCH, run
 from gpuscaler.simulation.scheduler import SCORINGS
 from gpuscaler.simulation.traces import Job, Trace
@@ -22,7 +23,8 @@ Script = Callable[[Cluster, State], Plan]
 
 
 def replay(jobs: Trace, policy: Policy = POLICY, decide: Decide | None = None, **options: object) -> Result:
-    return run(jobs, policy, decide=decide or first_fit(policy), delays=FIXED, **options)  # type: ignore[arg-type]
+    ours = Gpuscaler(policy, decide=decide or first_fit(policy))
+    return run(jobs, policy, autoscaler=ours, **{"delays": FIXED, "faults": NO_FAULTS, **options})  # type: ignore[arg-type]
 
 
 def machine(name: str, pods: tuple[str, ...] = (), *, of: object = G1, after: tuple[str, ...] = ()) -> Machine:
@@ -78,7 +80,7 @@ def test_the_same_seed_repeats_a_run_and_another_seed_meets_other_delays() -> No
     jobs = trace(*(Job(f"j{n}", 97.0 * n, 300.0, gpus=1) for n in range(20)))
 
     def once(seed: int) -> Result:
-        return run(jobs, POLICY, decide=first_fit(POLICY), seed=seed)
+        return run(jobs, POLICY, autoscaler=Gpuscaler(POLICY, decide=first_fit(POLICY)), seed=seed)
 
     assert once(3) == once(3)
     assert once(3).wait != once(4).wait
@@ -157,12 +159,12 @@ def test_a_placement_that_does_not_fit_is_a_broken_promise_and_the_pod_is_demand
 
 
 def test_a_machine_does_not_open_before_the_ones_it_follows() -> None:
-    plan = Plan(machines=(machine("new-1", ("trace/a",), after=("new-2",)), machine("new-2", of=G4)))
+    plan = Plan(machines=(machine("new-1", ("trace/a",), after=("new-2",)), machine("new-2", of=C8)))
     alone = replace(plan, machines=(machine("new-1", ("trace/a",)),))
     uneven = replace(FIXED, boot=replace(FIXED.boot, low=50, mode=100, high=300))
 
     def wait(plan: Plan, seed: int) -> float:
-        result = run(trace(Job("a", 0, 10, gpus=1)), POLICY, decide=Scripted(plan), delays=uneven, seed=seed)
+        result = replay(trace(Job("a", 0, 10, gpus=1)), decide=Scripted(plan), delays=uneven, seed=seed)
         return result.wait.p50 or 0.0
 
     waits = [(wait(plan, seed), wait(alone, seed)) for seed in range(8)]
@@ -218,8 +220,8 @@ def test_a_refused_purchase_is_noted_and_the_offering_is_shown_as_blocked() -> N
     shown = Scripted(both, Plan())
     result = replay(trace(Job("a", 0, 60, gpus=1), Job("b", 0, 60, gpus=1), Job("c", 30, 1, gpus=16)), policy, shown)
     assert shown.shown[1][1].blocked_offerings == {G1.key}
-    assert [one.kind for one in result.decisions][:2] == ["refused", "buy"]
-    assert "pool gpu may have 1 machines" in result.decisions[0].why
+    assert [one.kind for one in result.decisions][:2] == ["buy", "refused"]
+    assert "pool gpu may have 1 machines" in result.decisions[1].why
     assert result.served == 2
 
 

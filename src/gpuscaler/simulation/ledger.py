@@ -1,4 +1,4 @@
-"""Machines of a run: bought, waiting to open, open, being given back."""
+"""Machines of a run: asked for, granted, waiting to open, open, being given back."""
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from gpuscaler.clouds.simulated import CloudMachine, before_device_plugin
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.taints import Taint
-from gpuscaler.planning.plans import Machine
 from gpuscaler.planning.state import Upcoming
+from gpuscaler.simulation.autoscaler import Intent, Purchase
 
 ARRIVING = Taint("gpuscaler.io/arriving")
 #: Only in pictures of a simulation: this node had no room where a policy saw some.
@@ -17,15 +17,34 @@ HOSTNAME = "kubernetes.io/hostname"
 
 
 class Entry(Struct, gc=False):
-    """A machine that is not open yet, and what it was bought for."""
+    """A machine that is wanted and not open yet: what it is for, and, once the cloud has granted it, which one it is."""
 
-    machine: CloudMachine
+    purchase: Purchase
+    intent: Intent
     upcoming: Upcoming
-    opens_after: tuple[str, ...] = ()
+    machine: CloudMachine | None = None
     ready: bool = False
 
+    @property
+    def id(self) -> str:
+        return self.intent.id
+
+    def grant(self, machine: CloudMachine) -> None:
+        """The cloud has granted this machine: it is of this offering and no other."""
+        self.machine = machine
+        offering = machine.offering
+        self.upcoming = replace(
+            self.upcoming,
+            pool=offering.pool,
+            instance_type=offering.instance_type,
+            market=offering.market,
+            zone=offering.zone,
+            choices=((offering.instance_type, offering.market, offering.zone),),
+        )
+
     def name_node(self) -> None:
-        """The machine has registered: its Node bears its id."""
+        """The machine has registered: its Node bears the machine's id."""
+        assert self.machine is not None, "only machines that were granted register"
         self.upcoming = replace(self.upcoming, node=self.machine.id)
 
     def add_pod(self, key: str) -> None:
@@ -34,7 +53,7 @@ class Entry(Struct, gc=False):
 
 
 class Drain(Struct, frozen=True, gc=False):
-    """A node to give back once the machines it ``needs`` are open; ``moves`` says where its pods go."""
+    """A node to give back once the machines it ``needs`` (by their intents) are open; ``moves`` says where its pods go."""
 
     node: str
     reason: str
@@ -42,22 +61,20 @@ class Drain(Struct, frozen=True, gc=False):
     needs: tuple[str, ...] = ()
 
 
-def entry_of(machine: CloudMachine, planned: Machine, *, now: float, opens_after: tuple[str, ...]) -> Entry:
-    """The ledger's entry for a machine bought at ``now`` because a plan says so."""
-    offering = machine.offering
-    chosen = (offering.instance_type, offering.market, offering.zone)
-    choices = tuple((choice.instance_type, choice.market, choice.zone) for choice in planned.choices) or (chosen,)
+def entry_of(purchase: Purchase, intent: Intent, now: float) -> Entry:
+    """The ledger's entry for one machine of a purchase, written at ``now``, before the cloud is asked."""
+    pool, market, instance_type, zone = purchase.offerings[0]
     upcoming = Upcoming(
-        id=machine.id,
-        pool=offering.pool,
-        instance_type=offering.instance_type,
-        market=offering.market,
-        zone=offering.zone,
+        id=intent.id,
+        pool=pool,
+        instance_type=instance_type,
+        market=market,
+        zone=zone,
         since=now,
-        choices=choices,
-        pods=planned.pods,
+        choices=tuple((kind, market, zone) for _, market, kind, zone in purchase.offerings),
+        pods=intent.pods,
     )
-    return Entry(machine, upcoming, opens_after)
+    return Entry(purchase, intent, upcoming)
 
 
 def node_of(machine: CloudMachine, *, gpus: bool, taints: tuple[Taint, ...] = ()) -> Node:

@@ -1,16 +1,17 @@
 """What a run is measured by, and its result."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
-from gpuscaler.clouds.simulated import CloudMachine
+from gpuscaler.clouds.markets import Key
+from gpuscaler.clouds.simulated import FAILED, NO_CAPACITY, RECLAIMED, Answer, CloudMachine, SimulatedCloud
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering
 from gpuscaler.planning.plans import Ignored, Unplaced
+from gpuscaler.simulation.autoscaler import Purchase
 from gpuscaler.simulation.queue import Task
 from gpuscaler.simulation.workload import GPU
 
@@ -26,7 +27,7 @@ class Sample(Struct, frozen=True, gc=False):
 
 
 class Decision(Struct, frozen=True, gc=False):
-    """Something the policy did: ``kind`` is "buy", "remove" or "refused"; ``pods`` is how many pods it was done for."""
+    """Something that was done: ``kind`` is "buy", "remove", "refused" or "lost"; ``pods`` is how many pods it was done for."""
 
     at: float
     kind: str
@@ -54,6 +55,13 @@ class MachineHours(Struct, frozen=True, gc=False):
     machines: int
 
 
+class Failover(Struct, frozen=True, gc=False):
+    """Seconds from the first capacity error of a market until another market was asked; None where none ever was."""
+
+    p50: float | None = None
+    max: float | None = None
+
+
 class UnservedReason(Struct, frozen=True, gc=False):
     """Why ``pods`` pods never ran, as the last plan tells it."""
 
@@ -65,7 +73,8 @@ class Result(Struct, frozen=True, gc=False):
     """What came out of a run. Hours and dollars are totals, times seconds since the epoch of the run.
 
     ``gpu_hours_used`` is work that was finished, ``lost_gpu_hours`` work that evictions threw away. ``kept`` and ``broken`` count
-    promises: pods that ran on the machine they were planned for, and others. ``plans`` is how often the policy was asked.
+    promises: pods that ran on the machine they were planned for, and others. ``reclaimed`` and ``failed`` count machines that went by
+    themselves, ``capacity_errors`` refusals for want of machines. ``plans`` is how often the policy was asked.
     """
 
     policy: str
@@ -83,6 +92,10 @@ class Result(Struct, frozen=True, gc=False):
     machine_hours: tuple[MachineHours, ...]
     kept: int
     broken: int
+    failover: Failover
+    reclaimed: int
+    failed: int
+    capacity_errors: int
     plans: int
     began: float
     ended: float
@@ -103,51 +116,95 @@ class Meter:
         self.kept = 0
         self.broken = 0
         self.plans = 0
+        self.reclaimed = 0
+        self.failed = 0
+        self.capacity_errors = 0
+        self.failovers: list[float] = []
         self.decisions: list[Decision] = []
         self.timeline: list[Sample] = []
         self._wanted = 0.0
         self._used = 0.0
         self._paid = 0
-        self._rate = 0.0
+        #: Markets that refused, and when the first of them did, until another market is asked.
+        self._dry: set[str] = set()
+        self._dry_since = 0.0
 
     def arrived(self, task: Task) -> None:
         self._wanted += task.member.gpus
 
-    def began(self, task: Task, now: float) -> None:
+    def began(self, task: Task) -> None:
         self._used += task.member.gpus
         if task.first_start is None:
-            self.waits.append(now - task.since)
+            self.waits.append(task.working_from - task.since)
 
-    def finished(self, task: Task, hours: float) -> None:
+    def finished(self, task: Task, now: float) -> None:
+        """A pod has ended, running or not; counts all its work, however often it began."""
         self._wanted -= task.member.gpus
+        if task.started is None:
+            return
+        hours = (task.done + task.worked(now)) / 3600.0
         self._used -= task.member.gpus
         self.used_hours += hours * task.member.gpus
         digest = task.member.spec.digest
         self.hours[digest] += hours
         self.specs[digest] = task.member.spec
 
-    def evicted(self, task: Task, hours: float) -> None:
+    def evicted(self, task: Task, *, lost: float) -> None:
+        """A running pod was evicted and ``lost`` seconds of its work with it."""
         self._used -= task.member.gpus
-        self.lost_hours += hours * task.member.gpus
+        self.lost_hours += lost / 3600.0 * task.member.gpus
         self.evictions += 1
 
-    def bought(self, machine: CloudMachine) -> None:
-        self._paid += gpus_of(machine.offering)
-        self._rate += machine.offering.price
+    def asked(self, purchase: Purchase, now: float) -> None:
+        """A purchase was sent: where it goes to another market than those that refused before, that is how long it took to fail over."""
+        if self._dry and not {market for _, market, _, _ in purchase.offerings} & self._dry:
+            self.failovers.append(now - self._dry_since)
+            self._dry.clear()
 
-    def gave_back(self, machine: CloudMachine) -> None:
+    def refused(self, answer: Answer, now: float) -> None:
+        for refusal in answer.refusals:
+            self.decided(now, "refused", f"{refusal.missing} x {'/'.join(refusal.offering)}", refusal.detail)
+            if refusal.kind == NO_CAPACITY:
+                self.capacity_errors += 1
+                if not self._dry:
+                    self._dry_since = now
+                self._dry.add(refusal.offering[1])
+
+    def granted(self, purchase: Purchase, machines: Sequence[CloudMachine], now: float) -> None:
+        """Machines were granted to a purchase; a market that grants is not dry."""
+        groups: dict[Key, int] = defaultdict(int)
+        for machine in machines:
+            groups[machine.offering.key] += 1
+            self._paid += gpus_of(machine.offering)
+            self._dry.discard(machine.offering.market)
+        pods = sum(len(intent.pods) for intent in purchase.machines[: len(machines)])
+        for key, count in groups.items():
+            self.decided(now, "buy", f"{count} x {'/'.join(key)}", purchase.why, pods)
+
+    def began_with(self, machine: CloudMachine) -> None:
+        """A machine was there before the run."""
+        self._paid += gpus_of(machine.offering)
+
+    def lost(self, machine: CloudMachine, why: str, now: float) -> None:
+        self.reclaimed += why == RECLAIMED
+        self.failed += why == FAILED
+        self.decided(now, "lost", f"{machine.id}, {machine.offering.instance_type} of {machine.offering.pool}", f"{why} by the cloud")
+
+    def gone(self, machine: CloudMachine) -> None:
         self._paid -= gpus_of(machine.offering)
-        self._rate -= machine.offering.price
 
     def decided(self, now: float, kind: str, what: str, why: str, pods: int = 0) -> None:
         self.decisions.append(Decision(now, kind, what, why, pods))
 
-    def sample(self, now: float) -> None:
+    def sample(self, now: float, dollars_per_hour: float) -> None:
         """Note how things stand at the end of what happened at ``now``."""
         # Sums of fractions drift by rounding; a millionth of a GPU is nothing.
-        sample = Sample(now, round(self._wanted, 6), round(self._used, 6), self._paid, round(self._rate, 6))
-        if not self.timeline or replace(self.timeline[-1], at=now) != sample:
-            self.timeline.append(sample)
+        values = (round(self._wanted, 6), round(self._used, 6), self._paid, round(dollars_per_hour, 6))
+        if self.timeline:
+            last = self.timeline[-1]
+            if (last.wanted, last.used, last.paid, last.dollars_per_hour) == values:
+                return
+        self.timeline.append(Sample(now, *values))
 
 
 def unserved_reasons(tasks: Iterable[Task], unplaced: Iterable[Unplaced], ignored: Iterable[Ignored]) -> tuple[UnservedReason, ...]:
@@ -174,10 +231,14 @@ def wait_of(waits: list[float]) -> Wait:
     return Wait(float(np.mean(waits)), p50, p95, p99)
 
 
-def machine_hours(machines: Iterable[CloudMachine], ended: float) -> tuple[MachineHours, ...]:
+def failover_of(seconds: list[float]) -> Failover:
+    return Failover(float(np.percentile(seconds, 50)), max(seconds)) if seconds else Failover()
+
+
+def machine_hours(cloud: SimulatedCloud, ended: float) -> tuple[MachineHours, ...]:
     """Billed hours and cost of every offering, dearest first."""
-    groups: Mapping[tuple[str, str, str, str], list[CloudMachine]] = defaultdict(list)
-    for machine in machines:
+    groups: Mapping[Key, list[CloudMachine]] = defaultdict(list)
+    for machine in cloud.history():
         groups[machine.offering.key].append(machine)
     rows = [
         MachineHours(
@@ -185,8 +246,8 @@ def machine_hours(machines: Iterable[CloudMachine], ended: float) -> tuple[Machi
             instance_type=instance_type,
             market=market,
             zone=zone,
-            hours=sum(machine.billed_seconds(ended) for machine in group) / 3600.0,
-            cost=sum(machine.cost(ended) for machine in group),
+            hours=sum(cloud.billed_seconds(machine, ended) for machine in group) / 3600.0,
+            cost=sum(cloud.cost(machine, ended) for machine in group),
             machines=len(group),
         )
         for (pool, market, instance_type, zone), group in groups.items()
@@ -194,5 +255,5 @@ def machine_hours(machines: Iterable[CloudMachine], ended: float) -> tuple[Machi
     return tuple(sorted(rows, key=lambda row: (-row.cost, row.pool, row.instance_type, row.market, row.zone)))
 
 
-def gpu_hours_paid(machines: Iterable[CloudMachine], ended: float) -> float:
-    return sum(gpus_of(machine.offering) * machine.billed_seconds(ended) for machine in machines) / 3600.0
+def gpu_hours_paid(cloud: SimulatedCloud, ended: float) -> float:
+    return sum(gpus_of(machine.offering) * cloud.billed_seconds(machine, ended) for machine in cloud.history()) / 3600.0

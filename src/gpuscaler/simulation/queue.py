@@ -1,23 +1,29 @@
 """Pods of a run: waiting, promised to a machine that is coming, running, done."""
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator, Mapping
 
 from gpuscaler.simulation.scheduler import Seat
 from gpuscaler.simulation.workload import Member
 
 
 class Task:
-    """One pod while it lives. ``since`` is when it was created, ``started`` when it last began to run."""
+    """One pod while it lives.
 
-    __slots__ = ("attempt", "first_start", "member", "nominated", "promised", "seat", "since", "started")
+    ``since`` is when it was created, ``started`` when it was bound last, ``working_from`` when its image was there.
+    """
+
+    __slots__ = ("attempt", "done", "first_start", "member", "nominated", "promised", "seat", "since", "started", "working_from")
 
     def __init__(self, member: Member, since: float) -> None:
         self.member = member
         self.since = since
         self.seat: Seat | None = None
         self.started: float | None = None
+        self.working_from = 0.0
         self.first_start: float | None = None
-        #: The machine that is coming for it.
+        #: Seconds of its work that are saved in a checkpoint.
+        self.done = 0.0
+        #: The machine that is coming for it, by its intent.
         self.promised = ""
         #: Whether its seat on an open node is held while the rest of its gang gets ready.
         self.nominated = False
@@ -32,31 +38,52 @@ class Task:
     def gang(self) -> str:
         return self.member.options.gang
 
+    @property
+    def digest(self) -> str:
+        return self.member.spec.digest
+
+    @property
+    def ends_at(self) -> float:
+        """When its work will be done, if nothing happens to it."""
+        return self.working_from + self.member.duration - self.done
+
+    def worked(self, now: float) -> float:
+        """Seconds of work of this attempt so far."""
+        return max(0.0, now - self.working_from) if self.started is not None else 0.0
+
 
 class Waiting:
-    """Pods without a place or a promise, by specification, so that a look at the queue costs what its variety costs.
+    """Pods without a place, by specification, so that a look at the queue costs what its variety costs.
 
     What the last plan said is kept: ``hopeless`` pods can never be served; ``stuck`` specifications can be once a limit lifts.
     """
 
     def __init__(self) -> None:
         self._by_spec: dict[str, dict[str, Task]] = {}
-        self._gangs: dict[str, Task] = {}
+        #: Those of them that no machine is coming for.
+        self._loose: dict[str, dict[str, Task]] = {}
+        self._gangs: dict[str, dict[str, Task]] = {}
         self._hopeless: set[str] = set()
         self._stuck: set[str] = set()
 
     def __len__(self) -> int:
-        return sum(len(tasks) for tasks in self._by_spec.values()) + len(self._gangs)
+        return sum(map(len, self._by_spec.values())) + sum(map(len, self._gangs.values()))
 
     def __iter__(self) -> Iterator[Task]:
-        for tasks in self._by_spec.values():
+        for tasks in (*self._by_spec.values(), *self._gangs.values()):
             yield from tasks.values()
-        yield from self._gangs.values()
+
+    @property
+    def gangs(self) -> Mapping[str, Mapping[str, Task]]:
+        """Waiting members of gangs, by gang."""
+        return self._gangs
 
     @property
     def hopeful(self) -> bool:
-        """Whether any pod waits that a pool could serve, some day."""
-        return len(self) > len(self._hopeless)
+        """Whether any pod waits that nothing is coming for and that a pool could serve, some day."""
+        loose = sum(map(len, self._loose.values()))
+        loose += sum(not task.promised for tasks in self._gangs.values() for task in tasks.values())
+        return loose > len(self._hopeless)
 
     @property
     def promising(self) -> bool:
@@ -65,37 +92,60 @@ class Waiting:
         A pod of a specification that was refused for a limit gets the same refusal until machines go; a gang may also be helped by room
         on open nodes, which only the policy hands out to gangs.
         """
-        if any(key not in self._hopeless for key in self._gangs):
+        if any(not task.promised and task.key not in self._hopeless for tasks in self._gangs.values() for task in tasks.values()):
             return True
-        return any(digest not in self._stuck and next(iter(tasks)) not in self._hopeless for digest, tasks in self._by_spec.items())
+        return any(digest not in self._stuck and next(iter(tasks)) not in self._hopeless for digest, tasks in self._loose.items())
 
     def add(self, task: Task) -> None:
+        """A pod waits, and nothing is coming for it yet."""
         if task.gang:
-            self._gangs[task.key] = task
-        else:
-            self._by_spec.setdefault(task.member.spec.digest, {})[task.key] = task
+            self._gangs.setdefault(task.gang, {})[task.key] = task
+            return
+        self._by_spec.setdefault(task.digest, {})[task.key] = task
+        self._loose.setdefault(task.digest, {})[task.key] = task
 
     def remove(self, task: Task) -> None:
+        """A pod waits no more."""
         self._hopeless.discard(task.key)
         if task.gang:
-            del self._gangs[task.key]
+            _discard(self._gangs, task.gang, task.key)
             return
-        digest = task.member.spec.digest
-        tasks = self._by_spec[digest]
-        del tasks[task.key]
-        if not tasks:
-            del self._by_spec[digest]
+        _discard(self._by_spec, task.digest, task.key)
+        _discard(self._loose, task.digest, task.key)
 
-    def judge(self, *, hopeless: Container[str], refused: Container[str]) -> None:
+    def promise(self, task: Task, machine: str) -> None:
+        """A machine is coming for a waiting pod."""
+        task.promised = machine
+        if not task.gang:
+            _discard(self._loose, task.digest, task.key)
+
+    def release(self, task: Task) -> None:
+        """No machine is coming for a pod any more; if it waits, it is demand again."""
+        task.promised = ""
+        if not task.gang and task.seat is None:
+            self._loose.setdefault(task.digest, {})[task.key] = task
+
+    def judge(self, *, hopeless: set[str], refused: set[str]) -> None:
         """Note what a plan says: the pods that no pool can ever serve, and those that were refused for now."""
-        self._hopeless = {task.key for task in self if task.key in hopeless}
-        self._stuck = {digest for digest, tasks in self._by_spec.items() if any(key in refused for key in tasks)}
+        self._hopeless = {task.key for task in self if task.key in hopeless} if hopeless else set()
+        self._stuck = {digest for digest, tasks in self._loose.items() if any(key in refused for key in tasks)} if refused else set()
 
     def forget(self) -> None:
         """Limits may have lifted: who was refused may ask again."""
         self._stuck.clear()
 
+    def by_spec(self) -> Iterator[tuple[dict[str, Task], int]]:
+        """The pods of each specification that are no gang's, and how many of them nothing is coming for."""
+        for digest, tasks in self._by_spec.items():
+            yield tasks, len(self._loose.get(digest, ()))
+
     def heads(self) -> list[Task]:
         """The first pod of every specification that is no gang's, in the scheduler's order: priority, then time."""
         heads = [next(iter(tasks.values())) for tasks in self._by_spec.values()]
         return sorted(heads, key=lambda task: (-task.member.spec.priority, task.since, task.key))
+
+
+def _discard(groups: dict[str, dict[str, Task]], group: str, key: str) -> None:
+    tasks = groups.get(group)
+    if tasks is not None and tasks.pop(key, None) is not None and not tasks:
+        del groups[group]

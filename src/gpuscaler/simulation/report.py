@@ -95,8 +95,10 @@ def _policy(result: Result) -> dict[str, Any]:
         "unserved_reasons": [{"pods": one.pods, "reason": one.reason} for one in result.unserved_reasons],
         "evictions": result.evictions,
         "lost_gpu_hours": result.lost_gpu_hours,
-        # No offering is ever dry yet: there is nothing to fail over from.
-        "failover_seconds": {"p50": None, "max": None},
+        "failover_seconds": msgspec.to_builtins(result.failover),
+        "reclaimed": result.reclaimed,
+        "failed": result.failed,
+        "capacity_errors": result.capacity_errors,
         "promises": {"kept": result.kept, "broken": result.broken},
         "planner_calls": result.plans,
         "machine_hours": msgspec.to_builtins(result.machine_hours),

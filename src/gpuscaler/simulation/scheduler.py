@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
+from gpuscaler.clouds.simulated import KUBELET_RESOURCES
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering
 from gpuscaler.model.table import Array, Mask
@@ -38,6 +39,7 @@ class Scheduler:
     def __init__(self, offerings: Sequence[Offering], *, scoring: str = LEAST_ALLOCATED) -> None:
         names = sorted({name for offering in offerings for name in offering.allocatable} | {"cpu", "memory", "pods"})
         self._column = {name: number for number, name in enumerate(names)}
+        self._kubelet: Array = np.array([name in KUBELET_RESOURCES for name in names], dtype=np.int64)
         self._offerings = tuple(offerings)
         self._fill = scoring == MOST_ALLOCATED
         self._kind_of_offering = {offering.key: number for number, offering in enumerate(offerings)}
@@ -55,8 +57,17 @@ class Scheduler:
         self._requests: dict[str, Array | None] = {}
         self._eligible: dict[str, Mask] = {}
 
-    def add(self, name: str, offering: Offering) -> None:
-        """A node has opened, with nothing on it."""
+    def copy(self) -> "Scheduler":
+        """Books to try something on."""
+        twin = object.__new__(Scheduler)
+        twin.__dict__.update(self.__dict__)
+        for name in ("_capacity", "_free", "_device_room", "_kind", "_age", "_open"):
+            setattr(twin, name, getattr(self, name).copy())
+        twin._row, twin._names, twin._vacant = dict(self._row), list(self._names), list(self._vacant)
+        return twin
+
+    def add(self, name: str, offering: Offering, *, devices: bool = True) -> None:
+        """A node has opened, with nothing on it; without ``devices`` it offers only what the kubelet counts so far."""
         if not self._vacant:
             self._grow()
         row = self._vacant.pop()
@@ -64,12 +75,24 @@ class Scheduler:
         self._row[name] = row
         self._capacity[row] = [offering.allocatable.get(resource, 0) for resource in self._column]
         self._free[row] = self._capacity[row]
-        devices = offering.allocatable.get(GPU_MILLI, 0) // 1000
-        self._device_room[row] = [1000 if number < devices else 0 for number in range(self._devices)]
+        self._device_room[row] = self._whole_devices(offering)
         self._kind[row] = self._kind_of_offering[offering.key]
         self._added += 1
         self._age[row] = self._added
         self._open[row] = True
+        if not devices:
+            self._free[row] *= self._kubelet
+            self._device_room[row] = 0
+
+    def complete(self, name: str, offering: Offering) -> None:
+        """The device plugin of a node has registered: the rest of what it has is there."""
+        row = self._row[name]
+        self._free[row] += self._capacity[row] * (1 - self._kubelet)
+        self._device_room[row] = self._whole_devices(offering)
+
+    def open(self, name: str) -> None:
+        """A node that was closed takes pods again."""
+        self._open[self._row[name]] = True
 
     def close(self, name: str) -> None:
         """No pod is bound here any more."""
@@ -94,6 +117,14 @@ class Scheduler:
         ties = rows[scores == scores.max()]
         return self._names[int(ties[np.argmin(self._age[ties])])]
 
+    def first(self, spec: PodSpec) -> str | None:
+        """The node of longest standing on which a pod of ``spec`` fits: what a first-fit packer takes. None when it fits nowhere."""
+        request = self._request(spec)
+        if request is None:
+            return None
+        rows = np.flatnonzero(self._fitting(spec, request))
+        return self._names[int(rows[np.argmin(self._age[rows])])] if rows.size else None
+
     def fits(self, spec: PodSpec, name: str) -> bool:
         """Whether a pod of ``spec`` fits on that node now."""
         row = self._row.get(name)
@@ -117,6 +148,11 @@ class Scheduler:
         self._free[row] += request
         for device, amount in seat.devices:
             self._device_room[row, device] += amount
+
+    def _whole_devices(self, offering: Offering) -> list[int]:
+        """The devices of a new machine, of whose parts pods may take: thousandths of each."""
+        devices = offering.allocatable.get(GPU_MILLI, 0) // 1000
+        return [1000 if number < devices else 0 for number in range(self._devices)]
 
     def _grow(self) -> None:
         old = len(self._names)

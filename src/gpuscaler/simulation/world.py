@@ -1,16 +1,14 @@
-"""The cluster of a run: pods that wait and run, machines that come and go, and the picture of it that a policy is shown."""
+"""The cluster of a run: pods that wait and run, machines that come and go."""
 
 from collections import deque
 from collections.abc import Iterable
 
-from gpuscaler.clouds.simulated import CloudMachine, SimulatedCloud
-from gpuscaler.model.cluster import Cluster, Delta, Item
-from gpuscaler.model.nodes import Node
-from gpuscaler.model.pods import Pod
+from gpuscaler.clouds.markets import Key
+from gpuscaler.clouds.simulated import Answer, CloudMachine, SimulatedCloud
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.plans import Ignored, Unplaced
-from gpuscaler.planning.state import State
-from gpuscaler.simulation.ledger import ARRIVING, PROMISE_BROKEN, Drain, Entry, node_of
+from gpuscaler.simulation.autoscaler import Lost, Moment, Purchase
+from gpuscaler.simulation.ledger import Drain, Entry, entry_of
 from gpuscaler.simulation.meter import Meter
 from gpuscaler.simulation.queue import Task, Waiting
 from gpuscaler.simulation.scheduler import Scheduler
@@ -18,10 +16,15 @@ from gpuscaler.simulation.workload import Member
 
 
 class World:
-    """Everything that is true at a moment of virtual time. ``started`` collects pods whose end has to be put on the calendar."""
+    """Everything that is true at a moment of virtual time.
 
-    def __init__(self, policy: Policy, cloud: SimulatedCloud, *, scoring: str) -> None:
+    ``steers`` says whether machines arrive closed and seat the pods they were bought for first. A pod saves its work every ``checkpoint``
+    seconds, never where that is 0. ``started`` collects pods whose end has to be put on the calendar, ``moment`` what happens now.
+    """
+
+    def __init__(self, policy: Policy, cloud: SimulatedCloud, *, scoring: str, steers: bool = True, checkpoint: float = 0.0) -> None:
         self.cloud = cloud
+        self.steers = steers
         self.scheduler = Scheduler([offering for pool in policy.pools for offering in pool.offerings], scoring=scoring)
         self.meter = Meter()
         self.waiting = Waiting()
@@ -29,20 +32,28 @@ class World:
         self.on_node: dict[str, dict[str, Task]] = {}
         self.idle_since: dict[str, float] = {}
         self.ledger: dict[str, Entry] = {}
-        self.promises: dict[str, dict[str, Task]] = {}
+        self.entries: dict[str, Entry] = {}
+        self.node_of_intent: dict[str, str] = {}
         self.drains: dict[str, Drain] = {}
-        self.blocked: dict[tuple[str, str, str, str], float] = {}
-        self.given_back = 0
+        self.bought: deque[float] = deque()
         #: What the last plan left without a place, and what it took for no demand.
         self.refusals: tuple[Unplaced, ...] = ()
         self.ignored: tuple[Ignored, ...] = ()
         self.started: list[Task] = []
+        self.running = 0
+        self.moment = Moment(0.0)
+        #: Nodes and pods that pictures have to show anew.
+        self.nodes_changed: set[str] = set()
+        self.pods_changed: set[str] = set()
+        self.distrusted: set[str] = set()
+        self._checkpoint = checkpoint
         self._gangs: dict[str, dict[str, Task]] = {}
-        self._bought: deque[float] = deque()
-        self._cluster = Cluster()
-        self._nodes_changed: dict[str, Node | None] = {}
-        self._pods_changed: set[str] = set()
-        self._distrusted: set[str] = set()
+        self._promises: dict[str, dict[str, Task]] = {}
+        self._orders: dict[str, deque[Entry]] = {}
+        self._withdrawn: set[str] = set()
+        self._images: set[str] = set()
+        #: Pods whose machine has just opened to everybody, and that machine.
+        self._expected: list[tuple[Task, str]] = []
 
     # Pods
 
@@ -53,40 +64,60 @@ class World:
             self._gangs.setdefault(task.gang, {})[task.key] = task
         self.waiting.add(task)
         self.meter.arrived(task)
-        self._pods_changed.add(task.key)
+        self.pods_changed.add(task.key)
+        self.moment.arrived.append(task.key)
         return task
 
     def schedule(self, tasks: Iterable[Task] | None, now: float) -> None:
-        """One pass of the scheduler over ``tasks``, or over every pod that waits without a promise. Gangs are left to the policy."""
+        """One pass of the scheduler over ``tasks``, or over every pod that waits.
+
+        Gangs are left to who steers; else they are bound when the whole gang fits, and not before.
+        """
         if tasks is not None:
             for task in tasks:
                 self._try(task, now)
-            return
+        else:
+            self._try_all(now)
+        if not self.steers:
+            for gang in [name for name in self.waiting.gangs if len(self.waiting.gangs[name]) == len(self._gangs[name])]:
+                self._try_gang(list(self._gangs[gang].values()), now)
+
+    def _try_all(self, now: float) -> None:
         blocked: set[str] = set()
-        while True:
-            heads = [task for task in self.waiting.heads() if task.member.spec.digest not in blocked]
-            if not heads:
-                return
+        while heads := [task for task in self.waiting.heads() if task.digest not in blocked]:
             for task in heads:
                 if self._try(task, now):
                     break
-                blocked.add(task.member.spec.digest)
+                blocked.add(task.digest)
 
     def _try(self, task: Task, now: float) -> bool:
         node = None if task.gang else self.scheduler.best(task.member.spec)
         if node is None:
             return False
-        self.waiting.remove(task)
         self._sit(task, node)
         self._start(task, now)
         return True
 
+    def _try_gang(self, tasks: list[Task], now: float) -> None:
+        if len(tasks) < tasks[0].member.options.gang_size:
+            return
+        trial = self.scheduler.copy()
+        nodes: list[str] = []
+        for task in tasks:
+            node = trial.best(task.member.spec)
+            if node is None:
+                return
+            trial.place(task.member.spec, node)
+            nodes.append(node)
+        for task, node in zip(tasks, nodes, strict=True):
+            self._sit(task, node)
+            self._start(task, now)
+
     def place(self, task: Task, node: str, now: float) -> bool:
         """Bind a waiting pod to an open node, or hold its seat there until its gang is complete; False where it does not fit."""
         if not self.scheduler.fits(task.member.spec, node):
-            self._break_promise(node)
+            self._break_promise(task, node)
             return False
-        self.waiting.remove(task)
         self._sit(task, node)
         if task.gang:
             task.nominated = True
@@ -94,56 +125,90 @@ class World:
             self._start(task, now)
         return True
 
-    def _break_promise(self, node: str) -> None:
+    def _break_promise(self, task: Task, node: str) -> None:
         """A policy promised room that is not there: pods that share GPUs sit on devices that the API does not show.
 
         Until a pod leaves it the node is shown with a taint, so that the pod becomes demand again and is not sent there for ever.
         """
         self.meter.broken += 1
-        self._distrusted.add(node)
-        self._show(node)
+        self.moment.broken.append(task.key)
+        self.distrusted.add(node)
+        self.nodes_changed.add(node)
 
-    def promise(self, task: Task, machine_id: str) -> None:
-        """A waiting pod now waits for a machine that is coming."""
-        self.waiting.remove(task)
-        task.promised = machine_id
-        self.promises.setdefault(machine_id, {})[task.key] = task
+    def promise(self, task: Task, intent: str) -> None:
+        """A machine is coming for a waiting pod; should room appear elsewhere before, the scheduler binds it there."""
+        self.waiting.promise(task, intent)
+        self._promises.setdefault(intent, {})[task.key] = task
+
+    def _release(self, task: Task) -> None:
+        if task.promised:
+            self._promises.get(task.promised, {}).pop(task.key, None)
+            self.waiting.release(task)
 
     def finish(self, task: Task, now: float) -> None:
-        """A pod has done its work."""
-        assert task.started is not None, "only running pods finish"
-        self._leave(task, now)
-        self.meter.finished(task, (now - task.started) / 3600.0)
+        """A pod has done its work, or is not wanted any more."""
+        if task.seat is not None:
+            self._leave(task, now)
+        else:
+            self._release(task)
+            self.waiting.remove(task)
+        self.meter.finished(task, now)
+        if task.started is not None:
+            self.running -= 1
         del self.tasks[task.key]
         if task.gang:
             del self._gangs[task.gang][task.key]
-        self._pods_changed.add(task.key)
+        self.pods_changed.add(task.key)
+        self.moment.finished += 1
 
     def evict(self, task: Task, now: float) -> None:
-        """A pod loses its seat and its work, and waits again."""
+        """A pod loses its seat and the work since its last checkpoint, and waits again; a gang does so together."""
+        mates = self._gangs[task.gang].values() if task.gang else (task,)
+        for one in mates:
+            if one.seat is not None:
+                self._evict(one, now)
+
+    def _evict(self, task: Task, now: float) -> None:
         self._leave(task, now)
         if task.started is not None:
-            self.meter.evicted(task, (now - task.started) / 3600.0)
+            self.running -= 1
+            work = task.done + task.worked(now)
+            saved = work // self._checkpoint * self._checkpoint if self._checkpoint else 0.0
+            task.done = max(task.done, saved)
+            self.meter.evicted(task, lost=work - task.done)
         task.started = None
         task.nominated = False
         self.waiting.add(task)
-        self._pods_changed.add(task.key)
+        self.pods_changed.add(task.key)
+        self.moment.evicted.append(task.key)
 
     def _sit(self, task: Task, node: str) -> None:
+        self._release(task)
+        self.waiting.remove(task)
         task.seat = self.scheduler.place(task.member.spec, node)
         self.on_node[node][task.key] = task
         self.idle_since.pop(node, None)
-        self._pods_changed.add(task.key)
+        self.pods_changed.add(task.key)
 
     def _start(self, task: Task, now: float) -> None:
-        self.meter.began(task, now)
-        if task.first_start is None:
-            task.first_start = now
+        assert task.seat is not None, "only seated pods start"
         task.started = now
+        task.working_from = now + self._pull(task.seat.node)
         task.nominated = False
         task.attempt += 1
+        self.running += 1
+        self.meter.began(task)
+        if task.first_start is None:
+            task.first_start = task.working_from
         self.started.append(task)
-        self._pods_changed.add(task.key)
+        self.pods_changed.add(task.key)
+
+    def _pull(self, node: str) -> float:
+        """Seconds until a pod's image is on its node: the first pod brings it."""
+        if node in self._images:
+            return 0.0
+        self._images.add(node)
+        return self.cloud.image_pull(node)
 
     def _leave(self, task: Task, now: float) -> None:
         seat = task.seat
@@ -152,45 +217,93 @@ class World:
         task.seat = None
         del self.on_node[seat.node][task.key]
         if not self.on_node[seat.node]:
-            self.idle_since[seat.node] = now
-        if seat.node in self._distrusted:
-            self._distrusted.discard(seat.node)
-            self._show(seat.node)
+            self._idle(seat.node, now)
+        if seat.node in self.distrusted:
+            self.distrusted.discard(seat.node)
+            self.nodes_changed.add(seat.node)
+
+    def _idle(self, node: str, now: float) -> None:
+        self.idle_since[node] = now
+        self.moment.idled.append(node)
 
     # Machines
 
-    def bought(self, entry: Entry, now: float) -> None:
-        """A machine was bought; the pods it was bought for wait for it."""
-        self.ledger[entry.machine.id] = entry
-        self._bought.append(now)
-        self.meter.bought(entry.machine)
-        for key in entry.upcoming.pods:
-            task = self.tasks.get(key)
-            if task is not None and task.seat is None and not task.promised:
-                self.promise(task, entry.machine.id)
+    def ask(self, purchase: Purchase, now: float) -> None:
+        """Write a purchase into the ledger and ask the cloud; the pods it is for wait for it."""
+        entries = deque(entry_of(purchase, intent, now) for intent in purchase.machines)
+        self._orders[purchase.id] = entries
+        for entry in entries:
+            self.ledger[entry.id] = entry
+            self.bought.append(now)
+            for key in entry.intent.pods:
+                task = self.tasks.get(key)
+                if task is not None and task.seat is None and not task.promised:
+                    self.promise(task, entry.id)
+        self.meter.asked(purchase, now)
+        self.cloud.ask(purchase.id, purchase.offerings, count=len(entries), now=now, spread=purchase.spread, standing=purchase.standing)
 
-    def registered(self, machine: CloudMachine) -> None:
-        entry = self.ledger[machine.id]
+    def withdraw(self, purchase: str) -> None:
+        """What the cloud has not granted of a purchase is wanted no more; an answer that is still out is taken as it comes."""
+        self.cloud.withdraw(purchase)
+        self._withdrawn.add(purchase)
+        if purchase not in self._orders or self.cloud.unanswered(purchase):
+            return
+        for entry in self._orders.pop(purchase):
+            self._forget(entry)
+
+    def answered(self, answer: Answer, now: float) -> None:
+        """The cloud has answered: some intents have their machine, the rest are given up unless the order stands."""
+        entries = self._orders[answer.purchase]
+        purchase = entries[0].purchase
+        for machine in answer.machines:
+            entry = entries.popleft()
+            entry.grant(machine)
+            self.entries[machine.id] = entry
+        self.meter.granted(purchase, answer.machines, now)
+        if entries:
+            self.meter.refused(answer, now)
+        if not entries or not purchase.standing or answer.purchase in self._withdrawn:
+            for entry in self._orders.pop(answer.purchase):
+                self._forget(entry)
+        self.moment.answers.append(answer)
+
+    def registered(self, machine: CloudMachine, now: float) -> None:
+        """A Node has joined, its GPUs not there yet."""
+        entry = self.entries[machine.id]
         entry.name_node()
-        self._nodes_changed[machine.id] = node_of(machine, gpus=False, taints=(ARRIVING,))
+        self.node_of_intent[entry.id] = machine.id
+        self.nodes_changed.add(machine.id)
+        self.moment.registered.append(machine.id)
+        if not self.steers:
+            self._join(machine, now, devices=False)
 
     def visible(self, machine: CloudMachine) -> None:
-        self.ledger[machine.id].ready = True
-        self._nodes_changed[machine.id] = node_of(machine, gpus=True, taints=(ARRIVING,))
+        """All that a machine has is allocatable."""
+        self.entries[machine.id].ready = True
+        self.nodes_changed.add(machine.id)
 
-    def open_ready(self, now: float) -> tuple[str, ...]:
-        """Open every machine that may open now, seat its pods, start the gangs that are complete; returns what opened."""
-        opened: list[str] = []
-        while True:
-            able = [entry for entry in self.ledger.values() if entry.ready and self._may_open(entry)]
-            if not able:
-                break
+    def open_ready(self, now: float) -> None:
+        """Open every machine that may open now, seat its pods, start the gangs that are complete."""
+        while able := [entry for entry in self.entries.values() if entry.ready and self._may_open(entry)]:
             for entry in able:
                 self._open(entry, now)
-                opened.append(entry.machine.id)
-        for gang in {task.gang for name in opened for task in self.on_node[name].values() if task.gang}:
-            self.start_gang(gang, now)
-        return tuple(opened)
+        if self.steers:
+            for gang in {task.gang for name in self.moment.opened for task in self.on_node.get(name, {}).values() if task.gang}:
+                self.start_gang(gang, now)
+
+    def settle_promises(self) -> None:
+        """Where nobody steers: who sits where it was planned, now that the scheduler has had its way?"""
+        for task, node in self._expected:
+            kept = task.seat is not None and task.seat.node == node
+            self.meter.kept += kept
+            self.meter.broken += not kept
+        self._expected.clear()
+
+    def start(self, key: Key, now: float) -> None:
+        """A machine that was there before the run."""
+        machine = self.cloud.start(key, now)
+        self.meter.began_with(machine)
+        self._join(machine, now, devices=True)
 
     def start_gang(self, gang: str, now: float) -> None:
         """Start a gang's pods together once each has its seat on an open node."""
@@ -200,11 +313,19 @@ class World:
                 if task.started is None:
                     self._start(task, now)
 
+    def _join(self, machine: CloudMachine, now: float, *, devices: bool) -> None:
+        self.scheduler.add(machine.id, machine.offering, devices=devices)
+        self.on_node[machine.id] = {}
+        self._idle(machine.id, now)
+        self.nodes_changed.add(machine.id)
+
     def _may_open(self, entry: Entry) -> bool:
-        if any(machine_id in self.ledger for machine_id in entry.opens_after):
+        if not self.steers:
+            return True
+        if any(intent in self.ledger for intent in entry.intent.opens_after):
             return False
         # The machines of a gang open together: none is eaten by other pods while another still boots.
-        gangs = {task.gang for task in self.promises.get(entry.machine.id, {}).values()} - {""}
+        gangs = {task.gang for task in self._promises.get(entry.id, {}).values()} - {""}
         return all(self._has_room(task) for gang in gangs for task in self._gangs[gang].values())
 
     def _has_room(self, task: Task) -> bool:
@@ -212,74 +333,61 @@ class World:
 
     def _open(self, entry: Entry, now: float) -> None:
         machine = entry.machine
-        del self.ledger[machine.id]
-        self.scheduler.add(machine.id, machine.offering)
-        self.on_node[machine.id] = {}
-        self.idle_since[machine.id] = now
-        self._show(machine.id)
-        for task in self.promises.pop(machine.id, {}).values():
-            task.promised = ""
-            self.waiting.add(task)
+        assert machine is not None, "only machines that were granted open"
+        del self.ledger[entry.id], self.entries[machine.id]
+        self.moment.opened.append(machine.id)
+        promised = list(self._promises.pop(entry.id, {}).values())
+        for task in promised:
+            self.waiting.release(task)
+        if not self.steers:
+            self.scheduler.complete(machine.id, machine.offering)
+            self.nodes_changed.add(machine.id)
+            self._expected += [(task, machine.id) for task in promised]
+            return
+        self._join(machine, now, devices=True)
+        for task in promised:
             if self.place(task, machine.id, now):
                 self.meter.kept += 1
-
-    def _show(self, node: str) -> None:
-        """The next picture shows an open node as it is now."""
-        taints = (PROMISE_BROKEN,) if node in self._distrusted else ()
-        self._nodes_changed[node] = node_of(self.cloud.machine(node), gpus=True, taints=taints)
 
     def close(self, drain: Drain) -> None:
         """Take no more pods on a node that is going away."""
         self.scheduler.close(drain.node)
         self.drains[drain.node] = drain
 
-    def end(self, node: str, now: float) -> None:
-        """Give a machine back; pods that are still there are evicted."""
-        for task in list(self.on_node[node].values()):
-            self.evict(task, now)
-        self.drains.pop(node, None)
-        self.scheduler.remove(node)
-        del self.on_node[node]
-        del self.idle_since[node]
-        self.meter.gave_back(self.cloud.terminate(node, now))
-        self._distrusted.discard(node)
-        self.given_back += 1
-        self._nodes_changed[node] = None
+    def give_back(self, name: str, now: float) -> None:
+        """Give a machine back: pods that are still there are evicted. ``name`` is a machine's, or an intent's that has its machine."""
+        machine = self.cloud.terminate(name, now)
+        self.moment.given_back.append(name)
+        self._gone(machine, now)
+        self.waiting.forget()
 
-    # The picture
+    def lost(self, machine: CloudMachine, why: str, now: float) -> None:
+        """A machine is gone by itself."""
+        self.moment.lost.append(Lost(machine, why))
+        self.meter.lost(machine, why, now)
+        self._gone(machine, now)
 
-    def picture(self, now: float) -> tuple[Cluster, State]:
-        """What a policy is shown: the cluster as its watches would have it, and what is remembered."""
-        upserts: list[Item] = [node for node in self._nodes_changed.values() if node is not None]
-        deletes: list[tuple[type, str]] = [(Node, name) for name, node in self._nodes_changed.items() if node is None]
-        # In order, not as a set has them: a run is repeated exactly.
-        for key in sorted(self._pods_changed):
-            task = self.tasks.get(key)
-            if task is None:
-                deletes.append((Pod, key))
-            else:
-                upserts.append(_pod(task))
-        self._nodes_changed.clear()
-        self._pods_changed.clear()
-        if upserts or deletes:
-            self._cluster = self._cluster.apply(Delta(tuple(upserts), tuple(deletes)))
-        return self._cluster, self._state(now)
+    def _gone(self, machine: CloudMachine, now: float) -> None:
+        self.meter.gone(machine)
+        name = machine.id
+        if name in self.on_node:
+            for task in list(self.on_node[name].values()):
+                if task.seat is not None:
+                    self.evict(task, now)
+            self.drains.pop(name, None)
+            self.scheduler.remove(name)
+            del self.on_node[name], self.idle_since[name]
+        self.distrusted.discard(name)
+        self.nodes_changed.add(name)
+        entry = self.entries.pop(name, None)
+        if entry is not None:
+            self._forget(entry)
 
-    def _state(self, now: float) -> State:
-        while self._bought and self._bought[0] <= now - 60.0:
-            self._bought.popleft()
-        self.blocked = {key: until for key, until in self.blocked.items() if until > now}
-        return State(
-            upcoming=tuple(entry.upcoming for entry in self.ledger.values()),
-            idle_seconds={name: now - self.idle_since[name] if name in self.idle_since else 0.0 for name in self.on_node},
-            blocked_offerings=frozenset(self.blocked),
-            bought_last_minute=len(self._bought),
-            disrupting=frozenset(self.drains),
-        )
-
-
-def _pod(task: Task) -> Pod:
-    node = task.seat.node if task.seat is not None else ""
-    if task.nominated:
-        return task.member.pod(created=task.since, nominated=node)
-    return task.member.pod(created=task.since, node=node, started=task.started or 0.0)
+    def _forget(self, entry: Entry) -> None:
+        """Nothing comes of an entry: its pods are demand again, and a node that it was to replace stays."""
+        del self.ledger[entry.id]
+        for task in list(self._promises.pop(entry.id, {}).values()):
+            self.waiting.release(task)
+        for drain in [drain for drain in self.drains.values() if entry.id in drain.needs]:
+            del self.drains[drain.node]
+            self.scheduler.open(drain.node)

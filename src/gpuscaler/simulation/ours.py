@@ -1,0 +1,187 @@
+"""The production planner as an autoscaler of a replay: when it is asked, what it remembers, how its plans become decisions."""
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+from msgspec.structs import replace
+
+from gpuscaler.clouds.markets import Key
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.planner import Planner
+from gpuscaler.planning.plans import Machine, Plan, Removal
+from gpuscaler.planning.state import State
+from gpuscaler.simulation.autoscaler import Decisions, Intent, Moment, Purchase, View
+
+#: What is asked for a plan: the cluster as it stands, what is remembered, the time in seconds since the epoch.
+Decide = Callable[[Cluster, State, float], Plan]
+
+#: Changes are collected this long before a plan is made, as the controller does.
+DEBOUNCE_SECONDS = 0.6
+#: Who leaves something waiting is asked again after a minute, then ever more rarely while nothing is found to do.
+RESYNC_FIRST, RESYNC_LAST = 60.0, 6 * 3600.0
+#: How long an offering is not asked after it refused: what Karpenter caches capacity errors for.
+BLOCK_SECONDS = 180.0
+#: A machine that has not registered this long after it was bought is given back.
+REGISTRATION_LIMIT = 900.0
+
+
+class Gpuscaler:
+    """Asks ``decide``, the planner by default.
+
+    It does so a moment after changes that a plan could act on, when machines were idle for long enough, and now and then while pods wait.
+    """
+
+    def __init__(self, policy: Policy, *, name: str = "gpuscaler", steers: bool = True, decide: Decide | None = None) -> None:
+        self.name = name
+        self.steers = steers
+        self._decide = decide or Planner(policy).plan
+        self._idle_after = {pool.name: pool.idle_after for pool in policy.pools}
+        self._plan_at: float | None = None
+        self._resync = RESYNC_FIRST
+        self._idle: list[tuple[float, str, float]] = []
+        self._late: list[tuple[float, str]] = []
+        self._reclaimed: dict[str, float] = {}
+        self._blocked: dict[Key, float] = {}
+        self._plans = 0
+        self._view: View | None = None
+        #: What was decided and is being carried out.
+        self._acting: Decisions | None = None
+
+    @property
+    def ask_at(self) -> float | None:
+        view = self._view
+        if view is None:
+            return None
+        while self._idle and view.idle_since(self._idle[0][1]) != self._idle[0][2]:
+            heapq.heappop(self._idle)
+        while self._late and not view.missing(self._late[0][1]):
+            heapq.heappop(self._late)
+        times = (self._plan_at, self._idle[0][0] if self._idle else None, self._late[0][0] if self._late else None)
+        return min((at for at in times if at is not None), default=None)
+
+    def start(self) -> tuple[tuple[Key, int], ...]:
+        return ()
+
+    def noticed(self, moment: Moment, view: View) -> None:
+        now = moment.now
+        if self._view is None:
+            self._view = view
+            self._plan_by(now)
+        for name in moment.idled:
+            self._watch_idle(name, view)
+        for answer in moment.answers:
+            self._blocked.update((refusal.offering, now + BLOCK_SECONDS) for refusal in answer.refusals)
+            for machine in answer.machines:
+                heapq.heappush(self._late, (now + REGISTRATION_LIMIT, machine.id))
+            if answer.refusals:
+                self._plan_by(now)
+        for notice in moment.notices:
+            self._blocked[notice.machine.offering.key] = now + BLOCK_SECONDS
+            self._reclaimed[notice.machine.id] = notice.gone_at
+            self._plan_by(now)
+        for lost in moment.lost:
+            self._reclaimed.pop(lost.machine.id, None)
+        freed = moment.finished or moment.opened or moment.evicted or moment.given_back
+        if moment.broken or ((freed or moment.arrived) and view.promising):
+            self._plan_by(now + DEBOUNCE_SECONDS)
+        if self._acting is not None:
+            self._ask_again(self._acting, view, now)
+            self._acting = None
+
+    def decide(self, view: View, now: float) -> Decisions:
+        self._plan_at = None
+        late = self._never_registered(view, now)
+        while self._idle and self._idle[0][0] <= now:
+            heapq.heappop(self._idle)
+        self._blocked = {key: until for key, until in self._blocked.items() if until > now}
+        cluster, state = view.picture(now)
+        self._plans += 1
+        plan = self._decide(cluster, replace(state, blocked_offerings=frozenset(self._blocked)), now)
+        purchases, names = purchases_of(plan, self._plans)
+        going = tuple(Removal(name, f"the cloud takes it back at {gone_at:.0f}") for name, gone_at in self._reclaimed.items())
+        self._acting = Decisions(
+            purchases=purchases,
+            placements=plan.placements,
+            removals=(*late, *going, *(renamed(removal, names) for removal in plan.removals)),
+            unplaced=plan.unplaced,
+            ignored=plan.ignored,
+        )
+        self._reclaimed.clear()
+        return self._acting
+
+    def _watch_idle(self, name: str, view: View) -> None:
+        since, pool = view.idle_since(name), view.pool_of(name)
+        if since is not None:
+            # A moment later: sums of times are rounded, and a node that is idle a microsecond too short would stay.
+            heapq.heappush(self._idle, (since + self._idle_after[pool] + 0.001, name, since))
+
+    def _never_registered(self, view: View, now: float) -> list[Removal]:
+        """Machines whose time to register is over."""
+        found = []
+        while self._late and self._late[0][0] <= now:
+            _, name = heapq.heappop(self._late)
+            if view.missing(name):
+                found.append(Removal(name, f"did not register within {REGISTRATION_LIMIT:g} s"))
+        return found
+
+    def _ask_again(self, decisions: Decisions, view: View, now: float) -> None:
+        """While something waits that time alone could help, ask again, ever more rarely."""
+        if decisions.purchases or decisions.placements or decisions.removals:
+            self._resync = RESYNC_FIRST
+        if not view.hopeful and not any(self._overstays(name, view, now) for name in view.idle()):
+            return
+        self._plan_by(now + self._resync)
+        self._resync = min(2 * self._resync, RESYNC_LAST)
+
+    def _overstays(self, name: str, view: View, now: float) -> bool:
+        """Whether a node is idle for longer than its pool allows."""
+        since = view.idle_since(name)
+        return since is not None and since + self._idle_after[view.pool_of(name)] < now
+
+    def _plan_by(self, at: float) -> None:
+        if self._plan_at is None or at < self._plan_at:
+            self._plan_at = at
+
+
+def purchases_of(plan: Plan, number: int) -> tuple[tuple[Purchase, ...], Mapping[str, str]]:
+    """The machines of the ``number``-th plan of a run as one purchase for each set of offerings, and the intents of its machines."""
+    groups: dict[tuple[Key, ...], list[Machine]] = defaultdict(list)
+    for machine in plan.machines:
+        groups[offerings_of(machine)].append(machine)
+    names = {machine.id: f"plan-{number}/{machine.id}" for machine in plan.machines}
+    purchases = tuple(
+        Purchase(
+            id=f"plan-{number}/{'/'.join(offerings[0])}/{len(offerings)}",
+            offerings=offerings,
+            count=len(machines),
+            intents=tuple(
+                Intent(names[one.id], one.pods, tuple(names[after] for after in one.opens_after if after in names)) for one in machines
+            ),
+            why=purpose(machines),
+        )
+        for offerings, machines in groups.items()
+    )
+    return purchases, names
+
+
+def offerings_of(machine: Machine) -> tuple[Key, ...]:
+    """What a machine of a plan may be: one offering, or all that the cloud chooses from, cheapest first."""
+    choices = sorted(machine.choices, key=lambda one: (one.price_per_hour, one.instance_type, one.market, one.zone))
+    several = tuple((machine.pool, one.market, one.instance_type, one.zone) for one in choices)
+    return several or ((machine.pool, machine.market, machine.instance_type, machine.zone),)
+
+
+def purpose(machines: list[Machine]) -> str:
+    """Why machines of one kind are bought, in words."""
+    first, pods = machines[0], sum(len(machine.pods) for machine in machines)
+    if first.purpose == "spare":
+        return f"headroom of pool {first.pool}, at ${first.price_per_hour:.3f} per hour"
+    return f"the cheapest that fits {pods} pending {'pod' if pods == 1 else 'pods'}, at ${first.price_per_hour:.3f} per hour each"
+
+
+def renamed(removal: Removal, names: Mapping[str, str]) -> Removal:
+    """A removal whose replacements are named by their intents."""
+    moves = tuple(replace(move, to=names.get(move.to, move.to)) for move in removal.moves)
+    return replace(removal, moves=moves, needs=tuple(names[needed] for needed in removal.needs if needed in names))
