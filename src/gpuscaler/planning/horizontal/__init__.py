@@ -1,4 +1,4 @@
-"""The HorizontalPodAutoscaler's algorithm, as kube-controller-manager 1.35 computes it; see docs/explanation/horizontal.md.
+"""The HorizontalPodAutoscaler's algorithm, as kube-controller-manager 1.35 computes it; see docs/explanation/replicas-like-kubernetes.md.
 
 :func:`step` decides once, from data to data. :func:`read_autoscaler` reads the object. :func:`quiet_until` says when to ask again.
 """
