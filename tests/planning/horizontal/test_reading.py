@@ -1,5 +1,6 @@
 """Objects of autoscaling/v2, as people write them."""
 
+import random
 from typing import Any
 
 import pytest
@@ -44,6 +45,11 @@ def external(**target: Any) -> list[Json]:
     return [{"type": "External", "external": {"metric": {"name": "queue"}, "target": target}}]
 
 
+def selecting(**expression: Any) -> list[Json]:
+    target = {"type": "AverageValue", "averageValue": "1"}
+    return [{"type": "Pods", "pods": {"metric": {"name": "x", "selector": {"matchExpressions": [expression]}}, "target": target}}]
+
+
 @pytest.mark.parametrize(
     ("spec", "place"),
     [
@@ -70,6 +76,9 @@ def external(**target: Any) -> list[Json]:
             {"metrics": [{"type": "ContainerResource", "containerResource": CPU["resource"]}]},
             "containerResource.container: saw nothing",
         ),
+        ({"metrics": selecting(key="a", operator="Like", values=["b"])}, r"matchExpressions\[0\]: saw a Like with 1 values"),
+        ({"metrics": selecting(key="a", operator="In")}, "saw a In with 0 values"),
+        ({"metrics": selecting(operator="Exists")}, "saw no key Exists"),
         ({"scaleTargetRef": {"kind": "Deployment", "name": "a/b"}}, "scaleTargetRef.name: saw a/b"),
         ({"behavior": {"scaleUp": {"policies": []}}}, "scaleUp.policies: saw none"),
         ({"behavior": {"scaleUp": {"policies": [{"type": "Pods", "value": 0, "periodSeconds": 15}]}}}, r"policies\[0\].value: saw 0"),
@@ -89,6 +98,34 @@ def test_what_the_api_server_refuses_is_refused_with_its_place(spec: Json, place
 def test_what_is_no_such_object_is_refused(text: bytes) -> None:
     with pytest.raises(AutoscalerError, match="cannot be read"):
         read_autoscaler(text)
+
+
+def damaged(tree: Any, rng: random.Random) -> Any:
+    """The same with one place replaced by something else, or left out."""
+    if isinstance(tree, dict | list) and tree and rng.random() < 0.85:
+        copy: Any = dict(tree) if isinstance(tree, dict) else list(tree)
+        place = rng.choice(list(tree)) if isinstance(tree, dict) else rng.randrange(len(tree))
+        if rng.random() < 0.1:
+            del copy[place]
+        else:
+            copy[place] = damaged(copy[place], rng)
+        return copy
+    return rng.choice([None, True, -1, 0, 2**31, 2**70, 1.5, float("nan"), "", "x", "1e999", "-5", [], ["a"], {}, {"a": 1}, "\ud800"])
+
+
+def test_a_damaged_object_is_read_or_refused_and_nothing_else() -> None:
+    behavior = {"scaleUp": {"policies": [{"type": "Pods", "value": 1, "periodSeconds": 15}], "tolerance": "50m"}, "scaleDown": {}}
+    selector = selecting(key="a", operator="In", values=["b"])
+    reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "serving"}
+    spec = {"scaleTargetRef": reference, "minReplicas": 1, "maxReplicas": 5, "metrics": [LOAD, QUEUE, CPU, *selector], "behavior": behavior}
+    rng, refused = random.Random(1), 0
+    for _ in range(3000):
+        try:
+            read_autoscaler(damaged({"metadata": {"name": "web", "namespace": "x"}, "spec": spec}, rng))
+        except AutoscalerError:
+            refused += 1
+
+    assert 1500 < refused < 2900
 
 
 @pytest.mark.parametrize("header", [{"kind": "Deployment"}, {"apiVersion": "autoscaling/v1"}])

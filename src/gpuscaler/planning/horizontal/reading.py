@@ -4,7 +4,6 @@ Source: ``pkg/apis/autoscaling/v2/defaults.go`` and ``pkg/apis/autoscaling/valid
 nothing about scaling are not looked at.
 """
 
-from collections.abc import Mapping
 from typing import Annotated, Literal, NoReturn
 
 import msgspec
@@ -18,6 +17,9 @@ from gpuscaler.planning.horizontal.arithmetic import INT64_MAX
 LONGEST_PERIOD, LONGEST_WINDOW = 1800, 3600
 
 _SOURCES = ("object", "external", "pods", "resource", "containerResource")
+
+#: The operators of a selector, and whether they take values.
+_OPERATORS = {"In": True, "NotIn": True, "Exists": False, "DoesNotExist": False}
 
 _Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 _Quantity = str | int | float
@@ -126,10 +128,10 @@ class _Object(_Wire, frozen=True, gc=False):
 _decode = msgspec.json.Decoder(_Object).decode
 
 
-def read_autoscaler(content: bytes | str | Mapping[str, object]) -> specs.Autoscaler:
-    """A HorizontalPodAutoscaler from its JSON, or from the same as a mapping. Raises :class:`AutoscalerError`."""
+def read_autoscaler(content: object) -> specs.Autoscaler:
+    """A HorizontalPodAutoscaler from its JSON as text, or from what that says as Python's own types. Raises :class:`AutoscalerError`."""
     try:
-        wire = msgspec.convert(content, _Object) if isinstance(content, Mapping) else _decode(content)
+        wire = _decode(content) if isinstance(content, bytes | str) else msgspec.convert(content, _Object)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise AutoscalerError("HorizontalPodAutoscaler", "", f"an object that cannot be read ({error})", "one of autoscaling/v2") from error
     return _Reading(wire).autoscaler()
@@ -191,7 +193,7 @@ class _Reading:
             target,
             container=source.container if wire.type == "ContainerResource" else "",
             described=described,
-            selector=None if resource else _selector(source.metric.selector),
+            selector=None if resource else self._selector(source.metric.selector, f"{path}.metric.selector"),
         )
 
     def _complete(self, kind: str, target: specs.Target, path: str) -> None:
@@ -277,19 +279,26 @@ class _Reading:
         self._named(wire.name, f"{path}.name")
         return specs.ObjectReference(wire.kind, wire.name, wire.api_version)
 
+    def _selector(self, wire: _Selector | None, path: str) -> specs.MetricSelector | None:
+        """The API server takes any selector; the controller then finds no metric by one that it cannot read, each time."""
+        if wire is None:
+            return None
+        expressions = []
+        for number, one in enumerate(wire.match_expressions or ()):
+            taken = specs.SelectorRequirement(one.key, one.operator, one.values or ())
+            if taken.operator not in _OPERATORS or bool(taken.values) != _OPERATORS[taken.operator] or not taken.key:
+                seen = f"{taken.key or 'no key'} {taken.operator or 'no operator'} with {len(taken.values)} values"
+                expected = "a key with In or NotIn and values, or with Exists or DoesNotExist and none"
+                self._refuse(f"{path}.matchExpressions[{number}]", seen, expected)
+            expressions.append(taken)
+        return specs.MetricSelector(tuple(sorted((wire.match_labels or {}).items())), tuple(expressions))
+
     def _named(self, text: str, path: str, *, segment: bool = True) -> None:
         if not text or (segment and (text in (".", "..") or "/" in text or "%" in text)):
             self._refuse(path, text or "nothing", "a name without '/' and '%'" if segment else "a name")
 
     def _refuse(self, path: str, seen: object, expected: str) -> NoReturn:
         raise AutoscalerError(self._name, path, shortened(seen) if not isinstance(seen, str) else seen[:80], expected)
-
-
-def _selector(wire: _Selector | None) -> specs.MetricSelector | None:
-    if wire is None:
-        return None
-    expressions = tuple(specs.SelectorRequirement(one.key, one.operator, one.values or ()) for one in wire.match_expressions or ())
-    return specs.MetricSelector(tuple(sorted((wire.match_labels or {}).items())), expressions)
 
 
 def _approximately(canonical: str) -> float:
