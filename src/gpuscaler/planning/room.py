@@ -87,7 +87,10 @@ class Rows:
 
 def together(passes: Passes) -> Static:
     """What all of ``passes`` pass, and they themselves."""
-    mask = np.logical_and.reduce(tuple(passes.values()))
+    first, *others = passes.values()
+    mask = first.copy()
+    for passing in others:
+        mask &= passing
     for array in (mask, *passes.values()):
         array.setflags(write=False)
     return mask, passes
@@ -261,19 +264,18 @@ class Room:
         Counts resources, pod count, host ports, disks and claims that two pods may not share, anti-affinity of the pod against itself,
         and spread over hostnames. Spread over larger domains only decides about the next copy. Rows that ``among`` does not flag are 0.
         """
+        static, known = self._fixed.verdict(spec)
+        mask = static if among is None else static & among
+        if not mask.any():
+            return np.zeros(len(self.table), dtype=np.int64)
         fits = self.fits(spec)
-        if among is not None:
-            fits *= among
-            if not fits.any():
-                return fits
+        fits *= mask
         if spec.host_ports or (spec.volumes and self._effects.volumes.alone(spec)):
             np.minimum(fits, 1, out=fits)
         if hard(spec):
             np.minimum(fits, self._spread(spec, labels).copies_per_host(), out=fits)
         if spec.anti_affinity:
             fits[self._between(spec, labels).alone_on() & (fits > 1)] = 1
-        static, known = self._fixed.verdict(spec)
-        fits *= static
         if self._devices:
             fits *= self._resources_pass(spec)
         for passing in self._others_pass(spec, labels, known).values():

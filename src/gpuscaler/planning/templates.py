@@ -33,11 +33,12 @@ DAEMON_TOLERATIONS = tuple(
 
 #: Resources of which one is one physical accelerator.
 ACCELERATORS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "habana.ai/gaudi", "aws.amazon.com/neurondevice", "google.com/tpu")
+_NONE = (0,) * len(ACCELERATORS)
 
 
 def gpus_in(resources: Resources) -> int:
     """Physical accelerators among ``resources``; those that a trace divides are counted by the device."""
-    whole = sum(resources.get(name, 0) for name in ACCELERATORS)
+    whole = sum(map(resources.get, ACCELERATORS, _NONE))
     return whole or resources.get(GPU_MILLI, 0) // 1000
 
 

@@ -1,11 +1,11 @@
 """How many nodes this plan may still remove: minimum sizes, disruption budgets and PodDisruptionBudgets, counted over the whole plan."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from gpuscaler.model.pools import Budget, Pool
 from gpuscaler.model.schedules import parse_schedule
-from gpuscaler.planning.scale_down.blockers import Blocker, is_leaving
+from gpuscaler.planning.scale_down.blockers import Blocker
 from gpuscaler.planning.scale_down.situation import Situation
 
 IDLE, CONSOLIDATION = "idle", "consolidation"
@@ -54,20 +54,14 @@ class Allowances:
     minimum size.
     """
 
-    def __init__(self, situation: Situation) -> None:
+    def __init__(self, situation: Situation, leaving: Set[str]) -> None:
+        """``leaving`` are the nodes whose removal is under way."""
         self._pools = {pool.name: pool for pool in situation.policy.pools}
-        total: Counter[str] = Counter()
-        leaving: Counter[str] = Counter()
-        disrupted: Counter[str] = Counter()
-        for name, member in situation.members.items():
-            node = situation.cluster.nodes.get(name)
-            if node is None:
-                continue
-            total[member.pool.name] += 1
-            going = is_leaving(node, situation.state.disrupting)
-            leaving[member.pool.name] += going
-            disrupted[member.pool.name] += going or not node.ready
-        self._above_minimum = {name: total[name] - leaving[name] - pool.min for name, pool in self._pools.items()}
+        members, unready = situation.members, {node.name for node in situation.cluster.nodes.values() if not node.ready}
+        total = Counter([member.pool.name for member in members.values()])
+        leave = Counter([members[name].pool.name for name in leaving if name in members])
+        disrupted = Counter([members[name].pool.name for name in leaving | unready if name in members])
+        self._above_minimum = {name: total[name] - leave[name] - pool.min for name, pool in self._pools.items()}
         self._budgets: dict[tuple[str, str], int | None] = {}
         for name, pool in self._pools.items():
             for reason in (IDLE, CONSOLIDATION):

@@ -1,8 +1,8 @@
 """Scale-down from the first look to the last word: what leaves, what replaces it, and why everything else stays."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
-from gpuscaler.planning.scale_down.blockers import Blocker, is_arriving, is_leaving, promised_nodes
+from gpuscaler.planning.scale_down.blockers import Blocker, is_arriving, promised_nodes
 from gpuscaler.planning.scale_down.budgets import IDLE, Allowances
 from gpuscaler.planning.scale_down.clocks import clock_blocker, idle_reason
 from gpuscaler.planning.scale_down.company import displaced, localised, seats_of
@@ -25,9 +25,11 @@ def scale_down(situation: Situation, memory: Memory | None = None) -> Down:
 
     ``memory`` is of earlier calls for the same policy: it saves work and changes nothing.
     """
-    situation = reserved(situation)
-    first = survey(situation, memory or Memory())
-    ledger = Ledger(Allowances(situation), blocked=dict(first.blocked))
+    memory = memory or Memory()
+    leaving = memory.leaving(situation)
+    situation = reserved(situation, leaving)
+    first = survey(situation, memory)
+    ledger = Ledger(Allowances(situation, leaving), blocked=dict(first.blocked))
     due = []
     for candidate in first.idle:
         blocker = clock_blocker(situation, candidate)
@@ -35,9 +37,9 @@ def scale_down(situation: Situation, memory: Memory | None = None) -> Down:
             due.append(candidate)
         else:
             ledger.blocked[candidate.name] = blocker
-    kept = held(situation, frozenset(ledger.blocked))
+    kept = held(situation, frozenset(ledger.blocked), leaving)
     remove_idle(situation, ledger, due, kept)
-    consolidate(situation, ledger, first, kept)
+    consolidate(situation, ledger, first, kept, leaving)
     return ledger.answer()
 
 
@@ -52,7 +54,7 @@ def remove_idle(situation: Situation, ledger: Ledger, due: Sequence[Candidate], 
         ledger.remove(candidate, idle_reason(situation, candidate), saving=candidate.price)
 
 
-def consolidate(situation: Situation, ledger: Ledger, first: Survey, kept: Mapping[str, Blocker]) -> None:
+def consolidate(situation: Situation, ledger: Ledger, first: Survey, kept: Mapping[str, Blocker], leaving: Set[str]) -> None:
     """Give back machines whose pods fit elsewhere."""
     classes = [one for one in first.classes if one.spec.priority >= situation.policy.priority_cutoff]
     rules = manners(classes, Watchers(situation.cluster, first.classes), displaced(first.busy, classes, situation.room))
@@ -66,7 +68,7 @@ def consolidate(situation: Situation, ledger: Ledger, first: Survey, kept: Mappi
             ledger.blocked[candidate.name] = blocker
     if not movable:
         return
-    homes = Homes.on_nodes(situation, open_nodes(situation, first, ledger, kept))
+    homes = Homes.on_nodes(situation, open_nodes(situation, first, ledger, kept.keys() | leaving))
     movable, local = localised(movable, rules)
     seats = seats_of(movable)
     moving = sorted(seats.keys() & local.keys(), key=lambda one: one.order)
@@ -85,8 +87,8 @@ def anchor_blocker(candidate: Candidate, anchors: frozenset[RunningClass]) -> Bl
     return Blocker("needed", f"pending pods have affinity or spread rules that look at pod {first_key(pods)}")
 
 
-def open_nodes(situation: Situation, first: Survey, ledger: Ledger, kept: Mapping[str, Blocker]) -> list[str]:
-    """Nodes that moved pods may go to: ready, staying, and no headroom.
+def open_nodes(situation: Situation, first: Survey, ledger: Ledger, closed: Set[str]) -> list[str]:
+    """Nodes that moved pods may go to: ready, not arriving, and not ``closed`` because they leave or are headroom.
 
     An idle machine whose clock still runs is none: to fill it again would trade one machine for another and disturb pods for it.
     """
@@ -97,10 +99,9 @@ def open_nodes(situation: Situation, first: Survey, ledger: Ledger, kept: Mappin
         for node in situation.cluster.nodes.values()
         if node.ready
         and not node.unschedulable
-        and not is_leaving(node, situation.state.disrupting)
         and not is_arriving(node)
         and node.name not in promised
-        and node.name not in kept
+        and node.name not in closed
         and node.name not in fading
     ]
 

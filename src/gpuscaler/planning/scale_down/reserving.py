@@ -4,6 +4,7 @@ Who is leaving is known, but not where its pods were meant to go, so they get an
 look idle first: a machine that was bought to take them looks so until they come.
 """
 
+from collections.abc import Set
 from dataclasses import replace
 
 import numpy as np
@@ -11,18 +12,18 @@ import numpy as np
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.table import Array
 from gpuscaler.planning.room import Room
-from gpuscaler.planning.scale_down.blockers import is_arriving, is_leaving, promised_nodes
+from gpuscaler.planning.scale_down.blockers import is_arriving, promised_nodes
 from gpuscaler.planning.scale_down.idle import is_idle, leaves_with_machine
 from gpuscaler.planning.scale_down.situation import Situation
 
 
-def reserved(situation: Situation) -> Situation:
-    """``situation`` with room taken for the pods of machines whose removal is under way; the nodes that give it are ``taken``."""
-    moving = pods_under_way(situation)
+def reserved(situation: Situation, leaving: Set[str]) -> Situation:
+    """``situation`` with room taken for the pods of ``leaving`` machines; the nodes that give it are ``taken``."""
+    moving = pods_under_way(situation, leaving)
     if not moving:
         return situation
     room = situation.room.copy()
-    order = preferred_rows(situation, room)
+    order = preferred_rows(situation, room, leaving)
     taken: set[int] = set()
     for pods in moving:
         capacity = room.capacity(pods[0].spec, pods[0].labels)[order]
@@ -35,12 +36,11 @@ def reserved(situation: Situation) -> Situation:
     return replace(situation, room=room, taken=situation.taken | names)
 
 
-def pods_under_way(situation: Situation) -> list[list[Pod]]:
-    """The pods on leaving machines that will need another home, alike ones together, in an order that does not depend on arrival."""
+def pods_under_way(situation: Situation, leaving: Set[str]) -> list[list[Pod]]:
+    """The pods on ``leaving`` machines that will need another home, alike ones together, in an order that does not depend on arrival."""
     cluster, policy = situation.cluster, situation.policy
-    leaving = [node.name for node in cluster.nodes.values() if is_leaving(node, situation.state.disrupting)]
     alike: dict[tuple[str, object], list[Pod]] = {}
-    for name in leaving:
+    for name in sorted(leaving):
         for pod in cluster.on_node.get(name, {}).values():
             comes_back = pod.owner.kind and not pod.deleted and not leaves_with_machine(pod, situation.now)
             if comes_back and pod.spec.priority >= policy.priority_cutoff:
@@ -48,7 +48,7 @@ def pods_under_way(situation: Situation) -> list[list[Pod]]:
     return sorted(alike.values(), key=lambda pods: (pods[0].spec.digest, min(pod.key for pod in pods)))
 
 
-def preferred_rows(situation: Situation, room: Room) -> Array:
+def preferred_rows(situation: Situation, room: Room, leaving: Set[str]) -> Array:
     """Open rows: idle machines first, of those the newest."""
     cluster, promised = situation.cluster, promised_nodes(situation)
 
@@ -58,6 +58,6 @@ def preferred_rows(situation: Situation, room: Room) -> Array:
     names = [
         node.name
         for node in cluster.nodes.values()
-        if node.ready and not is_leaving(node, situation.state.disrupting) and not is_arriving(node) and node.name not in promised
+        if node.ready and node.name not in leaving and not is_arriving(node) and node.name not in promised
     ]
     return np.array([room.table.row[name] for name in sorted(names, key=preference)], dtype=np.int64)

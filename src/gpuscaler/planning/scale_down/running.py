@@ -86,7 +86,7 @@ class Grouping:
 
     def load(self, node: Node) -> Residents:
         """The pods on ``node`` by what they mean for its removal."""
-        load: dict[RunningClass, list[Pod]] = {}
+        load: Load = {}
         going: list[Pod] = []
         attached: list[Pod] = []
         has = (node.labels.get(ARCH, "amd64"), is_bare(node))
@@ -104,12 +104,9 @@ class Grouping:
                     going.append(pod)
                 one = self._class_of(pod, node, plain)
             pods = load.get(one)
-            if pods is None:
-                load[one] = [pod]
-            else:
-                pods.append(pod)
+            load[one] = (pod,) if pods is None else (*pods, pod)
         ages = bool(going) or not self._timed.isdisjoint(load) or any(pod.deleted or is_timed(pod.options) for pod in attached)
-        return Residents({one: tuple(pods) for one, pods in load.items()}, tuple(going), tuple(attached), ages)
+        return Residents(load, tuple(going), tuple(attached), ages)
 
     def _class_of(self, pod: Pod, node: Node, plain: Origin) -> RunningClass:
         origin = plain

@@ -1,34 +1,32 @@
 """Headroom: idle machines and unused GPUs that a pool keeps. Rows that are held are neither removed nor filled by moved pods."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from gpuscaler.model.pools import Pool
 from gpuscaler.planning.room import Room
-from gpuscaler.planning.scale_down.blockers import Blocker, is_arriving, is_leaving
+from gpuscaler.planning.scale_down.blockers import Blocker, is_arriving
 from gpuscaler.planning.scale_down.idle import is_idle
 from gpuscaler.planning.scale_down.situation import Situation
 from gpuscaler.planning.templates import gpus_in
 
 
-def held(situation: Situation, staying: frozenset[str]) -> Mapping[str, Blocker]:
+def held(situation: Situation, staying: frozenset[str], leaving: Set[str]) -> Mapping[str, Blocker]:
     """The nodes that every pool's ``spare`` keeps, with the reason. ``staying`` are nodes that do not leave anyway: they come first."""
     found: dict[str, Blocker] = {}
     for pool in situation.policy.pools:
         if pool.spare.machines or pool.spare.gpus:
-            nodes = _usable(situation, pool)
+            nodes = _usable(situation, pool, leaving)
             found.update(_machines(situation, pool, nodes, staying))
             found.update(_gpus(situation, pool, nodes, staying))
     return found
 
 
-def _usable(situation: Situation, pool: Pool) -> list[str]:
+def _usable(situation: Situation, pool: Pool, leaving: Set[str]) -> list[str]:
     """The pool's nodes on which new pods could start now."""
     cluster = situation.cluster
     mine = (cluster.nodes[name] for name, member in situation.members.items() if member.pool.name == pool.name and name in cluster.nodes)
     return sorted(
-        node.name
-        for node in mine
-        if node.ready and not node.unschedulable and not is_arriving(node) and not is_leaving(node, situation.state.disrupting)
+        node.name for node in mine if node.ready and not node.unschedulable and not is_arriving(node) and node.name not in leaving
     )
 
 

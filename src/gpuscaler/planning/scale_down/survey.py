@@ -1,6 +1,6 @@
 """The first look at every node: blocked by what it is or what it runs, idle, or a candidate for consolidation."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
@@ -8,7 +8,16 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.workloads import PodDisruptionBudget
 from gpuscaler.planning.membership import Member
-from gpuscaler.planning.scale_down.blockers import NEEDED, Blocker, Protection, node_blocker, own_blocker, promised_nodes, unhealthy
+from gpuscaler.planning.scale_down.blockers import (
+    NEEDED,
+    Blocker,
+    Protection,
+    leaving_nodes,
+    node_blocker,
+    own_blocker,
+    promised_nodes,
+    unhealthy,
+)
 from gpuscaler.planning.scale_down.running import Classes, Grouping, Load, Residents, RunningClass
 from gpuscaler.planning.scale_down.situation import Situation
 
@@ -83,6 +92,14 @@ class Memory:
         self.looks: dict[str, Look] = {}
         # A class lives as long as some look has pods of it.
         self.classes: Classes = WeakValueDictionary()
+        self._leaving: tuple[Mapping[str, Node], frozenset[str]] = ({}, frozenset())
+
+    def leaving(self, situation: Situation) -> Set[str]:
+        """The nodes whose removal is under way."""
+        nodes = situation.cluster.nodes
+        if self._leaving[0] is not nodes:
+            self._leaving = (nodes, leaving_nodes(nodes))
+        return self._leaving[1] | (situation.state.disrupting & nodes.keys())
 
 
 def survey(situation: Situation, memory: Memory) -> Survey:
@@ -95,8 +112,8 @@ def survey(situation: Situation, memory: Memory) -> Survey:
     found = Survey()
     looking = _Looking(situation, memory)
     special = promised | situation.state.disrupting
-    for name in sorted(cluster.nodes):
-        look = looking.at(name)
+    for node in cluster.table.nodes:
+        name, look = node.name, looking.at(node)
         blocker = look.own if name not in special else node_blocker(situation, look.node, promised)
         if blocker is None and name in situation.taken:
             blocker = NEEDED
@@ -120,15 +137,17 @@ class _Looking:
     def __init__(self, situation: Situation, memory: Memory) -> None:
         self.looks: dict[str, Look] = {}
         self._before = memory.looks
-        self._situation = situation
+        self._members = situation.members
+        self._on_node = situation.cluster.on_node
+        self._now = situation.now
         self._budgets = situation.cluster.budgets
         self._protection = Protection(situation.cluster, situation.policy, situation.now)
         self._grouping = Grouping(situation.cluster, situation.now, memory.classes)
 
-    def at(self, name: str) -> Look:
-        cluster, member = self._situation.cluster, self._situation.members.get(name)
-        node, pods = cluster.nodes[name], cluster.on_node.get(name)
-        look = self._before.get(name)
+    def at(self, node: Node) -> Look:
+        """What is known of ``node``, if it is still so; else a new look."""
+        name = node.name
+        pods, member, look = self._on_node.get(name), self._members.get(name), self._before.get(name)
         if look is None or look.node is not node or look.pods is not pods or look.member != member:
             look = Look(node, pods, member, own_blocker(node, member))
         self.looks[name] = look
@@ -136,7 +155,7 @@ class _Looking:
 
     def residents(self, look: Look) -> Residents:
         """What runs on a node, with what protects it brought up to date in ``look``."""
-        now = self._situation.now
+        now = self._now
         held = look.residents
         if held is not None and look.budgets is self._budgets and look.now in (None, now):
             return held
