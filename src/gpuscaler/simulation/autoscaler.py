@@ -186,8 +186,8 @@ class View(Protocol):
         """When the last pod of a node left it, or it opened; None while it has pods, or is gone."""
         ...
 
-    def pool_of(self, name: str) -> str:
-        """The pool of a machine that exists or existed."""
+    def offering_of(self, name: str) -> Offering:
+        """What a machine was bought as, whether it still exists or not."""
         ...
 
     def room(self) -> Scheduler:

@@ -7,11 +7,14 @@ from collections.abc import Callable, Mapping
 from msgspec.structs import replace
 
 from gpuscaler.clouds.markets import Key
+from gpuscaler.clouds.simulated import FAILED, NO_CAPACITY, RECLAIMED, UNKNOWN_OFFERING, Answer
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
+from gpuscaler.planning import failover
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Machine, Plan, Removal
-from gpuscaler.planning.state import State
+from gpuscaler.planning.state import State, events
+from gpuscaler.planning.state.breakers import Breakers, next_change, openness, step
 from gpuscaler.simulation.autoscaler import Decisions, Intent, Moment, Purchase, View
 
 #: What is asked for a plan: the cluster as it stands, what is remembered, the time in seconds since the epoch.
@@ -21,10 +24,10 @@ Decide = Callable[[Cluster, State, float], Plan]
 DEBOUNCE_SECONDS = 0.6
 #: Who leaves something waiting is asked again after a minute, then ever more rarely while nothing is found to do.
 RESYNC_FIRST, RESYNC_LAST = 60.0, 6 * 3600.0
-#: How long an offering is not asked after it refused: what Karpenter caches capacity errors for.
-BLOCK_SECONDS = 180.0
 #: A machine that has not registered this long after it was bought is given back.
 REGISTRATION_LIMIT = 900.0
+#: What the cloud's refusals mean to breakers; a pool at its maximum is nothing that a breaker knows.
+CAUSES = {NO_CAPACITY: events.CAPACITY, UNKNOWN_OFFERING: events.CONFIGURATION}
 
 
 class Gpuscaler:
@@ -38,14 +41,16 @@ class Gpuscaler:
         self.steers = steers
         self._decide = decide or Planner(policy).plan
         self._idle_after = {pool.name: pool.idle_after for pool in policy.pools}
+        self._offerings = tuple(offering.key for pool in policy.pools for offering in pool.offerings)
         self._plan_at: float | None = None
         self._resync = RESYNC_FIRST
         self._idle: list[tuple[float, str, float]] = []
         self._late: list[tuple[float, str]] = []
         self._reclaimed: dict[str, float] = {}
-        self._blocked: dict[Key, float] = {}
+        self._breakers = Breakers()
         self._plans = 0
         self._view: View | None = None
+        self._markets_change_at: float | None = None
         #: What was decided and is being carried out.
         self._acting: Decisions | None = None
 
@@ -72,17 +77,19 @@ class Gpuscaler:
         for name in moment.idled:
             self._watch_idle(name, view)
         for answer in moment.answers:
-            self._blocked.update((refusal.offering, now + BLOCK_SECONDS) for refusal in answer.refusals)
-            for machine in answer.machines:
-                heapq.heappush(self._late, (now + REGISTRATION_LIMIT, machine.id))
-            if answer.refusals:
-                self._plan_by(now)
+            self._answered(answer, now)
+        for name in moment.registered:
+            self._fold(events.Registered(view.offering_of(name).key, now))
         for notice in moment.notices:
-            self._blocked[notice.machine.offering.key] = now + BLOCK_SECONDS
+            self._fold(events.Reclaimed(notice.machine.offering.key, now))
             self._reclaimed[notice.machine.id] = notice.gone_at
             self._plan_by(now)
         for lost in moment.lost:
             self._reclaimed.pop(lost.machine.id, None)
+            if lost.why == RECLAIMED:
+                self._fold(events.Reclaimed(lost.machine.offering.key, now))
+            elif lost.why == FAILED and lost.machine.registered_at > now:
+                self._fold(events.Failed(lost.machine.offering.key, now, "it ended before it became a node"))
         freed = moment.finished or moment.opened or moment.evicted or moment.given_back
         if moment.broken or ((freed or moment.arrived) and view.promising):
             self._plan_by(now + DEBOUNCE_SECONDS)
@@ -95,11 +102,14 @@ class Gpuscaler:
         late = self._never_registered(view, now)
         while self._idle and self._idle[0][0] <= now:
             heapq.heappop(self._idle)
-        self._blocked = {key: until for key, until in self._blocked.items() if until > now}
         cluster, state = view.picture(now)
+        may = openness(self._breakers, self._offerings, now)
         self._plans += 1
-        plan = self._decide(cluster, replace(state, blocked_offerings=frozenset(self._blocked)), now)
+        state = replace(state, blocked_offerings=may.blocked, probed_offerings=may.probing, hunting=may.hunting)
+        plan = self._decide(cluster, state, now)
         purchases, names = purchases_of(plan, self._plans)
+        for key in {key for purchase in purchases for key in purchase.offerings}:
+            self._fold(events.Asked(key, now))
         going = tuple(Removal(name, f"the cloud takes it back at {gone_at:.0f}") for name, gone_at in self._reclaimed.items())
         self._acting = Decisions(
             purchases=purchases,
@@ -109,10 +119,25 @@ class Gpuscaler:
             ignored=plan.ignored,
         )
         self._reclaimed.clear()
+        self._markets_change_at = markets_change(cluster, now)
         return self._acting
 
+    def _fold(self, event: events.Event) -> None:
+        self._breakers = step(self._breakers, event)
+
+    def _answered(self, answer: Answer, now: float) -> None:
+        """Fold what the cloud granted and refused; who was refused is planned for again in the same loop."""
+        for key in dict.fromkeys(machine.offering.key for machine in answer.machines):
+            self._fold(events.Granted(key, now))
+        for machine in answer.machines:
+            heapq.heappush(self._late, (now + REGISTRATION_LIMIT, machine.id))
+        for refusal in answer.refusals:
+            self._fold(events.Refused(refusal.offering, now, CAUSES.get(refusal.kind, events.UNKNOWN), refusal.detail))
+        if answer.refusals:
+            self._plan_by(now)
+
     def _watch_idle(self, name: str, view: View) -> None:
-        since, pool = view.idle_since(name), view.pool_of(name)
+        since, pool = view.idle_since(name), view.offering_of(name).pool
         if since is not None:
             # A moment later: sums of times are rounded, and a node that is idle a microsecond too short would stay.
             heapq.heappush(self._idle, (since + self._idle_after[pool] + 0.001, name, since))
@@ -123,6 +148,7 @@ class Gpuscaler:
         while self._late and self._late[0][0] <= now:
             _, name = heapq.heappop(self._late)
             if view.missing(name):
+                self._fold(events.Failed(view.offering_of(name).key, now, "it never became a node"))
                 found.append(Removal(name, f"did not register within {REGISTRATION_LIMIT:g} s"))
         return found
 
@@ -132,17 +158,26 @@ class Gpuscaler:
             self._resync = RESYNC_FIRST
         if not view.hopeful and not any(self._overstays(name, view, now) for name in view.idle()):
             return
+        for change in (next_change(self._breakers, now), self._markets_change_at):
+            if change is not None:
+                self._plan_by(change)
         self._plan_by(now + self._resync)
         self._resync = min(2 * self._resync, RESYNC_LAST)
 
     def _overstays(self, name: str, view: View, now: float) -> bool:
         """Whether a node is idle for longer than its pool allows."""
         since = view.idle_since(name)
-        return since is not None and since + self._idle_after[view.pool_of(name)] < now
+        return since is not None and since + self._idle_after[view.offering_of(name).pool] < now
 
     def _plan_by(self, at: float) -> None:
         if self._plan_at is None or at < self._plan_at:
             self._plan_at = at
+
+
+def markets_change(cluster: Cluster, now: float) -> float | None:
+    """When waiting pods may buy in other markets by the passing of time alone."""
+    buckets = [bucket for key, bucket in cluster.unbound.items() if key.options.spot_wait is not None or key.options.deadline is not None]
+    return failover.next_change((pod for bucket in buckets for pod in bucket.pods.values()), now)
 
 
 def purchases_of(plan: Plan, number: int) -> tuple[tuple[Purchase, ...], Mapping[str, str]]:

@@ -12,11 +12,25 @@ class Task:
     ``since`` is when it was created, ``started`` when it was bound last, ``working_from`` when its image was there.
     """
 
-    __slots__ = ("attempt", "done", "first_start", "member", "nominated", "promised", "seat", "since", "started", "working_from")
+    __slots__ = (
+        "attempt",
+        "done",
+        "first_start",
+        "member",
+        "nominated",
+        "promised",
+        "seat",
+        "since",
+        "started",
+        "waits_since",
+        "working_from",
+    )
 
     def __init__(self, member: Member, since: float) -> None:
         self.member = member
         self.since = since
+        #: When it was created, or evicted last.
+        self.waits_since = since
         self.seat: Seat | None = None
         self.started: float | None = None
         self.working_from = 0.0

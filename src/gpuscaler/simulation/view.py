@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from gpuscaler.model.cluster import Cluster, Delta, Item
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
+from gpuscaler.model.pools import Offering
 from gpuscaler.planning.state import State
 from gpuscaler.simulation.autoscaler import Pending, Seen
 from gpuscaler.simulation.ledger import ARRIVING, PROMISE_BROKEN, node_of
@@ -80,8 +81,8 @@ class Picture:
     def idle_since(self, name: str) -> float | None:
         return self._world.idle_since.get(name)
 
-    def pool_of(self, name: str) -> str:
-        return self._world.cloud.machine(name).offering.pool
+    def offering_of(self, name: str) -> Offering:
+        return self._world.cloud.machine(name).offering
 
     def room(self) -> Scheduler:
         return self._world.scheduler.copy()
@@ -141,5 +142,5 @@ def _pending(tasks: list[Task], spoken_for: int) -> Pending:
 def _pod(task: Task) -> Pod:
     node = task.seat.node if task.seat is not None else ""
     if task.nominated:
-        return task.member.pod(created=task.since, nominated=node)
-    return task.member.pod(created=task.since, node=node, started=task.started or 0.0)
+        return task.member.pod(created=task.since, nominated=node, unschedulable_since=task.waits_since)
+    return task.member.pod(created=task.since, node=node, started=task.started or 0.0, unschedulable_since=task.waits_since)

@@ -62,7 +62,7 @@ class Member(Struct, frozen=True, gc=False):
     def key(self) -> str:
         return f"{NAMESPACE}/{self.name}"
 
-    def pod(self, *, created: float, node: str = "", nominated: str = "", started: float = 0.0) -> Pod:
+    def pod(self, *, created: float, node: str = "", nominated: str = "", started: float = 0.0, unschedulable_since: float = 0.0) -> Pod:
         """The pod as the API would show it: pending and found unschedulable, nominated, or running on ``node``."""
         return Pod(
             namespace=NAMESPACE,
@@ -76,7 +76,7 @@ class Member(Struct, frozen=True, gc=False):
             created=created,
             started=started,
             unschedulable=None if node else True,
-            unschedulable_since=0.0 if node else created,
+            unschedulable_since=0.0 if node else unschedulable_since or created,
             owner=self.owner,
             options=self.options,
         )

@@ -1,5 +1,6 @@
 """The cluster of a run: pods that wait and run, machines that come and go."""
 
+import math
 from collections import deque
 from collections.abc import Iterable
 
@@ -174,10 +175,14 @@ class World:
             self.running -= 1
             work = task.done + task.worked(now)
             saved = work // self._checkpoint * self._checkpoint if self._checkpoint else 0.0
+            if task.member.duration == math.inf:
+                # A service has served what it has served.
+                saved = work
             task.done = max(task.done, saved)
             self.meter.evicted(task, lost=work - task.done)
         task.started = None
         task.nominated = False
+        task.waits_since = now
         self.waiting.add(task)
         self.pods_changed.add(task.key)
         self.moment.evicted.append(task.key)
