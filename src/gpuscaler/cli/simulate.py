@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 GPU_MODELS = ("ignore", "strict")
 SCORINGS = ("least-allocated", "most-allocated")
-POLICIES = ("gpuscaler",)
+POLICIES = ("gpuscaler", "karpenter", "cluster-autoscaler")
 
 
 @click.command()
 @click.option("--trace", "trace_file", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Jobs as CSV, gzip or plain.")
 @click.option("--pools", "pools_file", required=True, metavar="FILE", help="The pools file.")
-@click.option("--policy", "policies", multiple=True, type=click.Choice(POLICIES), default=POLICIES, help="Who decides; may be repeated.")
+@click.option("--policy", "policies", multiple=True, type=click.Choice(POLICIES), default=POLICIES[:1], help="Who decides; may be repeated.")
 @click.option(
     "--gpu-model",
     default="ignore",
@@ -37,6 +37,13 @@ POLICIES = ("gpuscaler",)
     show_default=True,
     help="How kube-scheduler's NodeResourcesFit is configured.",
 )
+@click.option(
+    "--load",
+    "load_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Load of services over time as CSV: request rates or duty cycles.",
+)
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of everything that is drawn.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def simulate(
@@ -48,6 +55,7 @@ def simulate(
     cpu_per_gpu: str | None,
     mem_per_gpu: str | None,
     scheduler_scoring: str,
+    load_file: Path | None,
     seed: int,
     as_json: bool,
 ) -> None:
@@ -58,6 +66,7 @@ def simulate(
     from gpuscaler.cli.reporting import print_json, print_report
     from gpuscaler.simulation.replay import run
     from gpuscaler.simulation.report import inputs_of
+    from gpuscaler.simulation.services import derived_from, read_load
     from gpuscaler.simulation.traces import TraceError, read_trace
     from gpuscaler.simulation.workload import UnmappedModelsError
 
@@ -65,15 +74,19 @@ def simulate(
     policy, dropped = _pools(pools_file)
     try:
         trace = read_trace(trace_file)
+        load = read_load(load_file) if load_file is not None else None
         results = []
         for name in dict.fromkeys(policies):
             with _progress(f"{trace.name}, {name}", sum(job.pods for job in trace.jobs)) as progress:
-                results.append(run(trace, policy, name=name, shaping=shaping, scoring=scheduler_scoring, seed=seed, progress=progress))
+                results.append(
+                    run(trace, policy, name=name, shaping=shaping, scoring=scheduler_scoring, seed=seed, load=load, progress=progress)
+                )
     except TraceError as error:
         _fail(str(error))
     except UnmappedModelsError as error:
         _fail(f"{gpu_model}: saw no entry for {', '.join(error.models)}, expected one for every GPU model of {trace_file}; add them")
     derived = [f"{dropped} spot offerings of the pools file: left out, since interruptions are not simulated yet"] if dropped else []
+    derived += derived_from(load, seed=seed) if load is not None else ()
     inputs = inputs_of(trace, pools=pools_file, shaping=shaping, scoring=scheduler_scoring, seed=seed, derived=derived)
     if as_json:
         print_json(inputs, results)

@@ -5,5 +5,11 @@ from collections.abc import Callable, Mapping
 from gpuscaler.model.pools import Policy
 from gpuscaler.simulation.autoscaler import Autoscaler
 from gpuscaler.simulation.ours import Gpuscaler
+from gpuscaler.simulation.peers.cluster_autoscaler import ClusterAutoscaler
+from gpuscaler.simulation.peers.karpenter import Karpenter
 
-POLICIES: Mapping[str, Callable[[Policy], Autoscaler]] = {"gpuscaler": Gpuscaler}
+POLICIES: Mapping[str, Callable[[Policy], Autoscaler]] = {
+    "gpuscaler": Gpuscaler,
+    "karpenter": Karpenter,
+    "cluster-autoscaler": ClusterAutoscaler,
+}
