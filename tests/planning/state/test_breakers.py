@@ -179,11 +179,11 @@ def test_a_reclaim_blocks_the_offering_and_those_that_follow_count_as_one() -> N
     assert reopening(breakers) < 200
 
 
-def test_eight_seconds_after_the_first_refusal_of_spot_waiting_is_over() -> None:
+def test_five_seconds_after_the_first_refusal_of_spot_waiting_is_over() -> None:
     breakers = after(*[Refused(("gpus", "spot", "g5.xlarge", f"zone-{number}"), 2.0 * number) for number in range(4)])
 
-    assert openness(breakers, ALL, 7.9).hunting is None
-    assert openness(breakers, ALL, 8.0).hunting == 0.0
+    assert openness(breakers, ALL, 4.9).hunting is None
+    assert openness(breakers, ALL, 5.0).hunting == 0.0
 
 
 def test_a_hunt_is_over_when_nothing_was_refused_for_a_while() -> None:
@@ -193,8 +193,8 @@ def test_a_hunt_is_over_when_nothing_was_refused_for_a_while() -> None:
 def test_a_later_refusal_begins_a_hunt_of_its_own() -> None:
     breakers = after(Refused(A, 0.0), Refused(B, 100.0))
 
-    assert openness(breakers, ALL, 107.0).hunting is None
-    assert openness(breakers, ALL, 109.0).hunting == 100.0
+    assert openness(breakers, ALL, 104.0).hunting is None
+    assert openness(breakers, ALL, 106.0).hunting == 100.0
 
 
 @pytest.mark.parametrize("events", [(Refused(ON_DEMAND, 0.0),), (Refused(A, -500.0), Asked(A, 0.0), Refused(A, 0.0))])
@@ -206,7 +206,7 @@ def test_the_next_change_is_the_end_of_waiting_then_of_the_hunt_then_of_the_peri
     breakers = after(Refused(A, 0.0))
     half_open = reopening(breakers)
 
-    assert [next_change(breakers, now) for now in (0.0, 8.0, 30.0, half_open)] == [8.0, 30.0, half_open, None]
+    assert [next_change(breakers, now) for now in (0.0, 5.0, 30.0, half_open)] == [5.0, 30.0, half_open, None]
 
 
 @pytest.mark.parametrize("cause", [PRICE, CONFIGURATION])

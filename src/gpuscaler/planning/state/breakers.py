@@ -51,8 +51,9 @@ FAILURES = 2
 JITTER = 0.1
 #: A probe without an answer for so long is forgotten: the longest time a machine has to register, twice.
 PROBE_SECONDS = 1800.0
-#: From the first refusal of spot to on-demand, and from the last one to the end of the hunt.
-HUNT_SECONDS, HUNT_QUIET = 8.0, 30.0
+#: From the first refusal of spot to on-demand, and from the last one to the end of the hunt. The answer to the last request for spot may
+#: take five seconds more, which makes ten.
+HUNT_SECONDS, HUNT_QUIET = 5.0, 30.0
 
 
 class Target(Struct, frozen=True, gc=False):
