@@ -13,6 +13,7 @@ from gpuscaler.model.pools import Offering
 from gpuscaler.planning.plans import Ignored, Unplaced
 from gpuscaler.simulation.autoscaler import Purchase
 from gpuscaler.simulation.queue import Task
+from gpuscaler.simulation.services import ServiceResult
 from gpuscaler.simulation.workload import GPU
 
 
@@ -99,6 +100,7 @@ class Result(Struct, frozen=True, gc=False):
     plans: int
     began: float
     ended: float
+    services: tuple[ServiceResult, ...]
     timeline: tuple[Sample, ...]
     decisions: tuple[Decision, ...]
 

@@ -1,6 +1,7 @@
 """A replay: one calendar of events in virtual time, and an autoscaler that is asked when it wants to be."""
 
 import heapq
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from gpuscaler.simulation.meter import Result, failover_of, gpu_hours_paid, mach
 from gpuscaler.simulation.policies import POLICIES
 from gpuscaler.simulation.queue import Task
 from gpuscaler.simulation.scheduler import LEAST_ALLOCATED
+from gpuscaler.simulation.services import LoadFile, Services, services_of
 from gpuscaler.simulation.traces import Trace
 from gpuscaler.simulation.view import Picture
 from gpuscaler.simulation.workload import Member, Shaping, members, with_gpu_milli
@@ -52,12 +54,14 @@ def run(
     faults: Faults | None = None,
     markets: Markets | None = None,
     checkpoint: float = CHECKPOINT_SECONDS,
+    load: LoadFile | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Result:
     """Replay ``trace`` on the pools of ``policy`` and measure what it cost.
 
     ``autoscaler`` stands in for the policy of that ``name``; ``scoring`` is how kube-scheduler is configured; a pod saves its work every
-    ``checkpoint`` seconds (0: never); ``progress`` is told how many pods have come so far. Raises
+    ``checkpoint`` seconds (0: never); ``load`` drives services beside the trace, its second 0 being the trace's first submission;
+    ``progress`` is told how many pods of the trace have come so far. Raises
     :class:`~gpuscaler.simulation.workload.UnmappedModelsError` where the GPU models' mapping is incomplete.
     """
     shaping = shaping or Shaping()
@@ -66,14 +70,26 @@ def run(
     autoscaler = autoscaler or POLICIES[name](policy)
     cloud = SimulatedCloud(policy.pools, seed=seed, delays=delays, faults=Faults() if faults is None else faults, markets=markets)
     world = World(policy, cloud, scoring=scoring, steers=autoscaler.steers, checkpoint=checkpoint)
-    replay = _Replay(members(trace, shaping), world, autoscaler, progress)
+    pods = members(trace, shaping)
+    found = services_of(load, seed=seed)[0] if load is not None else ()
+    began = float(math.ceil(EPOCH + pods[0].submit))
+    services = Services(found, began=began, seed=seed, shaping=shaping, fractional=trace.fractional)
+    replay = _Replay(pods, world, autoscaler, services, progress)
     replay.go()
     return replay.result(policy, seed)
 
 
 class _Replay:
-    def __init__(self, pods: tuple[Member, ...], world: World, autoscaler: Autoscaler, progress: Callable[[int], None] | None) -> None:
+    def __init__(
+        self,
+        pods: tuple[Member, ...],
+        world: World,
+        autoscaler: Autoscaler,
+        services: Services,
+        progress: Callable[[int], None] | None,
+    ) -> None:
         self.world = world
+        self._services = services
         self.began = EPOCH + pods[0].submit
         self.now = self.began
         self.ended = self.began
@@ -126,6 +142,7 @@ class _Replay:
             plans=meter.plans,
             began=self.began,
             ended=self.ended,
+            services=self._services.results(),
             timeline=tuple(meter.timeline),
             decisions=tuple(meter.decisions),
         )
@@ -137,8 +154,9 @@ class _Replay:
         arrival = EPOCH + self._pods[self._arrived].submit if self._arrived < len(self._pods) else None
         end = self._ends[0].at if self._ends else None
         cloud, asks = self.world.cloud.next_event(), self._autoscaler.ask_at
-        at = min((time for time in (arrival, end, cloud, asks) if time is not None), default=None)
-        if arrival is not None or end is not None or self.world.cloud.busy:
+        service = self._services.next_at if self._services.next_at < math.inf else None
+        at = min((time for time in (arrival, end, cloud, asks, service) if time is not None), default=None)
+        if arrival is not None or end is not None or service is not None or self.world.cloud.busy:
             self._alive_at = self.now if at is None else at
         elif at is not None and (at > self._alive_at + LINGER_SECONDS or (asks is None and not self.world.waiting.hopeful)):
             return None
@@ -154,9 +172,12 @@ class _Replay:
                 world.finish(end.task, now)
         for event in world.cloud.advance(now):
             self._happened(event)
+        changes = self._services.advance(now)
+        for key in changes.remove:
+            world.finish(world.tasks[key], now)
         if world.moment.registered or world.moment.lost or any(entry.ready for entry in world.entries.values()):
             world.open_ready(now)
-        new = []
+        new = [world.arrive(member, now) for member in changes.add]
         while self._arrived < len(self._pods) and EPOCH + self._pods[self._arrived].submit <= now:
             new.append(world.arrive(self._pods[self._arrived], now))
             self._arrived += 1
@@ -212,8 +233,15 @@ class _Replay:
     def _tell(self, *, decided: bool = False) -> None:
         """Tell the autoscaler what happened, put on the calendar what follows from it, and measure."""
         world, moment = self.world, self.world.moment
+        for key in moment.evicted:
+            if self._services.owns(key):
+                self._services.stopped(key, self.now)
         for task in world.started:
-            if task.started is not None:
+            if task.started is None:
+                continue
+            if self._services.owns(task.key):
+                self._services.started(task.key, task.working_from)
+            else:
                 self._order += 1
                 heapq.heappush(self._ends, End(task.ends_at, self._order, task, task.attempt))
         changed = any((moment.arrived, moment.finished, moment.evicted, moment.answers, moment.registered, moment.opened, moment.idled))

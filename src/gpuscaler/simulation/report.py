@@ -102,4 +102,5 @@ def _policy(result: Result) -> dict[str, Any]:
         "promises": {"kept": result.kept, "broken": result.broken},
         "planner_calls": result.plans,
         "machine_hours": msgspec.to_builtins(result.machine_hours),
+        "services": [one._asdict() for one in result.services],
     }

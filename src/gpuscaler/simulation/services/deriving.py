@@ -49,6 +49,17 @@ def services_of(load: LoadFile, *, seed: int = 0) -> tuple[tuple[Service, ...], 
     return found, tuple(lines)
 
 
+def derived_from(load: LoadFile, *, seed: int = 0) -> tuple[str, ...]:
+    """What a report says about a load: everything that was worked out, and what of the file was not used."""
+    lines = services_of(load, seed=seed)[1]
+    if load.gaps:
+        lines = (*lines, f"{load.name}: {load.gaps} rows without a measurement, over which the value before goes on")
+    if load.set_aside:
+        first = load.bad_rows[0]
+        lines = (*lines, f"{load.name}: {load.set_aside} rows set aside, the first in line {first.line}: {first.reason}")
+    return lines
+
+
 def _of_requests(series: Series, rng: random.Random) -> Service:
     gpus = rng.choice(GPUS)
     replicas = round(math.exp(rng.uniform(math.log(LEAST_PEAK), math.log(MOST_PEAK))))

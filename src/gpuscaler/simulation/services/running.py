@@ -229,7 +229,8 @@ class Running:
         if at == math.inf:
             return self.end
         at = max(at, self._ticked + SYNC_SECONDS, self._began)
-        return min(self.end, self._began + math.ceil((at - self._began) / SYNC_SECONDS) * SYNC_SECONDS)
+        # Sums of large times are rounded: a millionth of a step too late is not the next step.
+        return min(self.end, self._began + math.ceil((at - self._began) / SYNC_SECONDS - 1e-6) * SYNC_SECONDS)
 
 
 def _dispensable(replica: Replica) -> tuple[bool, float, float, int]:
