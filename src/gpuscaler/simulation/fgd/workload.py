@@ -1,0 +1,102 @@
+"""The cluster and the pods of the experiment, and the order in which pods come."""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gpuscaler.planning.fragmentation import WHOLE, Floats, Ints, PodClasses
+from gpuscaler.simulation.traces import MIB, Trace, TraceError, opened
+
+#: Columns that a file of nodes must have; ``node`` and ``gpu_model`` may be there too.
+NODE_COLUMNS = ("cluster", "gpus", "cpu_milli", "mem_mib")
+#: Pods come until this part of the cluster's GPUs has been asked for: published values are means over what rounds to 100 %.
+MEASURED = (0.995, 1.005)
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Nodes with GPUs, one entry each: devices, millicores, MiB."""
+
+    gpus: Ints
+    cpu: Ints
+    memory: Ints
+
+    def __len__(self) -> int:
+        return len(self.gpus)
+
+    @property
+    def capacity(self) -> int:
+        """Thousandths of devices."""
+        return int(self.gpus.sum()) * WHOLE
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """``classes`` with their frequencies and ``memory`` (MiB), shape (K,); ``pods`` (P,) has the class of every pod of the list."""
+
+    classes: PodClasses
+    memory: Ints
+    pods: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Classes of pods in the order in which they come, and the part of the cluster's GPUs that was asked for when each had come."""
+
+    pods: Ints
+    load: Floats
+
+
+def read_nodes(path: Path, cluster: str) -> Nodes:
+    """The nodes with GPUs of one cluster of a file. Raises :class:`TraceError`."""
+    rows: list[tuple[int, int, int]] = []
+    clusters: set[str] = set()
+    with opened(path) as text:
+        reader = csv.DictReader(text, strict=True)
+        seen = [name.strip() for name in reader.fieldnames or ()]
+        missing = [name for name in NODE_COLUMNS if name not in seen]
+        if missing:
+            shown = ", ".join(seen[:20]) or "no header"
+            raise TraceError(f"{path}: column {missing[0]} missing; seen: {shown}; expected {', '.join(NODE_COLUMNS)}")
+        for row in reader:
+            clusters.add(row["cluster"])
+            if row["cluster"] == cluster:
+                try:
+                    gpus, cpu, memory = (int(row[name]) for name in NODE_COLUMNS[1:])
+                except (TypeError, ValueError):
+                    raise TraceError(f"{path}:{reader.line_num}: expected whole numbers in {', '.join(NODE_COLUMNS[1:])}") from None
+                if gpus > 0:
+                    rows.append((gpus, cpu, memory))
+    if not rows:
+        raise TraceError(f"{path}: no node with GPUs of cluster {cluster!r}; it has {', '.join(sorted(clusters)[:10]) or 'no cluster'}")
+    gpus, cpu, memory = np.array(rows, dtype=np.int64).T
+    return Nodes(gpus, cpu, memory)
+
+
+def workload(trace: Trace) -> Workload:
+    """The pods of a trace as classes; times, users and GPU models do not count."""
+    asked = [
+        (job.gpus, job.gpu_milli if job.gpus else 0, job.cpu_milli or 0, -(-(job.memory or 0) // MIB))
+        for job in trace.jobs
+        for _ in range(job.pods)
+    ]
+    distinct, pods, counts = np.unique(np.array(asked, dtype=np.int64), axis=0, return_inverse=True, return_counts=True)
+    gpus, milli, cpu, memory = distinct.T
+    if not gpus.any():
+        raise TraceError(f"{trace.name}: no pod takes GPUs, expected at least one")
+    return Workload(PodClasses(gpus, milli, cpu, counts.astype(np.float64)), memory, pods.reshape(-1))
+
+
+def arrivals(load: Workload, *, capacity: int, draw: np.random.Generator) -> Arrivals:
+    """All pods of the list in random order, then pods drawn from it with replacement, until the cluster's GPUs are asked for."""
+    demand = load.classes.demand
+    order = draw.permutation(load.pods)
+    short = max(0.0, MEASURED[1] * capacity - float(demand[order].sum()))
+    # Twice what is missing on average, and some for short lists: what is too much is cut off below.
+    more = draw.choice(load.pods, size=int(2 * short / float(demand[load.pods].mean())) + 100) if short else load.pods[:0]
+    pods = np.concatenate((order, more))
+    asked = np.cumsum(demand[pods]) / capacity
+    count = int(np.searchsorted(asked, MEASURED[1], side="right"))
+    return Arrivals(pods[:count], asked[:count])
