@@ -211,7 +211,7 @@ def give_back(asked: Asked, desk: Desk, seen: Picture, held: set[int], memory: M
             room=room,
             members=seen.by_node,
             taken=frozenset(room.table.names[row] for row in taken),
-            templates=desk.templates.less(desk.remaining.spent),
+            templates=desk.templates.less(desk.remaining.spent).settled(asked.state.unsettled_offerings),
             limits=desk.remaining.for_mix(),
             should_stop=asked.should_stop,
         ),

@@ -42,6 +42,12 @@ def gpus_in(resources: Resources) -> int:
     return whole or resources.get(GPU_MILLI, 0) // 1000
 
 
+def gpus_by_row(table: NodeTable) -> Array:
+    """As :func:`gpus_in`, of every row."""
+    whole: Array = np.sum([table.allocatable(name) for name in ACCELERATORS], axis=0)
+    return np.where(whole, whole, table.allocatable(GPU_MILLI) // 1000)
+
+
 @dataclass(frozen=True)
 class Kind:
     """Something a purchase can name: one offering, or the set of a pool whose cloud chooses.
@@ -200,6 +206,17 @@ class Templates:
         )
         return new
 
+    def settled(self, unsettled: frozenset[Key]) -> "Templates":
+        """These templates without machines that may turn out to be one of ``unsettled``."""
+        if not unsettled:
+            return self
+        new = copy(self)
+        new.__dict__["mix_kinds"] = tuple(
+            replace(kind, limit=0) if any(self.offerings[row].key in unsettled for row in its.rows) else kind
+            for kind, its in zip(self.mix_kinds, self.kinds, strict=True)
+        )
+        return new
+
     def kinds_within(self, mask: Mask) -> Mask:
         """Kinds all of whose templates are in ``mask``."""
         if len(self._member_rows) == len(self.kinds):
@@ -281,9 +298,8 @@ class Overhead:
 
 def daemon_sets(cluster: Cluster) -> tuple[Workload, ...]:
     """The DaemonSets whose pods can be foreseen, by key."""
-    return tuple(
-        workload for _, workload in sorted(cluster.workloads.items()) if workload.kind == "DaemonSet" and workload.template is not None
-    )
+    found = [workload for workload in cluster.workloads.values() if workload.kind == "DaemonSet" and workload.template is not None]
+    return tuple(sorted(found, key=lambda workload: workload.key))
 
 
 def runs_on(daemon: Workload, node: Node) -> bool:

@@ -14,7 +14,7 @@ from gpuscaler.planning import failover
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Machine, Plan, Removal
 from gpuscaler.planning.state import State, events
-from gpuscaler.planning.state.breakers import Breakers, next_change, openness, step
+from gpuscaler.planning.state.breakers import Breakers, next_change, step, with_breakers
 from gpuscaler.simulation.autoscaler import Decisions, Intent, Moment, Purchase, View
 
 #: What is asked for a plan: the cluster as it stands, what is remembered, the time in seconds since the epoch.
@@ -103,10 +103,8 @@ class Gpuscaler:
         while self._idle and self._idle[0][0] <= now:
             heapq.heappop(self._idle)
         cluster, state = view.picture(now)
-        may = openness(self._breakers, self._offerings, now)
         self._plans += 1
-        state = replace(state, blocked_offerings=may.blocked, probed_offerings=may.probing, hunting=may.hunting)
-        plan = self._decide(cluster, state, now)
+        plan = self._decide(cluster, with_breakers(state, self._breakers, self._offerings, now), now)
         purchases, names = purchases_of(plan, self._plans)
         for key in {key for purchase in purchases for key in purchase.offerings}:
             self._fold(events.Asked(key, now))

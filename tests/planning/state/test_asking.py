@@ -2,11 +2,11 @@
 
 from functools import reduce
 
-from tests.planning.building import NOW, offering, planned, pods, pool, zones
+from tests.planning.building import NOW, node, offering, planned, pod, pods, pool, zones
 
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.state import State
-from gpuscaler.planning.state.breakers import Breakers, openness, step
+from gpuscaler.planning.state.breakers import Breakers, step, with_breakers
 from gpuscaler.planning.state.events import Refused
 
 SPOT = zones(price=0.3, market="spot", names=("z1", "z2"))
@@ -14,8 +14,7 @@ ON_DEMAND = offering(price=1.0)
 
 
 def state(policy: Policy, breakers: Breakers, now: float) -> State:
-    found = openness(breakers, [one.key for its in policy.pools for one in its.offerings], now)
-    return State(blocked_offerings=found.blocked, probed_offerings=found.probing, hunting=found.hunting)
+    return with_breakers(State(), breakers, [one.key for its in policy.pools for one in its.offerings], now)
 
 
 def bought(refused: int, seconds: float) -> list[str]:
@@ -45,3 +44,33 @@ def test_a_set_is_asked_for_one_machine_while_all_its_members_are_half_open() ->
     made = planned(pods("p", 3), *policy.pools, state=state(policy, breakers, NOW + 200.0))
 
     assert sorted(machine.pool for machine in made.machines) == ["dear", "dear", "main"]
+
+
+def moved(state: State) -> list[str]:
+    """Markets of the machines bought to replace a dear one on which a pod runs that may move."""
+    runs = pod("p", on="a", created=NOW - 7200, started=NOW - 7200, options={"restart_cost": 60.0})
+    made = planned([node("a", ON_DEMAND), runs], pool(*SPOT, ON_DEMAND), state=state)
+    return [machine.market for machine in made.machines]
+
+
+def test_pods_on_demand_move_back_to_spot() -> None:
+    assert moved(State()) == ["spot"]
+
+
+def test_nothing_moves_to_spot_that_was_refused_a_short_while_ago() -> None:
+    policy = Policy((pool(*SPOT, ON_DEMAND),))
+    breakers = reduce(step, [Refused(one.key, NOW) for one in SPOT], Breakers())
+
+    assert moved(state(policy, breakers, NOW + 600.0)) == []
+    assert moved(state(policy, breakers, NOW + 1201.0)) == ["spot"]
+
+
+def test_nothing_moves_to_a_set_of_which_a_member_was_refused_a_short_while_ago() -> None:
+    spot = pool(*zones(price=0.3, market="spot", pool="spot", names=("z1", "z2")), chooser="cloud")
+    runs = pod("p", on="a", created=NOW - 7200, started=NOW - 7200, options={"restart_cost": 60.0})
+
+    def markets(found: State) -> list[str]:
+        return [machine.market for machine in planned([node("a", ON_DEMAND), runs], spot, pool(ON_DEMAND), state=found).machines]
+
+    assert markets(State()) == ["spot"]
+    assert markets(State(unsettled_offerings=frozenset({spot.offerings[0].key}))) == []

@@ -202,11 +202,34 @@ def test_nobody_hunts_for_on_demand_or_because_of_a_probe(events: tuple[Event, .
     assert openness(after(*events), ALL, 9.0).hunting is None
 
 
+def unsettled(breakers: Breakers, now: float) -> set[tuple[str, str, str, str]]:
+    return set(openness(breakers, ALL, now).unsettled)
+
+
+def test_what_was_refused_or_reclaimed_is_not_relied_upon_before_it_has_been_back_for_twenty_minutes() -> None:
+    breakers = after(Reclaimed(A, 0.0))
+    back = step(breakers, Granted(A, 300.0))
+
+    assert unsettled(breakers, 1199.0) == {A, OTHER_POOL}
+    assert unsettled(breakers, 1200.0) == set()
+    assert (blocked(back, 301.0), unsettled(back, 1499.0), unsettled(back, 1500.0)) == (set(), {A, OTHER_POOL}, set())
+
+
+def test_what_was_closed_long_ago_is_forgotten() -> None:
+    breakers = after(Refused(A, 0.0), Granted(A, 300.0), Refused(B, 5000.0), Granted(B, 5300.0))
+
+    assert [one.target.zone for one in breakers.closed] == ["us-east-1b"]
+
+
+def test_too_many_requests_unsettle_nothing() -> None:
+    assert unsettled(after(Refused(A, 0.0, cause=THROTTLED)), 1.0) == set()
+
+
 def test_the_next_change_is_the_end_of_waiting_then_of_the_hunt_then_of_the_period() -> None:
     breakers = after(Refused(A, 0.0))
     half_open = reopening(breakers)
 
-    assert [next_change(breakers, now) for now in (0.0, 5.0, 30.0, half_open)] == [5.0, 30.0, half_open, None]
+    assert [next_change(breakers, now) for now in (0.0, 5.0, 30.0, half_open, 1200.0)] == [5.0, 30.0, half_open, 1200.0, None]
 
 
 @pytest.mark.parametrize("cause", [PRICE, CONFIGURATION])
@@ -215,7 +238,9 @@ def test_what_waits_for_a_person_never_changes_by_itself(cause: str) -> None:
 
 
 def test_breakers_survive_as_json() -> None:
-    breakers = after(Refused(A, 1.5, detail="none"), Refused(B, 2.0, cause=QUOTA), Failed(A, 3.0), Reclaimed(OTHER_TYPE, 4.0))
+    breakers = after(
+        Refused(A, 1.5, detail="none"), Granted(A, 1.7), Refused(B, 2.0, cause=QUOTA), Failed(A, 3.0), Reclaimed(OTHER_TYPE, 4.0)
+    )
 
     assert msgspec.json.decode(msgspec.json.encode(breakers), type=Breakers) == breakers
 

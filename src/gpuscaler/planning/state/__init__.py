@@ -33,16 +33,17 @@ class State(Struct, frozen=True, gc=False):
     """``idle_seconds``: how long each node has been observed idle; a node that is missing here has an unknown idle time.
 
     ``blocked_offerings``: keys of offerings whose breaker is open; ``probed_offerings``: those whose breaker is half-open, of each of which
-    one machine may be asked for. ``hunting``: pods that are unschedulable since this moment or longer take no spot now that would have to
-    be tried first. ``bought_last_minute``: machines bought in the last 60 s.
-    ``disrupting``: node names whose removal is under way. ``broken_promises``: pods ("namespace/name") that a node was promised to and
-    that the scheduler did not bind there; a nomination no longer holds them.
+    one machine may be asked for; ``unsettled_offerings``: those that nothing is moved to, since they were refused or reclaimed a short
+    while ago. ``hunting``: pods that are unschedulable since this moment or longer take no spot now that would have to be tried first.
+    ``bought_last_minute``: machines bought in the last 60 s. ``disrupting``: node names whose removal is under way. ``broken_promises``:
+    pods ("namespace/name") that a node was promised to and that the scheduler did not bind there; a nomination no longer holds them.
     """
 
     upcoming: tuple[Upcoming, ...] = ()
     idle_seconds: Mapping[str, float] = {}
     blocked_offerings: frozenset[Key] = frozenset()
     probed_offerings: frozenset[Key] = frozenset()
+    unsettled_offerings: frozenset[Key] = frozenset()
     hunting: float | None = None
     bought_last_minute: int = 0
     disrupting: frozenset[str] = frozenset()

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.planning.state import events
+from gpuscaler.planning.state import State, events
 from gpuscaler.planning.state.events import (
     CAPACITY,
     FAILED,
@@ -54,6 +54,10 @@ PROBE_SECONDS = 1800.0
 #: From the first refusal of spot to on-demand, and from the last one to the end of the hunt. The answer to the last request for spot may
 #: take five seconds more, which makes ten.
 HUNT_SECONDS, HUNT_QUIET = 5.0, 30.0
+
+#: How long an offering that was refused or reclaimed is not relied upon once it is back: of the spells of spot in AWS's series of 2023
+#: four in ten end within twenty minutes, and far fewer of those that have lasted so long end within the next twenty.
+SETTLE_SECONDS = 1200.0
 
 
 class Target(Struct, frozen=True, gc=False):
@@ -97,6 +101,13 @@ class Breaker(Struct, frozen=True, gc=False):
     detail: str = ""
 
 
+class Closed(Struct, frozen=True, gc=False):
+    """A breaker that a grant closed at ``at``, not long ago."""
+
+    target: Target
+    at: float
+
+
 class Hunt(Struct, frozen=True, gc=False):
     """A search for spot that was refused first at ``since`` and last at ``last``."""
 
@@ -105,9 +116,10 @@ class Hunt(Struct, frozen=True, gc=False):
 
 
 class Breakers(Struct, frozen=True, gc=False):
-    """Every breaker that is not closed, and the hunt that is on."""
+    """Every breaker that is not closed, those that were closed within ``SETTLE_SECONDS``, and the hunt that is on."""
 
     open: tuple[Breaker, ...] = ()
+    closed: tuple[Closed, ...] = ()
     hunt: Hunt | None = None
 
 
@@ -123,13 +135,23 @@ def step(breakers: Breakers, event: Event) -> Breakers:
         case Asked():
             return replace(breakers, open=tuple(probed(one, event) for one in breakers.open))
         case Granted():
-            return replace(breakers, open=tuple(one for one in breakers.open if one.cause == FAILED or not closes(event, one)))
+            return granted(breakers, event)
         case Registered():
             return replace(breakers, open=tuple(one for one in breakers.open if one.cause != FAILED or not closes(event, one)))
         case Changed():
             return replace(
                 breakers, open=tuple(one for one in breakers.open if one.until is not None or event.pool not in ("", one.target.pool))
             )
+
+
+def granted(breakers: Breakers, event: Granted) -> Breakers:
+    """The breakers that a grant proves wrong are closed, but for machines that do not come up."""
+    if not breakers.open and not breakers.closed:
+        return breakers
+    proven = [one for one in breakers.open if one.cause != FAILED and closes(event, one)]
+    recent = [one for one in breakers.closed if event.at < one.at + SETTLE_SECONDS]
+    recent += [Closed(one.target, event.at) for one in proven if one.cause != THROTTLED]
+    return replace(breakers, open=tuple(one for one in breakers.open if one not in proven), closed=tuple(recent))
 
 
 def target_of(event: Refused) -> Target:
@@ -221,11 +243,13 @@ def is_open(one: Breaker, now: float) -> bool:
 class Openness(Struct, frozen=True, gc=False):
     """What may be asked now: nothing of ``blocked``, one machine of each of ``probing``.
 
-    Pods that have waited since ``hunting`` take no spot that would have to be tried first; None when nobody has to hurry.
+    Nothing that runs is moved to offerings in ``unsettled``, which were refused or reclaimed a short while ago. Pods that have waited since
+    ``hunting`` take no spot that would have to be tried first; None when nobody has to hurry.
     """
 
     blocked: frozenset[Key] = frozenset()
     probing: frozenset[Key] = frozenset()
+    unsettled: frozenset[Key] = frozenset()
     hunting: float | None = None
 
 
@@ -235,21 +259,40 @@ def openness(breakers: Breakers, offerings: Iterable[Key], now: float) -> Openne
     hurry = hunt is not None and hunt.since + HUNT_SECONDS <= now <= hunt.last + HUNT_QUIET
     hunting = hunt.since if hunt is not None and hurry else None
     active = [one for one in breakers.open if counts(one)]
-    if not active:
+    fresh = [one.target for one in breakers.closed if now < one.at + SETTLE_SECONDS]
+    if not active and not fresh:
         return Openness(hunting=hunting)
     exact = {(one.target.market, one.target.instance_types[0], one.target.zone): one for one in active if is_exact(one.target)}
     wide = [one for one in active if not is_exact(one.target)]
-    blocked, probing = set(), set()
+    blocked, probing, unsettled = set(), set(), set()
     for key in offerings:
         found = [one for one in wide if one.target.covers(key)]
-        if key[1:] in exact:
-            market, instance_type, zone = key[1:]
-            found.append(exact[market, instance_type, zone])
+        if (one := exact.get(key[1:])) is not None:
+            found.append(one)
         if any(is_open(one, now) for one in found):
             blocked.add(key)
         elif found:
             probing.add(key)
-    return Openness(frozenset(blocked), frozenset(probing), hunting)
+        if any(not is_settled(one, now) for one in found) or any(target.covers(key) for target in fresh):
+            unsettled.add(key)
+    return Openness(frozenset(blocked), frozenset(probing), frozenset(unsettled), hunting)
+
+
+def with_breakers(state: State, breakers: Breakers, offerings: Iterable[Key], now: float) -> State:
+    """``state`` with what may be asked at ``now``."""
+    found = openness(breakers, offerings, now)
+    return replace(
+        state,
+        blocked_offerings=found.blocked,
+        probed_offerings=found.probing,
+        unsettled_offerings=found.unsettled,
+        hunting=found.hunting,
+    )
+
+
+def is_settled(one: Breaker, now: float) -> bool:
+    """Whether the trouble that ``one`` remembers is so long ago that a probe may be a machine that running pods move to."""
+    return one.cause == THROTTLED or (not is_open(one, now) and now >= one.last + SETTLE_SECONDS)
 
 
 def is_exact(target: Target) -> bool:
@@ -261,6 +304,8 @@ def next_change(breakers: Breakers, now: float) -> float | None:
     """The next moment after ``now`` at which :func:`openness` changes without an event; None when it does not."""
     moments = [one.until for one in breakers.open if counts(one) and one.until is not None]
     moments += [one.probe + PROBE_SECONDS for one in breakers.open if one.probe is not None]
+    moments += [one.last + SETTLE_SECONDS for one in breakers.open if counts(one) and one.until is not None]
+    moments += [one.at + SETTLE_SECONDS for one in breakers.closed]
     if breakers.hunt is not None:
         moments += [breakers.hunt.since + HUNT_SECONDS, breakers.hunt.last + HUNT_QUIET]
     return min((moment for moment in moments if moment > now), default=None)
