@@ -32,6 +32,7 @@ def print_report(inputs: Inputs, results: Sequence[Result]) -> None:
     print_comparison(console, results)
     for result in results:
         print_machines(console, result)
+        print_services(console, result)
         print_unserved(console, result)
     console.print("Not read from a file:")
     for note in (*inputs.generated, *inputs.derived):
@@ -81,6 +82,24 @@ def print_machines(console: Console, result: Result) -> None:
     console.print(table)
     if len(result.machine_hours) > ROWS:
         console.print(f"… and {len(result.machine_hours) - ROWS} more offerings; --json has them all.")
+    console.print()
+
+
+def print_services(console: Console, result: Result) -> None:
+    if not result.services:
+        return
+    table = Table(title=f"Services under {result.policy}", title_justify="left", box=None, pad_edge=False)
+    table.add_column("service")
+    for heading in ("load served", "replica-hours", "of them ready", "most replicas", "rescaled"):
+        table.add_column(heading, justify="right")
+    for one in result.services[:ROWS]:
+        served = f"{one.served / one.load:.2%}" if one.load else "-"
+        table.add_row(
+            one.name, served, f"{one.replica_hours:,.1f}", f"{one.ready_hours:,.1f}", f"{one.most_replicas:,}", f"{one.rescales:,}"
+        )
+    console.print(table)
+    if len(result.services) > ROWS:
+        console.print(f"… and {len(result.services) - ROWS} more services; --json has them all.")
     console.print()
 
 

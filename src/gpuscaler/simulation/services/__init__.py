@@ -12,7 +12,7 @@ from gpuscaler.simulation.services.deriving import Service, derived_from, servic
 from gpuscaler.simulation.services.loads import LoadFile, read_load
 from gpuscaler.simulation.services.running import Replica, Running, ServiceResult
 from gpuscaler.simulation.traces import Job
-from gpuscaler.simulation.workload import Member, Shaping, spec_of
+from gpuscaler.simulation.workload import NAMESPACE, Member, Shaping, spec_of
 
 __all__ = ["Changes", "LoadFile", "Service", "ServiceResult", "Services", "derived_from", "read_load", "services_of"]
 
@@ -77,13 +77,18 @@ class Services:
 
     def _member(self, service: int, replica: Replica, now: float) -> Member:
         found = self._running[service].service
-        name = f"{found.name}#{replica.number}"
+        name = _name(found, replica)
         member = Member(name, self._specs[service], NO_OPTIONS, now - self._began, math.inf, float(found.gpus), owner=self._owners[service])
         self._pods[member.key] = (service, replica.number)
         return member
 
     def _key(self, service: int, replica: Replica) -> str:
-        return f"trace/{self._running[service].service.name}#{replica.number}"
+        return f"{NAMESPACE}/{_name(self._running[service].service, replica)}"
+
+
+def _name(service: Service, replica: Replica) -> str:
+    """No job's pod is called so: a job's name has no '#', and a gang's members have a number behind it."""
+    return f"{service.name}#r{replica.number}"
 
 
 def _spec(service: Service, shaping: Shaping, *, fractional: bool) -> PodSpec:

@@ -1,0 +1,103 @@
+"""Services beside a trace: their replicas need nodes, and machines go when replicas do."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.simulation.pools import FIXED, POLICY, trace
+
+from gpuscaler.cli.simulate import simulate
+from gpuscaler.simulation.meter import Result
+from gpuscaler.simulation.replay import run
+from gpuscaler.simulation.services import LoadFile
+from gpuscaler.simulation.services.loads import Series
+from gpuscaler.simulation.traces import Job
+
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
+HOURS = 4
+
+
+def replayed(*values: float, jobs: tuple[Job, ...] = (Job("j", 0.0, 60.0, gpus=1),), seed: int = 29) -> Result:
+    """Four hours of request rates for one service, beside a small job."""
+    times = tuple(HOURS * 3600.0 * number / len(values) for number in range(len(values)))
+    load = LoadFile("load.csv", "requests/s", (Series("chat", times, values),))
+    return run(trace(*jobs), POLICY, load=load, seed=seed, delays=FIXED)
+
+
+def test_replicas_get_nodes_and_serve_nearly_all_of_the_load() -> None:
+    result = replayed(20, 20, 40, 40, 20, 20, 10, 10)
+    (chat,) = result.services
+
+    assert 0.9 < chat.served / chat.load < 1
+    assert chat.most_replicas > 1
+    assert result.unserved == 0
+
+
+def test_gpu_hours_of_replicas_are_those_of_their_pods_and_machines_are_paid_for_them() -> None:
+    result = replayed(20, 20, 40, 40)
+    (chat,) = result.services
+    # The job takes a minute; pods run for less than they exist, since machines take two minutes.
+    of_pods = result.gpu_hours_used - 60 / 3600
+
+    assert chat.ready_hours <= of_pods <= chat.replica_hours
+    assert result.gpu_hours_used <= result.gpu_hours_paid
+    assert result.lower_bound <= result.cost
+
+
+def test_a_run_ends_with_its_load_and_gives_its_machines_back() -> None:
+    result = replayed(20, 20)
+
+    assert HOURS * 3600 <= result.ended - result.began <= (HOURS + 1) * 3600
+    assert result.timeline[-1].paid == 0
+    assert result.timeline[-1].wanted == 0
+
+
+def test_a_service_that_is_moved_loses_no_work() -> None:
+    result = replayed(40, 40, 10, 10, 40, 5, 5, 5, seed=29)
+
+    assert result.lost_gpu_hours == 0
+
+
+def test_jobs_beside_services_are_served_as_ever() -> None:
+    jobs = tuple(Job(f"j{number}", 600.0 * number, 900.0, gpus=1) for number in range(10))
+    result = replayed(20, 40, jobs=jobs)
+    alone = run(trace(*jobs), POLICY, seed=29, delays=FIXED)
+
+    assert result.unserved == 0
+    assert result.gpu_hours_used > alone.gpu_hours_used
+    assert alone.services == ()
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    first, second = replayed(20, 40, 10), replayed(20, 40, 10)
+
+    assert first == second
+
+
+def test_a_load_begins_with_the_first_job_of_the_trace() -> None:
+    result = replayed(20, 20, jobs=(Job("late", 123_456.25, 60.0, gpus=1),))
+
+    assert math.isclose(result.services[0].load, 20 * HOURS, rel_tol=1e-6)
+
+
+@pytest.mark.parametrize("policy", ["gpuscaler", "karpenter", "cluster-autoscaler"])
+def test_every_policy_serves_the_load_from_the_command_line(policy: str) -> None:
+    options = ["--trace", str(EXAMPLES / "jobs.csv"), "--pools", str(EXAMPLES / "pools.yaml"), "--load", str(EXAMPLES / "load.csv")]
+    done = CliRunner().invoke(simulate, [*options, "--seed", "29", "--policy", policy, "--json"])
+
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    (service,) = report["policies"][0]["services"]
+    assert (service["name"], service["served"] / service["load"] > 0.9) == ("chat", True)
+    assert any("drawn, seed 29" in line for line in report["inputs"]["derived"])
+
+
+def test_a_load_of_the_wrong_shape_ends_with_the_missing_column(tmp_path: Path) -> None:
+    (tmp_path / "load.csv").write_text("model,t_s\nm,0\n")
+    options = ["--trace", str(EXAMPLES / "jobs.csv"), "--pools", str(EXAMPLES / "pools.yaml"), "--load", str(tmp_path / "load.csv")]
+    done = CliRunner().invoke(simulate, options)
+
+    assert done.exit_code == 2
+    assert "column rate_rps missing" in done.output
