@@ -44,6 +44,7 @@ def content(cluster: Cluster) -> dict[str, Any]:
     found["unbound"] = {key: (bucket.keys, bucket.pods) for key, bucket in cluster.unbound.items()}
     found["table"] = cluster.table.nodes
     found["rows"] = cluster.table.row
+    found["cores"] = cluster.table.allocatable("cpu").tolist()
     return {name: copied(value) for name, value in found.items()}
 
 
@@ -228,13 +229,14 @@ def test_arrays_of_a_table_are_shared_and_cannot_be_changed() -> None:
 def test_an_extended_table_is_the_table_of_all_its_rows(first: list[Node], more: list[Node], asked: bool) -> None:
     table = Cluster.of(first).table
     if asked:
-        table.allocatable("cpu"), table.column("zone")
+        table.allocatable("cpu"), table.column("zone"), table.taints
     extended = table.extended([one for one in more if one.name not in table.row])
     whole = type(table)(extended.nodes)
     assert extended.names == whole.names
     assert extended.row == whole.row
     assert extended.allocatable("cpu").tolist() == whole.allocatable("cpu").tolist()
     assert zones(extended.column("zone")) == zones(whole.column("zone"))
+    assert [extended.taints[1][code] for code in extended.taints[0]] == [one.taints for one in extended.nodes]
 
 
 def zones(column: Any) -> list[str | None]:

@@ -212,7 +212,7 @@ class _Change:
     def _change_table(self) -> set[str]:
         """Rows anew, with what is requested on each moved along; returns the names of nodes that had no row before."""
         cluster, before = self.cluster, self.cluster.table
-        cluster.table = NodeTable(tuple(cluster.nodes[name] for name in sorted(cluster.nodes)))
+        cluster.table = before.followed_by([cluster.nodes[name] for name in sorted(cluster.nodes)])
         if cluster.table.names == before.names:
             return set()
         rows = np.array([before.row.get(name, -1) for name in cluster.table.names], dtype=np.int64)

@@ -10,6 +10,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.taints import Taint
 
 S = TypeVar("S", bound=np.generic)
+T = TypeVar("T")
 
 Array = NDArray[np.int64]
 Codes = NDArray[np.int32]
@@ -34,34 +35,49 @@ class NodeTable:
         self._columns: dict[str, Column] = {}
         self._taints: tuple[Codes, tuple[tuple[Taint, ...], ...]] | None = None
         self._unschedulable: Mask | None = None
+        self._parts: tuple[NodeTable, NodeTable] | None = None
 
     def __len__(self) -> int:
         return len(self.nodes)
 
     def extended(self, nodes: Sequence[Node]) -> "NodeTable":
-        """These rows and ``nodes`` after them; arrays and codes of the present rows are taken over, not computed again."""
+        """These rows and ``nodes`` after them; arrays and codes are joined from those of both, which are computed once."""
         more = NodeTable(nodes)
         new = NodeTable(())
         new.nodes = self.nodes + more.nodes
         new.names = self.names + more.names
         new.row = {**self.row, **{name: len(self) + row for name, row in more.row.items()}}
-        for resource, array in self._allocatable.items():
-            new._allocatable[resource] = _frozen(np.concatenate((array, more.allocatable(resource))))
-        for key, column in self._columns.items():
-            new._columns[key] = _joined(column, more.column(key))
+        new._parts = (self, more)
+        return new
+
+    def followed_by(self, nodes: Sequence[Node]) -> "NodeTable":
+        """The table of ``nodes``, most of which are rows here: amounts that are known are moved, and only read for those that are not."""
+        new = NodeTable(nodes)
+        rows = np.array([self.row.get(name, -1) for name in new.names], dtype=np.int64)
+        for resource, array in self._allocatable.items() if len(self) else ():
+            new._allocatable[resource] = array[rows]
+        fresh = [row for row, old in enumerate(rows.tolist()) if old < 0 or self.nodes[old] is not new.nodes[row]]
+        for resource, array in new._allocatable.items():
+            array[fresh] = [new.nodes[row].allocatable.get(resource, 0) for row in fresh]
+            _frozen(array)
         return new
 
     def allocatable(self, resource: str) -> Array:
         """What each row offers of ``resource``, 0 where it offers none."""
         array = self._allocatable.get(resource)
         if array is None:
-            array = np.fromiter((node.allocatable.get(resource, 0) for node in self.nodes), dtype=np.int64, count=len(self))
+            if self._parts is None:
+                array = np.fromiter((node.allocatable.get(resource, 0) for node in self.nodes), dtype=np.int64, count=len(self))
+            else:
+                array = np.concatenate([part.allocatable(resource) for part in self._parts])
             self._allocatable[resource] = _frozen(array)
         return array
 
     def column(self, key: str) -> Column:
         """The values of label ``key``."""
         column = self._columns.get(key)
+        if column is None and self._parts is not None:
+            column = self._columns[key] = Column(*_joined(*(part.column(key) for part in self._parts)))
         if column is None:
             codes: dict[str, int] = {}
             raw = [codes.setdefault(v, len(codes)) if (v := node.labels.get(key)) is not None else -1 for node in self.nodes]
@@ -71,6 +87,8 @@ class NodeTable:
     @property
     def taints(self) -> tuple[Codes, tuple[tuple[Taint, ...], ...]]:
         """Distinct taint lists: ``(codes, lists)`` with ``lists[codes[row]]`` the taints of a row."""
+        if self._taints is None and self._parts is not None:
+            self._taints = _joined(*(part.taints for part in self._parts))
         if self._taints is None:
             codes: dict[tuple[Taint, ...], int] = {}
             array = np.array([codes.setdefault(node.taints, len(codes)) for node in self.nodes], dtype=np.int32)
@@ -90,10 +108,11 @@ def _frozen(array: NDArray[S]) -> NDArray[S]:
     return array
 
 
-def _joined(column: Column, more: Column) -> Column:
-    codes = {value: code for code, value in enumerate(column.values)}
+def _joined(first: tuple[Codes, tuple[T, ...]], more: tuple[Codes, tuple[T, ...]]) -> tuple[Codes, tuple[T, ...]]:
+    """Codes and values of two tables, one behind the other, as those of both rows in turn."""
+    codes = {value: code for code, value in enumerate(first[1])}
     # The last entry stays -1: it is what the code -1 (no such label) picks.
-    translation = np.full(len(more.values) + 1, -1, dtype=np.int32)
-    for position, value in enumerate(more.values):
+    translation = np.full(len(more[1]) + 1, -1, dtype=np.int32)
+    for position, value in enumerate(more[1]):
         translation[position] = codes.setdefault(value, len(codes))
-    return Column(_frozen(np.concatenate((column.codes, translation[more.codes]))), tuple(codes))
+    return _frozen(np.concatenate((first[0], translation[more[0]]))), tuple(codes)

@@ -9,7 +9,7 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.planning.membership import Member
 from gpuscaler.planning.mix.problem import Limits as MixLimits
 from gpuscaler.planning.state import State
-from gpuscaler.planning.templates import Kind, gpus_in
+from gpuscaler.planning.templates import Kind, gpus_by_row, gpus_in
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,10 @@ def fleets(cluster: Cluster, policy: Policy, state: State, members: Mapping[str,
     prices = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
     coming = {machine.node for machine in state.upcoming if machine.node}
     counted: dict[str, list[tuple[int, float]]] = {pool.name: [] for pool in policy.pools}
+    gpus = dict(zip(cluster.table.names, gpus_by_row(cluster.table).tolist(), strict=True))
     for name, member in members.items():
         if name not in coming:
-            node = cluster.nodes[name]
-            counted[member.pool.name].append((gpus_in(node.allocatable), member.offering.price if member.offering else 0.0))
+            counted[member.pool.name].append((gpus[name], member.offering.price if member.offering else 0.0))
     for machine in state.upcoming:
         offering = prices.get((machine.pool, machine.market, machine.instance_type, machine.zone))
         if machine.pool in counted:

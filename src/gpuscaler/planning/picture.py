@@ -88,8 +88,7 @@ class Pictures:
         registered = {m.node: m.id for m in state.upcoming if m.id in coming and m.node in cluster.nodes}
         stand = self._stand
         if stand is None or stand.nodes is not cluster.nodes or stand.coming != coming or stand.registered != registered:
-            by_node = stand.by_node if stand is not None and stand.nodes is cluster.nodes else members(cluster.nodes, self._policy)
-            stand = self._stand = standing(cluster, by_node, coming, registered)
+            stand = self._stand = standing(cluster, self._members(cluster.nodes), coming, registered)
         else:
             stand.rows.forget()
         return Picture(
@@ -100,6 +99,15 @@ class Pictures:
             have=self._have(cluster, state, stand.by_node),
             warnings=tuple(warnings),
         )
+
+    def _members(self, nodes: Mapping[str, Node]) -> Mapping[str, Member]:
+        """The pool of every node, found anew for those that changed."""
+        if self._stand is None or self._stand.nodes is nodes:
+            return self._stand.by_node if self._stand is not None else members(nodes, self._policy)
+        before, known = self._stand.nodes, self._stand.by_node
+        fresh = members({name: node for name, node in nodes.items() if before.get(name) is not node}, self._policy)
+        kept = {name: member for name, member in known.items() if nodes.get(name) is before[name]}
+        return kept | fresh
 
     def _have(self, cluster: Cluster, state: State, by_node: Mapping[str, Member]) -> Mapping[str, Fleet]:
         known = self._fleets

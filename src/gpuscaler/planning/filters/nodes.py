@@ -11,7 +11,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
 from gpuscaler.model.table import Mask, NodeTable
-from gpuscaler.model.taints import UNSCHEDULABLE, Taint, untolerated
+from gpuscaler.model.taints import UNSCHEDULABLE, Taint, Toleration, untolerated
 
 _CORDONED = (Taint(UNSCHEDULABLE),)
 
@@ -23,7 +23,7 @@ class NodeMasks:
         self.table = table
         self._requirements: dict[Requirement, Mask] = {}
         self._selected: dict[str, Mask] = {}
-        self._tolerated: dict[str, Mask] = {}
+        self._tolerated: dict[tuple[Toleration, ...], Mask] = {}
 
     def schedulable(self, spec: PodSpec) -> Mask:
         """NodeUnschedulable: cordoned rows pass only for pods that tolerate the taint ``node.kubernetes.io/unschedulable``."""
@@ -33,11 +33,11 @@ class NodeMasks:
 
     def tolerated(self, spec: PodSpec) -> Mask:
         """TaintToleration: no taint with effect NoSchedule or NoExecute that the pod does not tolerate."""
-        mask = self._tolerated.get(spec.digest)
+        mask = self._tolerated.get(spec.tolerations)
         if mask is None:
             codes, lists = self.table.taints
             passes = np.array([untolerated(taints, spec.tolerations) is None for taints in lists], dtype=np.bool_)
-            mask = self._tolerated[spec.digest] = passes[codes] if lists else np.zeros(0, dtype=np.bool_)
+            mask = self._tolerated[spec.tolerations] = passes[codes] if lists else np.zeros(0, dtype=np.bool_)
         return mask
 
     def selected(self, spec: PodSpec) -> Mask:

@@ -1,6 +1,6 @@
 """Why a node may not be removed, whatever its room and price: what is known of the node itself, and of each pod on it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from gpuscaler.model.cluster import Cluster
@@ -28,7 +28,6 @@ class Blocker:
 DISRUPTING = Blocker("disrupting", "its removal is under way")
 ARRIVING = Blocker("arriving", "the machine is not open yet")
 NEEDED = Blocker("needed", "pods that are pending, or about to leave other machines, are planned onto this node")
-NOBODY: frozenset[str] = frozenset()
 
 
 def is_arriving(node: Node) -> bool:
@@ -39,11 +38,6 @@ def is_leaving(node: Node, disrupting: frozenset[str]) -> bool:
     """Whether somebody is removing ``node`` already."""
     tainted = bool(node.taints) and any(taint.key == LEAVING_TAINT for taint in node.taints)
     return tainted or node.deleted > 0 or node.name in disrupting
-
-
-def leaving_nodes(nodes: Mapping[str, Node]) -> frozenset[str]:
-    """The nodes that say themselves that somebody is removing them."""
-    return frozenset(node.name for node in nodes.values() if node.deleted or (node.taints and is_leaving(node, NOBODY)))
 
 
 def node_blocker(situation: Situation, node: Node, promised: frozenset[str]) -> Blocker | None:
@@ -62,7 +56,7 @@ def own_blocker(node: Node, member: Member | None) -> Blocker | None:
         return Blocker("not-in-a-pool", "the node belongs to no pool: neither its label gpuscaler.io/pool nor its instance type names one")
     if node.deleted:
         return Blocker("deleting", "the Node object is being deleted")
-    if is_leaving(node, NOBODY):
+    if is_leaving(node, frozenset()):
         return DISRUPTING
     if is_arriving(node):
         return ARRIVING

@@ -26,7 +26,8 @@ def scale_down(situation: Situation, memory: Memory | None = None) -> Down:
     ``memory`` is of earlier calls for the same policy: it saves work and changes nothing.
     """
     memory = memory or Memory()
-    leaving = memory.leaving(situation)
+    memory.look(situation)
+    leaving = {name for name, look in memory.looks.items() if look.leaves or name in situation.state.disrupting}
     situation = reserved(situation, leaving)
     first = survey(situation, memory)
     ledger = Ledger(Allowances(situation, leaving), blocked=dict(first.blocked))

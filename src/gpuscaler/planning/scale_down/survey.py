@@ -1,6 +1,6 @@
 """The first look at every node: blocked by what it is or what it runs, idle, or a candidate for consolidation."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
@@ -12,7 +12,7 @@ from gpuscaler.planning.scale_down.blockers import (
     NEEDED,
     Blocker,
     Protection,
-    leaving_nodes,
+    is_leaving,
     node_blocker,
     own_blocker,
     promised_nodes,
@@ -66,6 +66,7 @@ class Survey:
 class Look:
     """What one node and its pods say by themselves. ``node``, ``pods`` and ``member`` are what was looked at.
 
+    ``own`` is what keeps the node whatever runs on it; ``leaves``: it says itself that somebody is removing it.
     ``residents``, and what protects them (``blocker``, ``evictions``), are asked for last; they hold under ``budgets``, and at ``now``
     alone where that is given.
     """
@@ -74,6 +75,7 @@ class Look:
     pods: Mapping[str, Pod] | None
     member: Member | None
     own: Blocker | None
+    leaves: bool
     budgets: Mapping[str, PodDisruptionBudget] | None = None
     now: float | None = None
     residents: Residents | None = None
@@ -92,66 +94,54 @@ class Memory:
         self.looks: dict[str, Look] = {}
         # A class lives as long as some look has pods of it.
         self.classes: Classes = WeakValueDictionary()
-        self._leaving: tuple[Mapping[str, Node], frozenset[str]] = ({}, frozenset())
 
-    def leaving(self, situation: Situation) -> Set[str]:
-        """The nodes whose removal is under way."""
-        nodes = situation.cluster.nodes
-        if self._leaving[0] is not nodes:
-            self._leaving = (nodes, leaving_nodes(nodes))
-        return self._leaving[1] | (situation.state.disrupting & nodes.keys())
+    def look(self, situation: Situation) -> None:
+        """Look at every node, in the order of their names."""
+        before, members, on_node = self.looks, situation.members, situation.cluster.on_node
+        self.looks = {}
+        for node in situation.cluster.table.nodes:
+            name = node.name
+            pods, member, known = on_node.get(name), members.get(name), before.get(name)
+            if known is None or known.node is not node or known.pods is not pods or known.member != member:
+                known = Look(node, pods, member, own_blocker(node, member), is_leaving(node, frozenset()))
+            self.looks[name] = known
 
 
 def survey(situation: Situation, memory: Memory) -> Survey:
-    """Look at every node of the cluster; ``memory`` saves work and changes nothing."""
-    cluster = situation.cluster
+    """What each node of the cluster is; ``memory`` has looked at them already."""
+    cluster, taken = situation.cluster, situation.taken
     promised = promised_nodes(situation)
     guard = unhealthy(cluster.nodes.values(), promised)
     if guard is not None:
-        return Survey(blocked=dict.fromkeys(sorted(cluster.nodes), guard))
+        return Survey(blocked=dict.fromkeys(memory.looks, guard))
     found = Survey()
-    looking = _Looking(situation, memory)
+    asking = _Asking(situation, memory.classes)
     special = promised | situation.state.disrupting
-    for node in cluster.table.nodes:
-        name, look = node.name, looking.at(node)
+    for name, look in memory.looks.items():
         blocker = look.own if name not in special else node_blocker(situation, look.node, promised)
-        if blocker is None and name in situation.taken:
+        if blocker is None and name in taken:
             blocker = NEEDED
         if blocker is None:
-            load = looking.residents(look).load
+            load = asking.residents(look).load
             blocker = look.blocker
         if blocker is not None:
             found.blocked[name] = blocker
             continue
         candidate = Candidate(look.node, situation.room.table.row[name], situation.members[name], load, look.evictions)
         (found.busy if load else found.idle).append(candidate)
-    memory.looks = looking.looks
     movable = {one for candidate in found.busy for one in candidate.load}
     found.classes = tuple(sorted(movable, key=lambda one: one.order))
     return found
 
 
-class _Looking:
-    """One round of looks; ``looks`` are those of the nodes that exist."""
+class _Asking:
+    """Asks what runs on nodes and what protects it, where a look does not tell yet."""
 
-    def __init__(self, situation: Situation, memory: Memory) -> None:
-        self.looks: dict[str, Look] = {}
-        self._before = memory.looks
-        self._members = situation.members
-        self._on_node = situation.cluster.on_node
+    def __init__(self, situation: Situation, classes: Classes) -> None:
         self._now = situation.now
         self._budgets = situation.cluster.budgets
         self._protection = Protection(situation.cluster, situation.policy, situation.now)
-        self._grouping = Grouping(situation.cluster, situation.now, memory.classes)
-
-    def at(self, node: Node) -> Look:
-        """What is known of ``node``, if it is still so; else a new look."""
-        name = node.name
-        pods, member, look = self._on_node.get(name), self._members.get(name), self._before.get(name)
-        if look is None or look.node is not node or look.pods is not pods or look.member != member:
-            look = Look(node, pods, member, own_blocker(node, member))
-        self.looks[name] = look
-        return look
+        self._grouping = Grouping(situation.cluster, situation.now, classes)
 
     def residents(self, look: Look) -> Residents:
         """What runs on a node, with what protects it brought up to date in ``look``."""
