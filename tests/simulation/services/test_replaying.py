@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from tests.simulation.pools import FIXED, POLICY, trace
 
 from gpuscaler.cli.simulate import simulate
+from gpuscaler.clouds.delays import NO_FAULTS, Faults
 from gpuscaler.simulation.meter import Result
 from gpuscaler.simulation.replay import run
 from gpuscaler.simulation.services import LoadFile
@@ -19,11 +20,14 @@ EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 HOURS = 4
 
 
-def replayed(*values: float, jobs: tuple[Job, ...] = (Job("j", 0.0, 60.0, gpus=1),), seed: int = 29) -> Result:
+JOB = Job("j", 0.0, 60.0, gpus=1)
+
+
+def replayed(*values: float, jobs: tuple[Job, ...] = (JOB,), faults: Faults = NO_FAULTS) -> Result:
     """Four hours of request rates for one service, beside a small job."""
     times = tuple(HOURS * 3600.0 * number / len(values) for number in range(len(values)))
     load = LoadFile("load.csv", "requests/s", (Series("chat", times, values),))
-    return run(trace(*jobs), POLICY, load=load, seed=seed, delays=FIXED)
+    return run(trace(*jobs), POLICY, load=load, seed=29, delays=FIXED, faults=faults)
 
 
 def test_replicas_get_nodes_and_serve_nearly_all_of_the_load() -> None:
@@ -54,16 +58,20 @@ def test_a_run_ends_with_its_load_and_gives_its_machines_back() -> None:
     assert result.timeline[-1].wanted == 0
 
 
-def test_a_service_that_is_moved_loses_no_work() -> None:
-    result = replayed(40, 40, 10, 10, 40, 5, 5, 5, seed=29)
+def test_replicas_on_machines_that_fail_start_elsewhere_and_lose_no_work() -> None:
+    failing = Faults(never_registers=0.0, partial_grants=0.0, gpu_hours_between_failures=5.0)
+    calm, troubled = replayed(40, 40), replayed(40, 40, faults=failing)
 
-    assert result.lost_gpu_hours == 0
+    assert troubled.failed > 0
+    assert troubled.evictions > 0
+    assert troubled.lost_gpu_hours == 0
+    assert 0.8 * calm.services[0].served < troubled.services[0].served < calm.services[0].served
 
 
 def test_jobs_beside_services_are_served_as_ever() -> None:
     jobs = tuple(Job(f"j{number}", 600.0 * number, 900.0, gpus=1) for number in range(10))
     result = replayed(20, 40, jobs=jobs)
-    alone = run(trace(*jobs), POLICY, seed=29, delays=FIXED)
+    alone = run(trace(*jobs), POLICY, seed=29, delays=FIXED, faults=NO_FAULTS)
 
     assert result.unserved == 0
     assert result.gpu_hours_used > alone.gpu_hours_used
