@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.pods import PodSpec, SpreadConstraint
 from gpuscaler.model.table import Array, Codes, Mask
 from gpuscaler.planning.buying import starts_alone, wide_keys
 from gpuscaler.planning.demand import PodClass
@@ -31,7 +31,8 @@ class Family:
     ``volumes`` are volumes of which one use decides about the next: with any, one pod is placed at a time. ``caps`` is how many pods may
     be bought for in a domain, for domains that turned out not to get more. ``pin`` are topology keys by which others count these
     pods: their domains are then chosen here, before anybody counts, and not by the mix. ``seen_by`` are topology keys by which others look
-    at pods that have such rules themselves: who was seen in one domain may not be bought for in another.
+    at pods that have such rules themselves: who was seen in one domain may not be bought for in another. ``watched`` is a spread
+    constraint by which others count them, and whose it is.
     """
 
     model: PodClass
@@ -42,6 +43,7 @@ class Family:
     caps: dict[tuple[int, ...], int] = field(default_factory=dict)
     pin: tuple[str, ...] = ()
     seen_by: frozenset[str] = frozenset()
+    watched: tuple[SpreadConstraint, PodClass] | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -165,7 +167,8 @@ def place(desk: Desk, family: Family, one: PodClass, queue: Queue | None, *, mac
     ground_rows = machines.copy()
     ground_rows[desk.template_rows] = usable & desk.templates.holds_one(one.spec)
     most = most_to_buy(desk, family, ground_rows)
-    ground = Ground(desk.cluster, desk.room, desk.template_mask, ground_rows, rank(desk, one.spec), most, taste(desk.room, one))
+    liking = taste(desk.room, one)
+    ground = Ground(desk.cluster, desk.room, desk.template_mask, ground_rows, rank(desk, one.spec), most, liking, family.watched)
     shares = fill(ground, one, family.shape, family.at_once(family.left if queue is None else queue.left))
     templates = range(*desk.template_rows.indices(len(desk.room)))
     to_buy = [share for share in shares if share.row in templates]
@@ -201,7 +204,7 @@ def fills_as_one(desk: Desk, family: Family, usable: Mask) -> bool:
 
 
 def spread_evenly(desk: Desk, family: Family, admitted: Mask) -> list[Share]:
-    """Domains for pods that have no wish of their own: evenly over those that serve them at the lowest price."""
+    """Domains for pods that have no wish of their own: evenly, as others count them, over those that serve them at the lowest price."""
     cheapest = desk.templates.by_domain(family.keys, admitted & desk.templates.holds_one(family.model.spec)).values()
     if not cheapest:
         return []
@@ -209,13 +212,26 @@ def spread_evenly(desk: Desk, family: Family, admitted: Mask) -> list[Share]:
     lowest = min(price.values())
     chosen = sorted(row for row in cheapest if price[row] <= lowest * TIE)
     first = desk.first_template
-    each, more = divmod(family.left, len(chosen))
-    shares = [Share(first + row, each + (place < more)) for place, row in enumerate(chosen) if each or place < more]
+    there = [0] * len(chosen)
+    if family.watched is not None:
+        constraint, owner = family.watched
+        found = desk.room.spread_counts(owner.spec, owner.labels, constraint)
+        there = [int(found.counts[found.codes[first + row]]) for row in chosen]
+    wanted = levelled(there, family.left)
+    shares = [Share(first + row, count) for row, count in zip(chosen, wanted, strict=True) if count]
     spec = without_hosts(family.model.spec)
     for share in shares:
         desk.room.place(spec, family.model.labels, share.row, share.count)
         family.phantoms.append((spec, share))
     return shares
+
+
+def levelled(there: Sequence[int], count: int) -> list[int]:
+    """How many of ``count`` go to each place so that the sums with what is ``there`` are as even as can be; the first get what is over."""
+    level = list(there)
+    for _ in range(count):
+        level[level.index(min(level))] += 1
+    return [after - before for before, after in zip(there, level, strict=True)]
 
 
 def dealt(family: Family, shares: Sequence[Share]) -> dict[int, list[Share]]:

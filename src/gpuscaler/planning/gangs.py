@@ -10,8 +10,9 @@ from gpuscaler.planning.demand import Gang, PodClass
 from gpuscaler.planning.desk import Desk, divisible, usable_templates
 from gpuscaler.planning.families import families
 from gpuscaler.planning.membership import INSTANCE_TYPE_LABELS, ZONE_LABELS, first_label
-from gpuscaler.planning.present import settle, spreads
+from gpuscaler.planning.present import settle
 from gpuscaler.planning.scale_up import scale_up
+from gpuscaler.planning.skew import spreads
 from gpuscaler.planning.tastes import wished
 
 #: Labels that name the GPU product, most common first; a node without any is told apart by its instance type.

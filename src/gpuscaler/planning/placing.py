@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 
@@ -24,7 +25,8 @@ class Ground:
 
     ``usable`` are the rows that are open to the class apart from the scheduler's filters (ready, of a wanted market, large enough when
     empty, …). ``rank`` orders the rows: lower first. ``most`` is how many more pods a template takes, counted down here.
-    ``liking`` decides between rows that are equal otherwise: higher first.
+    ``liking`` decides between rows that are equal otherwise: higher first. ``watched`` is how others count the class by domain, if they
+    do: a constraint of theirs and whose it is.
     """
 
     cluster: Cluster
@@ -34,6 +36,7 @@ class Ground:
     rank: Array
     most: Array
     liking: Array | None = None
+    watched: tuple[SpreadConstraint, PodClass] | None = None
 
     @property
     def has_templates(self) -> bool:
@@ -154,7 +157,7 @@ def _step(ground: Ground, one: PodClass, shape: Shape, left: int) -> Iterator[Sh
         if left > 1 and not shape.wide:
             yield from _spill(ground, one, left - 1, _room_on_machines(ground, one))
     elif not shape.moves_domains:
-        yield from _spill(ground, one, left, room)
+        yield from _spill(ground, one, left, room) if ground.watched is None else _evenly(ground, one, left, room, ground.watched)
     elif shape.wide_affinity and not shape.self_wide_spread and not shape.self_wide_anti:
         row = _best_domain(ground, shape.wide_affinity[0].topology_key, room, left)
         yield _put(ground, one, row, 1)
@@ -209,6 +212,26 @@ def _spread(ground: Ground, one: PodClass, constraint: SpreadConstraint, left: i
     wanted = balance(counts, held, eligible, constraint, left)
     for domain in np.flatnonzero(wanted):
         yield from _spill(ground, one, int(wanted[domain]), np.where(codes == domain, room, 0))
+
+
+def _evenly(ground: Ground, one: PodClass, left: int, room: Array, watched: tuple[SpreadConstraint, PodClass]) -> Iterator[Share]:
+    """Fill machines, then buy where ``watched`` counts fewest: whoever counts these pods finds them even, whenever it looks."""
+    machines = np.where(ground.templates, 0, room)
+    if machines.any():
+        yield from _spill(ground, one, left, machines)
+        return
+    constraint, owner = watched
+    codes, counts, _ = ground.room.spread_counts(owner.spec, owner.labels, constraint)
+    free = np.where(codes >= 0, room, 0)
+    if not free.any():
+        yield from _spill(ground, one, left, room)
+        return
+    held = np.zeros(len(counts), dtype=np.int64)
+    np.add.at(held, codes[free > 0], np.minimum(free[free > 0], left))
+    # The constraint is not theirs: nothing is too crowded for them.
+    wanted = balance(counts, held, held > 0, msgspec.structs.replace(constraint, max_skew=PLENTY, min_domains=1), left)
+    for domain in np.flatnonzero(wanted):
+        yield from _spill(ground, one, int(wanted[domain]), np.where(codes == domain, free, 0))
 
 
 def _room_but_spread(ground: Ground, one: PodClass) -> Array:

@@ -5,65 +5,83 @@ from a node that takes it now.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from gpuscaler.model.table import Mask
-from gpuscaler.planning.desk import Desk, Queue, Stage, Taken, rank
+from gpuscaler.planning.desk import Desk, Queue, Taken, rank
 from gpuscaler.planning.families import Family
 from gpuscaler.planning.placing import PLENTY, Ground, Share, fill, total
 from gpuscaler.planning.room import Room
+from gpuscaler.planning.skew import overtaken, spreads
 from gpuscaler.planning.tastes import taste
 from gpuscaler.planning.topology import selects
 
-
-def spreads(family: Family) -> bool:
-    """Whether other machines, by being there and empty, may shut one to the family."""
-    return any(constraint.hard for constraint in family.model.spec.spread)
+#: How often families that others upset are put behind them.
+TRIES = 4
 
 
 def settle(desk: Desk, order: Sequence[Family], only: Mask | None) -> None:
-    """Fill machines that exist with ``order``, as far as somebody in it spreads: those ahead of the last who does keep their turn.
+    """Fill nodes with ``order``, as far as somebody in it spreads: those ahead of the last who does keep their turn.
 
-    Each pod may raise the minimum that the skew of others is taken from, so all are asked again until nobody moves.
+    Who spreads over what others then upset is decided after them.
     """
-    turns = order[: max((number for number, family in enumerate(order, 1) if spreads(family)), default=0)]
-    if turns and desk.today.open_rows.any():
-        settling = _Settling(desk, desk.today, only)
-        moved = True
-        while moved:
-            moved = sum(settling.fill(family) for family in turns if family.left) > 0
+    turns = list(order[: max((number for number, family in enumerate(order, 1) if spreads(family)), default=0)])
+    if not turns or not desk.today.open_rows.any():
+        return
+    for _ in range(TRIES):
+        settling = _Settling(desk, only)
+        settling.fill_all(turns)
+        late = settling.overtaken(turns)
+        if not late:
+            break
+        last = {id(family) for family in late}
+        turns = [family for family in turns if id(family) not in last] + late
+    settling.keep()
 
 
 @dataclass
 class _Settling:
-    """One stage of a desk, with what was placed on its machines so far."""
+    """Nodes today, with what was placed on them so far; ``whole`` is the room of the desk with the same.
+
+    ``shares`` are what each queue got, by its ``id``.
+    """
 
     desk: Desk
-    stage: Stage
     only: Mask | None
+    shares: dict[int, tuple[Queue, list[Share]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.room = self.stage.room.copy()
+        today = self.desk.today
+        self.room, self.whole = today.room.copy(), self.desk.room.copy()
         for entry in self.desk.taken:
-            if entry.row < len(self.room) and self.stage.open_rows[entry.row]:
+            if entry.row < len(self.room) and today.open_rows[entry.row]:
                 self.room.place(entry.one.spec, entry.one.labels, entry.row, len(entry.keys))
-        self.usable = self.stage.open_rows if self.only is None else self.stage.open_rows & self.only[: len(self.room)]
+        self.usable = today.open_rows if self.only is None else today.open_rows & self.only[: len(self.room)]
+
+    def fill_all(self, turns: Sequence[Family]) -> None:
+        """Each pod may raise the minimum that the skew of others is taken from, so all are asked again until nobody moves."""
+        moved = True
+        while moved:
+            moved = sum(self.fill(family) for family in turns if any(map(self.left, family.queues))) > 0
+
+    def left(self, queue: Queue) -> int:
+        return queue.left - total(self.shares.get(id(queue), (queue, []))[1])
 
     def fill(self, family: Family) -> bool:
         """Place pods of a family as far as they go; returns whether any went."""
         whole = self._starts_in_a_domain(family)
         room = self.room.copy() if whole else self.room
-        shares = [(queue, list(self._shares(family, queue, room))) for queue in family.queues]
-        placed = sum(total(mine) for _, mine in shares)
-        if whole and placed < family.left:
+        found = [(queue, list(self._fill(family, queue, room))) for queue in family.queues]
+        placed = sum(total(mine) for _, mine in found)
+        if whole and placed < sum(map(self.left, family.queues)):
             return False
         self.room = room
-        for queue, mine in shares:
+        for queue, mine in found:
+            self.shares.setdefault(id(queue), (queue, []))[1].extend(mine)
             for share in mine:
-                self.desk.taken.append(Taken(queue.one, share.row, queue.take(share.count)))
-                self.desk.room.place(queue.one.spec, queue.one.labels, share.row, share.count)
+                self.whole.place(queue.one.spec, queue.one.labels, share.row, share.count)
         return placed > 0
 
     def _starts_in_a_domain(self, family: Family) -> bool:
@@ -74,10 +92,10 @@ class _Settling:
             for term in family.shape.wide_affinity
         )
 
-    def _shares(self, family: Family, queue: Queue, room: Room) -> Iterator[Share]:
+    def _fill(self, family: Family, queue: Queue, room: Room) -> Iterator[Share]:
         """Fill ``room`` with one queue. Affinity looks at all machines, so that nobody spoils what is decided about those."""
-        one, left = queue.one, queue.left
-        near = self.desk.room.verdict(one.spec, one.labels).passes.get("InterPodAffinity")
+        one, left = queue.one, self.left(queue)
+        near = self.whole.verdict(one.spec, one.labels).passes.get("InterPodAffinity")
         usable = self.usable if near is None else self.usable & near[: len(room)]
         nowhere, most = np.zeros(len(room), dtype=np.bool_), np.full(len(room), PLENTY, dtype=np.int64)
         while left and usable.any():
@@ -87,3 +105,17 @@ class _Settling:
             left -= total(shares)
             if not shares or not spreads(family):
                 break
+
+    def overtaken(self, turns: Sequence[Family]) -> list[Family]:
+        where = {
+            id(family): [share.row for queue in family.queues for share in self.shares.get(id(queue), (queue, []))[1]]
+            for family in turns
+            if spreads(family)
+        }
+        return overtaken(self.room, turns, where, np.zeros(len(self.room), dtype=np.bool_))
+
+    def keep(self) -> None:
+        """Write down on the desk where everybody goes."""
+        self.desk.room = self.whole
+        for queue, mine in self.shares.values():
+            self.desk.taken += [Taken(queue.one, share.row, queue.take(share.count)) for share in mine]

@@ -11,6 +11,7 @@ from gpuscaler.planning.desk import Desk, Queue
 from gpuscaler.planning.families import Family, assign, families, forget
 from gpuscaler.planning.lots import Lot
 from gpuscaler.planning.present import settle
+from gpuscaler.planning.skew import overtaken, rows_of, spreads
 from gpuscaler.planning.turns import leaders, notice_each_other, pinned, side_by_side, waits_for_others
 
 #: How often a round is decided anew because limits left some domain short, before families are left out of it.
@@ -58,15 +59,24 @@ def one_round(desk: Desk, order: Sequence[Family], only: Mask | None) -> None:
     """Assign pods to machines and domains, and buy.
 
     Where limits leave a domain short, others may be where they are only because of pods that now have no place (spread, affinity). Then
-    all is decided anew, with no more in that domain than it got; a family that stays short after several tries is left out.
+    all is decided anew, with no more in that domain than it got; a family that stays short after several tries is left out. So is one
+    that spreads over what others then upset, which is decided after them.
     """
     desk.build()
     order = list(order)
+    rivals = len(order) > 1 and any(map(spreads, order))
     for attempt in count():
-        saved = Saved.of(desk, order) if desk.remaining.any() or desk.templates.scarce else None
+        saved = Saved.of(desk, order) if rivals or desk.remaining.any() or desk.templates.scarce else None
+        since = len(desk.taken)
         pairs = [(family, lot) for family in order for lot in assign(desk, family, only)]
+        late = overtaken(desk.room, order, rows_of(order, desk.taken[since:]), desk.template_mask) if rivals else []
         for family in order:
             forget(desk, family)
+        if late and saved is not None:
+            saved.restore(desk)
+            last = {id(family) for family in late}
+            order = [family for family in order if id(family) not in last] + (late if attempt < TRIES else late[1:])
+            continue
         left = buy_for(desk, [lot for _, lot in pairs])
         short = [family for (family, lot), missing in zip(pairs, left, strict=True) if missing and lot.domain is not None]
         if not short or saved is None:

@@ -73,7 +73,7 @@ def counted_first(order: Sequence[Family], counted: Mapping[int, Sequence[Family
 
 
 def notice_each_other(desk: Desk, every: Sequence[Family]) -> None:
-    """Note for every family by which topology keys the rules of others look at it."""
+    """Note for every family by which topology keys the rules of others look at it, and one constraint that counts it by domain."""
     index = _Index(every)
     for family in (family for family in every if family.shape.wide):
         spec = family.model.spec
@@ -81,6 +81,7 @@ def notice_each_other(desk: Desk, every: Sequence[Family]) -> None:
             for other in index.candidates(spec.namespace, constraint.selector):
                 if constraint.topology_key not in other.seen_by and spreads_over(constraint, family.model, other.model):
                     other.seen_by |= {constraint.topology_key}
+                    other.watched = other.watched or (constraint, family.model)
         for term in (term for term in spec.affinity + spec.anti_affinity if term.topology_key != HOSTNAME):
             near = [index.candidates(namespace, term.selector) for namespace in term.namespaces]
             for other in every if term.namespace_selector is not None else chain(*near):

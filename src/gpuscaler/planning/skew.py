@@ -1,0 +1,62 @@
+"""Whether pods that spread could still be placed last, when everybody whom they count has a place.
+
+Whoever is counted may come at any time. A pod that would be admitted after all others is admitted in the end, whatever the order; one that
+would not be depends on coming before others, which nobody can promise.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from gpuscaler.model.pods import SpreadConstraint
+from gpuscaler.model.table import Array, Mask
+from gpuscaler.planning.demand import PodClass
+from gpuscaler.planning.desk import Taken
+from gpuscaler.planning.families import Family
+from gpuscaler.planning.room import Room, SpreadCounts
+from gpuscaler.planning.templates import HOSTNAME
+
+
+def hard_spread(one: PodClass) -> tuple[SpreadConstraint, ...]:
+    return tuple(constraint for constraint in one.spec.spread if constraint.hard)
+
+
+def spreads(family: Family) -> bool:
+    """Whether other machines, by being there and empty, may shut one to the family."""
+    return bool(hard_spread(family.model))
+
+
+def rows_of(order: Iterable[Family], taken: Iterable[Taken]) -> Mapping[int, list[int]]:
+    """Where pods of the families of ``order`` that spread are, by ``id`` of the family: in ``taken``, or to be bought for."""
+    spreading = [family for family in order if spreads(family)]
+    found = {id(family): [share.row for _, share in family.phantoms] for family in spreading}
+    owner = {id(queue.one): id(family) for family in spreading for queue in family.queues}
+    for entry in taken:
+        if id(entry.one) in owner:
+            found[owner[id(entry.one)]].append(entry.row)
+    return found
+
+
+def overtaken(room: Room, order: Sequence[Family], where: Mapping[int, Sequence[int]], templates: Mask) -> list[Family]:
+    """Families that others, decided after them, leave with too many in one domain. ``where`` is as :func:`rows_of` has it.
+
+    ``templates`` flags rows that stand for any number of machines.
+    """
+    return [family for family in order if (rows := where.get(id(family))) and not even(room, family.model, rows, templates=templates)]
+
+
+def even(room: Room, one: PodClass, rows: Sequence[int], *, templates: Mask) -> bool:
+    """Whether pods of ``one`` on ``rows`` keep the skew of all its constraints."""
+    at = np.array(rows, dtype=np.int64)
+    for constraint in hard_spread(one):
+        found = room.spread_counts(one.spec, one.labels, constraint)
+        mine = at[~templates[at]] if constraint.topology_key == HOSTNAME else at
+        if (found.counts[found.codes[mine]] > least(constraint, found) + constraint.max_skew).any():
+            return False
+    return True
+
+
+def least(constraint: SpreadConstraint, found: SpreadCounts) -> int:
+    """The minimum that the scheduler takes the skew from."""
+    counts: Array = found.counts[found.eligible]
+    return int(counts.min()) if len(counts) and len(counts) >= constraint.min_domains else 0

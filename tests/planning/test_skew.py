@@ -1,0 +1,85 @@
+"""Pods that spread over each other: a plan holds whoever of them comes first."""
+
+from itertools import permutations
+from typing import Any
+
+import pytest
+from tests.planning.building import HOST, ZONE, node, offering, placed, pod, pods, pool, spec, spread, zones, zones_of
+from tests.planning.replaying import Case, bind, homes, rooms, today
+
+from gpuscaler.model.cluster import Item
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.pools import Policy
+
+RACK = "example.com/rack"
+G = {"group": "g"}
+SMALL = pool(*zones("g.1", labels={RACK: "r1"}))
+
+
+def assert_any_order(items: list[Item], *groups: list[Pod]) -> dict[str, str]:
+    """The plan's homes, which admit the pods in every order of ``groups``."""
+    case = Case((*items, *(one for group in groups for one in group)), Policy((SMALL,)))
+    made = case.plan()
+    where = homes(case, made)
+    for room in [*rooms(case, made), *([today(case)] if not made.machines else [])]:
+        for order in permutations(groups):
+            assert bind(room.copy(), [one for group in order for one in group if one.key in where], where) == []
+    return where
+
+
+def test_pods_that_count_each_other_are_bought_for_in_an_order_that_nobody_needs() -> None:
+    """Those that stay in one zone have room there at any time, so the others must not count on being there before."""
+    stay = pods("stay", 3, spec(gpus=1, node_selector=((ZONE, "z1"),), spread=(spread(RACK, group="g"),)), labels=G)
+    even = pods("even", 4, spec(gpus=1, spread=(spread(ZONE, group="g"),)), labels=G)
+    assert len(assert_any_order([], even, stay)) == 7
+
+
+def test_pods_that_count_each_other_go_to_nodes_in_an_order_that_nobody_needs() -> None:
+    nodes: list[Item] = [node(f"n-{of.zone}", of) for of in zones("g.8", gpus=8, labels={RACK: "r1"})]
+    stay = pods("stay", 3, spec(gpus=1, node_selector=((ZONE, "z1"),), spread=(spread(RACK, group="g"),)), labels=G)
+    even = pods("even", 4, spec(gpus=1, spread=(spread(ZONE, group="g"),)), labels=G)
+    where = assert_any_order(nodes, even, stay)
+    assert sorted(where.values()).count("n-z1") == 3
+
+
+def test_pods_whose_zone_nothing_decides_go_where_those_who_count_them_see_fewest() -> None:
+    """All would go to the cheapest zone otherwise, and leave those who count them no other."""
+    left = pods("left", 6, spec(gpus=1, spread=(spread(ZONE, app="right"),)), labels={"app": "left"})
+    right = pods("right", 6, spec(gpus=1, spread=(spread(ZONE, app="left"),)), labels={"app": "right"})
+    case = Case((*left, *right), Policy((SMALL,)))
+    made = case.plan()
+    assert zones_of(made) == {"z1": 4, "z2": 4, "z3": 4}
+    assert_any_order([], left, right)
+
+
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_machines_that_are_there_come_before_evenness(gpus: int) -> None:
+    left = pods("left", 3, spec(gpus=1, spread=(spread(ZONE, app="right", skew=3),)), labels={"app": "left"})
+    counting = pod("right", spec(gpus=1, spread=(spread(ZONE, app="left", skew=9),)), labels={"app": "right"})
+    made = Case((node("n", offering("g.8", gpus=gpus)), *left, counting), Policy((SMALL,))).plan()
+    assert len(placed(made)) == min(gpus, 4)
+
+
+def crowd(count: int) -> list[Pod]:
+    """Pods of which no two request the same, with labels and rules that look at labels; rules and labels have nothing in common."""
+    rules: tuple[dict[str, Any], ...] = (
+        {},
+        *({"spread": (spread(ZONE, app=app),)} for app in "abc"),
+        *({"spread": (spread(HOST, app=app),)} for app in "abc"),
+    )
+    return [
+        pod(f"p-{number:04}", spec(gpus=1, cpu=1 + number / 1000, **rules[number % 7]), labels={"app": "abc"[number % 3]})
+        for number in range(count)
+    ]
+
+
+def test_a_crowd_that_counts_itself_needs_no_order_either() -> None:
+    case = Case(tuple(crowd(450)), Policy((pool(*zones("g.8", 8.0, gpus=8, cpu=64)),)))
+    made = case.plan()
+    where = homes(case, made)
+    assert len(where) == 450
+    for room in rooms(case, made):
+        waiting = [case.cluster.pods[key] for key in where]
+        spreads = [one for one in waiting if one.spec.spread]
+        others = [one for one in waiting if not one.spec.spread]
+        assert bind(room, [*others, *spreads], where) == []
