@@ -81,8 +81,6 @@ EQUIVALENT: Mapping[Key, str] = {
     ): "no case has devices shared by the thousandth",
     ("nodes.NodeMasks._field", "one more", "0"): "the API server knows no field but the name, and a requirement of it has one value",
     ("nodes.NodeMasks._field", "flip", "requirement.values[0] == ''"): "the API server knows no field but the name",
-    ("room.Room.verdict", "always", "if spec.host_ports:"): "a part admits every row to pods that have nothing to do with it",
-    ("room.Room.verdict", "always", "if spec.volumes:"): "a part admits every row to pods that have nothing to do with it",
     ("room.Room._follow", "flip", "count > 0"): "no case has devices shared by the thousandth",
     ("room.Room._follow", "one more", "0"): "no case has devices shared by the thousandth",
     ("room.Room._follow", "never", "if self._devices and (amount := spec.requests.get(GPU_MILLI)):"): (
@@ -147,13 +145,11 @@ EQUIVALENT: Mapping[Key, str] = {
     ("disks._names", "always", "if monitors:"): "an RBD disk has monitors",
     ("effects.Bound._filled", "always", "if wanted(user.spec):"): "a part does nothing for pods that have nothing to do with it",
     ("holdings.Holdings.add", "always", "if thing not in self._owned:"): "one copy more",
-    ("peers.Peers.add", "always", "if self._queries:"): "only saves work",
     ("peers.Peers._counting", "always", "if seen < len(self._queries):"): "there is nothing between the two when they are equal",
     ("reach.Reach.zones", "always", "if claims.zones:"): "only saves work",
     ("reach._largest", "one more", "0"): "no claim requests one byte",
     ("interpod.Repulsion.against", "flip", "seen < len(self._terms)"): "there is nothing between the two when they are equal",
     ("interpod.Repulsion.against", "always", "if seen < len(self._terms):"): "there is nothing between the two when they are equal",
-    ("room.Room._static", "always", "if spec.volumes:"): "volumes have nothing to say about a pod that has none",
     ("reach.Reach.made", "drop the first condition", "found is None or found.provisioner in ('', NO_PROVISIONER)"): (
         "a claim whose class is gone is not among those that wait for their first consumer"
     ),
@@ -172,13 +168,24 @@ EQUIVALENT: Mapping[Key, str] = {
         "bool(volume.driver) and volume.driver not in KINDS and (volume.driver not in UNCOUNTED) and (volume.driver not in UNTRANSLATED)",
     ): "no node has a limit for a driver of that name",
     ("peers.PeerIndex.candidates", "another text", "'In'"): "more candidates, which are then matched one by one",
-    ("room.Room._static", "not", "False"): "arrays that nobody changes need no guard against it",
     ("room.Room._between", "not", "False"): "whether the pod itself is being deleted is not asked",
-    ("room.Room.verdict", "drop the first condition", "hard(spec) and 'PodTopologySpread' not in passes"): (
-        "a part admits every row to pods that have nothing to do with it"
+    ("room.Rows.verdict", "drop the first condition", "self._before.get(spec.digest) or self._look(spec)"): "only saves work",
+    ("room.together", "not", "False"): "arrays that nobody changes need no guard against it",
+    ("room._Fixed.verdict", "never", "if not spec.volumes:"): "volumes have nothing to say about a pod that has none",
+    **{
+        ("room.Room._others_pass", kind, source): "a part admits every row to pods that have nothing to do with it"
+        for kind, source in (
+            ("always", "if spec.host_ports:"),
+            ("always", "if spec.volumes:"),
+            ("drop the first condition", "hard(spec) and 'PodTopologySpread' not in known"),
+            ("drop the first condition", "between.asks and 'InterPodAffinity' not in known"),
+        )
+    },
+    ("room.Room.place_all", "always", "if self._devices or spec.volumes or spec.host_ports or spec.anti_affinity:"): (
+        "a part does nothing for pods that have nothing to do with it"
     ),
-    ("room.Room.verdict", "drop the first condition", "between.asks and 'InterPodAffinity' not in passes"): (
-        "a part admits every row to pods that have nothing to do with it"
+    ("room.Room.place_all", "drop the first condition", "self._devices or spec.volumes or spec.host_ports or spec.anti_affinity"): (
+        "no case has devices shared by the thousandth"
     ),
     ("room._requested", "never", "if table is cluster.table:"): "the general way finds the same",
 }

@@ -20,7 +20,7 @@ from types import ModuleType
 
 from .asking import Json, Oracle
 from .cases import draw_case
-from .equivalent import EQUIVALENT, why_equivalent
+from .equivalent import EQUIVALENT, Key, matches, why_equivalent
 from .mutating import Mutation, difference, mutated, mutations
 
 ROOT = Path(__file__).parents[2]
@@ -141,6 +141,12 @@ def show(asked: Path, path: Path, index: int) -> tuple[int, str]:
     return 0, ""
 
 
+def stale() -> list[Key]:
+    """What is listed as equivalent and matches no change of today's source."""
+    changes = [mutant.change for mutant in every_mutant()]
+    return [key for key in EQUIVALENT if not any(matches(key, change) for change in changes)]
+
+
 def stored(asked: Path) -> Iterator[tuple[Json, Json]]:
     with asked.open("rb") as file:
         while file.peek(1):
@@ -159,6 +165,8 @@ def report(outcomes: Iterable[Outcome]) -> int:
     print(
         f"\n{len(survivors)} survived; {len(EQUIVALENT)} changes are listed as equivalent, with reasons, in tests/conformance/equivalent.py"
     )
+    for key in stale():
+        print(f"listed there, and no longer a change that can be made: {key}")
     return len(survivors)
 
 

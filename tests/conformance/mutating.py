@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
-#: Functions whose result is no verdict on a Kubernetes pod: words for people, bounds for packing, devices shared by the thousandth.
+#: Functions whose result is no verdict on a Kubernetes pod: words for people, bounds for packing, devices shared by the thousandth,
+#: machines that do not exist yet.
 SKIPPED = (
     *("explain*", "_explain*", "_wanted", "_seen", "shown", "_shown", "_without", "_keys", "reason", "__str__", "__repr__", "__len__"),
     *("_devices", "_resources_pass"),
     *("copies*", "capacity", "fits", "alone*", "_alone*", "_room_per_domain", "_counts_at_all"),
-    *("used", "device_free", "static_mask", "spread_counts", "matching"),
+    *("used", "device_free", "static_mask", "spread_counts", "matching", "_admits_any"),
 )
 _SKIPPED_NAMES = ("__slots__", "__all__")
 _FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {

@@ -1,25 +1,50 @@
 """Machines on their way of which the cloud has still to choose the type or the zone."""
 
-from tests.planning.building import ZONE, near, node, offering, placed, planned, pod, pool, spec
+import pytest
+from tests.planning.building import ZONE, affinity, near, node, offering, placed, planned, pod, pool, spec
 
-from gpuscaler.model.pods import Pod
+from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import State, Upcoming
 
 KEEPS_AWAY = spec(cpu=1, anti_affinity=(near(ZONE, app="b"),))
 
 
-def with_promise(*items: Pod) -> Plan:
-    """A machine is coming to z1 or z2 for a pod; a node in z1 has what ``items`` say."""
+CHOICES = (("g.1", "on-demand", "z1"), ("g.1", "on-demand", "z2"))
+
+
+def with_promise(*items: Pod, of: PodSpec | None = None) -> Plan:
+    """A machine is coming to z1 or z2 for a pod of the kind ``of``; a node in z1 has what ``items`` say."""
     mixed = pool(offering(zone="z1", pool="mixed"), offering(zone="z2", pool="mixed"), chooser="cloud")
-    choices = (("g.1", "on-demand", "z1"), ("g.1", "on-demand", "z2"))
-    coming = Upcoming("m-1", "mixed", "g.1", "on-demand", "z1", choices=choices, pods=("default/p",))
+    coming = Upcoming("m-1", "mixed", "g.1", "on-demand", "z1", choices=CHOICES, pods=("default/p",))
     there = node("a", offering(zone="z1", gpus=0))
-    return planned([there, *items, pod("p", labels={"app": "b"})], mixed, pool(offering(zone="z2")), state=State(upcoming=(coming,)))
+    either = pool(offering(zone="z1"), offering(zone="z2"))
+    return planned([there, *items, pod("p", of, labels={"app": "b"})], mixed, either, state=State(upcoming=(coming,)))
 
 
 def test_a_promise_is_kept_where_every_choice_keeps_it() -> None:
     assert placed(with_promise()) == {"p": "m-1"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "where"), [(("z1", "z2"), {"p": "m-1"}), (("z1", "z2", "z3"), {"p": "m-1"}), (("z1",), {}), (("z2", "z3"), {})]
+)
+def test_a_pod_that_admits_every_choice_is_bought_for_once(wanted: tuple[str, ...], where: dict[str, str]) -> None:
+    made = with_promise(of=spec(gpus=1, node_affinity=affinity(ZONE, *wanted)))
+    assert placed(made) == where
+    assert len(made.machines) == 1 - len(where)
+
+
+def test_a_choice_outside_the_node_selector_is_no_place() -> None:
+    assert not with_promise(of=spec(gpus=1, node_selector=((ZONE, "z2"),))).placements
+
+
+def test_the_zone_of_a_machine_that_has_registered_is_known() -> None:
+    mixed = pool(offering(zone="z1", pool="mixed"), offering(zone="z2", pool="mixed"), chooser="cloud")
+    coming = Upcoming("m-1", "mixed", "g.1", "on-demand", "z1", node="a", choices=CHOICES)
+    there = node("a", offering(zone="z2", pool="mixed"))
+    made = planned([there, pod("p", spec(gpus=1, node_affinity=affinity(ZONE, "z2")))], mixed, state=State(upcoming=(coming,)))
+    assert len(made.placements) + len(made.machines) == 1
 
 
 def test_a_pod_is_bought_for_again_when_its_machine_may_turn_out_where_others_keep_it_away() -> None:

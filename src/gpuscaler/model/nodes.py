@@ -9,7 +9,10 @@ from gpuscaler.model.taints import Taint
 
 
 class Node(Struct, frozen=True, gc=False):
-    """One node. ``allocatable`` is in the units of :data:`~gpuscaler.model.pods.Resources`; ``pods`` is its pod count limit."""
+    """One node. ``allocatable`` is in the units of :data:`~gpuscaler.model.pods.Resources`; ``pods`` is its pod count limit.
+
+    A machine that does not exist yet may turn out to be one of several: ``may_be`` has the labels of each, ``labels`` what all share.
+    """
 
     name: str
     labels: Mapping[str, str]
@@ -25,3 +28,4 @@ class Node(Struct, frozen=True, gc=False):
     scale_down_disabled: bool = False
     do_not_disrupt: bool = False
     warnings: tuple[str, ...] = ()
+    may_be: tuple[Mapping[str, str], ...] = ()

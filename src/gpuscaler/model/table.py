@@ -35,6 +35,7 @@ class NodeTable:
         self._columns: dict[str, Column] = {}
         self._taints: tuple[Codes, tuple[tuple[Taint, ...], ...]] | None = None
         self._unschedulable: Mask | None = None
+        self._undecided: tuple[int, ...] | None = None
         self._parts: tuple[NodeTable, NodeTable] | None = None
 
     def __len__(self) -> int:
@@ -101,6 +102,18 @@ class NodeTable:
         if self._unschedulable is None:
             self._unschedulable = _frozen(np.array([node.unschedulable for node in self.nodes], dtype=np.bool_))
         return self._unschedulable
+
+
+    @property
+    def undecided(self) -> tuple[int, ...]:
+        """Rows that may turn out to have one or another set of labels."""
+        if self._undecided is None:
+            first, more = self._parts or (None, None)
+            if first is None or more is None:
+                self._undecided = tuple(row for row, node in enumerate(self.nodes) if node.may_be)
+            else:
+                self._undecided = first.undecided + tuple(len(first) + row for row in more.undecided)
+        return self._undecided
 
 
 def _frozen(array: NDArray[S]) -> NDArray[S]:

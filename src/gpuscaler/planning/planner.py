@@ -100,7 +100,8 @@ class Planner:
 
 def desk_for(asked: Asked, seen: Picture, room: Room, templates: Templates) -> Desk:
     row_of = {offering.key: row for row, offering in enumerate(templates.offerings)}
-    chosen = {seen.row_of[m.id]: choices_of(m) for m in asked.state.upcoming if m.id in seen.row_of and len(m.choices) > 1}
+    open_still = [m for m in asked.state.upcoming if m.id in seen.row_of and len(m.choices) > 1 and m.node not in asked.cluster.nodes]
+    chosen = {seen.row_of[machine.id]: choices_of(machine) for machine in open_still}
     return Desk(
         cluster=asked.cluster,
         templates=templates,

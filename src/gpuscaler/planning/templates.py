@@ -352,22 +352,23 @@ def promised_node(cluster: Cluster, machine: Upcoming, offerings: Sequence[Offer
     registered = cluster.nodes.get(machine.node) if machine.node else None
     name = registered.name if registered is not None else machine.id
     any_of = undecided_node(name, [template_node(offering, overhead, name) for offering in offerings])
-    labels, room = any_of.labels, dict(any_of.allocatable)
+    labels, room, may_be = any_of.labels, dict(any_of.allocatable), any_of.may_be
     if registered is not None:
-        labels = {**labels, **registered.labels}
+        labels, may_be = {**labels, **registered.labels}, ()
         for pod in cluster.on_node.get(name, {}).values():
             if pod.owner.kind == "DaemonSet":
                 for resource, amount in (*pod.spec.requests.items(), ("pods", 1)):
                     room[resource] = room.get(resource, 0) + amount
-    return Node(name=name, labels=labels, allocatable=room, taints=any_of.taints)
+    return Node(name=name, labels=labels, allocatable=room, taints=any_of.taints, may_be=may_be)
 
 
 def undecided_node(name: str, nodes: Sequence[Node]) -> Node:
     """A machine that may turn out to be any of ``nodes``: labels they share, taints of any, room of the smallest, its own host name."""
     first, *others = nodes
+    may_be = tuple({**node.labels, HOSTNAME: name} for node in nodes) if others else ()
     labels = {key: value for key, value in first.labels.items() if all(other.labels.get(key) == value for other in others)}
     taints = first.taints if not others else tuple(dict.fromkeys(taint for node in nodes for taint in node.taints))
-    return Node(name=name, labels={**labels, HOSTNAME: name}, allocatable=smallest(nodes), taints=taints)
+    return Node(name=name, labels={**labels, HOSTNAME: name}, allocatable=smallest(nodes), taints=taints, may_be=may_be)
 
 
 def smallest(nodes: Sequence[Node]) -> Mapping[str, int]:

@@ -49,6 +49,8 @@ class NodeMasks:
                 mask &= self.requirement(Requirement(key, "In", (value,)))
             if spec.node_affinity is not None:
                 mask &= self.selector(spec.node_affinity)
+            for row in self.table.undecided:
+                mask[row] = _admits_any(spec, self.table.nodes[row])
             self._selected[spec.digest] = mask
         return mask
 
@@ -100,6 +102,12 @@ class NodeMasks:
         if row is not None:
             mask[row] = wanted
         return mask
+
+
+def _admits_any(spec: PodSpec, node: Node) -> bool:
+    """Whether selector and affinity admit every machine that ``node`` may turn out to be."""
+    wanted, affinity = dict(spec.node_selector).items(), spec.node_affinity
+    return all(wanted <= labels.items() and (affinity is None or affinity.matches(labels, node.name)) for labels in node.may_be)
 
 
 def explain_taint(spec: PodSpec, node: Node) -> str:
