@@ -42,6 +42,10 @@ def test_empty_fields_mean_that_the_trace_does_not_say(tmp_path: Path) -> None:
     assert (job.pods, job.gpus, job.gpu_milli, job.cpu_milli, job.memory, job.priority) == (1, 2, 1000, None, None, 5)
 
 
+def test_a_job_may_have_a_namespace(tmp_path: Path) -> None:
+    assert read(tmp_path, f"{GOOD},team", header=f"{HEADER},namespace").jobs[0].namespace == "team"
+
+
 def test_only_the_columns_that_matter_are_required_in_any_order(tmp_path: Path) -> None:
     trace = read(tmp_path, "1,0,4,1000,,,a,1", header="duration_s,submit_s,gpus_per_pod,gpu_milli,cpu_milli,mem_mib,job_id,n_pods")
     assert trace.jobs == (Job("a", 0, 1, pods=1, gpus=4),)

@@ -93,7 +93,7 @@ def members(trace: Trace, shaping: Shaping) -> tuple[Member, ...]:
     result: list[Member] = []
     for job in trace.jobs:
         # What the specification depends on, as a key: thousands of jobs share a few hundred specifications.
-        shape = replace(job, id="", submit=0.0, duration=0.0, pods=1, user="")
+        shape = replace(job, id="", submit=0.0, duration=0.0, pods=1, user="", namespace="")
         spec = specs.get(shape)
         if spec is None:
             spec = specs[shape] = spec_of(job, shaping, fractional=fractional)

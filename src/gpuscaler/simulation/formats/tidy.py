@@ -1,0 +1,34 @@
+"""Our own columns: one job a row, documented in docs/reference/traces.md."""
+
+from gpuscaler.simulation.formats.fields import Fields, Layout
+from gpuscaler.simulation.jobs import MIB, MOST_GPUS, Job
+
+
+def job(row: Fields) -> Job:
+    gpus = row.whole("gpus_per_pod", default=0, most=MOST_GPUS)
+    gpu_milli = row.whole("gpu_milli", default=1000, least=1, most=1000) if gpus else 1000
+    if gpus > 1 and gpu_milli < 1000:
+        raise ValueError(f"gpu_milli is {gpu_milli} with {gpus} GPUs, expected 1000: only a single GPU can be shared")
+    priority = row.text("priority")
+    return Job(
+        id=row.identity("job_id"),
+        submit=row.seconds("submit_s"),
+        duration=row.seconds("duration_s"),
+        pods=row.pods("n_pods"),
+        gpus=gpus,
+        gpu_milli=gpu_milli,
+        cpu_milli=row.milli("cpu_milli"),
+        memory=row.memory("mem_mib", unit=MIB),
+        gpu_models=row.models("gpu_model"),
+        # Kubernetes' priorities are numbers; QoS words, which some traces have here, order nothing in the scheduler.
+        priority=int(priority) if priority.lstrip("-").isdecimal() else 0,
+        user=row.text("user"),
+        namespace=row.text("namespace"),
+    )
+
+
+TIDY = Layout(
+    "a trace of this program",
+    ("job_id", "submit_s", "duration_s", "n_pods", "gpus_per_pod", "gpu_milli", "cpu_milli", "mem_mib"),
+    job,
+)
