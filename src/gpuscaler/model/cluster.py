@@ -227,7 +227,8 @@ class _Change:
         """The dictionary attribute ``name``, copied the first time it is about to change."""
         if (name, None) not in self._owned:
             self._owned.add((name, None))
-            setattr(self.cluster, name, dict(getattr(self.cluster, name)))
+            # A dictionary that has lost entries is copied as it is by its own method, and put together entry by entry by its type.
+            setattr(self.cluster, name, getattr(self.cluster, name).copy())
         own: dict[Any, Any] = getattr(self.cluster, name)
         return own
 
