@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 #: Tables by name: the module and the name of the command that makes each, and what the overview says of it.
 TABLES: Mapping[str, tuple[str, str, str]] = {
     "cant-be-late": ("gpuscaler.cli.spot_tables", "cant_be_late", "Jobs with a deadline on spot and on-demand (NSDI 2024)."),
+    "skyserve": ("gpuscaler.cli.spot_tables", "skyserve", "A fleet of replicas on spot in several zones (EuroSys 2025)."),
     "fgd": ("gpuscaler.cli.fgd_table", "fgd", "GPUs that schedulers leave unallocated when pods share them (ATC 2023)."),
 }
 

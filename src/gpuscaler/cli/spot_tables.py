@@ -35,6 +35,16 @@ def cant_be_late(*, path: Path, as_json: bool) -> None:
     _show(table, path, as_json=as_json)
 
 
+@click.command("skyserve")
+@SPOT
+@JSON
+def skyserve(*, path: Path, as_json: bool) -> None:
+    """Availability and cost of a fleet of replicas on spot in several zones, under several policies."""
+    from gpuscaler.simulation.tables.skyserve import table
+
+    _show(table, path, as_json=as_json)
+
+
 def _show(table: "Callable[[SeriesFile], Published]", path: Path, *, as_json: bool) -> None:
     from gpuscaler.simulation.tables.series import SeriesError, read_series
 
@@ -45,6 +55,6 @@ def _show(table: "Callable[[SeriesFile], Published]", path: Path, *, as_json: bo
         click.echo(str(error), err=True)
         sys.exit(2)
     if file.set_aside:
-        first = file.bad_rows[0]
-        click.echo(f"{path}: {file.set_aside} malformed rows set aside, the first in line {first.line}: {first.reason}", err=True)
+        first, rows = file.bad_rows[0], "row" if file.set_aside == 1 else "rows"
+        click.echo(f"{path}: {file.set_aside} malformed {rows} set aside, the first in line {first.line}: {first.reason}", err=True)
     show(made, as_json=as_json)

@@ -1,0 +1,78 @@
+"""``gpuscaler bench``: tables on series of spot availability."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gpuscaler.cli import main
+
+HEADER = "kind,dataset,cloud,zone,instance_type,max_nodes_probed,t_s,nodes_available\n"
+
+
+@pytest.fixture
+def series(tmp_path: Path) -> Path:
+    """Two zones for four days: one gives and takes every six hours, one always gives."""
+    changes = [f"availability,d,aws,z1,t,1,{6 * 3600 * number},{number % 2}" for number in range(16)]
+    path = tmp_path / "spot.csv"
+    path.write_text(
+        HEADER + "\n".join([*changes, "availability,d,aws,z2,t,1,0,1", *(f"availability,d,aws,z{z},t,1,345600," for z in "12")])
+    )
+    return path
+
+
+def bench(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, ["bench", *map(str, arguments)])
+
+
+@pytest.mark.parametrize("name", ["cant-be-late", "skyserve"])
+def test_a_table_shows_what_was_published_ours_the_difference_and_what_could_not_be_matched(name: str, series: Path) -> None:
+    result = bench(name, "--spot", series)
+
+    assert result.exit_code == 0
+    for word in ("published", "ours", "difference", "gpuscaler", "Not matched:"):
+        assert word in result.output
+
+
+@pytest.mark.parametrize(("name", "policy"), [("cant-be-late", "Uniform Progress"), ("skyserve", "SpotHedge")])
+def test_json_has_the_difference_of_every_published_value(name: str, policy: str, series: Path) -> None:
+    document = json.loads(bench(name, "--spot", series, "--json").stdout)
+    (row,) = [row for row in document["rows"] if row["policy"] == policy]
+
+    assert row["difference"] == pytest.approx(row["ours"] - row["published"])
+    assert all(row["difference"] is None for row in document["rows"] if row["published"] is None)
+
+
+def test_malformed_rows_are_counted_and_the_first_is_named(series: Path) -> None:
+    series.write_text(series.read_text() + "\navailability,d,aws,z1,t,1,soon,1\n")
+    result = bench("skyserve", "--spot", series, "--json")
+
+    assert result.exit_code == 0
+    assert "1 malformed row" in result.stderr
+    assert json.loads(result.stdout)["name"] == "skyserve"
+
+
+@pytest.mark.parametrize("name", ["cant-be-late", "skyserve"])
+def test_a_file_of_another_shape_is_bad_input(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "other.csv"
+    path.write_text("a,b\n1,2\n")
+    result = bench(name, "--spot", path)
+
+    assert result.exit_code == 2
+    assert "missing" in result.output
+
+
+def test_an_unknown_table_is_bad_input() -> None:
+    result = bench("nothing")
+
+    assert result.exit_code == 2
+    assert "nothing" in result.output
+
+
+def test_the_overview_names_every_table() -> None:
+    result = bench("--help")
+
+    assert result.exit_code == 0
+    for name in ("cant-be-late", "skyserve"):
+        assert name in result.output
