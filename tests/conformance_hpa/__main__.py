@@ -10,9 +10,12 @@ from typing import Any
 
 from tests.conformance.asking import Oracle
 
+from gpuscaler.planning.horizontal import AutoscalerError, read_autoscaler
+
 from .building import BuildError, horizontal
 from .cases import draw_case
 from .kubernetes import as_objects
+from .objects import draw_object
 from .ours import answer
 
 Json = dict[str, Any]
@@ -30,14 +33,14 @@ def main(arguments: list[str] | None = None) -> int:
     except BuildError as error:
         print(f"cannot build the oracle: {error}", file=sys.stderr)
         return 3
-    start, seen, differing = time.monotonic(), Counter[str](), 0
+    start, seen, differing = time.monotonic(), Counter({"steps": 0, "read": 0, "refused": 0}), 0
     with Oracle(binary) as asked:
         for number in range(options.first, options.first + options.cases):
-            case = draw_case(options.seed, number)
-            found = list(differences(asked, case, seen))
-            differing += bool(found)
-            if found and differing <= options.show:
-                print(f"seed {options.seed}, case {number}:", *found, json.dumps(case), sep="\n  ")
+            case, drawn = draw_case(options.seed, number), draw_object(options.seed, number)
+            for what, found in ((case, list(differences(asked, case, seen))), (drawn, list(misreadings(asked, drawn, seen)))):
+                differing += bool(found)
+                if found and differing <= options.show:
+                    print(f"seed {options.seed}, case {number}:", *found, json.dumps(what), sep="\n  ")
     report(seen, options.cases, seconds=time.monotonic() - start, seed=options.seed)
     print(f"disagreements: {differing}")
     return 1 if differing else 0
@@ -57,9 +60,26 @@ def differences(asked: Oracle, case: Json, seen: Counter[str]) -> Iterator[str]:
             return
 
 
+def misreadings(asked: Oracle, drawn: Json, seen: Counter[str]) -> Iterator[str]:
+    """Whether the API server takes an object and we refuse it, or the other way round, or its defaults are others."""
+    theirs = asked.ask({"read": drawn})
+    try:
+        ours = read_autoscaler(drawn)
+    except AutoscalerError as error:
+        seen["refused"] += 1
+        if "kept" in theirs:
+            yield f"theirs takes it, ours: {error}"
+        return
+    seen["read"] += 1
+    if "kept" not in theirs:
+        yield f"ours takes it, theirs: {theirs['refused']}"
+    elif read_autoscaler(theirs["kept"]) != ours:
+        yield f"theirs keeps {theirs['kept']}, ours {ours}"
+
+
 def report(seen: Counter[str], cases: int, *, seconds: float, seed: int) -> None:
     steps = seen.pop("steps")
-    print(f"seed {seed}: {cases} cases, {steps} steps, {seconds:.1f} s")
+    print(f"seed {seed}: {cases} cases, {steps} steps, {seconds:.1f} s; objects read {seen.pop('read')}, refused {seen.pop('refused')}")
     for words, count in sorted(seen.items()):
         print(f"  {words:55}{count:8}{count / max(steps, 1):8.1%}")
 

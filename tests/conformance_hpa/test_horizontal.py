@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from tests.conformance.asking import Oracle, OracleError
-from tests.conformance_hpa.__main__ import differences
+from tests.conformance_hpa.__main__ import differences, misreadings
 from tests.conformance_hpa.building import horizontal
 from tests.conformance_hpa.cases import draw_case
 from tests.conformance_hpa.kubernetes import as_objects
+from tests.conformance_hpa.objects import draw_object
 
 pytestmark = pytest.mark.conformance
 
@@ -76,3 +77,17 @@ def test_a_case_that_cannot_be_read_is_refused_and_the_next_one_answered(oracle:
 
 def test_random_cases_find_no_difference(oracle: Oracle) -> None:
     assert [number for number in range(50) if list(differences(oracle, draw_case(7, number), Counter()))] == []
+
+
+def test_the_api_server_refuses_what_it_documents_and_fills_in_defaults(oracle: Oracle) -> None:
+    taken: Json = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "a", "namespace": "b"}}
+    taken["spec"] = case()["autoscaler"]["spec"]
+    refused = {**taken, "spec": {**taken["spec"], "minReplicas": 11}}
+
+    assert oracle.ask({"read": taken})["kept"]["spec"]["minReplicas"] == 1
+    assert "spec.maxReplicas" in oracle.ask({"read": refused})["refused"][0]
+    assert list(misreadings(oracle, taken, Counter())) == list(misreadings(oracle, refused, Counter())) == []
+
+
+def test_random_objects_are_read_alike(oracle: Oracle) -> None:
+    assert [number for number in range(200) if list(misreadings(oracle, draw_object(7, number), Counter()))] == []

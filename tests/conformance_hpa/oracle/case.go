@@ -13,6 +13,8 @@ type Case struct {
 	Autoscaler autoscaling.HorizontalPodAutoscaler `json:"autoscaler"`
 	Settings   Settings                            `json:"settings"`
 	Steps      []Step                              `json:"steps"`
+	// Read is an object that is only to be read, instead of all others.
+	Read json.RawMessage `json:"read"`
 }
 
 // Settings are those of kube-controller-manager, in seconds.
@@ -50,10 +52,13 @@ type Sample struct {
 	Window float64 `json:"window"`
 }
 
-// Answer holds one Result for each step, or says why there is none.
+// Answer holds one Result for each step of a case, or says why there is none. To an object that is only to be read, it is the object as
+// the API server keeps it, or what is wrong with it.
 type Answer struct {
-	Error string   `json:"error,omitempty"`
-	Steps []Result `json:"steps,omitempty"`
+	Error   string          `json:"error,omitempty"`
+	Steps   []Result        `json:"steps,omitempty"`
+	Kept    json.RawMessage `json:"kept,omitempty"`
+	Refused []string        `json:"refused,omitempty"`
 }
 
 // Result is what the controller did in one step.

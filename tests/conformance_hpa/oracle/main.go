@@ -72,6 +72,9 @@ func answer(judge *judge, line []byte) (result Answer) {
 	if err := json.Unmarshal(line, &c); err != nil {
 		return Answer{Error: err.Error()}
 	}
+	if c.Read != nil {
+		return read(c.Read)
+	}
 	steps, err := judge.steps(&c)
 	if err != nil {
 		return Answer{Error: err.Error()}

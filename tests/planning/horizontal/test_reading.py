@@ -80,6 +80,8 @@ def selecting(**expression: Any) -> list[Json]:
         ({"metrics": selecting(key="a", operator="In")}, "saw a In with 0 values"),
         ({"metrics": selecting(operator="Exists")}, "saw no key Exists"),
         ({"scaleTargetRef": {"kind": "Deployment", "name": "a/b"}}, "scaleTargetRef.name: saw a/b"),
+        ({"scaleTargetRef": {"kind": "Deployment", "name": "a", "apiVersion": "v1"}}, "scaleTargetRef.apiVersion: saw v1"),
+        ({"scaleTargetRef": {"kind": "Deployment", "name": "a"}}, "scaleTargetRef.apiVersion: saw nothing, expected a group"),
         ({"behavior": {"scaleUp": {"policies": []}}}, "scaleUp.policies: saw none"),
         ({"behavior": {"scaleUp": {"policies": [{"type": "Pods", "value": 0, "periodSeconds": 15}]}}}, r"policies\[0\].value: saw 0"),
         ({"behavior": {"scaleUp": {"policies": [{"type": "Pods", "value": 1, "periodSeconds": 1801}]}}}, r"periodSeconds: saw 1801"),
@@ -92,6 +94,17 @@ def selecting(**expression: Any) -> list[Json]:
 def test_what_the_api_server_refuses_is_refused_with_its_place(spec: Json, place: str) -> None:
     with pytest.raises(AutoscalerError, match=place):
         read(**spec)
+
+
+def test_a_message_shows_no_control_characters() -> None:
+    with pytest.raises(AutoscalerError) as refused:
+        read(scaleTargetRef={"kind": "Deployment", "name": "a/\x1b[31m", "apiVersion": "apps/v1"})
+
+    assert str(refused.value).isprintable()
+
+
+def test_a_field_that_is_null_is_as_if_it_were_not_there() -> None:
+    assert read(minReplicas=None, metrics=None, behavior=None) == read()
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b'{"spec": 1}', b'{"spec": {}}', b"\xff", b"[" * 100_000])
@@ -131,4 +144,6 @@ def test_a_damaged_object_is_read_or_refused_and_nothing_else() -> None:
 @pytest.mark.parametrize("header", [{"kind": "Deployment"}, {"apiVersion": "autoscaling/v1"}])
 def test_another_kind_or_version_is_refused(header: Json) -> None:
     with pytest.raises(AutoscalerError, match=r"expected (HorizontalPodAutoscaler|autoscaling/v2)"):
-        read_autoscaler({"spec": {"maxReplicas": 1, "scaleTargetRef": {"kind": "Deployment", "name": "a"}}, **header})
+        read_autoscaler(
+            {"spec": {"maxReplicas": 1, "scaleTargetRef": {"kind": "Deployment", "name": "a", "apiVersion": "apps/v1"}}, **header}
+        )

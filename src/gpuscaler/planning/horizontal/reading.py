@@ -4,13 +4,13 @@ Source: ``pkg/apis/autoscaling/v2/defaults.go`` and ``pkg/apis/autoscaling/valid
 nothing about scaling are not looked at.
 """
 
-from typing import Annotated, Literal, NoReturn
+import re
+from typing import NoReturn
 
 import msgspec
-from msgspec import Meta, Struct
 
 from gpuscaler.model.quantities import QuantityError, format_quantity, parse, parse_milli, shortened
-from gpuscaler.planning.horizontal import specs
+from gpuscaler.planning.horizontal import specs, wires
 from gpuscaler.planning.horizontal.arithmetic import INT64_MAX
 
 #: The longest period of a policy and the longest stabilisation window, in seconds.
@@ -21,8 +21,13 @@ _SOURCES = ("object", "external", "pods", "resource", "containerResource")
 #: The operators of a selector, and whether they take values.
 _OPERATORS = {"In": True, "NotIn": True, "Exists": False, "DoesNotExist": False}
 
-_Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
-_Quantity = str | int | float
+#: What a container may request, and what it may be called.
+_RESOURCE = re.compile(
+    r"cpu|memory|ephemeral-storage|hugepages-[-A-Za-z0-9_.]{0,52}[A-Za-z0-9]"
+    r"|(?=.{1,253}/)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?",
+    re.ASCII,
+)
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 
 
 class AutoscalerError(ValueError):
@@ -35,103 +40,11 @@ class AutoscalerError(ValueError):
         self.expected = expected
 
 
-class _Wire(Struct, rename="camel", frozen=True, gc=False):
-    pass
-
-
-class _Meta(_Wire, frozen=True, gc=False):
-    name: str = ""
-    namespace: str = ""
-
-
-class _Reference(_Wire, frozen=True, gc=False):
-    kind: str = ""
-    name: str = ""
-    api_version: str = ""
-
-
-class _Expression(_Wire, frozen=True, gc=False):
-    key: str = ""
-    operator: str = ""
-    values: tuple[str, ...] | None = None
-
-
-class _Selector(_Wire, frozen=True, gc=False):
-    match_labels: dict[str, str] | None = None
-    match_expressions: tuple[_Expression, ...] | None = None
-
-
-class _Identifier(_Wire, frozen=True, gc=False):
-    name: str = ""
-    selector: _Selector | None = None
-
-
-class _Target(_Wire, frozen=True, gc=False):
-    type: Literal["Utilization", "Value", "AverageValue"]
-    value: _Quantity | None = None
-    average_value: _Quantity | None = None
-    average_utilization: _Int32 | None = None
-
-
-class _Source(_Wire, frozen=True, gc=False):
-    """Any of the five kinds of sources: each uses some of the fields."""
-
-    target: _Target
-    name: str = ""
-    container: str = ""
-    metric: _Identifier = _Identifier()
-    described_object: _Reference | None = None
-
-
-class _Metric(_Wire, frozen=True, gc=False):
-    type: Literal["Object", "External", "Pods", "Resource", "ContainerResource"]
-    object: _Source | None = None
-    external: _Source | None = None
-    pods: _Source | None = None
-    resource: _Source | None = None
-    container_resource: _Source | None = None
-
-
-class _Policy(_Wire, frozen=True, gc=False):
-    type: Literal["Pods", "Percent"]
-    value: _Int32
-    period_seconds: _Int32
-
-
-class _Rules(_Wire, frozen=True, gc=False):
-    stabilization_window_seconds: _Int32 | None = None
-    select_policy: Literal["Max", "Min", "Disabled"] | None = None
-    policies: tuple[_Policy, ...] | None = None
-    tolerance: _Quantity | None = None
-
-
-class _Behavior(_Wire, frozen=True, gc=False):
-    scale_up: _Rules | None = None
-    scale_down: _Rules | None = None
-
-
-class _Spec(_Wire, frozen=True, gc=False):
-    max_replicas: _Int32
-    scale_target_ref: _Reference = _Reference()
-    min_replicas: _Int32 | None = None
-    metrics: tuple[_Metric, ...] | None = None
-    behavior: _Behavior | None = None
-
-
-class _Object(_Wire, frozen=True, gc=False):
-    spec: _Spec
-    metadata: _Meta = _Meta()
-    kind: str = ""
-    api_version: str = ""
-
-
-_decode = msgspec.json.Decoder(_Object).decode
-
-
 def read_autoscaler(content: object) -> specs.Autoscaler:
     """A HorizontalPodAutoscaler from its JSON as text, or from what that says as Python's own types. Raises :class:`AutoscalerError`."""
     try:
-        wire = _decode(content) if isinstance(content, bytes | str) else msgspec.convert(content, _Object)
+        tree = msgspec.json.decode(content) if isinstance(content, bytes | str) else content
+        wire = msgspec.convert(_without_nulls(tree), wires.Object)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise AutoscalerError("HorizontalPodAutoscaler", "", f"an object that cannot be read ({error})", "one of autoscaling/v2") from error
     return _Reading(wire).autoscaler()
@@ -140,9 +53,9 @@ def read_autoscaler(content: object) -> specs.Autoscaler:
 class _Reading:
     """One object being read; it knows its name for messages."""
 
-    def __init__(self, wire: _Object) -> None:
+    def __init__(self, wire: wires.Object) -> None:
         self._wire = wire
-        self._name = f"HorizontalPodAutoscaler {wire.metadata.namespace or 'default'}/{wire.metadata.name}"
+        self._name = f"HorizontalPodAutoscaler {_shown(wire.metadata.namespace or 'default')}/{_shown(wire.metadata.name)}"
 
     def autoscaler(self) -> specs.Autoscaler:
         wire, spec = self._wire, self._wire.spec
@@ -163,19 +76,19 @@ class _Reading:
         return specs.Autoscaler(
             namespace=wire.metadata.namespace or "default",
             name=wire.metadata.name,
-            target=self._reference(spec.scale_target_ref, "spec.scaleTargetRef"),
+            target=self._reference(spec.scale_target_ref, "spec.scaleTargetRef", grouped=True),
             min_replicas=least,
             max_replicas=spec.max_replicas,
             metrics=metrics or (specs.Metric("Resource", "cpu", specs.Target("Utilization", average_utilization=80)),),
             behavior=self._behavior(spec.behavior),
         )
 
-    def _metric(self, wire: _Metric, path: str) -> specs.Metric:
+    def _metric(self, wire: wires.Metric, path: str) -> specs.Metric:
         field = wire.type[0].lower() + wire.type[1:]
         given = [name for name in _SOURCES if getattr(wire, _snake(name)) is not None]
         if given != [field]:
             self._refuse(path, f"{' and '.join(given) or 'nothing'} beside type {wire.type}", f"{field} and nothing else")
-        source: _Source = getattr(wire, _snake(field))
+        source: wires.Source = getattr(wire, _snake(field))
         path = f"{path}.{field}"
         target = self._target(source.target, f"{path}.target")
         resource = wire.type in ("Resource", "ContainerResource")
@@ -183,10 +96,10 @@ class _Reading:
         self._named(name, f"{path}.name" if resource else f"{path}.metric.name", segment=not resource)
         self._complete(wire.type, target, f"{path}.target")
         if wire.type == "ContainerResource":
-            self._named(source.container, f"{path}.container")
+            self._of_container(source, path)
         described = None
         if wire.type == "Object":
-            described = self._reference(source.described_object or _Reference(), f"{path}.describedObject")
+            described = self._reference(source.described_object or wires.Reference(), f"{path}.describedObject")
         return specs.Metric(
             wire.type,
             name,
@@ -195,6 +108,12 @@ class _Reading:
             described=described,
             selector=None if resource else self._selector(source.metric.selector, f"{path}.metric.selector"),
         )
+
+    def _of_container(self, source: wires.Source, path: str) -> None:
+        if not _RESOURCE.fullmatch(source.name):
+            self._refuse(f"{path}.name", source.name, "cpu, memory, ephemeral-storage, hugepages-… or a name such as example.com/gpu")
+        if not _LABEL.fullmatch(source.container):
+            self._refuse(f"{path}.container", source.container or "nothing", "a container's name, in lower case")
 
     def _complete(self, kind: str, target: specs.Target, path: str) -> None:
         """Whether a target has what metrics of its kind need, and no more."""
@@ -212,7 +131,7 @@ class _Reading:
         if len(given) > 1 and kind != "Object":
             self._refuse(path, " and ".join(given), "only one of them")
 
-    def _target(self, wire: _Target, path: str) -> specs.Target:
+    def _target(self, wire: wires.Target, path: str) -> specs.Target:
         if wire.average_utilization is not None and wire.average_utilization < 1:
             self._refuse(f"{path}.averageUtilization", wire.average_utilization, "1 or more")
         return specs.Target(
@@ -222,7 +141,7 @@ class _Reading:
             average_utilization=wire.average_utilization,
         )
 
-    def _positive(self, quantity: _Quantity | None, path: str) -> int | None:
+    def _positive(self, quantity: wires.Quantity | None, path: str) -> int | None:
         """A quantity in thousandths."""
         if quantity is None:
             return None
@@ -234,7 +153,7 @@ class _Reading:
             self._refuse(path, quantity, f"a quantity above 0 and up to {INT64_MAX // 1000}")
         return amount
 
-    def _behavior(self, wire: _Behavior | None) -> specs.Behavior | None:
+    def _behavior(self, wire: wires.Behavior | None) -> specs.Behavior | None:
         if wire is None:
             return None
         return specs.Behavior(
@@ -242,7 +161,7 @@ class _Reading:
             down=self._rules(wire.scale_down, specs.SCALE_DOWN, "spec.behavior.scaleDown"),
         )
 
-    def _rules(self, wire: _Rules | None, usual: specs.ScalingRules, path: str) -> specs.ScalingRules:
+    def _rules(self, wire: wires.Rules | None, usual: specs.ScalingRules, path: str) -> specs.ScalingRules:
         if wire is None:
             return usual
         window = wire.stabilization_window_seconds
@@ -263,7 +182,7 @@ class _Reading:
             tolerance=self._tolerance(wire.tolerance, f"{path}.tolerance"),
         )
 
-    def _tolerance(self, quantity: _Quantity | None, path: str) -> float | None:
+    def _tolerance(self, quantity: wires.Quantity | None, path: str) -> float | None:
         if quantity is None:
             return None
         try:
@@ -274,12 +193,16 @@ class _Reading:
             self._refuse(path, quantity, "0 or more")
         return _approximately(format_quantity(exact))
 
-    def _reference(self, wire: _Reference, path: str) -> specs.ObjectReference:
+    def _reference(self, wire: wires.Reference, path: str, *, grouped: bool = False) -> specs.ObjectReference:
+        """``grouped``: of core v1, only a ReplicationController will do, the one kind there that can be scaled."""
         self._named(wire.kind, f"{path}.kind")
         self._named(wire.name, f"{path}.name")
+        group, slash, version = wire.api_version.partition("/")
+        if "/" in version or (grouped and wire.kind != "ReplicationController" and not (group and slash)):
+            self._refuse(f"{path}.apiVersion", wire.api_version or "nothing", "a group and a version such as apps/v1")
         return specs.ObjectReference(wire.kind, wire.name, wire.api_version)
 
-    def _selector(self, wire: _Selector | None, path: str) -> specs.MetricSelector | None:
+    def _selector(self, wire: wires.Selector | None, path: str) -> specs.MetricSelector | None:
         """The API server takes any selector; the controller then finds no metric by one that it cannot read, each time."""
         if wire is None:
             return None
@@ -298,7 +221,19 @@ class _Reading:
             self._refuse(path, text or "nothing", "a name without '/' and '%'" if segment else "a name")
 
     def _refuse(self, path: str, seen: object, expected: str) -> NoReturn:
-        raise AutoscalerError(self._name, path, shortened(seen) if not isinstance(seen, str) else seen[:80], expected)
+        raise AutoscalerError(self._name, path, _shown(seen) if isinstance(seen, str) else shortened(seen), expected)
+
+
+def _shown(text: str) -> str:
+    """A text as a message may show it on a terminal."""
+    return text[:80] if text[:80].isprintable() else repr(text[:80])
+
+
+def _without_nulls(tree: object) -> object:
+    """The same without fields that are null, which to Go is as if they were not there."""
+    if isinstance(tree, dict):
+        return {name: _without_nulls(value) for name, value in tree.items() if value is not None}
+    return [_without_nulls(value) for value in tree] if isinstance(tree, list | tuple) else tree
 
 
 def _approximately(canonical: str) -> float:
