@@ -1,0 +1,79 @@
+"""The loop of planner, cloud and breakers in virtual time: from the first refusal of spot to on-demand, and back."""
+
+from functools import reduce
+
+import pytest
+from tests.planning.building import NOW, offering, pod, pool
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pools import Offering, Policy
+from gpuscaler.planning.planner import Planner
+from gpuscaler.planning.state import State
+from gpuscaler.planning.state.breakers import Breakers, next_change, step, with_breakers
+from gpuscaler.planning.state.events import Asked, Event, Granted, Refused
+
+#: How long the controller collects changes before it plans, and how long a cloud takes to answer.
+DEBOUNCE, ANSWER = 0.6, 2.0
+
+
+def spot(groups: int) -> list[Offering]:
+    """Spot groups of one machine type each, ever dearer, and all cheaper than on-demand."""
+    return [offering(f"spot.{number}", 0.3 + number / 100, market="spot") for number in range(groups)]
+
+
+def hunt(groups: int, *, answer: float = ANSWER, wanted: int = 1) -> tuple[float, list[str]]:
+    """Seconds from the first refusal until on-demand is asked, and the offerings that were asked, while all spot is dry."""
+    on_demand = offering("od", 2.0)
+    policy = Policy((pool(*spot(groups), on_demand),))
+    keys = [one.key for one in policy.pools[0].offerings]
+    cluster = Cluster.of([pod(f"p-{number}", created=NOW, unschedulable=True, unschedulable_since=NOW) for number in range(wanted)])
+    planner, breakers, now, first = Planner(policy), Breakers(), NOW, None
+    asked: list[str] = []
+    for _ in range(groups + 2):
+        made = planner.plan(cluster, with_breakers(State(), breakers, keys, now), now)
+        asked += [machine.instance_type for machine in made.machines]
+        if all(machine.market == "on-demand" for machine in made.machines):
+            assert first is not None
+            return now - first, asked
+        now += answer
+        first = now if first is None else first
+        for key in {(machine.pool, machine.market, machine.instance_type, machine.zone) for machine in made.machines}:
+            breakers = step(step(breakers, Asked(key, now - answer)), Refused(key, now))
+        now += DEBOUNCE
+    raise AssertionError(f"on-demand was never asked: {asked}")
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 6, 12, 24])
+@pytest.mark.parametrize("answer", [0.2, ANSWER, 4.0])
+def test_on_demand_is_asked_within_ten_seconds_however_many_spot_groups_are_dry(groups: int, answer: float) -> None:
+    seconds, asked = hunt(groups, answer=answer)
+
+    assert seconds <= 10.0
+    assert asked[-1] == "od"
+
+
+def test_every_group_is_asked_once_and_for_what_is_needed_only() -> None:
+    _, asked = hunt(3, wanted=2)
+
+    assert asked == ["spot.0"] * 2 + ["spot.1"] * 2 + ["spot.2"] * 2 + ["od"] * 2
+
+
+def test_spot_that_comes_back_is_found_by_the_probe() -> None:
+    (dry,) = spot(1)
+    policy = Policy((pool(dry, offering("od", 2.0)),))
+    breakers = step(Breakers(), Refused(dry.key, NOW))
+    planner = Planner(policy)
+
+    def asked(now: float, breakers: Breakers, wanted: int) -> list[str]:
+        cluster = Cluster.of([pod(f"p-{number}", created=now - 1) for number in range(wanted)])
+        made = planner.plan(cluster, with_breakers(State(), breakers, [dry.key], now), now)
+        return sorted(machine.market for machine in made.machines)
+
+    moment = next_change(breakers, NOW + 60.0)
+    assert moment is not None
+    back: list[Event] = [Asked(dry.key, moment), Granted(dry.key, moment + ANSWER)]
+
+    assert asked(moment - 1.0, breakers, 3) == ["on-demand"] * 3
+    assert asked(moment, breakers, 3) == ["on-demand", "on-demand", "spot"]
+    assert asked(moment + 1.0, step(breakers, back[0]), 3) == ["on-demand"] * 3
+    assert asked(moment + ANSWER, reduce(step, back, breakers), 3) == ["spot"] * 3
