@@ -13,6 +13,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "bench": ("gpuscaler.cli.bench", "Run a published table again and compare."),
     "check-proof": ("gpuscaler.cli.proofs", "Check that a plan's lower bound holds."),
     "demo": ("gpuscaler.cli.demo", "Replay a day of GPU work in virtual time and show what it cost."),
+    "generate": ("gpuscaler.cli.generate", "Write a trace drawn from a published one's marginals."),
     "plan": ("gpuscaler.cli.plan", "Print what would be bought and given back for a cluster."),
     "simulate": ("gpuscaler.cli.simulate", "Replay a trace of jobs through the planner and print what it cost."),
     "validate": ("gpuscaler.cli.validate", "Check a pools file."),
