@@ -101,11 +101,20 @@ def test_nodes_are_read_by_cluster_and_those_without_gpus_are_left_out(tmp_path:
     assert (nodes.gpus.tolist(), nodes.cpu.tolist(), nodes.memory.tolist(), nodes.capacity) == ([2], [2000], [2], 2000)
 
 
+def test_a_published_list_of_nodes_is_read_whatever_the_cluster_is_called(tmp_path: Path) -> None:
+    path = tmp_path / "openb_node_list_gpu_node.csv"
+    path.write_text("sn,cpu_milli,memory_mib,gpu,model\nopenb-node-0228,128000,786432,8,G3\nopenb-node-0227,32000,262144,0,\n")
+    nodes = read_nodes(path, "alibaba-openb-v2023")
+    assert (nodes.gpus.tolist(), nodes.cpu.tolist(), nodes.memory.tolist()) == ([8], [128000], [786432])
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("cluster,gpus,mem_mib\n", "column cpu_milli missing; seen: cluster, gpus, mem_mib"),
-        ("", "column cluster missing; seen: no header"),
+        ("", "column gpus missing; seen: no header"),
+        ("gpus,cpu_milli,mem_mib,cluster\n8,1\n", "no node with GPUs of cluster 'a'"),
+        ("sn,cpu_milli,memory_mib,gpu,model\nn0,32000,262144,0,\n", "no node with GPUs of cluster 'a'; it has a"),
         ("cluster,gpus,cpu_milli,mem_mib\na,two,1,1\n", r"nodes\.csv:2: expected whole numbers"),
         ("cluster,gpus,cpu_milli,mem_mib\na\n", r"nodes\.csv:2: expected whole numbers"),
         ("cluster,gpus,cpu_milli,mem_mib\nb,2,1,1\n", "no node with GPUs of cluster 'a'; it has b"),

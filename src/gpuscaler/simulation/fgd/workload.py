@@ -9,8 +9,10 @@ import numpy as np
 from gpuscaler.planning.fragmentation import WHOLE, Floats, Ints, PodClasses
 from gpuscaler.simulation.traces import MIB, Trace, TraceError, opened
 
-#: Columns that a file of nodes must have; ``node`` and ``gpu_model`` may be there too.
-NODE_COLUMNS = ("cluster", "gpus", "cpu_milli", "mem_mib")
+#: Columns that a file of nodes must have: GPUs, millicores and MiB of each, and the cluster where the file has several.
+NODE_COLUMNS = ("gpus", "cpu_milli", "mem_mib", "cluster")
+#: The same in the lists of nodes that Alibaba published with the openb trace, which are of one cluster.
+OPENB_NODE_COLUMNS = ("gpu", "cpu_milli", "memory_mib")
 #: Pods come until this part of the cluster's GPUs has been asked for: published values are means over what rounds to 100 %.
 MEASURED = (0.995, 1.005)
 
@@ -50,29 +52,38 @@ class Arrivals:
 
 
 def read_nodes(path: Path, cluster: str) -> Nodes:
-    """The nodes with GPUs of one cluster of a file. Raises :class:`TraceError`."""
-    rows: list[tuple[int, int, int]] = []
+    """The nodes with GPUs of one cluster of a file, or of a published list. Raises :class:`TraceError`."""
+    rows: list[tuple[int, ...]] = []
     clusters: set[str] = set()
     with opened(path) as text:
         reader = csv.DictReader(text, strict=True)
-        seen = [name.strip() for name in reader.fieldnames or ()]
-        missing = [name for name in NODE_COLUMNS if name not in seen]
-        if missing:
-            shown = ", ".join(seen[:20]) or "no header"
-            raise TraceError(f"{path}: column {missing[0]} missing; seen: {shown}; expected {', '.join(NODE_COLUMNS)}")
+        amounts = _amounts([name.strip() for name in reader.fieldnames or ()], path)
         for row in reader:
-            clusters.add(row["cluster"])
-            if row["cluster"] == cluster:
-                try:
-                    gpus, cpu, memory = (int(row[name]) for name in NODE_COLUMNS[1:])
-                except (TypeError, ValueError):
-                    raise TraceError(f"{path}:{reader.line_num}: expected whole numbers in {', '.join(NODE_COLUMNS[1:])}") from None
-                if gpus > 0:
-                    rows.append((gpus, cpu, memory))
+            of = row.get("cluster", cluster) or ""
+            clusters.add(of)
+            if of != cluster:
+                continue
+            try:
+                node = tuple(int(row[name]) for name in amounts)
+            except (TypeError, ValueError):
+                raise TraceError(f"{path}:{reader.line_num}: expected whole numbers in {', '.join(amounts)}") from None
+            if node[0] > 0:
+                rows.append(node)
     if not rows:
         raise TraceError(f"{path}: no node with GPUs of cluster {cluster!r}; it has {', '.join(sorted(clusters)[:10]) or 'no cluster'}")
     gpus, cpu, memory = np.array(rows, dtype=np.int64).T
     return Nodes(gpus, cpu, memory)
+
+
+def _amounts(header: list[str], path: Path) -> tuple[str, ...]:
+    """The columns of GPUs, millicores and MiB."""
+    if all(name in header for name in OPENB_NODE_COLUMNS):
+        return OPENB_NODE_COLUMNS
+    missing = [name for name in NODE_COLUMNS if name not in header]
+    if missing:
+        shown = ", ".join(header[:20]) or "no header"
+        raise TraceError(f"{path}: column {missing[0]} missing; seen: {shown}; expected {', '.join(NODE_COLUMNS)}")
+    return NODE_COLUMNS[:3]
 
 
 def workload(trace: Trace) -> Workload:
