@@ -12,6 +12,7 @@ from gpuscaler.model.selectors import LabelSelector, NodeSelectorTerm
 from gpuscaler.model.workloads import PodGroup
 from gpuscaler.planning.plans import Ignored
 from gpuscaler.planning.state import State
+from gpuscaler.planning.state.events import Key
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class PodClass:
 
     ``announced`` more are wanted by their owners and not created yet: they shape the mix, and are bought for once they exist. ``wishes``
     are terms that every node for them must match although the scheduler does not insist on it. ``market_because`` says why the markets of
-    ``options`` are not the pods' own now; empty when they are.
+    ``options`` are not the pods' own now; empty when they are. Offerings in ``paused`` are not bought for them.
     """
 
     spec: PodSpec
@@ -30,6 +31,7 @@ class PodClass:
     announced: int = 0
     wishes: tuple[NodeSelectorTerm, ...] = ()
     market_because: str = ""
+    paused: frozenset[Key] = frozenset()
 
     @property
     def count(self) -> int:

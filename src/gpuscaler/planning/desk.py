@@ -9,6 +9,7 @@ from msgspec import Struct
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.pools import MARKETS
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.limits import Remaining
@@ -174,11 +175,12 @@ def wanted_templates(templates: Templates, one: PodClass) -> Mask:
 
 
 def of_market(templates: Templates, one: PodClass) -> Mask:
-    """Templates of a market that a class admits."""
+    """Templates of a market that a class admits, but for those that are paused for it."""
     wanted = set(one.options.market)
-    if not wanted or "any" in wanted:
+    if (not wanted or "any" in wanted) and not one.paused:
         return np.ones(len(templates.nodes), dtype=np.bool_)
-    return np.array([offering.market in wanted for offering in templates.offerings], dtype=np.bool_)
+    markets = wanted if wanted and "any" not in wanted else set(MARKETS)
+    return np.array([offering.market in markets and offering.key not in one.paused for offering in templates.offerings], dtype=np.bool_)
 
 
 def rank(desk: Desk, spec: PodSpec) -> Array:

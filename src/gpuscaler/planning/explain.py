@@ -74,6 +74,8 @@ def told(desk: Desk, one: PodClass, row: int, *, word: str, gang: str) -> tuple[
         return word, f"{where} is {offering.labels[ARCH]}; the pod has no selector or affinity on {ARCH} that admits it"
     if word in ("resource", "NodeResourcesFit"):
         return "resource", f"{where}: {shortage(desk, one, row)}"
+    if word == "market" and offering.key in one.paused:
+        return word, f"{where} did not take such pods the last times it was bought for them, and is not bought for them for a while"
     if word == "market":
         because = f": {one.market_because}" if one.market_because else ""
         return word, f"{where} is {offering.market}; the pod wants {', '.join(one.options.market)}{because}"

@@ -1,4 +1,4 @@
-"""Which markets pods may be bought for in now: those that wait for spot, those with a deadline, and those that have waited long enough.
+"""What may be bought for pods now, who wait for spot, have a deadline, have waited long enough, or were not taken by what was bought.
 
 Machines that exist take any pod that fits, whatever their market; this is about what is bought.
 """
@@ -14,6 +14,7 @@ from gpuscaler.model.pools import MARKETS, Policy
 from gpuscaler.planning.deadline import ON_DEMAND, PATIENCE, SPOT, Job, choose
 from gpuscaler.planning.demand import Demand, PodClass
 from gpuscaler.planning.desk import Desk, usable_templates
+from gpuscaler.planning.state import State
 
 #: From asking for a machine to the pod at work on it, for plans that must hold: the time that a machine has to register by default, after
 #: which another is asked for.
@@ -25,19 +26,19 @@ STEP_SECONDS = 60.0
 Wish = tuple[tuple[str, ...], str]
 
 
-def in_their_markets(desk: Desk, wants: Demand, policy: Policy, *, hunting: float | None, now: float) -> Demand:
-    """The demand with each pod's markets of ``now``; pods of one class that may buy in different ones become classes of their own.
-
-    ``hunting`` is as in :class:`~gpuscaler.planning.state.State`.
-    """
-    if not any(offering.market == SPOT for pool in policy.pools for offering in pool.offerings):
+def in_their_markets(desk: Desk, wants: Demand, policy: Policy, state: State, now: float) -> Demand:
+    """The demand with what may be bought for each pod at ``now``; pods of one class that differ in it become classes of their own."""
+    has_spot = any(offering.market == SPOT for pool in policy.pools for offering in pool.offerings)
+    if not has_spot and not state.paused_offerings:
         return wants
 
     def split(one: PodClass, together: float | None = None) -> list[PodClass]:
-        if hunting is None and one.options.spot_wait is None and one.options.deadline is None:
+        if one.spec.digest in state.paused_offerings:
+            one = replace(one, paused=state.paused_offerings[one.spec.digest])
+        if not has_spot or (state.hunting is None and one.options.spot_wait is None and one.options.deadline is None):
             return [one]
         pods = desk.cluster.pods
-        return divided(one, lambda key: wish(one.options, waiting_since(pods[key], together), hunting, now), desk)
+        return divided(one, lambda key: wish(one.options, waiting_since(pods[key], together), state.hunting, now), desk)
 
     gangs = []
     for gang in wants.gangs:

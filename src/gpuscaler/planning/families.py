@@ -63,7 +63,8 @@ def families(desk: Desk, classes: Sequence[PodClass]) -> list[Family]:
     """Group ``classes``: by priority, within one priority those with constraints on larger domains first, then the larger."""
     groups: dict[tuple[object, ...], list[PodClass]] = {}
     for one in classes:
-        groups.setdefault((IDENTITY(one.spec), frozenset(one.spec.requests), one.labels, one.options, one.wishes), []).append(one)
+        what = (IDENTITY(one.spec), frozenset(one.spec.requests), one.labels, one.options, one.wishes, one.paused)
+        groups.setdefault(what, []).append(one)
     found = []
     loose = frozenset(volume.storage_class for volume in desk.cluster.volumes.values() if not volume.claim)
     for members in groups.values():

@@ -80,7 +80,7 @@ class Planner:
         wants = demand(cluster, state, policy, now, live=live)
         desk = desk_for(asked, seen, self._pictures.with_templates(seen, self._templates), self._templates)
         held = hold_nominated(desk, seen, wants)
-        wants = in_their_markets(desk, keep_promises(desk, seen, state, wants), policy, hunting=state.hunting, now=now)
+        wants = in_their_markets(desk, keep_promises(desk, seen, state, wants), policy, state, now)
         desk, refused, queues = place(desk, wants, respect=policy.preferences == "respect")
         spares = spare_machines(desk, policy.pools, seen.have, seen)
         down = give_back(asked, desk, seen, held, self._surveys)

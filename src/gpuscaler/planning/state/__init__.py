@@ -34,7 +34,8 @@ class State(Struct, frozen=True, gc=False):
 
     ``blocked_offerings``: keys of offerings whose breaker is open; ``probed_offerings``: those whose breaker is half-open, of each of which
     one machine may be asked for; ``unsettled_offerings``: those that nothing is moved to, since they were refused or reclaimed a short
-    while ago. ``hunting``: pods that are unschedulable since this moment or longer take no spot now that would have to be tried first.
+    while ago; ``paused_offerings``: those that broke their promises to pods, by the digest of the specification of the pods they are not
+    bought for. ``hunting``: pods that are unschedulable since this moment or longer take no spot now that would have to be tried first.
     ``bought_last_minute``: machines bought in the last 60 s. ``disrupting``: node names whose removal is under way. ``broken_promises``:
     pods ("namespace/name") that a node was promised to and that the scheduler did not bind there; a nomination no longer holds them.
     """
@@ -44,6 +45,7 @@ class State(Struct, frozen=True, gc=False):
     blocked_offerings: frozenset[Key] = frozenset()
     probed_offerings: frozenset[Key] = frozenset()
     unsettled_offerings: frozenset[Key] = frozenset()
+    paused_offerings: Mapping[str, frozenset[Key]] = {}
     hunting: float | None = None
     bought_last_minute: int = 0
     disrupting: frozenset[str] = frozenset()

@@ -1,0 +1,99 @@
+"""Promises: what is kept, what is broken, and what is not bought any more for a while."""
+
+from functools import reduce
+
+import msgspec
+import pytest
+from tests.planning.building import offering, planned, pod, pool, reasons, spec
+
+from gpuscaler.planning.state import State
+from gpuscaler.planning.state.promises import Broken, Kept, Promises, paused, step
+
+CHEAP, DEAR = offering("cheap", 0.5), offering("dear", 2.0)
+PODS = "digest"
+
+
+def after(*events: Kept | Broken) -> Promises:
+    return reduce(step, events, Promises())
+
+
+def broken(at: float, pods: str = PODS) -> Broken:
+    return Broken(CHEAP.key, pods, at, "Insufficient memory")
+
+
+def pauses(times: int) -> list[float]:
+    """How long each pause is when the pair is tried again as soon as it may be."""
+    promises, now, found = after(broken(0.0)), 0.0, []
+    for _ in range(times):
+        promises = step(promises, broken(now))
+        (pair,) = promises.pairs
+        found.append(pair.until - now)
+        now = pair.until
+    return found
+
+
+def test_one_broken_promise_pauses_nothing() -> None:
+    assert paused(after(broken(0.0)), 1.0) == {}
+
+
+def test_two_broken_promises_pause_the_pair_for_an_hour_and_no_other() -> None:
+    promises = after(broken(0.0), broken(10.0), broken(11.0, "other"))
+
+    assert paused(promises, 3609.0) == {PODS: frozenset({CHEAP.key})}
+    assert paused(promises, 3610.0) == {}
+
+
+def test_several_pairs_are_paused_side_by_side() -> None:
+    promises = after(broken(0.0), broken(1.0), *[Broken(DEAR.key, PODS, at) for at in (2.0, 3.0)], *[broken(at, "a") for at in (4.0, 5.0)])
+
+    assert paused(promises, 6.0) == {PODS: frozenset({CHEAP.key, DEAR.key}), "a": frozenset({CHEAP.key})}
+
+
+def test_a_pause_doubles_up_to_a_day() -> None:
+    assert pauses(7) == [3600.0, 7200.0, 14400.0, 28800.0, 57600.0, 86400.0, 86400.0]
+
+
+def test_pods_of_one_purchase_that_fail_together_do_not_add_up() -> None:
+    assert after(*[broken(float(number)) for number in range(9)]).pairs[0].broken == 2
+
+
+def test_a_kept_promise_is_enough_to_trust_the_pair_again() -> None:
+    promises = after(broken(0.0), Kept(CHEAP.key, PODS, 5.0), broken(10.0))
+
+    assert paused(promises, 11.0) == {}
+    assert (promises.kept, promises.broken) == (1, 2)
+
+
+def test_promises_survive_as_json() -> None:
+    promises = after(broken(0.0), broken(1.0), Kept(DEAR.key, PODS, 2.0))
+
+    assert msgspec.json.decode(msgspec.json.encode(promises), type=Promises) == promises
+
+
+@pytest.fixture
+def resting() -> State:
+    return State(paused_offerings={spec(gpus=1).digest: frozenset({CHEAP.key})})
+
+
+def test_a_paused_offering_is_not_bought_for_the_pods_it_did_not_take(resting: State) -> None:
+    assert [machine.instance_type for machine in planned([pod("p")], pool(CHEAP, DEAR), state=resting).machines] == ["dear"]
+
+
+def test_other_pods_get_it_and_do_not_share_what_they_cannot(resting: State) -> None:
+    made = planned([pod("p"), pod("q", spec(gpus=1, cpu=2))], pool(CHEAP, DEAR), state=resting)
+
+    assert {machine.pods: machine.instance_type for machine in made.machines} == {("default/p",): "dear", ("default/q",): "cheap"}
+
+
+def test_a_gang_goes_elsewhere_as_a_whole(resting: State) -> None:
+    gang = {"gang": "train", "gang_size": 2, "gang_source": "annotation"}
+    made = planned([pod("a", options=gang), pod("b", options=gang)], pool(CHEAP, DEAR), state=resting)
+
+    assert [machine.instance_type for machine in made.machines] == ["dear", "dear"]
+
+
+def test_why_nothing_is_bought_is_told(resting: State) -> None:
+    (reason,) = reasons(planned([pod("p")], pool(CHEAP), state=resting), "p")
+
+    assert reason.excluded_by == "market"
+    assert reason.detail.startswith("cheap in z1 did not take such pods the last times")
