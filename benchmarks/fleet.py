@@ -1,7 +1,7 @@
 """A large cluster: 5,000 nodes with 150,000 running pods, and 10,000 pending in 200 classes, from JSON to a plan.
 
 Four fifths of the pending pods find room on the nodes, which are two thirds full; the rest asks for a GPU that no node has, and machines
-are bought for it. The changed plan is one after 100 pods came, went or were bound.
+are bought for it. The changed plan is one of the same planner after 100 pods came, went or were bound.
 """
 
 import json
@@ -24,7 +24,7 @@ from gpuscaler.model.cluster import Cluster, Delta
 from gpuscaler.model.decoding import Interner, read_items
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.planner import plan
+from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.state import State
 from gpuscaler.settings import parse_policy
 
@@ -107,16 +107,16 @@ def measure(path: str) -> dict[str, float]:
     with Path(path).open("rb") as stream:
         cluster = load(stream)
     loaded = perf_counter() - began
-    own = rules()
+    planner = Planner(rules())
     began = perf_counter()
-    made = plan(cluster, State(), own, 0.0)
+    made = planner.plan(cluster, State(), 0.0)
     first = perf_counter() - began
     times = []
     for number in range(5):
         delta = changed(cluster, number)
         began = perf_counter()
         cluster = cluster.apply(delta)
-        made = plan(cluster, State(), own, 0.0)
+        made = planner.plan(cluster, State(), 0.0)
         times.append(perf_counter() - began)
     return {
         "load": loaded,

@@ -121,19 +121,17 @@ def _spill(ground: Ground, one: PodClass, count: int, room: Array) -> list[Share
 
 def _in_turn(ground: Ground, room: Array, count: int) -> Array:
     """Rows with room in the order in which they are filled; no more of them than ``count`` pods can need."""
-    rows = np.flatnonzero(room)
-    size, rank = room[rows], ground.rank[rows]
-    if ground.liking is not None:
-        return rows[np.lexsort((rows, -ground.liking[rows], size, rank))][:count]
-    if len(rows) > count > 0:
+    if ground.liking is None and np.count_nonzero(room) > count > 0:
         # Thousands of rows with room for a few pods: the first few are found in one number a row sooner than all are sorted by three.
-        wide, deep = int(rows[-1]).bit_length(), int(size.max()).bit_length()
-        if int(rank.max()).bit_length() + deep + wide < 63:
-            keys = np.partition((rank << deep | size) << wide | rows, count - 1)[:count]
-            keys.sort()
-            first: Array = keys & (1 << wide) - 1
-            return first
-    return rows[np.lexsort((rows, size, rank))][:count]
+        wide, deep = len(room).bit_length(), int(room.max()).bit_length()
+        if int(ground.rank.max()).bit_length() + deep + wide < 63:
+            keys = (ground.rank << deep | room) << wide | np.arange(len(room))
+            first = np.partition(np.where(room, keys, np.iinfo(np.int64).max), count - 1)[:count]
+            first.sort()
+            return first & (1 << wide) - 1
+    rows = np.flatnonzero(room)
+    ties = (rows,) if ground.liking is None else (rows, -ground.liking[rows])
+    return rows[np.lexsort((*ties, room[rows], ground.rank[rows]))][:count]
 
 
 def _step(ground: Ground, one: PodClass, shape: Shape, left: int) -> Iterator[Share]:

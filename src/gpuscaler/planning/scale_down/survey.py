@@ -6,6 +6,7 @@ from weakref import WeakValueDictionary
 
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
+from gpuscaler.model.table import NodeTable
 from gpuscaler.model.workloads import PodDisruptionBudget
 from gpuscaler.planning.membership import Member
 from gpuscaler.planning.scale_down.blockers import (
@@ -94,12 +95,18 @@ class Memory:
         self.looks: dict[str, Look] = {}
         # A class lives as long as some look has pods of it.
         self.classes: Classes = WeakValueDictionary()
+        self._seen: tuple[NodeTable, Mapping[str, Member]] | None = None
 
     def look(self, situation: Situation) -> None:
         """Look at every node, in the order of their names."""
-        before, members, on_node = self.looks, situation.members, situation.cluster.on_node
-        self.looks = {}
-        for node in situation.cluster.table.nodes:
+        table, members, on_node = situation.cluster.table, situation.members, situation.cluster.on_node
+        if self._seen is not None and self._seen[0] is table and self._seen[1] is members:
+            for name, look in self.looks.items():
+                if look.pods is not on_node.get(name):
+                    look.pods, look.residents = on_node.get(name), None
+            return
+        before, self.looks, self._seen = self.looks, {}, (table, members)
+        for node in table.nodes:
             name = node.name
             pods, member, known = on_node.get(name), members.get(name), before.get(name)
             if known is None or known.node is not node or known.pods is not pods or known.member != member:
