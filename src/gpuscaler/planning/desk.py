@@ -15,6 +15,7 @@ from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.limits import Remaining
 from gpuscaler.planning.mix import Problem, Solution
 from gpuscaler.planning.room import GPU_MILLI, Room
+from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.templates import ACCELERATORS, Kind, Templates, admits_arch, undecided_node
 from gpuscaler.planning.topology import Shape
 
@@ -78,6 +79,11 @@ class Stage:
     open_rows: Mask
 
 
+def nothing_known(key: Key) -> str:  # noqa: ARG001  # stands in for what breakers say of an offering
+    """No trouble with any offering."""
+    return ""
+
+
 @dataclass
 class Desk:
     """``room`` has rows for nodes, for upcoming machines, for ``templates``, and then for the machines bought so far.
@@ -87,8 +93,8 @@ class Desk:
     have their rows yet: most plans never look at them again, and thousands of rows take time. ``relaxed`` flags, by ``id`` of a
     class bought for, the kinds that serve it when topology is left out. ``undecided`` are machines of which the cloud chooses the type or
     the zone, by row, with the templates that they may turn out to be. ``reach`` are kinds that were looked up, by the bytes of a mask of
-    templates and the ``id`` of another. ``today`` are the nodes alone,
-    without any pod of this plan.
+    templates and the ``id`` of another. ``today`` are the nodes alone, without any pod of this plan. ``trouble`` says why an offering may
+    not be asked; empty when nobody knows.
     """
 
     cluster: Cluster
@@ -100,6 +106,7 @@ class Desk:
     work: int
     today: Stage
     should_stop: Callable[[], bool] | None = None
+    trouble: Callable[[Key], str] = nothing_known
     taken: list[Taken] = field(default_factory=list)
     bought: list[Bought] = field(default_factory=list)
     built: int = 0

@@ -41,7 +41,7 @@ def reasons(desk: Desk, one: PodClass, pools: Sequence[Pool], gang: str = "") ->
     found = []
     for pool in pools:
         if not rows[pool.name]:
-            found.append(Reason(pool.name, "market", "no offering of this pool may be asked now"))
+            found.append(Reason(pool.name, "market", refused(desk, pool)))
             continue
         # Where the cloud chooses, all offerings must do, so the first that does not speaks.
         nearest = min if pool.chooser == "cloud" else max
@@ -49,6 +49,13 @@ def reasons(desk: Desk, one: PodClass, pools: Sequence[Pool], gang: str = "") ->
         word = stages[first[row]][0] if first[row] < len(stages) else ""
         found.append(Reason(pool.name, *told(desk, one, row, word=word, gang=gang)))
     return tuple(found)
+
+
+def refused(desk: Desk, pool: Pool) -> str:
+    """Why no offering of ``pool`` may be asked: what is known of its cheapest one speaks for all."""
+    known = [said for one in sorted(pool.offerings, key=lambda one: one.price) if (said := desk.trouble(one.key))]
+    why = f": {known[0]}" if known else ""
+    return f"no offering of this pool may be asked now{why}"
 
 
 def hurdles(desk: Desk, one: PodClass) -> list[tuple[str, Mask]]:

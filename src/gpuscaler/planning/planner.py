@@ -22,6 +22,7 @@ from gpuscaler.planning.scale_down import Down, Memory, Situation, scale_down
 from gpuscaler.planning.scale_up import scale_up
 from gpuscaler.planning.spare import spare_machines
 from gpuscaler.planning.state import State
+from gpuscaler.planning.state.telling import trouble
 from gpuscaler.planning.templates import Templates, choices_of
 from gpuscaler.planning.writing import Draft, write
 
@@ -112,6 +113,7 @@ def desk_for(asked: Asked, seen: Picture, room: Room, templates: Templates) -> D
         work=asked.policy.work_budget,
         today=today(asked.cluster, seen),
         should_stop=asked.should_stop,
+        trouble=lambda key: trouble(asked.state.breakers, key, asked.now),
         undecided={row: tuple(row_of[key] for key in keys if key in row_of) for row, keys in chosen.items()},
     )
 

@@ -14,7 +14,8 @@ from gpuscaler.planning import failover
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Machine, Plan, Removal
 from gpuscaler.planning.state import State, events
-from gpuscaler.planning.state.breakers import Breakers, next_change, step, with_breakers
+from gpuscaler.planning.state.asking import next_change, with_breakers
+from gpuscaler.planning.state.breakers import Breakers, step
 from gpuscaler.simulation.autoscaler import Decisions, Intent, Moment, Purchase, View
 
 #: What is asked for a plan: the cluster as it stands, what is remembered, the time in seconds since the epoch.
@@ -90,7 +91,7 @@ class Gpuscaler:
                 self._fold(events.Reclaimed(lost.machine.offering.key, now))
             elif lost.why == FAILED and lost.machine.registered_at > now:
                 self._fold(events.Failed(lost.machine.offering.key, now, "it ended before it became a node"))
-        freed = moment.finished or moment.opened or moment.evicted or moment.given_back
+        freed = moment.finished or moment.opened or moment.evicted or moment.given_back or moment.lost
         if moment.broken or ((freed or moment.arrived) and view.promising):
             self._plan_by(now + DEBOUNCE_SECONDS)
         if self._acting is not None:

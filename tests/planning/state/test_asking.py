@@ -2,11 +2,12 @@
 
 from functools import reduce
 
-from tests.planning.building import NOW, node, offering, planned, pod, pods, pool, zones
+from tests.planning.building import NOW, node, offering, planned, pod, pods, pool, reasons, zones
 
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.state import State
-from gpuscaler.planning.state.breakers import Breakers, step, with_breakers
+from gpuscaler.planning.state.asking import with_breakers
+from gpuscaler.planning.state.breakers import Breakers, step
 from gpuscaler.planning.state.events import Refused
 
 SPOT = zones(price=0.3, market="spot", names=("z1", "z2"))
@@ -74,3 +75,14 @@ def test_nothing_moves_to_a_set_of_which_a_member_was_refused_a_short_while_ago(
 
     assert markets(State()) == ["spot"]
     assert markets(State(unsettled_offerings=frozenset({spot.offerings[0].key}))) == []
+
+
+def test_a_pod_without_a_place_is_told_what_the_cloud_said() -> None:
+    policy = Policy((pool(*SPOT),))
+    breakers = reduce(step, [Refused(one.key, NOW - 60, detail="InsufficientInstanceCapacity") for one in SPOT], Breakers())
+
+    (reason,) = reasons(planned([pod("p")], policy.pools[0], state=state(policy, breakers, NOW)), "p")
+
+    assert reason.excluded_by == "market"
+    assert reason.detail.startswith("no offering of this pool may be asked now: spot g.1 z1: no capacity since 22:12:20 UTC (Insufficient")
+    assert reason.detail.endswith(" UTC")

@@ -5,7 +5,8 @@ from functools import reduce
 import msgspec
 import pytest
 
-from gpuscaler.planning.state.breakers import Breakers, Openness, next_change, openness, step
+from gpuscaler.planning.state.asking import Openness, next_change, openness
+from gpuscaler.planning.state.breakers import Breakers, step
 from gpuscaler.planning.state.events import (
     CAPACITY,
     CONFIGURATION,

@@ -9,7 +9,8 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.state import State
-from gpuscaler.planning.state.breakers import Breakers, next_change, step, with_breakers
+from gpuscaler.planning.state.asking import next_change, with_breakers
+from gpuscaler.planning.state.breakers import Breakers, step
 from gpuscaler.planning.state.events import Asked, Event, Granted, Refused
 
 #: How long the controller collects changes before it plans, and how long a cloud takes to answer.

@@ -1,12 +1,14 @@
 """What is remembered between plans, as plain data folded from events; a caller without memory passes ``State()``.
 
-What a cloud refused is folded in :mod:`~gpuscaler.planning.state.breakers`, whose ``openness`` gives the offerings of :class:`State`.
+What a cloud refused is folded in :mod:`~gpuscaler.planning.state.breakers`; :mod:`~gpuscaler.planning.state.asking` says what that means
+for :class:`State` at a moment.
 """
 
 from collections.abc import Mapping
 
 from msgspec import Struct
 
+from gpuscaler.planning.state.breakers import Breakers
 from gpuscaler.planning.state.events import Key
 
 
@@ -38,6 +40,7 @@ class State(Struct, frozen=True, gc=False):
     bought for. ``hunting``: pods that are unschedulable since this moment or longer take no spot now that would have to be tried first.
     ``bought_last_minute``: machines bought in the last 60 s. ``disrupting``: node names whose removal is under way. ``broken_promises``:
     pods ("namespace/name") that a node was promised to and that the scheduler did not bind there; a nomination no longer holds them.
+    ``breakers`` is what the blocked offerings are explained by.
     """
 
     upcoming: tuple[Upcoming, ...] = ()
@@ -50,3 +53,4 @@ class State(Struct, frozen=True, gc=False):
     bought_last_minute: int = 0
     disrupting: frozenset[str] = frozenset()
     broken_promises: frozenset[str] = frozenset()
+    breakers: Breakers = Breakers()

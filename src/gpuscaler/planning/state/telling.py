@@ -1,10 +1,12 @@
 """Breakers in words."""
 
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from gpuscaler.planning.state import events
 from gpuscaler.planning.state.breakers import Breaker, Breakers, counts, is_open
+from gpuscaler.planning.state.events import Key
 
 WORDS: Mapping[str, str] = {
     events.CAPACITY: "no capacity",
@@ -22,6 +24,12 @@ WORDS: Mapping[str, str] = {
 def explained(breakers: Breakers, now: float) -> tuple[str, ...]:
     """Every breaker that stops something in a sentence, in order of its target."""
     return tuple(told(one, now) for one in sorted(breakers.open, key=lambda one: one.target.words) if counts(one))
+
+
+def trouble(breakers: Breakers, key: Key, now: float) -> str:
+    """Why an offering may not be asked, or only as a probe; of several breakers the one that is open longest. Empty when it may."""
+    found = [one for one in breakers.open if counts(one) and one.target.covers(key)]
+    return told(max(found, key=lambda one: math.inf if one.until is None else one.until), now) if found else ""
 
 
 def told(one: Breaker, now: float) -> str:

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpuscaler.planning.state.breakers import Breakers, next_change, openness, step
+from gpuscaler.planning.state.asking import next_change, openness
+from gpuscaler.planning.state.breakers import Breakers, step
 from gpuscaler.planning.state.events import Asked, Granted, Key, Reclaimed, Refused
 from gpuscaler.simulation.tables import Published, Row
 from gpuscaler.simulation.tables.series import SeriesFile, ZoneSeries

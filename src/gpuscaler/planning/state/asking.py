@@ -1,0 +1,92 @@
+"""What may be asked of the cloud now, and until when that holds."""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.planning.state import State
+from gpuscaler.planning.state.breakers import (
+    HUNT_QUIET,
+    HUNT_SECONDS,
+    PROBE_SECONDS,
+    SETTLE_SECONDS,
+    Breaker,
+    Breakers,
+    Target,
+    counts,
+    is_open,
+)
+from gpuscaler.planning.state.events import THROTTLED, Key
+
+
+class Openness(Struct, frozen=True, gc=False):
+    """What may be asked now: nothing of ``blocked``, one machine of each of ``probing``.
+
+    Nothing that runs is moved to offerings in ``unsettled``, which were refused or reclaimed a short while ago. Pods that have waited since
+    ``hunting`` take no spot that would have to be tried first; None when nobody has to hurry.
+    """
+
+    blocked: frozenset[Key] = frozenset()
+    probing: frozenset[Key] = frozenset()
+    unsettled: frozenset[Key] = frozenset()
+    hunting: float | None = None
+
+
+def openness(breakers: Breakers, offerings: Iterable[Key], now: float) -> Openness:
+    """What the breakers say of ``offerings`` at ``now``."""
+    hunt = breakers.hunt
+    hurry = hunt is not None and hunt.since + HUNT_SECONDS <= now <= hunt.last + HUNT_QUIET
+    hunting = hunt.since if hunt is not None and hurry else None
+    active = [one for one in breakers.open if counts(one)]
+    fresh = [one.target for one in breakers.closed if now < one.at + SETTLE_SECONDS]
+    if not active and not fresh:
+        return Openness(hunting=hunting)
+    exact = {(one.target.market, one.target.instance_types[0], one.target.zone): one for one in active if is_exact(one.target)}
+    wide = [one for one in active if not is_exact(one.target)]
+    blocked, probing, unsettled = set(), set(), set()
+    for key in offerings:
+        found = [one for one in wide if one.target.covers(key)]
+        if (one := exact.get(key[1:])) is not None:
+            found.append(one)
+        if any(is_open(one, now) for one in found):
+            blocked.add(key)
+        elif found:
+            probing.add(key)
+        if any(not is_settled(one, now) for one in found) or any(target.covers(key) for target in fresh):
+            unsettled.add(key)
+    return Openness(frozenset(blocked), frozenset(probing), frozenset(unsettled), hunting)
+
+
+def with_breakers(state: State, breakers: Breakers, offerings: Iterable[Key], now: float) -> State:
+    """``state`` with what may be asked at ``now``."""
+    found = openness(breakers, offerings, now)
+    return replace(
+        state,
+        blocked_offerings=found.blocked,
+        probed_offerings=found.probing,
+        unsettled_offerings=found.unsettled,
+        hunting=found.hunting,
+        breakers=breakers,
+    )
+
+
+def is_settled(one: Breaker, now: float) -> bool:
+    """Whether the trouble that ``one`` remembers is so long ago that a probe may be a machine that running pods move to."""
+    return one.cause == THROTTLED or (not is_open(one, now) and now >= one.last + SETTLE_SECONDS)
+
+
+def is_exact(target: Target) -> bool:
+    """Whether ``target`` is one offering of every pool, as capacity errors mostly are."""
+    return not target.pool and bool(target.market and target.zone) and len(target.instance_types) == 1
+
+
+def next_change(breakers: Breakers, now: float) -> float | None:
+    """The next moment after ``now`` at which :func:`openness` changes without an event; None when it does not."""
+    moments = [one.until for one in breakers.open if counts(one) and one.until is not None]
+    moments += [one.probe + PROBE_SECONDS for one in breakers.open if one.probe is not None]
+    moments += [one.last + SETTLE_SECONDS for one in breakers.open if counts(one) and one.until is not None]
+    moments += [one.at + SETTLE_SECONDS for one in breakers.closed]
+    if breakers.hunt is not None:
+        moments += [breakers.hunt.since + HUNT_SECONDS, breakers.hunt.last + HUNT_QUIET]
+    return min((moment for moment in moments if moment > now), default=None)
