@@ -193,7 +193,7 @@ def _spread(instance: Instance, items: Floats, values: Floats) -> Floats:
     """Resource prices for every kind: of the rows of ``values``, the one that bounds the worth of its machine lowest."""
     best = np.full(len(instance.price), INFINITY)
     chosen = np.zeros_like(instance.capacity)
-    for value in np.unique(values, axis=0):
+    for value in {row.tobytes(): row for row in values}.values():
         worth = instance.capacity @ value + np.maximum(items - instance.request @ value, 0.0) @ instance.copies
         chosen[worth < best] = value
         best = np.minimum(best, worth)

@@ -1,5 +1,7 @@
 """From fractions of machines to whole ones: fix what the relaxation is sure of, solve what is left again, and so on."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from gpuscaler.planning.mix.bounds import Prices
@@ -15,20 +17,33 @@ _SURE = 1e-6
 _CARRIED = 40
 
 
+@dataclass(frozen=True, slots=True)
+class Programme:
+    """A relaxation solved: ``values`` of the patterns (``kinds``, ``held``), and a ``bound`` on what any mix costs."""
+
+    kinds: Ints
+    held: Floats
+    values: Floats
+    bound: float
+
+
 def dive(
-    instance: Instance, kinds: Ints, held: Floats, values: Floats, prices: Prices, *, below: float, round_at: float, meter: Meter
+    instance: Instance, start: Programme, prices: Prices, *, below: float, round_at: float, known: dict[bytes, Programme], meter: Meter
 ) -> Mixture | None:
-    """Round ``values`` of the patterns (``kinds``, ``held``) to a mix that serves the demand; None once it is no cheaper than ``below``."""
+    """Round ``start`` to a mix that serves the demand; None once it is no cheaper than ``below``.
+
+    ``known`` are programmes that other dives came by, by the demand that was left.
+    """
     parts: list[tuple[int, Floats, int]] = []
-    remaining, cost = instance.demand, 0.0
+    remaining, cost, now = instance.demand, 0.0, start
     while True:
-        times = np.floor(values + _SURE)
+        times = np.floor(now.values + _SURE)
         if not times.any() or round_at < 1:
-            extra = np.flatnonzero(values - times >= round_at)
+            extra = np.flatnonzero(now.values - times >= round_at)
             if not times.any() and not len(extra):
-                extra = np.array([(values - times).argmax()])
+                extra = np.array([(now.values - times).argmax()])
             times[extra] += 1
-        chosen = _take(kinds, held, times, values, remaining)
+        chosen = _take(now.kinds, now.held, times, now.values, remaining)
         if not chosen:
             return None
         parts += chosen
@@ -40,9 +55,11 @@ def dive(
             return trim(Mixture.of(parts, len(remaining)), instance.demand)
         if not meter.left():
             return None
-        rest = residual(instance, remaining)
-        kinds, held, values, bound = _again(rest, kinds, held, prices, meter)
-        if cost + bound >= below or not len(values):
+        place = remaining.tobytes()
+        if place not in known:
+            known[place] = _again(residual(instance, remaining), now, prices, meter)
+        now = known[place]
+        if cost + now.bound >= below or not len(now.values):
             return None
 
 
@@ -61,16 +78,16 @@ def _take(kinds: Ints, held: Floats, times: Floats, values: Floats, remaining: F
     return taken
 
 
-def _again(rest: Instance, kinds: Ints, held: Floats, prices: Prices, meter: Meter) -> tuple[Ints, Floats, Floats, float]:
+def _again(rest: Instance, before: Programme, prices: Prices, meter: Meter) -> Programme:
     """Solve the relaxation for ``rest``, starting from the patterns known, cut to what is left of each item."""
-    cut = np.minimum(held, rest.demand)
-    reduced = np.where(cut.any(axis=1), rest.price[kinds] - cut @ prices.items, np.inf)
+    cut = np.minimum(before.held, rest.demand)
+    reduced = np.where(cut.any(axis=1), rest.price[before.kinds] - cut @ prices.items, np.inf)
     near = np.lexsort((np.arange(len(reduced)), reduced))[:_CARRIED]
     near = near[np.isfinite(reduced[near])]
-    kinds, cut = kinds[near], cut[near]
+    kinds, cut = before.kinds[near], cut[near]
     meter.add(len(rest.price) * (200 + 2 * len(cut)))
     master = Master(rest)
     singles(rest, master)
     master.add(cheapest(rest, kinds, cut), cut)
     found = generate(rest, master, prices, thorough=False, meter=meter)
-    return master.kinds, master.held, found.values, found.bound
+    return Programme(master.kinds, master.held, found.values, found.bound)

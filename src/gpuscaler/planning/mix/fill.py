@@ -4,30 +4,59 @@ import numpy as np
 
 from gpuscaler.planning.mix.instance import DEVICE, Floats, Instance, Ints, Mask
 
+#: Items looked at together: enough to pass over many at once, few enough to look at again after every one taken.
+_BLOCK = 16
+
 
 def fill(instance: Instance, order: Ints, remaining: Floats, kinds: Ints) -> Floats:
     """Put as many copies as fit, item by item in ``order``, on one machine of each of ``kinds``; shape (len(kinds), I).
 
     ``remaining`` bounds the copies, shape (I,) for all kinds alike or (len(kinds), I).
     """
-    room = instance.capacity[kinds].copy()
-    held = np.zeros((len(kinds), len(order)))
-    copies = np.minimum(instance.copies[:, kinds].T, remaining)
-    devices = _Devices(room[:, instance.device]) if instance.device is not None else None
-    for item in order:
-        most = copies[:, item].copy()
-        if not most.any():
-            continue
-        request = instance.request[item]
-        for resource in np.flatnonzero(request):
-            np.minimum(most, np.floor(room[:, resource] / request[resource]), out=most)
-        if instance.apart[item]:
-            most[held[:, list(instance.apart[item])].any(axis=1)] = 0.0
-        if devices is not None and request[instance.device]:
-            most = devices.take(request[instance.device], most)
-        held[:, item] = most
-        room -= most[:, None] * request
-    return held
+    filling = _Filling(instance, kinds, np.minimum(instance.copies[:, kinds].T, remaining))
+    for start in range(0, len(order), _BLOCK):
+        filling.take(order[start : start + _BLOCK])
+    return filling.held
+
+
+class _Filling:
+    """One machine of each of ``kinds``: the ``room`` left and the copies ``held``, of at most ``copies`` of each item."""
+
+    def __init__(self, instance: Instance, kinds: Ints, copies: Floats) -> None:
+        self.instance = instance
+        self.copies = copies
+        self.room = instance.capacity[kinds].copy()
+        self.held = np.zeros(copies.shape)
+        self.devices = _Devices(self.room[:, instance.device]) if instance.device is not None else None
+
+    def take(self, items: Ints) -> None:
+        """Take ``items`` in their order, every machine at its own pace: what does not fit now never will, and is passed over."""
+        request = self.instance.request[items]
+        rows = np.arange(len(self.room))
+        open_items = self.copies[:, items] > 0
+        while True:
+            for resource in range(request.shape[1]):
+                open_items &= request[:, resource] <= self.room[rows, resource, None]
+            some = open_items.any(axis=1)
+            rows, open_items = rows[some], open_items[some]
+            if not len(rows):
+                return
+            place = open_items.argmax(axis=1)
+            open_items[np.arange(len(rows)), place] = False
+            self._put(rows, items[place])
+
+    def _put(self, rows: Ints, item: Ints) -> None:
+        """As many copies of its ``item`` on each of ``rows`` as fit; a copy does, by resources."""
+        request, room = self.instance.request[item], self.room[rows]
+        each = np.divide(room, request, out=np.full(room.shape, np.inf), where=request > 0)
+        most = np.minimum(np.floor(each.min(axis=1)), self.copies[rows, item])
+        for which in set(item.tolist()) if any(self.instance.apart) else ():
+            beside = list(self.instance.apart[which])
+            most[(item == which) & self.held[rows][:, beside].any(axis=1)] = 0.0
+        if self.devices is not None:
+            most = self.devices.take(rows, request[:, self.instance.device], most)
+        self.held[rows, item] = most
+        self.room[rows] = room - most[:, None] * request
 
 
 def grow(instance: Instance, kind: int, held: Floats, limits: Floats) -> Floats:
@@ -57,19 +86,26 @@ class _Devices:
         count = np.floor(milli / DEVICE).astype(np.int64)
         self.free = np.where(np.arange(max(int(count.max(initial=0)), 1))[None, :] < count[:, None], DEVICE, 0.0)
 
-    def take(self, share: float, most: Floats) -> Floats:
-        """Place up to ``most`` copies of ``share`` thousandths on each machine; returns how many found a place."""
-        whole = max(share / DEVICE, 1.0)
-        per = np.where(self.free >= DEVICE, 1.0, 0.0) if share >= DEVICE else np.floor(self.free / share)
+    def take(self, rows: Ints, share: Floats, most: Floats) -> Floats:
+        """Place up to ``most`` copies of ``share`` thousandths on each of the machines ``rows``; returns how many found a place."""
+        asked = np.flatnonzero(share)
+        if not len(asked):
+            return most
+        rows, share = rows[asked], share[asked, None]
+        present = self.free[rows]
+        per = np.where(share >= DEVICE, present >= DEVICE, np.floor(present / share))
         # The fullest device that still fits comes first, so that whole devices stay whole as long as possible.
-        rank = np.argsort(np.where(per > 0, self.free, np.inf), axis=1, kind="stable")
+        rank = np.argsort(np.where(per > 0, present, np.inf), axis=1, kind="stable")
         per = np.take_along_axis(per, rank, axis=1)
-        placed = np.minimum(most, np.floor(per.sum(axis=1) / whole))
+        whole = np.maximum(share / DEVICE, 1.0)
+        placed = np.minimum(most[asked], np.floor(per.sum(axis=1) / whole[:, 0]))
         before = np.cumsum(per, axis=1) - per
-        used = np.clip((placed * whole)[:, None] - before, 0.0, per)
-        free = np.take_along_axis(self.free, rank, axis=1) - used * min(share, DEVICE)
-        np.put_along_axis(self.free, rank, free, axis=1)
-        return np.asarray(placed)
+        used = np.clip(placed[:, None] * whole - before, 0.0, per)
+        np.put_along_axis(present, rank, np.take_along_axis(present, rank, axis=1) - used * np.minimum(share, DEVICE), axis=1)
+        self.free[rows] = present
+        found = most.copy()
+        found[asked] = placed
+        return found
 
 
 def fits(instance: Instance, held: Floats, kinds: Ints) -> Mask:
@@ -81,8 +117,19 @@ def fits(instance: Instance, held: Floats, kinds: Ints) -> Mask:
         good[:] = False
     if instance.device is not None and good.any():
         share = instance.request[:, instance.device]
-        devices = _Devices(instance.capacity[kinds, instance.device])
+        devices, every = _Devices(instance.capacity[kinds, instance.device]), np.arange(len(kinds))
         for item in some[np.argsort(-share[some], kind="stable")]:
-            if share[item]:
-                good &= devices.take(share[item], np.full(len(kinds), held[item])) == held[item]
+            good &= devices.take(every, np.full(len(kinds), share[item]), np.full(len(kinds), held[item])) == held[item]
     return np.asarray(good)
+
+
+def fit(instance: Instance, held: Floats) -> Mask:
+    """As :func:`fits`, whether a machine of each kind holds each of several patterns ``held`` (P, I); shape (P, K)."""
+    every = np.arange(len(instance.price))
+    if instance.device is not None or any(instance.apart):
+        return np.array([fits(instance, pods, every) for pods in held], dtype=np.bool_).reshape(len(held), len(every))
+    need = held @ instance.request
+    good = np.array([np.all(held <= instance.copies[:, kind], axis=1) for kind in every], dtype=np.bool_).reshape(len(every), len(held)).T
+    for resource in range(need.shape[1]):
+        good &= need[:, resource, None] <= instance.capacity[:, resource]
+    return good

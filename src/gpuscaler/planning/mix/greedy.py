@@ -20,11 +20,13 @@ def orders(instance: Instance, prices: Prices) -> list[Ints]:
     return [np.frombuffer(raw, dtype=np.int64) for raw in sorted(found)]
 
 
-def constructions(instance: Instance, prices: Prices, *, start: Mixture | None = None, meter: Meter) -> list[Mixture]:
-    """A mix for each of :func:`orders`, or only the first ones when the budget ends."""
+def constructions(
+    instance: Instance, prices: Prices, *, start: Mixture | None = None, below: float = np.inf, meter: Meter
+) -> list[Mixture]:
+    """A mix for each of :func:`orders`, or only the first ones when the budget ends or none of them costs less than ``below``."""
     found: list[Mixture] = []
     for order in orders(instance, prices):
-        if found and not meter.left():
+        if found and (not meter.left() or min(mixture.cost(instance) for mixture in found) >= below):
             break
         mixture = construct(instance, prices, order, start=start, meter=meter, must=not found)
         found += [] if mixture is None else [mixture]
@@ -45,14 +47,19 @@ def construct(
     cost, best = 0.0, None
     finish = np.inf
     charged = prices.kind_costs(instance)
+    filled, stale = np.zeros((len(every), items)), np.ones(len(every), dtype=np.bool_)
     while remaining.any():
-        kinds = every[affordable(instance, spare)]
+        some = affordable(instance, spare)
+        kinds = every[some]
         if not len(kinds):
             break
         if not must and not meter.left():
             return None
-        held = fill(instance, order, remaining, kinds)
-        meter.add(len(order) * (45 + 0.3 * len(kinds)) + 100)
+        # A machine whose pods are all still there would be filled the same way again.
+        again = every[some & stale]
+        filled[again], stale[again] = fill(instance, order, remaining, again), False
+        held = filled[kinds]
+        meter.add(len(order) * (45 + 0.3 * len(again)) * (len(again) > 0) + len(kinds) + 100)
         done = np.flatnonzero(np.all(held == remaining, axis=1))
         if len(done):
             last = done[instance.price[kinds[done]].argmin()]
@@ -68,6 +75,7 @@ def construct(
         parts.append((kind, copies, times))
         cost += float(instance.price[kind]) * times
         remaining = remaining - copies * times
+        stale |= (filled > remaining).any(axis=1)
         spare = [amount - row.weights[kind] * times for row, amount in zip(instance.limits, spare, strict=True)]
         if best is not None and cost >= finish:
             break

@@ -2,32 +2,30 @@
 
 import numpy as np
 
-from gpuscaler.planning.mix.fill import fits
+from gpuscaler.planning.mix.fill import fit
 from gpuscaler.planning.mix.instance import EPSILON, Floats, Instance, Ints, Mask
 from gpuscaler.planning.mix.mixture import Mixture
 
 
 def right_size(instance: Instance, mixture: Mixture) -> Mixture:
     """Move every machine's pods to the cheapest kind that holds them and weighs no more on any limit."""
-    parts = []
-    for kind, held, times in mixture.parts():
-        kinds = np.flatnonzero(_no_heavier(instance, kind) & (instance.price < instance.price[kind] * (1 - EPSILON)))
-        kinds = kinds[fits(instance, held, kinds)]
-        parts.append((int(kinds[instance.price[kinds].argmin()]) if len(kinds) else kind, held, times))
-    return Mixture.of(parts, len(instance.demand))
-
-
-def _no_heavier(instance: Instance, kind: int) -> Mask:
-    mask = np.ones(len(instance.price), dtype=np.bool_)
+    if not len(mixture.kinds):
+        return mixture
+    allowed = fit(instance, mixture.held)
     for row in instance.limits:
-        mask &= row.weights <= row.weights[kind]
-    return mask
+        allowed &= row.weights <= row.weights[mixture.kinds, None]
+    kinds = _cheaper(instance, mixture.kinds, allowed)
+    if (kinds == mixture.kinds).all():
+        return mixture
+    return Mixture.of(list(zip(kinds.tolist(), mixture.held, mixture.times.tolist(), strict=True)), len(instance.demand))
 
 
 def cheapest(instance: Instance, kinds: Ints, held: Floats) -> Ints:
     """For each pattern, the cheapest kind that holds it (its own kind if nothing is cheaper)."""
-    every = np.arange(len(instance.price))
-    good = np.stack([fits(instance, pods, every) for pods in held], axis=1) if len(held) else np.zeros((len(every), 0), dtype=np.bool_)
-    cost = np.where(good, instance.price[:, None], np.inf)
-    best = cost.argmin(axis=0)
-    return np.where(cost[best, np.arange(len(held))] < instance.price[kinds] * (1 - EPSILON), best, kinds)
+    return _cheaper(instance, kinds, fit(instance, held)) if len(kinds) else kinds
+
+
+def _cheaper(instance: Instance, kinds: Ints, allowed: Mask) -> Ints:
+    cost = np.where(allowed, instance.price, np.inf)
+    best = cost.argmin(axis=1)
+    return np.where(cost[np.arange(len(kinds)), best] < instance.price[kinds] * (1 - EPSILON), best, kinds)

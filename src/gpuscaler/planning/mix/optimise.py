@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuscaler.planning.mix.bounds import Prices, resource_prices
-from gpuscaler.planning.mix.dive import dive
+from gpuscaler.planning.mix.dive import Programme, dive
 from gpuscaler.planning.mix.generate import Generated, generate, pool
 from gpuscaler.planning.mix.greedy import constructions
 from gpuscaler.planning.mix.improve import right_size
@@ -19,6 +19,10 @@ from gpuscaler.planning.mix.work import Meter
 TOLERANCE = 1e-6
 #: The share of the budget that patterns may be generated with.
 _GENERATE = 0.6
+#: A mix that an integer programme brought this close to its bound, relative, is not worth another one.
+_NEAR = 2e-4
+#: Where the first construction costs more than this times the bound, patterns are needed anyway.
+_FAR = 1.02
 #: Fractions of a machine from which dives round up, besides one machine where nothing reaches them.
 _ROUND_AT = (1.0, 0.8, 0.6)
 
@@ -51,7 +55,7 @@ def optimise(instance: Instance, *, start: Mixture | None = None, meter: Meter) 
     bound = prices.bound(instance, instance.demand)
     best = _best(instance, mixtures) if mixtures else None
     if best is None or not _settled(instance, best, bound):
-        mixtures += constructions(instance, prices, meter=meter)
+        mixtures += constructions(instance, prices, below=bound * _FAR if meter.left() else np.inf, meter=meter)
         best = _best(instance, mixtures)
     if _settled(instance, best, bound) or not meter.left():
         return Result(best, prices, bound, converged=False, proven=_close(instance, best, bound))
@@ -82,15 +86,20 @@ def _best(instance: Instance, mixtures: list[Mixture]) -> Mixture:
     return right_size(instance, min(allowed, key=lambda mixture: rank(instance, mixture)))
 
 
+def _better(instance: Instance, best: Mixture, others: list[Mixture]) -> Mixture:
+    """The best of ``others`` if it beats ``best``, which itself comes back if not."""
+    others = [mixture for mixture in others if mixture.within_limits(instance)]
+    found = min(others, key=lambda mixture: rank(instance, mixture), default=best)
+    found = best if found is best else right_size(instance, found)
+    return found if rank(instance, found) < rank(instance, best) else best
+
+
 def _whole(instance: Instance, master: Master, found: Generated, best: Mixture, meter: Meter) -> tuple[Mixture, bool]:
     """Whole numbers of machines, by the cheapest means that closes the gap; also whether the mix is proven to be the cheapest."""
     times = np.floor(found.values + TOLERANCE).astype(np.int64)
     parts = list(zip(map(int, master.kinds[: len(times)]), master.held[: len(times)], map(int, times), strict=True))
     floor = trim(Mixture.of(parts, len(instance.demand)), instance.demand)
-    best = _best(
-        instance,
-        [best, *constructions(instance, found.prices, meter=meter), *constructions(instance, found.prices, start=floor, meter=meter)],
-    )
+    best = _better(instance, best, constructions(instance, found.prices, start=floor, meter=meter))
     if _close(instance, best, found.bound) or not meter.left():
         return best, False
     return _integers(instance, master, found, best, meter)
@@ -105,24 +114,25 @@ def _integers(instance: Instance, master: Master, found: Generated, best: Mixtur
     while meter.left():
         which, complete = pool(instance, master, found.prices, gap=best.cost(instance) - found.bound, meter=meter)
         if not complete and not dived:
-            best, dived = _dives(instance, master, found, best, meter), True
-            which, complete = pool(instance, master, found.prices, gap=best.cost(instance) - found.bound, meter=meter)
+            before, best, dived = best, _dives(instance, master, found, best, meter), True
+            if best is not before:
+                continue
         if _close(instance, best, found.bound) or not meter.left():
             return best, False
         integer, finished = master.integer(which, meter=meter)
-        better = best if integer is None else _best(instance, [best, trim(integer, instance.demand)])
-        if (complete and finished) or rank(instance, better) >= rank(instance, best):
+        better = best if integer is None else _better(instance, best, [trim(integer, instance.demand)])
+        if (complete and finished) or better is best or better.cost(instance) <= found.bound * (1 + _NEAR):
             return better, complete and finished
         best = better
     return best, False
 
 
 def _dives(instance: Instance, master: Master, found: Generated, best: Mixture, meter: Meter) -> Mixture:
+    known: dict[bytes, Programme] = {}
     for round_at in _ROUND_AT:
         if _close(instance, best, found.bound) or not meter.left():
             break
-        dived = dive(
-            instance, master.kinds, master.held, found.values, found.prices, below=best.cost(instance), round_at=round_at, meter=meter
-        )
-        best = best if dived is None else _best(instance, [best, dived])
+        start = Programme(master.kinds, master.held, found.values, found.bound)
+        dived = dive(instance, start, found.prices, below=best.cost(instance), round_at=round_at, known=known, meter=meter)
+        best = best if dived is None else _better(instance, best, [dived])
     return best

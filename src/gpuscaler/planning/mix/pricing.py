@@ -8,6 +8,7 @@ dropped, the search is exact.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from gpuscaler.planning.mix.fill import fill
 from gpuscaler.planning.mix.instance import EPSILON, Floats, Instance, Ints
 from gpuscaler.planning.mix.relax import sharpen
 from gpuscaler.planning.mix.work import Meter
+
+#: Patterns that a search hands back of each kind at least, and of all kinds together at most where that is more.
+_FEW, _MANY = 3, 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,34 @@ class _States:
         return _States(self.row[which], self.room[which], self.loss[which], self.held[which])
 
 
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """What is decided for each kind, one item a step; shapes (kinds, I), ``request`` (kinds, I, R) with NaN for what is not asked for.
+
+    ``gain`` is what a copy is worth beyond its resources, ``wanted`` how many copies a machine holds at most, ``count`` (kinds,) the items
+    that there are.
+    """
+
+    item: Ints
+    gain: Floats
+    wanted: Floats
+    request: Floats
+    count: Ints
+
+    @classmethod
+    def of(cls, instance: Instance, copies: Floats, margin: Floats) -> "_Steps":
+        # Items that take much of a machine first: they have few copies, and leave little for the many that fill the rest.
+        item = np.argsort(np.where(copies > 0, copies, np.inf), axis=1, kind="stable")
+        request = instance.request[item]
+        return cls(
+            item,
+            np.take_along_axis(margin, item, axis=1),
+            np.take_along_axis(copies, item, axis=1),
+            np.where(request > 0, request, np.nan),
+            (copies > 0).sum(axis=1),
+        )
+
+
 def search(
     instance: Instance,
     *,
@@ -53,7 +85,7 @@ def search(
     starts: tuple[Floats, ...],
     width: int,
     meter: Meter,
-    keep: int = 3,
+    keep: int | None = None,
     worthless: bool = False,
 ) -> Found:
     """Look for patterns worth more than ``targets`` (K,) at item ``values``.
@@ -71,6 +103,9 @@ def search(
         return Found(every[:0], np.zeros((0, len(values))), worth, prices, True)
     copies = np.where((values > 0) | worthless, instance.copies[:, open_kinds].T, 0.0)
     margin = values - prices[open_kinds] @ instance.request.T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # An item of which not even one copy can be afforded need not be decided.
+        copies[(margin < -EPSILON) & ((bound - targets)[open_kinds, None] / -margin + EPSILON < 1.0)] = 0.0
     states, dropped = _expand_all(instance, open_kinds, copies, margin, targets[open_kinds], bound[open_kinds], width, meter)
     value = states.held @ values
     # What the search could not rule out: the best it holds, and the best it dropped.
@@ -79,7 +114,7 @@ def search(
     worth[open_kinds] = np.minimum(top, bound[open_kinds])
     good = np.flatnonzero(value > targets[open_kinds][states.row] * (1 + EPSILON))
     states, value = states.pick(good), value[good]
-    best = _best_of_each(states.row, value, keep)
+    best = _best_of_each(states.row, value, keep) if keep else _varied(states, value, len(open_kinds))
     complete = len(best) == len(value) and not np.isfinite(dropped).any()
     states = states.pick(best)
     kinds, held = open_kinds[states.row], states.held
@@ -95,8 +130,24 @@ def search(
 
 def _best_of_each(row: Ints, value: Floats, keep: int) -> Ints:
     """Indices of the ``keep`` largest values of each row."""
+    if len(row) <= keep:
+        return np.arange(len(row))
     order = np.lexsort((np.arange(len(row)), -value, row))
     return np.asarray(np.sort(order[_position(row[order]) < keep]))
+
+
+def _varied(states: _States, value: Floats, kinds: int) -> Ints:
+    """Indices of the best few of each row, and of the best that hold each of the items, fewer the more rows there are."""
+    most = max(_FEW, _MANY // kinds)
+    order = np.lexsort((np.arange(len(value)), -value, states.row))
+    starts = np.flatnonzero(np.diff(states.row[order], prepend=-1))
+    found = []
+    for start, end in pairwise([*starts.tolist(), len(order)]):
+        mine = order[start:end]
+        holds = states.held[mine] > 0
+        firsts = set(holds.argmax(axis=0)[holds.any(axis=0)].tolist()) | set(range(min(_FEW, len(mine))))
+        found += mine[sorted(firsts)[:most]].tolist()
+    return np.array(sorted(found), dtype=np.int64)
 
 
 def _position(sorted_rows: Ints) -> Ints:
@@ -111,46 +162,41 @@ def _expand_all(  # noqa: PLR0917  (one call, from search)
     """Decide one item after the other; returns the states left and, by kind, the highest bound among those dropped."""
     slack = bound - targets
     dropped = np.full(len(kinds), -np.inf)
-    # Items that take much of a machine first: they have few copies, and leave little for the many that fill the rest.
-    order = np.argsort(np.where(copies > 0, copies, np.inf), axis=1, kind="stable")
-    count = (copies > 0).sum(axis=1)
+    steps = _Steps.of(instance, copies, margin)
     states = _States(np.arange(len(kinds)), instance.capacity[kinds].copy(), np.zeros(len(kinds)), np.zeros(copies.shape))
-    for step in range(int(count.max(initial=0))):
-        item = order[states.row, step]
-        most = _most(instance, states, item, copies[states.row, item])
-        gain, left = margin[states.row, item], slack[states.row] - states.loss
-        wanted = copies[states.row, item]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.where(np.abs(gain) > EPSILON, left / np.abs(gain), np.inf)
-        low = np.where(gain > 0, np.maximum(np.ceil(wanted - ratio - EPSILON), 0.0), 0.0)
-        high = np.where(gain < 0, np.minimum(most, np.floor(ratio + EPSILON)), most)
-        # The last item of a kind is taken as often as it fits: its value is positive and nothing follows.
-        low = np.where(step >= count[states.row] - 1, np.maximum(low, high), low)
+    for step in range(int(steps.count.max(initial=0))):
+        gain, item = steps.gain[states.row, step], steps.item[states.row, step]
+        low, high = _range(instance, states, steps, step, slack)
         children = np.maximum(high - low + 1, 0).astype(np.int64)
         kept = _within(states, bound[states.row] - states.loss, children, width, dropped)
-        parent = np.repeat(kept, children[kept])
-        offset = np.arange(len(parent)) - np.repeat(np.cumsum(children[kept]) - children[kept], children[kept])
-        chosen = high[parent] - offset
-        lost = np.where(gain[parent] > 0, wanted[parent] - chosen, -chosen) * gain[parent]
+        children = children[kept]
+        parent = np.repeat(kept, children)
+        offset = np.arange(len(parent)) - np.repeat(np.cumsum(children) - children, children)
+        chosen, gain, item = high[parent] - offset, gain[parent], item[parent]
         states = states.pick(parent)
-        states.loss += lost
-        states.room -= chosen[:, None] * instance.request[item[parent]]
-        states.held[np.arange(len(parent)), item[parent]] = chosen
+        states.loss += np.where(gain > 0, chosen - steps.wanted[states.row, step], chosen) * -gain
+        states.room -= chosen[:, None] * instance.request[item]
+        states.held[np.arange(len(parent)), item] = chosen
         meter.add(250 + 0.2 * len(parent) * (instance.request.shape[1] + 4))
         if not len(parent):
             break
     return states, dropped
 
 
-def _most(instance: Instance, states: _States, item: Ints, copies: Floats) -> Floats:
-    """How many copies of its item each state still has room for."""
-    request = instance.request[item]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        most = np.minimum(np.where(request > 0, np.floor(states.room / request), np.inf).min(axis=1), copies)
-    for other, partners in enumerate(instance.apart):
+def _range(instance: Instance, states: _States, steps: _Steps, step: int, slack: Floats) -> tuple[Floats, Floats]:
+    """The fewest and the most copies of its next item that each state may take: those that fit and that its slack affords."""
+    gain, wanted = steps.gain[states.row, step], steps.wanted[states.row, step]
+    high = np.fmin(np.floor(np.fmin.reduce(states.room / steps.request[states.row, step], axis=1)), wanted)
+    item = steps.item[states.row, step] if any(instance.apart) else None
+    for other, partners in enumerate(instance.apart) if item is not None else ():
         if partners:
-            most[(item == other) & states.held[:, list(partners)].any(axis=1)] = 0.0
-    return np.asarray(most)
+            high[(item == other) & states.held[:, list(partners)].any(axis=1)] = 0.0
+    # How many copies more, or less, than a machine of split pods would hold.
+    affords = np.floor((slack[states.row] - states.loss) / np.maximum(np.abs(gain), EPSILON) + EPSILON)
+    high = np.where(gain < -EPSILON, np.minimum(high, affords), high)
+    low = np.where(gain > EPSILON, np.maximum(wanted - affords, 0.0), 0.0)
+    # The last item of a kind is taken as often as it fits: its value is positive and nothing follows.
+    return np.where(step >= steps.count[states.row] - 1, np.maximum(low, high), low), high
 
 
 def _within(states: _States, bound: Floats, children: Ints, width: int, dropped: Floats) -> Ints:

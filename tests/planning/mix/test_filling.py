@@ -1,0 +1,51 @@
+"""Filling many machines at once gives what filling each of them item by item gives."""
+
+import random
+
+import numpy as np
+import pytest
+from tests.planning.mix.checking import small_problem
+
+from gpuscaler.planning.mix import Item, Kind, Problem
+from gpuscaler.planning.mix.fill import fill, fit, fits
+from gpuscaler.planning.mix.instance import Floats, Instance, Ints, build
+
+
+def one_by_one(instance: Instance, order: Ints, remaining: Floats, kind: int) -> Floats:
+    """As many copies as fit, one copy after the other."""
+    held, only = np.zeros(len(order)), np.array([kind])
+    for item in order:
+        for _ in range(int(min(remaining[item], instance.copies[item, kind]))):
+            held[item] += 1
+            if not fits(instance, held, only)[0]:
+                held[item] -= 1
+                break
+    return held
+
+
+def wide_problem(seed: int) -> Problem:
+    """Forty items, more than are looked at together, over machines of three sizes."""
+    draw = random.Random(seed)
+    items = tuple(Item(f"{n:02}", draw.randint(1, 5), {"cpu": draw.randint(1, 9), "memory": draw.randint(1, 9)}) for n in range(40))
+    return Problem(items, tuple(Kind(f"k{n}", {"cpu": n, "memory": n}, float(n)) for n in (10, 25, 60)))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_machines_filled_together_hold_what_each_would_hold_alone(seed: int) -> None:
+    draw = random.Random(seed)
+    problem = wide_problem(seed) if seed % 3 == 0 else small_problem(seed)
+    instance = build(problem)
+    order = np.array(draw.sample(range(len(instance.demand)), len(instance.demand)), dtype=np.int64)
+    remaining = np.array([draw.randint(0, 4) for _ in order], dtype=np.float64)
+    kinds = np.arange(len(instance.price))
+    held = fill(instance, order, remaining, kinds)
+    if instance.device is None:
+        expected = np.array([one_by_one(instance, order, remaining, kind) for kind in kinds.tolist()]).reshape(held.shape)
+        assert (held == expected).all()
+    assert (held <= remaining).all()
+    assert fit(instance, held).diagonal().all()
+
+
+def test_no_machines_hold_nothing() -> None:
+    instance = build(wide_problem(1))
+    assert fill(instance, np.arange(len(instance.demand)), instance.demand, np.zeros(0, dtype=np.int64)).shape == (0, len(instance.demand))
