@@ -50,3 +50,16 @@ def test_series_begin_when_the_run_does() -> None:
     assert (markets.capacity(SPOT.key, 1030), markets.capacity(SPOT.key, 1060), markets.next_change(SPOT.key, 1000)) == (0, 5, 1060)
     assert (markets.price(SPOT, 1059), markets.cheapest(SPOT).price) == (2, 1)
     assert markets.cost(SPOT, 1000, 1120) == pytest.approx(3 / 60)
+
+
+def test_a_change_that_has_just_been_seen_is_not_the_next_one_however_times_are_rounded() -> None:
+    began = 1_704_067_200.0
+    markets = Markets({SPOT.key: Steps([0, 900.1], [1, 0], period=2000.3, shift=1234.567)}, began=began)
+    now, seen = began, []
+    for _ in range(2000):
+        change = markets.next_change(SPOT.key, now)
+        assert change is not None
+        assert change > now
+        seen.append(change - now)
+        now = change
+    assert min(seen) > 700

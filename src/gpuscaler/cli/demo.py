@@ -40,21 +40,22 @@ def demo(seed: int, picture: TextIO | None, as_json: bool) -> None:
     """
     from gpuscaler.cli.reporting import print_json
     from gpuscaler.settings import parse_policy
-    from gpuscaler.simulation.generator import SOURCE, generate
-    from gpuscaler.simulation.replay import run
+    from gpuscaler.simulation.campaign import Setting, run_one
+    from gpuscaler.simulation.generator import generate
+    from gpuscaler.simulation.marginals import OPENB
     from gpuscaler.simulation.report import inputs_of
     from gpuscaler.simulation.scheduler import MOST_ALLOCATED
     from gpuscaler.simulation.svg import svg_chart
-    from gpuscaler.simulation.workload import Shaping
 
     policy = parse_policy((resources.files("gpuscaler.simulation") / POOLS).read_text(encoding="utf-8"), POOLS)
     trace = generate(seed=seed, jobs=JOBS)
     began = time.perf_counter()
-    result = run(trace, policy, scoring=MOST_ALLOCATED, seed=seed)
+    setting = Setting(trace=trace, policy=policy, scoring=MOST_ALLOCATED)
+    result = run_one(setting, "gpuscaler", seed)
     seconds = time.perf_counter() - began
     if picture is not None:
         picture.write(svg_chart(result))
-    inputs = inputs_of(trace, pools=POOLS, shaping=Shaping(), scoring=MOST_ALLOCATED, seed=seed, generated=[SOURCE])
+    inputs = inputs_of(setting, pools=POOLS, seed=seed, generated=[OPENB.source])
     if as_json:
         print_json(inputs, [result])
     else:

@@ -10,17 +10,21 @@ import click
 
 if TYPE_CHECKING:
     from gpuscaler.model.pools import Policy
+    from gpuscaler.simulation.campaign import Setting
+    from gpuscaler.simulation.meter import Result
     from gpuscaler.simulation.workload import Shaping
 
 GPU_MODELS = ("ignore", "strict")
 SCORINGS = ("least-allocated", "most-allocated")
-POLICIES = ("gpuscaler", "karpenter", "cluster-autoscaler")
+POLICIES = ("gpuscaler", "karpenter", "cluster-autoscaler", "static", "optimal-hindsight")
 
 
 @click.command()
 @click.option("--trace", "trace_file", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Jobs as CSV, gzip or plain.")
 @click.option("--pools", "pools_file", required=True, metavar="FILE", help="The pools file.")
-@click.option("--policy", "policies", multiple=True, type=click.Choice(POLICIES), default=POLICIES[:1], help="Who decides; may be repeated.")
+@click.option(
+    "--policy", "policies", multiple=True, type=click.Choice(POLICIES), default=POLICIES[:1], help="Who decides; may be repeated."
+)
 @click.option(
     "--gpu-model",
     default="ignore",
@@ -44,7 +48,19 @@ POLICIES = ("gpuscaler", "karpenter", "cluster-autoscaler")
     type=click.Path(path_type=Path),
     help="Load of services over time as CSV: request rates or duty cycles.",
 )
+@click.option(
+    "--spot",
+    "spot_files",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Spot markets over time as CSV: availability or prices; may be repeated. Without it no spot is bought.",
+)
+@click.option("--spot-map", metavar="FILE", type=click.Path(path_type=Path), help="Which series drives which offerings, as YAML or JSON.")
+@click.option("--checkpoint", default="1h", show_default=True, metavar="DURATION", help="How often a pod saves its work; 0 for never.")
+@click.option("--no-steering", is_flag=True, help="Open gpuscaler's machines to every pod at once, as other autoscalers do.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of everything that is drawn.")
+@click.option("--seeds", default=1, show_default=True, type=click.IntRange(1, 1000), help="Repeat with so many seeds, from --seed on.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def simulate(
     *,
@@ -56,55 +72,91 @@ def simulate(
     mem_per_gpu: str | None,
     scheduler_scoring: str,
     load_file: Path | None,
+    spot_files: tuple[Path, ...],
+    spot_map: Path | None,
+    checkpoint: str,
+    no_steering: bool,
     seed: int,
+    seeds: int,
     as_json: bool,
 ) -> None:
     """Replay a trace of jobs in virtual time through the planner, and print what it cost and how long jobs waited.
 
-    Machines boot, show their GPUs later, cost by the second and leave when idle. Only on-demand and reserved offerings are bought.
+    Machines boot, show their GPUs later, cost by the second, fail, and leave when idle; spot machines go when their market runs dry.
+    Several policies and seeds run in parallel.
     """
     from gpuscaler.cli.reporting import print_json, print_report
-    from gpuscaler.simulation.replay import run
+    from gpuscaler.simulation.campaign import Setting
     from gpuscaler.simulation.report import inputs_of
     from gpuscaler.simulation.services import derived_from, read_load
+    from gpuscaler.simulation.spot import read_spot
+    from gpuscaler.simulation.spot_markets import derived_markets, read_spot_map
     from gpuscaler.simulation.traces import TraceError, read_trace
     from gpuscaler.simulation.workload import UnmappedModelsError
 
     shaping = _shaping(gpu_model, cpu_per_gpu, mem_per_gpu)
-    policy, dropped = _pools(pools_file)
+    policy, dropped = _pools(pools_file, spot=bool(spot_files))
     try:
-        trace = read_trace(trace_file)
-        load = read_load(load_file) if load_file is not None else None
-        results = []
-        for name in dict.fromkeys(policies):
-            with _progress(f"{trace.name}, {name}", sum(job.pods for job in trace.jobs)) as progress:
-                results.append(
-                    run(trace, policy, name=name, shaping=shaping, scoring=scheduler_scoring, seed=seed, load=load, progress=progress)
-                )
+        setting = Setting(
+            trace=read_trace(trace_file),
+            policy=policy,
+            shaping=shaping,
+            scoring=scheduler_scoring,
+            load=read_load(load_file) if load_file is not None else None,
+            spot=tuple(read_spot(path) for path in spot_files),
+            spot_map=read_spot_map(spot_map) if spot_map is not None else {},
+            checkpoint=_seconds(checkpoint, "--checkpoint"),
+            steering=not no_steering,
+        )
+        results = _results(setting, tuple(dict.fromkeys(policies)), range(seed, seed + seeds))
+        derived = derived_markets(policy, setting.spot, seed=seed, spot_map=setting.spot_map)
     except TraceError as error:
         _fail(str(error))
     except UnmappedModelsError as error:
         _fail(f"{gpu_model}: saw no entry for {', '.join(error.models)}, expected one for every GPU model of {trace_file}; add them")
-    derived = [f"{dropped} spot offerings of the pools file: left out, since interruptions are not simulated yet"] if dropped else []
-    derived += derived_from(load, seed=seed) if load is not None else ()
-    inputs = inputs_of(trace, pools=pools_file, shaping=shaping, scoring=scheduler_scoring, seed=seed, derived=derived)
+    derived += [f"{dropped} spot offerings of the pools file: left out, since no --spot says when they run dry"] if dropped else []
+    derived += derived_from(setting.load, seed=seed) if setting.load is not None else ()
+    inputs = inputs_of(setting, pools=pools_file, seed=seed, seeds=seeds, derived=derived)
     if as_json:
         print_json(inputs, results)
     else:
         print_report(inputs, results)
 
 
-def _pools(path: str) -> "tuple[Policy, int]":
+def _results(setting: "Setting", names: tuple[str, ...], seeds: range) -> "list[Result]":
+    """One run where the bar can follow it, several in parallel."""
+    import os
+
+    from gpuscaler.simulation.campaign import run_all, run_one
+
+    if len(names) * len(seeds) > 1:
+        return run_all(setting, names, seeds, workers=os.cpu_count() or 1)
+    with _progress(f"{setting.trace.name}, {names[0]}", sum(job.pods for job in setting.trace.jobs)) as progress:
+        return [run_one(setting, names[0], seeds[0], progress)]
+
+
+def _pools(path: str, *, spot: bool) -> "tuple[Policy, int]":
     from gpuscaler.settings import SettingsError, load_policy
     from gpuscaler.simulation.workload import without_spot
 
     try:
-        policy, dropped = without_spot(load_policy(path))
+        policy, dropped = load_policy(path), 0
     except SettingsError as error:
         _fail(str(error))
+    if not spot:
+        policy, dropped = without_spot(policy)
     if not policy.pools:
-        _fail(f"{path}: saw only spot offerings, expected on-demand or reserved ones: spot is not simulated yet; add a market")
+        _fail(f"{path}: saw only spot offerings, expected on-demand or reserved ones, or --spot with series of their markets")
     return policy, dropped
+
+
+def _seconds(text: str, option: str) -> float:
+    from gpuscaler.model.durations import DurationError, parse_positive_duration
+
+    try:
+        return parse_positive_duration(text)
+    except DurationError as error:
+        raise click.BadParameter(str(error), param_hint=option) from error
 
 
 def _shaping(gpu_model: str, cpu_per_gpu: str | None, mem_per_gpu: str | None) -> "Shaping":

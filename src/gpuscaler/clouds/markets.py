@@ -11,6 +11,9 @@ from gpuscaler.model.pools import Offering
 #: (pool, market, instance type, zone)
 Key = tuple[str, str, str, str]
 
+#: Seconds since the epoch are rounded to less than this: a change that is not later by it was the one that has just been seen.
+TICK = 0.001
+
 
 class Steps:
     """A step function of time that repeats: ``values[i]`` holds from ``times[i]`` until the next, ``period`` seconds later it begins anew.
@@ -46,9 +49,7 @@ class Steps:
         if step == len(self._times) and not self._period:
             return None
         start = rounds * self._period - self._shift
-        change = start + (self._times[step] if step < len(self._times) else self._period)
-        # Sums of times are rounded: a change that is not after ``when`` would never end.
-        return change if change > when else self.next_change(when + 0.001)
+        return start + (self._times[step] if step < len(self._times) else self._period)
 
     def integral(self, begin: float, end: float) -> float:
         """The area under the function."""
@@ -99,7 +100,7 @@ class Markets:
     def next_change(self, key: Key, now: float) -> float | None:
         """When the capacity of an offering changes next."""
         steps = self._capacity.get(key)
-        change = None if steps is None else steps.next_change(now - self._began)
+        change = None if steps is None else steps.next_change(now - self._began + TICK)
         return None if change is None else change + self._began
 
     def price(self, offering: Offering, now: float) -> float:

@@ -26,7 +26,7 @@ def lower_bound(work: Sequence[tuple[PodSpec, float]], offerings: Sequence[Offer
 
     A specification that no offering admits is left out.
     """
-    done = [(spec, hours) for spec, hours in work if hours > 0 and any(_serves(one, spec) for one in offerings)]
+    done = [(spec, hours) for spec, hours in work if hours > 0 and any(serves(one, spec) for one in offerings)]
     if not done:
         return 0.0
     specs = [spec for spec, _ in done]
@@ -50,7 +50,7 @@ def _kinds(offerings: Sequence[Offering], specs: Sequence[PodSpec]) -> list[tupl
     """Offerings with the specifications they serve; of those that differ in price alone only the cheapest."""
     best: dict[tuple[object, ...], tuple[Offering, tuple[int, ...]]] = {}
     for offering in offerings:
-        served = tuple(number for number, spec in enumerate(specs) if _serves(offering, spec))
+        served = tuple(number for number, spec in enumerate(specs) if serves(offering, spec))
         key = (served, tuple(sorted(offering.allocatable.items())))
         if served and (key not in best or offering.price < best[key][0].price):
             best[key] = (offering, served)
@@ -70,7 +70,7 @@ def _add_kind(solver: highspy.Highs, kind: Offering, served: Sequence[tuple[int,
         solver.addCol(0.0, 0.0, highspy.kHighsInf, len(rows), rows, np.array([1.0, *shares.values()]))
 
 
-def _serves(offering: Offering, spec: PodSpec) -> bool:
+def serves(offering: Offering, spec: PodSpec) -> bool:
     """Whether one pod of ``spec`` fits a new machine of ``offering``."""
     fits = all(offering.allocatable.get(name, 0) >= amount for name, amount in spec.requests.items())
     return fits and offering.allocatable.get("pods", 0) >= 1 and admits(offering, spec)

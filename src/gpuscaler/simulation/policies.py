@@ -1,15 +1,33 @@
-"""Who may decide in a replay, by name. A factory is given the pools and makes an autoscaler for one run."""
+"""Who may decide in a replay, by name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from gpuscaler.model.pools import Policy
 from gpuscaler.simulation.autoscaler import Autoscaler
 from gpuscaler.simulation.ours import Gpuscaler
 from gpuscaler.simulation.peers.cluster_autoscaler import ClusterAutoscaler
 from gpuscaler.simulation.peers.karpenter import Karpenter
+from gpuscaler.simulation.static import Static
+from gpuscaler.simulation.workload import Member
 
+#: Factories that are given the pools and make an autoscaler for one run.
 POLICIES: Mapping[str, Callable[[Policy], Autoscaler]] = {
     "gpuscaler": Gpuscaler,
     "karpenter": Karpenter,
     "cluster-autoscaler": ClusterAutoscaler,
 }
+
+#: A bound and no autoscaler: nothing is replayed for it.
+HINDSIGHT = "optimal-hindsight"
+
+#: Every name that may be compared.
+NAMES = (*POLICIES, Static.name, HINDSIGHT)
+
+
+def autoscaler_of(name: str, policy: Policy, pods: Sequence[Member], *, steering: bool = True) -> Autoscaler:
+    """An autoscaler for one run of ``pods``. Without ``steering`` gpuscaler's machines open to everybody at once, as its peers' do."""
+    if name == Static.name:
+        return Static(policy, pods)
+    if name == "gpuscaler":
+        return Gpuscaler(policy, steers=steering)
+    return POLICIES[name](policy)

@@ -13,7 +13,7 @@ from gpuscaler.simulation.acting import carry_out, finish_drains
 from gpuscaler.simulation.autoscaler import Autoscaler, Moment, Notice
 from gpuscaler.simulation.bound import lower_bound
 from gpuscaler.simulation.meter import Result, failover_of, gpu_hours_paid, machine_hours, unserved_reasons, wait_of
-from gpuscaler.simulation.policies import POLICIES
+from gpuscaler.simulation.policies import autoscaler_of
 from gpuscaler.simulation.queue import Task
 from gpuscaler.simulation.scheduler import LEAST_ALLOCATED
 from gpuscaler.simulation.services import LoadFile, Services, services_of
@@ -54,23 +54,24 @@ def run(
     faults: Faults | None = None,
     markets: Markets | None = None,
     checkpoint: float = CHECKPOINT_SECONDS,
+    steering: bool = True,
     load: LoadFile | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Result:
     """Replay ``trace`` on the pools of ``policy`` and measure what it cost.
 
-    ``autoscaler`` stands in for the policy of that ``name``; ``scoring`` is how kube-scheduler is configured; a pod saves its work every
-    ``checkpoint`` seconds (0: never); ``load`` drives services beside the trace, its second 0 being the trace's first submission;
-    ``progress`` is told how many pods of the trace have come so far. Raises
-    :class:`~gpuscaler.simulation.workload.UnmappedModelsError` where the GPU models' mapping is incomplete.
+    ``autoscaler`` stands in for the policy of that ``name``. Machines of gpuscaler open to everybody at once where ``steering`` is off.
+    ``scoring`` is how kube-scheduler is configured; a pod saves its work every ``checkpoint`` seconds (0: never); ``load`` drives services
+    beside the trace, its second 0 being the trace's first submission; ``progress`` is told how many pods of the trace have come so far.
+    Raises :class:`~gpuscaler.simulation.workload.UnmappedModelsError` where the GPU models' mapping is incomplete.
     """
     shaping = shaping or Shaping()
     if trace.fractional:
         policy = with_gpu_milli(policy)
-    autoscaler = autoscaler or POLICIES[name](policy)
     cloud = SimulatedCloud(policy.pools, seed=seed, delays=delays, faults=Faults() if faults is None else faults, markets=markets)
-    world = World(policy, cloud, scoring=scoring, steers=autoscaler.steers, checkpoint=checkpoint)
     pods = members(trace, shaping)
+    autoscaler = autoscaler or autoscaler_of(name, policy, pods, steering=steering)
+    world = World(policy, cloud, scoring=scoring, steers=autoscaler.steers, checkpoint=checkpoint)
     found = services_of(load, seed=seed)[0] if load is not None else ()
     began = float(math.ceil(EPOCH + pods[0].submit))
     services = Services(found, began=began, seed=seed, shaping=shaping, fractional=trace.fractional)

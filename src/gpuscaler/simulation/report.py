@@ -5,10 +5,11 @@ from typing import Any
 
 import msgspec
 
-from gpuscaler.clouds.delays import Delays
+from gpuscaler.clouds.delays import Delays, Faults
 from gpuscaler.simulation.bound import KIND
+from gpuscaler.simulation.campaign import Setting
 from gpuscaler.simulation.meter import Result
-from gpuscaler.simulation.traces import Job, Trace
+from gpuscaler.simulation.traces import Job
 from gpuscaler.simulation.workload import Shaping
 
 DAY = 86_400.0
@@ -19,6 +20,7 @@ class Inputs(msgspec.Struct, frozen=True):
 
     trace: str
     pools: str
+    spot: tuple[str, ...]
     jobs: int
     pods: int
     set_aside: int
@@ -26,39 +28,58 @@ class Inputs(msgspec.Struct, frozen=True):
     days: float
     gpu_model: str
     scheduler_scoring: str
+    steering: bool
+    checkpoint_seconds: float
     seed: int
+    seeds: int
     lower_bound: str
     generated: tuple[str, ...]
     derived: tuple[str, ...]
 
 
 def inputs_of(
-    trace: Trace,
-    *,
-    pools: str,
-    shaping: Shaping,
-    scoring: str,
-    seed: int,
-    generated: Sequence[str] = (),
-    derived: Sequence[str] = (),
+    setting: Setting, *, pools: str, seed: int, seeds: int = 1, generated: Sequence[str] = (), derived: Sequence[str] = ()
 ) -> Inputs:
-    """What a run of ``trace`` was made from; ``generated`` and ``derived`` add to what every run has."""
-    delays = Delays()
+    """What runs of ``setting`` were made from; ``generated`` and ``derived`` add to what every run has."""
+    trace, shaping = setting.trace, setting.shaping
     return Inputs(
         trace=trace.name,
         pools=pools,
+        spot=tuple(file.name for file in setting.spot),
         jobs=len(trace.jobs),
         pods=sum(job.pods for job in trace.jobs),
         set_aside=trace.set_aside,
         set_aside_rows=tuple({"line": row.line, "reason": row.reason} for row in trace.bad_rows),
         days=(trace.jobs[-1].submit - trace.jobs[0].submit) / DAY,
         gpu_model=shaping.gpu_model if isinstance(shaping.gpu_model, str) else "mapped",
-        scheduler_scoring=scoring,
+        scheduler_scoring=setting.scoring,
+        steering=setting.steering,
+        checkpoint_seconds=setting.checkpoint,
         seed=seed,
+        seeds=seeds,
         lower_bound=KIND,
-        generated=(f"boot delay: {delays.boot}", f"device plugin delay: {delays.device_plugin}", *generated),
-        derived=(*_requests(trace.jobs, shaping), *derived),
+        generated=(*_drawn(), *generated),
+        derived=(*_requests(trace.jobs, shaping), *_checkpoints(setting.checkpoint), *derived),
     )
+
+
+def _drawn() -> list[str]:
+    """Everything about machines that no file tells."""
+    delays, faults = Delays(), Faults()
+    return [
+        f"boot delay: {delays.boot}",
+        f"device plugin delay: {delays.device_plugin}",
+        f"answer of the cloud: {delays.answer}",
+        f"image pull of a machine's first pod: {delays.image_pull}",
+        f"machines that never register: {faults.never_registers:.1%}; failures: one in {faults.gpu_hours_between_failures:,.0f} GPU-hours",
+        f"spot purchases granted in part: {faults.partial_grants:.0%}",
+        f"spot machines of a market that runs dry: reclaimed after {faults.reclaim}",
+        f"notice of a reclaim: {faults.notice_seconds:.0f} s, none for {faults.without_notice:.0%} of machines",
+    ]
+
+
+def _checkpoints(seconds: float) -> list[str]:
+    return [f"checkpoints: every {seconds:,.0f} s of work" if seconds else "checkpoints: none, an evicted pod begins anew"]
 
 
 def _requests(jobs: Sequence[Job], shaping: Shaping) -> list[str]:

@@ -1,0 +1,66 @@
+"""Several policies and seeds on one trace, in processes of their own; what comes out does not depend on which ends first."""
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+
+from msgspec import Struct
+
+from gpuscaler.model.pools import Policy
+from gpuscaler.simulation.meter import Result
+from gpuscaler.simulation.policies import HINDSIGHT
+from gpuscaler.simulation.replay import CHECKPOINT_SECONDS, EPOCH, run
+from gpuscaler.simulation.scheduler import LEAST_ALLOCATED
+from gpuscaler.simulation.services import LoadFile
+from gpuscaler.simulation.spot import SpotFile
+from gpuscaler.simulation.spot_markets import SpotMap, markets_of
+from gpuscaler.simulation.static import optimal_hindsight
+from gpuscaler.simulation.traces import Trace
+from gpuscaler.simulation.workload import Shaping, members, with_gpu_milli
+
+
+class Setting(Struct, frozen=True):
+    """Everything that the runs of a comparison share; :func:`gpuscaler.simulation.replay.run` says what each part means."""
+
+    trace: Trace
+    policy: Policy
+    shaping: Shaping = Shaping()
+    scoring: str = LEAST_ALLOCATED
+    load: LoadFile | None = None
+    spot: tuple[SpotFile, ...] = ()
+    spot_map: SpotMap = {}
+    checkpoint: float = CHECKPOINT_SECONDS
+    steering: bool = True
+
+
+def run_one(setting: Setting, name: str, seed: int, progress: Callable[[int], None] | None = None) -> Result:
+    """One policy on one seed. The same markets meet every policy of that seed."""
+    markets, _ = markets_of(setting.policy, setting.spot, seed=seed, began=EPOCH, spot_map=setting.spot_map)
+    if name == HINDSIGHT:
+        pods = members(setting.trace, setting.shaping)
+        policy = with_gpu_milli(setting.policy) if setting.trace.fractional else setting.policy
+        return optimal_hindsight(pods, policy, markets, seed=seed, began=EPOCH + pods[0].submit)
+    return run(
+        setting.trace,
+        setting.policy,
+        name=name,
+        shaping=setting.shaping,
+        scoring=setting.scoring,
+        seed=seed,
+        markets=markets,
+        checkpoint=setting.checkpoint,
+        steering=setting.steering,
+        load=setting.load,
+        progress=progress,
+    )
+
+
+def run_all(setting: Setting, names: Sequence[str], seeds: Sequence[int], *, workers: int) -> list[Result]:
+    """Every policy on every seed, policies in the order of ``names``, the seeds of each together."""
+    pairs = [(name, seed) for name in names for seed in seeds]
+    if min(workers, len(pairs)) <= 1:
+        return [run_one(setting, name, seed) for name, seed in pairs]
+    # Spawned, not forked: a fork of a process with threads (numpy's, the progress bar's) may never end.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(workers, len(pairs)), mp_context=context) as pool:
+        return [run.result() for run in [pool.submit(run_one, setting, name, seed) for name, seed in pairs]]

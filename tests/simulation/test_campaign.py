@@ -1,0 +1,81 @@
+"""Several policies and seeds on one trace, a fleet that never changes, and the bound."""
+
+import pytest
+from msgspec.structs import replace
+from tests.simulation.pools import C8, G1, G4, POLICY, trace
+
+from gpuscaler.clouds.delays import NO_FAULTS
+from gpuscaler.clouds.markets import Markets
+from gpuscaler.model.pools import Policy, Pool
+from gpuscaler.simulation.campaign import Setting, run_all, run_one
+from gpuscaler.simulation.replay import run
+from gpuscaler.simulation.spot import Series, SpotFile
+from gpuscaler.simulation.static import at_peak, fleet_for, optimal_hindsight
+from gpuscaler.simulation.traces import Job
+from gpuscaler.simulation.workload import Shaping, members
+
+JOBS = trace(*(Job(f"j{number}", 200.0 * number, 600.0, gpus=1 + number % 2) for number in range(12)))
+SETTING = Setting(trace=JOBS, policy=POLICY)
+
+
+def test_runs_in_parallel_give_what_they_give_one_after_the_other() -> None:
+    names, seeds = ("gpuscaler", "static"), (3, 4)
+    together = run_all(SETTING, names, seeds, workers=2)
+    assert [(one.policy, one.seed) for one in together] == [(name, seed) for name in names for seed in seeds]
+    assert together == run_all(SETTING, names, seeds, workers=1)
+
+
+def test_every_policy_of_a_seed_meets_the_same_markets() -> None:
+    spot = replace(G1, market="spot", price=0.9)
+    series = Series("s", "other", "z9", ((0.0, float("inf")), (900.0, 0.0)), 2000.0)
+    setting = Setting(trace=JOBS, policy=Policy((Pool("gpu", (spot, G1, G4)),)), spot=(SpotFile("s.csv", (series,)),))
+    assert run_one(setting, "gpuscaler", 1) == run_one(setting, "gpuscaler", 1)
+    assert run_one(setting, "gpuscaler", 1).decisions != run_one(setting, "gpuscaler", 2).decisions
+
+
+def test_a_static_fleet_is_there_from_the_first_job_to_the_last_and_nobody_waits() -> None:
+    jobs = trace(*(Job(f"j{number}", 200.0 * number, 550.0, gpus=1) for number in range(12)))
+    result = run_one(replace(SETTING, trace=jobs), "static", 0)
+    assert (result.served, result.unserved, result.plans) == (12, 0, 0)
+    assert result.wait.p95 is not None
+    assert result.wait.p95 < 100
+    machines = sum(row.machines for row in result.machine_hours)
+    assert sum(row.hours for row in result.machine_hours) == pytest.approx(machines * (result.ended - result.began) / 3600)
+
+
+def test_the_peak_is_where_most_gpus_are_wanted() -> None:
+    jobs = trace(
+        Job("a", 0, 100, gpus=4), Job("b", 50, 100, gpus=1), Job("c", 120, 10, gpus=3), Job("d", 125, 50, gpus=2), Job("e", 126, 5)
+    )
+    assert [pod.name for pod in at_peak(members(jobs, Shaping()))] == ["b", "c", "d", "e"]
+
+
+def test_pods_that_no_machine_of_the_peak_could_hold_get_machines_of_their_own() -> None:
+    jobs = trace(
+        *(Job(f"j{number}", 0, 100, gpus=1) for number in range(4)), Job("big", 500, 10, cpu_milli=7000), Job("huge", 0, 9, gpus=64)
+    )
+    assert fleet_for(POLICY, members(jobs, Shaping())) == {G4.key: 1}
+    tight = trace(*(Job(f"j{number}", 0, 100, gpus=1) for number in range(4)), Job("big", 500, 10, cpu_milli=7000, memory=2**33))
+    small = replace(G1, allocatable={**G1.allocatable, "cpu": 4000})
+    alone = Policy((Pool("gpu", (small,)), Pool("cpu", (C8,))))
+    assert fleet_for(alone, members(tight, Shaping())) == {small.key: 4, C8.key: 1}
+
+
+def test_a_static_fleet_replaces_what_it_loses() -> None:
+    result = run(JOBS, POLICY, name="static", faults=replace(NO_FAULTS, gpu_hours_between_failures=0.5))
+    assert result.failed > 0
+    assert (result.served, result.unserved) == (12, 0)
+
+
+def test_the_bound_in_hindsight_is_below_every_policy_and_waits_for_nobody() -> None:
+    bound, ours, static = run_all(SETTING, ("optimal-hindsight", "gpuscaler", "static"), (0,), workers=1)
+    assert bound.cost == bound.lower_bound == pytest.approx(ours.lower_bound, rel=1e-6)
+    assert 0 < bound.cost < min(ours.cost, static.cost)
+    assert (bound.served, bound.wait.p50, bound.machine_hours) == (12, None, ())
+
+
+def test_the_bound_leaves_out_what_no_offering_serves() -> None:
+    jobs = trace(Job("a", 0, 3600, gpus=1), Job("huge", 0, 3600, gpus=64))
+    result = optimal_hindsight(members(jobs, Shaping()), POLICY, Markets(), seed=0, began=0)
+    assert (result.served, result.unserved, result.gpu_hours_used) == (1, 1, 1)
+    assert result.cost == pytest.approx(3.0, rel=1e-6)

@@ -1,0 +1,165 @@
+"""What goes wrong in a replay: markets that run dry, machines that fail, and what becomes of the pods."""
+
+import random
+
+import pytest
+from msgspec.structs import replace
+from tests.simulation.first_fit import first_fit
+from tests.simulation.pools import C8, FIXED, G1, G4, NONE, POLICY, offering, trace
+
+from gpuscaler.clouds.delays import NO_FAULTS, Delay, Faults
+from gpuscaler.clouds.markets import Markets, Steps
+from gpuscaler.model.pools import Policy, Pool
+from gpuscaler.planning.plans import Machine, Plan
+from gpuscaler.simulation.meter import Result
+from gpuscaler.simulation.ours import Gpuscaler
+from gpuscaler.simulation.policies import POLICIES, autoscaler_of
+from gpuscaler.simulation.replay import EPOCH, run
+from gpuscaler.simulation.traces import Job, Trace
+from gpuscaler.simulation.workload import Shaping, members
+
+PLENTY = float("inf")
+SPOT = replace(G1, market="spot", price=1.2)
+BOTH = Policy((Pool("gpu", (SPOT, G1), idle_after=300),))
+#: Machines are reclaimed at once when their market runs dry, after a notice of two minutes.
+NOTICED = replace(NO_FAULTS, reclaim=NONE, without_notice=0.0)
+HOUR = 3600.0
+
+
+def replay(jobs: Trace, policy: Policy = BOTH, **options: object) -> Result:
+    return run(jobs, policy, **{"delays": FIXED, "faults": NOTICED, **options})  # type: ignore[arg-type]
+
+
+def dry(*spells: tuple[float, float]) -> Markets:
+    """The spot market, dry in each spell (from, to)."""
+    times, values = ([], []) if spells and not spells[0][0] else ([0.0], [PLENTY])
+    for begin, end in spells:
+        times += [begin, end]
+        values += [0.0, PLENTY]
+    return Markets({SPOT.key: Steps(times, values)}, began=EPOCH)
+
+
+def hours(result: Result) -> dict[str, float]:
+    return {row.market: row.hours for row in result.machine_hours}
+
+
+def test_spot_is_bought_while_there_is_some() -> None:
+    result = replay(trace(Job("a", 0, HOUR, gpus=1)), markets=dry())
+    assert set(hours(result)) == {"spot"}
+    assert (result.capacity_errors, result.failover.max) == (0, None)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_from_a_dozen_dry_spot_offerings_to_on_demand_takes_at_most_ten_seconds(seed: int) -> None:
+    spots = [replace(offering("gpu", f"s{number}", price=1 + number / 100, gpus=1), market="spot") for number in range(12)]
+    markets = Markets({one.key: Steps([0], [0]) for one in spots})
+    delays = replace(FIXED, answer=Delay(1, 1.5, 5))
+    result = replay(trace(Job("a", 0, HOUR, gpus=1)), Policy((Pool("gpu", (*spots, G1)),)), markets=markets, delays=delays, seed=seed)
+    assert (result.served, set(hours(result))) == (1, {"on-demand"})
+    assert result.failover.max is not None
+    assert 0 < result.failover.max <= 10
+
+
+def test_when_spot_is_back_it_is_bought_again() -> None:
+    jobs = trace(Job("a", 0, 600, gpus=1), Job("b", 2 * HOUR, 600, gpus=1))
+    result = replay(jobs, markets=dry((0, HOUR)))
+    assert set(hours(result)) == {"spot", "on-demand"}
+    bought = [one.what for one in result.decisions if one.kind == "buy"]
+    assert ["spot" in what for what in bought] == [False, True]
+
+
+def test_a_reclaimed_pod_goes_on_from_its_last_checkpoint() -> None:
+    markets = dry((5000, 2 * HOUR))
+    result = replay(trace(Job("a", 0, 3 * HOUR, gpus=1)), markets=markets, checkpoint=HOUR)
+    # It runs from 120 on and is told at 5000; of its 4880 s of work the first hour is saved.
+    assert (result.reclaimed, result.evictions, result.served) == (0, 1, 1)
+    assert result.lost_gpu_hours == pytest.approx((4880 - HOUR) / HOUR, rel=0.01)
+    assert result.gpu_hours_used == pytest.approx(3)
+    whole = replay(trace(Job("a", 0, 3 * HOUR, gpus=1)), markets=markets, checkpoint=0)
+    assert whole.lost_gpu_hours == pytest.approx(4880 / HOUR, rel=0.01)
+    assert whole.ended - whole.began > result.ended - result.began
+
+
+def test_a_machine_that_vanishes_without_notice_takes_its_pods_with_it() -> None:
+    result = replay(trace(Job("a", 0, 2 * HOUR, gpus=1)), markets=dry((5000, 9000)), faults=replace(NOTICED, without_notice=1.0))
+    assert (result.reclaimed, result.evictions, result.served) == (1, 1, 1)
+    assert [one.why for one in result.decisions if one.kind == "lost"] == ["reclaimed by the cloud"]
+
+
+def test_the_pods_of_a_gang_restart_together() -> None:
+    pods = Policy((Pool("gpu", (SPOT, G1), idle_after=300),))
+    faults = replace(NO_FAULTS, gpu_hours_between_failures=1.0)
+    result = replay(trace(Job("g", 0, HOUR, gpus=1, pods=3)), pods, faults=faults, checkpoint=600, seed=3)
+    assert (result.served, result.unserved) == (3, 0)
+    assert result.evictions > 0
+    assert result.evictions % 3 == 0
+
+
+def test_machines_that_fail_are_replaced_and_the_work_is_done_all_the_same() -> None:
+    jobs = trace(*(Job(f"j{number}", 10.0 * number, 4 * HOUR, gpus=1) for number in range(10)))
+    result = replay(jobs, faults=replace(NO_FAULTS, gpu_hours_between_failures=10.0))
+    assert result.failed > 0
+    assert (result.served, result.unserved) == (10, 0)
+    assert result.gpu_hours_used == pytest.approx(40)
+
+
+def test_a_machine_that_never_registers_is_given_back_after_fifteen_minutes_and_another_is_bought() -> None:
+    faults = Faults(never_registers=0.5, partial_grants=0, gpu_hours_between_failures=0)
+    results = [replay(trace(Job("a", 0, 60, gpus=1)), faults=faults, seed=seed) for seed in range(8)]
+    assert all(result.served == 1 for result in results)
+    waits = sorted(result.wait.p50 or 0.0 for result in results)
+    assert waits[0] == pytest.approx(120.6, abs=1)
+    assert waits[-1] >= 900 + 120
+    late = next(result for result in results if (result.wait.p50 or 0) > 900)
+    assert any("did not register within 900 s" in one.why for one in late.decisions)
+
+
+def test_the_first_pod_of_a_machine_waits_for_its_image_and_later_ones_do_not() -> None:
+    jobs = trace(Job("a", 0, 100, gpus=1), Job("b", 300, 100, gpus=1))
+    result = replay(jobs, delays=replace(FIXED, image_pull=Delay(40, 40, 40)))
+    assert result.wait.mean == pytest.approx((160 + 0) / 2, abs=1)
+
+
+def test_without_steering_pods_go_where_the_scheduler_sends_them() -> None:
+    policy = Policy((Pool("gpu", (G4, G1)), Pool("cpu", (C8,))))
+    big = Machine("new-1", "gpu", "g4", "on-demand", "z1", 12.0, pods=("trace/big",))
+    small = [Machine(f"new-{n}", "gpu", "g1", "on-demand", "z1", 3.6, pods=(f"trace/s{n}",)) for n in (2, 3)]
+    jobs = trace(Job("big", 0.2, HOUR, gpus=4), Job("s2", 0, HOUR, gpus=1), Job("s3", 0, HOUR, gpus=1))
+
+    def buying() -> object:
+        plans = [Plan(machines=(big, *small))]
+        after = first_fit(policy)
+        return lambda cluster, state, now: (
+            plans.pop() if plans and len(cluster.pods) == 3 else Plan() if plans else after(cluster, state, now)
+        )
+
+    def kept(*, steers: bool, seed: int) -> Result:
+        ours = Gpuscaler(policy, steers=steers, decide=buying())  # type: ignore[arg-type]
+        uneven = replace(FIXED, boot=Delay(50, 100, 300))
+        return replay(jobs, policy, autoscaler=ours, delays=uneven, seed=seed)
+
+    steered = [kept(steers=True, seed=seed) for seed in range(10)]
+    loose = [kept(steers=False, seed=seed) for seed in range(10)]
+    assert all((one.served, one.broken) == (3, 0) for one in steered)
+    assert all(one.served == 3 for one in loose)
+    assert any(one.broken for one in loose)
+
+
+@pytest.mark.parametrize("name", [*POLICIES, "static"])
+def test_no_policy_sees_how_long_a_running_job_will_run(name: str) -> None:
+    draw = random.Random(5)
+    jobs = [
+        Job(f"j{number:02}", draw.uniform(0, 2000), draw.choice([HOUR, 2 * HOUR, 5 * HOUR]), gpus=draw.choice([1, 2]))
+        for number in range(20)
+    ]
+    other = [
+        replace(job, duration=duration) for job, duration in zip(jobs, draw.sample([job.duration for job in jobs], len(jobs)), strict=True)
+    ]
+    fleet = members(trace(*jobs), Shaping())
+
+    def decisions(jobs: list[Job]) -> list[tuple[float, str, str]]:
+        autoscaler = autoscaler_of(name, POLICY, fleet)
+        result = replay(trace(*jobs), POLICY, autoscaler=autoscaler, delays=replace(FIXED, answer=Delay(1, 2, 3)))
+        return [(one.at, one.kind, one.what) for one in result.decisions if one.at < EPOCH + min(job.submit for job in jobs) + HOUR]
+
+    assert decisions(jobs) == decisions(other)
