@@ -1,0 +1,131 @@
+"""What holds of breakers whatever happens."""
+
+from functools import reduce
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuscaler.planning.state.asking import next_change, openness
+from gpuscaler.planning.state.breakers import PROBE_SECONDS, Breakers, step
+from gpuscaler.planning.state.events import (
+    CAPACITY,
+    CONFIGURATION,
+    FAILED,
+    PRICE,
+    QUOTA,
+    THROTTLED,
+    UNAUTHORISED,
+    UNKNOWN,
+    Asked,
+    Changed,
+    Event,
+    Failed,
+    Granted,
+    Reclaimed,
+    Refused,
+    Registered,
+)
+
+KEYS = [(pool, market, kind, zone) for pool in "ab" for market in ("spot", "on-demand") for kind in ("g", "h") for zone in ("1", "2", "")]
+CAUSES = (CAPACITY,) * 4 + (QUOTA, PRICE, CONFIGURATION, UNAUTHORISED, THROTTLED, UNKNOWN)
+#: Beyond every period, probe and hunt.
+LONG = 3 * PROBE_SECONDS
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Event]:
+    """Events in time, some of them late."""
+    now = 0.0
+    found: list[Event] = []
+    for _ in range(draw(st.integers(0, 25))):
+        now += draw(st.sampled_from((0.0, 1.0, 8.0, 60.0, 400.0, 3000.0)))
+        key, at = draw(st.sampled_from(KEYS)), now - draw(st.sampled_from((0.0, 0.0, 0.0, 5.0, 500.0)))
+        refused = Refused(
+            key,
+            at,
+            draw(st.sampled_from(CAUSES)),
+            bucket=draw(st.sampled_from(((), ("g", "h")))),
+            every_zone=draw(st.booleans()),
+            retry_after=draw(st.sampled_from((0.0, 0.0, 1000.0))),
+        )
+        others = (Asked(key, at), Granted(key, at), Registered(key, at), Failed(key, at), Reclaimed(key, at), Changed(at, key[0]))
+        found.append(draw(st.sampled_from((refused, refused, refused, *others))))
+    return found
+
+
+def after(events: list[Event]) -> tuple[Breakers, float]:
+    return reduce(step, events, Breakers()), max((event.at for event in events), default=0.0)
+
+
+@given(histories(), st.floats(0.0, 5000.0))
+@settings(max_examples=60, deadline=None)
+def test_nothing_is_blocked_and_probed_at_once(events: list[Event], later: float) -> None:
+    breakers, now = after(events)
+    found = openness(breakers, KEYS, now + later)
+
+    assert not found.blocked & found.probing
+    assert found.blocked | found.probing | found.unsettled <= set(KEYS)
+
+
+@given(histories())
+@settings(max_examples=60, deadline=None)
+def test_nothing_changes_before_the_next_change_is_due(events: list[Event]) -> None:
+    breakers, now = after(events)
+    for _ in range(40):
+        moment = next_change(breakers, now)
+        at = now + LONG if moment is None else moment
+        # The end of a hunt still belongs to it.
+        middle = (now + at) / 2 if moment is not None else at
+        assert openness(breakers, KEYS, middle) == openness(breakers, KEYS, max(now, min(middle, now + 1e-6)))
+        if moment is None:
+            return
+        now = moment
+    raise AssertionError("there is always another change")
+
+
+@given(histories())
+@settings(max_examples=60, deadline=None)
+def test_whatever_does_not_wait_for_a_person_may_be_tried_again_in_the_end(events: list[Event]) -> None:
+    breakers, now = after(events)
+    stuck = [one.target for one in breakers.open if one.until is None]
+
+    for key in openness(breakers, KEYS, now + LONG).blocked:
+        assert any(target.covers(key) for target in stuck)
+
+
+@given(histories(), st.sampled_from(KEYS))
+@settings(max_examples=60, deadline=None)
+def test_an_offering_that_was_granted_and_came_up_may_be_asked_at_once(events: list[Event], key: tuple[str, str, str, str]) -> None:
+    breakers, now = after(events)
+    breakers = step(step(breakers, Granted(key, now)), Registered(key, now))
+    found = openness(breakers, KEYS, now)
+
+    assert key not in found.blocked | found.probing
+
+
+@given(histories(), st.sampled_from(KEYS))
+@settings(max_examples=60, deadline=None)
+def test_an_offering_that_was_just_refused_is_not_asked(events: list[Event], key: tuple[str, str, str, str]) -> None:
+    breakers, now = after(events)
+
+    assert key in openness(step(breakers, Refused(key, now)), KEYS, now).blocked
+
+
+@given(histories())
+@settings(max_examples=40, deadline=None)
+def test_every_history_survives_a_restart(events: list[Event]) -> None:
+    breakers, _ = after(events)
+
+    assert msgspec.json.decode(msgspec.json.encode(breakers), type=Breakers) == breakers
+    assert msgspec.json.decode(msgspec.json.encode(events), type=list[Event]) == events
+
+
+@given(histories())
+@settings(max_examples=40, deadline=None)
+def test_there_are_never_more_breakers_than_targets(events: list[Event]) -> None:
+    breakers, _ = after(events)
+    targets = [one.target for one in breakers.open]
+
+    assert len(targets) == len(set(targets))
+    assert all(one.strikes >= 1 and one.since <= one.last for one in breakers.open if one.cause != FAILED)
