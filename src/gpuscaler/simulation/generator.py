@@ -12,9 +12,6 @@ from gpuscaler.simulation.marginals import OPENB, Profile, Quantiles
 
 DAY = 86_400.0
 
-#: What a report says about where the default workload comes from.
-SOURCE = OPENB.source
-
 
 def generate(*, seed: int, jobs: int, profile: Profile = OPENB, days: int = 1) -> Trace:
     """``jobs`` jobs submitted over some days; the same seed gives the same jobs."""
