@@ -42,6 +42,11 @@ def test_empty_fields_mean_that_the_trace_does_not_say(tmp_path: Path) -> None:
     assert (job.pods, job.gpus, job.gpu_milli, job.cpu_milli, job.memory, job.priority) == (1, 2, 1000, None, None, 5)
 
 
+def test_blank_lines_are_passed_over_and_lines_are_counted_as_an_editor_does(tmp_path: Path) -> None:
+    trace = read(tmp_path, HEADER, "", GOOD, "broken", header="")
+    assert (len(trace.jobs), trace.bad_rows[0].line) == (1, 5)
+
+
 def test_a_job_may_have_a_namespace(tmp_path: Path) -> None:
     assert read(tmp_path, f"{GOOD},team", header=f"{HEADER},namespace").jobs[0].namespace == "team"
 

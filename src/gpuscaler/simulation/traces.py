@@ -3,7 +3,7 @@
 import csv
 import io
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -30,12 +30,12 @@ def read_trace(path: Path) -> Trace:
     """Read a trace. A malformed row is set aside; a file of the wrong shape raises :class:`TraceError`."""
     gathered = _Gathered()
     with opened(path) as text:
-        first = text.readline()
-        if first.lstrip()[:1] in {"[", "{"}:
-            _read_json(first + text.read(), path, gathered)
+        start = _start(text)
+        if start and start[-1].lstrip()[:1] in {"[", "{"}:
+            _read_json("".join(start) + text.read(), path, gathered)
             calendar, finish = True, None
         else:
-            layout = _read_csv(first, text, path=path, gathered=gathered)
+            layout = _read_csv(itertools.chain(start, text), path, gathered)
             calendar, finish = layout.calendar, layout.finish
     jobs, bad = gathered.jobs, gathered.bad
     if not jobs:
@@ -73,10 +73,19 @@ class _Gathered:
             self.jobs.append(job)
 
 
-def _read_csv(first: str, rest: io.TextIOWrapper, *, path: Path, gathered: _Gathered) -> Layout:
-    lines = itertools.chain((first,), rest) if first else iter(())
+def _start(text: io.TextIOWrapper) -> list[str]:
+    """The lines up to the first that is not blank."""
+    lines = []
+    for line in iter(text.readline, ""):
+        lines.append(line)
+        if line.strip():
+            break
+    return lines
+
+
+def _read_csv(lines: Iterable[str], path: Path, gathered: _Gathered) -> Layout:
     rows = csv.reader(lines, strict=True)
-    top = next(rows, [])
+    top = next((row for row in rows if any(row)), [])
     columns = headless(top)
     header = columns or tuple(name.strip() for name in top)
     layout = _layout(header, path)

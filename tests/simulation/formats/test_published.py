@@ -1,10 +1,13 @@
 """Traces as they were published: rows taken from the publishers' own descriptions."""
 
+import csv
 import gzip
 import json
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gpuscaler.simulation.traces import Job, Trace, TraceError, read_trace
 
@@ -160,6 +163,28 @@ def test_a_malformed_row_is_set_aside_with_its_line(tmp_path: Path, lines: tuple
     assert reason in trace.bad_rows[0].reason
 
 
+ODD = st.one_of(
+    st.sampled_from(["", "0", "-1", "1e308", "nan", "1", "2020-06-09 18:41:01", "0001-01-01T00:00:00+14:00"]), st.text(max_size=8)
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(header=st.sampled_from([OPENB, SPOT, PAI_SAMPLE, PAI_TASKS, HELIOS, KALOS]), data=st.data())
+def test_whatever_a_row_holds_it_is_a_job_or_set_aside(tmp_path: Path, header: str, data: st.DataObject) -> None:
+    names = header.split(",")
+    rows = data.draw(st.lists(st.lists(ODD, min_size=len(names), max_size=len(names)), min_size=1, max_size=4))
+    path = tmp_path / "trace.csv"
+    with path.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+        csv.writer(file).writerows([names, *([value.encode(errors="ignore").decode() for value in row] for row in rows)])
+    try:
+        trace = read_trace(path)
+    except TraceError:
+        return
+    assert len(trace.jobs) + trace.set_aside == len(rows)
+    assert all(0 <= job.duration < 1e12 and job.pods >= 1 and 1 <= job.gpu_milli <= 1000 for job in trace.jobs)
+    assert min(job.submit for job in trace.jobs) >= 0
+
+
 @pytest.mark.parametrize(
     ("header", "message"),
     [
@@ -205,18 +230,20 @@ def test_philly_jobs_that_never_ran_are_set_aside_with_the_line_where_they_begin
         entry("f", attempt("2017-10-07 01:12:09", "2017-10-06 01:13:23", 1)),
         entry("a", FIRST),
         {"jobid": 7},
+        {**entry("h", FIRST), "user": "\ud800"},
         entry("g", FIRST, submitted="soon"),
     ]
     trace = read(tmp_path, "[", ",\n".join(json.dumps(one) for one in log), "]", name="cluster_job_log")
     assert [job.id for job in trace.jobs] == ["a"]
-    assert trace.set_aside == 8
-    assert [row.line for row in trace.bad_rows] == [3, 4, 5, 6, 7, 8, 9, 10]
+    assert trace.set_aside == 9
+    assert [row.line for row in trace.bad_rows] == [3, 4, 5, 6, 7, 8, 9, 10, 11]
     reasons = [row.reason for row in trace.bad_rows]
     assert reasons[0].startswith("attempts has 0 attempts, expected one with a start")
     assert reasons[4].startswith("attempt is -")
     assert reasons[5] == "job_id a was used before"
     assert reasons[6].startswith("Expected `str`, got `int` - at `$.jobid`")
-    assert reasons[7] == "submitted_time is 'soon', expected a date with a time"
+    assert reasons[7].startswith("user is '\\ud800', expected at most 240 printable characters")
+    assert reasons[8] == "submitted_time is 'soon', expected a date with a time"
 
 
 def test_philly_may_come_packed_and_one_object_a_line(tmp_path: Path) -> None:
@@ -231,6 +258,8 @@ def test_philly_may_come_packed_and_one_object_a_line(tmp_path: Path) -> None:
         ('[\n{"jobid": "a",\n oops}]', r"cluster_job_log:3: not JSON"),
         ('[{"jobid": "a"}]', "keys submitted_time, attempts missing in the first entry; seen: jobid"),
         ('{"jobid": "a", "submitted_time": ""}', "key attempts missing"),
+        ('\n{"jobid": ' + "[" * 100_000, r"cluster_job_log:2: JSON that cannot be a job"),
+        ('{"jobid": ' + "9" * 5000 + "}", r"cluster_job_log:1: JSON that cannot be a job"),
         ("[1, 2]", "keys jobid, submitted_time, attempts missing in the first entry; seen: no object"),
         ("[]", "no usable job"),
     ],

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from gpuscaler.simulation.formats.fields import GIB, Fields, Layout, identity, lasting, number, share
+from gpuscaler.simulation.formats.fields import GIB, Fields, Layout, identity, label, lasting, number, share
 from gpuscaler.simulation.jobs import MIB, MOST_GPUS, MOST_SECONDS, Job, TraceError, opened
 
 #: What a task or a job of the PAI trace may be.
@@ -51,7 +51,7 @@ def spot(row: Fields) -> Job:
         cpu_milli=row.milli("cpu_request", unit=1000),
         gpu_models=row.models("gpu_model") if gpus else (),
         priority=1 if row.text("job_type") == "HP" else 0,
-        namespace=row.text("organization"),
+        namespace=row.label("organization"),
     )
 
 
@@ -67,8 +67,8 @@ def pai_sample(row: Fields) -> Job:
         gpus=gpus,
         gpu_milli=milli,
         cpu_milli=row.milli("num_cpu", unit=1000 / pods),
-        gpu_models=_models(row.text("gpu_type")) if gpus else (),
-        user=row.text("user"),
+        gpu_models=_models(row.label("gpu_type")) if gpus else (),
+        user=row.label("user"),
     )
 
 
@@ -85,7 +85,7 @@ def pai_task(row: Fields) -> Job:
         gpu_milli=milli,
         cpu_milli=row.milli("plan_cpu", unit=10),
         memory=row.memory("plan_mem", unit=GIB),
-        gpu_models=_models(row.text("gpu_type")) if gpus else (),
+        gpu_models=_models(row.label("gpu_type")) if gpus else (),
     )
 
 
@@ -103,7 +103,7 @@ def with_pai_jobs(jobs: list[Job], path: Path) -> list[Job]:
             name, _, user, _, submitted, _ = row
             if name in wanted and submitted:
                 try:
-                    known[name] = user, number(submitted, "start_time", most=MOST_SECONDS)
+                    known[name] = label(user, "user"), number(submitted, "start_time", most=MOST_SECONDS)
                 except ValueError:
                     # The table only adds to the tasks: a job that it tells nothing about keeps what its tasks say.
                     continue

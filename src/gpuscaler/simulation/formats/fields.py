@@ -51,7 +51,10 @@ class Fields:
         return math.ceil(self.number(name, most=most) * unit) if self.text(name) else None
 
     def models(self, name: str) -> tuple[str, ...]:
-        return tuple(sorted({model.strip() for model in self.text(name).split("|")} - {""}))
+        return tuple(sorted({model.strip() for model in self.label(name).split("|")} - {""}))
+
+    def label(self, name: str) -> str:
+        return label(self.text(name), name)
 
     def identity(self, name: str) -> str:
         return identity(self.text(name), name)
@@ -86,6 +89,13 @@ def identity(text: str, name: str) -> str:
     """A name that pods can be made from."""
     if not text or len(text) > 240 or "/" in text or "#" in text or not text.isprintable():
         raise ValueError(f"{name} is {text[:40]!r}, expected a name of 1 to 240 characters without '/' and '#'")
+    return text
+
+
+def label(text: str, name: str) -> str:
+    """Whom a job belongs to, or what it wants: may be empty, but not do anything to a terminal that prints it."""
+    if len(text) > 240 or not text.isprintable():
+        raise ValueError(f"{name} is {text[:40]!r}, expected at most 240 printable characters")
     return text
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gpuscaler.simulation.formats.fields import identity, lasting, moment
+from gpuscaler.simulation.formats.fields import identity, label, lasting, moment
 from gpuscaler.simulation.jobs import Job, TraceError
 
 NEEDED = ("jobid", "submitted_time", "attempts")
@@ -52,6 +52,9 @@ def entries(text: str, path: Path) -> Iterator[tuple[int, Any]]:
             entry, place = decoder.raw_decode(text, start)
         except json.JSONDecodeError as error:
             raise TraceError(f"{path}:{line + text.count(chr(10), start, error.pos)}: not JSON ({error.msg})") from error
+        except (ValueError, RecursionError) as error:
+            # Numbers with thousands of digits, and thousands of brackets within each other.
+            raise TraceError(f"{path}:{line}: JSON that cannot be a job ({error})") from error
         yield line, entry
         line += text.count("\n", start, place)
 
@@ -83,8 +86,8 @@ def job(entry: Any) -> Job:
         duration=sum(lasting(moment(str(one.end_time), "end_time") - moment(str(one.start_time), "start_time"), "attempt") for one in ran),
         pods=sum(servers) // each,
         gpus=each,
-        user=known.user or "",
-        namespace=known.vc or "",
+        user=label(known.user or "", "user"),
+        namespace=label(known.vc or "", "vc"),
     )
 
 

@@ -19,8 +19,8 @@ def job(row: Fields) -> Job:
         gpus=gpus,
         cpu_milli=None if cores is None else int(-(-cores * 1000 // pods)),
         memory=row.memory("mem_per_pod_GB", unit=GIB),
-        user=row.text("user"),
-        namespace=row.text("vc"),
+        user=row.label("user"),
+        namespace=row.label("vc"),
     )
 
 

@@ -29,8 +29,8 @@ def job(row: Fields) -> Job:
         gpu_models=row.models("gpu_model"),
         # Kubernetes' priorities are numbers; QoS words, which some traces have here, order nothing in the scheduler.
         priority=int(priority) if priority.lstrip("-").isdecimal() else 0,
-        user=row.text("user"),
-        namespace=row.text("namespace"),
+        user=row.label("user"),
+        namespace=row.label("namespace"),
     )
 
 
