@@ -11,8 +11,8 @@ from gpuscaler.cli.bench import show
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpuscaler.simulation.spot import SpotFile
     from gpuscaler.simulation.tables import Published
-    from gpuscaler.simulation.tables.series import SeriesFile
 
 SPOT = click.option(
     "--spot",
@@ -45,13 +45,14 @@ def skyserve(*, path: Path, as_json: bool) -> None:
     _show(table, path, as_json=as_json)
 
 
-def _show(table: "Callable[[SeriesFile], Published]", path: Path, *, as_json: bool) -> None:
-    from gpuscaler.simulation.tables.series import SeriesError, read_series
+def _show(table: "Callable[[SpotFile], Published]", path: Path, *, as_json: bool) -> None:
+    from gpuscaler.simulation.spot import read_spot
+    from gpuscaler.simulation.traces import TraceError
 
     try:
-        file = read_series(path)
+        file = read_spot(path)
         made = table(file)
-    except SeriesError as error:
+    except TraceError as error:
         click.echo(str(error), err=True)
         sys.exit(2)
     if file.set_aside:

@@ -50,7 +50,8 @@ def histories(draw: st.DrawFn) -> list[Event]:
             retry_after=draw(st.sampled_from((0.0, 0.0, 1000.0))),
         )
         others = (Asked(key, at), Granted(key, at), Registered(key, at), Failed(key, at), Reclaimed(key, at), Changed(at, key[0]))
-        found.append(draw(st.sampled_from((refused, refused, refused, *others))))
+        every: tuple[Event, ...] = (refused, refused, refused, *others)
+        found.append(draw(st.sampled_from(every)))
     return found
 
 

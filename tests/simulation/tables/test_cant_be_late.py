@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpuscaler.simulation.spot import Series, SpotError, SpotFile, read_spot
 from gpuscaler.simulation.tables.cant_be_late import DEADLINE, HOUR, ON_DEMAND_PRICE, POLICIES, SPOT_PRICE, STEP, replay, table
 from gpuscaler.simulation.tables.hindsight import cheapest
-from gpuscaler.simulation.tables.series import SeriesError, SeriesFile, ZoneSeries, read_series
 
 SERIES = Path(__file__).parents[4] / "shared" / "data" / "spot_availability_changes.csv.gz"
 
@@ -85,16 +85,16 @@ def test_a_changeover_that_the_grain_cannot_hold_is_refused() -> None:
 
 
 def test_series_that_are_shorter_than_a_job_are_refused() -> None:
-    short = ZoneSeries("d", "z", "t", (0.0,), (1,), 7200.0)
+    short = Series("s", "t", "z", ((0.0, 1.0),), 7200.0)
 
-    with pytest.raises(SeriesError, match="at most 12 steps of 600 s, expected 360"):
-        table(SeriesFile((short,)))
+    with pytest.raises(SpotError, match=r"spot\.csv: saw series of availability of at most 7,200 s, expected one of 216,000 s"):
+        table(SpotFile("spot.csv", (short,)))
 
 
 def test_on_a_real_series_ours_costs_less_than_uniform_progress_which_costs_less_than_greedy() -> None:
     if not SERIES.exists():
         pytest.skip("needs ../shared/data/spot_availability_changes.csv.gz")
-    made = table(SeriesFile(read_series(SERIES).series[-1:]))
+    made = table(SpotFile("spot.csv", read_spot(SERIES).availability[-1:]))
     costs = {row.policy: row.figures["mean cost, $"] for row in made.rows}
     ranked = [costs[name] for name in ("gpuscaler", "Uniform Progress", "Uniform Progress, strict", "Greedy", "On-demand")]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuscaler.simulation.tables.series import SeriesFile, ZoneSeries, read_series
+from gpuscaler.simulation.spot import Series, SpotError, SpotFile, read_spot
 from gpuscaler.simulation.tables.skyserve import COLD_START, ON_DEMAND_PRICE, POLICIES, SPARE, SPOT_PRICE, TARGET, replay, table
 
 SERIES = Path(__file__).parents[4] / "shared" / "data" / "spot_availability_changes.csv.gz"
@@ -12,15 +12,15 @@ DAY = 86_400.0
 FALLS_BACK = ("On-demand", "SpotHedge", "gpuscaler")
 
 
-def zone(name: str, *changes: tuple[float, int], days: float = 1.0) -> ZoneSeries:
-    return ZoneSeries("d", name, "t", tuple(at for at, _ in changes), tuple(nodes for _, nodes in changes), days * DAY)
+def zone(name: str, *changes: tuple[float, int], days: float = 1.0) -> Series:
+    return Series(name, "t", name, tuple((at, float(nodes)) for at, nodes in changes), days * DAY)
 
 
-def always(name: str) -> ZoneSeries:
+def always(name: str) -> Series:
     return zone(name, (0.0, 1))
 
 
-def dry(name: str) -> ZoneSeries:
+def dry(name: str) -> Series:
     return zone(name, (0.0, 0))
 
 
@@ -82,17 +82,22 @@ def test_dry_zones_are_asked_ever_more_rarely() -> None:
 
 
 def test_the_published_saving_is_compared_with_spot_hedge() -> None:
-    made = table(SeriesFile((always("a"), always("b"))))
+    made = table(SpotFile("spot.csv", (always("a"), always("b"))))
     (hedge,) = [row for row in made.rows if row.published is not None]
 
     assert hedge.policy == "SpotHedge"
     assert hedge.difference == pytest.approx(hedge.ours - 57.0)
 
 
+def test_a_file_of_prices_is_no_series_of_availability() -> None:
+    with pytest.raises(SpotError, match=r"prices\.csv: saw no series of availability"):
+        table(SpotFile("prices.csv"))
+
+
 def test_on_the_real_series_ours_is_available_and_no_dearer_than_spot_hedge() -> None:
     if not SERIES.exists():
         pytest.skip("needs ../shared/data/spot_availability_changes.csv.gz")
-    series = read_series(SERIES).series
+    series = read_spot(SERIES).availability
     ours, hedge = (replay(series, POLICIES[name]) for name in ("gpuscaler", "SpotHedge"))
 
     assert ours.available >= 0.99

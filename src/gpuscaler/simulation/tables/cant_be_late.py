@@ -11,9 +11,9 @@ import numpy as np
 from msgspec import Struct
 
 from gpuscaler.planning.deadline import ON_DEMAND, SPOT, WAIT, Job, choose, safe
+from gpuscaler.simulation.spot import Series, SpotError, SpotFile
 from gpuscaler.simulation.tables import Published, Row
 from gpuscaler.simulation.tables.hindsight import cheapest
-from gpuscaler.simulation.tables.series import SeriesError, SeriesFile
 
 HOUR = 3600.0
 WORK, DEADLINE, CHANGEOVER, STEP = 48 * HOUR, 60 * HOUR, 0.2 * HOUR, 600.0
@@ -114,16 +114,23 @@ UNMATCHED = (
 )
 
 
-def table(file: SeriesFile) -> Published:
+def sampled(series: Series) -> tuple[bool, ...]:
+    """Whether spot is there at every decision from the beginning of ``series`` to its end."""
+    steps = series.as_steps()
+    return tuple(steps.at(number * STEP) > 0 for number in range(int(series.period // STEP)))
+
+
+def table(file: SpotFile) -> Published:
     """Every policy on a job that begins every ``SPACING`` seconds of each series; a series that is shorter than a job is left out.
 
-    Raises :class:`~gpuscaler.simulation.tables.series.SeriesError` when all are.
+    Raises :class:`~gpuscaler.simulation.spot.SpotError` when all are.
     """
     steps, apart = int(DEADLINE / STEP), int(SPACING / STEP)
-    sampled = [tuple(nodes > 0 for nodes in one.sampled(STEP)) for one in file.series]
-    jobs = [series[start : start + steps] for series in sampled for start in range(0, len(series) - steps + 1, apart)]
+    series = [sampled(one) for one in file.availability]
+    jobs = [one[start : start + steps] for one in series for start in range(0, len(one) - steps + 1, apart)]
     if not jobs:
-        raise SeriesError(f"no series is as long as a job: saw at most {max(map(len, sampled))} steps of {STEP:g} s, expected {steps}")
+        most = max(map(len, series), default=0)
+        raise SpotError(f"{file.name}: saw series of availability of at most {most * STEP:,.0f} s, expected one of {DEADLINE:,.0f} s")
     outcomes = {name: [replay(job, choose) for job in jobs] for name, choose in POLICIES.items()}
     costs = {name: fmean(outcome.cost for outcome in of) for name, of in outcomes.items()}
     optimum = fmean(
@@ -142,7 +149,7 @@ def table(file: SeriesFile) -> Published:
         source="Wu et al., Can't Be Late, NSDI 2024, abstract",
         rows=tuple(_row(name, costs, optimum, outcomes[name]) for name in POLICIES),
         inputs=(
-            f"{len(jobs):,} jobs on {len(sampled)} series, one begins every {SPACING / HOUR:g} h.",
+            f"{len(jobs):,} jobs on {len(series)} series, one begins every {SPACING / HOUR:g} h.",
             f"A changeover takes {CHANGEOVER / HOUR:g} h, a decision is made every {STEP:g} s.",
             f"An hour costs ${SPOT_PRICE} on spot and ${ON_DEMAND_PRICE} on-demand; the optimum in hindsight costs ${optimum:.2f}.",
         ),

@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpuscaler.clouds.markets import Steps
 from gpuscaler.planning.state.asking import next_change, openness
 from gpuscaler.planning.state.breakers import Breakers, step
 from gpuscaler.planning.state.events import Asked, Granted, Key, Reclaimed, Refused
+from gpuscaler.simulation.spot import Series, SpotError, SpotFile
 from gpuscaler.simulation.tables import Published, Row
-from gpuscaler.simulation.tables.series import SeriesFile, ZoneSeries
 
 TARGET, SPARE, COLD_START = 4, 2, 183.0
 SPOT_PRICE, ON_DEMAND_PRICE = 0.9731, 3.06
@@ -34,7 +35,7 @@ class Replica:
 class Fleet:
     """The replicas of one policy, and what it may ask at ``now``."""
 
-    series: Sequence[ZoneSeries]
+    zones: Sequence[Steps]
     now: float = 0.0
     replicas: list[Replica] = field(default_factory=list)
     refused: int = 0
@@ -42,7 +43,7 @@ class Fleet:
 
     def launch(self, zone: int) -> bool:
         """Ask for one replica; returns whether it was granted."""
-        if zone != ON_DEMAND and self.series[zone].at(self.now) == 0:
+        if zone != ON_DEMAND and self.zones[zone].at(self.now) == 0:
             self.refused += 1
             return False
         self.replicas.append(Replica(zone, self.now + COLD_START))
@@ -186,15 +187,15 @@ class Outcome:
     refused: int = 0
 
 
-def replay(series: Sequence[ZoneSeries], kind: type[OnDemand]) -> Outcome:
+def replay(series: Sequence[Series], kind: type[OnDemand]) -> Outcome:
     """One policy from the beginning of the series to the end of the shortest."""
-    end = min(one.end for one in series)
-    changes = sorted({at for one in series for at in one.times if at < end})
-    fleet, policy, outcome, place = Fleet(series), kind(len(series)), Outcome(), 0
+    end = min(one.period for one in series)
+    changes = sorted({at for one in series for at, _ in one.steps if at < end})
+    fleet, policy, outcome, place = Fleet([one.as_steps() for one in series]), kind(len(series)), Outcome(), 0
     while fleet.now < end:
         while place < len(changes) and changes[place] <= fleet.now:
             place += 1
-        for one in [one for one in fleet.replicas if one.zone != ON_DEMAND and series[one.zone].at(fleet.now) == 0]:
+        for one in [one for one in fleet.replicas if one.zone != ON_DEMAND and fleet.zones[one.zone].at(fleet.now) == 0]:
             fleet.replicas.remove(one)
             fleet.lost += 1
             policy.lost(one.zone, fleet.now)
@@ -216,9 +217,14 @@ def account(outcome: Outcome, fleet: Fleet, seconds: float, whole: float) -> Non
     outcome.spot += len(fleet.spot(ready=True)) * seconds / whole
 
 
-def table(file: SeriesFile) -> Published:
-    """Every policy over all series of ``file`` at once, as the zones of one service."""
-    outcomes = {name: replay(file.series, kind) for name, kind in POLICIES.items()}
+def table(file: SpotFile) -> Published:
+    """Every policy over all series of ``file`` at once, as the zones of one service.
+
+    Raises :class:`~gpuscaler.simulation.spot.SpotError` when there is none.
+    """
+    if not file.availability:
+        raise SpotError(f"{file.name}: saw no series of availability, expected at least one")
+    outcomes = {name: replay(file.availability, kind) for name, kind in POLICIES.items()}
     whole = outcomes["On-demand"].cost
     rows = [
         Row(
@@ -235,7 +241,7 @@ def table(file: SeriesFile) -> Published:
         )
         for name, one in outcomes.items()
     ]
-    days = min(one.end for one in file.series) / 86_400
+    days = min(one.period for one in file.availability) / 86_400
     return Published(
         name="skyserve",
         title=f"A service of {TARGET} replicas and {SPARE} spares: cost",
@@ -243,7 +249,7 @@ def table(file: SeriesFile) -> Published:
         source="Mao et al., SkyServe, EuroSys 2025, abstract",
         rows=tuple(rows),
         inputs=(
-            f"{len(file.series)} zones over {days:.1f} days; a replica is ready {COLD_START:g} s after it was granted.",
+            f"{len(file.availability)} zones over {days:.1f} days; a replica is ready {COLD_START:g} s after it was granted.",
             f"An hour costs ${SPOT_PRICE} on spot and ${ON_DEMAND_PRICE} on-demand.",
         ),
         unmatched=UNMATCHED,
