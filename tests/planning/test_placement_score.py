@@ -77,6 +77,32 @@ def test_packing_values_are_those_of_the_best_packing() -> None:
     assert taken[94] == 0
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from([5, 16, 19, 32, 33, 47, 65, 81, 100]), st.integers(-3, 9)), min_size=1, max_size=5))
+def test_packing_values_agree_with_trying_everything(drawn: list[tuple[int, int]]) -> None:
+    sizes, values = array(*(size for size, _ in drawn)), np.array([value / 10 for _, value in drawn])
+    best = [0.0] * (SLOTS + 1)
+    for room in range(1, SLOTS + 1):
+        best[room] = max([best[room - 1], *(best[room - size] + value / 10 for size, value in drawn if size <= room)])
+    assert packing_values(values, sizes)[0] == pytest.approx(best)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from([110, 190, 320, 470, 810, 1000]), st.integers(0, 16), st.integers(1, 60)), min_size=1, max_size=5),
+    st.integers(1, 40),
+    st.integers(0, 400),
+)
+def test_prices_prove_that_no_more_can_be_served(drawn: list[tuple[int, int, int]], devices: int, cores: int) -> None:
+    pods = classes(*((1, milli, 1000 * cpu, count) for milli, cpu, count in drawn))
+    prices = solve(pods, devices=devices, cpu=1000.0 * cores)
+    assert -1e-6 <= prices.served <= min(devices, float(pods.demand @ pods.weight) / WHOLE) + 1e-6
+    # By duality: what all pods, all cores and the best packing of every device are worth at the prices is exactly what is served.
+    per_device = packing_values(pods.milli / WHOLE - prices.pods - prices.cpu * pods.cpu / WHOLE, slots(pods.milli))[0][SLOTS]
+    proven = float(prices.pods @ pods.weight) + prices.cpu * cores + devices * per_device
+    assert proven == pytest.approx(prices.served, abs=1e-3)
+
+
 def test_a_class_that_fills_what_another_leaves_has_a_price_and_one_that_is_plenty_has_none() -> None:
     # 100 devices; 200 pods want four fifths of one, and 20 want one fifth: each of those saves a fifth that would be lost.
     prices = solve(classes((1, 800, 0, 200), (1, 200, 0, 20)), devices=100, cpu=float("inf"))
