@@ -188,17 +188,17 @@ class LiveSelector:
 
 def live_selectors(cluster: Cluster, classes: Iterable[PodClass]) -> tuple[LiveSelector, ...]:
     """Every selector by which a pending or bound pod could notice the labels of a pending pod."""
-    found: dict[LiveSelector, None] = {}
+    found: dict[tuple[LabelSelector, tuple[str, ...], LabelSelector | None], None] = {}
     specs = {user.spec.digest: user.spec for user in cluster.users.values()}
     specs.update((one.spec.digest, one.spec) for one in classes)
     for spec in specs.values():
         for term in spec.affinity + spec.anti_affinity:
             if term.selector is not None:
-                found[LiveSelector(term.selector, term.namespaces, term.namespace_selector)] = None
+                found[term.selector, term.namespaces, term.namespace_selector] = None
         for constraint in spec.spread:
             if constraint.selector is not None:
-                found[LiveSelector(constraint.selector, (spec.namespace,), None)] = None
-    return tuple(found)
+                found[constraint.selector, (spec.namespace,), None] = None
+    return tuple(LiveSelector(*parts) for parts in found)
 
 
 def covers(term: PodAffinityTerm | LiveSelector, namespace: str, cluster: Cluster) -> bool:

@@ -57,6 +57,8 @@ def remove_idle(situation: Situation, ledger: Ledger, due: Sequence[Candidate], 
 
 def consolidate(situation: Situation, ledger: Ledger, first: Survey, kept: Mapping[str, Blocker], leaving: Set[str]) -> None:
     """Give back machines whose pods fit elsewhere."""
+    if not first.busy:
+        return
     classes = [one for one in first.classes if one.spec.priority >= situation.policy.priority_cutoff]
     rules = manners(classes, Watchers(situation.cluster, first.classes), displaced(first.busy, classes, situation.room))
     needed = frozenset(one for one in classes if rules[one].needed)
