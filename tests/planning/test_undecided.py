@@ -51,3 +51,13 @@ def test_a_pod_is_bought_for_again_when_its_machine_may_turn_out_where_others_ke
     made = with_promise(pod("loner", KEEPS_AWAY, on="a"))
     assert not made.placements
     assert [(machine.zone, machine.pods) for machine in made.machines] == [("z2", ("default/p",))]
+
+
+def test_pods_that_keep_away_from_whom_a_machine_may_bring_to_their_zone_go_to_another() -> None:
+    mixed = pool(offering(zone="z1", pool="mixed"), offering(zone="z2", pool="mixed"), chooser="cloud")
+    coming = Upcoming("m-1", "mixed", "g.1", "on-demand", "z1", choices=CHOICES, pods=("default/p",))
+    menu = pool(offering(zone="z2"), offering(price=3.0, zone="z3"))
+    waiting = [pod("p", labels={"app": "b"}), pod("loner", KEEPS_AWAY)]
+    made = planned(waiting, mixed, menu, state=State(upcoming=(coming,)))
+    assert placed(made) == {"p": "m-1"}
+    assert [(machine.zone, machine.pods) for machine in made.machines] == [("z3", ("default/loner",))]

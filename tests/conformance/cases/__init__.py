@@ -61,7 +61,7 @@ def draw_case(seed: int, number: int) -> Json:
     replayed = number % REPLAYED == 0
     for _ in range(world.rng.randint(1, 8 if replayed else 4)):
         models = [*world.of("pods"), *world.of("pending")]
-        alike = models and world.chance(0.3 if replayed else 0.06)
+        alike = models and world.chance(0.4 if replayed else 0.06)
         world.add("pending", like(world, world.one(models)) if alike else pending_pod(world, topics))
     draw_attachments(world)
     case: Json = {kind: items for kind, items in world.objects.items() if items}

@@ -99,7 +99,7 @@ def zoned(world: World, pod: Json) -> None:
 
 def bound_somewhere(world: World, pod: Json) -> None:
     """What VolumeBinding looks at: bound volumes with node affinity, and unbound claims in all their states."""
-    kinds = {pinned: 6.0, provisioned: 4.0, preselected: 2.0, matched: 4.0, ephemeral: 2.5, capped: 2.0, broken: 1.0}
+    kinds = {pinned: 6.0, provisioned: 4.0, preselected: 2.0, matched: 6.0, ephemeral: 2.5, capped: 2.0, broken: 1.0}
     world.mostly("claims", kinds)(world, pod)
 
 
@@ -154,7 +154,7 @@ def matched(world: World, pod: Json) -> None:
             unlabelled = {"matchExpressions": [{"key": "disk", "operator": "DoesNotExist"}]}
             one["spec"]["selector"] = world.one(({}, {"matchLabels": {"disk": "ssd"}}, unlabelled))
         use(pod, one)
-    for _ in range(world.rng.randint(0, 3)):
+    for _ in range(world.rng.randint(1, 4)):
         loose_volume(world, drawn)
 
 

@@ -5,6 +5,7 @@ import pytest
 from tests.planning.filters.kit import HOST, near, node, pod, room, rows, selector, spec, why
 
 from gpuscaler.model.labels import LabelSet
+from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import PodAffinityTerm
 from gpuscaler.model.selectors import LabelSelector, Requirement
 from gpuscaler.model.workloads import Namespace
@@ -153,3 +154,20 @@ def test_a_pod_with_a_selector_that_cannot_be_read_goes_nowhere(part: str, term:
 def test_a_bound_pod_with_a_selector_that_cannot_be_read_keeps_nobody_away() -> None:
     shy = spec(anti_affinity=(near(HOST, app="web"), PodAffinityTerm(HOST, ODD, ("default",))))
     assert rows(room(*ZONES, pod("shy", "a1", of=shy)), spec(), app="web") == ["a1", "a2", "b1", "lost"]
+
+
+def undecided(name: str, *zones: str) -> Node:
+    return msgspec.structs.replace(node(name), may_be=tuple({HOST: name, "zone": zone} for zone in zones))
+
+
+def test_a_pod_on_a_machine_that_may_turn_out_in_one_of_several_zones_keeps_others_out_of_all_of_them() -> None:
+    c1 = node("c1", zone="c")
+    here = room(*ZONES, c1, undecided("m", "a", "b"), pod("p", "m", app="web"))
+    assert rows(here, spec(anti_affinity=(near("zone", app="web"),))) == ["c1", "lost", "m"]
+    loner = spec(anti_affinity=(near("zone", app="db"),))
+    assert rows(room(*ZONES, c1, undecided("m", "b", "x"), pod("p", "m", of=loner)), spec(), app="db") == ["a1", "a2", "c1", "lost", "m"]
+
+
+def test_a_pod_on_a_machine_that_may_turn_out_in_one_of_several_zones_is_company_in_none_of_them() -> None:
+    here = room(*ZONES, undecided("m", "a", "b"), pod("p", "m", app="web"))
+    assert rows(here, spec(affinity=(near("zone", app="web"),))) == []

@@ -350,6 +350,14 @@ def test_portworx_disks_count_where_the_node_says_that_csi_serves_them() -> None
     assert rows(here, disk("portworxVolume", "v")) == ["b1", "bare"]
 
 
+def test_a_disk_that_a_pod_names_in_two_ways_counts_once() -> None:
+    by_driver = volume("pv", driver="ebs.csi.aws.com", handle="vol-1")
+    both = spec(volumes=(VolumeUse(claim="data"), VolumeUse(driver="awsElasticBlockStore", handle="aws://a/vol-1")))
+    one, none = (room(*NODES, *limited("ebs.csi.aws.com", count), bound("data", "pv"), by_driver) for count in (1, 0))
+    assert rows(one, both) == ["a1", "b1", "bare"]
+    assert rows(none, both) == ["b1", "bare"]
+
+
 def test_an_ephemeral_claim_must_belong_to_the_pod() -> None:
     mine = spec(volumes=(VolumeUse(claim="job-1-scratch", ephemeral=True),))
     waiting = pod("job-1", of=mine, phase="Pending")

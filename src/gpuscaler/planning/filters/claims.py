@@ -77,9 +77,10 @@ class ClaimReader:
                     exclusive.append(claim.key)
                 self._read_zones(claim, zones, problems)
             self._read_binding(claim, bound, delayed, problems)
-        attached = tuple(dict.fromkeys(self.attachments(spec)))
+        # One volume counts once, by whatever name; as one of CSI where it is called so, since that counts on every node.
+        attached = {item[:2]: item for item in sorted(self.attachments(spec), key=lambda item: item.plugin, reverse=True)}
         garbled = any(use.driver in KINDS and attachment(use.driver, use.handle) is None for use in spec.volumes)
-        return Claims(problems, tuple(bound), tuple(delayed), tuple(exclusive), attached, tuple(zones), stolen, garbled)
+        return Claims(problems, tuple(bound), tuple(delayed), tuple(exclusive), tuple(attached.values()), tuple(zones), stolen, garbled)
 
     def claim(self, spec: PodSpec, use: VolumeUse) -> PersistentVolumeClaim | None:
         return self.cluster.claims.get(f"{spec.namespace}/{use.claim}")

@@ -1,6 +1,6 @@
 """InterPodAffinity: required affinity and anti-affinity of the pod, and the required anti-affinity of the pods that are there."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -136,9 +136,17 @@ class InterPod:
         return mask
 
     def _empty(self, tallies: Tallies, number: int, key: str) -> Mask:
-        codes = self._table.column(key).codes
-        empty: Mask = (tallies.domain(number, key) <= 0)[codes]
+        free: Mask = tallies.domain(number, key) <= 0
+        free[list(self._perhaps(tallies.rows(number), key))] = False
+        empty: Mask = free[self._table.column(key).codes]
         return empty
+
+    def _perhaps(self, counts: Array, key: str) -> Iterator[int]:
+        """The domains that a machine with counted pods may turn out to be in, while that is not decided."""
+        values = self._table.column(key).values
+        for row in self._table.undecided:
+            if counts[row] > 0:
+                yield from (values.index(labels[key]) for labels in self._table.nodes[row].may_be if labels.get(key) in values)
 
     def alone_on(self) -> Mask:
         """Rows that take one copy at most, because a copy keeps the next one out of its own domain."""
