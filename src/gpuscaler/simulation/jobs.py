@@ -3,8 +3,9 @@
 import csv
 import gzip
 import io
+import itertools
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +18,12 @@ MIB = 1024 * 1024
 
 #: Far beyond any real job, and small enough that sums over a trace stay exact in 64 bits and seconds keep their fractions.
 MOST_SECONDS, MOST_GPUS, MOST_PODS, MOST_MILLICORES, MOST_MIB = 1e11, 10_000, 100_000, 1e9, 1e8
+
+
+def shown(names: Iterable[object]) -> str:
+    """The first names of a file that is not what was expected, fit to be printed; empty where there are none."""
+    cut = (str(name)[:40] for name in itertools.islice(names, 20))
+    return ", ".join("".join(sign if sign.isprintable() else "?" for sign in name) for name in cut if name)
 
 
 class TraceError(Exception):

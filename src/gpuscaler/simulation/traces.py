@@ -14,7 +14,7 @@ from gpuscaler.simulation.formats.alibaba import OPENB, PAI_JOB_COLUMNS, PAI_SAM
 from gpuscaler.simulation.formats.fields import Fields, Layout
 from gpuscaler.simulation.formats.slurm import SLURM
 from gpuscaler.simulation.formats.tidy import TIDY
-from gpuscaler.simulation.jobs import KEPT_ROWS, MIB, MOST_SECONDS, BadRow, Job, Trace, TraceError, opened
+from gpuscaler.simulation.jobs import KEPT_ROWS, MIB, MOST_SECONDS, BadRow, Job, Trace, TraceError, opened, shown
 
 __all__ = ["KEPT_ROWS", "MIB", "MOST_SECONDS", "BadRow", "Job", "Trace", "TraceError", "opened", "read_trace"]
 
@@ -31,6 +31,8 @@ def read_trace(path: Path) -> Trace:
     gathered = _Gathered()
     with opened(path) as text:
         start = _start(text)
+        if any("\0" in line for line in start):
+            raise TraceError(f"{path}: saw an archive or another binary file, expected CSV or JSON, gzip or plain; unpack it first")
         if start and start[-1].lstrip()[:1] in {"[", "{"}:
             _read_json("".join(start) + text.read(), path, gathered)
             calendar, finish = True, None
@@ -118,7 +120,7 @@ def _layout(header: tuple[str, ...], path: Path) -> Layout:
             return layout
     nearest = min(LAYOUTS, key=lambda layout: len(lacks(layout)) / len(layout.needed))
     missing = lacks(nearest)
-    seen = ", ".join(header[:20]) if any(header) else "no header"
+    seen = shown(header) or "no header"
     wanted = "column " + missing[0] if len(missing) == 1 else "columns " + ", ".join(missing)
     meant = "" if nearest is TIDY else f"; read as {nearest.title}"
     raise TraceError(f"{path}: {wanted} missing; seen: {seen}{meant}. See docs/reference/traces.md for the columns of a trace")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from gpuscaler.planning.fragmentation import WHOLE, Floats, Ints, PodClasses
-from gpuscaler.simulation.traces import MIB, Trace, TraceError, opened
+from gpuscaler.simulation.jobs import MIB, Trace, TraceError, opened, shown
 
 #: Columns that a file of nodes must have: GPUs, millicores and MiB of each, and the cluster where the file has several.
 NODE_COLUMNS = ("gpus", "cpu_milli", "mem_mib", "cluster")
@@ -70,7 +70,7 @@ def read_nodes(path: Path, cluster: str) -> Nodes:
             if node[0] > 0:
                 rows.append(node)
     if not rows:
-        raise TraceError(f"{path}: no node with GPUs of cluster {cluster!r}; it has {', '.join(sorted(clusters)[:10]) or 'no cluster'}")
+        raise TraceError(f"{path}: no node with GPUs of cluster {cluster!r}; it has {shown(sorted(clusters)) or 'no cluster'}")
     gpus, cpu, memory = np.array(rows, dtype=np.int64).T
     return Nodes(gpus, cpu, memory)
 
@@ -81,8 +81,8 @@ def _amounts(header: list[str], path: Path) -> tuple[str, ...]:
         return OPENB_NODE_COLUMNS
     missing = [name for name in NODE_COLUMNS if name not in header]
     if missing:
-        shown = ", ".join(header[:20]) or "no header"
-        raise TraceError(f"{path}: column {missing[0]} missing; seen: {shown}; expected {', '.join(NODE_COLUMNS)}")
+        seen = shown(header) or "no header"
+        raise TraceError(f"{path}: column {missing[0]} missing; seen: {seen}; expected {', '.join(NODE_COLUMNS)}")
     return NODE_COLUMNS[:3]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from gpuscaler.simulation.formats.fields import identity, label, lasting, moment
-from gpuscaler.simulation.jobs import Job, TraceError
+from gpuscaler.simulation.jobs import Job, TraceError, shown
 
 NEEDED = ("jobid", "submitted_time", "attempts")
 _BETWEEN = re.compile(r"[\s,\[\]]*")
@@ -64,7 +64,7 @@ def check(entry: Any, path: Path) -> None:
     keys = list(entry) if isinstance(entry, dict) else []
     missing = [key for key in NEEDED if key not in keys]
     if missing:
-        seen = ", ".join(map(str, keys[:20])) or "no object"
+        seen = shown(keys) or "no object"
         wanted = "key " + missing[0] if len(missing) == 1 else "keys " + ", ".join(missing)
         raise TraceError(f"{path}: {wanted} missing in the first entry; seen: {seen}; read as cluster_job_log of the Philly trace")
 
