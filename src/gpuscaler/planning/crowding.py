@@ -83,7 +83,8 @@ class _Packing:
     """Open machines as columns of arrays, with space for as many as there are pods.
 
     Lots come by size: how often a size fits each machine is worked out once (``room``, by resources alone) and then counted down.
-    ``begun`` is what it was when the size, or the machine, began. ``welcome[s]`` flags the machines that the rules let signature s on.
+    ``begun`` is what it was when the size, or the machine, began. ``roomy[m]`` flags the machines that have any and are of a kind in the
+    mask m, ``welcome[s]`` those that the rules let signature s on.
     """
 
     def __init__(self, cluster: Cluster, templates: Templates, lots: Sequence[Lot]) -> None:
@@ -97,7 +98,7 @@ class _Packing:
         capacities = [kind.capacity for kind in templates.mix_kinds]
         self.capacity = np.array([[room.get(name, 0) for name in resources] for room in capacities], dtype=np.int64)
         self.price = np.array([kind.price for kind in self.kinds])
-        self.masks = _Masks([lot.allowed for lot in lots])
+        self.mask_of, self.masks = distinct([lot.allowed for lot in lots])
         self.rules = signatures(cluster, lots)
         most = sum(1 if lot.whole else lot.count for lot in lots)
         self.open = 0
@@ -108,6 +109,7 @@ class _Packing:
         self.welcome = np.ones((len(self.rules.conflicts), most), dtype=np.bool_)
         self.counted = np.zeros((len(self.rules.members), most), dtype=np.int64)
         self.alone = np.zeros(len(self.kinds), dtype=np.int64)
+        self.roomy: dict[int, Mask] = {}
         self.pods: list[dict[int, int]] = []
         self.admits: list[int] = []
         self.unmet: dict[int, int] = {}
@@ -130,7 +132,7 @@ class _Packing:
         self.alone = (self.capacity[:, asked] // wanted[asked]).min(axis=1)
         self.room[: self.open] = (self.left[asked, : self.open] // wanted[asked, None]).min(axis=0, initial=1 << 62)
         self.begun[: self.open] = self.room[: self.open]
-        self.masks.start()
+        self.roomy.clear()
         for index in indices:
             self._put(index)
         self.left[:, : self.open] -= wanted[:, None] * (self.begun - self.room)[: self.open]
@@ -140,9 +142,7 @@ class _Packing:
         lot, signature, size = self.lots[index], self.rules.of_lot[index], self.open
         count = 1 if lot.whole else lot.count
         if size:
-            ready = self.room[:size] > 0
-            ready &= self.welcome[signature, :size]
-            ready &= self.masks.inside(index, self.ceiling[:size])
+            ready = self._roomy(self.mask_of[index]) & self.welcome[signature, :size]
             first = int(ready.argmax())
             if ready[first]:
                 # Most small lots need no more than one machine; plain indices are several times as fast.
@@ -152,6 +152,12 @@ class _Packing:
                 count -= self._share(index, np.flatnonzero(ready)[:count], count)
         if count:
             self._open(index, count)
+
+    def _roomy(self, mask: int) -> Mask:
+        known = self.roomy.get(mask)
+        if known is None or len(known) < self.open:
+            known = self.roomy[mask] = self.masks[mask][self.ceiling[: self.open]] & (self.room[: self.open] > 0)
+        return known
 
     def _takes(self, signature: int, row: int) -> int:
         """How many more pods of ``signature`` and of the size at hand one machine takes."""
@@ -171,6 +177,9 @@ class _Packing:
     def _add(self, index: int, row: int, copies: int) -> None:
         signature = self.rules.of_lot[index]
         self.room[row] -= copies
+        if not self.room[row]:
+            for known in self.roomy.values():
+                known[row : row + 1] = False
         conflicts = self.rules.conflicts[signature]
         if len(conflicts):
             self.welcome[conflicts, row] = False
@@ -179,7 +188,7 @@ class _Packing:
             if self.counted[number, row] >= cap:
                 self.welcome[self.rules.members[number], row] = False
         self.pods[row][index] = copies
-        self.admits[row] |= 1 << self.masks.of_lot[index]
+        self.admits[row] |= 1 << self.mask_of[index]
 
     def _open(self, index: int, count: int) -> None:
         """Open machines of the kind that serves the lot cheapest per pod."""
@@ -230,34 +239,10 @@ class _Packing:
         for row, admits in enumerate(self.admits):
             alike.setdefault(admits, []).append(row)
         for admits, rows in alike.items():
-            kinds = by_price[self.masks.all_of(admits)[by_price]]
+            allowed = np.logical_and.reduce([mask for number, mask in enumerate(self.masks) if admits >> number & 1])
+            kinds = by_price[allowed[by_price]]
             found[rows] = kinds[_first_to_hold(self.capacity[kinds], used[rows])]
         return found
-
-
-class _Masks:
-    """The distinct masks of kinds among those of lots, ``of_lot`` numbers them."""
-
-    def __init__(self, allowed: Sequence[Mask]) -> None:
-        self.of_lot, self.masks = distinct(allowed)
-        self._inside: dict[int, Mask] = {}
-
-    def start(self) -> None:
-        """Forget the answers of :meth:`inside`, which few lots would share from here on."""
-        self._inside.clear()
-
-    def inside(self, index: int, kinds: Array) -> Mask:
-        """Which of ``kinds`` the lot may have; between two starts ``kinds`` may only grow."""
-        number = self.of_lot[index]
-        known = self._inside.get(number)
-        if known is None or len(known) < len(kinds):
-            known = self._inside[number] = self.masks[number][kinds]
-        return known
-
-    def all_of(self, bits: int) -> Mask:
-        """Kinds in all masks whose bits are set."""
-        chosen: Mask = np.logical_and.reduce([mask for number, mask in enumerate(self.masks) if bits >> number & 1])
-        return chosen
 
 
 def _first_to_hold(capacity: Array, used: Array) -> Array:
