@@ -111,6 +111,12 @@ def many_shapes(items: int, offered: tuple[Kind, ...], *, seed: int = 3) -> Prob
     return Problem(tuple(shapes), offered)
 
 
+def gpu_classes(classes: int, each: int, offered: tuple[Kind, ...]) -> Problem:
+    """Classes of 1 to 4 GPUs that all differ in vCPU and memory, as the pending pods of :mod:`benchmarks.fleet` do."""
+    shapes = [(1 + n % 4, 1 + 0.25 * (7 * n % 29), 2 + 5 * n % 31) for n in range(classes)]
+    return Problem(tuple(item(each, gpus, cpus, gib, key=f"{n:02}") for n, (gpus, cpus, gib) in enumerate(shapes)), offered)
+
+
 def cases() -> dict[str, Problem]:
     """Every named case."""
     few, every, both = kinds(families=("g5", "c6i", "m6i")), kinds(), kinds(markets=("on-demand", "spot"))
@@ -128,6 +134,7 @@ def cases() -> dict[str, Problem]:
     found["linear-200-10000-50"] = linear(10_000, 200, 50)
     found["capped-250-20000-400"] = capped(20_000, 250, 400)
     found["capped-250-5000-400"] = capped(5_000, 250, 400)
+    found["fleet-40"] = gpu_classes(40, 50, kinds(families=("g5", "m5", "c5", "r5")))
     for n in (20, 40, 80, 160):
         found[f"shapes-{n}"] = many_shapes(n, every)
     for seed in range(200):

@@ -109,3 +109,22 @@ def test_middling_problems_come_within_half_a_percent_of_their_bound(seed: int) 
     found = solve(problem)
     assert_valid(problem, found)
     assert found.cost <= found.lower_bound * 1.005
+
+
+def test_forty_classes_of_gpu_pods_need_half_the_budget_to_come_close_to_their_bound() -> None:
+    sizes = ((1, 4, 16), (1, 8, 32), (1, 16, 64), (4, 48, 192), (4, 96, 384), (8, 192, 768))
+    prices = (1.0, 1.2, 1.6, 5.7, 8.1, 16.3)
+    kinds = [
+        Kind(f"k{n}", {"cpu": cpus * 1000 - 90, "memory": gib * GIB * 9 // 10, "pods": 110, "gpu": gpus}, price)
+        for n, ((gpus, cpus, gib), price) in enumerate(zip(sizes, prices, strict=True))
+    ]
+    items = [
+        Item(f"i{n:02}", 50, {"cpu": 1000 + 250 * (7 * n % 29), "memory": (2 + 5 * n % 31) * GIB, "pods": 1, "gpu": 1 + n % 4})
+        for n in range(40)
+    ]
+    problem = Problem(tuple(items), tuple(kinds))
+    found = solve(problem)
+    assert_valid(problem, found)
+    assert found.cost <= found.lower_bound * 1.0005
+    assert found.lower_bound_kind == "pattern-lp"
+    assert found.work_used <= 500_000
