@@ -145,6 +145,14 @@ def test_reserved_machines_are_taken_whatever_the_deadline_and_the_wait() -> Non
         assert markets(planned([one], pool(reserved, ON_DEMAND, SPOT), state=DRY)) == ["reserved"]
 
 
+def test_what_is_done_already_leaves_time_to_spare() -> None:
+    late = deadline(2.2)
+
+    assert markets(planned([late], BOTH, state=State(progress={"default/p": 1.0 * HOUR}))) == ["spot"]
+    assert markets(planned([late], BOTH, state=State(progress={"default/other": 1.0 * HOUR}))) == ["on-demand"]
+    assert next_change([late], NOW, {"default/p": 1.0 * HOUR}) == pytest.approx(NOW + 1.2 * HOUR - 600.0 - 960.0, abs=0.01)
+
+
 def test_why_a_deadline_waits_is_told() -> None:
     (reason,) = reasons(planned([deadline(4.0)], BOTH, state=DRY), "p")
 

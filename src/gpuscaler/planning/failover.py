@@ -3,9 +3,10 @@
 Machines that exist take any pod that fits, whatever their market; this is about what is bought.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import chain
 
 import msgspec
 
@@ -29,16 +30,24 @@ Wish = tuple[tuple[str, ...], str]
 def in_their_markets(desk: Desk, wants: Demand, policy: Policy, state: State, now: float) -> Demand:
     """The demand with what may be bought for each pod at ``now``; pods of one class that differ in it become classes of their own."""
     has_spot = any(offering.market == SPOT for pool in policy.pools for offering in pool.offerings)
-    if not has_spot and not state.paused_offerings:
+
+    def is_plain(one: PodClass) -> bool:
+        return not has_spot or (state.hunting is None and one.options.spot_wait is None and one.options.deadline is None)
+
+    if not state.paused_offerings and all(map(is_plain, chain(wants.classes, *(gang.classes for gang in wants.gangs)))):
         return wants
 
     def split(one: PodClass, together: float | None = None) -> list[PodClass]:
         if one.spec.digest in state.paused_offerings:
             one = replace(one, paused=state.paused_offerings[one.spec.digest])
-        if not has_spot or (state.hunting is None and one.options.spot_wait is None and one.options.deadline is None):
+        if is_plain(one):
             return [one]
-        pods = desk.cluster.pods
-        return divided(one, lambda key: wish(one.options, waiting_since(pods[key], together), state.hunting, now), desk)
+        pods, done = desk.cluster.pods, state.progress
+
+        def wish_of(key: str) -> Wish:
+            return wish(one.options, waiting_since(pods[key], together), state.hunting, now, done=done.get(key, 0.0))
+
+        return divided(one, wish_of, desk)
 
     gangs = []
     for gang in wants.gangs:
@@ -77,12 +86,15 @@ def can_be_bought(desk: Desk, one: PodClass) -> bool:
 HURRY = "spot was refused while the pod was waiting"
 
 
-def wish(options: PodOptions, since: float, hunting: float | None, now: float) -> Wish:
-    """The markets in which a pod that waits ``since`` then may be bought for, in the order of ``MARKETS``."""
+def wish(options: PodOptions, since: float, hunting: float | None, now: float, *, done: float = 0.0) -> Wish:
+    """The markets in which a pod that waits ``since`` then may be bought for, in the order of ``MARKETS``.
+
+    ``done`` are the seconds of its work that it need not do again.
+    """
     allowed = set(options.market) or set(MARKETS)
     why = ""
     if options.deadline is not None:
-        safe_markets, reason = for_deadline(options, now)
+        safe_markets, reason = for_deadline(options, now, done=done)
         # Where the pod's own markets are not safe, they are all there is.
         if allowed & safe_markets and allowed - safe_markets:
             allowed, why = allowed & safe_markets, reason
@@ -96,9 +108,9 @@ def wish(options: PodOptions, since: float, hunting: float | None, now: float) -
     return (tuple(market for market in MARKETS if market in allowed), why) if why else (options.market, "")
 
 
-def for_deadline(options: PodOptions, now: float) -> tuple[set[str], str]:
+def for_deadline(options: PodOptions, now: float, *, done: float) -> tuple[set[str], str]:
     """The markets that keep the deadline of ``options``, and what to tell of it. What is prepaid always does."""
-    job = deadline_job(options, now)
+    job = deadline_job(options, now, done=done)
     if job is None:
         return {"reserved", ON_DEMAND}, "its deadline comes without gpuscaler.io/expected-duration, so no time to spare is known"
     if choose(job) != SPOT:
@@ -108,30 +120,34 @@ def for_deadline(options: PodOptions, now: float) -> tuple[set[str], str]:
     return {"reserved", SPOT}, f"its deadline at {clock(options.deadline or 0.0)} leaves time to wait for spot"
 
 
-def deadline_job(options: PodOptions, now: float) -> Job | None:
-    """A pending pod with a deadline as a job with all of its work to do, spot being there; None without an expected duration.
+def deadline_job(options: PodOptions, now: float, *, done: float) -> Job | None:
+    """A pending pod with a deadline as a job of which ``done`` seconds are done, spot being there; None without an expected duration.
 
-    How far an earlier run came is not known, and neither is, without ``gpuscaler.io/restart-cost``, that a reclaim would leave any of it.
+    Without ``gpuscaler.io/restart-cost`` nobody knows that a reclaim would leave any of the work that it does from now on.
     """
-    work, end = options.expected_duration, options.deadline
-    if work is None or end is None:
+    total, end = options.expected_duration, options.deadline
+    if total is None or end is None:
         return None
+    work, left = max(0.0, total - done), end - now
     loss = work if options.restart_cost is None else min(work, options.restart_cost)
-    left = end - now
-    return Job(work, left, work, left, CHANGEOVER_SECONDS, STEP_SECONDS, spot=True, loss=loss)
+    return Job(total, left, work, left, CHANGEOVER_SECONDS, STEP_SECONDS, spot=True, loss=loss)
 
 
-def next_change(pods: Iterable[Pod], now: float) -> float | None:
-    """The first moment after ``now`` at which some waiting pod may buy in another market by the passing of time alone, or None."""
-    moments = [moment for pod in pods for moment in changes(pod) if moment > now]
+def next_change(pods: Iterable[Pod], now: float, progress: Mapping[str, float] | None = None) -> float | None:
+    """The first moment after ``now`` at which some waiting pod may buy in another market by the passing of time alone, or None.
+
+    ``progress`` is as in :class:`~gpuscaler.planning.state.State`.
+    """
+    done = progress or {}
+    moments = [moment for pod in pods for moment in changes(pod, done.get(pod.key, 0.0)) if moment > now]
     return min(moments, default=None)
 
 
-def changes(pod: Pod) -> list[float]:
+def changes(pod: Pod, done: float) -> list[float]:
     """The moments at which the markets of a waiting pod change: its wait for spot is over, its patience is, spot is no longer safe."""
     options = pod.options
     found = [] if options.spot_wait is None else [waiting_since(pod) + options.spot_wait]
-    job = deadline_job(options, 0.0)
+    job = deadline_job(options, 0.0, done=done)
     if job is not None:
         latest = job.left - job.work - job.loss
         found += [latest - PATIENCE * job.work, latest - job.changeover - job.step]

@@ -40,7 +40,8 @@ class State(Struct, frozen=True, gc=False):
     bought for. ``hunting``: pods that are unschedulable since this moment or longer take no spot now that would have to be tried first.
     ``bought_last_minute``: machines bought in the last 60 s. ``disrupting``: node names whose removal is under way. ``broken_promises``:
     pods ("namespace/name") that a node was promised to and that the scheduler did not bind there; a nomination no longer holds them.
-    ``breakers`` is what the blocked offerings are explained by.
+    ``progress``: seconds of its work that a waiting pod with a deadline need not do again. ``breakers`` is what the blocked offerings are
+    explained by.
     """
 
     upcoming: tuple[Upcoming, ...] = ()
@@ -53,4 +54,5 @@ class State(Struct, frozen=True, gc=False):
     bought_last_minute: int = 0
     disrupting: frozenset[str] = frozenset()
     broken_promises: frozenset[str] = frozenset()
+    progress: Mapping[str, float] = {}
     breakers: Breakers = Breakers()

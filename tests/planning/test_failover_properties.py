@@ -1,0 +1,81 @@
+"""What holds of any plan while offerings are blocked, probed, unsettled or paused."""
+
+import dataclasses
+from collections import Counter
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.planning.building import NOW
+from tests.planning.drawing import cases
+from tests.planning.replaying import Case, assert_comes_true, offerings_of
+
+from gpuscaler.planning.plans import Machine
+from gpuscaler.planning.state.events import Key
+
+#: One fixed draw, so that a run fails by what changed and not by chance.
+SEARCH = settings(max_examples=15, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@st.composite
+def troubled(draw: st.DrawFn) -> Case:
+    """A case of the planner's properties in which much was refused lately."""
+    case = draw(cases())
+    keys = [offering.key for pool in case.policy.pools for offering in pool.offerings]
+
+    def some(part: int) -> frozenset[Key]:
+        return frozenset(key for key in keys if draw(st.integers(0, part)) == 0)
+
+    blocked = some(3)
+    digests = sorted({bucket.sample.spec.digest for bucket in case.cluster.unbound.values()})
+    state = replace(
+        case.state,
+        blocked_offerings=blocked,
+        probed_offerings=some(1) - blocked,
+        unsettled_offerings=blocked | some(1),
+        paused_offerings={digest: some(2) for digest in digests if draw(st.booleans())},
+        hunting=draw(st.sampled_from((None, NOW - 8.0, NOW + 1.0))),
+    )
+    return dataclasses.replace(case, state=state)
+
+
+def chosen(case: Case, machine: Machine) -> list[Key]:
+    """The offerings that a machine to buy may turn out to be."""
+    return [offering.key for offering in offerings_of(machine, case.policy)]
+
+
+@SEARCH
+@given(troubled())
+def test_nothing_is_bought_that_may_not_be_asked_and_one_machine_as_a_probe(case: Case) -> None:
+    made, state = case.plan(), case.state
+    probes: Counter[tuple[Key, ...]] = Counter()
+    for machine in made.machines:
+        keys = chosen(case, machine)
+        awake = [key for key in keys if key not in state.blocked_offerings]
+        assert awake
+        if all(key in state.probed_offerings for key in awake):
+            probes[tuple(keys)] += 1
+    assert all(count == 1 for count in probes.values()), probes
+
+
+@SEARCH
+@given(troubled())
+def test_nothing_that_runs_moves_to_what_has_not_settled(case: Case) -> None:
+    for machine in case.plan().machines:
+        if machine.purpose == "replacement":
+            assert not case.state.unsettled_offerings & set(chosen(case, machine))
+
+
+@SEARCH
+@given(troubled())
+def test_nothing_is_bought_for_pods_that_it_did_not_take(case: Case) -> None:
+    for machine in case.plan().machines:
+        for key in machine.pods:
+            paused = case.state.paused_offerings.get(case.cluster.pods[key].spec.digest, frozenset())
+            assert machine.purpose == "replacement" or not paused & set(chosen(case, machine))
+
+
+@SEARCH
+@given(troubled())
+def test_plans_come_true_in_trouble_too(case: Case) -> None:
+    assert_comes_true(case, case.plan())
