@@ -15,6 +15,7 @@ from gpuscaler.model.taints import Taint, Toleration
 from gpuscaler.model.workloads import Namespace, PodDisruptionBudget, Workload
 from gpuscaler.planning.scale_down.blockers import ARRIVING_TAINT, LEAVING_TAINT
 from gpuscaler.planning.state import State, Upcoming
+from gpuscaler.planning.state.events import Key
 
 T = TypeVar("T")
 TEAM = Taint("team", "ml")
@@ -172,8 +173,13 @@ class World:
         return State(
             upcoming=tuple(coming),
             idle_seconds={name: draw.choice((0.0, 700.0)) for name in (*NODES, *MACHINES) if draw.random() < 0.8},
-            blocked_offerings=frozenset(of.key for of in OFFERINGS if draw.random() < 0.1),
+            blocked_offerings=self._some_offerings(),
+            probed_offerings=self._some_offerings(),
+            unsettled_offerings=self._some_offerings(),
             bought_last_minute=draw.randint(0, 1),
             disrupting=frozenset(name for name in NODES if draw.random() < 0.1 * self.unrest),
             broken_promises=frozenset({"default/p-1"} if draw.random() < 0.2 else ()),
         )
+
+    def _some_offerings(self) -> frozenset[Key]:
+        return frozenset(of.key for of in OFFERINGS if self.draw.random() < 0.1)

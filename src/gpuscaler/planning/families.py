@@ -119,7 +119,7 @@ def assign(desk: Desk, family: Family, only: Mask | None) -> list[Lot]:
 
 def admitted_by_others(desk: Desk, one: PodClass) -> Mask:
     """Templates that admit a class but for its own rules about other pods."""
-    return desk.room.verdict(by_itself(one.spec), one.labels).mask[desk.template_rows]
+    return desk.room.admitting(by_itself(one.spec), one.labels, desk.template_rows)
 
 
 def shared_volumes(cluster: Cluster, spec: PodSpec, loose: Container[str]) -> frozenset[str]:

@@ -196,6 +196,14 @@ class Room:
             mask &= passing
         return Verdict(mask, passes)
 
+    def admitting(self, spec: PodSpec, labels: LabelSet, rows: slice) -> Mask:
+        """Which of ``rows`` admit a pod, as :meth:`verdict` has it."""
+        static, known = self._fixed.verdict(spec)
+        mask = self._resources_pass(spec, rows) & static[rows]
+        for passing in self._others_pass(spec, labels, known).values():
+            mask &= passing[rows]
+        return mask
+
     def _others_pass(self, spec: PodSpec, labels: LabelSet, known: Passes) -> Passes:
         """What other pods' ports, volumes and rules about each other leave open; plug-ins that ``known`` tells of already are left out."""
         passes: dict[str, Mask] = {}
@@ -210,10 +218,10 @@ class Room:
             passes["InterPodAffinity"] = between.passes()
         return passes
 
-    def _resources_pass(self, spec: PodSpec) -> Mask:
-        mask = self._ledger.passes(spec)
+    def _resources_pass(self, spec: PodSpec, rows: slice = slice(None)) -> Mask:
+        mask = self._ledger.passes(spec, rows)
         if self._devices and (amount := spec.requests.get(GPU_MILLI)):
-            mask &= self._devices.passes(amount)
+            mask &= self._devices.passes(amount)[rows]
         return mask
 
     def _spread(self, spec: PodSpec, labels: LabelSet) -> Spread:

@@ -49,11 +49,11 @@ class Ledger:
             self._owned.add(resource)
         return array
 
-    def passes(self, spec: PodSpec) -> Mask:
-        """Rows with room for one more pod and for every request above zero."""
-        mask = self.free(PODS) >= 1
+    def passes(self, spec: PodSpec, rows: slice = slice(None)) -> Mask:
+        """Which of ``rows`` have room for one more pod and for every request above zero."""
+        mask = self.free(PODS)[rows] >= 1
         for resource, amount in wanted(spec).items():
-            mask &= self.free(resource) >= amount
+            mask &= self.free(resource)[rows] >= amount
         return mask
 
     def copies(self, spec: PodSpec) -> Array:

@@ -95,17 +95,17 @@ class Memory:
         self.looks: dict[str, Look] = {}
         # A class lives as long as some look has pods of it.
         self.classes: Classes = WeakValueDictionary()
-        self._seen: tuple[NodeTable, Mapping[str, Member]] | None = None
+        self._table: NodeTable | None = None
 
     def look(self, situation: Situation) -> None:
         """Look at every node, in the order of their names."""
         table, members, on_node = situation.cluster.table, situation.members, situation.cluster.on_node
-        if self._seen is not None and self._seen[0] is table and self._seen[1] is members:
+        if self._table is table:
             for name, look in self.looks.items():
                 if look.pods is not on_node.get(name):
                     look.pods, look.residents = on_node.get(name), None
             return
-        before, self.looks, self._seen = self.looks, {}, (table, members)
+        before, self.looks, self._table = self.looks, {}, table
         for node in table.nodes:
             name = node.name
             pods, member, known = on_node.get(name), members.get(name), before.get(name)
