@@ -103,6 +103,12 @@ def test_spot_is_tried_on_where_on_demand_is_refused_too() -> None:
     assert markets(planned([waiting(9.0)], BOTH, state=state)) == ["spot"]
 
 
+def test_spot_is_tried_on_where_the_limits_leave_no_on_demand_machine() -> None:
+    dear = pool(offering("od", 1.0, pool="dear"), max=0)
+
+    assert markets(planned([waiting(9.0)], pool(SPOT), dear, state=State(hunting=NOW - 8.0))) == ["spot"]
+
+
 def deadline(hours_left: float, *, work: float = 2.0, **options: Any) -> Pod:
     """A pod with so many hours of work that must be done in so many."""
     given = {"deadline": NOW + hours_left * HOUR, "expected_duration": work * HOUR, "restart_cost": 600.0, **options}

@@ -79,8 +79,10 @@ def divided(one: PodClass, wish_of: Callable[[str], Wish], desk: Desk) -> list[P
 
 
 def can_be_bought(desk: Desk, one: PodClass) -> bool:
-    """Whether any machine that may be asked for now takes the class when it is empty."""
-    return bool((usable_templates(desk.templates, one) & desk.room.static_mask(one.spec)[desk.template_rows]).any())
+    """Whether any machine that may be asked for now, and that the limits admit, takes the class when it is empty."""
+    rows = usable_templates(desk.templates, one) & desk.room.static_mask(one.spec)[desk.template_rows]
+    kinds = desk.templates.kinds_within(rows)
+    return any(good and desk.remaining.most(kind, 1) > 0 for kind, good in zip(desk.templates.kinds, kinds.tolist(), strict=True))
 
 
 HURRY = "spot was refused while the pod was waiting"
