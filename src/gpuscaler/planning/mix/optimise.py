@@ -111,19 +111,21 @@ def _integers(instance: Instance, master: Master, found: Generated, best: Mixtur
     if dived:
         # Bounds are weak here, so that searches for all patterns that can pay would find too many.
         best = _dives(instance, master, found, best, meter)
-    while meter.left():
+    while meter.left() and not _close(instance, best, found.bound):
         which, complete = pool(instance, master, found.prices, gap=best.cost(instance) - found.bound, meter=meter)
-        if not complete and not dived:
-            before, best, dived = best, _dives(instance, master, found, best, meter), True
-            if best is not before:
-                continue
-        if _close(instance, best, found.bound) or not meter.left():
+        if not meter.left():
             return best, False
         integer, finished = master.integer(which, meter=meter)
         better = best if integer is None else _better(instance, best, [trim(integer, instance.demand)])
-        if (complete and finished) or better is best or better.cost(instance) <= found.bound * (1 + _NEAR):
-            return better, complete and finished
-        best = better
+        improved, best = better is not best, better
+        if (complete and finished) or best.cost(instance) <= found.bound * (1 + _NEAR):
+            return best, complete and finished
+        if not improved:
+            if dived:
+                return best, False
+            best, dived = _dives(instance, master, found, best, meter), True
+            if best is better:
+                return best, False
     return best, False
 
 
