@@ -175,6 +175,19 @@ def test_seeds_draw_other_services_and_the_same_seed_the_same() -> None:
     assert len({services_of(load, seed=seed)[0][0].capacity for seed in range(5)}) > 1
 
 
+def test_the_documented_targets_and_most_replicas_are_set() -> None:
+    by_rate = services_of(load_of(35, 70))[0][0]
+    by_duty = services_of(load_of(0.48, 0.96, unit="busy GPUs", pods=40))[0][0]
+    peak = round(70 / by_rate.capacity)
+
+    assert 4 <= peak <= 64
+    assert by_rate.autoscaler.metrics[0].target.average_value == int(700 * by_rate.capacity)
+    assert by_rate.autoscaler.max_replicas == math.ceil(1.25 * peak / 0.7)
+    # Five pods: 4.8 busy GPUs, at 60 % each.
+    assert by_duty.autoscaler.metrics[0].target.average_value == 60_000
+    assert by_duty.autoscaler.max_replicas == 10
+
+
 def test_what_was_worked_out_is_said() -> None:
     lines = services_of(load_of(1, 2))[1]
 
