@@ -66,6 +66,19 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 OWNERS = (*(REPLICAS,) * 5, Owner("Job", "train", "u3"), Owner("DaemonSet", "agent", "u2"), NO_OWNER)
 
 
+def disk(zone: str) -> PersistentVolume:
+    return PersistentVolume("disk", affinity(ZONE, zone), claim="default/data", phase="Bound")
+
+
+CLAIM: dict[str, Any] = {"access_modes": ("ReadWriteOnce",), "request": GI}
+STORAGE: tuple[Item, ...] = (
+    disk("z1"),
+    PersistentVolumeClaim("default", "data", volume="disk", bound=True, phase="Bound", **CLAIM),
+    PersistentVolumeClaim("default", "rest", storage_class="wait", **CLAIM),
+    StorageClass("wait", "csi", wait_for_first_consumer=True),
+)
+
+
 class World:
     """``cluster`` and ``state`` at ``now``; :meth:`step` changes a part of them, drawn from ``draw``.
 
@@ -77,7 +90,7 @@ class World:
         self.unrest = draw.choice((0.1, 0.3, 1.0))
         self.now = NOW
         self.state = State()
-        self.cluster = Cluster.of([*(self._node(name) for name in NODES), *(self._pod(number) for number in range(24))])
+        self.cluster = Cluster.of([*STORAGE, *(self._node(name) for name in NODES), *(self._pod(number) for number in range(24))])
 
     def step(self) -> None:
         """Some objects come, change or go; sometimes time passes (or a caller looks back), sometimes the state changes."""
@@ -148,15 +161,12 @@ class World:
 
     def _other(self) -> Item:
         draw = self.draw
-        claim: dict[str, Any] = {"access_modes": ("ReadWriteOnce",), "request": GI}
         agent = spec(cpu=draw.choice((0.5, 2)), tolerations=(Toleration(operator="Exists"),))
         items: tuple[Item, ...] = (
             PodDisruptionBudget("default", f"pdb-{draw.choice(APPS)}", selector(app=draw.choice(APPS)), draw.randint(0, 2)),
             Workload("DaemonSet", "system", "agent", template=agent),
-            PersistentVolume("disk", affinity(ZONE, draw.choice(("z1", "z2"))), claim="default/data", phase="Bound"),
-            PersistentVolumeClaim("default", "data", volume="disk", bound=True, phase="Bound", **claim),
-            PersistentVolumeClaim("default", "rest", storage_class="wait", **claim),
-            StorageClass("wait", "csi", wait_for_first_consumer=True),
+            disk(draw.choice(("z1", "z2"))),
+            StorageClass("wait", "csi", wait_for_first_consumer=draw.random() < 0.5),
             Namespace("default", {"team": draw.choice("xy")}),
         )
         return self._odd(items)

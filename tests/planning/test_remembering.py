@@ -5,7 +5,7 @@ from random import Random
 import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.planning.building import NOW, daemon, offering, pods, pool, spec
+from tests.planning.building import NOW, daemon, node, offering, pods, pool, spec
 from tests.planning.changing import POLICIES, World
 
 from gpuscaler.model.cluster import Cluster, Delta, Item
@@ -16,7 +16,7 @@ from gpuscaler.planning.state import State
 POLICY = Policy((pool(offering("g.1", 1.0, gpus=1, cpu=4), offering("g.8", 6.0, gpus=8, cpu=32)),))
 
 
-@settings(max_examples=30, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(POLICIES), st.integers(0, 2**32))
 def test_what_a_planner_keeps_changes_no_plan_whatever_happens_between_plans(policy: Policy, seed: int) -> None:
     world, planner = World(Random(seed)), Planner(policy)
@@ -31,6 +31,24 @@ def test_a_planner_may_be_asked_about_one_cluster_after_another() -> None:
     for world in worlds * 2:
         assert planner.plan(world.cluster, world.state, world.now) == plan(world.cluster, world.state, POLICIES[0], world.now)
         world.step()
+
+
+def test_only_nodes_on_which_something_changed_are_looked_into_again() -> None:
+    planner, of = Planner(POLICY), offering("g.8", 6.0, gpus=8, cpu=32)
+    cluster = Cluster.of([node("n1", of), node("n2", of), *pods("a", 2, on="n1"), *pods("b", 2, on="n2")])
+    planner.plan(cluster, State(), NOW)
+    before = {name: look.residents for name, look in planner._surveys.looks.items()}
+    planner.plan(cluster.apply(Delta(upserts=tuple(pods("c", 1, on="n2")))), State(), NOW)
+    after = {name: look.residents for name, look in planner._surveys.looks.items()}
+    assert (after["n1"] is before["n1"], after["n2"] is before["n2"]) == (True, False)
+
+
+def test_nothing_is_kept_of_nodes_and_pods_that_are_gone() -> None:
+    planner = Planner(POLICY)
+    planner.plan(Cluster.of([node("n1"), *pods("a", 2, on="n1")]), State(), NOW)
+    assert (len(planner._surveys.looks), len(planner._surveys.classes)) == (1, 1)
+    planner.plan(Cluster.of([node("n2")]), State(), NOW)
+    assert (list(planner._surveys.looks), len(planner._surveys.classes)) == (["n2"], 0)
 
 
 def test_new_daemon_sets_and_dry_offerings_make_new_templates() -> None:

@@ -97,7 +97,11 @@ def assert_equal(worked: Room, fresh: Room, probes: list[PodSpec]) -> None:
             for name in right.excluded:
                 assert left.excluded[name].tolist() == right.excluded[name].tolist(), name
             assert left.mask.tolist() == right.mask.tolist()
-            assert worked.capacity(probe, labels).tolist() == fresh.capacity(probe, labels).tolist()
+            capacity = fresh.capacity(probe, labels)
+            assert worked.capacity(probe, labels).tolist() == capacity.tolist()
+            some = np.arange(len(capacity)) % 2 == 1
+            assert worked.capacity(probe, labels, some).tolist() == np.where(some, capacity, 0).tolist()
+            assert worked.admitting(probe, labels, slice(1, None)).tolist() == right.mask[1:].tolist()
 
 
 @given(nodes=nodes(), before=steps, placed=steps, probes=st.lists(specs, min_size=1, max_size=2), asked=st.booleans())
