@@ -300,6 +300,7 @@ class _Reach:
         found = self._known.get(id(fits))
         if found is None:
             found = self._known[id(fits)] = self._templates.kinds_within(fits & self._among)
+            found.setflags(write=False)
         return found
 
 
