@@ -175,9 +175,7 @@ def place(desk: Desk, family: Family, one: PodClass, queue: Queue | None, *, mac
     to_buy = [share for share in shares if share.row in templates]
     family.phantoms += [(without_hosts(one.spec), share) for share in to_buy]
     if queue is not None:
-        for share in shares:
-            if share.row not in templates:
-                desk.taken.append(Taken(one, share.row, queue.take(share.count)))
+        desk.taken += [Taken(one, share.row, queue.take(share.count)) for share in shares if share.row not in templates]
     return to_buy
 
 

@@ -65,11 +65,11 @@ class Kind:
     def price(self) -> float:
         return self.offering.price
 
-    @property
+    @cached_property
     def key(self) -> str:
         return "/".join((*self.offering.key, str(len(self.rows))))
 
-    @property
+    @cached_property
     def count(self) -> int | None:
         """How many can be had, None when nobody knows a bound."""
         members = self.pool.offerings if self.pool.chooser == "cloud" else (self.offering,)

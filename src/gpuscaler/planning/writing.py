@@ -174,8 +174,8 @@ def purchases(machines: Sequence[Machine]) -> tuple[Purchase, ...]:
 
 def placements(desk: Desk, names: Sequence[str]) -> tuple[Placement, ...]:
     """Pods on machines that exist or are coming, by pod."""
-    pairs = [(key, names[entry.row]) for entry in desk.taken if entry.row < len(names) for key in entry.keys]
-    return tuple(Placement(pod, node) for pod, node in sorted(pairs))
+    homes = {key: names[entry.row] for entry in desk.taken if entry.row < len(names) for key in entry.keys}
+    return tuple([Placement(pod, homes[pod]) for pod in sorted(homes)])
 
 
 def lower_bound(desk: Desk) -> Solved | None:

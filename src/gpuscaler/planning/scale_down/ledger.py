@@ -26,5 +26,5 @@ class Ledger:
         self.removals.append(Removal(candidate.name, reason, tuple(moves), tuple(needs), saving))
 
     def answer(self) -> Down:
-        blocked = (BlockedNode(name, blocker.word, blocker.detail) for name, blocker in sorted(self.blocked.items()))
+        blocked = [BlockedNode(name, self.blocked[name].word, self.blocked[name].detail) for name in sorted(self.blocked)]
         return Down(tuple(self.removals), tuple(self.machines), tuple(blocked), self.brake)
