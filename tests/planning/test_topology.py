@@ -95,11 +95,33 @@ def test_a_gang_that_spreads_takes_present_machines_if_they_take_all_of_it(gpus:
 
 
 def test_spread_over_zones_counts_machines_on_their_way() -> None:
-    coming = Upcoming("m-1", "main", "g.8", "on-demand", "z1")
+    coming = Upcoming("m-1", "main", "g.4", "on-demand", "z1")
     waiting = pods("p", 6, spec(gpus=1, spread=(spread(ZONE, app="web"),)), labels=WEB)
-    made = planned(waiting, EIGHT, state=State(upcoming=(coming,)))
+    made = planned(waiting, pool(*zones("g.4", 4.0, gpus=4)), state=State(upcoming=(coming,)))
     assert list(placed(made).values()) == ["m-1", "m-1"]
     assert zones_of(made) == {"z2": 2, "z3": 2}
+
+
+@pytest.mark.parametrize("key", [HOST, ZONE])
+def test_pods_that_all_fit_machines_on_their_way_are_bought_none(key: str) -> None:
+    coming = tuple(Upcoming(f"m-{zone}", "main", "g.4", "on-demand", zone) for zone in ("z1", "z2"))
+    waiting = pods("p", 6, spec(gpus=1, spread=(spread(key, app="web"),)), labels=WEB)
+    case = Case(tuple(waiting), Policy((pool(*zones("g.4", 4.0, gpus=4)),)), State(upcoming=coming))
+    made = case.plan()
+    assert sorted(placed(made).values()) == ["m-z1"] * 3 + ["m-z2"] * 3
+    assert made.machines == ()
+    assert_comes_true(case, made)
+
+
+def test_machines_on_their_way_take_no_more_than_they_may_beside_empty_ones_that_are_bought() -> None:
+    coming = tuple(Upcoming(f"m-{number}", "main", "g.4", "on-demand", "z1") for number in range(2))
+    even = pods("p", 4, spec(gpus=1, spread=(spread(HOST, app="web"),)), labels=WEB)
+    menu = pool(*zones("g.4", 4.0, gpus=4))
+    case = Case((*even, *pods("other", 5, spec(gpus=1))), Policy((menu,)), State(upcoming=coming))
+    made = case.plan()
+    assert sorted(home for name, home in placed(made).items() if name.startswith("p-")) == ["m-0", "m-1"]
+    assert bought(made) == {"g.4": 2}
+    assert_comes_true(case, made)
 
 
 def test_a_zone_that_cannot_grow_caps_what_the_others_may_take() -> None:

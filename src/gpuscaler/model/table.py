@@ -103,7 +103,6 @@ class NodeTable:
             self._unschedulable = _frozen(np.array([node.unschedulable for node in self.nodes], dtype=np.bool_))
         return self._unschedulable
 
-
     @property
     def undecided(self) -> tuple[int, ...]:
         """Rows that may turn out to have one or another set of labels."""

@@ -93,8 +93,8 @@ class Desk:
     have their rows yet: most plans never look at them again, and thousands of rows take time. ``relaxed`` flags, by ``id`` of a
     class bought for, the kinds that serve it when topology is left out. ``undecided`` are machines of which the cloud chooses the type or
     the zone, by row, with the templates that they may turn out to be. ``reach`` are kinds that were looked up, by the bytes of a mask of
-    templates and the ``id`` of another. ``today`` are the nodes alone, without any pod of this plan. ``trouble`` says why an offering may
-    not be asked; empty when nobody knows.
+    templates and the ``id`` of another. ``stages`` are the nodes alone and, where machines are on their way, those with them, all without
+    pods of this plan. ``trouble`` says why an offering may not be asked; empty when nobody knows.
     """
 
     cluster: Cluster
@@ -104,7 +104,7 @@ class Desk:
     first_template: int
     remaining: Remaining
     work: int
-    today: Stage
+    stages: tuple[Stage, ...]
     should_stop: Callable[[], bool] | None = None
     trouble: Callable[[Key], str] = nothing_known
     taken: list[Taken] = field(default_factory=list)

@@ -74,7 +74,7 @@ def attempt(desk: Desk, gang: Gang, only: Mask | None) -> tuple[Desk | None, int
     trial = desk.copy()
     every = families(trial, gang.classes)
     if any(spreads(family) for family in every):
-        settle(trial, every, only)
+        settle(trial, trial.stages[0], every, only)
         if not any(family.left for family in every):
             return trial, gang.count
         trial = desk.copy()

@@ -111,18 +111,21 @@ def desk_for(asked: Asked, seen: Picture, room: Room, templates: Templates) -> D
         first_template=len(seen.room),
         remaining=remaining(asked.policy, asked.state, seen.have),
         work=asked.policy.work_budget,
-        today=today(asked.cluster, seen),
+        stages=stages(asked.cluster, seen),
         should_stop=asked.should_stop,
         trouble=lambda key: trouble(asked.state.breakers, key, asked.now),
         undecided={row: tuple(row_of[key] for key in keys if key in row_of) for row, keys in chosen.items()},
     )
 
 
-def today(cluster: Cluster, seen: Picture) -> Stage:
-    """The nodes alone; machines of the ledger that have registered are not open yet."""
+def stages(cluster: Cluster, seen: Picture) -> tuple[Stage, ...]:
+    """The nodes alone, where machines of the ledger that have registered are not open yet; then all machines of the ledger, too."""
     stand = seen.stand
-    room = Room.of(cluster) if stand.coming else seen.room.copy()
-    return Stage(room, without(seen.open_rows[: len(room)], [stand.rows.table.row[name] for name in stand.registered]))
+    if not stand.coming:
+        return (Stage(seen.room.copy(), seen.open_rows),)
+    nodes = Room.of(cluster)
+    open_rows = without(seen.open_rows[: len(nodes)], [stand.rows.table.row[name] for name in stand.registered])
+    return Stage(nodes, open_rows), Stage(seen.room.copy(), seen.open_rows)
 
 
 def hold_nominated(desk: Desk, seen: Picture, wants: Demand) -> set[int]:
@@ -130,7 +133,7 @@ def hold_nominated(desk: Desk, seen: Picture, wants: Demand) -> set[int]:
     rows = set()
     for promise in wants.nominated:
         row = seen.row_of[promise.node]
-        for room in (desk.room, desk.today.room) if row < len(desk.today.room) else (desk.room,):
+        for room in (desk.room, *(stage.room for stage in desk.stages if row < len(stage.room))):
             room.place(promise.one.spec, promise.one.labels, row, promise.one.count)
         rows.add(row)
     return rows

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpuscaler.model.table import Mask
-from gpuscaler.planning.desk import Desk, Queue, Taken, rank
+from gpuscaler.planning.desk import Desk, Queue, Stage, Taken, rank
 from gpuscaler.planning.families import Family
 from gpuscaler.planning.placing import PLENTY, Ground, Share, fill, total
 from gpuscaler.planning.room import Room
@@ -22,16 +22,16 @@ from gpuscaler.planning.topology import selects
 TRIES = 4
 
 
-def settle(desk: Desk, order: Sequence[Family], only: Mask | None) -> None:
-    """Fill nodes with ``order``, as far as somebody in it spreads: those ahead of the last who does keep their turn.
+def settle(desk: Desk, stage: Stage, order: Sequence[Family], only: Mask | None) -> None:
+    """Fill the machines of ``stage`` with ``order``, as far as somebody in it spreads: those ahead of the last who does keep their turn.
 
     Who spreads over what others then upset is decided after them.
     """
     turns = list(order[: max((number for number, family in enumerate(order, 1) if spreads(family)), default=0)])
-    if not turns or not desk.today.open_rows.any():
+    if not any(family.left for family in turns) or not stage.open_rows.any():
         return
     for _ in range(TRIES):
-        settling = _Settling(desk, only)
+        settling = _Settling(desk, stage, only)
         settling.fill_all(turns)
         late = settling.overtaken(turns)
         if not late:
@@ -43,22 +43,23 @@ def settle(desk: Desk, order: Sequence[Family], only: Mask | None) -> None:
 
 @dataclass
 class _Settling:
-    """Nodes today, with what was placed on them so far; ``whole`` is the room of the desk with the same.
+    """A stage, with what was placed on them so far; ``whole`` is the room of the desk with the same.
 
     ``shares`` are what each queue got, by its ``id``.
     """
 
     desk: Desk
+    stage: Stage
     only: Mask | None
     shares: dict[int, tuple[Queue, list[Share]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        today = self.desk.today
-        self.room, self.whole = today.room.copy(), self.desk.room.copy()
+        open_rows = self.stage.open_rows
+        self.room, self.whole = self.stage.room.copy(), self.desk.room.copy()
         for entry in self.desk.taken:
-            if entry.row < len(self.room) and today.open_rows[entry.row]:
+            if entry.row < len(self.room) and open_rows[entry.row]:
                 self.room.place(entry.one.spec, entry.one.labels, entry.row, len(entry.keys))
-        self.usable = today.open_rows if self.only is None else today.open_rows & self.only[: len(self.room)]
+        self.usable = open_rows if self.only is None else open_rows & self.only[: len(self.room)]
 
     def fill_all(self, turns: Sequence[Family]) -> None:
         """Each pod may raise the minimum that the skew of others is taken from, so all are asked again until nobody moves."""

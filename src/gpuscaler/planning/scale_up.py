@@ -30,14 +30,45 @@ def scale_up(desk: Desk, classes: Sequence[PodClass], only: Mask | None = None, 
     every = families(desk, classes)
     notice_each_other(desk, every)
     ahead = leaders(desk, every)
+    order = unique([*ahead, *every])
     if not together:
-        settle(desk, unique([*ahead, *every]), only)
-    if len(classes) > CROWD:
+        settle(desk, desk.stages[0], order, only)
+    if together or not settle_ahead(desk, order, every, ahead, only):
+        on_all_machines(desk, every, ahead, only)
+    return [queue for family in every for queue in family.queues]
+
+
+def settle_ahead(desk: Desk, order: Sequence[Family], every: Sequence[Family], ahead: Sequence[Family], only: Mask | None) -> bool:
+    """Place all with the machines on their way filled before there is talk of others; returns whether that holds.
+
+    Any machine that is bought might be there first, and empty. Where that would shut out pods, or where the cloud has still to choose a
+    machine's zone, nothing is done.
+    """
+    for stage in desk.stages[1:]:
+        if any(row < len(stage.room) for row in desk.undecided):
+            break
+        saved, since = Saved.of(desk, every), len(desk.taken)
+        settle(desk, stage, order, only)
+        early = desk.taken[since:]
+        if not early:
+            break
+        on_all_machines(desk, every, ahead, only)
+        desk.build()
+        if not overtaken(desk.room, order, rows_of(order, early), desk.template_mask, bought=True):
+            return True
+        saved.restore(desk)
+        for family in every:
+            family.caps.clear()
+    return False
+
+
+def on_all_machines(desk: Desk, every: Sequence[Family], ahead: Sequence[Family], only: Mask | None) -> None:
+    """Place everybody who is left on machines that exist, are coming, or are bought here."""
+    if sum(len(family.queues) for family in every) > CROWD:
         every, ahead = pinned(every, ahead), []
     first = {id(family) for family in ahead}
     in_rounds(desk, ahead, only)
     in_rounds(desk, [family for family in every if id(family) not in first or (family.left and waits_for_others(family))], only)
-    return [queue for family in every for queue in family.queues]
 
 
 def unique(order: Iterable[Family]) -> list[Family]:

@@ -13,7 +13,7 @@ from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.desk import Taken
 from gpuscaler.planning.families import Family
-from gpuscaler.planning.room import Room, SpreadCounts
+from gpuscaler.planning.room import Room
 from gpuscaler.planning.templates import HOSTNAME
 
 
@@ -37,26 +37,36 @@ def rows_of(order: Iterable[Family], taken: Iterable[Taken]) -> Mapping[int, lis
     return found
 
 
-def overtaken(room: Room, order: Sequence[Family], where: Mapping[int, Sequence[int]], templates: Mask) -> list[Family]:
+def overtaken(
+    room: Room, order: Sequence[Family], where: Mapping[int, Sequence[int]], templates: Mask, *, bought: bool = False
+) -> list[Family]:
     """Families that others, decided after them, leave with too many in one domain. ``where`` is as :func:`rows_of` has it.
 
-    ``templates`` flags rows that stand for any number of machines.
+    ``templates`` flags rows that stand for any number of machines; with ``bought``, machines have taken their place.
     """
-    return [family for family in order if (rows := where.get(id(family))) and not even(room, family.model, rows, templates=templates)]
+    return [
+        family
+        for family in order
+        if (rows := where.get(id(family))) and not even(room, family.model, rows, templates=templates, bought=bought)
+    ]
 
 
-def even(room: Room, one: PodClass, rows: Sequence[int], *, templates: Mask) -> bool:
+def even(room: Room, one: PodClass, rows: Sequence[int], *, templates: Mask, bought: bool) -> bool:
     """Whether pods of ``one`` on ``rows`` keep the skew of all its constraints."""
     at = np.array(rows, dtype=np.int64)
     for constraint in hard_spread(one):
         found = room.spread_counts(one.spec, one.labels, constraint)
+        domains = found.eligible
+        if bought:
+            real = np.zeros(len(domains), dtype=np.bool_)
+            real[found.codes[~templates]] = True
+            domains = domains & real
         mine = at[~templates[at]] if constraint.topology_key == HOSTNAME else at
-        if (found.counts[found.codes[mine]] > least(constraint, found) + constraint.max_skew).any():
+        if (found.counts[found.codes[mine]] > least(constraint, found.counts[domains]) + constraint.max_skew).any():
             return False
     return True
 
 
-def least(constraint: SpreadConstraint, found: SpreadCounts) -> int:
-    """The minimum that the scheduler takes the skew from."""
-    counts: Array = found.counts[found.eligible]
+def least(constraint: SpreadConstraint, counts: Array) -> int:
+    """The minimum that the scheduler takes the skew from, by what each eligible domain has."""
     return int(counts.min()) if len(counts) and len(counts) >= constraint.min_domains else 0
