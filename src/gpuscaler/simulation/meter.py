@@ -12,8 +12,11 @@ from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering
 from gpuscaler.planning.plans import Ignored, Unplaced
 from gpuscaler.simulation.autoscaler import Purchase
+from gpuscaler.simulation.fleet import Presence
 from gpuscaler.simulation.queue import Task
 from gpuscaler.simulation.services import ServiceResult
+from gpuscaler.simulation.shares import Share, Shares
+from gpuscaler.simulation.waits import ClassWait, Curve, PodWait, Wait, class_of
 from gpuscaler.simulation.workload import GPU
 
 
@@ -23,7 +26,7 @@ class Sample(Struct, frozen=True, gc=False):
     at: float
     wanted: float
     used: float
-    paid: int
+    paid: float
     dollars_per_hour: float
 
 
@@ -35,15 +38,6 @@ class Decision(Struct, frozen=True, gc=False):
     what: str
     why: str
     pods: int = 0
-
-
-class Wait(Struct, frozen=True, gc=False):
-    """Seconds from submission to running, over the pods that ran; None where none did."""
-
-    mean: float | None = None
-    p50: float | None = None
-    p95: float | None = None
-    p99: float | None = None
 
 
 class MachineHours(Struct, frozen=True, gc=False):
@@ -76,6 +70,9 @@ class Result(Struct, frozen=True, gc=False):
     ``gpu_hours_used`` is work that was finished, ``lost_gpu_hours`` work that evictions threw away. ``kept`` and ``broken`` count
     promises: pods that ran on the machine they were planned for, and others. ``reclaimed`` and ``failed`` count machines that went by
     themselves, ``capacity_errors`` refusals for want of machines. ``plans`` is how often the policy was asked.
+
+    ``gpu_hours_held`` is how long pods held GPUs, lost work and image pulls included; None for a bound. ``waits`` has every pod, the
+    summaries of it stand beside. ``users``, ``namespaces`` and ``classes`` divide the cost; ``fleet`` is machines over time.
     """
 
     policy: str
@@ -103,13 +100,22 @@ class Result(Struct, frozen=True, gc=False):
     services: tuple[ServiceResult, ...]
     timeline: tuple[Sample, ...]
     decisions: tuple[Decision, ...]
+    gpu_hours_held: float | None = None
+    waits: tuple[PodWait, ...] = ()
+    wait_by_class: tuple[ClassWait, ...] = ()
+    wait_curve: Curve = Curve()
+    users: tuple[Share, ...] = ()
+    namespaces: tuple[Share, ...] = ()
+    classes: tuple[Share, ...] = ()
+    fleet: tuple[Presence, ...] = ()
 
 
 class Meter:
     """Counts while a run goes on."""
 
     def __init__(self) -> None:
-        self.waits: list[float] = []
+        self.waits: list[PodWait] = []
+        self.shares = Shares()
         self.hours: dict[str, float] = defaultdict(float)
         self.specs: dict[str, PodSpec] = {}
         self.used_hours = 0.0
@@ -126,7 +132,7 @@ class Meter:
         self.timeline: list[Sample] = []
         self._wanted = 0.0
         self._used = 0.0
-        self._paid = 0
+        self._paid = 0.0
         #: Markets that refused, and when the first of them did, until another market is asked.
         self._dry: set[str] = set()
         self._dry_since = 0.0
@@ -137,11 +143,13 @@ class Meter:
     def began(self, task: Task) -> None:
         self._used += task.member.gpus
         if task.first_start is None:
-            self.waits.append(task.working_from - task.since)
+            self._waited(task, task.working_from - task.since, ran=True)
 
     def finished(self, task: Task, now: float) -> None:
         """A pod has ended, running or not; counts all its work, however often it began."""
         self._wanted -= task.member.gpus
+        if task.first_start is None:
+            self._waited(task, now - task.since, ran=False)
         if task.started is None:
             return
         hours = (task.done + task.worked(now)) / 3600.0
@@ -150,6 +158,20 @@ class Meter:
         digest = task.member.spec.digest
         self.hours[digest] += hours
         self.specs[digest] = task.member.spec
+
+    def left(self, task: Task, offering: Offering, *, cost: float, now: float) -> None:
+        """A pod leaves a machine of ``offering``, which cost ``cost`` dollars while the pod was bound to it."""
+        if task.started is not None:
+            self.shares.held(task.member, offering, hours=(now - task.started) / 3600.0, cost=cost)
+
+    def all_waits(self, unserved: Iterable[Task], ended: float) -> tuple[PodWait, ...]:
+        """The waits of all pods, those included that had not run when the run ended."""
+        for task in unserved:
+            self._waited(task, ended - task.since, ran=False)
+        return tuple(self.waits)
+
+    def _waited(self, task: Task, seconds: float, *, ran: bool) -> None:
+        self.waits.append(PodWait(task.key, class_of(task.member.gpus, task.gang), seconds, ran))
 
     def evicted(self, task: Task, *, lost: float) -> None:
         """A running pod was evicted and ``lost`` seconds of its work with it."""
@@ -223,14 +245,6 @@ def unserved_reasons(tasks: Iterable[Task], unplaced: Iterable[Unplaced], ignore
 
 def gpus_of(offering: Offering) -> int:
     return offering.allocatable.get(GPU, 0)
-
-
-def wait_of(waits: list[float]) -> Wait:
-    """Mean and percentiles, the latter by linear interpolation."""
-    if not waits:
-        return Wait()
-    p50, p95, p99 = np.percentile(waits, [50, 95, 99]).tolist()
-    return Wait(float(np.mean(waits)), p50, p95, p99)
 
 
 def failover_of(seconds: list[float]) -> Failover:

@@ -12,13 +12,15 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.simulation.acting import carry_out, finish_drains
 from gpuscaler.simulation.autoscaler import Autoscaler, Moment, Notice
 from gpuscaler.simulation.bound import lower_bound
-from gpuscaler.simulation.meter import Result, failover_of, gpu_hours_paid, machine_hours, unserved_reasons, wait_of
+from gpuscaler.simulation.fleet import presence
+from gpuscaler.simulation.meter import Result, failover_of, gpu_hours_paid, machine_hours, unserved_reasons
 from gpuscaler.simulation.policies import autoscaler_of
 from gpuscaler.simulation.queue import Task
 from gpuscaler.simulation.scheduler import LEAST_ALLOCATED
 from gpuscaler.simulation.services import LoadFile, Services, services_of
 from gpuscaler.simulation.traces import Trace
 from gpuscaler.simulation.view import Picture
+from gpuscaler.simulation.waits import by_class, curve_of, wait_of
 from gpuscaler.simulation.workload import Member, Shaping, members, with_gpu_milli
 from gpuscaler.simulation.world import World
 
@@ -117,20 +119,21 @@ class _Replay:
         world, meter = self.world, self.world.meter
         rows = machine_hours(world.cloud, self.ended)
         offerings = [offering for pool in policy.pools for offering in pool.offerings]
+        never = [task for task in world.tasks.values() if task.first_start is None]
+        waits = meter.all_waits(never, self.ended)
+        cost, paid = sum(row.cost for row in rows), gpu_hours_paid(world.cloud, self.ended)
         cheapest = [world.cloud.markets.cheapest(offering) for offering in offerings]
         return Result(
             policy=self._autoscaler.name,
             seed=seed,
-            cost=sum(row.cost for row in rows),
+            cost=cost,
             lower_bound=lower_bound([(meter.specs[digest], hours) for digest, hours in sorted(meter.hours.items())], cheapest),
             gpu_hours_used=meter.used_hours,
-            gpu_hours_paid=gpu_hours_paid(world.cloud, self.ended),
-            wait=wait_of(meter.waits),
-            served=len(meter.waits),
-            unserved=sum(task.first_start is None for task in world.tasks.values()),
-            unserved_reasons=unserved_reasons(
-                [task for task in world.tasks.values() if task.first_start is None], world.refusals, world.ignored
-            ),
+            gpu_hours_paid=paid,
+            wait=wait_of(waits),
+            served=sum(one.ran for one in waits),
+            unserved=len(never),
+            unserved_reasons=unserved_reasons(never, world.refusals, world.ignored),
             evictions=meter.evictions,
             lost_gpu_hours=meter.lost_hours,
             machine_hours=rows,
@@ -146,6 +149,14 @@ class _Replay:
             services=self._services.results(),
             timeline=tuple(meter.timeline),
             decisions=tuple(meter.decisions),
+            gpu_hours_held=meter.shares.gpu_hours,
+            waits=waits,
+            wait_by_class=by_class(waits),
+            wait_curve=curve_of(waits),
+            users=meter.shares.by_user(cost, paid),
+            namespaces=meter.shares.by_namespace(cost, paid),
+            classes=meter.shares.by_class(cost, paid),
+            fleet=presence(world.cloud.history(), began=self.began, ended=self.ended),
         )
 
     def _next(self) -> float | None:

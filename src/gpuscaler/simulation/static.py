@@ -12,7 +12,8 @@ from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state import State
 from gpuscaler.simulation.autoscaler import Decisions, Moment, Purchase, View
 from gpuscaler.simulation.bound import lower_bound, serves
-from gpuscaler.simulation.meter import Failover, Result, Wait
+from gpuscaler.simulation.meter import Failover, Result
+from gpuscaler.simulation.waits import Wait
 from gpuscaler.simulation.workload import Member, without_spot
 
 

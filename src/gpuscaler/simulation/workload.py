@@ -48,7 +48,10 @@ class UnmappedModelsError(ValueError):
 
 
 class Member(Struct, frozen=True, gc=False):
-    """One pod of a job or a service, before it exists. ``gpus`` is its share of GPUs as a number."""
+    """One pod of a job or a service, before it exists. ``gpus`` is its share of GPUs as a number.
+
+    ``user`` and ``namespace`` are whom the trace says it belongs to, empty where it does not; they decide nothing.
+    """
 
     name: str
     spec: PodSpec
@@ -57,6 +60,8 @@ class Member(Struct, frozen=True, gc=False):
     duration: float
     gpus: float
     owner: Owner = OWNER
+    user: str = ""
+    namespace: str = ""
 
     @property
     def key(self) -> str:
@@ -102,10 +107,11 @@ def members(trace: Trace, shaping: Shaping) -> tuple[Member, ...]:
 
 
 def _members(job: Job, spec: PodSpec) -> list[Member]:
+    whose = (OWNER, job.user, job.namespace)
     if job.pods == 1:
-        return [Member(job.id, spec, NO_OPTIONS, job.submit, job.duration, job.gpu_share)]
+        return [Member(job.id, spec, NO_OPTIONS, job.submit, job.duration, job.gpu_share, *whose)]
     gang = PodOptions(gang=job.id, gang_size=job.pods, gang_source="trace")
-    return [Member(f"{job.id}#{number}", spec, gang, job.submit, job.duration, job.gpu_share) for number in range(job.pods)]
+    return [Member(f"{job.id}#{number}", spec, gang, job.submit, job.duration, job.gpu_share, *whose) for number in range(job.pods)]
 
 
 def spec_of(job: Job, shaping: Shaping, *, fractional: bool, restart_policy: str = "Never") -> PodSpec:

@@ -219,6 +219,9 @@ class World:
         seat = task.seat
         assert seat is not None, "only seated pods leave"
         self.scheduler.leave(task.member.spec, seat)
+        if task.started is not None:
+            offering = self.cloud.machine(seat.node).offering
+            self.meter.left(task, offering, cost=self.cloud.markets.cost(offering, task.started, now), now=now)
         task.seat = None
         del self.on_node[seat.node][task.key]
         if not self.on_node[seat.node]:

@@ -1,0 +1,128 @@
+"""How long pods waited, those that never ran included.
+
+A pod that had not run when the run ended (or when nobody wanted it any more) waited at least that long: its wait is censored. Leaving it
+out would flatter whoever leaves most pods waiting. The share of pods that still wait after ``t`` seconds is therefore estimated as Kaplan
+and Meier do ("Nonparametric estimation from incomplete observations", 1958): the product, over all waits up to ``t``, of the share of
+pods that were still waiting and went on waiting. Where every pod ran, that is the plain distribution of waits.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from msgspec import Struct
+
+#: Kinds of pods, by the GPUs that one takes; pods of gangs are a kind of their own.
+NO_GPU, FRACTION, ONE, FEW, MANY, MOST, GANGS = CLASSES = (
+    "no GPU",
+    "part of a GPU",
+    "1 GPU",
+    "2-3 GPUs",
+    "4-7 GPUs",
+    "8 GPUs or more",
+    "gangs",
+)
+#: Points of a curve.
+POINTS = 160
+
+
+class PodWait(Struct, frozen=True, gc=False):
+    """Seconds from a pod's creation until it first ran; where it never ``ran``, until nobody waited for it any more."""
+
+    pod: str
+    pod_class: str
+    seconds: float
+    ran: bool
+
+
+class Wait(Struct, frozen=True, gc=False):
+    """Seconds from creation to running; None where there was no pod.
+
+    ``at_least`` names those of the fields that are lower bounds: so many pods never ran that the true value is not known.
+    """
+
+    mean: float | None = None
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    at_least: tuple[str, ...] = ()
+
+
+class ClassWait(Struct, frozen=True, gc=False):
+    """The waits of one kind of pods: how many there were, and how many of them ran."""
+
+    pod_class: str
+    pods: int
+    served: int
+    wait: Wait
+
+
+class Curve(Struct, frozen=True, gc=False):
+    """``shares[i]`` of all pods ran within ``seconds[i]``; both rise."""
+
+    seconds: tuple[float, ...] = ()
+    shares: tuple[float, ...] = ()
+
+
+def class_of(gpus: float, gang: str) -> str:
+    """The kind of a pod that takes ``gpus`` GPUs, of the ``gang`` of that name if any."""
+    if gang:
+        return GANGS
+    if gpus <= 0:
+        return NO_GPU
+    return next((name for name, end in ((FRACTION, 1), (ONE, 2), (FEW, 4), (MANY, 8)) if gpus < end), MOST)
+
+
+def wait_of(waits: Sequence[PodWait]) -> Wait:
+    """Mean and percentiles: the shortest time within which so many pods ran.
+
+    Where fewer ever ran, the longest wait of all is a lower bound; the mean is one where the longest wait is of a pod that never ran.
+    """
+    if not waits:
+        return Wait()
+    times, waiting = _still_waiting(waits)
+    longest = max(one.seconds for one in waits)
+    values: dict[str, float] = {}
+    unknown: list[str] = []
+    before = np.concatenate(([1.0], waiting))
+    values["mean"] = float(np.sum(before * np.diff(np.concatenate(([0.0], times, [longest])))))
+    if before[-1] > 0:
+        unknown.append("mean")
+    for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
+        # A share of pods is a quotient of counts: a difference of a billionth is rounding.
+        reached = np.flatnonzero(waiting <= 1.0 - share + 1e-9)
+        values[name] = float(times[reached[0]]) if len(reached) else longest
+        if not len(reached):
+            unknown.append(name)
+    return Wait(**values, at_least=tuple(unknown))
+
+
+def by_class(waits: Iterable[PodWait]) -> tuple[ClassWait, ...]:
+    """The waits of every kind of pods there was, in the order of ``CLASSES``."""
+    kinds: dict[str, list[PodWait]] = {}
+    for one in waits:
+        kinds.setdefault(one.pod_class, []).append(one)
+    return tuple(
+        ClassWait(name, len(kinds[name]), sum(one.ran for one in kinds[name]), wait_of(kinds[name])) for name in CLASSES if name in kinds
+    )
+
+
+def curve_of(waits: Sequence[PodWait]) -> Curve:
+    """The distribution of waits at no more than ``POINTS`` times, close together where waits are short."""
+    if not waits:
+        return Curve()
+    times, waiting = _still_waiting(waits)
+    if len(times) > POINTS:
+        wanted = np.geomspace(max(1.0, times[0]), max(2.0, times[-1]), POINTS - 1)
+        places = np.unique(np.concatenate((np.searchsorted(times, wanted, side="right") - 1, [len(times) - 1])))
+        places = places[places >= 0]
+        times, waiting = times[places], waiting[places]
+    return Curve(tuple(times.tolist()), tuple((1.0 - waiting).tolist()))
+
+
+def _still_waiting(waits: Sequence[PodWait]) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct waits of pods that ran, rising, and the share of pods that waited longer than each."""
+    seconds = np.array([one.seconds for one in waits])
+    ran = np.array([one.ran for one in waits])
+    times, ended = np.unique(seconds[ran], return_counts=True)
+    at_risk = len(seconds) - np.searchsorted(np.sort(seconds), times, side="left")
+    return times, np.cumprod(1.0 - ended / at_risk)
