@@ -171,6 +171,8 @@ EQUIVALENT: Mapping[Key, str] = {
     ("room.Room._between", "not", "False"): "whether the pod itself is being deleted is not asked",
     ("room.Rows.verdict", "drop the first condition", "self._before.get(spec.digest) or self._look(spec)"): "only saves work",
     ("room.together", "not", "False"): "arrays that nobody changes need no guard against it",
+    ("room.together", ANY, "mask &= passing"): "a verdict goes through all filters once more; the mask alone is for packing",
+    ("interpod.InterPod._empty", "not", "False"): "no case has a machine that is still to be chosen",
     ("room._Fixed.verdict", "never", "if not spec.volumes:"): "volumes have nothing to say about a pod that has none",
     **{
         ("room.Room._others_pass", kind, source): "a part admits every row to pods that have nothing to do with it"

@@ -20,7 +20,7 @@ Feature = Callable[[World, Json], None]
 #: Features of pods that wait, by how often each is a topic.
 PENDING: dict[Feature, float] = {
     requests.large: 1.6,
-    placing.node_name: 3.3,
+    placing.node_name: 3.7,
     placing.node_selector: 0.5,
     placing.node_affinity: 3.0,
     placing.tolerations: 0.8,

@@ -52,7 +52,7 @@ def node_labels(world: World, name: str) -> dict[str, str]:
     if world.chance(0.6):
         labels["size"] = world.one(SIZES)
     for key in ("topology.ebs.csi.aws.com/zone", "topology.gke.io/zone", "topology.cinder.csi.openstack.org/zone"):
-        if world.chance(0.4):
+        if world.chance(0.5):
             labels[key] = labels.get(ZONE, world.one(ZONES))
     return labels
 

@@ -163,13 +163,13 @@ def volume_affinity(world: World) -> Json:
             terms.append(world.one(({}, {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [world.node_name()]}]})))
             continue
         used = {
-            world.weighted({ZONE: 6.0, HOSTNAME: 3.0, REGION: 1.5, OLD_ZONE: 1.0, OLD_REGION: 0.7})
+            world.weighted({ZONE: 6.0, HOSTNAME: 3.0, REGION: 1.5, OLD_ZONE: 1.3, OLD_REGION: 0.7})
             for _ in range(world.weighted({1: 8, 2: 2}))
         }
-        if OLD_ZONE in used and world.chance(0.4):
+        if OLD_ZONE in used and world.chance(0.6):
             used.add(OLD_REGION)
         expressions: list[Json] = [{"key": key, "operator": "In", "values": world.some(keys[key], 2)} for key in sorted(used)]
-        if world.chance(0.05):
+        if world.chance(0.1):
             expressions[0] = {"key": expressions[0]["key"], "operator": "Exists"}
         terms.append({"matchExpressions": expressions})
     return {"required": {"nodeSelectorTerms": terms}}
@@ -181,7 +181,7 @@ def label_zones(world: World, drawn_volume: Json) -> None:
     ``a__`` cannot be read, and makes translation to CSI fail, as two zones of two regions do.
     """
     labels = {}
-    for key in world.weighted({(ZONE,): 6.0, (OLD_ZONE,): 3.0, (ZONE, OLD_ZONE): 1.0}):
+    for key in world.weighted({(ZONE,): 6.0, (OLD_ZONE,): 3.0, (ZONE, OLD_ZONE): 2.0}):
         either = "__".join(world.some(ZONES, 2, 2))
         labels[key] = world.weighted({world.one(ZONES): 6.0, either: 3.0, "eu-west1-a__": 0.6, "eu-west1-a__eu-west2-a": 0.6})
     if world.chance(0.25):

@@ -107,7 +107,7 @@ def pinned(world: World, pod: Json) -> None:
     storage_class = world.weighted({"fast": 4.0, "ebs": 1.5, "gce": 1.5, "portworx": 0.3, "azure": 0.7, "cinder": 1.0})
     drawn = claim(world, pod["metadata"]["namespace"], storage_class)
     drawn_volume = volume(world, storage_class, nodeAffinity=volume_affinity(world))
-    if storage_class != "fast" and world.chance(0.3):
+    if storage_class != "fast" and world.chance(0.4):
         label_zones(world, drawn_volume)
     bind(world, drawn, drawn_volume)
     use(pod, drawn)
@@ -195,7 +195,7 @@ def ephemeral(world: World, pod: Json) -> None:
     drawn = claim(world, metadata["namespace"], world.one(("zonal", "fast")), name=f"{metadata['name']}-v{number}")
     first = metadata["name"].partition("-")[0]
     owner = metadata["uid"] if world.chance(0.8 if first == metadata["name"] else 0.4) else world.one(("another", f"uid-{first}"))
-    if world.chance(0.1):
+    if world.chance(0.3):
         # For one pod at a time, which this pod is, and another that names the claim is not.
         drawn["spec"]["accessModes"] = ["ReadWriteOncePod"]
     if world.chance(0.97):
