@@ -10,6 +10,7 @@ from tests.planning.replaying import Case, bind, homes, rooms, today
 from gpuscaler.model.cluster import Item
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
+from gpuscaler.planning.state import State, Upcoming
 
 RACK = "example.com/rack"
 G = {"group": "g"}
@@ -58,6 +59,18 @@ def test_machines_that_are_there_come_before_evenness(gpus: int) -> None:
     counting = pod("right", spec(gpus=1, spread=(spread(ZONE, app="left", skew=9),)), labels={"app": "right"})
     made = Case((node("n", offering("g.8", gpus=gpus)), *left, counting), Policy((SMALL,))).plan()
     assert len(placed(made)) == min(gpus, 4)
+
+
+def test_a_promised_machine_is_left_when_others_are_there_first() -> None:
+    """The pod was to go to z1, but three that it counts go to the node there at once."""
+    nodes: list[Item] = [node(f"n-{of.zone}", of) for of in zones("g.4", gpus=4, names=("z1", "z2"))]
+    first = pods("first", 3, spec(gpus=1, node_selector=((ZONE, "z1"),)), labels=G)
+    even = pod("even", spec(gpus=1, spread=(spread(ZONE, group="g"),)), labels=G)
+    coming = Upcoming("m-1", "main", "g.1", "on-demand", "z1", pods=(even.key,))
+    case = Case((*nodes, *first, even), Policy((SMALL,)), State(upcoming=(coming,)))
+    made = case.plan()
+    assert placed(made)["even"] == "n-z2"
+    assert made.machines == ()
 
 
 def crowd(count: int) -> list[Pod]:

@@ -20,6 +20,7 @@ from gpuscaler.planning.preferences import place_classes, place_gang
 from gpuscaler.planning.room import Room
 from gpuscaler.planning.scale_down import Down, Memory, Situation, scale_down
 from gpuscaler.planning.scale_up import scale_up
+from gpuscaler.planning.skew import released
 from gpuscaler.planning.spare import spare_machines
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.telling import trouble
@@ -82,7 +83,11 @@ class Planner:
         desk = desk_for(asked, seen, self._pictures.with_templates(seen, self._templates), self._templates)
         held = hold_nominated(desk, seen, wants)
         wants = in_their_markets(desk, keep_promises(desk, seen, state, wants), policy, state, now)
-        desk, refused, queues = place(desk, wants, respect=policy.preferences == "respect")
+        promised, respect = len(desk.taken), policy.preferences == "respect"
+        desk, refused, queues = place(desk, wants, respect=respect)
+        if freed := released(desk, desk.taken[:promised]):
+            again = in_their_markets(desk, Demand(classes=freed, gangs=(), nominated=(), ignored=()), policy, state, now)
+            queues += place_classes(desk, again.classes) if respect else scale_up(desk, again.classes)
         spares = spare_machines(desk, policy.pools, seen.have, seen)
         down = give_back(asked, desk, seen, held, self._surveys)
         return write(

@@ -5,13 +5,14 @@ would not be depends on coming before others, which nobody can promise.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from gpuscaler.model.pods import SpreadConstraint
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.demand import PodClass
-from gpuscaler.planning.desk import Taken
+from gpuscaler.planning.desk import Desk, Taken
 from gpuscaler.planning.families import Family
 from gpuscaler.planning.room import Room
 from gpuscaler.planning.templates import HOSTNAME
@@ -49,6 +50,20 @@ def overtaken(
         for family in order
         if (rows := where.get(id(family))) and not even(room, family.model, rows, templates=templates, bought=bought)
     ]
+
+
+def released(desk: Desk, entries: Iterable[Taken]) -> tuple[PodClass, ...]:
+    """Take the pods among ``entries`` that others have left with too many in one domain off their machines; returns them, without gangs."""
+    spreading = [entry for entry in entries if hard_spread(entry.one) and not entry.one.options.gang]
+    if not spreading:
+        return ()
+    desk.build()
+    late = [entry for entry in spreading if not even(desk.room, entry.one, [entry.row], templates=desk.template_mask, bought=True)]
+    gone = {id(entry) for entry in late}
+    desk.taken = [entry for entry in desk.taken if id(entry) not in gone]
+    for entry in late:
+        desk.room.remove(entry.one.spec, entry.one.labels, entry.row, len(entry.keys))
+    return tuple(replace(entry.one, keys=entry.keys, announced=0) for entry in late)
 
 
 def even(room: Room, one: PodClass, rows: Sequence[int], *, templates: Mask, bought: bool) -> bool:
