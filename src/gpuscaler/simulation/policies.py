@@ -7,6 +7,7 @@ from gpuscaler.simulation.autoscaler import Autoscaler
 from gpuscaler.simulation.ours import Gpuscaler
 from gpuscaler.simulation.peers.cluster_autoscaler import ClusterAutoscaler
 from gpuscaler.simulation.peers.karpenter import Karpenter
+from gpuscaler.simulation.peers.variants import peer
 from gpuscaler.simulation.static import Static
 from gpuscaler.simulation.workload import Member
 
@@ -25,9 +26,9 @@ NAMES = (*POLICIES, Static.name, HINDSIGHT)
 
 
 def autoscaler_of(name: str, policy: Policy, pods: Sequence[Member], *, steering: bool = True) -> Autoscaler:
-    """An autoscaler for one run of ``pods``. Without ``steering`` gpuscaler's machines open to everybody at once, as its peers' do."""
+    """An autoscaler for one run of ``pods``; a peer may be named with its settings. Without ``steering`` gpuscaler's machines open to everybody at once, as its peers' do."""
     if name == Static.name:
         return Static(policy, pods)
     if name == "gpuscaler":
         return Gpuscaler(policy, steers=steering)
-    return POLICIES[name](policy)
+    return peer(name, policy) or POLICIES[name](policy)
