@@ -21,7 +21,7 @@ def results(names: Sequence[str]) -> list[Result]:
 
 def test_a_name_says_its_settings_and_results_bear_it() -> None:
     name = named("karpenter", {"consolidate_after": 300.0, "budget": 1.0})
-    assert name == "karpenter[budget=1.0,consolidate_after=300.0]"
+    assert name == "karpenter(budget=1.0,consolidate_after=300.0)"
     default, slow = results(["karpenter", name])
     assert (default.policy, slow.policy) == ("karpenter", name)
     assert sum(row.machines for row in slow.machine_hours) < sum(row.machines for row in default.machine_hours)
@@ -38,9 +38,9 @@ def test_a_name_that_is_no_peers_is_left_to_others() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("karpenter[patience=3]", "unknown setting patience: expected one of batch_idle, "),
-        ("karpenter[budget=all]", "Expected `float`"),
-        ("cluster-autoscaler[expander=cheapest]", "unknown expander 'cheapest'"),
+        ("karpenter(patience=3)", "unknown setting patience: expected one of batch_idle, "),
+        ("karpenter(budget=all)", "Expected `float`"),
+        ("cluster-autoscaler(expander=cheapest)", "unknown expander 'cheapest'"),
     ],
 )
 def test_an_unknown_setting_or_value_is_named(name: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Peers with other settings than their own defaults, as names: ``karpenter[budget=1.0,consolidate_after=30.0]``.
+"""Peers with other settings than their own defaults, as names: ``karpenter(budget=1.0,consolidate_after=30.0)``.
 
 A comparison that shows a peer at its defaults only may be won by the defaults. :func:`sweep` looks for the setting that costs least on the
 very trace that is compared, which nobody who runs the peer could know: it is better than a peer can be tuned in life.
@@ -33,7 +33,7 @@ AXES: Mapping[str, Axes] = {
     },
 }
 
-_NAME = re.compile(r"([a-z-]+)(?:\[(.*)\])?")
+_NAME = re.compile(r"([a-z-]+)(?:\((.*)\))?")
 
 
 def peer(name: str, policy: Policy) -> Autoscaler | None:
@@ -66,7 +66,7 @@ def _settings(kind: type[S], given: Mapping[str, str], name: str) -> S:
 def named(base: str, changed: Mapping[str, object]) -> str:
     """The name of a peer with these settings changed."""
     parts = [f"{key}={'none' if value is None else value}" for key, value in sorted(changed.items())]
-    return f"{base}[{','.join(parts)}]" if parts else base
+    return f"{base}({','.join(parts)})" if parts else base
 
 
 def sweep(base: str, run: Callable[[Sequence[str]], Sequence[Result]], *, axes: Axes | None = None) -> list[Result]:
