@@ -7,7 +7,8 @@ from tests.simulation.first_fit import first_fit
 from tests.simulation.pools import FIXED, POLICY, trace
 
 from gpuscaler.clouds.delays import NO_FAULTS
-from gpuscaler.simulation.chart import Bin, bins, text_chart
+from gpuscaler.simulation.chart import Bin, bins, text_chart, thinned
+from gpuscaler.simulation.fleet import STRETCHES
 from gpuscaler.simulation.meter import Result, Sample
 from gpuscaler.simulation.ours import Gpuscaler
 from gpuscaler.simulation.replay import run
@@ -40,6 +41,25 @@ def test_what_is_spent_by_the_end_is_what_the_run_cost() -> None:
 def test_a_run_without_length_has_no_stretches() -> None:
     assert bins((Sample(5, 1, 1, 1, 1),), began=5, ended=5, count=10) == ()
     assert bins((), began=0, ended=5, count=10) == ()
+
+
+def test_a_thinned_result_tells_the_same_with_fewer_samples() -> None:
+    jobs = trace(*(Job(f"j{number}", 300.0 * number, 1000, gpus=1 + number % 3) for number in range(150)))
+    whole = run(jobs, POLICY, autoscaler=Gpuscaler(POLICY, decide=first_fit(POLICY)), delays=FIXED, faults=NO_FAULTS)
+    thin = thinned(whole)
+    assert len(thin.timeline) == STRETCHES < len(whole.timeline)
+    assert (thin.decisions, thin.waits, thin.wait_by_class) == ((), (), whole.wait_by_class)
+    for count in (1, 12, STRETCHES):
+        before, after = (bins(one.timeline, began=one.began, ended=one.ended, count=count) for one in (whole, thin))
+        for one, other in zip(before, after, strict=True):
+            assert (one.wanted, one.used, one.paid, one.spent) == pytest.approx(
+                (other.wanted, other.used, other.paid, other.spent), abs=1e-6
+            )
+
+
+def test_a_short_timeline_is_kept_as_it_is() -> None:
+    one = result()
+    assert thinned(one).timeline == one.timeline
 
 
 def test_the_text_chart_shows_work_paid_and_wanted_apart() -> None:

@@ -75,7 +75,7 @@ def _tell(result: "Result", *, jobs: int, seed: int, seconds: float) -> None:
     back = sum(decision.kind == "remove" for decision in result.decisions)
     console.print(f"Machines bought: {bought:,}; given back: {back:,}. The planner was asked {result.plans:,} times.\n")
     print_comparison(console, [result])
-    print_machines(console, result)
+    print_machines(console, [result])
     console.print("Some of the decisions, and why:")
     for one in _some(result.decisions):
         console.print(f"  {_clock(one.at - result.began)}  {one.kind:6}  {one.what}", markup=False)

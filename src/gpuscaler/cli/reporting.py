@@ -1,18 +1,36 @@
 """Results of simulations for a person, and as JSON."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 import msgspec
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from gpuscaler.cli.printing import uncut_console
+from gpuscaler.simulation.figures import (
+    DOLLARS,
+    FIGURES,
+    SECONDS,
+    by_policy,
+    class_wait,
+    classes_of,
+    exactly,
+    mean_machines,
+    mean_shares,
+    shown,
+    spread,
+    told,
+)
 from gpuscaler.simulation.meter import Result
-from gpuscaler.simulation.report import Inputs, document
+from gpuscaler.simulation.report import Inputs, document, names_anybody
+from gpuscaler.simulation.shares import Share
 
 #: Rows of one table before the rest is only counted; ``--json`` has everything.
 ROWS = 20
+#: Users or namespaces that are named before the rest is added up.
+SHARES = 10
 
 
 def print_json(inputs: Inputs, results: Sequence[Result]) -> None:
@@ -22,66 +40,103 @@ def print_json(inputs: Inputs, results: Sequence[Result]) -> None:
 def print_report(inputs: Inputs, results: Sequence[Result]) -> None:
     """What was replayed, the policies side by side, and the machines of each."""
     console = uncut_console()
-    console.print(f"{inputs.trace}: {inputs.jobs:,} jobs, {inputs.pods:,} pods, submitted over {inputs.days:,.1f} days.")
+    console.print(f"{inputs.trace}: {inputs.jobs:,} jobs, {inputs.pods:,} pods, submitted over {inputs.days:,.1f} days.", markup=False)
     if inputs.set_aside:
         first = inputs.set_aside_rows[0]
         rows = "row" if inputs.set_aside == 1 else "rows"
         note = f"Set aside: {inputs.set_aside:,} malformed {rows}, the first in line {first['line']}: {first['reason']}."
         console.print(note, markup=False)
+    if inputs.seeds > 1:
+        console.print(f"Mean ± standard deviation of {inputs.seeds} seeds, from {inputs.seed} on.")
     console.print()
     print_comparison(console, results)
-    for result in results:
-        print_machines(console, result)
-        print_services(console, result)
-        print_unserved(console, result)
+    print_classes(console, results)
+    print_shares(console, "namespace", [(name, [one.namespaces for one in runs]) for name, runs in by_policy(results).items()])
+    print_shares(console, "user", [(name, [one.users for one in runs]) for name, runs in by_policy(results).items()])
+    for runs in by_policy(results).values():
+        print_machines(console, runs)
+        print_services(console, runs[0])
+        print_unserved(console, runs[0])
     console.print("Not read from a file:")
     for note in (*inputs.generated, *inputs.derived):
         console.print(f"  {note}", markup=False)
 
 
 def print_comparison(console: Console, results: Sequence[Result]) -> None:
+    policies = by_policy(results)
     table = Table(box=None, pad_edge=False)
     table.add_column("")
-    for result in results:
-        table.add_column(result.policy, justify="right")
-    for title, cells in _rows(results):
-        table.add_row(title, *cells)
+    for name in policies:
+        table.add_column(name, justify="right")
+    for figure in told(FIGURES, results):
+        table.add_row(figure.title, *(shown(figure.unit, spread(figure, runs)) for runs in policies.values()))
+    console.print(table)
+    if any(result.wait.at_least for result in results):
+        console.print("≥: so many pods never ran that the wait is longer than this; how long nobody knows.")
+    console.print()
+
+
+def print_classes(console: Console, results: Sequence[Result]) -> None:
+    """Waits by what pods take; nothing where all are of one kind."""
+    names = classes_of(results)
+    if len(names) < 2:
+        return
+    policies = {name: runs for name, runs in by_policy(results).items() if any(run.wait_by_class for run in runs)}
+    table = Table(title="Waits by what a pod takes: median, 95 of 100 below", title_justify="left", box=None, pad_edge=False)
+    table.add_column("")
+    table.add_column("pods", justify="right")
+    for name in policies:
+        table.add_column(name, justify="right")
+    for name in names:
+        pods = max(one.pods for result in results for one in result.wait_by_class if one.pod_class == name)
+        waits = [[shown(SECONDS, class_wait(name, field, runs)) for field in ("p50", "p95")] for runs in policies.values()]
+        table.add_row(name, f"{pods:,}", *(", ".join(pair) for pair in waits))
     console.print(table)
     console.print()
 
 
-def _rows(results: Sequence[Result]) -> list[tuple[str, list[str]]]:
-    return [
-        ("cost", [f"${one.cost:,.2f}" for one in results]),
-        ("no policy can cost less than", [f"${one.lower_bound:,.2f}" for one in results]),
-        ("GPU-hours used", [f"{one.gpu_hours_used:,.1f}" for one in results]),
-        ("GPU-hours paid", [f"{one.gpu_hours_paid:,.1f}" for one in results]),
-        ("wait, mean", [seconds(one.wait.mean) for one in results]),
-        ("wait, median", [seconds(one.wait.p50) for one in results]),
-        ("wait, 95 of 100 below", [seconds(one.wait.p95) for one in results]),
-        ("wait, 99 of 100 below", [seconds(one.wait.p99) for one in results]),
-        ("pods that ran", [f"{one.served:,}" for one in results]),
-        ("pods that never ran", [f"{one.unserved:,}" for one in results]),
-        ("evictions", [f"{one.evictions:,}" for one in results]),
-        ("GPU-hours lost to them", [f"{one.lost_gpu_hours:,.1f}" for one in results]),
-    ]
-
-
-def print_machines(console: Console, result: Result) -> None:
-    if not result.machine_hours:
-        console.print(f"{result.policy} bought no machine.\n")
+def print_shares(console: Console, kind: str, policies: Sequence[tuple[str, Sequence[Sequence[Share]]]]) -> None:
+    """Cost by user or namespace under every policy, dearest first; nothing where the trace names nobody."""
+    divided = [(name, mean_shares(runs)) for name, runs in policies if any(names_anybody(shares) for shares in runs)]
+    if not divided:
         return
-    table = Table(title=f"Machines of {result.policy}", title_justify="left", box=None, pad_edge=False)
+    table = Table(title=f"Cost by {kind}", title_justify="left", box=None, pad_edge=False)
+    table.add_column("")
+    for name, _ in divided:
+        table.add_column(name, justify="right")
+    names = list(dict.fromkeys(share.name for _, shares in divided for share in shares.values() if share.name is not None))
+    for one in names[:SHARES]:
+        table.add_row(escape(one or "(not said)"), *(_dollars(shares, [one]) for _, shares in divided))
+    if names[SHARES:]:
+        table.add_row(f"{len(names) - SHARES} more", *(_dollars(shares, names[SHARES:]) for _, shares in divided))
+    table.add_row("nobody: boot and idle time", *(_dollars(shares, [None]) for _, shares in divided))
+    console.print(table)
+    console.print()
+
+
+def _dollars(shares: Mapping[str | None, Share], names: Sequence[str | None]) -> str:
+    return shown(DOLLARS, exactly(sum(shares[name].cost for name in names if name in shares)))
+
+
+def print_machines(console: Console, runs: Sequence[Result]) -> None:
+    """Machines of one policy by offering, on average where it ran on several seeds."""
+    policy, rows = runs[0].policy, mean_machines(runs)
+    if not rows:
+        if runs[0].wait_by_class:
+            console.print(f"{policy} bought no machine.\n")
+        return
+    title = f"Machines of {policy}" + (", on average" if len(runs) > 1 else "")
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for heading in ("pool", "type", "market", "zone"):
         table.add_column(heading)
     for heading in ("machines", "hours", "cost"):
         table.add_column(heading, justify="right")
-    for row in result.machine_hours[:ROWS]:
+    for row in rows[:ROWS]:
         counts = (f"{row.machines:,}", f"{row.hours:,.1f}", f"${row.cost:,.2f}")
         table.add_row(row.pool, row.instance_type, row.market, row.zone, *counts)
     console.print(table)
-    if len(result.machine_hours) > ROWS:
-        console.print(f"… and {len(result.machine_hours) - ROWS} more offerings; --json has them all.")
+    if len(rows) > ROWS:
+        console.print(f"… and {len(rows) - ROWS} more offerings; --json has them all.")
     console.print()
 
 
@@ -110,12 +165,3 @@ def print_unserved(console: Console, result: Result) -> None:
     for one in result.unserved_reasons[:5]:
         console.print(f"  {one.pods:,} {'pod' if one.pods == 1 else 'pods'}: {one.reason}", markup=False)
     console.print()
-
-
-def seconds(value: float | None) -> str:
-    """A duration a person reads at a glance; a dash where there is none."""
-    if value is None:
-        return "-"
-    if value < 120:
-        return f"{value:.1f} s"
-    return f"{value / 60:.1f} min" if value < 7200 else f"{value / 3600:.1f} h"

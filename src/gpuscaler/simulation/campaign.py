@@ -7,7 +7,9 @@ from concurrent.futures import ProcessPoolExecutor
 from msgspec import Struct
 
 from gpuscaler.model.pools import Policy
+from gpuscaler.simulation.chart import thinned
 from gpuscaler.simulation.meter import Result
+from gpuscaler.simulation.peers.variants import AXES, sweep
 from gpuscaler.simulation.policies import HINDSIGHT
 from gpuscaler.simulation.replay import CHECKPOINT_SECONDS, EPOCH, run
 from gpuscaler.simulation.scheduler import LEAST_ALLOCATED
@@ -56,11 +58,25 @@ def run_one(setting: Setting, name: str, seed: int, progress: Callable[[int], No
 
 
 def run_all(setting: Setting, names: Sequence[str], seeds: Sequence[int], *, workers: int) -> list[Result]:
-    """Every policy on every seed, policies in the order of ``names``, the seeds of each together."""
-    pairs = [(name, seed) for name in names for seed in seeds]
-    if min(workers, len(pairs)) <= 1:
-        return [run_one(setting, name, seed) for name, seed in pairs]
+    """Every policy on every seed, policies in the order of ``names``, the seeds of each together; results are thinned."""
+    return run_each([(setting, name, seed) for name in names for seed in seeds], workers=workers)
+
+
+def best_of_sweeps(setting: Setting, names: Sequence[str], seed: int, *, workers: int) -> tuple[str, ...]:
+    """Of each peer among ``names`` the setting that costs least on ``seed``, as a name; peers that are best as they come are left out."""
+    best = [sweep(name, lambda tried: run_all(setting, tried, [seed], workers=workers))[0].policy for name in names if name in AXES]
+    return tuple(name for name in best if name not in names)
+
+
+def run_each(runs: Sequence[tuple[Setting, str, int]], *, workers: int, told: Callable[[Result], Result] = thinned) -> list[Result]:
+    """One result for each of ``runs``, in their order. ``told`` (of a module) takes what is not needed from a result where it was made."""
+    if min(workers, len(runs)) <= 1:
+        return [_run(*run, told) for run in runs]
     # Spawned, not forked: a fork of a process with threads (numpy's, the progress bar's) may never end.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(pairs)), mp_context=context) as pool:
-        return [run.result() for run in [pool.submit(run_one, setting, name, seed) for name, seed in pairs]]
+    with ProcessPoolExecutor(min(workers, len(runs)), mp_context=context) as pool:
+        return [run.result() for run in [pool.submit(_run, *run, told) for run in runs]]
+
+
+def _run(setting: Setting, name: str, seed: int, told: Callable[[Result], Result]) -> Result:
+    return told(run_one(setting, name, seed))

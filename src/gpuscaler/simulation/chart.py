@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from gpuscaler.simulation.meter import Sample
+from gpuscaler.simulation.fleet import STRETCHES
+from gpuscaler.simulation.meter import Result, Sample
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 
@@ -41,6 +43,23 @@ def bins(timeline: Sequence[Sample], *, began: float, ended: float, count: int) 
         spent += sums[3] / 3600.0
         result.append(Bin(sums[0] / width, sums[1] / width, sums[2] / width, spent))
     return tuple(result)
+
+
+def thinned(result: Result) -> Result:
+    """The same result with a timeline of at most ``STRETCHES`` averages, and without what only a single run is asked for.
+
+    A comparison of many runs would not fit into memory otherwise: what happened in one grows with its trace, what is told of it does not.
+    """
+    if len(result.timeline) <= STRETCHES:
+        return replace(result, decisions=(), waits=())
+    data = bins(result.timeline, began=result.began, ended=result.ended, count=STRETCHES)
+    width = (result.ended - result.began) / STRETCHES
+    before = (0.0, *(one.spent for one in data))
+    samples = tuple(
+        Sample(result.began + number * width, one.wanted, one.used, one.paid, (one.spent - before[number]) * 3600.0 / width)
+        for number, one in enumerate(data)
+    )
+    return replace(result, timeline=samples, decisions=(), waits=())
 
 
 def text_chart(data: Sequence[Bin], *, height: int, hours: float) -> list[str]:

@@ -1,4 +1,4 @@
-"""Results as data: the document that ``--json`` prints. Its keys are in docs/reference/traces.md; what is unknown is null."""
+"""Results as data: the document that ``--json`` prints. Its keys are in docs/reference/simulation-report.md; what is unknown is null."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,8 +8,12 @@ import msgspec
 from gpuscaler.clouds.delays import Delays, Faults
 from gpuscaler.simulation.bound import KIND
 from gpuscaler.simulation.campaign import Setting
+from gpuscaler.simulation.figures import FIGURES, by_policy, cost_per_gpu_hour, idle_gpu_hours, spread
+from gpuscaler.simulation.figures import allocation as gpu_allocation
 from gpuscaler.simulation.meter import Result
+from gpuscaler.simulation.shares import Share
 from gpuscaler.simulation.traces import Job
+from gpuscaler.simulation.waits import Wait
 from gpuscaler.simulation.workload import Shaping
 
 DAY = 86_400.0
@@ -99,7 +103,17 @@ def _requests(jobs: Sequence[Job], shaping: Shaping) -> list[str]:
 
 def document(inputs: Inputs, results: Sequence[Result]) -> dict[str, Any]:
     """The whole report as plain data."""
-    return {"inputs": msgspec.to_builtins(inputs), "policies": [_policy(result) for result in results]}
+    return {
+        "inputs": msgspec.to_builtins(inputs),
+        "policies": [_policy(result) for result in results],
+        "summary": [_summary(name, runs) for name, runs in by_policy(results).items()],
+    }
+
+
+def _summary(name: str, runs: Sequence[Result]) -> dict[str, Any]:
+    """Every figure of a policy over its seeds."""
+    spreads = {figure.key: spread(figure, runs) for figure in FIGURES}
+    return {"name": name, "seeds": len(runs), "figures": {key: one and msgspec.to_builtins(one) for key, one in spreads.items()}}
 
 
 def _policy(result: Result) -> dict[str, Any]:
@@ -110,7 +124,16 @@ def _policy(result: Result) -> dict[str, Any]:
         "lower_bound": result.lower_bound,
         "gpu_hours_used": result.gpu_hours_used,
         "gpu_hours_paid": result.gpu_hours_paid,
-        "wait": msgspec.to_builtins(result.wait),
+        "cost_per_gpu_hour_used": cost_per_gpu_hour(result),
+        "gpu_hours_held": result.gpu_hours_held,
+        "gpu_hours_idle": idle_gpu_hours(result),
+        "gpu_allocation": gpu_allocation(result),
+        "wait": _wait(result.wait),
+        "wait_at_least": result.wait.at_least,
+        "wait_by_class": [
+            {"class": one.pod_class, "pods": one.pods, "served": one.served, **_wait(one.wait), "at_least": one.wait.at_least}
+            for one in result.wait_by_class
+        ],
         "served": result.served,
         "unserved": result.unserved,
         "unserved_reasons": [{"pods": one.pods, "reason": one.reason} for one in result.unserved_reasons],
@@ -124,4 +147,24 @@ def _policy(result: Result) -> dict[str, Any]:
         "planner_calls": result.plans,
         "machine_hours": msgspec.to_builtins(result.machine_hours),
         "services": [one._asdict() for one in result.services],
+        "cost_by_user": _shares("user", result.users),
+        "cost_by_namespace": _shares("namespace", result.namespaces),
+        "cost_by_class": _shares("class", result.classes),
+        "hours": (result.ended - result.began) / 3600.0,
     }
+
+
+def _wait(wait: Wait) -> dict[str, float | None]:
+    return {"mean": wait.mean, "p50": wait.p50, "p95": wait.p95, "p99": wait.p99}
+
+
+def _shares(key: str, shares: Sequence[Share]) -> list[dict[str, Any]]:
+    """Nothing where the trace names nobody."""
+    if not names_anybody(shares):
+        return []
+    return [{key: share.name, "cost": share.cost, "gpu_hours": share.gpu_hours} for share in shares]
+
+
+def names_anybody(shares: Sequence[Share]) -> bool:
+    """Whether shares are divided among more than those of whom the trace says nothing."""
+    return any(share.name for share in shares)
