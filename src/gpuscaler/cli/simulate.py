@@ -58,6 +58,7 @@ POLICIES = ("gpuscaler", "karpenter", "cluster-autoscaler", "static", "optimal-h
 )
 @click.option("--spot-map", metavar="FILE", type=click.Path(path_type=Path), help="Which series drives which offerings, as YAML or JSON.")
 @click.option("--checkpoint", default="1h", show_default=True, metavar="DURATION", help="How often a pod saves its work; 0 for never.")
+@click.option("--sweep", is_flag=True, help="Also show each peer at the setting that costs least on this very trace.")
 @click.option("--no-steering", is_flag=True, help="Open gpuscaler's machines to every pod at once, as other autoscalers do.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of everything that is drawn.")
 @click.option("--seeds", default=1, show_default=True, type=click.IntRange(1, 1000), help="Repeat with so many seeds, from --seed on.")
@@ -75,6 +76,7 @@ def simulate(
     spot_files: tuple[Path, ...],
     spot_map: Path | None,
     checkpoint: str,
+    sweep: bool,
     no_steering: bool,
     seed: int,
     seeds: int,
@@ -108,7 +110,7 @@ def simulate(
             checkpoint=_seconds(checkpoint, "--checkpoint"),
             steering=not no_steering,
         )
-        results = _results(setting, tuple(dict.fromkeys(policies)), range(seed, seed + seeds))
+        results = _results(setting, tuple(dict.fromkeys(policies)), range(seed, seed + seeds), sweep=sweep)
         derived = derived_markets(policy, setting.spot, seed=seed, spot_map=setting.spot_map)
     except TraceError as error:
         _fail(str(error))
@@ -123,12 +125,14 @@ def simulate(
         print_report(inputs, results)
 
 
-def _results(setting: "Setting", names: tuple[str, ...], seeds: range) -> "list[Result]":
+def _results(setting: "Setting", names: tuple[str, ...], seeds: range, *, sweep: bool) -> "list[Result]":
     """One run where the bar can follow it, several in parallel."""
     import os
 
-    from gpuscaler.simulation.campaign import run_all, run_one
+    from gpuscaler.simulation.campaign import best_of_sweeps, run_all, run_one
 
+    if sweep:
+        names += best_of_sweeps(setting, names, seeds[0], workers=os.cpu_count() or 1)
     if len(names) * len(seeds) > 1:
         return run_all(setting, names, seeds, workers=os.cpu_count() or 1)
     with _progress(f"{setting.trace.name}, {names[0]}", sum(job.pods for job in setting.trace.jobs)) as progress:

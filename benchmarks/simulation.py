@@ -1,0 +1,158 @@
+"""Real traces through gpuscaler and through the autoscalers people run, on AWS GPU machines of five families, spot beside on-demand."""
+
+import os
+import resource
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+
+from msgspec.structs import replace
+
+from benchmarks.figures import GIB, REGION, Figure, families
+from gpuscaler.clouds.markets import Markets, Steps
+from gpuscaler.model.pools import Policy
+from gpuscaler.settings import parse_policy
+from gpuscaler.simulation.campaign import Setting, best_of_sweeps, run_all, run_one
+from gpuscaler.simulation.meter import Result
+from gpuscaler.simulation.replay import EPOCH, run
+from gpuscaler.simulation.spot import read_spot
+from gpuscaler.simulation.traces import Job, Trace, read_trace
+from gpuscaler.simulation.workload import Shaping
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+PHILLY, OPENB = DATA / "jobs_philly_2017_first_half.csv.gz", DATA / "jobs_openb_v2023.csv.gz"
+SPOT = DATA / "spot_availability_changes.csv.gz"
+#: What Philly's jobs ask for beside GPUs: its trace does not say.
+SHAPING = Shaping(cpu_per_gpu=4000, memory_per_gpu=16 * GIB)
+OURS, PEERS = "gpuscaler", ("karpenter", "cluster-autoscaler")
+WORKERS = os.cpu_count() or 1
+
+POOLS = Path(__file__).parents[1] / "docs" / "examples" / "aws-gpu-pools.yaml"
+
+
+def figures() -> Iterator[Figure]:
+    """The figures of the simulator; what needs a trace that is not here is left out."""
+    for path in (PHILLY, OPENB, SPOT):
+        if not path.exists():
+            print(f"simulation: left out, since ../shared/data/{path.name} is not here")
+            return
+    setting = Setting(trace=read_trace(PHILLY), policy=pools(), shaping=SHAPING)
+    yield speed(setting)
+    yield from growth(setting)
+    yield from against_peers(setting, "41,125 jobs of Philly")
+    yield steering(setting)
+    yield failover()
+    openb = Setting(trace=read_trace(OPENB), policy=pools())
+    yield from against_peers(openb, "8,152 jobs of openb")
+    yield from against_peers(replace(setting, spot=(read_spot(SPOT),)), "Philly with spot markets that run dry")
+
+
+def pools() -> Policy:
+    return parse_policy(POOLS.read_text(encoding="utf-8"), POOLS.name)
+
+
+def speed(setting: Setting) -> Figure:
+    began = perf_counter()
+    result = run_one(setting, OURS, 0)
+    seconds = perf_counter() - began
+    return Figure(
+        f"replay of {len(setting.trace.jobs):,} jobs of Philly through gpuscaler, one core",
+        "",
+        "≤ 60 s",
+        f"{seconds:.1f} s, {result.plans:,} plans",
+        seconds <= 60,
+        {"seconds": seconds, "plans": result.plans},
+    )
+
+
+def growth(setting: Setting) -> Iterator[Figure]:
+    seconds: dict[int, float] = {}
+    for jobs in (10_000, 20_000, 40_000):
+        part = replace(setting, trace=Trace(setting.trace.name, setting.trace.jobs[:jobs]))
+        began = perf_counter()
+        run_one(part, OURS, 0)
+        seconds[jobs] = perf_counter() - began
+    mebibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    yield Figure(
+        "time and memory against trace length: 10k, 20k, 40k jobs",
+        "",
+        "linear; ≤ 1 GB",
+        f"{' / '.join(f'{value:.1f}' for value in seconds.values())} s, {mebibytes:.0f} MiB",
+        # Twice the least time per job: later jobs of this trace come at other rates than earlier ones.
+        seconds[40_000] / 40_000 <= 2 * min(value / jobs for jobs, value in seconds.items()) and mebibytes <= 1000,
+        {"seconds_10k": seconds[10_000], "seconds_20k": seconds[20_000], "seconds_40k": seconds[40_000], "mebibytes": mebibytes},
+    )
+
+
+def failover() -> Figure:
+    """Twelve spot offerings without capacity: how long after the first refusal the on-demand machine is asked for."""
+    types = ", ".join(families("g5", "g6"))
+    policy = parse_policy(f"region: {REGION}\npools:\n- {{name: gpu, types: [{types}], markets: [spot, on-demand], zones: [{REGION}a]}}\n")
+    offerings = sorted(policy.pools[0].offerings, key=lambda one: one.price)
+    spot = [one for one in offerings if one.market == "spot"][:12]
+    others = [one for one in offerings if one.market != "spot"]
+    policy = replace(policy, pools=(replace(policy.pools[0], offerings=(*spot, *others)),))
+    dry = Markets({offering.key: Steps([0.0], [0.0]) for offering in spot}, began=EPOCH)
+    waits = []
+    for seed in range(20):
+        result = run(Trace("one job", (Job("job", 0.0, 600.0, gpus=1),)), policy, seed=seed, markets=dry)
+        waits.append(result.failover.max or 0.0)
+    return Figure(
+        f"{len(spot)} dry spot groups: seconds from the first capacity error to on-demand asked, 20 seeds",
+        "Cluster Autoscaler 33 to 36 minutes with errors after 60 s, never with its time-out",
+        "≤ 10 s",
+        f"median {statistics.median(waits):.1f} s, most {max(waits):.1f} s",
+        max(waits) <= 10,
+        {"median": statistics.median(waits), "max": max(waits)},
+    )
+
+
+def told(result: Result) -> str:
+    return f"${result.cost:,.0f} (p95 wait {result.wait.p95 or 0:.0f} s)"
+
+
+def against_peers(setting: Setting, what: str) -> Iterator[Figure]:
+    best = best_of_sweeps(setting, PEERS, 0, workers=WORKERS)
+    results = {result.policy: result for result in run_all(setting, (OURS, *PEERS, *best), [0], workers=WORKERS)}
+    ours, peers = results[OURS], [results[name] for name in (*PEERS, *best)]
+    bound = ours.lower_bound
+    yield cost_figure(f"{what}: cost against the better default", ours, peers[: len(PEERS)], bound, 0.75)
+    yield cost_figure(f"{what}: cost against the best setting of a sweep", ours, peers, bound, 1.0)
+    yield Figure(
+        f"{what}: cost against optimal-hindsight",
+        " / ".join(f"{peer.policy} {peer.cost / bound:.3f} x" for peer in peers),
+        "≤ 1.10 x",
+        f"{ours.cost / bound:.3f} x ${bound:,.0f}",
+        ours.cost <= 1.10 * bound,
+        {"ratio": ours.cost / bound, "bound": bound},
+    )
+
+
+def cost_figure(what: str, ours: Result, peers: Sequence[Result], bound: float, reach: float) -> Figure:
+    cheapest = min(peers, key=lambda peer: peer.cost)
+    ratio = ours.cost / cheapest.cost
+    waits = (ours.wait.p95 or 0.0) <= (cheapest.wait.p95 or 0.0)
+    possible = bound / cheapest.cost
+    limit = "" if possible <= reach else f"; nobody can be below {possible:.3f} x, the bound"
+    return Figure(
+        f"{what}, at equal or lower p95 wait",
+        " / ".join(f"{peer.policy} {told(peer)}" for peer in peers),
+        f"≤ {reach} x",
+        f"{ratio:.3f} x, {told(ours)}{limit}",
+        ratio <= reach and waits,
+        {"ratio": ratio, "cost": ours.cost, "peer": cheapest.cost, "bound": bound, "p95": ours.wait.p95 or 0.0},
+    )
+
+
+def steering(setting: Setting) -> Figure:
+    part = replace(setting, trace=Trace(setting.trace.name, setting.trace.jobs[:10_000]))
+    on, off = run_one(part, OURS, 0), run_one(replace(part, steering=False), OURS, 0)
+    return Figure(
+        "steering on against off, 10,000 jobs of Philly",
+        "",
+        "never worse",
+        f"{told(on)} against {told(off)}, mean waits {on.wait.mean:.0f} and {off.wait.mean:.0f} s",
+        on.cost <= off.cost and (on.wait.p95 or 0.0) <= (off.wait.p95 or 0.0),
+        {"cost_on": on.cost, "cost_off": off.cost},
+    )
