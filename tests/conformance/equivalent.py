@@ -170,6 +170,34 @@ EQUIVALENT: Mapping[Key, str] = {
     ("peers.PeerIndex.candidates", "another text", "'In'"): "more candidates, which are then matched one by one",
     ("room.Room._between", "not", "False"): "whether the pod itself is being deleted is not asked",
     ("room.Rows.verdict", "drop the first condition", "self._before.get(spec.digest) or self._look(spec)"): "only saves work",
+    (
+        "selectors.Requirement.matches",
+        ANY,
+        "bool(self.values) and value not in self.values",
+    ): "not valid without values, and then never asked",
+    ("selectors.Requirement.matches", "not", "False"): "no other operator is valid",
+    ("selectors.Requirement.valid", "not", "False"): "no other operator matches anything",
+    **{
+        ("selectors.Requirement.valid", f"drop the {which} condition", "len(self.values) == 1 and integer(self.values[0]) is not None"): (
+            "not stored with other counts, and without an integer nothing compares"
+        )
+        for which in ("first", "last")
+    },
+    (
+        "selectors.Requirement.valid",
+        "drop the first condition",
+        "counted and is_label_key(self.key) and all((not value or _NAME.fullmatch(value) for value in self.values))",
+    ): "the API server stores none with other counts",
+    ("selectors.is_label_key", ANY, ANY): "the API server stores no other keys",
+    ("selectors.integer", "another text", "'0'"): "digits are digits",
+    ("selectors.integer", "one more", "19"): "a number of so many digits is out of range anyway",
+    ("selectors.integer", "flip", "len(digits.lstrip('0')) > 19"): "a number of so many digits is out of range anyway",
+    (
+        "selectors.integer",
+        "drop the last condition",
+        "not digits.isascii() or not digits.isdigit() or len(digits.lstrip('0')) > 19",
+    ): "a number of so many digits is out of range anyway",
+    ("taints.Toleration", "another text", "'Equal'"): "decoding always names an operator",
     ("room.together", "not", "False"): "arrays that nobody changes need no guard against it",
     ("room.together", ANY, "mask &= passing"): "a verdict goes through all filters once more; the mask alone is for packing",
     ("interpod.InterPod._empty", "not", "False"): "no case has a machine that is still to be chosen",

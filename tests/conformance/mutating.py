@@ -12,7 +12,7 @@ SKIPPED = (
     *("explain*", "_explain*", "_wanted", "_seen", "shown", "_shown", "_without", "_keys", "reason", "__str__", "__repr__", "__len__"),
     *("_devices", "_resources_pass"),
     *("copies*", "capacity", "fits", "alone*", "_alone*", "_room_per_domain", "_counts_at_all"),
-    *("used", "device_free", "static_mask", "spread_counts", "matching", "_admits_any", "_perhaps"),
+    *("used", "device_free", "static_mask", "spread_counts", "matching", "admitting", "_admits_any", "_perhaps"),
 )
 _SKIPPED_NAMES = ("__slots__", "__all__")
 _FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {

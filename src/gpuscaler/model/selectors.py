@@ -31,9 +31,9 @@ class Requirement(Struct, frozen=True, gc=False):
         value = labels.get(self.key)
         match self.operator:
             case "In":
-                return value is not None and value in self.values
+                return value in self.values
             case "NotIn":
-                return bool(self.values) and (value is None or value not in self.values)
+                return bool(self.values) and value not in self.values
             case "Exists":
                 return not self.values and value is not None
             case "DoesNotExist":

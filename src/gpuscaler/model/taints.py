@@ -36,10 +36,8 @@ class Toleration(Struct, frozen=True, gc=False):
                 return True
             case "Equal" | "":
                 return self.value == taint.value
-            case "Gt" | "Lt":
-                # Only behind the feature gate TaintTolerationComparisonOperators; without it such a toleration matches nothing.
-                return False
             case _:
+                # Gt and Lt are behind the feature gate TaintTolerationComparisonOperators; without it such a toleration matches nothing.
                 return False
 
 

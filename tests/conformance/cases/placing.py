@@ -91,7 +91,7 @@ def toleration(world: World) -> Json:
     if world.chance(0.06):
         return {"operator": "Exists"}
     drawn: Json = {"key": world.one(TAINT_KEYS)}
-    operator = world.weighted({"Exists": 4, "Equal": 4, None: 2, "Gt": 0.1})
+    operator = world.weighted({"Exists": 4, "Equal": 4, None: 2, "Gt": 0.4})
     if operator is not None:
         drawn["operator"] = operator
     if operator != "Exists" and world.chance(0.8):
