@@ -175,6 +175,14 @@ def volume_affinity(world: World) -> Json:
     return {"required": {"nodeSelectorTerms": terms}}
 
 
+def old_affinity(world: World) -> Json:
+    """Node affinity to the zone and the region of a node by their labels of old, which the node need not have."""
+    labels = world.one(world.nodes)["metadata"]["labels"] or {}
+    wanted = {OLD_ZONE: labels.get(ZONE, ZONES[0]), OLD_REGION: labels.get(REGION, "r1")}
+    terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": [value]} for key, value in wanted.items()]}]
+    return {"required": {"nodeSelectorTerms": terms}}
+
+
 def label_zones(world: World, drawn_volume: Json) -> None:
     """Give a volume zone labels; ``a__b`` is either zone.
 

@@ -1,6 +1,6 @@
 """Volumes of pods: inline disks that conflict, claims that bind, have a zone, or take up attachments."""
 
-from .storage import EBS_IDS, FAST, bind, claim, label_zones, volume, volume_affinity
+from .storage import EBS_IDS, FAST, bind, claim, label_zones, old_affinity, volume, volume_affinity
 from .world import Json, World
 
 SELECTED = "volume.kubernetes.io/selected-node"
@@ -106,7 +106,8 @@ def bound_somewhere(world: World, pod: Json) -> None:
 def pinned(world: World, pod: Json) -> None:
     storage_class = world.weighted({"fast": 4.0, "ebs": 1.5, "gce": 1.5, "portworx": 0.3, "azure": 0.7, "cinder": 1.0})
     drawn = claim(world, pod["metadata"]["namespace"], storage_class)
-    drawn_volume = volume(world, storage_class, nodeAffinity=volume_affinity(world))
+    old = storage_class != "fast" and world.chance(0.15)
+    drawn_volume = volume(world, storage_class, nodeAffinity=old_affinity(world) if old else volume_affinity(world))
     if storage_class != "fast" and world.chance(0.4):
         label_zones(world, drawn_volume)
     bind(world, drawn, drawn_volume)
