@@ -198,9 +198,20 @@ def test_a_later_refusal_begins_a_hunt_of_its_own() -> None:
     assert openness(breakers, ALL, 106.0).hunting == 100.0
 
 
-@pytest.mark.parametrize("events", [(Refused(ON_DEMAND, 0.0),), (Refused(A, -500.0), Asked(A, 0.0), Refused(A, 0.0))])
-def test_nobody_hunts_for_on_demand_or_because_of_a_probe(events: tuple[Event, ...]) -> None:
-    assert openness(after(*events), ALL, 9.0).hunting is None
+def test_nobody_hunts_for_on_demand() -> None:
+    assert openness(after(Refused(ON_DEMAND, 0.0)), ALL, 9.0).hunting is None
+
+
+def test_who_waited_for_a_probe_hunts_when_it_is_refused() -> None:
+    breakers = after(Refused(A, -500.0), Asked(A, 0.0), Refused(A, 0.0))
+
+    assert openness(breakers, ALL, 6.0).hunting == 0.0
+
+
+def test_who_comes_while_others_hunt_hurries_as_long_after_its_own_refusal() -> None:
+    breakers = after(*[Refused(("gpus", "spot", "g5.xlarge", f"zone-{number}"), 2.0 * number) for number in range(20)])
+
+    assert openness(breakers, ALL, 38.0).hunting == 32.0
 
 
 def unsettled(breakers: Breakers, now: float) -> set[tuple[str, str, str, str]]:

@@ -20,6 +20,10 @@ from gpuscaler.planning.state.breakers import (
 from gpuscaler.planning.state.events import THROTTLED, Key
 
 
+#: The least time from a pod's arrival to the answer to the first request for it.
+ANSWER_SECONDS = 1.0
+
+
 class Openness(Struct, frozen=True, gc=False):
     """What may be asked now: nothing of ``blocked``, one machine of each of ``probing``.
 
@@ -37,7 +41,8 @@ def openness(breakers: Breakers, offerings: Iterable[Key], now: float) -> Openne
     """What the breakers say of ``offerings`` at ``now``."""
     hunt = breakers.hunt
     hurry = hunt is not None and hunt.since + HUNT_SECONDS <= now <= hunt.last + HUNT_QUIET
-    hunting = hunt.since if hunt is not None and hurry else None
+    # Who came while the hunt was on has met a refusal of its own a second later, and hurries as long after that.
+    hunting = max(hunt.since, hunt.last - HUNT_SECONDS - ANSWER_SECONDS) if hunt is not None and hurry else None
     active = [one for one in breakers.open if counts(one)]
     fresh = [one.target for one in breakers.closed if now < one.at + SETTLE_SECONDS]
     if not active and not fresh:

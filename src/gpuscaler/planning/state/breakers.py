@@ -209,14 +209,12 @@ def period(one: Breaker) -> float:
 
 
 def hunted(breakers: Breakers, event: Refused) -> Breakers:
-    """Note a refusal of spot in the hunt. A probe that was refused is no hunt: nobody waited for it."""
+    """Note a refusal of spot in the hunt. A probe that was refused counts too: there are pods that it was asked for."""
     if event.offering[1] != "spot" or event.cause not in (CAPACITY, QUOTA, UNKNOWN):
         return breakers
     hunt = breakers.hunt
     if hunt is not None and event.at <= hunt.last + HUNT_QUIET:
         return replace(breakers, hunt=Hunt(min(hunt.since, event.at), max(hunt.last, event.at)))
-    if any(one.strikes > 1 and one.target.covers(event.offering) for one in breakers.open):
-        return breakers
     return replace(breakers, hunt=Hunt(event.at, event.at))
 
 
