@@ -130,6 +130,8 @@ class SimulatedCloud:
         self._booting = 0
         self._in_pool: dict[str, int] = dict.fromkeys(self._pools, 0)
         self._of_offering: dict[Key, dict[str, CloudMachine]] = {key: {} for key in self._offerings}
+        #: Offerings with machines, in the order in which they came.
+        self._in_use: dict[Key, None] = {}
         self._watched: set[Key] = set()
         self._doomed: set[str] = set()
         self._due: list[_Due] = []
@@ -213,7 +215,7 @@ class SimulatedCloud:
 
     def dollars_per_hour(self, now: float) -> float:
         """What the machines that exist cost at the moment."""
-        return sum(len(machines) * self.markets.price(self._offerings[key], now) for key, machines in self._of_offering.items() if machines)
+        return sum(len(self._of_offering[key]) * self.markets.price(self._offerings[key], now) for key in self._in_use)
 
     # Time
 
@@ -365,6 +367,7 @@ class SimulatedCloud:
         self._all[machine.id] = self._alive[machine.id] = machine
         self._in_pool[offering.pool] += 1
         self._of_offering[offering.key][machine.id] = machine
+        self._in_use[offering.key] = None
         self._watch(offering.key, now)
         return machine
 
@@ -384,6 +387,8 @@ class SimulatedCloud:
         machine.ended_at = now
         self._in_pool[machine.offering.pool] -= 1
         del self._of_offering[machine.offering.key][machine.id]
+        if not self._of_offering[machine.offering.key]:
+            del self._in_use[machine.offering.key]
 
     def _watch(self, key: Key, now: float) -> None:
         """Look again when the capacity of an offering changes."""

@@ -133,7 +133,7 @@ class Meter:
         self._wanted = 0.0
         self._used = 0.0
         self._paid = 0.0
-        #: Markets that refused, and when the first of them did, until another market is asked.
+        #: Markets that refused purchases for nobody in particular, and when the first of them did, until another market is asked.
         self._dry: set[str] = set()
         self._dry_since = 0.0
 
@@ -180,7 +180,9 @@ class Meter:
         self.evictions += 1
 
     def asked(self, purchase: Purchase, now: float) -> None:
-        """A purchase was sent: where it goes to another market than those that refused before, that is how long it took to fail over."""
+        """A purchase for nobody in particular was sent; one to another market than those that refused before is the end of a failover."""
+        if any(intent.pods for intent in purchase.intents):
+            return
         if self._dry and not {market for _, market, _, _ in purchase.offerings} & self._dry:
             self.failovers.append(now - self._dry_since)
             self._dry.clear()

@@ -48,6 +48,7 @@ class Gpuscaler:
         self._idle: list[tuple[float, str, float]] = []
         self._late: list[tuple[float, str]] = []
         self._reclaimed: dict[str, float] = {}
+        self._drain_at: float | None = None
         self._breakers = Breakers()
         self._plans = 0
         self._view: View | None = None
@@ -64,7 +65,7 @@ class Gpuscaler:
             heapq.heappop(self._idle)
         while self._late and not view.missing(self._late[0][1]):
             heapq.heappop(self._late)
-        times = (self._plan_at, self._idle[0][0] if self._idle else None, self._late[0][0] if self._late else None)
+        times = (self._plan_at, self._drain_at, self._idle[0][0] if self._idle else None, self._late[0][0] if self._late else None)
         return min((at for at in times if at is not None), default=None)
 
     def start(self) -> tuple[tuple[Key, int], ...]:
@@ -84,7 +85,7 @@ class Gpuscaler:
         for notice in moment.notices:
             self._fold(events.Reclaimed(notice.machine.offering.key, now))
             self._reclaimed[notice.machine.id] = notice.gone_at
-            self._plan_by(now)
+            self._drain_at = now
         for lost in moment.lost:
             self._reclaimed.pop(lost.machine.id, None)
             if lost.why == RECLAIMED:
@@ -99,6 +100,8 @@ class Gpuscaler:
             self._acting = None
 
     def decide(self, view: View, now: float) -> Decisions:
+        if self._drain_at is not None:
+            return self._drain()
         self._plan_at = None
         late = self._never_registered(view, now)
         while self._idle and self._idle[0][0] <= now:
@@ -109,17 +112,22 @@ class Gpuscaler:
         purchases, names = purchases_of(plan, self._plans)
         for key in {key for purchase in purchases for key in purchase.offerings}:
             self._fold(events.Asked(key, now))
-        going = tuple(Removal(name, f"the cloud takes it back at {gone_at:.0f}") for name, gone_at in self._reclaimed.items())
         self._acting = Decisions(
             purchases=purchases,
             placements=plan.placements,
-            removals=(*late, *going, *(renamed(removal, names) for removal in plan.removals)),
+            removals=(*late, *(renamed(removal, names) for removal in plan.removals)),
             unplaced=plan.unplaced,
             ignored=plan.ignored,
         )
-        self._reclaimed.clear()
         self._markets_change_at = markets_change(cluster, now)
         return self._acting
+
+    def _drain(self) -> Decisions:
+        """Empty the machines that the cloud will take back; their pods are planned for once they wait again."""
+        going = tuple(Removal(name, f"the cloud takes it back at {gone_at:.0f}") for name, gone_at in self._reclaimed.items())
+        self._reclaimed.clear()
+        self._drain_at = None
+        return Decisions(removals=going)
 
     def _fold(self, event: events.Event) -> None:
         self._breakers = step(self._breakers, event)

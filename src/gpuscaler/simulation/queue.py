@@ -19,6 +19,7 @@ class Task:
         "member",
         "nominated",
         "promised",
+        "refused",
         "seat",
         "since",
         "started",
@@ -37,6 +38,8 @@ class Task:
         self.first_start: float | None = None
         #: Seconds of its work that are saved in a checkpoint.
         self.done = 0.0
+        #: When a machine was refused that should have come for it, and in which markets since.
+        self.refused: tuple[float, frozenset[str]] | None = None
         #: The machine that is coming for it, by its intent.
         self.promised = ""
         #: Whether its seat on an open node is held while the rest of its gang gets ready.

@@ -19,7 +19,6 @@ from gpuscaler.planning.state.breakers import (
 )
 from gpuscaler.planning.state.events import THROTTLED, Key
 
-
 #: The least time from a pod's arrival to the answer to the first request for it.
 ANSWER_SECONDS = 1.0
 
