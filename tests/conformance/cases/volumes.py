@@ -175,8 +175,8 @@ def loose_volume(world: World, claims: list[Json]) -> None:
     just = claims[0]["spec"]["resources"]["requests"]["storage"] if claims and world.chance(0.2) else size
     known = [one["spec"]["capacity"]["storage"] for one in world.of("persistentVolumes")]
     drawn["spec"]["capacity"]["storage"] = size if just in known else just
-    if claims and world.chance(0.15):
-        metadata = claims.pop()["metadata"]
+    reserved = [one["spec"].get("claimRef", {}).get("name") for one in world.of("persistentVolumes")]
+    if claims and world.chance(0.15) and (metadata := claims.pop()["metadata"])["name"] not in reserved:
         drawn["spec"]["claimRef"] = {"name": metadata["name"], "namespace": metadata["namespace"]}
         if world.chance(0.5):
             drawn["spec"]["claimRef"]["uid"] = world.one((metadata["uid"], "another"))
