@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpuscaler.cli.demo import demo
+from gpuscaler.cli.replaying import SCORINGS as OFFERED_SCORINGS
 from gpuscaler.cli.simulate import POLICIES as OFFERED
-from gpuscaler.cli.simulate import SCORINGS as OFFERED_SCORINGS
 from gpuscaler.cli.simulate import simulate
 from gpuscaler.simulation.policies import NAMES
 from gpuscaler.simulation.scheduler import SCORINGS

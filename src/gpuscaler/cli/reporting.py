@@ -1,6 +1,9 @@
 """Results of simulations for a person, and as JSON."""
 
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 import click
 import msgspec
@@ -31,10 +34,39 @@ from gpuscaler.simulation.shares import Share
 ROWS = 20
 #: Users or namespaces that are named before the rest is added up.
 SHARES = 10
+#: Files of a report.
+DATA, PAGE = "report.json", "report.html"
 
 
 def print_json(inputs: Inputs, results: Sequence[Result]) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(document(inputs, results)), indent=2))
+
+
+def writable(folder: Path) -> None:
+    """Make the folder for a report, before the runs that it is about, so that they are not in vain."""
+    with _written_to(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+
+
+def write_report(folder: Path, inputs: Inputs, results: Sequence[Result]) -> None:
+    """The report as data and as a page."""
+    from gpuscaler.simulation.page import report_page
+
+    with _written_to(folder):
+        (folder / DATA).write_bytes(msgspec.json.format(msgspec.json.encode(document(inputs, results)), indent=2) + b"\n")
+        (folder / PAGE).write_text(report_page(inputs, results), encoding="utf-8")
+    click.echo(f"Report: {folder / PAGE}", err=True)
+
+
+@contextmanager
+def _written_to(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = f"{error.filename or folder}: {error.strerror or error}; expected a folder that can be written"
+        raise click.BadParameter(why, param_hint="--out") from error
 
 
 def print_report(inputs: Inputs, results: Sequence[Result]) -> None:

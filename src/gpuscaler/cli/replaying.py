@@ -1,0 +1,252 @@
+"""What commands share that replay a trace: their options, reading what these name, and telling what cannot be read."""
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from gpuscaler.model.pools import Policy
+    from gpuscaler.simulation.campaign import Setting
+    from gpuscaler.simulation.workload import Shaping
+
+GPU_MODELS = ("ignore", "strict")
+SCORINGS = ("least-allocated", "most-allocated")
+
+OPTIONS = (
+    click.option(
+        "--trace", "trace_file", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Jobs as CSV, gzip or plain."
+    ),
+    click.option(
+        "--gpu-model",
+        default="ignore",
+        metavar="ignore|strict|MAPFILE",
+        show_default=True,
+        help="What the trace's GPU models mean: nothing, the label nvidia.com/gpu.product, or labels that a YAML or JSON file maps "
+        "them to.",
+    ),
+    click.option("--cpu-per-gpu", metavar="N", help="CPU requested per GPU where the trace does not say, such as 4 or 3500m."),
+    click.option("--mem-per-gpu", metavar="SIZE", help="Memory requested per GPU where the trace does not say, such as 30Gi."),
+    click.option(
+        "--scheduler-scoring",
+        type=click.Choice(SCORINGS),
+        default=SCORINGS[0],
+        show_default=True,
+        help="How kube-scheduler's NodeResourcesFit is configured.",
+    ),
+    click.option(
+        "--load",
+        "load_file",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help="Load of services over time as CSV: request rates or duty cycles.",
+    ),
+    click.option(
+        "--spot",
+        "spot_files",
+        multiple=True,
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help="Spot markets over time as CSV: availability or prices; may be repeated. Without it no spot is bought.",
+    ),
+    click.option(
+        "--spot-map", metavar="FILE", type=click.Path(path_type=Path), help="Which series drives which offerings, as YAML or JSON."
+    ),
+    click.option("--checkpoint", default="1h", show_default=True, metavar="DURATION", help="How often a pod saves its work; 0 for never."),
+    click.option("--no-steering", is_flag=True, help="Open gpuscaler's machines to every pod at once, as other autoscalers do."),
+    click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of everything that is drawn."),
+    click.option("--seeds", default=1, show_default=True, type=click.IntRange(1, 1000), help="Repeat with so many seeds, from --seed on."),
+)
+
+
+def replay_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of every replay; it gets them as one argument, ``asked``."""
+
+    @functools.wraps(command)
+    def called(**given: Any) -> None:  # click's values have the types of their options
+        names = Asked.__struct_fields__
+        command(asked=Asked(**{name: given.pop(name) for name in names}), **given)
+
+    for option in reversed(OPTIONS):
+        called = option(called)
+    return called
+
+
+class Asked(Struct, frozen=True):
+    """The options of every replay, as they were given."""
+
+    trace_file: Path
+    gpu_model: str
+    cpu_per_gpu: str | None
+    mem_per_gpu: str | None
+    scheduler_scoring: str
+    load_file: Path | None
+    spot_files: tuple[Path, ...]
+    spot_map: Path | None
+    checkpoint: str
+    no_steering: bool
+    seed: int
+    seeds: int
+
+    @property
+    def all_seeds(self) -> range:
+        return range(self.seed, self.seed + self.seeds)
+
+
+@contextmanager
+def telling(asked: Asked) -> Iterator[None]:
+    """End with 2 and a message where a file cannot be used."""
+    from gpuscaler.simulation.traces import TraceError
+    from gpuscaler.simulation.workload import UnmappedModelsError
+
+    try:
+        yield
+    except TraceError as error:
+        fail(str(error))
+    except UnmappedModelsError as error:
+        models, trace = ", ".join(error.models), asked.trace_file
+        fail(f"{asked.gpu_model}: saw no entry for {models}, expected one for every GPU model of {trace}; add them")
+
+
+def settings_of(asked: Asked, pools_files: Sequence[str]) -> "list[tuple[Setting, list[str]]]":
+    """The same replay on each of ``pools_files``, and what is derived for it, in words."""
+    from gpuscaler.simulation.campaign import Setting
+    from gpuscaler.simulation.services import derived_from, read_load
+    from gpuscaler.simulation.spot import read_spot
+    from gpuscaler.simulation.spot_markets import derived_markets, read_spot_map
+    from gpuscaler.simulation.traces import read_trace
+
+    shaping = _shaping(asked.gpu_model, asked.cpu_per_gpu, asked.mem_per_gpu)
+    pools = [_pools(path, spot=bool(asked.spot_files)) for path in pools_files]
+    trace = read_trace(asked.trace_file)
+    load = read_load(asked.load_file) if asked.load_file is not None else None
+    spot = tuple(read_spot(path) for path in asked.spot_files)
+    spot_map = read_spot_map(asked.spot_map) if asked.spot_map is not None else {}
+    checkpoint = _seconds(asked.checkpoint, "--checkpoint")
+    found = []
+    for policy, dropped in pools:
+        derived = derived_markets(policy, spot, seed=asked.seed, spot_map=spot_map)
+        derived += [f"{dropped} spot offerings of the pools file: left out, since no --spot says when they run dry"] if dropped else []
+        derived += derived_from(load, seed=asked.seed) if load is not None else ()
+        setting = Setting(
+            trace=trace,
+            policy=policy,
+            shaping=shaping,
+            scoring=asked.scheduler_scoring,
+            load=load,
+            spot=spot,
+            spot_map=spot_map,
+            checkpoint=checkpoint,
+            steering=not asked.no_steering,
+        )
+        found.append((setting, derived))
+    return found
+
+
+def _pools(path: str, *, spot: bool) -> "tuple[Policy, int]":
+    from gpuscaler.settings import SettingsError, load_policy
+    from gpuscaler.simulation.workload import without_spot
+
+    try:
+        policy, dropped = load_policy(path), 0
+    except SettingsError as error:
+        fail(str(error))
+    if not spot:
+        policy, dropped = without_spot(policy)
+    if not policy.pools:
+        fail(f"{path}: saw only spot offerings, expected on-demand or reserved ones, or --spot with series of their markets")
+    return policy, dropped
+
+
+def _seconds(text: str, option: str) -> float:
+    from gpuscaler.model.durations import DurationError, parse_positive_duration
+
+    try:
+        return parse_positive_duration(text)
+    except DurationError as error:
+        raise click.BadParameter(str(error), param_hint=option) from error
+
+
+def _shaping(gpu_model: str, cpu_per_gpu: str | None, mem_per_gpu: str | None) -> "Shaping":
+    from gpuscaler.model.quantities import milli, whole
+    from gpuscaler.simulation.workload import Shaping
+
+    return Shaping(
+        gpu_model=gpu_model if gpu_model in GPU_MODELS else _mapping(Path(gpu_model)),
+        cpu_per_gpu=_quantity(cpu_per_gpu, "--cpu-per-gpu", unit=milli, most="1k"),
+        memory_per_gpu=_quantity(mem_per_gpu, "--mem-per-gpu", unit=whole, most="8Ti"),
+    )
+
+
+def _quantity(text: str | None, option: str, *, unit: Callable[..., int], most: str) -> int | None:
+    from gpuscaler.model.quantities import QuantityError, parse
+
+    if text is None:
+        return None
+    try:
+        amount = unit(parse(text))
+    except QuantityError as error:
+        raise click.BadParameter(str(error), param_hint=option) from error
+    if not 0 <= amount <= unit(parse(most)):
+        raise click.BadParameter(f"saw {text}, expected a quantity from 0 to {most}", param_hint=option)
+    return amount
+
+
+def _mapping(path: Path) -> dict[str, tuple[str, ...]]:
+    """A file that maps GPU models of a trace to the product labels that serve them: one, or a list."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise click.BadParameter(
+            f"{path}: {error.strerror}; expected ignore, strict, or a file that maps GPU models to product labels", param_hint="--gpu-model"
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"{path}: not YAML or JSON: {error}", param_hint="--gpu-model") from error
+    if not isinstance(content, dict):
+        raise click.BadParameter(f"{path}: saw no mapping, expected lines such as T4: Tesla-T4", param_hint="--gpu-model")
+    mapping: dict[str, tuple[str, ...]] = {}
+    for model, products in content.items():
+        listed = products if isinstance(products, list) else [products]
+        if not isinstance(model, str) or not listed or not all(isinstance(product, str) and product for product in listed):
+            raise click.BadParameter(
+                f"{path}: saw {model!r}: {products!r}, expected a model with one product label or a list of them", param_hint="--gpu-model"
+            )
+        mapping[model] = tuple(listed)
+    return mapping
+
+
+@contextmanager
+def progress_bar(title: str, total: int) -> Iterator[Callable[[int], None] | None]:
+    """A bar on standard error when that is a terminal; nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total)
+        # A bar has some hundred cells: more updates than that only cost time.
+        step = max(1, total // 200)
+        shown = 0
+
+        def advance(done: int) -> None:
+            nonlocal shown
+            if done - shown >= step or done == total:
+                shown = done
+                bar.update(task, completed=done)
+
+        yield advance
+
+
+def fail(message: str) -> NoReturn:
+    click.echo(message, err=True)
+    sys.exit(2)
