@@ -94,7 +94,8 @@ class Desk:
     class bought for, the kinds that serve it when topology is left out. ``undecided`` are machines of which the cloud chooses the type or
     the zone, by row, with the templates that they may turn out to be. ``reach`` are kinds that were looked up, by the bytes of a mask of
     templates and the ``id`` of another. ``stages`` are the nodes alone and, where machines are on their way, those with them, all without
-    pods of this plan. ``trouble`` says why an offering may not be asked; empty when nobody knows.
+    pods of this plan. ``trouble`` says why an offering may not be asked; empty when nobody knows. ``unsettled`` are those that were refused
+    or reclaimed a short while ago.
     """
 
     cluster: Cluster
@@ -107,6 +108,7 @@ class Desk:
     stages: tuple[Stage, ...]
     should_stop: Callable[[], bool] | None = None
     trouble: Callable[[Key], str] = nothing_known
+    unsettled: frozenset[Key] = frozenset()
     taken: list[Taken] = field(default_factory=list)
     bought: list[Bought] = field(default_factory=list)
     built: int = 0

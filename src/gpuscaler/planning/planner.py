@@ -119,6 +119,7 @@ def desk_for(asked: Asked, seen: Picture, room: Room, templates: Templates) -> D
         stages=stages(asked.cluster, seen),
         should_stop=asked.should_stop,
         trouble=lambda key: trouble(asked.state.breakers, key, asked.now),
+        unsettled=asked.state.unsettled_offerings,
         undecided={row: tuple(row_of[key] for key in keys if key in row_of) for row, keys in chosen.items()},
     )
 

@@ -35,7 +35,7 @@ def taste(room: Room, one: PodClass) -> Array | None:
         return None
     liking = np.zeros(len(room), dtype=np.int64)
     for weight, term in spec.preferred_nodes:
-        liking += weight * room.static_mask(probe(term))
+        liking += weight * room.selected(probe(term))
     for sign, others in ((1, spec.preferred_affinity), (-1, spec.preferred_anti_affinity)):
         for other in others:
             here = room.matching(other.namespaces, other.namespace_selector, other.selector)
@@ -51,7 +51,7 @@ def wished(room: Room, one: PodClass) -> Mask:
     """Rows that match every wish of ``one``."""
     mask = np.ones(len(room), dtype=np.bool_)
     for term in one.wishes:
-        mask &= room.static_mask(probe(term))
+        mask &= room.selected(probe(term))
     return mask
 
 
@@ -76,11 +76,15 @@ def by_domain(room: Room, key: str, counts: Array) -> Array:
 
 
 class Favourites:
-    """For machines about to be bought: which of the kinds that differ in nothing but their place the pods on them like best."""
+    """For machines about to be bought: which of the kinds that differ in nothing but their place the pods on them like best.
+
+    Where they do not care, it is one that was not refused or reclaimed a short while ago: spot that has just come back mostly goes again.
+    """
 
     def __init__(self, desk: Desk, lots: Sequence[Lot]) -> None:
         self.templates = desk.templates
         self.lots = lots
+        self.unsettled = {row for row, offering in enumerate(desk.templates.offerings) if offering.key in desk.unsettled}
         self.liking = {
             index: liking[desk.template_rows].copy()
             for index, lot in enumerate(lots)
@@ -89,14 +93,17 @@ class Favourites:
 
     def best(self, pattern: Pattern) -> int:
         """The kind to buy for ``pattern``: the pattern's own where nothing is better. What it chooses counts for later choices."""
-        if self.liking.keys().isdisjoint(pattern.pods):
+        if self.liking.keys().isdisjoint(pattern.pods) and self._settled(pattern.kind):
             return pattern.kind
         able = [kind for kind in self.templates.twins[pattern.kind] if all(self.lots[index].allowed[kind] for index in pattern.pods)] or [
             pattern.kind
         ]
-        kind = max(able, key=lambda kind: (self._score(pattern, kind), kind == pattern.kind, -kind))
+        kind = max(able, key=lambda kind: (self._score(pattern, kind), self._settled(kind), kind == pattern.kind, -kind))
         self._remember(pattern, self.templates.kinds[kind].rows[0])
         return kind
+
+    def _settled(self, kind: int) -> bool:
+        return self.unsettled.isdisjoint(self.templates.kinds[kind].rows)
 
     def _score(self, pattern: Pattern, kind: int) -> int:
         row = self.templates.kinds[kind].rows[0]

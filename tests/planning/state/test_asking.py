@@ -2,7 +2,7 @@
 
 from functools import reduce
 
-from tests.planning.building import NOW, node, offering, planned, pod, pods, pool, reasons, zones
+from tests.planning.building import NOW, ZONE, node, offering, planned, pod, pods, pool, reasons, spec, term, zones
 
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.state import State
@@ -86,3 +86,24 @@ def test_a_pod_without_a_place_is_told_what_the_cloud_said() -> None:
     assert reason.excluded_by == "market"
     assert reason.detail.startswith("no offering of this pool may be asked now: spot g.1 z1: no capacity since 22:12:20 UTC (Insufficient")
     assert reason.detail.endswith(" UTC")
+
+
+def test_of_zones_at_one_price_a_settled_one_is_bought_in() -> None:
+    fresh = State(unsettled_offerings=frozenset({SPOT[0].key}))
+
+    assert [machine.zone for machine in planned([pod("p")], pool(*SPOT)).machines] == ["z1"]
+    assert [machine.zone for machine in planned([pod("p")], pool(*SPOT), state=fresh).machines] == ["z2"]
+
+
+def test_a_dearer_zone_is_not_bought_in_because_it_is_settled() -> None:
+    near, far = offering(price=0.3, market="spot"), offering(price=0.31, market="spot", zone="z2")
+    fresh = State(unsettled_offerings=frozenset({near.key}))
+
+    assert [machine.zone for machine in planned([pod("p")], pool(near, far), state=fresh).machines] == ["z1"]
+
+
+def test_what_a_pod_prefers_comes_before_what_is_settled() -> None:
+    likes = spec(gpus=1, preferred_nodes=((1, term(ZONE, "z1")),))
+    fresh = State(unsettled_offerings=frozenset({SPOT[0].key}))
+
+    assert [machine.zone for machine in planned([pod("p", likes)], pool(*SPOT), state=fresh).machines] == ["z1"]
