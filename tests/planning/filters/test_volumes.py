@@ -258,6 +258,14 @@ def test_old_zone_and_region_labels_of_an_in_tree_volume_are_translated_together
     assert rows(here, using("data")) == ["a1"]
 
 
+def test_an_old_region_label_of_which_no_value_is_named_is_not_translated() -> None:
+    old = volume(
+        "pv", **EBS, labels=((OLD_ZONE, "a"),), node_affinity=affinity(term(("failure-domain.beta.kubernetes.io/region", "Exists")))
+    )
+    nodes = (node("a1", also={EBS_ZONE: "a", "topology.kubernetes.io/region": "r"}),)
+    assert rows(room(*nodes, bound("data", "pv"), old, CSINode("a1", migrated=("kubernetes.io/aws-ebs",))), using("data")) == []
+
+
 def limited(driver: str, count: int) -> tuple[CSINode, ...]:
     return (CSINode("a1", limits=((driver, count),)), CSINode("b1", limits=((driver, None),)))
 
