@@ -31,6 +31,7 @@ def test_a_file_with_one_type_gets_every_default() -> None:
     assert keys(only.offerings) == [("g5.xlarge", "on-demand", "", 1.006)]
     assert (only.chooser, only.min, only.max, only.spare, only.idle_after) == ("buyer", 0, None, Spare(), 600.0)
     assert (only.priority, only.arch, only.match_labels, only.startup_taints, only.budgets) == (0, None, {}, (), ())
+    assert only.min_gpus_per_pod == 0
     assert found.limits == Limits()
     assert (found.region, found.preferences, found.schedulers) == ("us-east-1", "ignore", ("default-scheduler",))
     assert (found.priority_cutoff, found.min_saving) == (-10, 0.0)
@@ -45,6 +46,7 @@ pools:
     max: 9
     spare: {gpus: 3}
     idle_after: 1h30m
+    min_gpus_per_pod: 2
     labels: {team: ml, example.com/tier: ""}
     taints: ["a=b:NoSchedule"]
     startup_taints: ["s:NoExecute"]
@@ -64,6 +66,7 @@ min_saving: 0.25
 
     (only,) = found.pools
     assert (only.chooser, only.min, only.max, only.spare, only.idle_after) == ("cloud", 1, 9, Spare(gpus=3), 5400.0)
+    assert only.min_gpus_per_pod == 2
     assert only.match_labels == {"team": "ml", "example.com/tier": ""}
     assert only.offerings[0].taints == (Taint("a", "b", "NoSchedule"),)
     assert only.startup_taints == (Taint("s", "", "NoExecute"),)

@@ -58,6 +58,9 @@ class Pool(Struct, frozen=True, gc=False):
 
     ``chooser`` says who picks among the offerings: "buyer" (we name one) or "cloud" (we name the set). ``match_labels`` are the labels
     that, with the instance type, tell that a node without ``gpuscaler.io/pool`` belongs here.
+
+    Machines of a pool with ``min_gpus_per_pod`` stay closed, and take only pods that ask for so many GPUs at least and that a plan places
+    there; 0 is no such rule.
     """
 
     name: str
@@ -72,6 +75,7 @@ class Pool(Struct, frozen=True, gc=False):
     match_labels: Mapping[str, str] = {}
     startup_taints: tuple[Taint, ...] = ()
     budgets: tuple[Budget, ...] = ()
+    min_gpus_per_pod: int = 0
 
 
 class Limits(Struct, frozen=True, gc=False):

@@ -12,6 +12,7 @@ from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import MARKETS
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.demand import PodClass
+from gpuscaler.planning.keeping import least_gpus
 from gpuscaler.planning.limits import Remaining
 from gpuscaler.planning.mix import Problem, Solution
 from gpuscaler.planning.room import GPU_MILLI, Room
@@ -137,7 +138,8 @@ class Desk:
         fresh = self.bought[self.built :]
         if not fresh:
             return
-        self.room = self.room.extended([new_node(self.templates, machine) for machine in fresh])
+        nodes = [new_node(self.templates, machine) for machine in fresh]
+        self.room = self.room.extended(nodes, least_gpus(machine.kind.pool for machine in fresh))
         self.open_rows = np.concatenate([self.open_rows, np.ones(len(fresh), dtype=np.bool_)])
         for machine in fresh:
             for part in machine.contents:

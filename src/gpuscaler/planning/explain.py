@@ -8,6 +8,7 @@ from gpuscaler.model.pools import Pool
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.desk import Desk, of_market
+from gpuscaler.planning.keeping import MIN_GPUS, explain_min_gpus
 from gpuscaler.planning.plans import EXCLUSIONS, Reason
 from gpuscaler.planning.templates import ARCH, admits_arch, gpus_in
 from gpuscaler.planning.topology import without_hosts
@@ -26,6 +27,7 @@ WORDS: Mapping[str, str] = {
     "VolumeZone": "volume",
     "PodTopologySpread": "topology",
     "InterPodAffinity": "topology",
+    MIN_GPUS: "taint",
 }
 
 
@@ -86,6 +88,8 @@ def told(desk: Desk, one: PodClass, row: int, *, word: str, gang: str) -> tuple[
     if word == "market":
         because = f": {one.market_because}" if one.market_because else ""
         return word, f"{where} is {offering.market}; the pod wants {', '.join(one.options.market)}{because}"
+    if word == MIN_GPUS:
+        return WORDS[word], f"{where} {explain_min_gpus(one.spec, desk.templates.pools[row].min_gpus_per_pod)}"
     if word:
         _, detail = desk.room.reason(without_hosts(one.spec), one.labels, desk.first_template + row)
         return selector_word(desk, one, row) if word == "NodeAffinity" else WORDS[word], f"{where}: {detail}"

@@ -63,7 +63,8 @@ def families(desk: Desk, classes: Sequence[PodClass]) -> list[Family]:
     """Group ``classes``: by priority, within one priority those with constraints on larger domains first, then the larger."""
     groups: dict[tuple[object, ...], list[PodClass]] = {}
     for one in classes:
-        what = (IDENTITY(one.spec), frozenset(one.spec.requests), one.labels, one.options, one.wishes, one.paused)
+        rank = desk.templates.rank_of(one.spec)
+        what = (IDENTITY(one.spec), frozenset(one.spec.requests), one.labels, one.options, one.wishes, one.paused, rank)
         groups.setdefault(what, []).append(one)
     found = []
     loose = frozenset(volume.storage_class for volume in desk.cluster.volumes.values() if not volume.claim)

@@ -10,6 +10,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.table import Mask, NodeTable
+from gpuscaler.planning.keeping import least_gpus
 from gpuscaler.planning.limits import Fleet, fleets
 from gpuscaler.planning.membership import Member, members
 from gpuscaler.planning.room import Room, Rows
@@ -22,14 +23,15 @@ class Stand:
     """What of a picture only changes with the nodes and the machines on their way.
 
     ``by_node`` tells the pool of each node, ``coming`` the nodes that upcoming machines will be, by machine id, ``registered`` the id of
-    those whose Node exists, by its name. ``rows`` are the nodes, then the other machines; ``standing`` flags those that are there for new
-    pods, and ``names`` says what each is called in a plan.
+    those whose Node exists, by its name, ``pools`` the pools of upcoming machines, by id. ``rows`` are the nodes, then the other machines;
+    ``standing`` flags those that are there for new pods, and ``names`` says what each is called in a plan.
     """
 
     nodes: Mapping[str, Node]
     by_node: Mapping[str, Member]
     coming: Mapping[str, Node]
     registered: Mapping[str, str]
+    pools: Mapping[str, Member]
     rows: Rows
     standing: Mask
     names: tuple[str, ...]
@@ -44,12 +46,11 @@ class Stand:
 
 @dataclass(frozen=True)
 class Picture:
-    """``open_rows`` flags rows that count as capacity; ``pools`` are those of upcoming machines, by id; ``have`` is what each pool has."""
+    """``open_rows`` flags rows that count as capacity; ``have`` is what each pool has."""
 
     stand: Stand
     room: Room
     open_rows: Mask
-    pools: Mapping[str, Member]
     have: Mapping[str, Fleet]
     warnings: tuple[str, ...]
 
@@ -68,7 +69,7 @@ class Picture:
     @property
     def members(self) -> Mapping[int, Member]:
         """The pool of each row that has one."""
-        of = {**self.by_node, **self.pools}
+        of = {**self.by_node, **self.stand.pools}
         return {row: of[name] for row, name in enumerate(self.names) if name in of}
 
 
@@ -78,6 +79,7 @@ class Pictures:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._pools = {pool.name: pool for pool in policy.pools}
+        self._keeping = any(pool.min_gpus_per_pod for pool in policy.pools)
         self._stand: Stand | None = None
         self._fleets: tuple[Mapping[str, Node], tuple[Upcoming, ...], Mapping[str, Fleet]] | None = None
         self._wide: tuple[Rows, Templates, Rows] | None = None
@@ -86,16 +88,20 @@ class Pictures:
         """Rows for nodes and upcoming machines. A registered machine of the ledger is one row, as its offering promises (I3)."""
         coming, warnings = arriving(cluster, self._policy, state)
         registered = {m.node: m.id for m in state.upcoming if m.id in coming and m.node in cluster.nodes}
+        pools = {m.id: Member(self._pools[m.pool], None) for m in state.upcoming if m.id in coming}
         stand = self._stand
-        if stand is None or stand.nodes is not cluster.nodes or stand.coming != coming or stand.registered != registered:
-            stand = self._stand = standing(cluster, self._members(cluster.nodes), coming, registered)
+        if (
+            stand is None
+            or stand.nodes is not cluster.nodes
+            or (stand.coming, stand.registered, stand.pools) != (coming, registered, pools)
+        ):
+            stand = self._stand = standing(cluster, self._members(cluster.nodes), coming, registered, pools, keeping=self._keeping)
         else:
             stand.rows.forget()
         return Picture(
             stand=stand,
             room=Room.over(cluster, stand.rows),
             open_rows=without(stand.standing, [stand.rows.table.row[name] for name in state.disrupting if name in cluster.nodes]),
-            pools={m.id: Member(self._pools[m.pool], None) for m in state.upcoming if m.id in coming},
             have=self._have(cluster, state, stand.by_node),
             warnings=tuple(warnings),
         )
@@ -119,13 +125,22 @@ class Pictures:
         """The room of a picture with ``templates`` as rows behind the machines, boundless."""
         rows, wide = seen.stand.rows, self._wide
         if wide is None or wide[0] is not rows or wide[1] is not templates:
-            wide = self._wide = (rows, templates, Rows(rows.table.extended(templates.boundless)))
+            wide = self._wide = (rows, templates, rows.extended(templates.boundless, templates.least_gpus))
         else:
             wide[2].forget()
         return seen.room.over_more(wide[2])
 
 
-def standing(cluster: Cluster, by_node: Mapping[str, Member], coming: Mapping[str, Node], registered: Mapping[str, str]) -> Stand:
+def standing(
+    cluster: Cluster,
+    by_node: Mapping[str, Member],
+    coming: Mapping[str, Node],
+    registered: Mapping[str, str],
+    pools: Mapping[str, Member],
+    *,
+    keeping: bool,
+) -> Stand:
+    """What stands; ``keeping`` says that some pool keeps its machines for large pods."""
     table = cluster.table
     if registered:
         table = NodeTable([coming[registered[node.name]] if node.name in registered else node for node in table.nodes])
@@ -135,7 +150,10 @@ def standing(cluster: Cluster, by_node: Mapping[str, Member], coming: Mapping[st
     if waiting:
         table = table.extended([coming[machine_id] for machine_id in waiting])
     ready += [True] * len(waiting)
-    return Stand(cluster.nodes, by_node, coming, registered, Rows(table), np.array(ready, dtype=np.bool_), names + tuple(waiting))
+    names += tuple(waiting)
+    found = {**by_node, **pools} if keeping else {}
+    least = least_gpus(member.pool if (member := found.get(name)) is not None else None for name in names) if keeping else None
+    return Stand(cluster.nodes, by_node, coming, registered, pools, Rows(table, least), np.array(ready, dtype=np.bool_), names)
 
 
 def is_standing(node: Node) -> bool:

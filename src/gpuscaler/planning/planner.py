@@ -17,7 +17,7 @@ from gpuscaler.planning.limits import remaining
 from gpuscaler.planning.picture import Picture, Pictures, without
 from gpuscaler.planning.plans import Plan, Unplaced
 from gpuscaler.planning.preferences import place_classes, place_gang
-from gpuscaler.planning.room import Room
+from gpuscaler.planning.room import Room, Rows
 from gpuscaler.planning.scale_down import Down, Memory, Situation, scale_down
 from gpuscaler.planning.scale_up import scale_up
 from gpuscaler.planning.skew import released
@@ -129,7 +129,8 @@ def stages(cluster: Cluster, seen: Picture) -> tuple[Stage, ...]:
     stand = seen.stand
     if not stand.coming:
         return (Stage(seen.room.copy(), seen.open_rows),)
-    nodes = Room.of(cluster)
+    least = stand.rows.least_gpus
+    nodes = Room.over(cluster, Rows(cluster.table, None if least is None else least[: len(cluster.table)]))
     open_rows = without(seen.open_rows[: len(nodes)], [stand.rows.table.row[name] for name in stand.registered])
     return Stage(nodes, open_rows), Stage(seen.room.copy(), seen.open_rows)
 

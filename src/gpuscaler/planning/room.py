@@ -23,6 +23,8 @@ from gpuscaler.planning.filters.peers import PeerIndex, Peers, Query, readable
 from gpuscaler.planning.filters.resources import UNBOUNDED, Ledger, wanted
 from gpuscaler.planning.filters.spread import Spread, SpreadCounts, SpreadMasks, hard
 from gpuscaler.planning.filters.tallies import Tallies
+from gpuscaler.planning.keeping import MIN_GPUS, explain_min_gpus, followed_by, lifted
+from gpuscaler.planning.templates import gpus_in
 
 __all__ = ["GPU_MILLI", "UNBOUNDED", "Room", "SpreadCounts", "Verdict"]
 
@@ -51,10 +53,14 @@ Static = tuple[Mask, Passes]
 
 
 class Rows:
-    """A node table with what the filters find in it whatever runs there: for rooms over the same rows, also one after the other."""
+    """A node table with what the filters find in it whatever runs there: for rooms over the same rows, also one after the other.
 
-    def __init__(self, table: NodeTable) -> None:
+    ``least_gpus`` is what pods must ask for at least by row (see :mod:`gpuscaler.planning.keeping`), None where there is no such rule.
+    """
+
+    def __init__(self, table: NodeTable, least_gpus: Array | None = None) -> None:
         self.table = table
+        self.least_gpus = least_gpus
         self.nodes = NodeMasks(table)
         self.spread = SpreadMasks(self.nodes)
         self._verdicts: dict[str, Static] = {}
@@ -75,8 +81,15 @@ class Rows:
             "TaintToleration": nodes.tolerated(spec),
             "NodeAffinity": nodes.selected(spec),
         }
+        if self.least_gpus is not None:
+            passes["TaintToleration"] = passes["TaintToleration"] | ((self.least_gpus > 0) & nodes.tolerated(lifted(spec)))
+            passes[MIN_GPUS] = self.least_gpus <= gpus_in(spec.requests)
         passes |= {name: np.zeros(len(self.table), dtype=np.bool_) for name in _unreadable(spec)}
         return together(passes)
+
+    def extended(self, nodes: Sequence[Node], least_gpus: Array | None = None) -> "Rows":
+        """These rows with ``nodes`` behind them."""
+        return Rows(self.table.extended(nodes), followed_by(self.least_gpus, len(self.table), least_gpus, len(nodes)))
 
     def forget(self) -> None:
         """Drop what was not asked for since the last call."""
@@ -100,7 +113,7 @@ class _Fixed:
     """What placing pods cannot change, shared by a room and its copies."""
 
     def __init__(self, cluster: Cluster, rows: Rows) -> None:
-        self._rows = rows
+        self.rows = rows
         self.spread = rows.spread
         self.bound = Bound(cluster, rows.nodes)
         self._with_volumes: dict[str, Static] = {}
@@ -108,10 +121,10 @@ class _Fixed:
     def verdict(self, spec: PodSpec) -> Static:
         """As :meth:`Rows.verdict`, and by the node affinity of volumes."""
         if not spec.volumes:
-            return self._rows.verdict(spec)
+            return self.rows.verdict(spec)
         known = self._with_volumes.get(spec.digest)
         if known is None:
-            passes = {**self._rows.verdict(spec)[1], **self.bound.facts.passes(spec)}
+            passes = {**self.rows.verdict(spec)[1], **self.bound.facts.passes(spec)}
             known = self._with_volumes[spec.digest] = together(passes)
         return known
 
@@ -142,9 +155,9 @@ class Room:
         """The room of ``cluster`` over ``rows``, which stand in for its nodes."""
         return cls(cluster, rows)
 
-    def extended(self, templates: Sequence[Node]) -> "Room":
+    def extended(self, templates: Sequence[Node], least_gpus: Array | None = None) -> "Room":
         """This room with ``templates`` as empty rows behind the present ones. Every template has a name and hostname of its own."""
-        return self.over_more(Rows(self.table.extended(templates)))
+        return self.over_more(self._fixed.rows.extended(templates, least_gpus))
 
     def over_more(self, rows: Rows) -> "Room":
         """This room over ``rows``, which have empty ones behind the present ones."""
@@ -186,6 +199,10 @@ class Room:
     def static_mask(self, spec: PodSpec) -> Mask:
         """Rows that what placing pods cannot change admits: selector, affinity, taints, cordons, the node affinity of volumes."""
         return self._fixed.verdict(spec)[0]
+
+    def selected(self, spec: PodSpec) -> Mask:
+        """Rows that match selector and node affinity."""
+        return self._fixed.verdict(spec)[1]["NodeAffinity"]
 
     def verdict(self, spec: PodSpec, labels: LabelSet) -> Verdict:
         """Which rows admit a pod with this specification and these labels now."""
@@ -233,7 +250,7 @@ class Room:
     def reason(self, spec: PodSpec, labels: LabelSet, row: int) -> tuple[str, str]:
         """The first filter, in the scheduler's order, that rejects the pod on ``row``, and what it saw and wanted; empty if none does."""
         passes = self.verdict(spec, labels).passes
-        for name in ORDER:
+        for name in (*ORDER, MIN_GPUS):
             if name in passes and not passes[name][row]:
                 return name, self._explain(name, spec, labels, row)
         return "", ""
@@ -244,7 +261,8 @@ class Room:
         node = self.table.nodes[row]
         explain: dict[str, Callable[[], str]] = {
             "NodeUnschedulable": lambda: "node is cordoned",
-            "TaintToleration": lambda: explain_taint(spec, node),
+            "TaintToleration": lambda: explain_taint(lifted(spec) if self._least_gpus(row) else spec, node),
+            MIN_GPUS: lambda: explain_min_gpus(spec, self._least_gpus(row)),
             "NodeAffinity": lambda: explain_selector(spec, node),
             "NodePorts": lambda: self._effects.ports.explain(spec, row),
             "NodeResourcesFit": lambda: self._explain_resources(spec, row),
@@ -252,6 +270,10 @@ class Room:
             "InterPodAffinity": lambda: self._between(spec, labels).explain(row),
         }
         return explain[name]() if name in explain else self._effects.volumes.explain(name, spec, row)
+
+    def _least_gpus(self, row: int) -> int:
+        least = self._fixed.rows.least_gpus
+        return 0 if least is None else int(least[row])
 
     def _explain_resources(self, spec: PodSpec, row: int) -> str:
         short = self._ledger.explain(spec, row)

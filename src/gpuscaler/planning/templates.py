@@ -1,5 +1,6 @@
 """Machines that could be bought, as node templates: one row per offering, one kind per thing that a purchase can name."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -94,6 +95,7 @@ class Templates:
         self._made_for = (blocked, probing, overhead.daemons)
         self.nodes = tuple(template_node(offering, overhead, f"template-{row}") for row, offering in enumerate(self.offerings))
         self.kinds = tuple(self._kinds(blocked, probing))
+        self._thresholds = sorted({pool.min_gpus_per_pod for pool in policy.pools if pool.min_gpus_per_pod})
         self._holds: dict[tuple[tuple[str, int], ...], Mask] = {}
         self._domains: dict[tuple[tuple[str, ...], bytes], dict[tuple[int, ...], int]] = {}
 
@@ -148,6 +150,15 @@ class Templates:
             ],
             dtype=np.bool_,
         )
+
+    @cached_property
+    def least_gpus(self) -> Array | None:
+        """The GPUs that a pod must ask for at least on each template; None where anybody may go anywhere."""
+        return np.array([pool.min_gpus_per_pod for pool in self.pools], dtype=np.int64) if self._thresholds else None
+
+    def rank_of(self, spec: PodSpec) -> int:
+        """How many of the pools' different ``min_gpus_per_pod`` a pod meets: those of one rank may go to the same pools."""
+        return bisect_right(self._thresholds, gpus_in(spec.requests)) if self._thresholds else 0
 
     @cached_property
     def price_rank(self) -> Array:

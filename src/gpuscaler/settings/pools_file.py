@@ -19,6 +19,7 @@ POOL_KEYS = (
     "max",
     "spare",
     "idle_after",
+    "min_gpus_per_pod",
     "labels",
     "taints",
     "startup_taints",
@@ -147,6 +148,7 @@ def _pool(at: Cursor, region: str) -> Pool | None:
     offerings = read_offerings(fields.get("types"), fields.get("offerings"), facts)
     least, most = _sizes(fields)
     idle = fields["idle_after"].duration() if "idle_after" in fields else None
+    large = fields["min_gpus_per_pod"].integer(minimum=0, expected="a number of GPUs, 0 or more") if "min_gpus_per_pod" in fields else None
     priority = fields["priority"].integer(minimum=-(2**31), expected="a whole number; higher is first") if "priority" in fields else None
     pool = Pool(
         name=name,
@@ -156,6 +158,7 @@ def _pool(at: Cursor, region: str) -> Pool | None:
         max=most,
         spare=_spare(fields["spare"]) if "spare" in fields else Spare(),
         idle_after=600.0 if idle is None else idle,
+        min_gpus_per_pod=large or 0,
         priority=priority or 0,
         arch=arch,
         match_labels=labels,

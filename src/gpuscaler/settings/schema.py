@@ -48,6 +48,7 @@ def _pool() -> Schema:
                 "max": _optional(_count("Machines; left out: no limit.")),
                 "spare": _optional({"anyOf": [_count("Machines."), _object({"gpus": _count("GPUs.")}, required=["gpus"])]}),
                 "idle_after": _optional({**_duration(), "default": "10m"}),
+                "min_gpus_per_pod": _optional({**_count("GPUs; smaller pods are kept off."), "default": 0}),
                 "labels": _optional(_labels()),
                 "taints": _optional({"type": "array", "items": _taint()}),
                 "startup_taints": _optional({"type": "array", "items": _taint()}),

@@ -7,7 +7,7 @@ its default, spreads pods and so keeps machines from falling idle; MostAllocated
 kube-scheduler takes a random one; this takes the one that has been there longest, so that a run can be repeated.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -34,13 +34,17 @@ class Seat(Struct, frozen=True, gc=False):
 
 
 class Scheduler:
-    """Open nodes and the room left on them. Rows of the arrays are nodes; a row is used again after its node is gone."""
+    """Open nodes and the room left on them. Rows of the arrays are nodes; a row is used again after its node is gone.
 
-    def __init__(self, offerings: Sequence[Offering], *, scoring: str = LEAST_ALLOCATED) -> None:
+    Nodes of the pools ``kept`` are closed to whoever is not sent there: they take the pods that somebody places on them.
+    """
+
+    def __init__(self, offerings: Sequence[Offering], *, scoring: str = LEAST_ALLOCATED, kept: Collection[str] = ()) -> None:
         names = sorted({name for offering in offerings for name in offering.allocatable} | {"cpu", "memory", "pods"})
         self._column = {name: number for number, name in enumerate(names)}
         self._kubelet: Array = np.array([name in KUBELET_RESOURCES for name in names], dtype=np.int64)
         self._offerings = tuple(offerings)
+        self._unsteered: Mask = np.array([offering.pool not in kept for offering in offerings], dtype=np.bool_)
         self._fill = scoring == MOST_ALLOCATED
         self._kind_of_offering = {offering.key: number for number, offering in enumerate(offerings)}
         self._devices = max((offering.allocatable.get(GPU_MILLI, 0) // 1000 for offering in offerings), default=0)
@@ -109,8 +113,7 @@ class Scheduler:
         request = self._request(spec)
         if request is None:
             return None
-        fits = self._fitting(spec, request)
-        rows = np.flatnonzero(fits)
+        rows = np.flatnonzero(self._fitting(spec, request) & self._unsteered[self._kind])
         if not rows.size:
             return None
         scores = self._scores(rows, request)

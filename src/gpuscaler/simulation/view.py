@@ -111,7 +111,9 @@ class Picture:
         if entry is None:
             if name not in world.on_node:
                 return None
-            return node_of(world.cloud.machine(name), gpus=True, taints=(PROMISE_BROKEN,) if name in world.distrusted else ())
+            machine = world.cloud.machine(name)
+            taints = (ARRIVING,) if machine.offering.pool in world.kept else ()
+            return node_of(machine, gpus=True, taints=(*taints, PROMISE_BROKEN) if name in world.distrusted else taints)
         if not entry.upcoming.node:
             return None
         return node_of(world.cloud.machine(name), gpus=entry.ready, taints=(ARRIVING,) if world.steers else ())

@@ -26,7 +26,10 @@ class World:
     def __init__(self, policy: Policy, cloud: SimulatedCloud, *, scoring: str, steers: bool = True, checkpoint: float = 0.0) -> None:
         self.cloud = cloud
         self.steers = steers
-        self.scheduler = Scheduler([offering for pool in policy.pools for offering in pool.offerings], scoring=scoring)
+        #: Pools whose machines stay closed: only who steers can keep them so.
+        self.kept = frozenset(pool.name for pool in policy.pools if pool.min_gpus_per_pod and steers)
+        offerings = [offering for pool in policy.pools for offering in pool.offerings]
+        self.scheduler = Scheduler(offerings, scoring=scoring, kept=self.kept)
         self.meter = Meter()
         self.waiting = Waiting()
         self.tasks: dict[str, Task] = {}
@@ -230,6 +233,9 @@ class World:
         if seat.node in self.distrusted:
             self.distrusted.discard(seat.node)
             self.nodes_changed.add(seat.node)
+        if self.kept and self.cloud.machine(seat.node).offering.pool in self.kept:
+            # The scheduler will not fill it again; a plan may.
+            self.waiting.forget()
 
     def _idle(self, node: str, now: float) -> None:
         self.idle_since[node] = now

@@ -1,6 +1,6 @@
 """Why a node may not be removed, whatever its room and price: what is known of the node itself, and of each pod on it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from gpuscaler.model.cluster import Cluster
@@ -8,11 +8,11 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.workloads import PodDisruptionBudget
+from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import Member
 from gpuscaler.planning.scale_down.running import Load, Residents, RunningClass, first_key
 from gpuscaler.planning.scale_down.situation import Situation
 
-ARRIVING_TAINT = "gpuscaler.io/arriving"
 LEAVING_TAINT = "gpuscaler.io/leaving"
 SYSTEM_NAMESPACE = "kube-system"
 
@@ -30,8 +30,11 @@ ARRIVING = Blocker("arriving", "the machine is not open yet")
 NEEDED = Blocker("needed", "pods that are pending, or about to leave other machines, are planned onto this node")
 
 
-def is_arriving(node: Node) -> bool:
-    return bool(node.taints) and any(taint.key == ARRIVING_TAINT for taint in node.taints)
+def is_arriving(node: Node, member: Member | None) -> bool:
+    """Whether ``node`` is not open yet. One of a pool that keeps its machines for large pods has the taint for good, which says nothing."""
+    if not node.taints or (member is not None and member.pool.min_gpus_per_pod):
+        return False
+    return any(taint.key == ARRIVING_TAINT for taint in node.taints)
 
 
 def is_leaving(node: Node, disrupting: frozenset[str]) -> bool:
@@ -58,7 +61,7 @@ def own_blocker(node: Node, member: Member | None) -> Blocker | None:
         return Blocker("deleting", "the Node object is being deleted")
     if is_leaving(node, frozenset()):
         return DISRUPTING
-    if is_arriving(node):
+    if is_arriving(node, member):
         return ARRIVING
     if not node.ready:
         return Blocker("not-ready", "the node is not Ready, so what runs on it is not known")
@@ -184,7 +187,7 @@ def promised_nodes(situation: Situation) -> frozenset[str]:
     return frozenset(machine.node for machine in situation.state.upcoming if machine.node)
 
 
-def unhealthy(nodes: Collection[Node], promised: frozenset[str]) -> Blocker | None:
+def unhealthy(nodes: Collection[Node], members: Mapping[str, Member], promised: frozenset[str]) -> Blocker | None:
     """The guard of Cluster Autoscaler: with more than 45 % of the nodes, and more than 3, not Ready, nothing is removed.
 
     So many at once are more likely a fault of the network or of the control plane than of the machines. Machines that are still arriving
@@ -192,7 +195,7 @@ def unhealthy(nodes: Collection[Node], promised: frozenset[str]) -> Blocker | No
     """
     if sum(not node.ready for node in nodes) <= 3:
         return None
-    settled = [node for node in nodes if not is_arriving(node) and node.name not in promised]
+    settled = [node for node in nodes if not is_arriving(node, members.get(node.name)) and node.name not in promised]
     unready = sum(not node.ready for node in settled)
     if unready <= 3 or unready <= 0.45 * len(settled):
         return None

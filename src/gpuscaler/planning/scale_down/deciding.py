@@ -102,7 +102,7 @@ def open_nodes(situation: Situation, first: Survey, ledger: Ledger, closed: Set[
         for node in situation.cluster.nodes.values()
         if node.ready
         and not node.unschedulable
-        and not is_arriving(node)
+        and not is_arriving(node, situation.members.get(node.name))
         and node.name not in promised
         and node.name not in closed
         and node.name not in fading

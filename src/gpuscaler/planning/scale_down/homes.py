@@ -9,7 +9,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.gangs import PRODUCT_LABELS
 from gpuscaler.planning.membership import ZONE_LABELS, Member, first_label, market_of
-from gpuscaler.planning.room import Room
+from gpuscaler.planning.room import Room, Rows
 from gpuscaler.planning.scale_down.running import Origin, RunningClass, is_bare
 from gpuscaler.planning.scale_down.situation import Situation
 from gpuscaler.planning.templates import ARCH, Templates, admits_arch
@@ -41,7 +41,7 @@ class Homes:
     @classmethod
     def on_templates(cls, templates: Templates) -> "Homes":
         """Machines that could be bought."""
-        room = Room.of(Cluster(), templates.table)
+        room = Room.over(Cluster(), Rows(templates.table, templates.least_gpus))
         markets = [offering.market for offering in templates.offerings]
         return cls(room, np.ones(len(templates.nodes), dtype=np.bool_), nodes=templates.nodes, markets=markets)
 

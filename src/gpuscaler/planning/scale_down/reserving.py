@@ -58,6 +58,6 @@ def preferred_rows(situation: Situation, room: Room, leaving: Set[str]) -> Array
     names = [
         node.name
         for node in cluster.nodes.values()
-        if node.ready and node.name not in leaving and not is_arriving(node) and node.name not in promised
+        if node.ready and node.name not in leaving and node.name not in promised and not is_arriving(node, situation.members.get(node.name))
     ]
     return np.array([room.table.row[name] for name in sorted(names, key=preference)], dtype=np.int64)

@@ -24,9 +24,11 @@ def held(situation: Situation, staying: frozenset[str], leaving: Set[str]) -> Ma
 def _usable(situation: Situation, pool: Pool, leaving: Set[str]) -> list[str]:
     """The pool's nodes on which new pods could start now."""
     cluster = situation.cluster
-    mine = (cluster.nodes[name] for name, member in situation.members.items() if member.pool.name == pool.name and name in cluster.nodes)
+    mine = {name: member for name, member in situation.members.items() if member.pool.name == pool.name and name in cluster.nodes}
     return sorted(
-        node.name for node in mine if node.ready and not node.unschedulable and not is_arriving(node) and node.name not in leaving
+        name
+        for name, member in mine.items()
+        if (node := cluster.nodes[name]).ready and not node.unschedulable and not is_arriving(node, member) and name not in leaving
     )
 
 

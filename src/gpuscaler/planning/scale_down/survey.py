@@ -118,7 +118,7 @@ def survey(situation: Situation, memory: Memory) -> Survey:
     """What each node of the cluster is; ``memory`` has looked at them already."""
     cluster, taken = situation.cluster, situation.taken
     promised = promised_nodes(situation)
-    guard = unhealthy(cluster.nodes.values(), promised)
+    guard = unhealthy(cluster.nodes.values(), situation.members, promised)
     if guard is not None:
         return Survey(blocked=dict.fromkeys(memory.looks, guard))
     found = Survey()
