@@ -35,7 +35,7 @@ def taste(room: Room, one: PodClass) -> Array | None:
         return None
     liking = np.zeros(len(room), dtype=np.int64)
     for weight, term in spec.preferred_nodes:
-        liking += weight * room.static_mask(probe(term))
+        liking += weight * room.selected(probe(term))
     for sign, others in ((1, spec.preferred_affinity), (-1, spec.preferred_anti_affinity)):
         for other in others:
             here = room.matching(other.namespaces, other.namespace_selector, other.selector)
@@ -51,7 +51,7 @@ def wished(room: Room, one: PodClass) -> Mask:
     """Rows that match every wish of ``one``."""
     mask = np.ones(len(room), dtype=np.bool_)
     for term in one.wishes:
-        mask &= room.static_mask(probe(term))
+        mask &= room.selected(probe(term))
     return mask
 
 
