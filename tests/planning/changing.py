@@ -13,7 +13,8 @@ from gpuscaler.model.pools import Budget, Limits, Policy, Spare
 from gpuscaler.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from gpuscaler.model.taints import Taint, Toleration
 from gpuscaler.model.workloads import Namespace, PodDisruptionBudget, Workload
-from gpuscaler.planning.scale_down.blockers import ARRIVING_TAINT, LEAVING_TAINT
+from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 from gpuscaler.planning.state import State, Upcoming
 from gpuscaler.planning.state.events import Key
 
@@ -30,6 +31,7 @@ OFFERINGS = (
 POLICIES = (
     Policy((pool(*OFFERINGS),), work_budget=20_000),
     Policy((pool(*OFFERINGS, min=1, idle_after=0.0, spare=Spare(machines=1)),), preferences="respect", work_budget=20_000),
+    Policy((pool(*OFFERINGS, min_gpus_per_pod=1),), work_budget=20_000),
     Policy((pool(*OFFERINGS, budgets=(Budget("2"),), spare=Spare(gpus=1)),), Limits(machines=8, dollars_per_hour=9.0), work_budget=20_000),
 )
 NODES = tuple(f"n{number}" for number in range(6))

@@ -1,0 +1,342 @@
+"""Pools that keep their machines for large pods (``min_gpus_per_pod``)."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.planning.building import (
+    HOST,
+    NOW,
+    TYPE,
+    ZONE,
+    bought,
+    near,
+    node,
+    offering,
+    placed,
+    planned,
+    pod,
+    pods,
+    pool,
+    reasons,
+    spec,
+    spread,
+    term,
+    unplaced,
+    zones,
+)
+from tests.planning.drawing import cases
+from tests.planning.replaying import Case, assert_comes_true, homes
+
+from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Owner, Pod
+from gpuscaler.model.pools import Policy, Pool, Spare
+from gpuscaler.model.taints import Taint
+from gpuscaler.model.workloads import Workload
+from gpuscaler.planning.planner import Planner
+from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.room import GPU_MILLI
+from gpuscaler.planning.state import State, Upcoming
+from gpuscaler.planning.templates import gpus_in
+
+CLOSED = Taint("gpuscaler.io/arriving")
+ONE = offering("s.1", 1.0, pool="small", gpus=1, cpu=8)
+EIGHT = offering("b.8", 6.0, pool="big", gpus=8, cpu=64, memory=256)
+SMALL, BIG = pool(ONE), pool(EIGHT, min_gpus_per_pod=4)
+JOB = Owner("Job", "train", "u2")
+
+
+def big(name: str, **more: object) -> Node:
+    """A machine of the pool BIG as it stands in a cluster that is steered: closed."""
+    return node(name, EIGHT, **{"taints": (CLOSED,), **more})
+
+
+def test_a_small_pod_gets_a_machine_of_its_own_rather_than_room_on_one_that_is_kept() -> None:
+    made = planned([big("b"), pod("small"), pod("none", spec(cpu=1))], SMALL, BIG)
+
+    assert placed(made) == {}
+    assert bought(made) == {"s.1": 1}
+
+
+def test_a_large_pod_goes_to_a_kept_machine_although_that_is_closed() -> None:
+    made = planned([big("b"), pod("large", spec(gpus=4))], SMALL, BIG)
+
+    assert placed(made) == {"large": "b"}
+    assert bought(made) == {}
+
+
+def test_a_kept_machine_that_is_partly_taken_takes_large_pods_as_far_as_it_has_room() -> None:
+    made = planned([big("b"), pod("runs", spec(gpus=4), on="b", owner=JOB), *pods("large", 2, spec(gpus=4))], SMALL, BIG)
+
+    assert list(placed(made).values()) == ["b"]
+    assert bought(made) == {"b.8": 1}
+
+
+def test_other_taints_of_a_kept_machine_count() -> None:
+    made = planned([big("b", taints=(CLOSED, Taint("team", "ml"))), pod("large", spec(gpus=8))], SMALL, BIG)
+
+    assert placed(made) == {}
+
+
+def test_machines_of_other_pools_that_are_closed_take_nobody() -> None:
+    made = planned([node("s", ONE, taints=(CLOSED,)), pod("one")], SMALL, BIG)
+
+    assert placed(made) == {}
+
+
+def test_the_room_left_on_a_machine_that_is_bought_for_a_large_pod_is_for_no_small_one() -> None:
+    made = planned([pod("large", spec(gpus=7)), pod("small")], SMALL, BIG)
+
+    assert bought(made) == {"b.8": 1, "s.1": 1}
+    assert {machine.instance_type: machine.pods for machine in made.machines} == {"b.8": ("default/large",), "s.1": ("default/small",)}
+
+
+def test_a_kept_machine_that_is_on_its_way_is_for_large_pods_alone() -> None:
+    coming = Upcoming("m", "big", "b.8", "on-demand", "z1")
+
+    made = planned([pod("large", spec(gpus=4)), pod("small")], SMALL, BIG, state=State(upcoming=(coming,)))
+
+    assert placed(made) == {"large": "m"}
+    assert bought(made) == {"s.1": 1}
+
+
+def test_a_registered_machine_of_the_ledger_is_for_large_pods_alone() -> None:
+    coming = Upcoming("m", "big", "b.8", "on-demand", "z1", node="b")
+
+    made = planned([big("b"), pod("large", spec(gpus=4)), pod("small")], SMALL, BIG, state=State(upcoming=(coming,)))
+
+    assert placed(made) == {"large": "m"}
+    assert bought(made) == {"s.1": 1}
+
+
+def test_a_node_without_the_pools_label_is_kept_where_its_type_says_whose_it_is() -> None:
+    unlabelled = big("b", labels={TYPE: "b.8"})
+    unlabelled = msgspec.structs.replace(
+        unlabelled, labels={key: value for key, value in unlabelled.labels.items() if key != "gpuscaler.io/pool"}
+    )
+
+    assert placed(planned([unlabelled, pod("small"), pod("large", spec(gpus=8))], SMALL, BIG)) == {"large": "b"}
+
+
+@pytest.mark.parametrize("amount", [400, 1000, 3999])
+def test_parts_of_gpus_are_counted_by_whole_ones(amount: int) -> None:
+    shared = offering("b.8", 6.0, pool="big", gpus=0, cpu=64, **{GPU_MILLI: 8000})
+    want = {"cpu": 1000, "memory": 2**30}
+
+    made = planned(
+        [pod("part", spec(requests={**want, GPU_MILLI: amount})), pod("large", spec(requests={**want, GPU_MILLI: 4000}))],
+        pool(shared, min_gpus_per_pod=4),
+    )
+
+    assert unplaced(made) == ["part"]
+
+
+def test_who_is_too_small_is_told_so() -> None:
+    made = planned([pod("small"), pod("none", spec(cpu=1))], BIG)
+
+    assert [(reason.pool, reason.excluded_by) for reason in reasons(made, "small")] == [("big", "taint")]
+    assert reasons(made, "small")[0].detail == "b.8 in z1 serves pods of at least 4 GPUs (min_gpus_per_pod), the pod asks for 1"
+    assert reasons(made, "none")[0].detail == "b.8 in z1 serves pods of at least 4 GPUs (min_gpus_per_pod), the pod asks for none"
+
+
+def test_who_is_large_enough_and_does_not_fit_is_told_what_is_missing() -> None:
+    made = planned([pod("huge", spec(gpus=16))], BIG)
+
+    assert reasons(made, "huge")[0].excluded_by == "resource"
+
+
+def test_pods_that_spread_over_zones_find_the_pools_of_their_size() -> None:
+    kept = pool(*zones("b.8", 6.0, names=("z1", "z2"), pool="big", gpus=8, cpu=64, memory=256), min_gpus_per_pod=8)
+    app = {"app": "a"}
+    rule = (spread(ZONE, app="a"),)
+    waiting = [*pods("large", 2, spec(gpus=8, spread=rule), labels=app), *pods("small", 2, spec(gpus=1, spread=rule), labels=app)]
+
+    made = planned(waiting, pool(*zones("s.1", 1.0, names=("z1", "z2"), pool="small")), kept)
+
+    assert unplaced(made) == []
+    assert bought(made) == {"b.8": 2, "s.1": 2}
+
+
+def test_large_pods_get_the_nodes_they_prefer() -> None:
+    wish = spec(gpus=8, preferred_nodes=((10, term(ZONE, "z2")),))
+    kept = pool(*zones("b.8", 6.0, names=("z1", "z2"), pool="big", gpus=8, cpu=64, memory=256), min_gpus_per_pod=8)
+
+    for preferences in ("ignore", "respect"):
+        made = planned([pod("large", wish)], kept, preferences=preferences)
+        assert [machine.zone for machine in made.machines] == ["z2"]
+
+
+def test_an_idle_kept_machine_goes_when_its_time_has_come() -> None:
+    made = planned([big("b")], SMALL, BIG, state=State(idle_seconds={"b": 700.0}))
+
+    assert [removal.node for removal in made.removals] == ["b"]
+
+
+def test_large_pods_move_to_a_kept_machine_and_small_ones_do_not() -> None:
+    dear = offering("d.8", 12.0, pool="dear", gpus=8, cpu=64, memory=256)
+    staying = pod("stays", spec(gpus=4), on="b", options={"do_not_disrupt": True})
+
+    def moves(gpus: int) -> dict[str, str]:
+        made = planned([big("b"), staying, node("d", dear), pod("moves", spec(gpus=gpus), on="d")], pool(dear), BIG)
+        return {move.pod: move.to for removal in made.removals for move in removal.moves}
+
+    assert moves(4) == {"default/moves": "b"}
+    assert moves(3) == {}
+
+
+def test_no_kept_machine_is_bought_in_place_of_others_for_small_pods() -> None:
+    machines = [node(f"s{number}", ONE) for number in range(8)]
+    running = [pod(f"p{number}", spec(gpus=1), on=f"s{number}") for number in range(8)]
+
+    assert planned([*machines, *running], SMALL, pool(EIGHT)).removals != ()
+    assert planned([*machines, *running], SMALL, BIG).removals == ()
+
+
+def test_pods_that_run_on_a_machine_since_before_it_was_kept_stay() -> None:
+    agent = pod("agent", spec(cpu=1), on="b", owner=Owner("DaemonSet", "agent", "u3"))
+    made = planned([big("b"), pod("small", on="b", owner=JOB), agent, Workload("DaemonSet", "default", "agent", template=agent.spec)], BIG)
+
+    assert made.removals == ()
+    assert [entry.blocker for entry in made.blocked_nodes] == ["job"]
+
+
+def test_small_pods_that_spread_do_not_go_to_kept_machines_while_others_are_on_their_way() -> None:
+    coming = Upcoming("m", "small", "s.1", "on-demand", "z1")
+    waiting = pods("small", 2, spec(gpus=1, spread=(spread(ZONE, skew=5, app="a"),)), labels={"app": "a"})
+
+    made = planned([big("b"), *waiting], SMALL, BIG, state=State(upcoming=(coming,)))
+
+    assert list(placed(made).values()) == ["m"]
+    assert bought(made) == {"s.1": 1}
+
+
+def test_a_small_pod_that_must_be_beside_a_large_one_has_no_place_on_a_machine_that_is_bought() -> None:
+    beside = spec(gpus=1, affinity=(near(HOST, app="large"),))
+
+    made = planned([pod("large", spec(gpus=4), labels={"app": "large"}), pod("small", beside)], BIG)
+
+    assert [machine.pods for machine in made.machines] == [("default/large",)]
+    assert unplaced(made) == ["small"]
+
+
+def test_a_kept_machine_counts_as_headroom_although_it_is_closed() -> None:
+    ready = msgspec.structs.replace(BIG, spare=Spare(machines=1))
+
+    made = planned([big("b"), big("c")], ready, state=State(idle_seconds={"b": 700.0, "c": 700.0}))
+
+    assert [removal.node for removal in made.removals] == ["c"]
+    assert [(entry.node, entry.blocker) for entry in made.blocked_nodes] == [("b", "spare")]
+
+
+def test_room_on_a_kept_machine_is_kept_for_large_pods_that_are_on_their_way() -> None:
+    leaving = big("old", taints=(CLOSED, Taint("gpuscaler.io/leaving")))
+
+    made = planned([leaving, pod("moves", spec(gpus=8), on="old"), big("b")], BIG, state=State(idle_seconds={"b": 700.0}))
+
+    assert made.removals == ()
+    assert {entry.node: entry.blocker for entry in made.blocked_nodes} == {"old": "disrupting", "b": "needed"}
+
+
+def test_kept_machines_that_are_not_ready_are_counted_before_anything_is_removed() -> None:
+    lost = [big(f"b{number}", ready=False) for number in range(4)]
+
+    made = planned([*lost, node("s", ONE)], SMALL, BIG, state=State(idle_seconds={"s": 700.0}))
+
+    assert {entry.blocker for entry in made.blocked_nodes} == {"unhealthy"}
+
+
+def test_a_planner_sees_that_a_machine_on_its_way_is_of_another_pool() -> None:
+    small = msgspec.structs.replace(EIGHT, pool="small", labels={})
+    policy = Policy((pool(small), pool(msgspec.structs.replace(EIGHT, labels={}), min_gpus_per_pod=4)))
+    planner, cluster = Planner(policy), Cluster.of([pod("small")])
+
+    for name, places in (("small", {"small": "m"}), ("big", {}), ("small", {"small": "m"})):
+        state = State(upcoming=(Upcoming("m", name, "b.8", "on-demand", "z1"),))
+        assert placed(planner.plan(cluster, state, NOW)) == places
+
+
+# What holds of every plan.
+
+SEARCH = settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@st.composite
+def kept_cases(draw: st.DrawFn) -> Case:
+    """Cases in which one pool at least is for large pods."""
+    case = draw(cases())
+    first, *others = case.policy.pools
+    floors = draw(st.tuples(st.sampled_from((1, 2, 8)), st.sampled_from((0, 0, 4))))
+    found = tuple(msgspec.structs.replace(pool, min_gpus_per_pod=floor) for pool, floor in zip((first, *others), floors, strict=False))
+    return replace(case, policy=msgspec.structs.replace(case.policy, pools=found))
+
+
+def pool_of(case: Case, made: Plan) -> dict[str, Pool]:
+    """The pool of every node, upcoming machine and machine to buy."""
+    by_name = {pool.name: pool for pool in case.policy.pools}
+    found = {item.name: by_name[item.labels["gpuscaler.io/pool"]] for item in case.items if isinstance(item, Node)}
+    found |= {machine.node or machine.id: by_name[machine.pool] for machine in case.state.upcoming}
+    return found | {machine.id: by_name[machine.pool] for machine in made.machines}
+
+
+def serves(pool: Pool, waiting: Pod) -> bool:
+    return gpus_in(waiting.spec.requests) >= pool.min_gpus_per_pod
+
+
+def seats(case: Case, made: Plan) -> Iterator[tuple[Pod, str]]:
+    """Every pod that the plan places, and where; pods that it moves, too."""
+    for key, name in homes(case, made).items():
+        yield case.cluster.pods[key], name
+    for removal in made.removals:
+        for move in removal.moves:
+            yield case.cluster.pods[move.pod], move.to
+
+
+@SEARCH
+@given(kept_cases())
+def test_no_plan_puts_a_small_pod_on_a_kept_machine(case: Case) -> None:
+    made = case.plan()
+    pools = pool_of(case, made)
+    for one, name in seats(case, made):
+        assert serves(pools[name], one), f"{one.key} on {name}"
+    assert_comes_true(case, made)
+
+
+@SEARCH
+@given(kept_cases())
+def test_no_plan_buys_for_a_pod_that_a_machine_takes(case: Case) -> None:
+    made = case.plan()
+    pools, rooms = pool_of(case, made), assert_comes_true(case, made)
+    left = {entry.pod for entry in made.unplaced} | {
+        key for machine in made.machines if machine.purpose == "demand" for key in machine.pods
+    }
+    for one in (case.cluster.pods[key] for key in left):
+        rules = one.spec.affinity or one.spec.anti_affinity or one.spec.spread or one.options.gang
+        if rules or case.policy.preferences == "respect":
+            continue
+        for room in rooms:
+            names = [room.table.names[row] for row in np.flatnonzero(room.capacity(one.spec, one.labels))]
+            there = [name for name in names if name in case.cluster.nodes and serves(pools[name], one) and is_open(case, name)]
+            assert not there, f"{one.key} fits {there}"
+
+
+def is_open(case: Case, name: str) -> bool:
+    node = case.cluster.nodes[name]
+    return node.ready and not node.deleted and name not in case.state.disrupting
+
+
+@SEARCH
+@given(kept_cases())
+def test_that_kept_machines_are_closed_changes_no_plan(case: Case) -> None:
+    kept = {pool.name for pool in case.policy.pools if pool.min_gpus_per_pod}
+
+    def closed(item: Item) -> Item:
+        if not isinstance(item, Node) or item.labels["gpuscaler.io/pool"] not in kept:
+            return item
+        return msgspec.structs.replace(item, taints=(*item.taints, CLOSED))
+
+    assert replace(case, items=tuple(map(closed, case.items))).plan() == case.plan()
