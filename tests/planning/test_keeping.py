@@ -209,9 +209,18 @@ def test_small_pods_that_spread_do_not_go_to_kept_machines_while_others_are_on_t
     coming = Upcoming("m", "small", "s.1", "on-demand", "z1")
     waiting = pods("small", 2, spec(gpus=1, spread=(spread(ZONE, skew=5, app="a"),)), labels={"app": "a"})
 
-    made = planned([big("b"), *waiting], SMALL, BIG, state=State(upcoming=(coming,)))
+    for taints in ((CLOSED,), ()):
+        made = planned([big("b", taints=taints), *waiting], SMALL, BIG, state=State(upcoming=(coming,)))
+        assert list(placed(made).values()) == ["m"]
+        assert bought(made) == {"s.1": 1}
 
-    assert list(placed(made).values()) == ["m"]
+
+def test_a_large_pod_that_must_be_near_one_that_is_bought_for_finds_a_kept_machine() -> None:
+    beside = spec(gpus=4, affinity=(near(ZONE, app="small"),))
+
+    made = planned([big("b"), pod("small", labels={"app": "small"}), pod("large", beside)], SMALL, BIG)
+
+    assert placed(made) == {"large": "b"}
     assert bought(made) == {"s.1": 1}
 
 
