@@ -211,3 +211,18 @@ def test_a_picture_that_cannot_be_written_is_told_before_the_replay(tmp_path: Pa
     refused = CliRunner().invoke(demo, ["--svg", str(tmp_path / "absent" / "day.svg")])
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert "No such file or directory" in refused.stderr
+
+
+def test_a_folder_gets_the_report_as_data_and_as_a_page(folder: Path) -> None:
+    done = call(folder, "--json", "--out", str(folder / "new" / "report"))
+    assert done.exit_code == 0
+    assert done.stderr == f"Report: {folder}/new/report/report.html\n"
+    assert json.loads((folder / "new" / "report" / "report.json").read_text()) == json.loads(done.stdout)
+    assert "<title>Simulation of trace.csv</title>" in (folder / "new" / "report" / "report.html").read_text()
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_replay(folder: Path) -> None:
+    for out in (folder / "trace.csv", folder / "trace.csv" / "inside"):
+        done = call(folder, "--out", str(out))
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert "--out" in done.stderr

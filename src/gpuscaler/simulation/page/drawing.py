@@ -80,13 +80,21 @@ def path(classes: str, drawn: str) -> str:
     return f'<path class="{classes}" d="{drawn}"/>'
 
 
+def ceiling(value: float) -> float:
+    """The end of an axis: the next number at or above ``value`` that is easily halved, 2 where there is nothing to show."""
+    if value <= 0:
+        return 2.0
+    power: float = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in (1.0, 1.2, 1.6, 2.0, 2.4, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0) if step * power >= value * 0.999999)
+
+
 def levels(frame: Frame, *, before: str = "", after: str = "") -> list[str]:
     """Lines at nothing, half and all of the y axis, with their values."""
     parts = []
     for part in (0.0, 0.5, 1.0):
         value = frame.y_end * part
         y = frame.y(value)
-        digits = 0 if frame.y_end >= 10 or value == int(value) else 1 if frame.y_end >= 1 else 3
+        digits = 0 if frame.y_end >= 30 or value == int(value) else 1 if frame.y_end >= 1 else 3
         parts.append(path("grid", f"M{LEFT} {y:.1f}H{WIDTH - RIGHT}"))
         parts.append(text(LEFT - 8, y + 4, f"{before}{value:,.{digits}f}{after}", anchor="end"))
     return parts

@@ -15,6 +15,7 @@ from gpuscaler.simulation.page.drawing import (
     Key,
     area,
     band,
+    ceiling,
     hours_below,
     legend,
     levels,
@@ -25,7 +26,6 @@ from gpuscaler.simulation.page.drawing import (
     waits_below,
 )
 from gpuscaler.simulation.page.style import SERIES
-from gpuscaler.simulation.svg import nice
 
 PANEL, GAP, BELOW = 150.0, 34.0, 26.0
 TALL = 260.0
@@ -36,6 +36,7 @@ Kind = tuple[str, str]
 
 def capacity(results: Sequence[Result]) -> str | None:
     """GPUs wanted, in use and paid over time, a panel for each result on one scale; None where there were no GPUs."""
+    results = [one for one in results if one.timeline]
     data = [bins(one.timeline, began=one.began, ended=one.ended, count=STRETCHES) for one in results]
     most = max((max(part.wanted, part.paid) for part in (part for one in data for part in one)), default=0.0)
     if most <= 0:
@@ -44,7 +45,7 @@ def capacity(results: Sequence[Result]) -> str | None:
     parts, top = legend(keys, 0)
     hours = max(_hours(one) for one in results)
     for result, line in zip(results, data, strict=True):
-        frame = Frame(top + GAP, PANEL, hours, nice(most))
+        frame = Frame(top + GAP, PANEL, hours, ceiling(most))
         parts += [text(LEFT, frame.top - 10, result.policy, name=True), *levels(frame), *_gpus(line, frame, _hours(result))]
         parts += hours_below(frame)
         top = frame.bottom + BELOW
@@ -80,7 +81,7 @@ def machines(results: Sequence[Result]) -> str | None:
     parts, top = legend(keys, 0)
     hours = max(_hours(one) for one in results)
     for result, stack in zip(results, stacks, strict=True):
-        frame = Frame(top + GAP, PANEL, hours, nice(most))
+        frame = Frame(top + GAP, PANEL, hours, ceiling(most))
         parts += [text(LEFT, frame.top - 10, result.policy, name=True), *levels(frame)]
         parts += _bands(stack, frame, _hours(result))
         parts += hours_below(frame)
@@ -133,6 +134,7 @@ def _stack(result: Result, kinds: Sequence[Kind]) -> dict[Kind, list[float]]:
 
 def spending(results: Sequence[Result], bound: float) -> str | None:
     """Dollars spent from the beginning on, a line for each result, and the bound; None where nothing was spent."""
+    results = [one for one in results if one.timeline]
     lines = [(one, bins(one.timeline, began=one.began, ended=one.ended, count=STRETCHES)) for one in results]
     most = max((part.spent for _, line in lines for part in line), default=0.0)
     if most <= 0:
@@ -140,7 +142,7 @@ def spending(results: Sequence[Result], bound: float) -> str | None:
     keys = [Key(f"line line{number % SERIES}", f"{one.policy}, ${one.cost:,.2f}") for number, one in enumerate(results)]
     keys.append(Key("bound", f"no policy can cost less than ${bound:,.2f}"))
     parts, top = legend(keys, 0)
-    frame = Frame(top + 12, TALL, max(_hours(one) for one in results), nice(max(most, bound)))
+    frame = Frame(top + 12, TALL, max(_hours(one) for one in results), ceiling(max(most, bound)))
     parts += [*levels(frame, before="$"), *hours_below(frame)]
     parts.append(path("bound", f"M{LEFT} {frame.y(bound):.1f}H{WIDTH - RIGHT}"))
     for number, (one, line) in enumerate(lines):

@@ -57,10 +57,12 @@ svg .name {{ font-weight: 600; fill: var(--ink); }}
 .band {{ stroke: var(--ground); stroke-width: .6; }}
 .hatch {{ stroke: var(--ground); stroke-width: 1.6; }}
 {_series()}
+@media screen and (max-width: 40rem) {{ figure {{ overflow-x: auto; }} svg {{ min-width: 38rem; }} }}
 @media print {{
   @page {{ margin: 14mm; }}
   body {{ max-width: none; padding: 0; font-size: 10pt; -webkit-print-color-adjust: exact; print-color-adjust: exact; }}
-  h2 {{ break-after: avoid; }}
+  h2, caption, thead {{ break-after: avoid; }}
+  tbody tr:first-child {{ break-before: avoid; }}
   figure, tr {{ break-inside: avoid; }}
   thead {{ display: table-header-group; }}
   .scroll {{ overflow: visible; }}
