@@ -178,6 +178,17 @@ def test_an_object_that_cannot_be_understood_is_set_aside_and_the_rest_is_planne
     assert "lots" in aside["reason"]
 
 
+def test_an_annotation_that_cannot_be_read_is_told_with_its_object_and_ignored(desktop: Desktop) -> None:
+    odd = pod("odd")
+    odd["metadata"]["annotations"] = {"gpuscaler.io/spot-wait": "soon"}
+    file = desktop.objects(odd, pod("a"))
+    made = desktop.plan(file)
+    assert machines(made) == ["g.1", "g.1"]
+    told = "Pod default/odd: gpuscaler.io/spot-wait: saw 'soon', expected a duration such as 90s, 10m or 1h30m; ignored"
+    assert made["warnings"] == [told]
+    assert told in desktop.run("--cluster", file, "--pools", desktop.pools, *NOW).stdout
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [

@@ -29,8 +29,8 @@ LABELS = (LabelSet(), LabelSet({"app": "a"}))
 NODES = ("n1", "n2", "n3")
 
 
-def node(name: str, cpu: int = 4000, zone: str = "a") -> Node:
-    return Node(name, {"zone": zone}, {"cpu": cpu}, taints=(Taint("t", zone),))
+def node(name: str, cpu: int = 4000, zone: str = "a", warnings: tuple[str, ...] = ()) -> Node:
+    return Node(name, {"zone": zone}, {"cpu": cpu}, taints=(Taint("t", zone),), warnings=warnings)
 
 
 def pod(name: str, spec: PodSpec = SPECS[0], **fields: Any) -> Pod:
@@ -61,8 +61,11 @@ pods = st.builds(
     phase=st.sampled_from(("Pending", "Running", "Succeeded")),
     deleted=st.sampled_from((0.0, 5.0)),
     options=st.sampled_from((PodOptions(), PodOptions(gang="g"))),
+    warnings=st.sampled_from(((), ("odd",))),
 )
-nodes = st.builds(node, st.sampled_from(NODES), st.integers(1, 3).map(lambda cores: cores * 1000), st.sampled_from("ab"))
+nodes = st.builds(
+    node, st.sampled_from(NODES), st.integers(1, 3).map(lambda cores: cores * 1000), st.sampled_from("ab"), st.sampled_from(((), ("odd",)))
+)
 others = st.builds(PersistentVolumeClaim, st.just("n"), st.sampled_from(("c1", "c2")), phase=st.sampled_from(("Bound", "Pending")))
 items = pods | pods | nodes | others
 gone = (
@@ -108,6 +111,8 @@ def test_every_index_says_what_the_pods_say(found: list[Item]) -> None:
     assert sum(len(bucket.pods) for bucket in cluster.unbound.values()) == len(waiting)
     assert all(one.key in cluster.unbound[class_key(one)].pods for one in waiting)
     assert sum(sum(counts.values()) for counts in cluster.peers.values()) == len(bound)
+    warned = [f"Pod {one.key}" for one in alive if one.warnings] + [f"Node {one.name}" for one in cluster.nodes.values() if one.warnings]
+    assert cluster.warnings == tuple(f"{name}: odd" for name in sorted(warned))
     with_effect = [one for one in bound if one.spec.digest in ("c", "d")]
     assert sum(sum(user.nodes.values()) for user in cluster.users.values()) == len(with_effect)
     for row, name in enumerate(cluster.table.names):

@@ -116,8 +116,9 @@ def print_rest(console: Console, plan: Plan) -> None:
     stays: Sequence[BlockedNode] = plan.blocked_nodes
     grouped("Nodes that stay", [(f"{entry.blocker}: {entry.detail}", entry.node) for entry in stays], console)
     grouped("Set aside, since it could not be understood", [(entry.reason, entry.object) for entry in plan.set_aside], console)
-    for warning in plan.warnings:
-        console.print(f"Warning: {warning}")
+    if plan.warnings:
+        console.print(f"Warnings: {len(plan.warnings)}.")
+        print_some(console, (f"  {warning}" for warning in plan.warnings), len(plan.warnings))
 
 
 def grouped(title: str, entries: Sequence[tuple[str, str]], console: Console) -> None:

@@ -133,6 +133,7 @@ class Cluster:
     ``nodes`` and ``pods`` (by ``namespace/name``) are the objects; ``table`` the nodes as arrays; ``requested[resource]`` what bound,
     unfinished pods request, one int64 per row of ``table``; ``on_node`` those pods by node name; ``unbound`` the other unfinished pods
     by class, ``finished`` those that have ended; ``peers`` and ``users`` count bound pods per node by labels and by effect on others.
+    ``warned`` holds what could not be read on nodes and unfinished pods that were read all the same, by ``Kind namespace/name``.
     """
 
     def __init__(self) -> None:
@@ -160,6 +161,7 @@ class Cluster:
         self.finished: dict[str, Pod] = {}
         self.peers: dict[PeerKey, dict[str, int]] = {}
         self.users: dict[str, Users] = {}
+        self.warned: dict[str, tuple[str, ...]] = {}
 
     @classmethod
     def of(cls, items: Iterable[Item], set_aside: Iterable[SetAside] = ()) -> "Cluster":
@@ -176,6 +178,11 @@ class Cluster:
         new.set_aside = still_aside(self.set_aside, set_aside, names_in(delta) if self.set_aside else ())
         _Change(new).run(delta)
         return new
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Every entry of ``warned`` as a sentence that begins with the object, in the order of their names."""
+        return tuple(f"{name}: {warning}" for name, found in sorted(self.warned.items()) for warning in found)
 
 
 class _Change:
@@ -195,6 +202,7 @@ class _Change:
                 self._own(HOMES[kind][0]).pop(key, None)
             elif key in self.cluster.nodes:
                 del self._own("nodes")[key]
+                self._warn(object_name(Node, key), ())
         for item in delta.upserts:
             if isinstance(item, Pod):
                 pods.append((item.key, item))
@@ -204,6 +212,7 @@ class _Change:
             elif self.cluster.nodes.get(item.name) != item:
                 # Most updates of a node are heartbeats, of which nothing is read.
                 self._own("nodes")[item.name] = item
+                self._warn(object_name(Node, item.name), item.warnings)
         touched = self._change_pods(pods)
         if self.cluster.nodes is not nodes:
             touched |= self._change_table()
@@ -246,7 +255,16 @@ class _Change:
             if new is not None:
                 pods[key] = new
                 self._index(key, new, +1, touched)
+            warnings = new.warnings if new is not None and not new.finished else ()
+            if warnings or (old is not None and old.warnings):
+                self._warn(object_name(Pod, key), warnings)
         return touched
+
+    def _warn(self, name: str, warnings: tuple[str, ...]) -> None:
+        if warnings:
+            self._own("warned")[name] = warnings
+        elif name in self.cluster.warned:
+            del self._own("warned")[name]
 
     def _index(self, key: str, pod: Pod, sign: int, touched: set[str]) -> None:
         if pod.finished:

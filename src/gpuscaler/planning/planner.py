@@ -99,7 +99,7 @@ class Planner:
                 ignored=wants.ignored,
                 down=down,
                 set_aside=cluster.set_aside,
-                warnings=seen.warnings,
+                warnings=seen.warnings + cluster.warnings,
             )
         )
 
