@@ -62,7 +62,7 @@ def test_the_caller_can_lend_a_kind_to_an_object_that_has_none() -> None:
         (b"[]", "object: saw [], expected object"),
         (b"5", "object: saw 5, expected object"),
         (b"null", "object: saw null, expected object"),
-        (b'{"kind": 5}', "kind: saw 5, expected str"),
+        (b'{"kind": 5}', "kind: saw 5, expected text"),
         (b'{"kind": "Pod", "metadata": {"name": "x"}} trailing', "trailing characters"),
         (b'{"kind": "Pod", "metadata": {"name": "\xff"}}', "can't decode byte 0xff"),
         (b'{"kind": "Pod", "metadata": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),

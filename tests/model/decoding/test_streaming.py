@@ -96,10 +96,16 @@ def test_a_typed_list_of_an_old_group_lends_its_version_too() -> None:
     assert found.selector is None
 
 
-def test_empty_inputs_and_empty_lists_hold_nothing() -> None:
-    for data in (b"", b" \n", b"---\n---\n", b"[]", b"[ ]", json.dumps(listed()).encode(), zipped(b""), b"items: []\nkind: List\n"):
+def test_empty_documents_and_empty_lists_hold_nothing() -> None:
+    for data in (b"# none\n", b"---\n---\n", b"[]", b"[ ]", json.dumps(listed()).encode(), b"items: []\nkind: List\n"):
         assert read(data) == []
     assert read(json.dumps(listed(items=None)).encode()) == []
+
+
+@pytest.mark.parametrize("data", [b"", b" \n", zipped(b""), b"\xef\xbb\xbf"], ids=["empty", "blank", "zipped", "byte-order mark"])
+def test_an_input_without_a_character_is_what_a_failed_command_left_behind_and_an_error(data: bytes) -> None:
+    with pytest.raises(InputError, match=r"^cluster\.json: saw nothing in it, expected Kubernetes objects"):
+        read(data)
 
 
 def test_kinds_that_are_not_read_are_passed_over() -> None:
@@ -261,7 +267,7 @@ spec:
 @pytest.mark.parametrize(("label", "seen"), [("on", "true"), ("no", "false"), ("1.10", "1.1"), ("5", "5"), ("0x1F", "31")])
 def test_yaml_values_that_are_no_strings_where_strings_are_needed_set_the_object_aside(label: str, seen: str) -> None:
     text = f"kind: Pod\nmetadata:\n  name: p\n  labels:\n    fine: x\n    feature: {label}\n"
-    assert names(text.encode()) == [f"!Pod p: metadata.labels.feature: saw {seen}, expected str"]
+    assert names(text.encode()) == [f"!Pod p: metadata.labels.feature: saw {seen}, expected text"]
 
 
 def test_a_key_that_stands_twice_in_yaml_sets_its_document_aside() -> None:

@@ -36,6 +36,8 @@ class _Identity(Struct, gc=False):
 _header = msgspec.json.Decoder(Header).decode
 _identity = msgspec.json.Decoder(_Identity).decode
 _anything = msgspec.json.Decoder(Any).decode
+#: The decoder's names of types in a reader's words.
+_WORDS = {"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false"}
 _FAILURES = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
 
 
@@ -103,7 +105,11 @@ def _explained(data: Data, message: str) -> str:
         place, seen = _walk(_anything(data), path, expected)
     except (*_FAILURES, LookupError, TypeError, AttributeError, StopIteration):
         seen = (mismatch and mismatch["got"]) or what
-    return f"{place}: saw {seen}, expected {expected}"
+    return f"{place}: saw {seen}, expected {_in_words(expected)}"
+
+
+def _in_words(expected: str) -> str:
+    return re.sub(r"\b(str|int|float|bool)\b", lambda found: _WORDS[found[0]], expected).replace(" | ", " or ")
 
 
 def _walk(value: Any, path: str, expected: str) -> tuple[str, str]:

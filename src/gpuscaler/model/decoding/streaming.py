@@ -21,15 +21,19 @@ def read_items(stream: BinaryIO, interner: Interner, *, file: str = "") -> Itera
     """Everything planning reads in ``stream``, as ``kubectl get … -o json|yaml`` prints it, in bounded memory.
 
     JSON: a List of any size, typed Lists, arrays, objects one after the other. YAML: documents, ``v1 List`` among them. Gzip is undone.
-    An object that cannot be understood comes as a :class:`SetAside`; :class:`InputError` is raised where reading cannot go on. ``file``
-    names the input in messages. The stream is not closed.
+    An object that cannot be understood comes as a :class:`SetAside`; :class:`InputError` is raised where reading cannot go on, and for an
+    input without a single character: kubectl prints a List even of nothing, and a kubectl that failed leaves an empty file behind.
+    ``file`` names the input in messages. The stream is not closed.
     """
     file = file or str(getattr(stream, "name", "") or "input")
     try:
         plain = _plain(stream)
         if plain.peek(3)[:3] == _BOM:
             plain.read(3)
-        if _first(plain) in (b"{", b"["):
+        first = _first(plain)
+        if not first:
+            raise InputError(file, "", "nothing in it", "Kubernetes objects; of an empty cluster kubectl prints a List without items")
+        if first in (b"{", b"["):
             yield from JsonItems(Window(cast(BinaryIO, plain), file), interner)
         else:
             yield from yaml_items(cast(BinaryIO, plain), interner, file)

@@ -59,7 +59,7 @@ def yaml_items(stream: BinaryIO, interner: Interner, file: str) -> Iterator[Item
             yield SetAside(f"{file} {place}", f"saw {error}, expected each key once")
             continue
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise InputError(file, place, " ".join(str(error).split()), "a Kubernetes object as YAML") from error
+            raise InputError(file, place, _said(error, line), "a Kubernetes object as YAML") from error
         if loaded is None:
             continue
         if "&" in text and "*" in text and _size(loaded) > MOST_VALUES:
@@ -67,6 +67,15 @@ def yaml_items(stream: BinaryIO, interner: Interner, file: str) -> Iterator[Item
             continue
         for path, raw, kind, api_version in _objects(loaded, place):
             yield from _decoded(raw, interner, f"{file} {path}", kind, api_version)
+
+
+def _said(error: Exception, first: int) -> str:
+    """What is wrong with a document that begins at line ``first`` of its file, with the line of the file where it was noticed."""
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return " ".join(str(error).split())
+    mark = error.problem_mark or error.context_mark
+    where = f" (line {first + mark.line})" if mark else ""
+    return " ".join(str(part) for part in (error.context, error.problem) if part) + where
 
 
 def _objects(loaded: Any, place: str) -> Iterator[tuple[str, Any, str, str]]:
