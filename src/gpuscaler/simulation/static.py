@@ -4,6 +4,8 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from gpuscaler.clouds.markets import Key, Markets
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodSpec
@@ -28,6 +30,8 @@ class Static:
     steers = False
 
     def __init__(self, policy: Policy, pods: Sequence[Member]) -> None:
+        # Nobody steers here, so that no machine can be kept for large pods.
+        policy = replace(policy, pools=tuple(replace(pool, min_gpus_per_pod=0) for pool in policy.pools))
         self._fleet = fleet_for(without_spot(policy)[0] if without_spot(policy)[0].pools else policy, pods)
         self._lost: list[Key] = []
         self._bought = 0

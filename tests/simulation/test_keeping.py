@@ -1,0 +1,149 @@
+"""Replays on pools that keep their machines for large pods (``min_gpus_per_pod``)."""
+
+import random
+
+import pytest
+from msgspec.structs import replace
+from tests.simulation.pools import FIXED, GIB, offering, trace
+
+from gpuscaler.clouds.delays import NO_FAULTS
+from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.pools import Policy, Pool
+from gpuscaler.planning.templates import gpus_in
+from gpuscaler.simulation.autoscaler import Moment, View
+from gpuscaler.simulation.meter import Result
+from gpuscaler.simulation.ours import Gpuscaler
+from gpuscaler.simulation.policies import POLICIES
+from gpuscaler.simulation.replay import run
+from gpuscaler.simulation.scheduler import Scheduler
+from gpuscaler.simulation.static import Static
+from gpuscaler.simulation.traces import Job, Trace
+
+ONE = offering("small", "s1", price=1.0, gpus=1)
+EIGHT = offering("big", "b8", price=7.0, gpus=8, cpu=64000, memory=256 * GIB)
+FREE = Policy((Pool("small", (ONE,), idle_after=600.0), Pool("big", (EIGHT,), idle_after=600.0)))
+KEPT = replace(FREE, pools=(FREE.pools[0], replace(FREE.pools[1], min_gpus_per_pod=8)))
+DAY = 86_400.0
+#: A small job that stays for a day comes just after a big one has ended.
+SQUATTER = trace(Job("big", 0, 3600, gpus=8), Job("small", 3800, DAY, gpus=1))
+
+
+class Watched(Gpuscaler):
+    """Ours, with the GPUs that the pods on each pool's machines ask for."""
+
+    def __init__(self, policy: Policy, *, steers: bool = True) -> None:
+        super().__init__(policy, steers=steers)
+        self.sizes: dict[str, set[int]] = {}
+
+    def noticed(self, moment: Moment, view: View) -> None:
+        for machine in view.seen():
+            self.sizes.setdefault(machine.offering.pool, set()).update(gpus_in(spec.requests) for spec in machine.pods.values())
+        super().noticed(moment, view)
+
+
+def replay(jobs: Trace, policy: Policy, *, steers: bool = True) -> tuple[Result, dict[str, set[int]]]:
+    """What came of it, and the sizes of pods that ran in each pool."""
+    ours = Watched(policy, steers=steers)
+    return run(jobs, policy, autoscaler=ours, delays=FIXED, faults=NO_FAULTS), ours.sizes
+
+
+def machines(result: Result) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for row in result.machine_hours:
+        found[row.pool] = found.get(row.pool, 0) + row.machines
+    return found
+
+
+def test_a_small_job_does_not_hold_a_big_machine_for_a_day() -> None:
+    free, free_sizes = replay(SQUATTER, FREE)
+    kept, kept_sizes = replay(SQUATTER, KEPT)
+
+    assert free_sizes == {"big": {8, 1}}
+    assert kept_sizes == {"big": {8}, "small": {1}}
+    assert free.cost == pytest.approx(7.0 * (3800 + DAY + 600) / 3600, rel=0.01)
+    assert kept.cost == pytest.approx((7.0 * (3720 + 600) + 1.0 * (DAY + 720)) / 3600, rel=0.01)
+
+
+def test_a_big_job_starts_at_once_on_a_kept_machine_that_is_there() -> None:
+    result, _ = replay(trace(Job("a", 0, 3600, gpus=8), Job("b", 3800, 600, gpus=8)), KEPT)
+
+    assert machines(result) == {"big": 1}
+    assert [wait.seconds for wait in result.waits] == [pytest.approx(120, abs=0.1), pytest.approx(0.6, abs=0.1)]
+
+
+def test_a_big_job_that_was_refused_for_a_limit_starts_as_soon_as_another_ends() -> None:
+    single = replace(KEPT, pools=(KEPT.pools[0], replace(KEPT.pools[1], max=1)))
+
+    result, _ = replay(trace(Job("a", 0, 50_000, gpus=8), Job("b", 10, 600, gpus=8)), single)
+
+    assert machines(result) == {"big": 1}
+    assert result.waits[1].seconds == pytest.approx(50_000 + 120 - 10, abs=1.0)
+
+
+def test_a_machine_that_was_bought_for_a_big_job_is_not_taken_by_a_small_one_before_it() -> None:
+    result, sizes = replay(trace(Job("big", 0, 600, gpus=8), *(Job(f"s{n}", 119.0, 600, gpus=1) for n in range(8))), KEPT)
+
+    assert sizes == {"big": {8}, "small": {1}}
+    assert machines(result) == {"big": 1, "small": 8}
+
+
+def test_jobs_without_gpus_stay_off_kept_machines() -> None:
+    _, sizes = replay(trace(Job("big", 0, 3600, gpus=8), Job("none", 3800, 600, cpu_milli=1000)), KEPT)
+
+    assert sizes == {"big": {8}, "small": {0}}
+
+
+def test_a_gang_of_large_pods_is_seated_on_kept_machines_that_are_there() -> None:
+    result, sizes = replay(trace(*(Job(f"j{n}", 0, 3600, gpus=8) for n in range(2)), Job("gang", 3800, 600, gpus=8, pods=2)), KEPT)
+
+    assert sizes == {"big": {8}}
+    assert machines(result) == {"big": 2}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_small_pod_ever_runs_on_a_kept_machine_and_nobody_is_left_out(seed: int) -> None:
+    draw = random.Random(seed)
+    jobs = [
+        Job(f"j{n}", draw.uniform(0, 20_000), draw.uniform(60, 9000), gpus=draw.choice((0, 1, 1, 2, 8)), cpu_milli=1000) for n in range(60)
+    ]
+    mid = replace(KEPT.pools[0], name="mid", offerings=(replace(EIGHT, pool="mid", instance_type="m8", price=8.0),), min_gpus_per_pod=2)
+
+    result, sizes = replay(trace(*jobs), replace(KEPT, pools=(*KEPT.pools, mid)))
+
+    assert result.unserved == 0
+    assert sizes["big"] == {8}
+    assert sizes["mid"] <= {2, 8}
+    assert sizes["small"] == {0, 1}
+
+
+def test_autoscalers_that_do_not_steer_do_not_know_the_rule() -> None:
+    def once(name: str, policy: Policy) -> Result:
+        return run(SQUATTER, policy, autoscaler=POLICIES[name](policy), delays=FIXED, faults=NO_FAULTS)
+
+    for name in ("karpenter", "cluster-autoscaler"):
+        assert once(name, KEPT) == once(name, FREE)
+
+
+def test_a_fleet_that_never_changes_is_sized_without_the_rule() -> None:
+    pods = [Job("big", 0, 600, gpus=6), Job("small", 0, 600, gpus=1)]
+
+    def fleet(policy: Policy) -> Result:
+        return run(trace(*pods), policy, name=Static.name, delays=FIXED, faults=NO_FAULTS)
+
+    assert fleet(KEPT) == fleet(FREE)
+
+
+def test_without_steering_a_kept_machine_is_open_to_everybody() -> None:
+    _, sizes = replay(SQUATTER, KEPT, steers=False)
+
+    assert sizes == {"big": {8, 1}}
+
+
+def test_the_scheduler_sends_nobody_to_a_kept_node_and_lets_others_place_pods_there() -> None:
+    books = Scheduler([ONE, EIGHT], kept={"big"})
+    books.add("b", EIGHT)
+    pod = PodSpec(digest="p", namespace="n", requests={"nvidia.com/gpu": 1, "cpu": 1000})
+
+    assert (books.best(pod), books.fits(pod, "b")) == (None, True)
+    books.add("s", ONE)
+    assert books.best(pod) == "s"
