@@ -78,11 +78,13 @@ def by_domain(room: Room, key: str, counts: Array) -> Array:
 class Favourites:
     """For machines about to be bought: which of the kinds that differ in nothing but their place the pods on them like best.
 
-    Where they do not care, it is one that was not refused or reclaimed a short while ago: spot that has just come back mostly goes again.
+    Where they do not care, it is one that is not asked for as a probe, and then one that was not refused or reclaimed a short while ago:
+    spot that has just come back mostly goes again.
     """
 
     def __init__(self, desk: Desk, lots: Sequence[Lot]) -> None:
         self.templates = desk.templates
+        self.remaining = desk.remaining
         self.lots = lots
         self.unsettled = {row for row, offering in enumerate(desk.templates.offerings) if offering.key in desk.unsettled}
         self.liking = {
@@ -93,17 +95,21 @@ class Favourites:
 
     def best(self, pattern: Pattern) -> int:
         """The kind to buy for ``pattern``: the pattern's own where nothing is better. What it chooses counts for later choices."""
-        if self.liking.keys().isdisjoint(pattern.pods) and self._settled(pattern.kind):
+        if self.liking.keys().isdisjoint(pattern.pods) and all(self._calm(pattern.kind)):
             return pattern.kind
-        able = [kind for kind in self.templates.twins[pattern.kind] if all(self.lots[index].allowed[kind] for index in pattern.pods)] or [
-            pattern.kind
-        ]
-        kind = max(able, key=lambda kind: (self._score(pattern, kind), self._settled(kind), kind == pattern.kind, -kind))
+        able = [kind for kind in self.templates.places[pattern.kind] if self._may_be(pattern, kind)] or [pattern.kind]
+        kind = max(able, key=lambda kind: (self._score(pattern, kind), self._calm(kind), kind == pattern.kind, -kind))
         self._remember(pattern, self.templates.kinds[kind].rows[0])
         return kind
 
-    def _settled(self, kind: int) -> bool:
-        return self.unsettled.isdisjoint(self.templates.kinds[kind].rows)
+    def _may_be(self, pattern: Pattern, kind: int) -> bool:
+        """Whether ``kind`` takes all pods of ``pattern``, and is not a probe that was asked for already."""
+        its = self.templates.kinds[kind]
+        return all(self.lots[index].allowed[kind] for index in pattern.pods) and (not its.probe or self.remaining.most(its, 1) > 0)
+
+    def _calm(self, kind: int) -> tuple[bool, bool]:
+        its = self.templates.kinds[kind]
+        return not its.probe, self.unsettled.isdisjoint(its.rows)
 
     def _score(self, pattern: Pattern, kind: int) -> int:
         row = self.templates.kinds[kind].rows[0]

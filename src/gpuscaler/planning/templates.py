@@ -171,10 +171,18 @@ class Templates:
     @cached_property
     def twins(self) -> tuple[tuple[int, ...], ...]:
         """For each kind the kinds of its pool, type, price and room, itself among them: they differ in their place alone."""
+        return self._alike([len(kind.rows) > 1 or kind.count is not None for kind in self.kinds])
+
+    @cached_property
+    def places(self) -> tuple[tuple[int, ...], ...]:
+        """As ``twins``, with kinds of which one machine may be asked for as a probe among the others."""
+        return self._alike([len(kind.rows) > 1 or kind.offering.count is not None for kind in self.kinds])
+
+    def _alike(self, apart: Sequence[bool]) -> tuple[tuple[int, ...], ...]:
         alike: dict[tuple[object, ...], list[int]] = {}
         keys = []
         for index, kind in enumerate(self.kinds):
-            alone = index if len(kind.rows) > 1 or kind.count is not None else -1
+            alone = index if apart[index] else -1
             size = tuple(sorted(self.capacity(kind).items()))
             keys.append((kind.pool.name, kind.offering.instance_type, kind.price, size, alone))
             alike.setdefault(keys[-1], []).append(index)

@@ -95,6 +95,28 @@ def test_of_zones_at_one_price_a_settled_one_is_bought_in() -> None:
     assert [machine.zone for machine in planned([pod("p")], pool(*SPOT), state=fresh).machines] == ["z2"]
 
 
+def test_of_zones_at_one_price_a_probe_is_asked_for_only_where_there_is_no_other() -> None:
+    def asked(probes: int, wanted: int) -> list[str]:
+        three = zones(price=0.3, market="spot", names=("z1", "z2", "z3"))
+        known = State(probed_offerings=frozenset(one.key for one in three[:probes]))
+        return sorted(machine.zone for machine in planned(pods("p", wanted), pool(*three), state=known).machines)
+
+    assert asked(2, 1) == ["z3"]
+    assert asked(2, 3) == ["z3", "z3", "z3"]
+    assert asked(3, 2) == ["z1", "z2"]
+
+
+def test_of_probes_at_one_price_the_settled_come_first_and_each_is_asked_for_once() -> None:
+    def asked(wanted: int) -> list[str]:
+        three = zones(price=0.3, market="spot", names=("z1", "z2", "z3"))
+        keys = [one.key for one in three]
+        known = State(probed_offerings=frozenset(keys), unsettled_offerings=frozenset(keys[:2]))
+        return sorted(machine.zone for machine in planned(pods("p", wanted), pool(*three), state=known).machines)
+
+    assert asked(1) == ["z3"]
+    assert asked(3) == ["z1", "z2", "z3"]
+
+
 def test_a_dearer_zone_is_not_bought_in_because_it_is_settled() -> None:
     near, far = offering(price=0.3, market="spot"), offering(price=0.31, market="spot", zone="z2")
     fresh = State(unsettled_offerings=frozenset({near.key}))
