@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click.shell_completion
 import click.testing
 import pytest
 import yaml
@@ -283,3 +284,23 @@ def test_in_a_pipe_tables_have_no_control_characters_and_lines_are_not_cut(deskt
     assert long_name in done.stdout
     assert "on-demand" in done.stdout
     assert done.stderr == ""
+
+
+def gpuscaler(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """The console script in a process of its own."""
+    command = [sys.executable, "-c", "from gpuscaler.cli import run; run()", *arguments]
+    return subprocess.run(command, text=True, check=False, stderr=subprocess.PIPE, **options)
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["tables", "JSON"])
+def test_a_full_disk_is_told_and_ends_with_2(desktop: Desktop, form: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = gpuscaler("plan", "--cluster", desktop.objects(pod("a")), "--pools", desktop.pools, *form, stdout=full)
+    assert done.returncode == 2
+    assert done.stderr == "saw No space left on device, expected to write the result; make room, or write elsewhere\n"
+
+
+@pytest.mark.parametrize("option", ["--cluster", "--pools", "--proof"])
+def test_files_are_completed_where_files_are_expected(option: str) -> None:
+    shell = click.shell_completion.BashComplete(main, {}, "gpuscaler", "_GPUSCALER_COMPLETE")
+    assert [found.type for found in shell.get_completions(["plan", option], "")] == ["file"]

@@ -1,5 +1,6 @@
 """The command line: parse, call, print. One file per command, imported when it is called."""
 
+import errno
 import importlib
 import sys
 from collections.abc import Mapping
@@ -39,7 +40,10 @@ class Commands(click.Group):
 
 
 def run() -> None:
-    """The console script. Ctrl-C ends with 130, as the shell expects of an interrupted program, where click would say 1."""
+    """The console script. Ctrl-C ends with 130, as the shell expects of an interrupted program, where click would say 1.
+
+    A file that cannot be opened is told by the command that opens it; a disk that fills up while writing is told here.
+    """
     try:
         main(standalone_mode=False)
     except click.exceptions.Exit as stop:
@@ -50,6 +54,12 @@ def run() -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         sys.exit(130)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        name = f"{error.filename}: " if error.filename else ""
+        click.echo(f"{name}saw {error.strerror or error}, expected to write the result; make room, or write elsewhere", err=True)
+        sys.exit(2)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from gpuscaler.model.cluster import Cluster
     from gpuscaler.model.pools import Policy
 
+#: A path, so that shells complete files; whether it can be read is found out and told where it is opened.
+FILE = click.Path(readable=False, allow_dash=True)
+
 
 @click.command()
 @click.option(
@@ -18,13 +21,14 @@ if TYPE_CHECKING:
     "files",
     required=True,
     multiple=True,
+    type=FILE,
     metavar="FILE",
     help="Kubernetes objects as kubectl prints them (JSON or YAML); may be repeated; - is standard input.",
 )
-@click.option("--pools", required=True, metavar="FILE", help="The pools file.")
+@click.option("--pools", required=True, type=FILE, metavar="FILE", help="The pools file.")
 @click.option("--now", metavar="RFC3339", help="The time to plan for, such as 2026-11-21T12:00:00Z; the default is the current time.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
-@click.option("--proof", metavar="FILE", help="Write what proves the lower bound; gpuscaler check-proof checks it.")
+@click.option("--proof", type=FILE, metavar="FILE", help="Write what proves the lower bound; gpuscaler check-proof checks it.")
 def plan(files: tuple[str, ...], pools: str, now: str | None, as_json: bool, proof: str | None) -> None:
     """Print what would be bought and given back. Nothing is changed anywhere."""
     from gpuscaler.cli.printing import plan_json, print_plan
