@@ -72,12 +72,7 @@ def _written_to(folder: Path) -> Iterator[None]:
 def print_report(inputs: Inputs, results: Sequence[Result]) -> None:
     """What was replayed, the policies side by side, and the machines of each."""
     console = uncut_console()
-    console.print(f"{inputs.trace}: {inputs.jobs:,} jobs, {inputs.pods:,} pods, submitted over {inputs.days:,.1f} days.", markup=False)
-    if inputs.set_aside:
-        first = inputs.set_aside_rows[0]
-        rows = "row" if inputs.set_aside == 1 else "rows"
-        note = f"Set aside: {inputs.set_aside:,} malformed {rows}, the first in line {first['line']}: {first['reason']}."
-        console.print(note, markup=False)
+    print_trace(console, inputs)
     if inputs.seeds > 1:
         console.print(f"Mean ± standard deviation of {inputs.seeds} seeds, from {inputs.seed} on.")
     console.print()
@@ -89,6 +84,21 @@ def print_report(inputs: Inputs, results: Sequence[Result]) -> None:
         print_machines(console, runs)
         print_services(console, runs[0])
         print_unserved(console, runs[0])
+    print_notes(console, inputs)
+
+
+def print_trace(console: Console, inputs: Inputs) -> None:
+    """What was replayed."""
+    console.print(f"{inputs.trace}: {inputs.jobs:,} jobs, {inputs.pods:,} pods, submitted over {inputs.days:,.1f} days.", markup=False)
+    if inputs.set_aside:
+        first = inputs.set_aside_rows[0]
+        rows = "row" if inputs.set_aside == 1 else "rows"
+        note = f"Set aside: {inputs.set_aside:,} malformed {rows}, the first in line {first['line']}: {first['reason']}."
+        console.print(note, markup=False)
+
+
+def print_notes(console: Console, inputs: Inputs) -> None:
+    """What did not come from a file."""
     console.print("Not read from a file:")
     for note in (*inputs.generated, *inputs.derived):
         console.print(f"  {note}", markup=False)

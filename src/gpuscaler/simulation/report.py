@@ -105,7 +105,7 @@ def document(inputs: Inputs, results: Sequence[Result]) -> dict[str, Any]:
     """The whole report as plain data."""
     return {
         "inputs": msgspec.to_builtins(inputs),
-        "policies": [_policy(result) for result in results],
+        "policies": [policy_document(result) for result in results],
         "summary": [_summary(name, runs) for name, runs in by_policy(results).items()],
     }
 
@@ -116,7 +116,8 @@ def _summary(name: str, runs: Sequence[Result]) -> dict[str, Any]:
     return {"name": name, "seeds": len(runs), "figures": {key: one and msgspec.to_builtins(one) for key, one in spreads.items()}}
 
 
-def _policy(result: Result) -> dict[str, Any]:
+def policy_document(result: Result) -> dict[str, Any]:
+    """One result as plain data."""
     return {
         "name": result.policy,
         "seed": result.seed,

@@ -1,0 +1,98 @@
+"""``gpuscaler what-if`` as a user calls it."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gpuscaler.cli.what_if import what_if
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "simulation-report.md"
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    path = tmp_path / "other.yaml"
+    path.write_text((EXAMPLES / "pools.yaml").read_text().replace("g5.xlarge, g5.2xlarge, ", ""))
+    return path
+
+
+def call(*pools: Path, options: tuple[str, ...] = (), trace: Path = EXAMPLES / "jobs.csv") -> Result:
+    named = [word for path in pools for word in ("--pools", str(path))]
+    return CliRunner().invoke(what_if, ["--trace", str(trace), *named, *options])
+
+
+@pytest.fixture
+def single(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs one after the other: starting processes takes longer than these runs."""
+    monkeypatch.setattr("gpuscaler.cli.what_if.os.cpu_count", lambda: 1)
+
+
+@pytest.mark.usefixtures("single")
+def test_words_come_first_and_the_figures_after_them(other: Path) -> None:
+    done = call(EXAMPLES / "pools.yaml", other)
+    assert done.exit_code == 0
+    words = [
+        "9 jobs, 9 pods",
+        "Set aside: 1 malformed row",
+        f"A: {EXAMPLES / 'pools.yaml'}",
+        f"B: {other}",
+        "pool gpu: only A has g5.2xlarge",
+        "Under gpuscaler:",
+        "B costs $",
+        "By machine: +$",
+        "B - A",
+        "Not read from a file:",
+    ]
+    places = [done.stdout.index(word) for word in words]
+    assert places == sorted(places)
+
+
+@pytest.mark.usefixtures("single")
+def test_json_has_both_reports_and_documented_differences_for_each_policy(other: Path) -> None:
+    done = call(
+        EXAMPLES / "pools.yaml", other, options=("--json", "--seeds", "2", "--policy", "karpenter", "--policy", "static", "--seed", "5")
+    )
+    report = json.loads(done.stdout)
+    assert report["inputs"]["pools"] == [str(EXAMPLES / "pools.yaml"), str(other)]
+    assert [(one["name"], one["seed"]) for one in report["a"]] == [("karpenter", 5), ("karpenter", 6), ("static", 5), ("static", 6)]
+    assert [(one["policy"], one["seeds"]) for one in report["differences"]] == [("karpenter", 2), ("static", 2)]
+    for number, one in enumerate(report["differences"]):
+        means = [sum(run["cost"] for run in report[side][2 * number : 2 * number + 2]) / 2 for side in "ab"]
+        assert (one["cost"]["a"], one["cost"]["b"]) == (pytest.approx(means[0]), pytest.approx(means[1]))
+        assert sum(row["cost"]["difference"] for row in one["offerings"]) == pytest.approx(one["cost"]["difference"])
+        assert one["explanation"][0].startswith("B costs ")
+    documented = set(re.findall(r"`([^`\n]+)`", PAGE.read_text()))
+    assert {key for one in report["differences"] for key in one} | set(report) <= documented
+    assert {
+        key for one in report["differences"] for row in (*one["waits"], *one["offerings"], *one["classes"]) for key in row
+    } <= documented
+
+
+@pytest.mark.usefixtures("single")
+def test_what_is_left_out_of_one_file_only_is_marked(tmp_path: Path) -> None:
+    spot = tmp_path / "spot.yaml"
+    spot.write_text((EXAMPLES / "pools.yaml").read_text().replace("markets: [on-demand]", "markets: [spot, on-demand]"))
+    done = call(EXAMPLES / "pools.yaml", spot)
+    assert "  B: 10 spot offerings of the pools file: left out" in done.stdout
+    assert "B costs the same as A" in done.stdout
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_two_pools_files_are_needed(count: int) -> None:
+    done = call(*[EXAMPLES / "pools.yaml"] * count)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"saw {count}, expected two files" in done.stderr
+
+
+def test_a_file_that_cannot_be_used_ends_with_2_and_is_named(other: Path, tmp_path: Path) -> None:
+    for done, word in (
+        (call(other, tmp_path / "absent.yaml"), "absent.yaml"),
+        (call(other, other, trace=tmp_path / "absent.csv"), "absent.csv"),
+        (call(other, other, options=("--policy", "optimal-hindsight")), "optimal-hindsight"),
+    ):
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert word in done.stderr
