@@ -7,8 +7,12 @@ from msgspec.structs import replace
 from tests.simulation.pools import FIXED, GIB, offering, trace
 
 from gpuscaler.clouds.delays import NO_FAULTS
+from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Policy, Pool
+from gpuscaler.planning.planner import Planner
+from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.state import State
 from gpuscaler.planning.templates import gpus_in
 from gpuscaler.simulation.autoscaler import Moment, View
 from gpuscaler.simulation.meter import Result
@@ -62,6 +66,21 @@ def test_a_small_job_does_not_hold_a_big_machine_for_a_day() -> None:
     assert kept_sizes == {"big": {8}, "small": {1}}
     assert free.cost == pytest.approx(7.0 * (3800 + DAY + 600) / 3600, rel=0.01)
     assert kept.cost == pytest.approx((7.0 * (3720 + 600) + 1.0 * (DAY + 720)) / 3600, rel=0.01)
+
+
+def test_a_plan_is_shown_that_kept_machines_are_closed() -> None:
+    shown: dict[str, set[tuple[str, ...]]] = {}
+    planner = Planner(KEPT)
+
+    def decide(cluster: Cluster, state: State, now: float) -> Plan:
+        for node in cluster.nodes.values():
+            if node.name not in {machine.node for machine in state.upcoming}:
+                shown.setdefault(node.labels["gpuscaler.io/pool"], set()).add(tuple(taint.key for taint in node.taints))
+        return planner.plan(cluster, state, now)
+
+    run(SQUATTER, KEPT, autoscaler=Gpuscaler(KEPT, decide=decide), delays=FIXED, faults=NO_FAULTS)
+
+    assert shown == {"big": {("gpuscaler.io/arriving",)}, "small": {()}}
 
 
 def test_a_big_job_starts_at_once_on_a_kept_machine_that_is_there() -> None:
