@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.planning.building import (
+    GPU,
     HOST,
     NOW,
     TYPE,
@@ -51,7 +53,7 @@ SMALL, BIG = pool(ONE), pool(EIGHT, min_gpus_per_pod=4)
 JOB = Owner("Job", "train", "u2")
 
 
-def big(name: str, **more: object) -> Node:
+def big(name: str, **more: Any) -> Node:
     """A machine of the pool BIG as it stands in a cluster that is steered: closed."""
     return node(name, EIGHT, **{"taints": (CLOSED,), **more})
 
@@ -125,7 +127,7 @@ def test_a_node_without_the_pools_label_is_kept_where_its_type_says_whose_it_is(
 
 @pytest.mark.parametrize("amount", [400, 1000, 3999])
 def test_parts_of_gpus_are_counted_by_whole_ones(amount: int) -> None:
-    shared = offering("b.8", 6.0, pool="big", gpus=0, cpu=64, **{GPU_MILLI: 8000})
+    shared = msgspec.structs.replace(EIGHT, allocatable={**EIGHT.allocatable, GPU: 0, GPU_MILLI: 8000})
     want = {"cpu": 1000, "memory": 2**30}
 
     made = planned(
