@@ -13,6 +13,7 @@ from rich.table import Table
 
 from gpuscaler.cli.printing import uncut_console
 from gpuscaler.simulation.figures import (
+    AT_LEAST,
     DOLLARS,
     FIGURES,
     SECONDS,
@@ -114,7 +115,7 @@ def print_comparison(console: Console, results: Sequence[Result]) -> None:
         table.add_row(figure.title, *(shown(figure.unit, spread(figure, runs)) for runs in policies.values()))
     console.print(table)
     if any(result.wait.at_least for result in results):
-        console.print("≥: so many pods never ran that the wait is longer than this; how long nobody knows.")
+        console.print(AT_LEAST)
     console.print()
 
 

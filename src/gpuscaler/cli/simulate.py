@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuscaler.cli.plan import FILE
 from gpuscaler.cli.replaying import Asked, progress_bar, replay_options, settings_of, telling
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ POLICIES = ("gpuscaler", "karpenter", "cluster-autoscaler", "static", "optimal-h
 
 
 @click.command()
-@click.option("--pools", "pools_file", required=True, metavar="FILE", help="The pools file.")
+@click.option("--pools", "pools_file", required=True, type=FILE, metavar="FILE", help="The pools file.")
 @click.option(
     "--policy", "policies", multiple=True, type=click.Choice(POLICIES), default=POLICIES[:1], help="Who decides; may be repeated."
 )

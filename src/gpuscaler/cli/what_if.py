@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuscaler.cli.plan import FILE
 from gpuscaler.cli.replaying import Asked, replay_options, settings_of, telling
 from gpuscaler.cli.simulate import POLICIES
 
@@ -21,7 +22,7 @@ BUYERS = POLICIES[:4]
 
 
 @click.command("what-if")
-@click.option("--pools", "pools_files", multiple=True, required=True, metavar="FILE", help="A pools file; give two: A, then B.")
+@click.option("--pools", "pools_files", multiple=True, required=True, type=FILE, metavar="FILE", help="A pools file; give two: A, then B.")
 @click.option("--policy", "policies", multiple=True, type=click.Choice(BUYERS), default=BUYERS[:1], help="Who decides; may be repeated.")
 @replay_options
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")

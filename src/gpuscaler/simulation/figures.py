@@ -11,6 +11,9 @@ from gpuscaler.simulation.waits import CLASSES
 
 DOLLARS, HOURS, SECONDS, COUNT, PART = "dollars", "hours", "seconds", "count", "part"
 
+#: What the sign of a lower bound means.
+AT_LEAST = "≥: at least; so many pods never ran, or were no longer wanted before they did, that nobody knows how long the wait is."
+
 
 class Figure(Struct, frozen=True):
     """One figure: its key in JSON, its name for a person, its unit, how to work it out (None where a result does not say).

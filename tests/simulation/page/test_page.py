@@ -12,6 +12,8 @@ from gpuscaler.simulation.campaign import Setting, run_all
 from gpuscaler.simulation.meter import Result
 from gpuscaler.simulation.page import report_page
 from gpuscaler.simulation.report import inputs_of
+from gpuscaler.simulation.services import LoadFile
+from gpuscaler.simulation.services.loads import Series as LoadSeries
 from gpuscaler.simulation.spot import Series, SpotFile
 from gpuscaler.simulation.traces import Job, Trace
 
@@ -118,6 +120,14 @@ def test_tables_have_the_figures_the_users_and_the_reasons(results: list[Result]
     assert any(words.startswith("≥ ") for words in page.words)
     assert any("±" in words for words in page.words)
     assert any(words.startswith("gpuscaler: 1 pod: pool ") for words in page.words)
+
+
+def test_services_have_their_table() -> None:
+    load = LoadFile("load.csv", "requests/s", (LoadSeries("chat", (0.0, 600.0), (3.0, 1.0)),))
+    setting = replace(SETTING, load=load)
+    _, page = page_of(setting, run_all(setting, ("gpuscaler",), (0,), workers=1))
+    assert "Services" in page.words
+    assert "chat" in page.words
 
 
 def test_the_page_stays_small_however_long_the_trace() -> None:

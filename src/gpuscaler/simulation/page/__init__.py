@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from gpuscaler.simulation.figures import FIGURES, by_policy, shown, spread
+from gpuscaler.simulation.figures import AT_LEAST, FIGURES, by_policy, shown, spread
 from gpuscaler.simulation.meter import Result
 from gpuscaler.simulation.page import plots, tables
 from gpuscaler.simulation.page.drawing import HATCH
@@ -68,11 +68,10 @@ def _summary(inputs: Inputs, policies: tables.Policies) -> list[str]:
 def _notes(results: Sequence[Result]) -> list[str]:
     if not any(result.wait.at_least for result in results):
         return []
-    return ['<p class="quiet">≥: so many pods never ran that the wait is longer than this; how long nobody knows.</p>']
+    return [f'<p class="quiet">{escape(AT_LEAST)}</p>']
 
 
 def _plots(results: Sequence[Result], inputs: Inputs) -> list[str]:
-    bound = max((one.lower_bound for one in results), default=0.0)
     seed = f" Seed {inputs.seed}." if inputs.seeds > 1 else ""
     drawn = [
         (
@@ -80,7 +79,7 @@ def _plots(results: Sequence[Result], inputs: Inputs) -> list[str]:
             plots.capacity(results),
             "Averages over equal stretches of time; what is between the areas is paid and idle, or booting.",
         ),
-        ("Cost over time", plots.spending(results, bound), "Dollars spent since the first submission."),
+        ("Cost over time", plots.spending(results), "Dollars spent since the first submission."),
         (
             "Waiting times",
             plots.waiting(results),

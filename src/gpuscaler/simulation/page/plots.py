@@ -132,14 +132,16 @@ def _stack(result: Result, kinds: Sequence[Kind]) -> dict[Kind, list[float]]:
     return stack
 
 
-def spending(results: Sequence[Result], bound: float) -> str | None:
-    """Dollars spent from the beginning on, a line for each result, and the bound; None where nothing was spent."""
+def spending(results: Sequence[Result]) -> str | None:
+    """Dollars spent from the beginning on, a line for each result, and the bound that holds for all; None where nothing was spent."""
     results = [one for one in results if one.timeline]
     lines = [(one, bins(one.timeline, began=one.began, ended=one.ended, count=STRETCHES)) for one in results]
     most = max((part.spent for _, line in lines for part in line), default=0.0)
     if most <= 0:
         return None
     keys = [Key(f"line line{number % SERIES}", f"{one.policy}, ${one.cost:,.2f}") for number, one in enumerate(results)]
+    # Where services or failures make the work of one policy less than that of another, so are their bounds.
+    bound = min(one.lower_bound for one in results)
     keys.append(Key("bound", f"no policy can cost less than ${bound:,.2f}"))
     parts, top = legend(keys, 0)
     frame = Frame(top + 12, TALL, max(_hours(one) for one in results), ceiling(max(most, bound)))

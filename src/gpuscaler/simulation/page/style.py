@@ -41,7 +41,7 @@ table {{ border-collapse: collapse; margin: 0 0 1rem; font-variant-numeric: tabu
 caption {{ text-align: left; padding-bottom: .3rem; }}
 th, td {{ padding: .22rem .9rem .22rem 0; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top;
   white-space: nowrap; }}
-th {{ font-weight: 600; }}
+thead th {{ font-weight: 600; white-space: normal; vertical-align: bottom; }}
 tbody th {{ font-weight: 400; }}
 th.text, td.text, tbody th {{ text-align: left; }}
 td.long {{ text-align: left; white-space: normal; }}
@@ -66,7 +66,7 @@ svg .name {{ font-weight: 600; fill: var(--ink); }}
   figure, tr {{ break-inside: avoid; }}
   thead {{ display: table-header-group; }}
   .scroll {{ overflow: visible; }}
-  th, td {{ padding-right: .6rem; }}
+  th, td {{ padding-right: .6rem; white-space: normal; }}
   table {{ font-size: 8.5pt; }}
 }}
 """
