@@ -15,7 +15,7 @@ from gpuscaler.planning.limits import Fleet, fleets
 from gpuscaler.planning.membership import Member, members
 from gpuscaler.planning.room import Room, Rows
 from gpuscaler.planning.state import State, Upcoming
-from gpuscaler.planning.templates import Templates, arriving
+from gpuscaler.planning.templates import Promised, Templates, arriving
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,15 @@ class Pictures:
         self._policy = policy
         self._pools = {pool.name: pool for pool in policy.pools}
         self._keeping = any(pool.min_gpus_per_pod for pool in policy.pools)
+        self._offerings = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
+        self._promised: dict[str, Promised] = {}
         self._stand: Stand | None = None
         self._fleets: tuple[Mapping[str, Node], tuple[Upcoming, ...], Mapping[str, Fleet]] | None = None
         self._wide: tuple[Rows, Templates, Rows] | None = None
 
     def of(self, cluster: Cluster, state: State) -> Picture:
         """Rows for nodes and upcoming machines. A registered machine of the ledger is one row, as its offering promises (I3)."""
-        coming, warnings = arriving(cluster, self._policy, state)
+        coming, warnings = arriving(cluster, self._offerings, state, self._promised)
         registered = {m.node: m.id for m in state.upcoming if m.id in coming and m.node in cluster.nodes}
         pools = {m.id: Member(self._pools[m.pool], None) for m in state.upcoming if m.id in coming}
         stand = self._stand

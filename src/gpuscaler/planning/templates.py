@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
-from gpuscaler.model.pods import PodSpec, Resources
+from gpuscaler.model.pods import Pod, PodSpec, Resources
 from gpuscaler.model.pools import Offering, Policy, Pool
 from gpuscaler.model.selectors import NodeSelectorTerm
 from gpuscaler.model.table import Array, Mask, NodeTable
@@ -339,13 +339,19 @@ def admits_arch(spec: PodSpec, wishes: tuple[NodeSelectorTerm, ...] = ()) -> boo
     return any(requirement.key == ARCH for term in terms + wishes for requirement in term.expressions)
 
 
-def arriving(cluster: Cluster, policy: Policy, state: State) -> tuple[dict[str, Node], list[str]]:
+#: What an upcoming machine's node was made from, and the node: see :func:`arriving`.
+Promised = tuple[Upcoming, Node | None, Mapping[str, Pod] | None, tuple[Workload, ...], Node]
+
+
+def arriving(
+    cluster: Cluster, offerings: Mapping[Key, Offering], state: State, known: dict[str, Promised]
+) -> tuple[dict[str, Node], list[str]]:
     """Nodes that upcoming machines will be, by machine id, and warnings about those that no offering describes any more.
 
     A machine that has registered is planned as its offering promises: its row takes the place of what the Node shows now, and what its
-    own DaemonSet pods take already is not taken off twice.
+    own DaemonSet pods take already is not taken off twice. ``known`` keeps nodes from call to call, for as long as all that they are made
+    from is the same; ``offerings`` must not change meanwhile.
     """
-    offerings = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
     overhead = Overhead(cluster)
     nodes: dict[str, Node] = {}
     warnings: list[str] = []
@@ -356,7 +362,13 @@ def arriving(cluster: Cluster, policy: Policy, state: State) -> tuple[dict[str, 
                 f"upcoming machine {machine.id}: pool {machine.pool!r} no longer offers {machine.instance_type}; not counted as capacity"
             )
             continue
-        nodes[machine.id] = promised_node(cluster, machine, found, overhead)
+        registered, pods = cluster.nodes.get(machine.node), cluster.on_node.get(machine.node)
+        before = known.get(machine.id)
+        if before is None or before[0] != machine or before[1] is not registered or before[2] is not pods or before[3] != overhead.daemons:
+            known[machine.id] = before = (machine, registered, pods, overhead.daemons, promised_node(cluster, machine, found, overhead))
+        nodes[machine.id] = before[4]
+    for gone in known.keys() - nodes.keys():
+        del known[gone]
     return nodes, warnings
 
 
