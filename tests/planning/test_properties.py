@@ -46,6 +46,12 @@ def fitting(room: Room, pod: Pod) -> set[str]:
     return {room.table.names[row] for row in np.flatnonzero(room.capacity(pod.spec, pod.labels))}
 
 
+def welcome(room: Room, pod: Pod) -> set[str]:
+    """Where no other pod's anti-affinity keeps a pod away."""
+    passes = room.verdict(pod.spec, pod.labels).passes.get("InterPodAffinity")
+    return set(room.table.names) if passes is None else {room.table.names[row] for row in np.flatnonzero(passes)}
+
+
 def before_machines(case: Case, made: Plan) -> list[Room]:
     """The nodes as they are: with every pod that the plan puts on them, and with those that bind before any machine is there."""
     room = today(case)
@@ -68,6 +74,8 @@ def test_every_plan_comes_true_and_wastes_no_room(case: Case) -> None:
         if decides_alone(pod, case.policy):
             spreads = any(constraint.hard for constraint in pod.spec.spread)
             fits = [fitting(room, pod) for room in (before_machines(case, made) if spreads else rooms)]
+            # Where a pod of the plan keeps others away, nobody goes there before it.
+            fits += [welcome(room, pod) for room in rooms]
             there = {name for name in set.intersection(*fits) if not name.startswith("new-") and is_open(case, name)}
             assert not there, f"{pod.key} fits {there}"
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.planning.building import HOST, ZONE, node, offering, placed, pod, pods, pool, spec, spread, zones, zones_of
-from tests.planning.replaying import Case, bind, homes, rooms, today
+from tests.planning.replaying import Case, assert_comes_true, bind, homes, rooms, today
 
 from gpuscaler.model.cluster import Item
 from gpuscaler.model.pods import Pod
@@ -71,6 +71,44 @@ def test_a_promised_machine_is_left_when_others_are_there_first() -> None:
     made = case.plan()
     assert placed(made)["even"] == "n-z2"
     assert made.machines == ()
+
+
+def node_without_gpus_and_node() -> list[Item]:
+    return [node("n-z1", offering("c.1", gpus=0, cpu=0.5)), node("n-z2", offering("g.4", gpus=4, zone="z2"))]
+
+
+def test_a_gang_with_a_promised_member_binds_when_that_machine_is_there() -> None:
+    """Today one member more would fit the node in z2, but the other is to be in z2, too."""
+    gang = pods("p", 2, spec(gpus=1, spread=(spread(ZONE, group="g"),)), labels=G, options={"gang": "g", "gang_topology": "any"})
+    coming = Upcoming("m-1", "main", "g.1", "on-demand", "z2", pods=(gang[0].key,))
+    case = Case((*node_without_gpus_and_node(), *gang), Policy((SMALL,)), State(upcoming=(coming,)))
+    made = case.plan()
+    assert_comes_true(case, made)
+    assert placed(made) == {"p-0": "m-1"}
+    assert zones_of(made) == {"z1": 1}
+
+
+def test_a_promised_gang_is_placed_anew_when_a_pod_that_it_counts_goes_to_a_node_today() -> None:
+    even = spec(gpus=1, spread=(spread(ZONE, group="g"),))
+    gang, other = pod("p", even, labels=G, options={"gang": "g", "gang_topology": "any"}), pod("q", even, labels=G)
+    coming = Upcoming("m-1", "main", "g.1", "on-demand", "z2", pods=(gang.key,))
+    case = Case((*node_without_gpus_and_node(), gang, other), Policy((SMALL,)), State(upcoming=(coming,)))
+    made = case.plan()
+    assert_comes_true(case, made)
+    assert placed(made) == {"q": "n-z2"}
+    assert zones_of(made) == {"z1": 1}
+
+
+def test_pods_of_higher_priority_do_not_crowd_a_machine_to_come_when_those_of_lower_priority_need_another() -> None:
+    """Each priority is planned for by itself, and the second machine is empty for those who count hosts."""
+    first = pods("first", 2, spec(cpu=1, priority=10, spread=(spread(HOST, group="g"),)), labels=G)
+    second = pods("second", 2, spec(gpus=1))
+    coming = Upcoming("m-1", "main", "g.1", "on-demand", "z1")
+    case = Case((*first, *second), Policy((SMALL,), preferences="respect"), State(upcoming=(coming,)))
+    made = case.plan()
+    assert_comes_true(case, made)
+    assert sorted(placed(made)) == ["first-0", "second-0"]
+    assert [len(machine.pods) for machine in made.machines] == [2]
 
 
 def crowd(count: int) -> list[Pod]:

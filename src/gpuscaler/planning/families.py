@@ -56,6 +56,8 @@ class Family:
 
     def at_once(self, count: int) -> int:
         """How many of ``count`` pods may be placed before what they changed is looked at again."""
+        if self.shape.host_affinity and self.shape.per_host is not None:
+            count = min(count, self.shape.per_host)
         return min(count, 1) if self.volumes else count
 
 

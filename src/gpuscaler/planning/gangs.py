@@ -73,7 +73,7 @@ def attempt(desk: Desk, gang: Gang, only: Mask | None) -> tuple[Desk | None, int
     """
     trial = desk.copy()
     every = families(trial, gang.classes)
-    if any(spreads(family) for family in every):
+    if any(spreads(family) for family in every) and not waits(desk, gang):
         settle(trial, trial.stages[0], every, only)
         if not any(family.left for family in every):
             return trial, gang.count
@@ -81,6 +81,13 @@ def attempt(desk: Desk, gang: Gang, only: Mask | None) -> tuple[Desk | None, int
     queues = scale_up(trial, gang.classes, only, together=True)
     placed = sum(queue.taken for queue in queues)
     return (trial if placed == gang.count else None), placed
+
+
+def waits(desk: Desk, gang: Gang) -> bool:
+    """Whether a member was promised a machine that is not there yet, so that none binds today."""
+    today = desk.stages[0].open_rows
+    members = (entry for entry in desk.taken if f"{entry.one.spec.namespace}/{entry.one.options.gang}" == gang.name)
+    return any(entry.row >= len(today) or not today[entry.row] for entry in members)
 
 
 def domains(desk: Desk, gang: Gang) -> list[Mask]:

@@ -1,6 +1,6 @@
 """The planner: one pure function from a cluster to a plan. Production, dry runs and the simulator all call it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,12 +20,15 @@ from gpuscaler.planning.preferences import place_classes, place_gang
 from gpuscaler.planning.room import Room, Rows
 from gpuscaler.planning.scale_down import Down, Memory, Situation, scale_down
 from gpuscaler.planning.scale_up import scale_up
-from gpuscaler.planning.skew import released
+from gpuscaler.planning.skew import upset
 from gpuscaler.planning.spare import spare_machines
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.telling import trouble
 from gpuscaler.planning.templates import Templates, choices_of
 from gpuscaler.planning.writing import Draft, write
+
+#: How often all is decided anew because what was decided later shuts out pods that spread.
+TRIES = 4
 
 
 @dataclass(frozen=True)
@@ -82,12 +85,7 @@ class Planner:
         wants = demand(cluster, state, policy, now, live=live)
         desk = desk_for(asked, seen, self._pictures.with_templates(seen, self._templates), self._templates)
         held = hold_nominated(desk, seen, wants)
-        wants = in_their_markets(desk, keep_promises(desk, seen, state, wants), policy, state, now)
-        promised, respect = len(desk.taken), policy.preferences == "respect"
-        desk, refused, queues = place(desk, wants, respect=respect)
-        if freed := released(desk, desk.taken[:promised]):
-            again = in_their_markets(desk, Demand(classes=freed, gangs=(), nominated=(), ignored=()), policy, state, now)
-            queues += place_classes(desk, again.classes) if respect else scale_up(desk, again.classes)
+        desk, refused, queues = place_all(asked, desk, seen, wants)
         spares = spare_machines(desk, policy.pools, seen.have, seen)
         down = give_back(asked, desk, seen, held, self._surveys)
         return write(
@@ -146,9 +144,13 @@ def hold_nominated(desk: Desk, seen: Picture, wants: Demand) -> set[int]:
     return rows
 
 
-def keep_promises(desk: Desk, seen: Picture, state: State, wants: Demand) -> Demand:
-    """Pods that a machine of the ledger was bought for stay with it, as long as they fit; the rest of the demand is returned."""
-    promised = {pod: seen.row_of[machine.id] for machine in state.upcoming if machine.id in seen.row_of for pod in machine.pods}
+def keep_promises(desk: Desk, seen: Picture, state: State, wants: Demand, late: Set[str] = frozenset()) -> Demand:
+    """Pods that a machine of the ledger was bought for stay with it, as long as they fit; the rest of the demand is returned.
+
+    So are those who are ``late``: others are there before them.
+    """
+    known = [machine for machine in state.upcoming if machine.id in seen.row_of]
+    promised = {pod: seen.row_of[machine.id] for machine in known for pod in machine.pods if pod not in late}
     if not promised:
         return wants
     gangs = []
@@ -181,6 +183,38 @@ def without_promised(desk: Desk, one: PodClass, promised: Mapping[str, int]) -> 
             desk.taken.append(Taken(one, row, fitting))
             kept.update(fitting)
     return replace(one, keys=tuple(key for key in one.keys if key not in kept)) if kept else one
+
+
+def place_all(asked: Asked, desk: Desk, seen: Picture, wants: Demand) -> tuple[Desk, list[Refused], list[Queue]]:
+    """Find everybody a place. Who spreads and is shut out by what others got later, as a gang or at a lower priority, comes after them."""
+    late: frozenset[str] = frozenset()
+    for _ in range(TRIES):
+        trial = desk.copy()
+        left = in_their_markets(trial, keep_promises(trial, seen, asked.state, wants, late), asked.policy, asked.state, asked.now)
+        refused: list[Refused] = []
+        queues: list[Queue] = []
+        for part in in_turn(left, late):
+            trial, failed, found = place(trial, part, respect=asked.policy.preferences == "respect")
+            refused += failed
+            queues += found
+        shut_out = upset(trial)
+        gangs = (frozenset(key for one in gang.classes for key in one.keys) for gang in wants.gangs)
+        more = shut_out.union(*(keys for keys in gangs if keys & shut_out)) - late
+        if not more:
+            break
+        late |= more
+    return trial, refused, queues
+
+
+def in_turn(wants: Demand, late: Set[str]) -> Iterator[Demand]:
+    """The demand without those who are ``late``, and they."""
+    if not late:
+        yield wants
+        return
+    for behind in (False, True):
+        classes = [replace(one, keys=tuple(key for key in one.keys if (key in late) == behind)) for one in wants.classes]
+        gangs = tuple(gang for gang in wants.gangs if late.isdisjoint(gang.classes[0].keys) != behind)
+        yield replace(wants, classes=tuple(one for one in classes if one.count), gangs=gangs)
 
 
 def place(desk: Desk, wants: Demand, *, respect: bool) -> tuple[Desk, list[Refused], list[Queue]]:

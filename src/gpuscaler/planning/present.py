@@ -23,13 +23,14 @@ TRIES = 4
 
 
 def settle(desk: Desk, stage: Stage, order: Sequence[Family], only: Mask | None) -> None:
-    """Fill the machines of ``stage`` with ``order``, as far as somebody in it spreads: those ahead of the last who does keep their turn.
+    """Fill the machines of ``stage`` with ``order``, as far as somebody in it looks at others.
 
-    Who spreads over what others then upset is decided after them.
+    Those ahead of the last who does keep their turn. Who spreads over what others then upset is decided after them.
     """
-    turns = list(order[: max((number for number, family in enumerate(order, 1) if spreads(family)), default=0)])
+    turns = list(order[: max((number for number, family in enumerate(order, 1) if looks_at_others(family)), default=0)])
     if not any(family.left for family in turns) or not stage.open_rows.any():
         return
+    desk.build()
     for _ in range(TRIES):
         settling = _Settling(desk, stage, only)
         settling.fill_all(turns)
@@ -39,6 +40,11 @@ def settle(desk: Desk, stage: Stage, order: Sequence[Family], only: Mask | None)
         last = {id(family) for family in late}
         turns = [family for family in turns if id(family) not in last] + late
     settling.keep()
+
+
+def looks_at_others(family: Family) -> bool:
+    """Whether where others are, or could be, decides about the family: it spreads, or it must be near somebody."""
+    return spreads(family) or bool(family.model.spec.affinity)
 
 
 @dataclass
@@ -90,7 +96,7 @@ class _Settling:
         return any(
             selects(self.desk.cluster, term, family.model)
             and not self.room.matching(term.namespaces, term.namespace_selector, term.selector).any()
-            for term in family.shape.wide_affinity
+            for term in family.model.spec.affinity
         )
 
     def _fill(self, family: Family, queue: Queue, room: Room) -> Iterator[Share]:

@@ -12,7 +12,7 @@ from gpuscaler.planning.families import Family, assign, families, forget
 from gpuscaler.planning.lots import Lot
 from gpuscaler.planning.present import settle
 from gpuscaler.planning.skew import overtaken, rows_of, spreads
-from gpuscaler.planning.turns import leaders, notice_each_other, pinned, side_by_side, waits_for_others
+from gpuscaler.planning.turns import leaders, notice_each_other, pinned, side_by_side, sought, waits_for_others
 
 #: How often a round is decided anew because limits left some domain short, before families are left out of it.
 TRIES = 8
@@ -30,7 +30,7 @@ def scale_up(desk: Desk, classes: Sequence[PodClass], only: Mask | None = None, 
     every = families(desk, classes)
     notice_each_other(desk, every)
     ahead = leaders(desk, every)
-    order = unique([*ahead, *every])
+    order = unique([*ahead, *sought(desk, every), *every])
     if not together:
         settle(desk, desk.stages[0], order, only)
     if together or not settle_ahead(desk, order, every, ahead, only):
@@ -80,7 +80,7 @@ def in_rounds(desk: Desk, order: Sequence[Family], only: Mask | None) -> None:
     """Rounds until nobody is left who may find a place once others have theirs."""
     while order:
         before = sum(family.left for family in order)
-        one_round(desk, side_by_side(order), only)
+        one_round(desk, side_by_side(desk, order), only)
         order = [family for family in order if family.left and waits_for_others(family)]
         if sum(family.left for family in order) == before:
             break

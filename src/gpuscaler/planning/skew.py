@@ -5,7 +5,6 @@ would not be depends on coming before others, which nobody can promise.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -52,34 +51,53 @@ def overtaken(
     ]
 
 
-def released(desk: Desk, entries: Iterable[Taken]) -> tuple[PodClass, ...]:
-    """Take the pods among ``entries`` that others have left with too many in one domain off their machines; returns them, without gangs."""
-    spreading = [entry for entry in entries if hard_spread(entry.one) and not entry.one.options.gang]
-    if not spreading:
-        return ()
-    desk.build()
-    late = [entry for entry in spreading if not even(desk.room, entry.one, [entry.row], templates=desk.template_mask, bought=True)]
-    gone = {id(entry) for entry in late}
-    desk.taken = [entry for entry in desk.taken if id(entry) not in gone]
-    for entry in late:
-        desk.room.remove(entry.one.spec, entry.one.labels, entry.row, len(entry.keys))
-    return tuple(replace(entry.one, keys=entry.keys, announced=0) for entry in late)
+def upset(desk: Desk) -> frozenset[str]:
+    """Pods that would not be admitted last where they are to go, since what was decided after them left too many in one domain.
+
+    Whoever goes to a node of today binds before any machine of the plan is there, unless a gang of his waits for one.
+    """
+    today = np.zeros(len(desk.room) + len(desk.bought), dtype=np.bool_)
+    today[: len(desk.stages[0].open_rows)] = desk.stages[0].open_rows
+    places = [(entry.one, entry.row, entry.keys) for entry in desk.taken if hard_spread(entry.one)]
+    places += [(part.one, machine.row, part.keys) for machine in desk.bought for part in machine.contents if hard_spread(part.one)]
+    waiting = {gang_of(one) for one, row, _ in places if not today[row]}
+    by_class: dict[int, tuple[PodClass, dict[int, list[str]]]] = {}
+    for one, row, keys in places:
+        if not today[row] or (one.options.gang and gang_of(one) in waiting):
+            by_class.setdefault(id(one), (one, {}))[1].setdefault(row, []).extend(keys)
+    if by_class:
+        desk.build()
+    return frozenset(
+        key
+        for one, rows in by_class.values()
+        for row, late in zip(rows, crowded(desk.room, one, list(rows), templates=desk.template_mask, bought=True), strict=True)
+        if late
+        for key in rows[row]
+    )
+
+
+def gang_of(one: PodClass) -> tuple[str, str]:
+    return one.spec.namespace, one.options.gang
 
 
 def even(room: Room, one: PodClass, rows: Sequence[int], *, templates: Mask, bought: bool) -> bool:
     """Whether pods of ``one`` on ``rows`` keep the skew of all its constraints."""
+    return not crowded(room, one, rows, templates=templates, bought=bought).any()
+
+
+def crowded(room: Room, one: PodClass, rows: Sequence[int], *, templates: Mask, bought: bool) -> Mask:
+    """On which of ``rows`` pods of ``one`` break the skew of one of its constraints."""
     at = np.array(rows, dtype=np.int64)
+    found = np.zeros(len(at), dtype=np.bool_)
     for constraint in hard_spread(one):
-        found = room.spread_counts(one.spec, one.labels, constraint)
-        domains = found.eligible
+        codes, counts, domains = room.spread_counts(one.spec, one.labels, constraint)
         if bought:
             real = np.zeros(len(domains), dtype=np.bool_)
-            real[found.codes[~templates]] = True
+            real[codes[~templates]] = True
             domains = domains & real
-        mine = at[~templates[at]] if constraint.topology_key == HOSTNAME else at
-        if (found.counts[found.codes[mine]] > least(constraint, found.counts[domains]) + constraint.max_skew).any():
-            return False
-    return True
+        over = counts[codes[at]] > least(constraint, counts[domains]) + constraint.max_skew
+        found |= over & ~templates[at] if constraint.topology_key == HOSTNAME else over
+    return found
 
 
 def least(constraint: SpreadConstraint, counts: Array) -> int:

@@ -28,7 +28,8 @@ class Shape:
 
     ``wide_*`` look at domains larger than a machine, ``host_*`` at single machines. ``self_*`` lists only constraints that count the
     class itself, so that placing one of its pods changes where the next may go. ``by_host``: it has rules about who
-    shares a machine.
+    shares a machine. ``per_host`` is how many of its pods may be on a machine that is bought, by their own rules; None where these are
+    silent.
     """
 
     wide_affinity: tuple[PodAffinityTerm, ...]
@@ -39,6 +40,7 @@ class Shape:
     host_spread: tuple[SpreadConstraint, ...]
     wide: bool
     by_host: bool
+    per_host: int | None
 
     @property
     def moves_domains(self) -> bool:
@@ -54,6 +56,7 @@ def shape(cluster: Cluster, one: PodClass) -> Shape:
     host_anti = tuple(term for term in spec.anti_affinity if term.topology_key == HOSTNAME)
     host_spread = tuple(constraint for constraint in hard if constraint.topology_key == HOSTNAME)
     wide_affinity = tuple(term for term in spec.affinity if term.topology_key != HOSTNAME)
+    alone = bool(spec.host_ports) or any(selects(cluster, term, one) for term in host_anti)
     return Shape(
         wide_affinity=wide_affinity,
         host_affinity=tuple(term for term in spec.affinity if term.topology_key == HOSTNAME),
@@ -63,6 +66,7 @@ def shape(cluster: Cluster, one: PodClass) -> Shape:
         host_spread=host_spread,
         wide=bool(wide_affinity or wide_anti or wide_spread),
         by_host=bool(host_anti or host_spread or spec.host_ports),
+        per_host=1 if alone else min((c.max_skew for c in host_spread if spreads_over(c, one, one)), default=None),
     )
 
 

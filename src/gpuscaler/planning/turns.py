@@ -1,11 +1,13 @@
 """Which families are placed first, and which only after others have their machines."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
+from gpuscaler.model.pods import PodAffinityTerm
 from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.planning.desk import Desk
 from gpuscaler.planning.families import Family
+from gpuscaler.planning.present import looks_at_others
 from gpuscaler.planning.templates import HOSTNAME
 from gpuscaler.planning.topology import selects, spreads_over
 
@@ -15,15 +17,47 @@ def waits_for_others(family: Family) -> bool:
     return bool(family.model.spec.affinity or family.volumes)
 
 
-def side_by_side(order: Sequence[Family]) -> list[Family]:
-    """Families that may be placed in one round: of those that share a volume the first."""
+def side_by_side(desk: Desk, order: Sequence[Family]) -> list[Family]:
+    """Families that may be placed in one round: of those that share a volume the first, and of those that must share a machine."""
     busy: set[str] = set()
+    later: set[int] = set()
+    beside = neighbours(desk, order)
     found = []
     for family in order:
-        if busy.isdisjoint(family.volumes):
+        if busy.isdisjoint(family.volumes) and id(family) not in later:
             found.append(family)
             busy |= family.volumes
+            later |= beside.get(id(family), set())
     return found
+
+
+def neighbours(desk: Desk, order: Sequence[Family]) -> Mapping[int, set[int]]:
+    """By ``id``, families of which one must share a machine with the other, and both with somebody: two may not start on two machines."""
+    starting = [family for family in order if family.shape.host_affinity]
+    index = _Index(starting)
+    found: dict[int, set[int]] = {}
+    for family in starting if len(starting) > 1 else ():
+        for other in index.sought(desk, family.shape.host_affinity):
+            if other is not family:
+                found.setdefault(id(family), set()).add(id(other))
+                found.setdefault(id(other), set()).add(id(family))
+    return found
+
+
+def sought(desk: Desk, every: Sequence[Family]) -> list[Family]:
+    """Families without rules about others that some family must be near, unless their priority is lower.
+
+    On a node they may be at any time: who must be near them follows.
+    """
+    seeking = [family for family in every if family.model.spec.affinity]
+    index = _Index(every if seeking else ())
+    found = {
+        id(other)
+        for family in seeking
+        for other in index.sought(desk, family.model.spec.affinity)
+        if not looks_at_others(other) and other.model.spec.priority >= family.model.spec.priority
+    }
+    return [family for family in every if id(family) in found]
 
 
 def leaders(desk: Desk, every: Sequence[Family]) -> list[Family]:
@@ -83,10 +117,8 @@ def notice_each_other(desk: Desk, every: Sequence[Family]) -> None:
                     other.seen_by |= {constraint.topology_key}
                     other.watched = other.watched or (constraint, family.model)
         for term in (term for term in spec.affinity + spec.anti_affinity if term.topology_key != HOSTNAME):
-            near = [index.candidates(namespace, term.selector) for namespace in term.namespaces]
-            for other in every if term.namespace_selector is not None else chain(*near):
-                if term.topology_key not in other.seen_by and selects(desk.cluster, term, other.model):
-                    other.seen_by |= {term.topology_key}
+            for other in index.sought(desk, (term,)):
+                other.seen_by |= {term.topology_key}
 
 
 def pinned(every: Sequence[Family], first: Sequence[Family]) -> list[Family]:
@@ -105,6 +137,7 @@ class _Index:
     """Families by namespace and label, to find those that a selector may match without looking at all."""
 
     def __init__(self, every: Sequence[Family]) -> None:
+        self._every = every
         self._all: dict[str, list[Family]] = {}
         self._by_label: dict[tuple[str, str, str], list[Family]] = {}
         for family in every:
@@ -120,3 +153,11 @@ class _Index:
                     yield from self._by_label.get((namespace, requirement.key, value), ())
                 return
         yield from self._all.get(namespace, ())
+
+    def sought(self, desk: Desk, terms: Iterable[PodAffinityTerm]) -> Iterator[Family]:
+        """Families that any of ``terms`` matches; one may come more than once."""
+        for term in terms:
+            near = [self.candidates(namespace, term.selector) for namespace in term.namespaces]
+            for other in self._every if term.namespace_selector is not None else chain(*near):
+                if selects(desk.cluster, term, other.model):
+                    yield other
