@@ -72,3 +72,10 @@ def test_the_same_templates_serve_while_nothing_about_them_changes() -> None:
     kept = planner._templates
     planner.plan(cluster.apply(Delta(upserts=tuple(pods("more", 2)))), State(), NOW)
     assert planner._templates is kept
+
+
+def test_pods_like_others_that_were_bought_for_before_get_what_they_would_get_from_a_fresh_planner() -> None:
+    planner = Planner(POLICY)
+    for number, (gpus, count) in enumerate([(1, 1), (1, 2), (1, 1), (8, 1), (1, 2), (1, 9), (8, 1)]):
+        cluster = Cluster.of(pods(f"job{number}", count, spec(gpus=gpus, cpu=1)))
+        assert planner.plan_and_proof(cluster, State(), NOW) == Planner(POLICY).plan_and_proof(cluster, State(), NOW)

@@ -19,6 +19,8 @@ from gpuscaler.planning.topology import host_rules, selects
 
 #: More lots than this, with rules between pods on one machine, are packed by first-fit instead of optimised.
 CROWD = 400
+#: So many answers are kept before all are forgotten.
+ANSWERS = 1000
 
 
 def starts_alone(desk: Desk, one: PodClass, terms: Sequence[PodAffinityTerm]) -> bool:
@@ -61,14 +63,33 @@ def choose(desk: Desk, lots: Sequence[Lot], *, work: int) -> Solved:
 
 def optimised(desk: Desk, lots: Sequence[Lot], *, work: int) -> Solved:
     rules = host_rules(desk.cluster, [lot.queue.one for lot in lots], [lot.queue.shape for lot in lots])
+    templates = desk.templates.less(desk.remaining.spent)
     problem = Problem(
         items=items_of(lots),
-        kinds=desk.templates.less(desk.remaining.spent).mix_kinds,
+        kinds=templates.mix_kinds,
         together=rules.together,
         apart=rules.apart,
         limits=desk.remaining.for_mix(),
     )
-    return Solved(solve(problem, work=work, should_stop=desk.should_stop), problem)
+    question = question_of(problem, work) if templates is desk.templates else None
+    if question is not None and question in templates.answers:
+        return Solved(templates.answers[question], problem)
+    solution = solve(problem, work=work, should_stop=desk.should_stop)
+    if question is not None and not solution.brake:
+        if len(templates.answers) >= ANSWERS:
+            templates.answers.clear()
+        templates.answers[question] = solution
+    return Solved(solution, problem)
+
+
+def question_of(problem: Problem, work: int) -> tuple[object, ...] | None:
+    """All that the answer to a problem of one item depends on, but for its kinds: nothing is told apart by the item's key, then."""
+    if len(problem.items) > 1:
+        return None
+    (item,), limits = problem.items, problem.limits
+    asked = (item.count, tuple(sorted(item.request.items())), item.allowed, item.per_machine, item.priority)
+    bounds = (limits.machines, limits.gpus, limits.dollars_per_hour, tuple(sorted(limits.pools.items())))
+    return (asked, problem.together, problem.apart, bounds, work)
 
 
 def bound(desk: Desk, counts: Mapping[int, int], classes: Mapping[int, PodClass]) -> Solved:

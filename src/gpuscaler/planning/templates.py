@@ -16,7 +16,7 @@ from gpuscaler.model.selectors import NodeSelectorTerm
 from gpuscaler.model.table import Array, Mask, NodeTable
 from gpuscaler.model.taints import Toleration, untolerated
 from gpuscaler.model.workloads import Workload
-from gpuscaler.planning.mix.problem import GPU_MILLI
+from gpuscaler.planning.mix.problem import GPU_MILLI, Solution
 from gpuscaler.planning.mix.problem import Kind as MixKind
 from gpuscaler.planning.state import State, Upcoming
 from gpuscaler.planning.state.events import Key
@@ -97,6 +97,8 @@ class Templates:
         self.kinds = tuple(self._kinds(blocked, probing))
         self._thresholds = sorted({pool.min_gpus_per_pod for pool in policy.pools if pool.min_gpus_per_pod})
         self._holds: dict[tuple[tuple[str, int], ...], Mask] = {}
+        #: The cheapest mixes of these templates that were asked for before: the same pods wait again and again.
+        self.answers: dict[tuple[object, ...], Solution] = {}
         self._domains: dict[tuple[tuple[str, ...], bytes], dict[tuple[int, ...], int]] = {}
 
     def hold_for(self, cluster: Cluster, blocked: frozenset[Key], probing: frozenset[Key] = frozenset()) -> bool:
