@@ -73,6 +73,19 @@ def test_json_has_both_reports_and_documented_differences_for_each_policy(other:
 
 
 @pytest.mark.usefixtures("single")
+def test_waits_that_are_lower_bounds_are_marked_and_not_subtracted(tmp_path: Path) -> None:
+    small = tmp_path / "small.yaml"
+    small.write_text((EXAMPLES / "pools.yaml").read_text().replace(", g5.12xlarge", ""))
+    done = call(EXAMPLES / "pools.yaml", small)
+    lines = {line.split("  ")[0]: line.split("  ")[1:] for line in done.stdout.splitlines()}
+    cells = [cell.strip() for cell in lines["wait, 95 of 100 below"] if cell.strip()]
+    assert (cells[1][0], cells[2]) == ("≥", "-")
+    assert "0" in [cell.strip() for cell in lines["evictions"]]
+    assert "≥: at least" in done.stdout
+    assert "Only with A run 2 pods of 4-7 GPUs (trace/train-1, trace/train-2)" in done.stdout
+
+
+@pytest.mark.usefixtures("single")
 def test_what_is_left_out_of_one_file_only_is_marked(tmp_path: Path) -> None:
     spot = tmp_path / "spot.yaml"
     spot.write_text((EXAMPLES / "pools.yaml").read_text().replace("markets: [on-demand]", "markets: [spot, on-demand]"))

@@ -68,6 +68,14 @@ def test_pods_that_never_run_with_b_wait_longer_there(found: dict[str, Differenc
     )
 
 
+def test_the_difference_from_a_lower_bound_is_not_known(found: dict[str, Difference]) -> None:
+    one = found["small"]
+    assert (one.at_least_a, one.at_least_b) == ((), ("wait_mean", "wait_p95", "wait_p99"))
+    assert one.figures["wait_p99"].difference is None
+    assert (one.figures["wait_p99"].b or 0) > 0
+    assert one.figures["wait_p50"].difference is not None
+
+
 def test_the_cost_is_told_with_its_spread_over_seeds(found: dict[str, Difference]) -> None:
     one = found["large"]
     assert (one.seeds, one.cheaper, one.sd is not None) == (2, 0, True)

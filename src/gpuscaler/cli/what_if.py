@@ -109,7 +109,7 @@ def _print(inputs: "Inputs", pools: Sequence[str], changes: Sequence[str], diffe
 def _print_figures(console: "Console", one: "Difference") -> None:
     from rich.table import Table
 
-    from gpuscaler.simulation.figures import FIGURES, exactly, shown
+    from gpuscaler.simulation.figures import AT_LEAST, FIGURES, exactly, shown
 
     table = Table(box=None, pad_edge=False)
     table.add_column("")
@@ -118,9 +118,18 @@ def _print_figures(console: "Console", one: "Difference") -> None:
     for figure in FIGURES:
         change = one.figures[figure.key]
         if figure.always or change.a or change.b:
-            a, b = (shown(figure.unit, exactly(value)) for value in (change.a, change.b))
-            by = change.difference
-            sign = "-" if by and by < 0 else "+" if by else ""
-            table.add_row(figure.title, a, b, sign + shown(figure.unit, exactly(None if by is None else abs(by))))
+            bounds = (figure.key in one.at_least_a, figure.key in one.at_least_b)
+            a, b = (shown(figure.unit, exactly(value, at_least=at)) for value, at in zip((change.a, change.b), bounds, strict=True))
+            table.add_row(figure.title, a, b, _by(figure.unit, change.difference))
     console.print(table)
+    if one.at_least_a or one.at_least_b:
+        console.print(AT_LEAST)
     console.print()
+
+
+def _by(unit: str, value: float | None) -> str:
+    """A difference with its sign, which one that looks like nothing does not have."""
+    from gpuscaler.simulation.figures import exactly, shown
+
+    text = shown(unit, exactly(None if value is None else abs(value)))
+    return text if not value or text == shown(unit, exactly(0.0)) else f"{'-' if value < 0 else '+'}{text}"

@@ -1,13 +1,13 @@
 """Two sets of pools on the same trace: what differs, and how much each part contributes. ``a`` is what there is, ``b`` what might be."""
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.simulation.chart import thinned
-from gpuscaler.simulation.figures import FIGURES, mean_machines, mean_shares
+from gpuscaler.simulation.figures import FIGURES, mean_machines, mean_shares, spread
 from gpuscaler.simulation.meter import MachineHours, Result, UnservedReason
 from gpuscaler.simulation.waits import CLASSES, PodWait, Wait, wait_of
 
@@ -66,8 +66,8 @@ class Difference(Struct, frozen=True, gc=False):
     """Everything that differs under one policy.
 
     ``offerings`` and ``classes`` each add up to the difference in cost. ``sd`` is the standard deviation of that difference over seeds
-    (None for one), ``cheaper`` says with how many of the ``seeds`` ``b`` costs less. ``why_not_a`` and ``why_not_b`` tell of the first seed
-    why pods never ran.
+    (None for one), ``cheaper`` says with how many of the ``seeds`` ``b`` costs less. ``at_least_a`` and ``at_least_b`` name the figures
+    that are lower bounds: their difference is not known. ``why_not_a`` and ``why_not_b`` tell of the first seed why pods never ran.
     """
 
     policy: str
@@ -76,6 +76,8 @@ class Difference(Struct, frozen=True, gc=False):
     sd: float | None
     cheaper: int
     figures: dict[str, Change]
+    at_least_a: tuple[str, ...]
+    at_least_b: tuple[str, ...]
     offerings: tuple[OfferingChange, ...]
     classes: tuple[ClassChange, ...]
     waits: tuple[WaitChange, ...]
@@ -99,6 +101,7 @@ def difference(a: Sequence[Result], b: Sequence[Result]) -> Difference:
     """What ``b`` changes. Both are of one policy and the same seeds in the same order; pods are paired by name and seed."""
     if [(one.policy, one.seed) for one in a] != [(one.policy, one.seed) for one in b]:
         raise ValueError("only runs of one policy on the same seeds can be compared")
+    figures, at_least_a, at_least_b = _figures(a, b)
     costs = [other.cost - one.cost for one, other in zip(a, b, strict=True)]
     pairs = [pair for one, other in zip(a, b, strict=True) for pair in _paired(one.waits, other.waits)]
     return Difference(
@@ -107,7 +110,9 @@ def difference(a: Sequence[Result], b: Sequence[Result]) -> Difference:
         cost=change(statistics.fmean(one.cost for one in a), statistics.fmean(one.cost for one in b)),
         sd=statistics.stdev(costs) if len(costs) > 1 else None,
         cheaper=sum(cost < 0 for cost in costs),
-        figures={figure.key: change(_mean(figure.of, a), _mean(figure.of, b)) for figure in FIGURES},
+        figures=figures,
+        at_least_a=at_least_a,
+        at_least_b=at_least_b,
         offerings=_offerings(a, b),
         classes=_classes(a, b),
         waits=_waits(a, b, pairs),
@@ -118,9 +123,16 @@ def difference(a: Sequence[Result], b: Sequence[Result]) -> Difference:
     )
 
 
-def _mean(of: Callable[[Result], float | None], results: Sequence[Result]) -> float | None:
-    values = [value for value in map(of, results) if value is not None]
-    return statistics.fmean(values) if values else None
+def _figures(a: Sequence[Result], b: Sequence[Result]) -> tuple[dict[str, Change], tuple[str, ...], tuple[str, ...]]:
+    """Every figure, and those that are lower bounds with ``a`` and with ``b``."""
+    spreads = {figure.key: (spread(figure, a), spread(figure, b)) for figure in FIGURES}
+    changes = {}
+    for key, (one, other) in spreads.items():
+        pair = change(*(None if side is None else side.mean for side in (one, other)))
+        known = not (one and one.at_least) and not (other and other.at_least)
+        changes[key] = pair if known else Change(pair.a, pair.b, None)
+    bounds = [tuple(key for key, pair in spreads.items() if (side := pair[number]) and side.at_least) for number in range(2)]
+    return changes, bounds[0], bounds[1]
 
 
 def _paired(a: Iterable[PodWait], b: Iterable[PodWait]) -> list[tuple[PodWait, PodWait]]:

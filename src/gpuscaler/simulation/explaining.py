@@ -17,10 +17,10 @@ NOTHING = 0.005
 
 #: Figures that are told when they differ, besides cost and waits.
 TOLD = (
-    ("evictions", "evictions", ",.1f"),
-    ("lost_gpu_hours", "GPU-hours lost to evictions", ",.1f"),
-    ("gpu_hours_idle", "GPU-hours idle", ",.1f"),
-    ("capacity_errors", "capacity errors", ",.1f"),
+    ("evictions", "evictions"),
+    ("lost_gpu_hours", "GPU-hours lost to evictions"),
+    ("gpu_hours_idle", "GPU-hours idle"),
+    ("capacity_errors", "capacity errors"),
 )
 
 
@@ -79,7 +79,7 @@ def _cost(one: Difference) -> list[str]:
     a, b = one.cost.a or 0.0, one.cost.b or 0.0
     if abs(change) < NOTHING:
         return [f"B costs the same as A: ${b:,.2f}."]
-    part = f" ({change / a:+.1%})" if a else ""
+    part = "" if not a else f" ({change / a:+.1%})" if abs(change / a) >= 0.0005 else " (less than 0.1 %)"
     text = f"B costs ${abs(change):,.2f} {'less' if change < 0 else 'more'} than A: ${b:,.2f} instead of ${a:,.2f}{part}"
     if one.sd is None:
         return [f"{text}, with one seed."]
@@ -148,11 +148,15 @@ def _reasons(name: str, reasons: Sequence[UnservedReason]) -> str:
 
 def _others(one: Difference) -> list[str]:
     told = []
-    for key, title, form in TOLD:
+    for key, title in TOLD:
         change = one.figures[key]
-        if change.a is not None and change.b is not None and format(change.a, form) != format(change.b, form):
-            told.append(f"{title} {change.a:{form}} → {change.b:{form}}")
+        if change.a is not None and change.b is not None and _number(change.a) != _number(change.b):
+            told.append(f"{title} {_number(change.a)} → {_number(change.b)}")
     return [f"Also: {', '.join(told)}."] if told else []
+
+
+def _number(value: float) -> str:
+    return f"{value:,.1f}".removesuffix(".0")
 
 
 def _pods(pod_class: str) -> str:
