@@ -111,6 +111,27 @@ def test_pods_of_higher_priority_do_not_crowd_a_machine_to_come_when_those_of_lo
     assert [len(machine.pods) for machine in made.machines] == [2]
 
 
+@pytest.mark.parametrize("coming", [False, True])
+def test_a_pod_that_others_count_by_zone_is_not_where_the_cloud_has_still_to_choose_the_zone(coming: bool) -> None:
+    open_still = pool(*zones("g.1", 0.5, pool="open", names=("z1", "z2")), chooser="cloud")
+    one = pod("one", spec(gpus=1), labels=G)
+    even = pods("even", 3, spec(gpus=1, spread=(spread(ZONE, group="g"),)), labels=G)
+    choices = tuple((of.instance_type, of.market, of.zone) for of in open_still.offerings)
+    machines = (Upcoming("m-1", "open", "g.1", "on-demand", "z1", choices=choices),) if coming else ()
+    case = Case((one, *even), Policy((pool(*zones("g.1", names=("z1", "z2"))), open_still)), State(upcoming=machines))
+    made = case.plan()
+    assert_comes_true(case, made)
+    assert zones_of(made) == {"z1": 2, "z2": 2}
+
+
+def test_a_pod_that_others_count_takes_a_machine_of_any_zone_where_nothing_else_is_to_be_had() -> None:
+    open_still = pool(*zones("g.1", names=("z1", "z2")), chooser="cloud")
+    one = pod("one", spec(gpus=1), labels=G)
+    even = pod("even", spec(gpus=1, spread=(spread(ZONE, group="g"),)), labels=G)
+    made = Case((one, even), Policy((open_still,))).plan()
+    assert [machine.pods for machine in made.machines] == [(one.key,)]
+
+
 def crowd(count: int) -> list[Pod]:
     """Pods of which no two request the same, with labels and rules that look at labels; rules and labels have nothing in common."""
     rules: tuple[dict[str, Any], ...] = (

@@ -1,6 +1,6 @@
 """Families: classes that differ in what they request and in nothing else, so that topology is decided once for all of them."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
@@ -32,7 +32,8 @@ class Family:
     be bought for in a domain, for domains that turned out not to get more. ``pin`` are topology keys by which others count these
     pods: their domains are then chosen here, before anybody counts, and not by the mix. ``seen_by`` are topology keys by which others look
     at pods that have such rules themselves: who was seen in one domain may not be bought for in another. ``watched`` is a spread
-    constraint by which others count them, and whose it is.
+    constraint by which others count them, and whose it is. ``counted`` are the topology keys of all such constraints: they are to be
+    where it is certain in which of these domains they are.
     """
 
     model: PodClass
@@ -44,6 +45,7 @@ class Family:
     pin: tuple[str, ...] = ()
     seen_by: frozenset[str] = frozenset()
     watched: tuple[SpreadConstraint, PodClass] | None = None
+    counted: frozenset[str] = frozenset()
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -98,6 +100,9 @@ def assign(desk: Desk, family: Family, only: Mask | None) -> list[Lot]:
         usable = usable & only[desk.template_rows]
         machines = machines & padded(only, len(machines))
     by_others = admitted_by_others(desk, family.model)
+    if family.counted:
+        certain = sure_of(desk, family.counted)
+        usable, by_others = usable & certain, by_others & certain
     machines = machines & ~doubtful(desk, family.model, by_others)
     admitted = usable & by_others
     before, whole = family.left, bool(family.shape.host_affinity)
@@ -118,6 +123,16 @@ def assign(desk: Desk, family: Family, only: Mask | None) -> list[Lot]:
     lots = lots_of(desk, family, to_buy, admitted)
     # Of pods that share one machine or a volume, those of another size can only follow the first.
     return lots[:1] if whole or family.volumes else lots
+
+
+def sure_of(desk: Desk, keys: Iterable[str]) -> Mask:
+    """Templates of which the cloud cannot choose another with another value of one of ``keys``."""
+    mask = np.ones(len(desk.templates.nodes), dtype=np.bool_)
+    for kind in (kind for kind in desk.templates.kinds if len(kind.rows) > 1):
+        rows = list(kind.rows)
+        labels = [desk.templates.nodes[row].labels for row in rows]
+        mask[rows] = all(len({one.get(key) for one in labels}) == 1 for key in keys)
+    return mask
 
 
 def admitted_by_others(desk: Desk, one: PodClass) -> Mask:

@@ -69,6 +69,17 @@ def on_all_machines(desk: Desk, every: Sequence[Family], ahead: Sequence[Family]
     first = {id(family) for family in ahead}
     in_rounds(desk, ahead, only)
     in_rounds(desk, [family for family in every if id(family) not in first or (family.left and waits_for_others(family))], only)
+    in_rounds(desk, doubting(desk, every), only)
+
+
+def doubting(desk: Desk, every: Sequence[Family]) -> list[Family]:
+    """Who is left and was kept from machines whose zone the cloud has still to choose: such a machine is better than none."""
+    if not desk.undecided and all(len(kind.rows) == 1 for kind in desk.templates.kinds):
+        return []
+    found = [family for family in every if family.left and family.counted]
+    for family in found:
+        family.counted = frozenset()
+    return found
 
 
 def unique(order: Iterable[Family]) -> list[Family]:

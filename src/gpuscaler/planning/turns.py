@@ -113,8 +113,9 @@ def notice_each_other(desk: Desk, every: Sequence[Family]) -> None:
         spec = family.model.spec
         for constraint in (constraint for constraint in spec.spread if constraint.hard and constraint.topology_key != HOSTNAME):
             for other in index.candidates(spec.namespace, constraint.selector):
-                if constraint.topology_key not in other.seen_by and spreads_over(constraint, family.model, other.model):
-                    other.seen_by |= {constraint.topology_key}
+                if constraint.topology_key not in other.counted and spreads_over(constraint, family.model, other.model):
+                    other.counted |= {constraint.topology_key}
+                    other.seen_by |= other.counted
                     other.watched = other.watched or (constraint, family.model)
         for term in (term for term in spec.affinity + spec.anti_affinity if term.topology_key != HOSTNAME):
             for other in index.sought(desk, (term,)):
