@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -219,6 +220,15 @@ def test_a_folder_gets_the_report_as_data_and_as_a_page(folder: Path) -> None:
     assert done.stderr == f"Report: {folder}/new/report/report.html\n"
     assert json.loads((folder / "new" / "report" / "report.json").read_text()) == json.loads(done.stdout)
     assert "<title>Simulation of trace.csv</title>" in (folder / "new" / "report" / "report.html").read_text()
+
+
+def test_names_of_files_that_are_no_text_can_be_reported(folder: Path) -> None:
+    odd = os.fsdecode(b"od\xffd\x1b.csv")
+    (folder / odd).write_bytes((folder / "trace.csv").read_bytes())
+    done = call(folder, "--json", "--out", str(folder / "report"), trace=odd)
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["inputs"]["trace"] == "od\\udcffd\\x1b.csv"
+    assert "od\\udcffd\\x1b.csv" in (folder / "report" / "report.html").read_text()
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_the_replay(folder: Path) -> None:

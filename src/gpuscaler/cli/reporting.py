@@ -58,7 +58,7 @@ def write_report(folder: Path, inputs: Inputs, results: Sequence[Result]) -> Non
     with _written_to(folder):
         (folder / DATA).write_bytes(msgspec.json.format(msgspec.json.encode(document(inputs, results)), indent=2) + b"\n")
         (folder / PAGE).write_text(report_page(inputs, results), encoding="utf-8")
-    click.echo(f"Report: {folder / PAGE}", err=True)
+    click.echo(f"Report: {click.format_filename(folder / PAGE)}", err=True)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ def what_if(*, asked: Asked, pools_files: tuple[str, ...], policies: tuple[str, 
     from gpuscaler.simulation.campaign import run_each
     from gpuscaler.simulation.comparing import difference, with_waits
     from gpuscaler.simulation.explaining import pool_changes
-    from gpuscaler.simulation.report import inputs_of
+    from gpuscaler.simulation.report import inputs_of, printable
 
     if len(pools_files) != 2:
         raise click.BadParameter(f"saw {len(pools_files)}, expected two files: --pools A --pools B", param_hint="--pools")
@@ -49,10 +49,11 @@ def what_if(*, asked: Asked, pools_files: tuple[str, ...], policies: tuple[str, 
     differences = [difference(*pair) for pair in pairs]
     inputs = inputs_of(one, pools=pools_files[0], seed=asked.seed, seeds=asked.seeds, derived=_notes(own, others))
     changes = pool_changes(one.policy, other.policy)
+    names_of_files = [printable(path) for path in pools_files]
     if as_json:
-        _print_json(inputs, pools_files, changes, differences, (a, b))
+        _print_json(inputs, names_of_files, changes, differences, (a, b))
     else:
-        _print(inputs, pools_files, changes, differences)
+        _print(inputs, names_of_files, changes, differences)
 
 
 def _notes(a: Sequence[str], b: Sequence[str]) -> list[str]:

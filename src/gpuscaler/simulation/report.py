@@ -47,9 +47,9 @@ def inputs_of(
     """What runs of ``setting`` were made from; ``generated`` and ``derived`` add to what every run has."""
     trace, shaping = setting.trace, setting.shaping
     return Inputs(
-        trace=trace.name,
-        pools=pools,
-        spot=tuple(file.name for file in setting.spot),
+        trace=printable(trace.name),
+        pools=printable(pools),
+        spot=tuple(printable(file.name) for file in setting.spot),
         jobs=len(trace.jobs),
         pods=sum(job.pods for job in trace.jobs),
         set_aside=trace.set_aside,
@@ -65,6 +65,11 @@ def inputs_of(
         generated=(*_drawn(), *generated),
         derived=(*_requests(trace.jobs, shaping), *_checkpoints(setting.checkpoint), *derived),
     )
+
+
+def printable(name: str) -> str:
+    """The name of a file as it can be shown anywhere: names need not be text."""
+    return name if name.isprintable() else ascii(name)[1:-1]
 
 
 def _drawn() -> list[str]:

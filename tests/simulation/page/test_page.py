@@ -87,6 +87,13 @@ def test_names_from_outside_are_only_text(results: list[Result]) -> None:
     assert f"Simulation of {EVIL}" in page.words
 
 
+def test_tables_that_scroll_can_be_reached_with_keys_and_have_names(results: list[Result]) -> None:
+    _, page = page_of(SETTING, results)
+    scrolling = [one for one in page.all("div") if one.get("class") == "scroll"]
+    assert len(scrolling) == len(page.all("table")) > 4
+    assert all(one["tabindex"] == "0" and one["role"] == "region" and one["aria-label"] for one in scrolling)
+
+
 def test_there_are_four_plots_that_are_told_in_words_as_well(results: list[Result]) -> None:
     _, page = page_of(SETTING, results, seeds=2)
     pictures = [one for one in page.all("svg") if one.get("role") == "img"]

@@ -42,7 +42,8 @@ def table(caption: str, headings: Sequence[str], rows: Sequence[Sequence[str]], 
         lines.append(f'<tr><th scope="row">{escape(row[0])}</th>{cells}</tr>')
     body = "\n".join(lines)
     head = f"<caption>{escape(caption)}</caption>\n<thead><tr>{head}</tr></thead>"
-    return f'<div class="scroll"><table>{head}\n<tbody>\n{body}\n</tbody></table></div>'
+    region = f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">'
+    return f"{region}<table>{head}\n<tbody>\n{body}\n</tbody></table></div>"
 
 
 def figures(policies: Policies) -> str:
