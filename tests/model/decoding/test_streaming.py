@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -106,6 +107,17 @@ def test_empty_documents_and_empty_lists_hold_nothing() -> None:
 def test_an_input_without_a_character_is_what_a_failed_command_left_behind_and_an_error(data: bytes) -> None:
     with pytest.raises(InputError, match=r"^cluster\.json: saw nothing in it, expected Kubernetes objects"):
         read(data)
+
+
+@pytest.mark.parametrize("write", [json.dumps, yaml.safe_dump], ids=["JSON", "YAML"])
+def test_lists_among_other_things_count_as_their_items(write: Callable[[Any], str]) -> None:
+    typed = {"kind": "PodList", "apiVersion": "v1", "items": [{"metadata": {"name": "c"}}]}
+    several = [listed(pod("a")), pod("b"), listed(typed, listed(pod("d")))]
+    assert names(write(several).encode()) == ["a", "b", "c", "d"]
+    assert names(write(listed(*several)).encode()) == ["a", "b", "c", "d"]
+    (odd,) = names(write([listed(5)]).encode())
+    assert "[0]" in odd
+    assert "items[0]" in odd
 
 
 def test_kinds_that_are_not_read_are_passed_over() -> None:

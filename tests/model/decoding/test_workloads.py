@@ -192,3 +192,11 @@ def test_device_objects_are_read_far_enough_to_be_named(version: str) -> None:
     spec = {"nodeName": "node-1", "driver": "gpu.nvidia.com"}
     assert decoded("ResourceSlice", group, spec=spec) == DeviceObject("ResourceSlice", "", "x", "node-1", "gpu.nvidia.com")
     assert decoded("DeviceClass", group) == DeviceObject("DeviceClass", "", "x")
+
+
+def test_device_objects_of_the_first_version_say_at_the_top_what_later_ones_nest() -> None:
+    group = "resource.k8s.io/v1alpha2"
+    named = DeviceObject("ResourceClaim", "n", "x", driver="gpu.nvidia.com")
+    assert decoded("ResourceClaim", group, status={"driverName": "gpu.nvidia.com", "allocation": {}}) == named
+    found = decoded("ResourceSlice", group, nodeName="node-1", driverName="gpu.nvidia.com")
+    assert found == DeviceObject("ResourceSlice", "", "x", "node-1", "gpu.nvidia.com")

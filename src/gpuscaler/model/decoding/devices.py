@@ -19,6 +19,7 @@ class Allocation(Wire):
 
 class ClaimStatus(Wire):
     allocation: Allocation | None = None
+    driver_name: str | None = None
 
 
 class WireResourceClaim(WireObject):
@@ -32,8 +33,12 @@ class SliceSpec(Wire):
 
 
 class WireResourceSlice(WireObject):
+    """Version v1alpha2 has at the top what later ones keep in ``spec``."""
+
     metadata: Metadata | None = None
     spec: SliceSpec | None = None
+    node_name: str | None = None
+    driver_name: str | None = None
 
 
 class WireDeviceClass(WireObject):
@@ -41,18 +46,18 @@ class WireDeviceClass(WireObject):
 
 
 def read_resource_claim(wire: WireResourceClaim, interner: Interner) -> DeviceObject:
-    """A claim, with the driver of its first allocated device once it has one."""
+    """A claim, with the driver of its first allocated device once it has one; v1alpha2 names it in the status itself."""
     name, metadata = named(wire.metadata)
     allocation = wire.status.allocation if wire.status else None
     results = (allocation.devices.results if allocation and allocation.devices else None) or ()
-    drivers = [result.driver for result in results if result.driver]
+    drivers = [result.driver for result in results if result.driver] or [(wire.status.driver_name if wire.status else None) or ""]
     namespace = interner.text(metadata.namespace or "default")
-    return DeviceObject("ResourceClaim", namespace, name, driver=drivers[0] if drivers else "")
+    return DeviceObject("ResourceClaim", namespace, name, driver=interner.text(drivers[0]))
 
 
 def read_resource_slice(wire: WireResourceSlice, interner: Interner) -> DeviceObject:
     name, _ = named(wire.metadata)
-    spec = wire.spec or SliceSpec()
+    spec = wire.spec or SliceSpec(wire.node_name, wire.driver_name)
     return DeviceObject("ResourceSlice", "", name, interner.text(spec.node_name or ""), interner.text(spec.driver or ""))
 
 

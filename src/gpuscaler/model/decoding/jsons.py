@@ -16,6 +16,9 @@ from gpuscaler.model.decoding.windows import Window
 #: Keys at which a large object is known not to be a List.
 _OF_OBJECTS = (b'"spec"', b'"status"', b'"data"', b'"binaryData"', b'"stringData"')
 
+#: Lists within Lists are read so far down, which is further than anybody goes on purpose.
+DEEPEST = 50
+
 
 class _Envelope(Struct, gc=False):
     """Only what tells a List from an object."""
@@ -23,12 +26,21 @@ class _Envelope(Struct, gc=False):
     kind: str | None = None
 
 
+class _List(Struct, gc=False, rename="camel"):
+    """A List that is an item itself."""
+
+    kind: str = ""
+    api_version: str = ""
+    items: list[msgspec.Raw] = []
+
+
+_list = msgspec.json.Decoder(_List).decode
 _envelope = msgspec.json.Decoder(_Envelope).decode
 _string = msgspec.json.Decoder(str | None).decode
 
 
 class JsonItems:
-    """Reads everything in ``window``. One item is in memory at a time."""
+    """Reads everything in ``window``. One item is in memory at a time; a List among other things counts as one."""
 
     def __init__(self, window: Window, interner: Interner) -> None:
         self._window = window
@@ -120,9 +132,27 @@ class JsonItems:
                 unnamed.append(bytes(data))
             else:
                 yield from self._flat(result, f"{path}[{index}]")
+                if result is None:
+                    yield from self._inner(data, f"{path}[{index}]")
             index += 1
             if window.take(b",]", f"{path}[{index}]") == b"]":
                 return
+
+    def _inner(self, data: Data, path: str, depth: int = 0) -> Iterator[Item | SetAside]:
+        """The items of a List among other things, as ``jq --slurp`` puts several of them together; nothing where ``data`` is none."""
+        try:
+            found = _list(data)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return
+        if not found.kind.endswith("List") or depth > DEEPEST:
+            return
+        kind, api_version = _of_items(found.kind, found.api_version)
+        for index, item in enumerate(found.items):
+            place = f"{path}.items[{index}]"
+            result = self._decode(item, kind, api_version)
+            yield from self._flat(result, place)
+            if result is None:
+                yield from self._inner(item, place, depth + 1)
 
     def _decode(self, data: Data, kind: str, api_version: str) -> Decoded:
         """One object, trying first what the one before it was: Lists come sorted by kind, and the header need not be read first."""

@@ -11,6 +11,7 @@ from gpuscaler.model.aside import SetAside
 from gpuscaler.model.cluster import Item
 from gpuscaler.model.decoding.errors import InputError
 from gpuscaler.model.decoding.interning import Interner
+from gpuscaler.model.decoding.jsons import DEEPEST
 from gpuscaler.model.decoding.objects import decode_object
 
 #: Aliases may not blow a document up beyond this many values.
@@ -78,20 +79,21 @@ def _said(error: Exception, first: int) -> str:
     return " ".join(str(part) for part in (error.context, error.problem) if part) + where
 
 
-def _objects(loaded: Any, place: str) -> Iterator[tuple[str, Any, str, str]]:
-    """What a document holds: each with its place, and the kind and version that a typed List lends it."""
-    if isinstance(loaded, list):
+def _objects(loaded: Any, place: str, kind: str = "", api_version: str = "", depth: int = 0) -> Iterator[tuple[str, Any, str, str]]:
+    """What a document holds: each with its place, and the kind and version that a typed List lends it. Lists may hold Lists."""
+    if isinstance(loaded, list) and not depth:
         for index, raw in enumerate(loaded):
-            yield f"{place}[{index}]", raw, "", ""
+            yield from _objects(raw, f"{place}[{index}]", depth=1)
         return
-    kind = loaded.get("kind") if isinstance(loaded, Mapping) else None
-    if isinstance(kind, str) and kind.endswith("List") and isinstance(loaded.get("items"), list):
+    list_kind = loaded.get("kind") if isinstance(loaded, Mapping) else None
+    if isinstance(list_kind, str) and list_kind.endswith("List") and isinstance(loaded.get("items"), list) and depth <= DEEPEST:
         version = loaded.get("apiVersion")
-        of_items = kind.removesuffix("List")
+        of_items = list_kind.removesuffix("List")
         for index, raw in enumerate(loaded["items"]):
-            yield f"{place} items[{index}]", raw, of_items, version if of_items and isinstance(version, str) else ""
+            lent = version if of_items and isinstance(version, str) else ""
+            yield from _objects(raw, f"{place} items[{index}]", of_items, lent, depth + 1)
         return
-    yield place, loaded, "", ""
+    yield place, loaded, kind, api_version
 
 
 def _decoded(raw: Any, interner: Interner, place: str, kind: str, api_version: str) -> Iterator[Item | SetAside]:
