@@ -286,6 +286,14 @@ def test_in_a_pipe_tables_have_no_control_characters_and_lines_are_not_cut(deskt
     assert done.stderr == ""
 
 
+def test_names_from_files_cannot_steer_a_terminal(desktop: Desktop) -> None:
+    file = desktop.objects(pod("a\x1b[2J[red]", 64), node("n\x07"))
+    done = desktop.run("--cluster", file, "--pools", desktop.pools, *NOW)
+    assert done.stdout.isascii()
+    assert "  default/a\\x1b[2J[red]\n" in done.stdout
+    assert "  n\\x07: " in done.stdout
+
+
 def gpuscaler(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """The console script in a process of its own."""
     command = [sys.executable, "-c", "from gpuscaler.cli import run; run()", *arguments]

@@ -138,8 +138,13 @@ def print_some(console: Console, lines: Iterable[str], total: int) -> None:
         if number == ROWS:
             console.print(f"  … and {total - ROWS} more lines; --json has them all.")
             break
-        console.print(line, markup=False)
+        console.print(shown(line), markup=False)
     console.print()
+
+
+def shown(text: str) -> str:
+    """``text`` as a terminal can be trusted with: files are data, and a name in one may hold control characters."""
+    return text if text.isprintable() else "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
 def count(number: int, noun: str) -> str:
