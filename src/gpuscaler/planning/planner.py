@@ -171,13 +171,20 @@ def without_promised(desk: Desk, one: PodClass, promised: Mapping[str, int]) -> 
     for key in one.keys:
         if key in promised:
             by_row.setdefault(promised[key], []).append(key)
+    if not by_row:
+        return one
     # What was sure when a machine was asked for need not be sure now, if the cloud has still to choose it.
     unsure = doubtful(desk, one, admitted_by_others(desk, one)) if by_row.keys() & desk.undecided.keys() else None
     kept: set[str] = set()
+    spec = one.spec
+    # Pods that only take resources leave as much room on other machines as there was.
+    alone = not (spec.spread or spec.affinity or spec.anti_affinity or spec.host_ports or spec.volumes)
+    room = desk.room.capacity(spec, one.labels)
     for row, keys in sorted(by_row.items()):
         if unsure is not None and unsure[row]:
             continue
-        fitting = tuple(keys[: int(desk.room.capacity(one.spec, one.labels)[row])])
+        room = room if alone else desk.room.capacity(spec, one.labels)
+        fitting = tuple(keys[: int(room[row])])
         if fitting:
             desk.room.place(one.spec, one.labels, row, len(fitting))
             desk.taken.append(Taken(one, row, fitting))
