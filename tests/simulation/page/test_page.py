@@ -158,7 +158,7 @@ def test_a_run_without_gpus_or_machines_has_no_empty_plots() -> None:
     assert titles == ["Capacity against demand"]
 
 
-def test_machines_beyond_the_dearest_kinds_share_a_band() -> None:
+def test_machines_beyond_the_most_used_kinds_share_a_band() -> None:
     kinds = tuple(replace(C8, instance_type=f"c{number}", price=0.1 + number, labels={"size": str(number)}) for number in range(12))
     (result,) = run_all(
         Setting(trace=trace(Job("c", 0, 600, cpu_milli=1000)), policy=Policy((Pool("cpu", kinds[:1]),))), ("gpuscaler",), (0,), workers=1
@@ -166,7 +166,7 @@ def test_machines_beyond_the_dearest_kinds_share_a_band() -> None:
     (row,), (line,) = result.machine_hours, result.fleet
     many = replace(
         result,
-        machine_hours=tuple(replace(row, instance_type=one.instance_type, cost=one.price) for one in kinds),
+        machine_hours=tuple(replace(row, instance_type=one.instance_type, hours=one.price) for one in kinds),
         fleet=tuple(replace(line, instance_type=one.instance_type) for one in kinds),
     )
     _, page = page_of(Setting(trace=trace(Job("c", 0, 1)), policy=POLICY), [many])

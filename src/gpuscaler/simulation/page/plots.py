@@ -109,15 +109,20 @@ def _most(stack: Mapping[Kind, Sequence[float]]) -> float:
 
 
 def _kinds(results: Sequence[Result]) -> list[Kind]:
-    """The types and markets that cost most, and what the others are called. A name has a market only where that is not on-demand."""
-    cost: dict[Kind, float] = defaultdict(float)
-    for row in (row for result in results for row in result.machine_hours):
-        cost[_kind(row.instance_type, row.market)] += row.cost
-    ordered = sorted(cost, key=lambda kind: (-cost[kind], kind))
+    """The types and markets with most machine-hours, as parts of those of a result, and what the others are called."""
+    parts: dict[Kind, float] = {}
+    for result in results:
+        hours: dict[Kind, float] = defaultdict(float)
+        for row in result.machine_hours:
+            hours[_kind(row.instance_type, row.market)] += row.hours
+        for kind, own in hours.items():
+            parts[kind] = max(parts.get(kind, 0.0), own / sum(hours.values()))
+    ordered = sorted(parts, key=lambda kind: (-parts[kind], kind))
     return ordered if len(ordered) <= SERIES else [*ordered[: SERIES - 1], ("other offerings", "")]
 
 
 def _kind(instance_type: str, market: str) -> Kind:
+    """A name has a market only where that is not on-demand."""
     return instance_type if market == "on-demand" else f"{instance_type} ({market})", market
 
 
