@@ -34,6 +34,7 @@ from tests.planning.building import (
 from tests.planning.drawing import cases
 from tests.planning.replaying import Case, assert_comes_true, homes
 
+from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Owner, Pod
@@ -44,7 +45,6 @@ from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.room import GPU_MILLI
 from gpuscaler.planning.state import State, Upcoming
-from gpuscaler.planning.templates import gpus_in
 
 CLOSED = Taint("gpuscaler.io/arriving")
 ONE = offering("s.1", 1.0, pool="small", gpus=1, cpu=8)

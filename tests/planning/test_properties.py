@@ -12,6 +12,7 @@ from tests.planning.building import ARCH, HOST, NOW, PRODUCT, ZONE
 from tests.planning.drawing import cases
 from tests.planning.replaying import Case, assert_comes_true, carry_out, homes, offerings_of, today
 
+from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.cluster import Cluster, Delta
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
@@ -19,7 +20,6 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.plans import Machine, Plan
 from gpuscaler.planning.room import Room
-from gpuscaler.planning.templates import gpus_in
 
 #: One fixed draw, so that a run fails by what changed and not by chance; a longer search by hand is `derandomize=False` and more examples.
 SEARCH = settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))

@@ -46,7 +46,7 @@ pools:
     max: 9
     spare: {gpus: 3}
     idle_after: 1h30m
-    min_gpus_per_pod: 2
+    min_gpus_per_pod: 1
     labels: {team: ml, example.com/tier: ""}
     taints: ["a=b:NoSchedule"]
     startup_taints: ["s:NoExecute"]
@@ -66,7 +66,7 @@ min_saving: 0.25
 
     (only,) = found.pools
     assert (only.chooser, only.min, only.max, only.spare, only.idle_after) == ("cloud", 1, 9, Spare(gpus=3), 5400.0)
-    assert only.min_gpus_per_pod == 2
+    assert only.min_gpus_per_pod == 1
     assert only.match_labels == {"team": "ml", "example.com/tier": ""}
     assert only.offerings[0].taints == (Taint("a", "b", "NoSchedule"),)
     assert only.startup_taints == (Taint("s", "", "NoExecute"),)

@@ -7,13 +7,13 @@ from msgspec.structs import replace
 from tests.simulation.pools import FIXED, GIB, offering, trace
 
 from gpuscaler.clouds.delays import NO_FAULTS
+from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import State
-from gpuscaler.planning.templates import gpus_in
 from gpuscaler.simulation.autoscaler import Moment, View
 from gpuscaler.simulation.meter import Result
 from gpuscaler.simulation.ours import Gpuscaler

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from msgspec import Struct
 
+from gpuscaler.model.accelerators import ACCELERATORS
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import PodSpec
@@ -17,7 +18,7 @@ from gpuscaler.planning.limits import Remaining
 from gpuscaler.planning.mix import Problem, Solution
 from gpuscaler.planning.room import GPU_MILLI, Room
 from gpuscaler.planning.state.events import Key
-from gpuscaler.planning.templates import ACCELERATORS, Kind, Templates, admits_arch, undecided_node
+from gpuscaler.planning.templates import Kind, Templates, admits_arch, undecided_node
 from gpuscaler.planning.topology import Shape
 
 

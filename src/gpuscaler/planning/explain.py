@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.pools import Pool
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.desk import Desk, of_market
 from gpuscaler.planning.keeping import MIN_GPUS, explain_min_gpus
 from gpuscaler.planning.plans import EXCLUSIONS, Reason
-from gpuscaler.planning.templates import ARCH, admits_arch, gpus_in
+from gpuscaler.planning.templates import ARCH, admits_arch
 from gpuscaler.planning.topology import without_hosts
 
 #: The word of :data:`~gpuscaler.planning.plans.EXCLUSIONS` for each filter of kube-scheduler.

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec.structs import replace
 
+from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Pool
 from gpuscaler.model.table import Array
 from gpuscaler.model.taints import Toleration
-from gpuscaler.planning.templates import gpus_in
 
 #: What keeps small pods away, beside the names of kube-scheduler's plug-ins.
 MIN_GPUS = "MinGpusPerPod"

@@ -4,12 +4,13 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.membership import Member
 from gpuscaler.planning.mix.problem import Limits as MixLimits
 from gpuscaler.planning.state import State
-from gpuscaler.planning.templates import Kind, gpus_by_row, gpus_in
+from gpuscaler.planning.templates import Kind, gpus_by_row
 
 
 @dataclass(frozen=True)

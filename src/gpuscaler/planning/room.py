@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.cluster import Cluster, PeerKey
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
@@ -24,7 +25,6 @@ from gpuscaler.planning.filters.resources import UNBOUNDED, Ledger, wanted
 from gpuscaler.planning.filters.spread import Spread, SpreadCounts, SpreadMasks, hard
 from gpuscaler.planning.filters.tallies import Tallies
 from gpuscaler.planning.keeping import MIN_GPUS, explain_min_gpus, followed_by, lifted
-from gpuscaler.planning.templates import gpus_in
 
 __all__ = ["GPU_MILLI", "UNBOUNDED", "Room", "SpreadCounts", "Verdict"]
 

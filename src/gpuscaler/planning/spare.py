@@ -3,11 +3,12 @@
 import math
 from collections.abc import Mapping
 
+from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.pools import Pool
 from gpuscaler.planning.desk import Bought, Desk
 from gpuscaler.planning.limits import Fleet
 from gpuscaler.planning.picture import Picture
-from gpuscaler.planning.templates import Kind, gpus_in
+from gpuscaler.planning.templates import Kind
 
 
 def spare_machines(desk: Desk, pools: tuple[Pool, ...], have: Mapping[str, Fleet], seen: Picture) -> list[Bought]:

@@ -8,16 +8,17 @@ from functools import cached_property
 
 import numpy as np
 
+from gpuscaler.model.accelerators import ACCELERATORS, GPU_MILLI, gpus_in
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
-from gpuscaler.model.pods import Pod, PodSpec, Resources
+from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.pools import Offering, Policy, Pool
 from gpuscaler.model.selectors import NodeSelectorTerm
 from gpuscaler.model.table import Array, Mask, NodeTable
 from gpuscaler.model.taints import Toleration, untolerated
 from gpuscaler.model.workloads import Workload
-from gpuscaler.planning.mix.problem import GPU_MILLI, Solution
 from gpuscaler.planning.mix.problem import Kind as MixKind
+from gpuscaler.planning.mix.problem import Solution
 from gpuscaler.planning.state import State, Upcoming
 from gpuscaler.planning.state.events import Key
 
@@ -30,17 +31,6 @@ DAEMON_TOLERATIONS = tuple(
     Toleration(key=f"node.kubernetes.io/{condition}", operator="Exists")
     for condition in ("not-ready", "unreachable", "disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")
 )
-
-
-#: Resources of which one is one physical accelerator.
-ACCELERATORS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "habana.ai/gaudi", "aws.amazon.com/neurondevice", "google.com/tpu")
-_NONE = (0,) * len(ACCELERATORS)
-
-
-def gpus_in(resources: Resources) -> int:
-    """Physical accelerators among ``resources``; those that a trace divides are counted by the device."""
-    whole = sum(map(resources.get, ACCELERATORS, _NONE))
-    return whole or resources.get(GPU_MILLI, 0) // 1000
 
 
 def gpus_by_row(table: NodeTable) -> Array:

@@ -3,7 +3,8 @@
 from collections.abc import Collection
 from pathlib import Path
 
-from gpuscaler.model.pools import MARKETS, Limits, Policy, Pool, Spare
+from gpuscaler.model.accelerators import gpus_in
+from gpuscaler.model.pools import MARKETS, Limits, Offering, Policy, Pool, Spare
 from gpuscaler.settings.cursor import MAX_VALUES, Cursor, Report, TooMuchError
 from gpuscaler.settings.document import read_document
 from gpuscaler.settings.errors import Problem, SettingsError
@@ -148,7 +149,6 @@ def _pool(at: Cursor, region: str) -> Pool | None:
     offerings = read_offerings(fields.get("types"), fields.get("offerings"), facts)
     least, most = _sizes(fields)
     idle = fields["idle_after"].duration() if "idle_after" in fields else None
-    large = fields["min_gpus_per_pod"].integer(minimum=0, expected="a number of GPUs, 0 or more") if "min_gpus_per_pod" in fields else None
     priority = fields["priority"].integer(minimum=-(2**31), expected="a whole number; higher is first") if "priority" in fields else None
     pool = Pool(
         name=name,
@@ -158,7 +158,7 @@ def _pool(at: Cursor, region: str) -> Pool | None:
         max=most,
         spare=_spare(fields["spare"]) if "spare" in fields else Spare(),
         idle_after=600.0 if idle is None else idle,
-        min_gpus_per_pod=large or 0,
+        min_gpus_per_pod=_large(fields["min_gpus_per_pod"], offerings) if "min_gpus_per_pod" in fields else 0,
         priority=priority or 0,
         arch=arch,
         match_labels=labels,
@@ -179,6 +179,18 @@ def _sizes(fields: dict[str, Cursor]) -> tuple[int, int | None]:
     if least is not None and most is not None and least > most:
         fields["min"].wrong(f"at most max, which is {most}; lower min or raise max", seen=str(least))
     return least or 0, most
+
+
+def _large(at: Cursor, offerings: tuple[Offering, ...]) -> int:
+    least = at.integer(minimum=0, expected="a number of GPUs, 0 or more") or 0
+    for offering in offerings:
+        gpus = gpus_in(offering.allocatable)
+        if gpus < least:
+            at.wrong(
+                f"at most {gpus}, the GPUs of {offering.instance_type}; lower it, or give that type a pool of its own", seen=str(least)
+            )
+            break
+    return least
 
 
 def _spare(at: Cursor) -> Spare:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.table import Array
 from gpuscaler.planning.mix import Item, Limits, Problem, Solution, Together, solve
 from gpuscaler.planning.plans import Machine
@@ -22,7 +23,7 @@ from gpuscaler.planning.scale_down.menu import Goods, Menu, goods_of
 from gpuscaler.planning.scale_down.packing import pack
 from gpuscaler.planning.scale_down.survey import Candidate
 from gpuscaler.planning.scale_down.valuing import NOTHING, net_saving, pays, restart_loss
-from gpuscaler.planning.templates import Templates, gpus_in
+from gpuscaler.planning.templates import Templates
 
 #: Old and new machines are both paid for while the new ones boot and pods move, in seconds; counted as a cost of the new ones.
 OVERLAP = 300.0

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Set
 
+from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.pools import Pool
 from gpuscaler.planning.room import Room
 from gpuscaler.planning.scale_down.blockers import Blocker, is_arriving
 from gpuscaler.planning.scale_down.idle import is_idle
 from gpuscaler.planning.scale_down.situation import Situation
-from gpuscaler.planning.templates import gpus_in
 
 
 def held(situation: Situation, staying: frozenset[str], leaving: Set[str]) -> Mapping[str, Blocker]:
