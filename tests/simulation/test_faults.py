@@ -163,3 +163,11 @@ def test_no_policy_sees_how_long_a_running_job_will_run(name: str) -> None:
         return [(one.at, one.kind, one.what) for one in result.decisions if one.at < EPOCH + min(job.submit for job in jobs) + HOUR]
 
     assert decisions(jobs) == decisions(other)
+
+
+@pytest.mark.parametrize("late", range(0, 100, 10))
+def test_the_pods_of_a_gang_work_from_the_last_image_on_and_end_together_whenever_a_machine_goes(late: int) -> None:
+    delays = replace(FIXED, image_pull=Delay(10, 50, 100))
+    result = replay(trace(Job("g", 0, 600, gpus=1, pods=3)), delays=delays, markets=dry((650.0 + late, 2 * HOUR)), seed=3)
+    assert len({one.seconds for one in result.waits}) == 1
+    assert (result.served, result.timeline[-1].wanted) == (3, 0)

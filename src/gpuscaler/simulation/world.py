@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from gpuscaler.clouds.markets import Key
 from gpuscaler.clouds.simulated import NO_CAPACITY, Answer, CloudMachine, SimulatedCloud
@@ -99,7 +99,7 @@ class World:
         if node is None:
             return False
         self._sit(task, node)
-        self._start(task, now)
+        self._start([task], now)
         return True
 
     def _try_gang(self, tasks: list[Task], now: float) -> None:
@@ -115,7 +115,7 @@ class World:
             nodes.append(node)
         for task, node in zip(tasks, nodes, strict=True):
             self._sit(task, node)
-            self._start(task, now)
+        self._start(tasks, now)
 
     def place(self, task: Task, node: str, now: float) -> bool:
         """Bind a waiting pod to an open node, or hold its seat there until its gang is complete; False where it does not fit."""
@@ -126,7 +126,7 @@ class World:
         if task.gang:
             task.nominated = True
         else:
-            self._start(task, now)
+            self._start([task], now)
         return True
 
     def _break_promise(self, task: Task, node: str) -> None:
@@ -199,18 +199,20 @@ class World:
         self.idle_since.pop(node, None)
         self.pods_changed.add(task.key)
 
-    def _start(self, task: Task, now: float) -> None:
-        assert task.seat is not None, "only seated pods start"
-        task.started = now
-        task.working_from = now + self._pull(task.seat.node)
-        task.nominated = False
-        task.attempt += 1
-        self.running += 1
-        self.meter.began(task)
-        if task.first_start is None:
-            task.first_start = task.working_from
-        self.started.append(task)
-        self.pods_changed.add(task.key)
+    def _start(self, tasks: Sequence[Task], now: float) -> None:
+        """Start pods that work together: from when the last of them has its image."""
+        working_from = now + max((self._pull(task.seat.node) for task in tasks if task.seat is not None), default=0.0)
+        for task in tasks:
+            task.started = now
+            task.working_from = working_from
+            task.nominated = False
+            task.attempt += 1
+            self.running += 1
+            self.meter.began(task)
+            if task.first_start is None:
+                task.first_start = task.working_from
+            self.started.append(task)
+            self.pods_changed.add(task.key)
 
     def _pull(self, node: str) -> float:
         """Seconds until a pod's image is on its node: the first pod brings it."""
@@ -341,9 +343,7 @@ class World:
         """Start a gang's pods together once each has its seat on an open node."""
         tasks = self._gangs[gang].values()
         if all(task.seat is not None for task in tasks):
-            for task in tasks:
-                if task.started is None:
-                    self._start(task, now)
+            self._start([task for task in tasks if task.started is None], now)
 
     def _join(self, machine: CloudMachine, now: float, *, devices: bool) -> None:
         self.scheduler.add(machine.id, machine.offering, devices=devices)
