@@ -57,7 +57,7 @@ def test_an_axis_of_time_has_a_few_round_marks(hours: float, first: str, last: s
 def test_an_axis_of_waits_is_logarithmic_and_ends_with_the_longest() -> None:
     frame = Frame(0, 10, 3600, 1, logarithmic=True)
     assert words(waits_below(frame)) == ["1 s", "10 s", "1 min", "10 min", "1 h"]
-    assert (frame.x(0), frame.x(1), frame.x(60), frame.x(3600)) == (LEFT, LEFT, pytest.approx(LEFT + SPAN / 2), WIDTH - RIGHT)
+    assert [frame.x(seconds) for seconds in (0, 1, 60, 3600)] == pytest.approx([LEFT, LEFT, LEFT + SPAN / 2, WIDTH - RIGHT])
 
 
 def test_values_of_an_axis_have_the_digits_they_need() -> None:
