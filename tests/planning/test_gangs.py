@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.planning.building import (
     ARCH,
     PRODUCT,
+    TYPE,
     ZONE,
     affinity,
     bought,
@@ -23,6 +25,7 @@ from tests.planning.building import (
     zones,
 )
 
+from gpuscaler.model.cluster import Item
 from gpuscaler.model.pods import Owner, Pod, PodSpec
 from gpuscaler.model.pools import Limits
 from gpuscaler.model.workloads import PodGroup, Workload
@@ -118,6 +121,42 @@ def test_a_gang_uses_existing_machines_of_its_zone_before_it_buys() -> None:
     made = planned([node("a", big("z2")), node("b", big("z2")), *gang("train", 3)], pool(big("z1", 7.0), big("z2", 8.0)))
     assert sorted(placed(made).values()) == ["a", "b"]
     assert [machine.zone for machine in made.machines] == ["z2"]
+
+
+def test_nodes_that_nobody_labelled_with_a_product_have_that_of_their_type() -> None:
+    unlabelled = offering("g.8A", gpus=8)
+    bare = [node(name, replace(unlabelled, labels={key: unlabelled.labels[key] for key in (ZONE, TYPE)})) for name in "ab"]
+    made = planned([*bare, *gang("train", 3)], pool(big("z1"), big("z1", 1.0, product="H100", count=2)))
+    assert sorted(placed(made).values()) == ["a", "b"]
+    assert bought(made) == {"g.8A": 1}
+    runs = pod("train-0", EIGHT, on="a", options={"gang": "train", "gang_size": 2})
+    made = planned([bare[0], runs, *gang("train", 2, first=1)], pool(big("z1")))
+    assert bought(made) == {"g.8A": 1}
+
+
+def test_members_without_gpus_stand_on_machines_without_in_the_zone_of_the_others() -> None:
+    cpus = [offering("c.1", 0.1, zone=zone, gpus=0, cpu=4) for zone in ("z1", "z2")]
+    launcher = pod("train-launcher", spec(cpu=4), options={"gang": "train", "gang_size": 3})
+    full = spec(gpus=8, cpu=64)
+    made = planned([launcher, *gang("train", 2, full, options={"gang_size": 3})], pool(*cpus, big("z1", 9.0, cpu=64), big("z2", cpu=64)))
+    assert bought(made) == {"c.1": 1, "g.8A": 2}
+    assert {machine.zone for machine in made.machines} == {"z2"}
+
+
+def test_a_member_without_gpus_that_runs_pins_the_zone_and_no_product() -> None:
+    cpu = offering("c.1", 0.1, zone="z2", gpus=0)
+    runs = pod("train-launcher", spec(cpu=1), on="c", options={"gang": "train", "gang_size": 3})
+    made = planned([node("c", cpu), runs, *gang("train", 2, options={"gang_size": 3})], pool(big("z1", 1.0), big("z2", 9.0)))
+    assert [machine.zone for machine in made.machines] == ["z2", "z2"]
+
+
+def test_a_member_with_gpus_that_runs_pins_the_product_beside_one_without() -> None:
+    cpu = offering("c.1", 0.1, gpus=0)
+    launcher = pod("train-launcher", spec(cpu=1), on="c", options={"gang": "train", "gang_size": 3})
+    worker = pod("train-0", EIGHT, on="a", options={"gang": "train", "gang_size": 3})
+    found: list[Item] = [node("c", cpu), launcher, node("a", big("z1")), worker, *gang("train", 2, first=1, options={"gang_size": 3})]
+    made = planned(found, pool(big("z1", 9.0), big("z1", 1.0, product="H100")))
+    assert bought(made) == {"g.8A": 1}
 
 
 def test_gangs_of_one_name_in_two_namespaces_are_two_gangs() -> None:

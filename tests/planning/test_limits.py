@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 from tests.planning.building import bought, node, offering, planned, pod, pods, pool, reasons, spec, unplaced, zones
 
+from gpuscaler.model.cluster import Item
 from gpuscaler.model.pools import Limits, Spare
 from gpuscaler.planning.state import State, Upcoming
 
 COMING = Upcoming("m-1", "main", "g.1", "on-demand", "z1")
 PAIR = Limits(machines=2)
+SHARED: dict[str, Any] = {"nvidia.com/gpu.shared": 8}
 
 
 @pytest.mark.parametrize(
@@ -46,6 +48,22 @@ def test_more_machines_than_a_limit_admits_already_buys_none() -> None:
     made = planned([node("a"), node("b"), node("c"), *pods("p", 5)], limits=PAIR)
     assert bought(made) == {}
     assert len(made.placements) == 3
+
+
+def test_gpus_that_are_shared_or_sliced_count_as_the_devices_they_are() -> None:
+    labels = {"nvidia.com/gpu.count": "2"}
+    shared = offering("g.2", gpus=0, labels=labels, **SHARED)
+    wants = spec(requests=SHARED)
+    assert bought(planned(pods("p", 5, wants), pool(shared), limits=Limits(gpus=5))) == {"g.2": 2}
+    there: list[Item] = [node("a", shared), pod("runs", wants, on="a"), *pods("p", 5, wants)]
+    made = planned(there, pool(shared), limits=Limits(gpus=5))
+    assert bought(made) == {"g.2": 1}
+    assert made.unplaced[0].reasons[0].excluded_by == "limit"
+
+
+def test_a_node_whose_gpus_are_not_up_yet_counts_with_those_it_was_bought_with() -> None:
+    bare = node("a", offering("g.1", gpus=0))
+    assert bought(planned([bare, *pods("p", 3)], limits=Limits(gpus=2))) == {"g.1": 1}
 
 
 def test_machines_bought_in_the_last_minute_count_against_the_rate() -> None:

@@ -1,11 +1,18 @@
 """Accelerators among resources: which names mean whole devices, and how many devices an amount is."""
 
+from collections.abc import Mapping
+from functools import lru_cache
+
 from gpuscaler.model.pods import Resources
 
 #: Resources of which one is one physical accelerator.
 ACCELERATORS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "habana.ai/gaudi", "aws.amazon.com/neurondevice", "google.com/tpu")
 #: Thousandths of GPUs, as traces divide them.
 GPU_MILLI = "gpuscaler.io/gpu-milli"
+#: Where GPU feature discovery says how many GPUs a node has, however they are shared or sliced.
+GPU_COUNT = "nvidia.com/gpu.count"
+#: What resources of device plug-ins begin with: besides whole devices their replicas, slices and cores.
+_PREFIXES = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "habana.ai/", "aws.amazon.com/neuron", "google.com/tpu")
 _NONE = (0,) * len(ACCELERATORS)
 
 
@@ -13,3 +20,20 @@ def gpus_in(resources: Resources) -> int:
     """Physical accelerators among ``resources``; those that a trace divides are counted by the device."""
     whole = sum(map(resources.get, ACCELERATORS, _NONE))
     return whole or resources.get(GPU_MILLI, 0) // 1000
+
+
+def gpus_of(allocatable: Resources, labels: Mapping[str, str]) -> int:
+    """Physical accelerators of a node, also where it offers only replicas or slices of them: then its label counts them."""
+    said = labels.get(GPU_COUNT, "")
+    return gpus_in(allocatable) or (int(said) if said.isdecimal() else 0)
+
+
+def has_device(resources: Resources) -> bool:
+    """Whether ``resources`` hold an accelerator, or a part of one."""
+    return any(amount > 0 and is_device(name) for name, amount in resources.items())
+
+
+@lru_cache(maxsize=1 << 12)
+def is_device(resource: str) -> bool:
+    """Whether a resource is an accelerator or a part of one."""
+    return resource == GPU_MILLI or resource.startswith(_PREFIXES)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from gpuscaler.model.accelerators import gpus_of
 from gpuscaler.model.pods import Resources
 from gpuscaler.model.taints import Taint
 
@@ -31,6 +32,11 @@ class Offering(Struct, frozen=True, gc=False):
     @property
     def key(self) -> tuple[str, str, str, str]:
         return (self.pool, self.market, self.instance_type, self.zone)
+
+    @property
+    def gpus(self) -> int:
+        """Physical accelerators of one machine."""
+        return gpus_of(self.allocatable, self.labels)
 
 
 class Spare(Struct, frozen=True, gc=False):

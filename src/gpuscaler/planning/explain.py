@@ -126,7 +126,7 @@ def shortage(desk: Desk, one: PodClass, row: int) -> str:
 def limited(desk: Desk, row: int) -> str:
     """Which limit is used up for an offering; empty when none is."""
     offering, left = desk.templates.offerings[row], desk.remaining
-    gpus = gpus_in(offering.allocatable)
+    gpus = offering.gpus
     if left.pools.get(offering.pool) == 0:
         return f"pool {offering.pool} is at its maximum"
     if offering.count is not None and left.spent.get(offering.key, 0) >= offering.count:

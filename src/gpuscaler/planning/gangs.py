@@ -1,13 +1,15 @@
 """Gangs: placed whole or not at all, by default in one zone on one GPU product."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from gpuscaler.model.accelerators import has_device
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.demand import Gang, PodClass
-from gpuscaler.planning.desk import Desk, divisible, usable_templates
+from gpuscaler.planning.desk import Desk, usable_templates
 from gpuscaler.planning.families import families
 from gpuscaler.planning.membership import INSTANCE_TYPE_LABELS, ZONE_LABELS, first_label
 from gpuscaler.planning.present import settle
@@ -91,21 +93,21 @@ def waits(desk: Desk, gang: Gang) -> bool:
 
 
 def domains(desk: Desk, gang: Gang) -> list[Mask]:
-    """Rows of one zone and one GPU product each, most promising first: those with running members, then by what the gang would cost."""
+    """Rows of one zone and one GPU product each, most promising first: those with running members, then by what the gang would cost.
+
+    Machines without accelerators belong to every product of their zone: a launcher needs none.
+    """
     desk.build()
-    codes: dict[tuple[str, str], list[int]] = {}
-    for row, node in enumerate(desk.room.table.nodes):
-        if row in desk.undecided and not first_label(node, ZONE_LABELS):
-            # The cloud has still to choose the zone: not the same one for two such machines.
-            continue
-        codes.setdefault((first_label(node, ZONE_LABELS), product(node, gang)), []).append(row)
-    member_rows = {desk.room.table.row[name] for name in gang.nodes if name in desk.room.table.row}
+    codes, others = by_domain(desk, needs_devices=any(has_device(one.spec.requests) for one in gang.classes))
+    members = {desk.room.table.row[name] for name in gang.nodes if name in desk.room.table.row}
+    # A member without a GPU says nothing about the product, unless no other runs.
+    members = members - {row for rows in others.values() for row in rows} or members
     usable = [usable_templates(desk.templates, one) & suiting(desk, one)[desk.template_rows] for one in gang.classes]
     found = []
     for domain, rows in sorted(codes.items()):
         mask = np.zeros(len(desk.room), dtype=np.bool_)
-        mask[rows] = True
-        if member_rows and not member_rows & set(rows):
+        mask[rows] = mask[others.get(domain[0], [])] = True
+        if members and not mask[list(members)].any():
             continue
         estimate = sum(
             one.count * share_price(desk, one, good & mask[desk.template_rows]) for one, good in zip(gang.classes, usable, strict=True)
@@ -120,11 +122,40 @@ def suiting(desk: Desk, one: PodClass) -> Mask:
     return desk.room.static_mask(one.spec) & wished(desk.room, one)
 
 
-def product(node: Node, gang: Gang) -> str:
-    """The GPU product of a node, for gangs that need one; all nodes are alike to a gang without accelerators."""
-    if not any(one.spec.requests.get(name) for one in gang.classes for name in divisible()):
-        return ""
-    return first_label(node, PRODUCT_LABELS) or first_label(node, INSTANCE_TYPE_LABELS)
+def by_domain(desk: Desk, *, needs_devices: bool) -> tuple[dict[tuple[str, str], list[int]], dict[str, list[int]]]:
+    """Rows by zone and GPU product, and those without accelerators by zone. To a gang that needs none all rows of a zone are alike."""
+    codes: dict[tuple[str, str], list[int]] = {}
+    others: dict[str, list[int]] = {}
+    products = products_of_types(desk) if needs_devices else {}
+    for row, node in enumerate(desk.room.table.nodes):
+        zone = first_label(node, ZONE_LABELS)
+        if row in desk.undecided and not zone:
+            # The cloud has still to choose the zone: not the same one for two such machines.
+            continue
+        if not needs_devices:
+            codes.setdefault((zone, ""), []).append(row)
+        elif has_device(node.allocatable):
+            codes.setdefault((zone, product(node, products)), []).append(row)
+        else:
+            others.setdefault(zone, []).append(row)
+    return codes, others
+
+
+def product(node: Node, products: Mapping[str, str]) -> str:
+    """The GPU product of a node with accelerators; where nothing tells it, one instance type is one product."""
+    instance_type = first_label(node, INSTANCE_TYPE_LABELS)
+    return products.get(instance_type) or first_label(node, PRODUCT_LABELS) or instance_type
+
+
+def products_of_types(desk: Desk) -> dict[str, str]:
+    """The GPU product of each instance type, as far as templates tell one.
+
+    What labels a node's product is installed in some clusters and not in others, and names it in its own way.
+    """
+    found: dict[str, set[str]] = {}
+    for node in desk.templates.nodes:
+        found.setdefault(first_label(node, INSTANCE_TYPE_LABELS), set()).add(first_label(node, PRODUCT_LABELS))
+    return {instance_type: one for instance_type, names in found.items() if len(names) == 1 for one in names if one}
 
 
 def room_exists(desk: Desk, one: PodClass, mask: Mask) -> bool:

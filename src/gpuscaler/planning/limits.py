@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.membership import Member
@@ -50,7 +49,7 @@ class Remaining:
         if self.machines is not None:
             self.machines -= times
         if self.gpus is not None:
-            self.gpus -= times * gpus_in(kind.offering.allocatable)
+            self.gpus -= times * kind.offering.gpus
         if self.dollars_per_hour is not None:
             self.dollars_per_hour -= times * kind.price
         if kind.pool.name in self.pools:
@@ -65,7 +64,7 @@ class Remaining:
             room.append(self.machines)
         if kind.count is not None:
             room.append(kind.count - self.spent.get(kind.offering.key, 0))
-        gpus = gpus_in(kind.offering.allocatable)
+        gpus = kind.offering.gpus
         if self.gpus is not None and gpus:
             room.append(self.gpus // gpus)
         if self.dollars_per_hour is not None and kind.price > 0:
@@ -81,11 +80,13 @@ def fleets(cluster: Cluster, policy: Policy, state: State, members: Mapping[str,
     gpus = dict(zip(cluster.table.names, gpus_by_row(cluster.table).tolist(), strict=True))
     for name, member in members.items():
         if name not in coming:
-            counted[member.pool.name].append((gpus[name], member.offering.price if member.offering else 0.0))
+            bought = member.offering
+            # A node whose device plug-in is not up yet, or that offers only slices, has the GPUs that it was bought with.
+            counted[member.pool.name].append((max(gpus[name], bought.gpus), bought.price) if bought else (gpus[name], 0.0))
     for machine in state.upcoming:
         offering = prices.get((machine.pool, machine.market, machine.instance_type, machine.zone))
         if machine.pool in counted:
-            counted[machine.pool].append((gpus_in(offering.allocatable), offering.price) if offering else (0, 0.0))
+            counted[machine.pool].append((offering.gpus, offering.price) if offering else (0, 0.0))
     return {
         name: Fleet(len(machines), sum(gpus for gpus, _ in machines), math.fsum(price for _, price in machines))
         for name, machines in counted.items()

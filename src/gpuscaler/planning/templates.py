@@ -200,7 +200,7 @@ class Templates:
                 price=kind.price,
                 pool=kind.pool.name,
                 limit=kind.count,
-                gpus=gpus_in(kind.offering.allocatable),
+                gpus=kind.offering.gpus,
             )
             for kind in self.kinds
         )

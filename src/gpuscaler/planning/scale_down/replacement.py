@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.table import Array
 from gpuscaler.planning.mix import Item, Limits, Problem, Solution, Together, solve
 from gpuscaler.planning.plans import Machine
@@ -180,7 +179,7 @@ def replaced_by(deal: Deal, candidate: Candidate) -> str:
 
 def after(limits: Limits, machines: Sequence[Machine], templates: Templates) -> Limits:
     """What may still be bought after ``machines``."""
-    gpus = {offering.key: gpus_in(offering.allocatable) for offering in templates.offerings}
+    gpus = {offering.key: offering.gpus for offering in templates.offerings}
     pools = dict(limits.pools)
     for machine in machines:
         if machine.pool in pools:
