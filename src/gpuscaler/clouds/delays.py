@@ -36,7 +36,7 @@ class Delays(Struct, frozen=True, gc=False):
     usable: Cluster Autoscaler's frequently asked questions report 3 to 5 minutes for GPU nodes. Machines without GPUs have no second delay.
     How those minutes divide between boot and device plugin is an assumption of ours; decisions depend on their sum. An ``answer`` takes
     what EC2's CreateFleet takes when it is asked for instances at once, capacity errors included: one to a few seconds. ``image_pull``, an
-    assumption, is what a machine's first pod waits for an image of several GB; later pods of the machine find it there.
+    assumption, is what a machine's pods wait for an image of several GB from the first of them on; later ones find it there.
     """
 
     boot: Delay = Delay(150.0, 200.0, 240.0)

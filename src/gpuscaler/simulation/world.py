@@ -55,7 +55,8 @@ class World:
         self._promises: dict[str, dict[str, Task]] = {}
         self._orders: dict[str, deque[Entry]] = {}
         self._withdrawn: set[str] = set()
-        self._images: set[str] = set()
+        #: When the image is on a node.
+        self._images: dict[str, float] = {}
         #: Pods whose machine has just opened to everybody, and that machine.
         self._expected: list[tuple[Task, str]] = []
 
@@ -201,7 +202,7 @@ class World:
 
     def _start(self, tasks: Sequence[Task], now: float) -> None:
         """Start pods that work together: from when the last of them has its image."""
-        working_from = now + max((self._pull(task.seat.node) for task in tasks if task.seat is not None), default=0.0)
+        working_from = now + max((self._pull(task.seat.node, now) for task in tasks if task.seat is not None), default=0.0)
         for task in tasks:
             task.started = now
             task.working_from = working_from
@@ -214,12 +215,11 @@ class World:
             self.started.append(task)
             self.pods_changed.add(task.key)
 
-    def _pull(self, node: str) -> float:
-        """Seconds until a pod's image is on its node: the first pod brings it."""
-        if node in self._images:
-            return 0.0
-        self._images.add(node)
-        return self.cloud.image_pull(node)
+    def _pull(self, node: str, now: float) -> float:
+        """Seconds until a pod's image is on its node: the first pod brings it, and those that come meanwhile wait with it."""
+        if node not in self._images:
+            self._images[node] = now + self.cloud.image_pull(node)
+        return max(0.0, self._images[node] - now)
 
     def _leave(self, task: Task, now: float) -> None:
         seat = task.seat
