@@ -268,6 +268,18 @@ def test_a_person_reads_what_is_bought_what_fits_and_why_the_rest_is_not(desktop
         assert words in done.stdout, words
 
 
+def test_a_person_is_told_where_the_cloud_chooses_and_which_machines_wait_for_others(desktop: Desktop) -> None:
+    pools = desktop.write("cloud.yaml", POOLS.replace("- name: gpu", "- name: gpu\n    chooser: cloud"))
+    done = desktop.run("--cluster", desktop.objects(pod("a")), "--pools", pools, *NOW)
+    assert "In pool gpu the cloud chooses among 2 offerings at $1.500 to $8.000 per hour; the table shows the dearest." in done.stdout
+    term = {"topologyKey": "topology.kubernetes.io/zone", "labelSelector": {"matchLabels": {"app": "a"}}}
+    near = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    liked, follower = pod("a", 8), pod("b", 8, affinity=near)
+    liked["metadata"]["labels"] = {"app": "a"}
+    done = desktop.run("--cluster", desktop.objects(liked, follower), "--pools", desktop.pools, *NOW)
+    assert "1 of them opens once others have, which have pods that theirs must be near." in done.stdout
+
+
 def test_a_cluster_that_needs_nothing_says_so(desktop: Desktop) -> None:
     done = desktop.run("--cluster", desktop.objects(node("n")), "--pools", desktop.pools, *NOW)
     assert done.exit_code == 0

@@ -61,6 +61,10 @@ def test_memory_is_told_in_gibibytes_and_cpu_in_cores() -> None:
     assert told({"cpu": 8.5, "memory": 40})["main"][1] == "g.1 in z1: 8.5 cpu requested, an empty machine has 8"
 
 
+def test_of_several_resources_that_lack_the_accelerator_is_named() -> None:
+    assert told({"cpu": 9, "gpus": 2})["main"][1] == "g.1 in z1: 2 nvidia.com/gpu requested, an empty machine has 1"
+
+
 def test_of_several_offerings_the_one_that_came_nearest_speaks() -> None:
     made = planned([pod("p", spec(gpus=6))], pool(offering("g.1"), offering("g.4", 4.0, gpus=4), offering("h.1")))
     assert reasons(made, "p")[0].detail == "g.4 in z1: 6 nvidia.com/gpu requested, an empty machine has 4"

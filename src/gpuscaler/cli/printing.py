@@ -64,6 +64,7 @@ def print_purchases(console: Console, plan: Plan) -> None:
     for purpose, why in (("spare", "minimum sizes and headroom"), ("replacement", "pods of machines to give back")):
         if purposes[purpose]:
             console.print(f"\n{purposes[purpose]} of them for {why}.")
+    print_conditions(console, plan)
     if plan.cost_per_hour > 0:
         proof = {"pattern-lp": "proven over every way to fill a machine", "resource-lp": "by resources alone"}[plan.lower_bound_kind]
         console.print(
@@ -71,6 +72,21 @@ def print_purchases(console: Console, plan: Plan) -> None:
             f"({proof}): gap {plan.gap * 100:.2f} %."
         )
     console.print()
+
+
+def print_conditions(console: Console, plan: Plan) -> None:
+    """What a table of purchases does not say: where the cloud has the last word, and which machines wait for others."""
+    chosen = {machine.pool: machine.choices for machine in plan.machines if machine.choices}
+    for pool, choices in chosen.items():
+        prices = [choice.price_per_hour for choice in choices]
+        price = f"${min(prices):.3f} to ${max(prices):.3f} per hour" if min(prices) < max(prices) else f"${min(prices):.3f} per hour"
+        console.print(
+            f"\nIn pool {pool} the cloud chooses among {count(len(choices), 'offering')} at {price}; the table shows the dearest."
+        )
+    waiting = sum(bool(machine.opens_after) for machine in plan.machines)
+    if waiting:
+        opens = "opens" if waiting == 1 else "open"
+        console.print(f"\n{waiting} of them {opens} once others have, which have pods that theirs must be near.")
 
 
 def print_placements(console: Console, plan: Plan) -> None:

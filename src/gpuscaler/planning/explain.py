@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gpuscaler.model.accelerators import gpus_in
+from gpuscaler.model.accelerators import gpus_in, is_device
 from gpuscaler.model.pools import Pool
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.demand import PodClass
@@ -110,10 +110,10 @@ def selector_word(desk: Desk, one: PodClass, row: int) -> str:
 
 
 def shortage(desk: Desk, one: PodClass, row: int) -> str:
-    """The resource that an empty machine lacks for one pod, with both amounts; empty when it holds one."""
+    """The resource that an empty machine lacks for one pod, accelerators first, with both amounts; empty when it holds one."""
     room = desk.templates.nodes[row].allocatable
     whole = desk.templates.offerings[row].allocatable
-    for resource, amount in sorted({**one.spec.requests, "pods": 1}.items()):
+    for resource, amount in sorted({**one.spec.requests, "pods": 1}.items(), key=lambda entry: (not is_device(entry[0]), entry)):
         if room.get(resource, 0) < amount:
             taken = whole.get(resource, 0) - room.get(resource, 0)
             daemons = f" ({spoken(resource, taken)} go to DaemonSets)" if taken else ""
