@@ -11,6 +11,7 @@ from gpuscaler.clouds.simulated import FAILED, NO_CAPACITY, RECLAIMED, UNKNOWN_O
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning import failover
+from gpuscaler.planning.alternatives import alternatives
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Machine, Plan, Removal
 from gpuscaler.planning.state import State, events
@@ -42,7 +43,7 @@ class Gpuscaler:
         self.steers = steers
         self._decide = decide or Planner(policy).plan
         self._idle_after = {pool.name: pool.idle_after for pool in policy.pools}
-        self._offerings = tuple(offering.key for pool in policy.pools for offering in pool.offerings)
+        self._offerings = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
         self._plan_at: float | None = None
         self._resync = RESYNC_FIRST
         self._idle: list[tuple[float, str, float]] = []
@@ -80,6 +81,8 @@ class Gpuscaler:
             self._watch_idle(name, view)
         for answer in moment.answers:
             self._answered(answer, now)
+            if answer.refusals and view.promising:
+                self._plan_by(now)
         for name in moment.registered:
             self._fold(events.Registered(view.offering_of(name).key, now))
         for notice in moment.notices:
@@ -108,9 +111,14 @@ class Gpuscaler:
             heapq.heappop(self._idle)
         cluster, state = view.picture(now)
         self._plans += 1
-        plan = self._decide(cluster, with_breakers(state, self._breakers, self._offerings, now), now)
-        purchases, names = purchases_of(plan, self._plans)
-        for key in {key for purchase in purchases for key in purchase.offerings}:
+        state = with_breakers(state, self._breakers, self._offerings, now)
+        plan = self._decide(cluster, state, now)
+        blocked, probing = state.blocked_offerings, state.probed_offerings
+        purchases, names = purchases_of(
+            plan, self._plans, lambda one: alternatives(one, cluster, self._offerings, blocked=blocked, probing=probing)
+        )
+        # What only stands behind it may never be asked; if it is, its answer comes with the purchase's.
+        for key in sorted({key for one in plan.machines for key in offerings_of(one)} & probing):
             self._fold(events.Asked(key, now))
         self._acting = Decisions(
             purchases=purchases,
@@ -133,15 +141,14 @@ class Gpuscaler:
         self._breakers = step(self._breakers, event)
 
     def _answered(self, answer: Answer, now: float) -> None:
-        """Fold what the cloud granted and refused; who was refused is planned for again in the same loop."""
+        """Fold what the cloud granted and refused."""
         for key in dict.fromkeys(machine.offering.key for machine in answer.machines):
             self._fold(events.Granted(key, now))
         for machine in answer.machines:
             heapq.heappush(self._late, (now + REGISTRATION_LIMIT, machine.id))
         for refusal in answer.refusals:
+            self._fold(events.Asked(refusal.offering, now))
             self._fold(events.Refused(refusal.offering, now, CAUSES.get(refusal.kind, events.UNKNOWN), refusal.detail))
-        if answer.refusals:
-            self._plan_by(now)
 
     def _watch_idle(self, name: str, view: View) -> None:
         since, pool = view.idle_since(name), view.offering_of(name).pool
@@ -187,15 +194,18 @@ def markets_change(cluster: Cluster, now: float) -> float | None:
     return failover.next_change((pod for bucket in buckets for pod in bucket.pods.values()), now)
 
 
-def purchases_of(plan: Plan, number: int) -> tuple[tuple[Purchase, ...], Mapping[str, str]]:
-    """The machines of the ``number``-th plan of a run as one purchase for each set of offerings, and the intents of its machines."""
+def purchases_of(plan: Plan, number: int, others: Callable[[Machine], tuple[Key, ...]]) -> tuple[tuple[Purchase, ...], Mapping[str, str]]:
+    """The machines of the ``number``-th plan of a run as one purchase for each set of offerings, and the intents of its machines.
+
+    ``others`` tells what else would do for a machine whose own offering has run dry.
+    """
     groups: dict[tuple[Key, ...], list[Machine]] = defaultdict(list)
     for machine in plan.machines:
-        groups[offerings_of(machine)].append(machine)
+        groups[(*offerings_of(machine), *others(machine))].append(machine)
     names = {machine.id: f"plan-{number}/{machine.id}" for machine in plan.machines}
     purchases = tuple(
         Purchase(
-            id=f"plan-{number}/{'/'.join(offerings[0])}/{len(offerings)}",
+            id=f"plan-{number}/{'/'.join(offerings[0])}/{place}",
             offerings=offerings,
             count=len(machines),
             intents=tuple(
@@ -203,7 +213,7 @@ def purchases_of(plan: Plan, number: int) -> tuple[tuple[Purchase, ...], Mapping
             ),
             why=purpose(machines),
         )
-        for offerings, machines in groups.items()
+        for place, (offerings, machines) in enumerate(groups.items())
     )
     return purchases, names
 

@@ -16,7 +16,7 @@ from gpuscaler.clouds.simulated import KUBELET_RESOURCES
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering
 from gpuscaler.model.table import Array, Mask
-from gpuscaler.model.taints import untolerated
+from gpuscaler.planning.alternatives import admitted
 from gpuscaler.simulation.workload import GPU_MILLI
 
 #: How NodeResourcesFit may score (``scoringStrategy`` of a KubeSchedulerConfiguration); the first is kube-scheduler's default.
@@ -223,8 +223,4 @@ class Scheduler:
 
 def admits(offering: Offering, spec: PodSpec) -> bool:
     """Whether a node of ``offering`` could take a pod of ``spec`` as far as labels and taints go."""
-    if any(offering.labels.get(key) != value for key, value in spec.node_selector):
-        return False
-    if spec.node_affinity is not None and not spec.node_affinity.matches(offering.labels, ""):
-        return False
-    return untolerated(offering.taints, spec.tolerations) is None
+    return admitted(offering, spec)

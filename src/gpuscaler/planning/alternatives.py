@@ -1,0 +1,78 @@
+"""What else would do for a machine of a plan, if its spot market has run dry: asked for in the same request, it spares a round each.
+
+A cloud takes many offerings in one request and grants from the first that has capacity (EC2's CreateFleet, an Auto Scaling group of
+several types). A dozen dry markets then cost one answer and not a dozen.
+"""
+
+from collections.abc import Mapping, Sequence, Set
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod, PodSpec
+from gpuscaler.model.pools import Offering
+from gpuscaler.model.taints import untolerated
+from gpuscaler.planning.plans import Machine
+from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.templates import Overhead
+
+SPOT, ON_DEMAND = "spot", "on-demand"
+PRODUCT = "nvidia.com/gpu.product"
+
+
+def alternatives(
+    machine: Machine, cluster: Cluster, offerings: Mapping[Key, Offering], *, blocked: Set[Key], probing: Set[Key]
+) -> tuple[Key, ...]:
+    """Spot offerings of the machine's pool that hold its pods as well, cheapest first; none for a machine that is not spot's.
+
+    None is as dear as the cheapest on-demand machine that would hold them, and none is ``blocked`` by a breaker; those of ``probing``,
+    whose breaker is half-open, come last: who gets so far has nothing to lose by a probe.
+    Pods that are placed with regard to others stay in the zone, and on the GPU product, that the plan chose for them.
+    """
+    chosen = offerings.get((machine.pool, machine.market, machine.instance_type, machine.zone))
+    pods = [cluster.pods[key] for key in machine.pods if key in cluster.pods]
+    if chosen is None or machine.market != SPOT or machine.choices or not pods or len(pods) != len(machine.pods):
+        return ()
+    overhead = Overhead(cluster)
+    wanted = total([pod.spec for pod in pods])
+    specs = list({pod.spec.digest: pod.spec for pod in pods}.values())
+    bound_to = chosen if any(map(is_bound, pods)) else None
+    fitting = [one for one in offerings.values() if one.pool == machine.pool and is_like(one, bound_to)]
+    fitting = [one for one in fitting if holds(one, wanted, overhead) and all(admitted(one, spec) for spec in specs)]
+    most = min((one.price for one in fitting if one.market == ON_DEMAND), default=float("inf"))
+    others = [one for one in fitting if one.market == SPOT and one.key != chosen.key and one.key not in blocked and one.price < most]
+    return tuple(one.key for one in sorted(others, key=lambda one: (one.key in probing, one.price, one.key)))
+
+
+def is_bound(pod: Pod) -> bool:
+    """Whether where a pod goes is of concern to others, or others to it."""
+    spec = pod.spec
+    return bool(pod.options.gang or spec.spread or spec.affinity or spec.anti_affinity or spec.volumes or spec.preferred_affinity)
+
+
+def total(specs: Sequence[PodSpec]) -> Mapping[str, int]:
+    """What pods request together."""
+    wanted = {"pods": len(specs)}
+    for spec in specs:
+        for name, amount in spec.requests.items():
+            wanted[name] = wanted.get(name, 0) + amount
+    return wanted
+
+
+def is_like(offering: Offering, chosen: Offering | None) -> bool:
+    """Whether an offering shares zone and GPU product with ``chosen``, where that matters."""
+    return chosen is None or (offering.zone, offering.labels.get(PRODUCT)) == (chosen.zone, chosen.labels.get(PRODUCT))
+
+
+def holds(offering: Offering, wanted: Mapping[str, int], overhead: Overhead) -> bool:
+    """Whether a new machine of ``offering`` has room for requests of ``wanted`` beside its DaemonSets."""
+    taken = overhead.on(Node("", offering.labels, offering.allocatable, taints=offering.taints)) if overhead.daemons else {}
+    return all(offering.allocatable.get(name, 0) - taken.get(name, 0) >= amount for name, amount in wanted.items())
+
+
+def admitted(offering: Offering, spec: PodSpec) -> bool:
+    """Whether labels and taints of ``offering`` admit a pod."""
+    if any(offering.labels.get(key) != value for key, value in spec.node_selector):
+        return False
+    if spec.node_affinity is not None and not spec.node_affinity.matches(offering.labels, ""):
+        return False
+    return untolerated(offering.taints, spec.tolerations) is None

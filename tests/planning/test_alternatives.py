@@ -1,0 +1,68 @@
+"""What else is asked for beside a spot machine of a plan."""
+
+from tests.planning.building import affinity, daemon, node, offering, pods, pool, spec, spread
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pods import PodSpec
+from gpuscaler.planning.alternatives import alternatives
+from gpuscaler.planning.plans import Choice, Machine
+
+SMALL = offering("g.1", 1.0, market="spot", gpus=1, cpu=4, zone="z1")
+TWIN = offering("g.1", 1.1, market="spot", gpus=1, cpu=4, zone="z2")
+LARGE = offering("g.2", 1.8, market="spot", gpus=2, cpu=8, zone="z1")
+DEAR = offering("g.8", 9.0, market="spot", gpus=8, cpu=64, zone="z1")
+FIXED = offering("g.1", 3.0, gpus=1, cpu=4, zone="z1")
+MENU = {one.key: one for one in pool(SMALL, TWIN, LARGE, DEAR, FIXED).offerings}
+CHOSEN = MENU[next(key for key in MENU if key[1] == "spot" and key[2:] == ("g.1", "z1"))]
+
+
+def asked(
+    of: PodSpec | None = None, count: int = 1, *, blocked: tuple[str, ...] = (), probing: tuple[str, ...] = (), **machine: object
+) -> list[str]:
+    """Types and zones that are asked for behind a g.1 on spot in z1."""
+    waiting = pods("a", count, of or spec(gpus=1, cpu=2))
+    bought = Machine("new-1", CHOSEN.pool, "g.1", "spot", "z1", 1.0, pods=tuple(pod.key for pod in waiting), **machine)  # type: ignore[arg-type]
+    names = {f"{key[2]}/{key[3]}": key for key in MENU if key[1] == "spot"}
+    found = alternatives(
+        bought, Cluster.of(waiting), MENU, blocked={names[name] for name in blocked}, probing={names[name] for name in probing}
+    )
+    return [f"{kind}/{zone}" for _, _, kind, zone in found]
+
+
+def test_spot_that_holds_the_pods_and_is_cheaper_than_on_demand_is_asked_for_too_cheapest_first() -> None:
+    assert asked() == ["g.1/z2", "g.2/z1"]
+
+
+def test_what_is_too_small_for_all_the_pods_of_the_machine_is_left_out() -> None:
+    assert asked(count=2) == ["g.2/z1", "g.8/z1"]
+
+
+def test_what_a_breaker_blocks_is_left_out_and_what_it_tries_again_comes_last() -> None:
+    assert asked(blocked=("g.2/z1",)) == ["g.1/z2"]
+    assert asked(probing=("g.1/z2",)) == ["g.2/z1", "g.1/z2"]
+
+
+def test_pods_that_are_placed_with_regard_to_others_stay_in_their_zone() -> None:
+    assert asked(spec(gpus=1, cpu=2, spread=(spread("topology.kubernetes.io/zone"),))) == ["g.2/z1"]
+
+
+def test_what_the_pods_do_not_admit_is_left_out() -> None:
+    assert asked(spec(gpus=1, cpu=2, node_affinity=affinity("topology.kubernetes.io/zone", "z2"))) == ["g.1/z2"]
+
+
+def test_nothing_is_asked_for_beside_a_machine_that_the_cloud_chooses_or_that_is_for_nobody() -> None:
+    assert asked(choices=(Choice("g.1", "spot", "z1", 1.0),)) == []
+    assert asked(count=0) == []
+
+
+def test_room_for_daemon_sets_is_left() -> None:
+    waiting = pods("a", 1, spec(gpus=1, cpu=3.5))
+    bought = Machine("new-1", CHOSEN.pool, "g.1", "spot", "z1", 1.0, pods=(waiting[0].key,))
+    crowded = Cluster.of([*waiting, daemon("agent", spec(cpu=1))])
+    assert [key[2] for key in alternatives(bought, crowded, MENU, blocked=set(), probing=set())] == ["g.2", "g.8"]
+
+
+def test_nothing_is_asked_for_beside_on_demand() -> None:
+    waiting = pods("a", 1, spec(gpus=1, cpu=2))
+    bought = Machine("new-1", FIXED.pool, "g.1", "on-demand", "z1", 3.0, pods=(waiting[0].key,))
+    assert alternatives(bought, Cluster.of([node("n"), *waiting]), MENU, blocked=set(), probing=set()) == ()
