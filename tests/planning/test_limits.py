@@ -137,7 +137,7 @@ def test_headroom_and_minimum_sizes_stay_within_the_limits() -> None:
     ("limits", "detail"),
     [
         ({"machines": 2}, "the limit on machines is reached (limits.machines or machines_per_minute)"),
-        ({"gpus": 2}, "g.1 has 1 GPUs, the limit leaves 0 (limits.gpus)"),
+        ({"gpus": 2}, "g.1 has 1 GPU, the limit leaves 0 (limits.gpus)"),
         ({"dollars_per_hour": 2.5}, "g.1 costs $1.00/h, the limit leaves $0.50/h (limits.dollars_per_hour)"),
     ],
 )

@@ -134,7 +134,7 @@ def limited(desk: Desk, row: int) -> str:
     if left.machines == 0:
         return "the limit on machines is reached (limits.machines or machines_per_minute)"
     if left.gpus is not None and gpus > left.gpus:
-        return f"{offering.instance_type} has {gpus} GPUs, the limit leaves {left.gpus} (limits.gpus)"
+        return f"{offering.instance_type} has {gpus} GPU{'s' if gpus != 1 else ''}, the limit leaves {left.gpus} (limits.gpus)"
     if left.dollars_per_hour is not None and offering.price > left.dollars_per_hour + 1e-9:
         money = f"${offering.price:.2f}/h, the limit leaves ${left.dollars_per_hour:.2f}/h"
         return f"{offering.instance_type} costs {money} (limits.dollars_per_hour)"

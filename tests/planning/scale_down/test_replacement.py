@@ -40,6 +40,11 @@ def test_one_large_machine_is_split_into_several_small_ones() -> None:
     assert all(machine.purpose == "replacement" and len(machine.pods) == 1 for machine in answer.machines)
 
 
+def test_a_machine_with_one_pod_gives_way_to_a_small_one() -> None:
+    (removal,) = down([node("a", BIG), *on("a", 1)], pool(BIG, SMALL)).removals
+    assert removal.reason == "its pod runs cheaper on 1 x g.1 (on-demand, z1), which saves $13.5000 per hour"
+
+
 def test_several_machines_are_merged_into_one() -> None:
     small = offering("g.2", 5.0, allocatable={**ONE, "nvidia.com/gpu": 2, "cpu": 4000})
     names = [f"n{number}" for number in range(5)]

@@ -79,7 +79,8 @@ class Allowances:
         for key, count in sorted((evictions or {}).items()):
             left = self._disruptions[key]
             if count > left:
-                return Blocker("pdb", f"PodDisruptionBudget {key} allows {left} more evictions in this plan; moving the pods takes {count}")
+                more = f"{left} more eviction{'s' if left != 1 else ''}"
+                return Blocker("pdb", f"PodDisruptionBudget {key} allows {more} in this plan; moving the pods takes {count}")
         return None
 
     def take(self, pool: Pool, evictions: Mapping[str, int] | None = None) -> None:

@@ -170,11 +170,11 @@ def replaced_by(deal: Deal, candidate: Candidate) -> str:
     kinds = Counter(f"{m.instance_type} ({m.market}, {m.zone})" for m in deal.machines if m.id in needed)
     new = ", ".join(f"{count} x {name}" for name, count in sorted(kinds.items()))
     count = len(deal.moves[candidate])
-    pods = f"its {count} pods" if count != 1 else "its pod"
+    pods, fit, run = (f"its {count} pods", "fit", "run") if count != 1 else ("its pod", "fits", "runs")
     kept = sum(move.to not in needed for move in deal.moves[candidate])
     if not needed:
-        return f"{pods} fit on other nodes once machines beside it are replaced"
-    return f"{pods} run cheaper on {new}" + (f" and on other nodes ({kept})" if kept else "")
+        return f"{pods} {fit} on other nodes once machines beside it are replaced"
+    return f"{pods} {run} cheaper on {new}" + (f" and on other nodes ({kept})" if kept else "")
 
 
 def after(limits: Limits, machines: Sequence[Machine], templates: Templates) -> Limits:

@@ -51,7 +51,8 @@ def _gpus(situation: Situation, pool: Pool, nodes: list[str], staying: frozenset
     for name in order:
         if missing <= 0:
             break
-        found[name] = Blocker("spare", f"pool {pool.name} keeps {pool.spare.gpus} GPUs unused, {unused[name]} of them here")
+        wanted = f"{pool.spare.gpus} GPU{'s' if pool.spare.gpus != 1 else ''}"
+        found[name] = Blocker("spare", f"pool {pool.name} keeps {wanted} unused, {unused[name]} of them here")
         missing -= unused[name]
     return found
 
