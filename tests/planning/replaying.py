@@ -74,11 +74,11 @@ def carry_out(room: Room, case: Case, where: Mapping[str, str]) -> tuple[Room, l
     """
     pods = [case.cluster.pods[key] for key in where]
     nodes = today(case)
-    waits = {pod.options.gang for pod in pods if pod.options.gang and where[pod.key] not in nodes.table.row}
+    waits = {gang_of(pod) for pod in pods if pod.options.gang and where[pod.key] not in nodes.table.row}
     best: tuple[Room, list[str]] | None = None
     for order in orders(pods):
         trial, first = room.copy(), nodes.copy()
-        early = [pod for pod in order if where[pod.key] in nodes.table.row and pod.options.gang not in waits]
+        early = [pod for pod in order if where[pod.key] in nodes.table.row and gang_of(pod) not in waits]
         later = set(bind(first, early, where))
         for pod in (pod for pod in early if pod.key not in later):
             trial.place(pod.spec, pod.labels, trial.table.row[where[pod.key]])
@@ -89,6 +89,10 @@ def carry_out(room: Room, case: Case, where: Mapping[str, str]) -> tuple[Room, l
             break
     assert best is not None
     return best
+
+
+def gang_of(pod: Pod) -> tuple[str, str]:
+    return pod.namespace, pod.options.gang
 
 
 def orders(pods: Sequence[Pod]) -> Iterator[list[Pod]]:

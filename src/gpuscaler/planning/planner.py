@@ -198,13 +198,14 @@ def place_all(asked: Asked, desk: Desk, seen: Picture, wants: Demand) -> tuple[D
     for _ in range(TRIES):
         trial = desk.copy()
         left = in_their_markets(trial, keep_promises(trial, seen, asked.state, wants, late), asked.policy, asked.state, asked.now)
+        at_once = not (trial.taken or wants.gangs or asked.policy.preferences == "respect")
         refused: list[Refused] = []
         queues: list[Queue] = []
         for part in in_turn(left, late):
             trial, failed, found = place(trial, part, respect=asked.policy.preferences == "respect")
             refused += failed
             queues += found
-        shut_out = upset(trial)
+        shut_out = frozenset[str]() if at_once else upset(trial)
         gangs = (frozenset(key for one in gang.classes for key in one.keys) for gang in wants.gangs)
         more = shut_out.union(*(keys for keys in gangs if keys & shut_out)) - late
         if not more:
