@@ -146,6 +146,7 @@ BAD_FORM = [
 #: Good in form, wrong in meaning: only the parser refuses.
 BAD_MEANING = [
     Bad(_pool("min: 5\n  max: 4"), "pools[0].min", "saw 5, expected at most max, which is 4"),
+    Bad("region: us-east-1\npools: [{name: a, types: [m6i.large], spare: {gpus: 2}}]", "pools[0].spare.gpus", "spare: N"),
     Bad(_pool("min_gpus_per_pod: 8"), "pools[0].min_gpus_per_pod", "saw 8, expected at most 1, the GPUs of g5.xlarge"),
     Bad(_pool("labels: {gpuscaler.io/pool: q}"), 'pools[0].labels["gpuscaler.io/pool"]', 'expected "p"'),
     Bad(_pool("taints: ['a=1:NoSchedule', 'a=2:NoSchedule']"), "pools[0].taints[1]", "a second taint a:NoSchedule"),

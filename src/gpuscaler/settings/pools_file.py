@@ -156,7 +156,7 @@ def _pool(at: Cursor, region: str) -> Pool | None:
         chooser=_choice(fields, "chooser", CHOOSERS),
         min=least,
         max=most,
-        spare=_spare(fields["spare"]) if "spare" in fields else Spare(),
+        spare=_spare(fields["spare"], offerings) if "spare" in fields else Spare(),
         idle_after=600.0 if idle is None else idle,
         min_gpus_per_pod=_large(fields["min_gpus_per_pod"], offerings) if "min_gpus_per_pod" in fields else 0,
         priority=priority or 0,
@@ -193,10 +193,12 @@ def _large(at: Cursor, offerings: tuple[Offering, ...]) -> int:
     return least
 
 
-def _spare(at: Cursor) -> Spare:
+def _spare(at: Cursor, offerings: tuple[Offering, ...]) -> Spare:
     if isinstance(at.entry.value, dict):
         fields = at.mapping(("gpus",), required=("gpus",))
         gpus = fields["gpus"].integer(minimum=0, expected="a number of GPUs, 0 or more") if "gpus" in fields else None
+        if gpus and offerings and not any(gpus_in(offering.allocatable) for offering in offerings):
+            fields["gpus"].wrong("whole GPUs among what the pool's machines offer; write spare: N for machines", seen=str(gpus))
         return Spare(gpus=gpus or 0)
     machines = at.integer(minimum=0, expected="a number of machines, or {gpus: N}")
     return Spare(machines=machines or 0)
