@@ -26,7 +26,10 @@ NAMES = (*POLICIES, Static.name, HINDSIGHT)
 
 
 def autoscaler_of(name: str, policy: Policy, pods: Sequence[Member], *, steering: bool = True) -> Autoscaler:
-    """An autoscaler for one run of ``pods``; a peer may be named with its settings. Without ``steering`` gpuscaler's machines open to everybody at once, as its peers' do."""
+    """An autoscaler for one run of ``pods``; a peer may be named with its settings.
+
+    Without ``steering`` gpuscaler's machines open to everybody at once, as its peers' do.
+    """
     if name == Static.name:
         return Static(policy, pods)
     if name == "gpuscaler":
