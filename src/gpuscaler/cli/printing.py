@@ -15,9 +15,9 @@ ROWS = 20
 
 
 def plan_json(plan: Plan, seconds: float) -> str:
-    """The plan as one JSON object. ``brake`` and ``warnings`` are ours to add; the other keys are documented in the reference."""
-    document = msgspec.to_builtins(msgspec.structs.replace(plan, solve_seconds=round(seconds, 6)))
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    """The plan as one JSON object, with the keys of the reference."""
+    timed = msgspec.structs.replace(plan, solve_seconds=round(seconds, 6))
+    return msgspec.json.format(msgspec.json.encode(timed), indent=2).decode()
 
 
 def print_plan(plan: Plan, cluster: Cluster, seconds: float) -> None:

@@ -15,7 +15,7 @@ from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.pools import Offering, Policy, Pool
 from gpuscaler.model.selectors import NodeSelectorTerm
 from gpuscaler.model.table import Array, Mask, NodeTable
-from gpuscaler.model.taints import Toleration, untolerated
+from gpuscaler.model.taints import untolerated
 from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.mix.problem import Kind as MixKind
 from gpuscaler.planning.mix.problem import Solution
@@ -26,11 +26,6 @@ HOSTNAME = "kubernetes.io/hostname"
 ARCH = "kubernetes.io/arch"
 #: Room enough for any demand: templates bound what fits by their own arithmetic, the filters only need the resource to exist.
 BOUNDLESS = 2**60
-#: What the DaemonSet controller adds to its pods. Source: pkg/controller/daemon/util/daemonset_util.go.
-DAEMON_TOLERATIONS = tuple(
-    Toleration(key=f"node.kubernetes.io/{condition}", operator="Exists")
-    for condition in ("not-ready", "unreachable", "disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")
-)
 
 
 def gpus_by_row(table: NodeTable) -> Array:
@@ -314,13 +309,16 @@ def daemon_sets(cluster: Cluster) -> tuple[Workload, ...]:
 
 
 def runs_on(daemon: Workload, node: Node) -> bool:
-    """Whether the DaemonSet controller would put a pod on ``node``: selector, affinity and taints, and nothing else."""
+    """Whether the DaemonSet controller would put a pod on ``node``: selector, affinity and taints, and nothing else.
+
+    A template comes with the tolerations that the controller adds to its pods (``model.decoding``).
+    """
     spec = daemon.template
     if spec is None or not all(node.labels.get(key) == value for key, value in spec.node_selector):
         return False
     if spec.node_affinity is not None and not spec.node_affinity.matches(node.labels, node.name):
         return False
-    return untolerated(node.taints, spec.tolerations + DAEMON_TOLERATIONS) is None
+    return untolerated(node.taints, spec.tolerations) is None
 
 
 def admits_arch(spec: PodSpec, wishes: tuple[NodeSelectorTerm, ...] = ()) -> bool:
