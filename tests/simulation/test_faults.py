@@ -183,3 +183,19 @@ def test_the_pods_of_a_gang_work_from_the_last_image_on_and_end_together_wheneve
     result = replay(trace(Job("g", 0, 600, gpus=1, pods=3)), delays=delays, markets=dry((650.0 + late, 2 * HOUR)), seed=3)
     assert len({one.seconds for one in result.waits}) == 1
     assert (result.served, result.timeline[-1].wanted) == (3, 0)
+
+
+def test_a_job_on_demand_goes_back_to_spot_where_its_owner_says_what_moving_it_loses() -> None:
+    jobs, markets = trace(Job("a", 0, 12 * HOUR, gpus=1), Job("b", 3 * HOUR, 60, gpus=1)), dry((0, HOUR))
+    known = [
+        replace(one, labels={**one.labels, "node.kubernetes.io/instance-type": "g1", "karpenter.sh/capacity-type": one.market})
+        for one in (SPOT, G1)
+    ]
+    policy = Policy((Pool("gpu", tuple(known), idle_after=300),))
+    stays = replay(jobs, policy, markets=markets)
+    moves = replay(jobs, policy, markets=markets, shaping=Shaping(restart_cost=600))
+    assert (stays.served, moves.served) == (2, 2)
+    assert hours(stays)["on-demand"] > 12
+    assert hours(moves)["on-demand"] < 6
+    assert moves.evictions == 1
+    assert moves.cost < stays.cost

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from msgspec import Struct
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from gpuscaler.model.pools import Policy
@@ -58,6 +59,9 @@ OPTIONS = (
         "--spot-map", metavar="FILE", type=click.Path(path_type=Path), help="Which series drives which offerings, as YAML or JSON."
     ),
     click.option("--checkpoint", default="1h", show_default=True, metavar="DURATION", help="How often a pod saves its work; 0 for never."),
+    click.option(
+        "--restart-cost", metavar="DURATION", help="What moving a pod loses, as its owner says; without it running pods are never moved."
+    ),
     click.option("--no-steering", is_flag=True, help="Open gpuscaler's machines to every pod at once, as other autoscalers do."),
     click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of everything that is drawn."),
     click.option("--seeds", default=1, show_default=True, type=click.IntRange(1, 1000), help="Repeat with so many seeds, from --seed on."),
@@ -89,6 +93,7 @@ class Asked(Struct, frozen=True):
     spot_files: tuple[Path, ...]
     spot_map: Path | None
     checkpoint: str
+    restart_cost: str | None
     no_steering: bool
     seed: int
     seeds: int
@@ -121,7 +126,10 @@ def settings_of(asked: Asked, pools_files: Sequence[str]) -> "list[tuple[Setting
     from gpuscaler.simulation.spot_markets import derived_markets, read_spot_map
     from gpuscaler.simulation.traces import read_trace
 
-    shaping = _shaping(asked.gpu_model, asked.cpu_per_gpu, asked.mem_per_gpu)
+    shaping = replace(
+        _shaping(asked.gpu_model, asked.cpu_per_gpu, asked.mem_per_gpu),
+        restart_cost=_seconds(asked.restart_cost, "--restart-cost") if asked.restart_cost is not None else None,
+    )
     pools = [_pools(path, spot=bool(asked.spot_files)) for path in pools_files]
     trace = read_trace(asked.trace_file)
     load = read_load(asked.load_file) if asked.load_file is not None else None

@@ -26,6 +26,8 @@ Decide = Callable[[Cluster, State, float], Plan]
 DEBOUNCE_SECONDS = 0.6
 #: Who leaves something waiting is asked again after a minute, then ever more rarely while nothing is found to do.
 RESYNC_FIRST, RESYNC_LAST = 60.0, 6 * 3600.0
+#: While pods run that may be moved, it is asked at least this often whether that pays by now.
+CONSOLIDATION = 600.0
 #: A machine that has not registered this long after it was bought is given back.
 REGISTRATION_LIMIT = 900.0
 #: What the cloud's refusals mean to breakers; a pool at its maximum is nothing that a breaker knows.
@@ -54,6 +56,8 @@ class Gpuscaler:
         self._plans = 0
         self._view: View | None = None
         self._markets_change_at: float | None = None
+        #: Whether pods have come that may be moved, and whether any runs.
+        self._movable = self._running = False
         #: What was decided and is being carried out.
         self._acting: Decisions | None = None
 
@@ -128,6 +132,8 @@ class Gpuscaler:
             ignored=plan.ignored,
         )
         self._markets_change_at = markets_change(cluster, now)
+        self._movable |= any(key.options.restart_cost is not None for key in cluster.unbound)
+        self._running = bool(cluster.on_node)
         return self._acting
 
     def _drain(self) -> Decisions:
@@ -170,6 +176,8 @@ class Gpuscaler:
         """While something waits that time alone could help, ask again, ever more rarely."""
         if decisions.purchases or decisions.placements or decisions.removals:
             self._resync = RESYNC_FIRST
+        if self._movable and self._running:
+            self._plan_by(now + CONSOLIDATION)
         if not view.hopeful and not any(self._overstays(name, view, now) for name in view.idle()):
             return
         for change in (next_change(self._breakers, now), self._markets_change_at):

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.model.labels import NO_LABELS
-from gpuscaler.model.pods import NO_OPTIONS, Owner, Pod, PodOptions, PodSpec
+from gpuscaler.model.pods import Owner, Pod, PodOptions, PodSpec
 from gpuscaler.model.pools import Offering, Policy, Pool
 from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
 from gpuscaler.model.taints import Toleration
@@ -31,12 +31,14 @@ class Shaping(Struct, frozen=True, gc=False):
 
     ``gpu_model`` is "ignore" (any GPU serves), "strict" (the trace's model is the product label) or a mapping from the trace's model to
     the product labels that serve it. ``cpu_per_gpu`` (millicores) and ``memory_per_gpu`` (bytes) are requested where the trace is
-    silent; a job without GPUs counts as one GPU there.
+    silent; a job without GPUs counts as one GPU there. ``restart_cost`` (seconds) is what every pod's owner says that moving it loses;
+    None says nothing, and the pod is never moved.
     """
 
     gpu_model: str | Mapping[str, tuple[str, ...]] = "ignore"
     cpu_per_gpu: int | None = None
     memory_per_gpu: int | None = None
+    restart_cost: float | None = None
 
 
 class UnmappedModelsError(ValueError):
@@ -95,6 +97,7 @@ def members(trace: Trace, shaping: Shaping) -> tuple[Member, ...]:
             raise UnmappedModelsError(tuple(sorted(missing)))
     specs: dict[Job, PodSpec] = {}
     fractional = trace.fractional
+    options = PodOptions(restart_cost=shaping.restart_cost)
     result: list[Member] = []
     for job in trace.jobs:
         # What the specification depends on, as a key: thousands of jobs share a few hundred specifications.
@@ -102,15 +105,15 @@ def members(trace: Trace, shaping: Shaping) -> tuple[Member, ...]:
         spec = specs.get(shape)
         if spec is None:
             spec = specs[shape] = spec_of(job, shaping, fractional=fractional)
-        result.extend(_members(job, spec))
+        result.extend(_members(job, spec, options))
     return tuple(result)
 
 
-def _members(job: Job, spec: PodSpec) -> list[Member]:
+def _members(job: Job, spec: PodSpec, options: PodOptions) -> list[Member]:
     whose = (OWNER, job.user, job.namespace)
     if job.pods == 1:
-        return [Member(job.id, spec, NO_OPTIONS, job.submit, job.duration, job.gpu_share, *whose)]
-    gang = PodOptions(gang=job.id, gang_size=job.pods, gang_source="trace")
+        return [Member(job.id, spec, options, job.submit, job.duration, job.gpu_share, *whose)]
+    gang = replace(options, gang=job.id, gang_size=job.pods, gang_source="trace")
     return [Member(f"{job.id}#{number}", spec, gang, job.submit, job.duration, job.gpu_share, *whose) for number in range(job.pods)]
 
 
