@@ -81,3 +81,27 @@ def test_no_more_are_asked_of_an_offering_than_it_has_in_a_crowd() -> None:
 def test_a_crowd_is_planned_the_same_whatever_the_order() -> None:
     pods = crowd(450)
     assert Case(tuple(pods), Policy((MENU,))).plan() == Case(tuple(reversed(pods)), Policy((MENU,))).plan()
+
+
+@pytest.mark.parametrize("power", [1.0, 1.1], ids=["price in proportion", "large ones dearer a pod"])
+def test_a_limit_on_machines_is_met_with_large_ones_that_take_the_pods_of_those_that_are_dropped(power: float) -> None:
+    """One in three of the pods needs a machine of its own; of the others, all fit twenty machines."""
+    sizes = pool(*(of for cores in (4, 8, 16, 32) for of in zones(f"c.{cores}", 0.05 * cores**power, gpus=0, cpu=cores, memory=4 * cores)))
+    lone = spec(cpu=1, anti_affinity=(near(HOST, app="lone"),))
+    apart = [pod(f"lone-{number:03}", lone, labels={"app": "lone"}) for number in range(150)]
+    others = [pod(f"other-{number:03}", spec(cpu=1 + number / 1000), labels={"app": f"{number}"}) for number in range(450)]
+    case = Case((*apart, *others), Policy((sizes,), Limits(machines=20)))
+    made = case.plan()
+    assert_comes_true(case, made)
+    assert len(made.machines) == 20
+    assert [entry.pod for entry in made.unplaced if "other" in entry.pod] == []
+    assert len(made.unplaced) == 130
+
+
+def test_what_is_left_on_machines_that_rules_ask_for_is_filled_before_others_are_bought() -> None:
+    lone = spec(cpu=1.5, anti_affinity=(near(HOST, app="lone"),))
+    apart = [pod(f"lone-{number:03}", lone, labels={"app": "lone"}) for number in range(100)]
+    others = [pod(f"other-{number:03}", spec(cpu=0.2 + number / 1000), labels={"app": f"{number}"}) for number in range(500)]
+    made = Case((*apart, *others), Policy((pool(*(offering(f"c.{n}", 0.05 * n, gpus=0, cpu=n) for n in (2, 4, 16))),))).plan()
+    assert made.unplaced == ()
+    assert made.cost_per_hour <= 1.05 * made.lower_bound_per_hour

@@ -5,7 +5,8 @@ size that serves a class cheapest, filled class by class with all rules checked 
 cheapest kind that still holds what is on it.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -23,14 +24,20 @@ from gpuscaler.planning.topology import Shape, host_rules
 
 #: Kinds this much dearer per pod than the cheapest still count as equally cheap; the largest of them is opened.
 TIE = 1.02
+#: One in so many of the machines that rules between pods ask for may grow beyond what those pods need.
+LARGE = 10
 
 
 def pack(cluster: Cluster, templates: Templates, remaining: Remaining, lots: Sequence[Lot]) -> Solution:
     """Machines for ``lots`` within what remains under the limits. No bound comes with it: the caller asks for one apart."""
     packing = _Packing(cluster, templates, lots)
-    for size, indices in groupby(packing.order(), key=packing.size_of.__getitem__):
-        packing.fill(size, indices)
-    machines, unmet = packing.close(remaining)
+    machines, unmet = packing.solve(remaining)
+    if unmet and (remaining.machines is not None or remaining.pools):
+        # Where machines are counted, large ones serve more pods, at whatever price a pod.
+        other = _Packing(cluster, templates, lots, tie=math.inf)
+        fewer, left = other.solve(remaining)
+        if other.missing(left) < packing.missing(unmet):
+            machines, unmet = fewer, left
     return Solution(machines=tuple(machines), unmet=unmet, cost=sum(templates.kinds[pattern.kind].price for pattern in machines))
 
 
@@ -87,9 +94,12 @@ class _Packing:
     mask m, ``welcome[s]`` those that the rules let signature s on.
     """
 
-    def __init__(self, cluster: Cluster, templates: Templates, lots: Sequence[Lot]) -> None:
+    def __init__(self, cluster: Cluster, templates: Templates, lots: Sequence[Lot], *, tie: float = TIE) -> None:
         self.lots = lots
+        self.tie = tie
+        self.wants = [1 if lot.whole else lot.count for lot in lots]
         self.kinds: tuple[Kind, ...] = templates.kinds
+        self.scarce = templates.scarce
         sizes: dict[tuple[tuple[str, int], ...], int] = {}
         self.size_of = [sizes.setdefault(tuple(sorted(request_of(lot).items())), len(sizes)) for lot in lots]
         requests = [dict(size) for size in sizes]
@@ -100,8 +110,9 @@ class _Packing:
         self.price = np.array([kind.price for kind in self.kinds])
         self.mask_of, self.masks = distinct([lot.allowed for lot in lots])
         self.rules = signatures(cluster, lots)
-        most = sum(1 if lot.whole else lot.count for lot in lots)
-        self.open = 0
+        most = sum(self.wants)
+        self.open = self.tight = 0
+        self.closing = False
         self.left = np.zeros((len(resources), most), dtype=np.int64)
         self.ceiling = np.zeros(most, dtype=np.int64)
         self.room = np.zeros(most, dtype=np.int64)
@@ -114,6 +125,28 @@ class _Packing:
         self.admits: list[int] = []
         self.unmet: dict[int, int] = {}
 
+    def solve(self, remaining: Remaining) -> tuple[list[Pattern], dict[int, int]]:
+        """All lots on machines within the limits, and what is left of each."""
+        for bound, part in groupby(self.order(), key=self.opens_many):
+            self._fill_all(part)
+            if bound and not remaining.any():
+                self.tighten()
+        return self.close(remaining)
+
+    def _fill_all(self, indices: Iterable[int]) -> None:
+        for size, alike in groupby(indices, key=self.size_of.__getitem__):
+            self.fill(size, alike)
+
+    def pods_of(self, index: int, copies: int) -> int:
+        return copies * (self.lots[index].count if self.lots[index].whole else 1)
+
+    def missing(self, unmet: Mapping[int, int]) -> list[tuple[int, int]]:
+        """Pods without a machine by priority, the highest first: the smaller, the better."""
+        counts = dict.fromkeys(sorted({-lot.queue.one.spec.priority for lot in self.lots}), 0)
+        for index, copies in unmet.items():
+            counts[-self.lots[index].queue.one.spec.priority] += self.pods_of(index, copies)
+        return list(counts.items())
+
     def order(self) -> list[int]:
         """Higher priority first, then those that open most machines, then the larger; the rest for a stable order."""
         least = [min((cap for _, cap in sets), default=1 << 30) for sets in self.rules.sets]
@@ -124,6 +157,23 @@ class _Packing:
             return (-one.spec.priority, least[self.rules.of_lot[index]], larger[self.size_of[index]], one.order, index)
 
         return sorted(range(len(self.lots)), key=key)
+
+    def opens_many(self, index: int) -> bool:
+        """Whether rules let only so many pods of a lot on one machine, so that it opens machines that others find half empty."""
+        return bool(self.rules.sets[self.rules.of_lot[index]])
+
+    def tighten(self) -> None:
+        """Let most machines hold no more than the cheapest kind for them does: what is left on those is filled before large ones grow."""
+        most = self.open - self.open // LARGE
+        fresh = np.arange(self.tight, most)
+        if len(fresh):
+            self._become(fresh, self._cheapest()[fresh])
+            self.tight = most
+
+    def _become(self, rows: Array, kinds: Array) -> None:
+        """Change what machines may grow to."""
+        self.left[:, rows] += (self.capacity[kinds] - self.capacity[self.ceiling[rows]]).T
+        self.ceiling[rows] = kinds
 
     def fill(self, size: int, indices: Iterable[int]) -> None:
         """Put lots of one size on machines, one after the other."""
@@ -139,8 +189,7 @@ class _Packing:
 
     def _put(self, index: int) -> None:
         """Fill open machines with one lot, then open as many as it still needs."""
-        lot, signature, size = self.lots[index], self.rules.of_lot[index], self.open
-        count = 1 if lot.whole else lot.count
+        signature, size, count = self.rules.of_lot[index], self.open, self.wants[index]
         if size:
             ready = self._roomy(self.mask_of[index]) & self.welcome[signature, :size]
             first = int(ready.argmax())
@@ -150,7 +199,9 @@ class _Packing:
                     self._add(index, first, count)
                     return
                 count -= self._share(index, np.flatnonzero(ready)[:count], count)
-        if count:
+        if count and self.closing:
+            self.unmet[index] = self.unmet.get(index, 0) + count
+        elif count:
             self._open(index, count)
 
     def _roomy(self, mask: int) -> Mask:
@@ -187,7 +238,7 @@ class _Packing:
             self.counted[number, row] += copies
             if self.counted[number, row] >= cap:
                 self.welcome[self.rules.members[number], row] = False
-        self.pods[row][index] = copies
+        self.pods[row][index] = self.pods[row].get(index, 0) + copies
         self.admits[row] |= 1 << self.mask_of[index]
 
     def _open(self, index: int, count: int) -> None:
@@ -197,7 +248,7 @@ class _Packing:
             self.unmet[index] = count
             return
         each: NDArray[np.float64] = np.where(copies > 0, self.price / np.maximum(copies, 1), np.inf)
-        cheap = np.flatnonzero(each <= each.min() * TIE)
+        cheap = np.flatnonzero(each <= each.min() * self.tie)
         kind = int(cheap[np.lexsort((cheap, self.price[cheap], -copies[cheap]))[0]])
         # The same machine in other zones: taking them in turn leaves room for pods that are bound to any one of them.
         turns = cheap[(copies[cheap] == copies[kind]) & (self.price[cheap] == self.price[kind])]
@@ -216,19 +267,51 @@ class _Packing:
             count -= per_machine
 
     def close(self, remaining: Remaining) -> tuple[list[Pattern], dict[int, int]]:
-        """Every machine as the cheapest kind that holds it; machines beyond the limits are dropped, those of high priority last."""
-        left = remaining.copy()
-        patterns = []
-        cheapest = self._cheapest()
-        for row in sorted(range(self.open), key=lambda r: -max(self.lots[i].queue.one.spec.priority for i in self.pods[r])):
-            kind = cheapest[row]
-            if left.most(self.kinds[kind], 1):
-                left.spend(self.kinds[kind], 1)
-                patterns.append(Pattern(kind, self.pods[row], 1))
+        """Every machine as the cheapest kind that holds it.
+
+        Machines beyond the limits are dropped, of equal priority those that serve least; the others take of their pods what they can.
+        """
+        kinds = self._cheapest()
+        kept, dropped = self._within(remaining, kinds)
+        if dropped:
+            # Where nothing but machines is counted, those that are kept may grow.
+            if remaining.dollars_per_hour is not None or remaining.gpus is not None or remaining.pools or self.scarce:
+                self._become(np.array(kept, dtype=np.int64), kinds[kept])
+                self._refill(dropped)
             else:
-                for index, number in self.pods[row].items():
-                    self.unmet[index] = self.unmet.get(index, 0) + number
-        return patterns, self.unmet
+                self._refill(dropped)
+                kinds = self._cheapest()
+        return [Pattern(int(kinds[row]), self.pods[row], 1) for row in kept], self.unmet
+
+    def _within(self, remaining: Remaining, kinds: Array) -> tuple[list[int], list[int]]:
+        """Machines that the limits admit, and those that they do not."""
+        left = remaining.copy()
+        kept: list[int] = []
+        dropped: list[int] = []
+        for row in sorted(range(self.open), key=lambda row: self._worth(row, None if left.dollars_per_hour is None else int(kinds[row]))):
+            kind = self.kinds[kinds[row]]
+            within = left.most(kind, 1) > 0
+            (kept if within else dropped).append(row)
+            left.spend(kind, int(within))
+        return kept, dropped
+
+    def _worth(self, row: int, kind: int | None) -> tuple[float, ...]:
+        """What to sort machines by: the highest priority first, then those that serve most pods, for a ``kind`` most a dollar."""
+        priority = max(self.lots[index].queue.one.spec.priority for index in self.pods[row])
+        served = sum(self.pods_of(index, copies) for index, copies in self.pods[row].items())
+        return -priority, -served if kind is None else -served / max(self.price[kind], 1e-9)
+
+    def _refill(self, dropped: Sequence[int]) -> None:
+        """Put the pods of ``dropped`` machines on the others, as far as they go."""
+        self.wants = [0] * len(self.lots)
+        for row in dropped:
+            for index, copies in self.pods[row].items():
+                self.wants[index] += copies
+            self.pods[row] = {}
+        self.left[:, dropped] = -1
+        self.closing = True
+        self._fill_all(index for index in self.order() if self.wants[index])
+        self.left[:, dropped] = self.capacity[self.ceiling[dropped]].T
 
     def _cheapest(self) -> Array:
         """For each machine the cheapest kind that admits and holds what is on it."""

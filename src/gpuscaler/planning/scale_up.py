@@ -125,8 +125,9 @@ def one_round(desk: Desk, order: Sequence[Family], only: Mask | None) -> None:
             break
         lower_caps(short, pairs, left)
         saved.restore(desk)
-        if attempt >= TRIES:
-            order = [family for family in order if family is not short[0]]
+        # More and more at a time: in a crowd under a limit there may be hundreds.
+        gone = {id(family) for family in short[: max(0, attempt + 1 - TRIES)]}
+        order = [family for family in order if id(family) not in gone]
 
 
 @dataclass(frozen=True)
