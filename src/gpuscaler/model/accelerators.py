@@ -28,11 +28,6 @@ def gpus_of(allocatable: Resources, labels: Mapping[str, str]) -> int:
     return gpus_in(allocatable) or (int(said) if said.isdecimal() else 0)
 
 
-def has_device(resources: Resources) -> bool:
-    """Whether ``resources`` hold an accelerator, or a part of one."""
-    return any(amount > 0 and is_device(name) for name, amount in resources.items())
-
-
 @lru_cache(maxsize=1 << 12)
 def is_device(resource: str) -> bool:
     """Whether a resource is an accelerator or a part of one."""

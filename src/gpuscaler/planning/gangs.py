@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuscaler.model.accelerators import has_device
+from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.demand import Gang, PodClass
-from gpuscaler.planning.desk import Desk, usable_templates
+from gpuscaler.planning.desk import Desk, divisible, usable_templates
 from gpuscaler.planning.families import families
 from gpuscaler.planning.membership import INSTANCE_TYPE_LABELS, ZONE_LABELS, first_label
 from gpuscaler.planning.present import settle
@@ -98,10 +98,10 @@ def domains(desk: Desk, gang: Gang) -> list[Mask]:
     Machines without accelerators belong to every product of their zone: a launcher needs none.
     """
     desk.build()
-    codes, others = by_domain(desk, needs_devices=any(has_device(one.spec.requests) for one in gang.classes))
+    codes, others = by_domain(desk, gang)
     members = {desk.room.table.row[name] for name in gang.nodes if name in desk.room.table.row}
     # A member without a GPU says nothing about the product, unless no other runs.
-    members = members - {row for rows in others.values() for row in rows} or members
+    members = (members and members.difference(*others.values())) or members
     usable = [usable_templates(desk.templates, one) & suiting(desk, one)[desk.template_rows] for one in gang.classes]
     found = []
     for domain, rows in sorted(codes.items()):
@@ -122,22 +122,30 @@ def suiting(desk: Desk, one: PodClass) -> Mask:
     return desk.room.static_mask(one.spec) & wished(desk.room, one)
 
 
-def by_domain(desk: Desk, *, needs_devices: bool) -> tuple[dict[tuple[str, str], list[int]], dict[str, list[int]]]:
+def by_domain(desk: Desk, gang: Gang) -> tuple[dict[tuple[str, str], list[int]], dict[str, list[int]]]:
     """Rows by zone and GPU product, and those without accelerators by zone. To a gang that needs none all rows of a zone are alike."""
+    table = desk.room.table
+    wanted = {name for one in gang.classes for name, amount in one.spec.requests.items() if amount > 0 and is_device(name)}
+    keys = (*ZONE_LABELS, *((*PRODUCT_LABELS, *INSTANCE_TYPE_LABELS) if wanted else ()))
+    devices = np.zeros(len(table), dtype=np.bool_)
+    for name in wanted.union(divisible()) if wanted else ():
+        devices |= table.allocatable(name) > 0
+    looks = np.vstack([devices, *(table.column(key).codes for key in keys)])
+    # Rows that look alike in all of this are looked at once.
+    _, samples, group = np.unique(looks, axis=1, return_index=True, return_inverse=True)
     codes: dict[tuple[str, str], list[int]] = {}
     others: dict[str, list[int]] = {}
-    products = products_of_types(desk) if needs_devices else {}
-    for row, node in enumerate(desk.room.table.nodes):
+    products = products_of_types(desk) if wanted else {}
+    for number, sample in enumerate(samples.tolist()):
+        node, rows = table.nodes[sample], np.flatnonzero(group.reshape(-1) == number).tolist()
         zone = first_label(node, ZONE_LABELS)
-        if row in desk.undecided and not zone:
-            # The cloud has still to choose the zone: not the same one for two such machines.
-            continue
-        if not needs_devices:
-            codes.setdefault((zone, ""), []).append(row)
-        elif has_device(node.allocatable):
-            codes.setdefault((zone, product(node, products)), []).append(row)
-        else:
-            others.setdefault(zone, []).append(row)
+        if not zone:
+            # Where the cloud has still to choose the zone, it is not the same one for two such machines.
+            rows = [row for row in rows if row not in desk.undecided]
+        if wanted and not devices[sample]:
+            others.setdefault(zone, []).extend(rows)
+        elif rows:
+            codes.setdefault((zone, product(node, products) if wanted else ""), []).extend(rows)
     return codes, others
 
 
