@@ -61,6 +61,12 @@ def test_memory_is_told_in_gibibytes_and_cpu_in_cores() -> None:
     assert told({"cpu": 8.5, "memory": 40})["main"][1] == "g.1 in z1: 8.5 cpu requested, an empty machine has 8"
 
 
+def test_the_name_of_a_machine_that_is_not_there_yet_is_not_told() -> None:
+    chosen = told({"cpu": 1, "node_selector": (("kubernetes.io/hostname", "old-1"),)})["main"]
+    wanted = "label kubernetes.io/hostname=old-1 wanted, node has kubernetes.io/hostname=(a new name)"
+    assert chosen == ("selector", f"g.1 in z1: {wanted}")
+
+
 def test_of_several_resources_that_lack_the_accelerator_is_named() -> None:
     assert told({"cpu": 9, "gpus": 2})["main"][1] == "g.1 in z1: 2 nvidia.com/gpu requested, an empty machine has 1"
 

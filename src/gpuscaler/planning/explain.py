@@ -93,6 +93,8 @@ def told(desk: Desk, one: PodClass, row: int, *, word: str, gang: str) -> tuple[
         return WORDS[word], f"{where} {explain_min_gpus(one.spec, desk.templates.pools[row].min_gpus_per_pod)}"
     if word:
         _, detail = desk.room.reason(without_hosts(one.spec), one.labels, desk.first_template + row)
+        # What a machine will be called is known once it is there; the template's name is nobody's business.
+        detail = detail.replace(desk.templates.nodes[row].name, "(a new name)")
         return selector_word(desk, one, row) if word == "NodeAffinity" else WORDS[word], f"{where}: {detail}"
     if gang:
         return "gang", gang
