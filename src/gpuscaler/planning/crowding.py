@@ -100,6 +100,7 @@ class _Packing:
         self.wants = [1 if lot.whole else lot.count for lot in lots]
         self.kinds: tuple[Kind, ...] = templates.kinds
         self.scarce = templates.scarce
+        self.twins = templates.twins
         sizes: dict[tuple[tuple[str, int], ...], int] = {}
         self.size_of = [sizes.setdefault(tuple(sorted(request_of(lot).items())), len(sizes)) for lot in lots]
         requests = [dict(size) for size in sizes]
@@ -167,8 +168,28 @@ class _Packing:
         most = self.open - self.open // LARGE
         fresh = np.arange(self.tight, most)
         if len(fresh):
-            self._become(fresh, self._cheapest()[fresh])
+            self._become(fresh, self._nearby(fresh, self._cheapest()[fresh]))
             self.tight = most
+
+    def _nearby(self, rows: Array, kinds: Array) -> Array:
+        """For each of ``rows`` the twin of its kind that is where the machine was opened; the kind itself where no such twin will do.
+
+        The room that is left on machines is then in all the zones that these were opened in.
+        """
+        known: dict[tuple[int, int, int], int] = {}
+        found = kinds.copy()
+        for place, (row, kind) in enumerate(zip(rows.tolist(), kinds.tolist(), strict=True)):
+            what = (kind, int(self.ceiling[row]), self.admits[row])
+            if what not in known:
+                allowed, zone = self._allowed(what[2]), self.kinds[what[1]].offering.zone
+                known[what] = next((twin for twin in self.twins[kind] if allowed[twin] and self.kinds[twin].offering.zone == zone), kind)
+            found[place] = known[what]
+        return found
+
+    def _allowed(self, admits: int) -> Mask:
+        """Kinds that may serve all lots whose masks ``admits`` has the bits of."""
+        mask: Mask = np.logical_and.reduce([mask for number, mask in enumerate(self.masks) if admits >> number & 1])
+        return mask
 
     def _become(self, rows: Array, kinds: Array) -> None:
         """Change what machines may grow to."""
@@ -322,8 +343,7 @@ class _Packing:
         for row, admits in enumerate(self.admits):
             alike.setdefault(admits, []).append(row)
         for admits, rows in alike.items():
-            allowed = np.logical_and.reduce([mask for number, mask in enumerate(self.masks) if admits >> number & 1])
-            kinds = by_price[allowed[by_price]]
+            kinds = by_price[self._allowed(admits)[by_price]]
             found[rows] = kinds[_first_to_hold(self.capacity[kinds], used[rows])]
         return found
 

@@ -127,8 +127,9 @@ def assign(desk: Desk, family: Family, only: Mask | None) -> list[Lot]:
 
 def sure_of(desk: Desk, keys: Iterable[str]) -> Mask:
     """Templates of which the cloud cannot choose another with another value of one of ``keys``."""
-    mask = np.ones(len(desk.templates.nodes), dtype=np.bool_)
-    for kind in (kind for kind in desk.templates.kinds if len(kind.rows) > 1):
+    kinds, count = desk.templates.kinds, len(desk.templates.nodes)
+    mask = np.ones(count, dtype=np.bool_)
+    for kind in (kind for kind in kinds if len(kind.rows) > 1) if len(kinds) < count else ():
         rows = list(kind.rows)
         labels = [desk.templates.nodes[row].labels for row in rows]
         mask[rows] = all(len({one.get(key) for one in labels}) == 1 for key in keys)
@@ -252,18 +253,22 @@ def levelled(there: Sequence[int], count: int) -> list[int]:
 
 
 def dealt(family: Family, shares: Sequence[Share]) -> dict[int, list[Share]]:
-    """Shares of the whole family dealt to its queues, one after the other, so that few queues are in more than one domain."""
-    rest = [[share.row, share.count] for share in shares]
+    """Shares of the whole family dealt to its queues, each from the largest that is left.
+
+    So few queues are in more than one domain, and pods of all sizes are in every domain.
+    """
+    rest = {share.row: share.count for share in shares}
     hands: dict[int, list[Share]] = {}
     for number, queue in enumerate(family.queues):
         need = queue.left
         while need and rest:
-            count = min(need, rest[0][1])
-            hands.setdefault(number, []).append(Share(rest[0][0], count))
-            rest[0][1] -= count
+            row = max(rest, key=rest.__getitem__)
+            count = min(need, rest[row])
+            hands.setdefault(number, []).append(Share(row, count))
             need -= count
-            if not rest[0][1]:
-                rest.pop(0)
+            rest[row] -= count
+            if not rest[row]:
+                del rest[row]
     return hands
 
 
