@@ -111,6 +111,20 @@ def test_pods_of_higher_priority_do_not_crowd_a_machine_to_come_when_those_of_lo
     assert [len(machine.pods) for machine in made.machines] == [2]
 
 
+def test_pods_that_a_machine_to_come_takes_keep_it_when_others_that_were_to_go_there_do_not() -> None:
+    """Who spreads over hosts is shut out by the machine that is bought; who spreads over zones is not, and needs none in z2."""
+    by_host = pods("host", 2, spec(cpu=1, spread=(spread(HOST, group="g"),)), labels=G)
+    by_zone = pods("zone", 2, spec(cpu=1, spread=(spread(ZONE, group="h"),)), labels={"group": "h"})
+    large = pod("large", spec(gpus=1, cpu=7))
+    kinds = pool(offering("g.1"), offering("g.1", 2.0, zone="z2"), offering("c.8", 3.0, gpus=0))
+    coming = Upcoming("m-1", "main", "c.8", "on-demand", "z1")
+    case = Case((*by_host, *by_zone, large), Policy((kinds,)), State(upcoming=(coming,)))
+    made = case.plan()
+    assert_comes_true(case, made)
+    assert sorted(placed(made)) == ["host-0", "zone-0", "zone-1"]
+    assert zones_of(made) == {"z1": 2}
+
+
 @pytest.mark.parametrize("coming", [False, True])
 def test_a_pod_that_others_count_by_zone_is_not_where_the_cloud_has_still_to_choose_the_zone(coming: bool) -> None:
     open_still = pool(*zones("g.1", 0.5, pool="open", names=("z1", "z2")), chooser="cloud")

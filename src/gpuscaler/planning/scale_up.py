@@ -41,24 +41,29 @@ def scale_up(desk: Desk, classes: Sequence[PodClass], only: Mask | None = None, 
 def settle_ahead(desk: Desk, order: Sequence[Family], every: Sequence[Family], ahead: Sequence[Family], only: Mask | None) -> bool:
     """Place all with the machines on their way filled before there is talk of others; returns whether that holds.
 
-    Any machine that is bought might be there first, and empty. Where that would shut out pods, or where the cloud has still to choose a
-    machine's zone, nothing is done.
+    Any machine that is bought might be there first, and empty: whom that shuts out does not go there so early. Where the cloud has still
+    to choose a machine's zone, nothing is done.
     """
     for stage in desk.stages[1:]:
         if any(row < len(stage.room) for row in desk.undecided):
             break
-        saved, since = Saved.of(desk, every), len(desk.taken)
-        settle(desk, stage, order, only)
-        early = desk.taken[since:]
-        if not early:
-            break
-        on_all_machines(desk, every, ahead, only)
-        desk.build()
-        if not overtaken(desk.room, order, rows_of(order, early), desk.template_mask, bought=True):
-            return True
-        saved.restore(desk)
-        for family in every:
-            family.caps.clear()
+        turns = list(order)
+        while turns:
+            saved, since = Saved.of(desk, every), len(desk.taken)
+            settle(desk, stage, turns, only)
+            early = desk.taken[since:]
+            if not early:
+                break
+            on_all_machines(desk, every, ahead, only)
+            desk.build()
+            late = overtaken(desk.room, turns, rows_of(turns, early), desk.template_mask, bought=True)
+            if not late:
+                return True
+            saved.restore(desk)
+            for family in every:
+                family.caps.clear()
+            last = {id(family) for family in late}
+            turns = [family for family in turns if id(family) not in last]
     return False
 
 
@@ -132,20 +137,24 @@ def one_round(desk: Desk, order: Sequence[Family], only: Mask | None) -> None:
 
 @dataclass(frozen=True)
 class Saved:
-    """A desk and queues as they were, to return to."""
+    """A desk and queues as they were, to return to, and who was to be where its zone is certain."""
 
     desk: Desk
     queues: tuple[tuple[Queue, int], ...]
+    counted: tuple[tuple[Family, frozenset[str]], ...]
 
     @classmethod
     def of(cls, desk: Desk, order: Sequence[Family]) -> "Saved":
-        return cls(desk.copy(), tuple((queue, queue.taken) for family in order for queue in family.queues))
+        queues = tuple((queue, queue.taken) for family in order for queue in family.queues)
+        return cls(desk.copy(), queues, tuple((family, family.counted) for family in order))
 
     def restore(self, desk: Desk) -> None:
         for name in (entry.name for entry in fields(Desk)):
             setattr(desk, name, getattr(self.desk, name))
         for queue, taken in self.queues:
             queue.taken = taken
+        for family, counted in self.counted:
+            family.counted = counted
 
 
 def lower_caps(short: Sequence[Family], pairs: Sequence[tuple[Family, Lot]], left: Sequence[int]) -> None:
