@@ -98,10 +98,17 @@ def test_a_limit_on_machines_is_met_with_large_ones_that_take_the_pods_of_those_
     assert len(made.unplaced) == 130
 
 
-def test_what_is_left_on_machines_that_rules_ask_for_is_filled_before_others_are_bought() -> None:
+@pytest.mark.parametrize("bound", [False, True], ids=["anywhere", "in three zones"])
+def test_what_is_left_on_machines_that_rules_ask_for_is_filled_before_others_are_bought(bound: bool) -> None:
     lone = spec(cpu=1.5, anti_affinity=(near(HOST, app="lone"),))
     apart = [pod(f"lone-{number:03}", lone, labels={"app": "lone"}) for number in range(100)]
-    others = [pod(f"other-{number:03}", spec(cpu=0.2 + number / 1000), labels={"app": f"{number}"}) for number in range(500)]
-    made = Case((*apart, *others), Policy((pool(*(offering(f"c.{n}", 0.05 * n, gpus=0, cpu=n) for n in (2, 4, 16))),))).plan()
+    others = []
+    for number in range(500):
+        where: dict[str, Any] = {"node_selector": ((ZONE, f"z{1 + number % 3}"),)} if bound else {}
+        others.append(pod(f"other-{number:03}", spec(cpu=0.2 + number / 1000, **where), labels={"app": f"{number}"}))
+    sizes = pool(*(of for cores in (2, 4, 16) for of in zones(f"c.{cores}", 0.05 * cores, gpus=0, cpu=cores)))
+    case = Case((*apart, *others), Policy((sizes,)))
+    made = case.plan()
+    assert_comes_true(case, made)
     assert made.unplaced == ()
     assert made.cost_per_hour <= 1.05 * made.lower_bound_per_hour
