@@ -3,8 +3,7 @@
 import pytest
 
 from gpuscaler.clouds.delays import NO_FAULTS, Delay, Delays, Faults
-from gpuscaler.clouds.markets import Key, Markets, Steps
-from gpuscaler.clouds.simulated import (
+from gpuscaler.clouds.machines import (
     ANSWERED,
     FAILED,
     LOST,
@@ -18,9 +17,10 @@ from gpuscaler.clouds.simulated import (
     VISIBLE,
     Answer,
     CloudMachine,
-    SimulatedCloud,
     before_device_plugin,
 )
+from gpuscaler.clouds.markets import Key, Markets, Steps
+from gpuscaler.clouds.simulated import SimulatedCloud
 from gpuscaler.model.pools import Offering, Pool
 
 NONE = Delay(0, 0, 0)

@@ -9,7 +9,7 @@ from tests.simulation.first_fit import first_fit
 from tests.simulation.pools import C8, FIXED, G1, G4, POLICY, trace
 
 from gpuscaler.clouds.delays import NO_FAULTS
-from gpuscaler.clouds.simulated import CloudMachine
+from gpuscaler.clouds.machines import CloudMachine
 from gpuscaler.simulation.fleet import STRETCHES, presence
 from gpuscaler.simulation.meter import Result
 from gpuscaler.simulation.ours import Gpuscaler

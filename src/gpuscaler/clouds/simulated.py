@@ -11,73 +11,33 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from gpuscaler.clouds.delays import NO_FAULTS, Delays, Faults
+from gpuscaler.clouds.machines import (
+    ANSWERED,
+    BOOTING,
+    FAILED,
+    KUBELET_RESOURCES,
+    LOST,
+    NO_CAPACITY,
+    NOTICE,
+    POOL_LIMIT,
+    RECLAIMED,
+    REGISTERED,
+    TERMINATED,
+    UNKNOWN_OFFERING,
+    VISIBLE,
+    Answer,
+    CloudEvent,
+    CloudMachine,
+    Refusal,
+)
 from gpuscaler.clouds.markets import Key, Markets
-from gpuscaler.model.pods import Resources
 from gpuscaler.model.pools import Offering, Pool
 
 #: Billing is by the second with a minimum of a minute, as EC2 bills on-demand Linux machines.
 MINIMUM_BILLED_SECONDS = 60.0
 
-#: A machine's life, in order. ``registered`` is a Ready node without its GPUs, ``visible`` one whose GPUs are allocatable. A machine ends
-#: as ``terminated`` (given back) or ``lost``.
-BOOTING, REGISTERED, VISIBLE, TERMINATED, LOST = "booting", "registered", "visible", "terminated", "lost"
-#: Events that are not states of a machine: an answer to a purchase, a notice that a machine will be reclaimed.
-ANSWERED, NOTICE = "answered", "notice"
 #: What happens to markets, inside: an order falls due, capacity changes.
 _ORDER, _MARKET = "order", "market"
-
-#: Why a purchase was refused: the offering does not exist, the pool is at its maximum, the offering has no more machines.
-UNKNOWN_OFFERING, POOL_LIMIT, NO_CAPACITY = "unknown-offering", "pool-limit", "no-capacity"
-
-#: Why a machine was lost: its spot market ran dry, or it broke.
-RECLAIMED, FAILED = "reclaimed", "failed"
-
-#: Resources that only appear once a device plugin has registered: everything the kubelet does not count by itself.
-KUBELET_RESOURCES = ("cpu", "memory", "ephemeral-storage", "pods")
-
-
-class CloudMachine(Struct, gc=False):
-    """One machine. ``registered_at`` and ``visible_at`` are plans until the state says so, infinite where that never comes."""
-
-    id: str
-    offering: Offering
-    purchase: str
-    state: str
-    bought_at: float
-    registered_at: float
-    visible_at: float
-    ended_at: float | None = None
-
-
-class Refusal(Struct, frozen=True, gc=False):
-    """Why ``missing`` machines were not granted from ``offering``; ``kind`` is one of the refusals above."""
-
-    kind: str
-    offering: Key
-    missing: int
-    detail: str
-
-
-class Answer(Struct, frozen=True, gc=False):
-    """The answer to a purchase, or to the unfilled part of a standing one: the machines that were granted, and why not all."""
-
-    purchase: str
-    machines: tuple[CloudMachine, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
-
-
-class CloudEvent(Struct, frozen=True, gc=False):
-    """What happened at ``at``: a machine entered the state ``kind``, its end at ``gone_at`` was announced, or a purchase was answered.
-
-    ``why`` tells why a machine was lost.
-    """
-
-    at: float
-    kind: str
-    machine: CloudMachine | None = None
-    answer: Answer | None = None
-    gone_at: float = 0.0
-    why: str = ""
 
 
 class _Order(Struct, gc=False):
@@ -407,8 +367,3 @@ class SimulatedCloud:
 def gpus_of(offering: Offering) -> int:
     """Whole accelerators of a machine, at least 1."""
     return max(1, offering.allocatable.get("nvidia.com/gpu", 0))
-
-
-def before_device_plugin(allocatable: Resources) -> dict[str, int]:
-    """What a registered node offers while its device plugin has not registered yet."""
-    return {name: amount for name, amount in allocatable.items() if name in KUBELET_RESOURCES}

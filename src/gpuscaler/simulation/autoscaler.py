@@ -11,8 +11,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from gpuscaler.clouds.machines import Answer, CloudMachine
 from gpuscaler.clouds.markets import Key
-from gpuscaler.clouds.simulated import Answer, CloudMachine
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering

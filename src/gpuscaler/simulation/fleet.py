@@ -6,8 +6,8 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec import Struct
 
+from gpuscaler.clouds.machines import CloudMachine
 from gpuscaler.clouds.markets import Key
-from gpuscaler.clouds.simulated import CloudMachine
 
 #: Equal stretches of time that a run is divided into.
 STRETCHES = 288

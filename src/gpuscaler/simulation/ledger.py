@@ -3,7 +3,7 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.clouds.simulated import CloudMachine, before_device_plugin
+from gpuscaler.clouds.machines import CloudMachine, before_device_plugin
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.taints import Taint
 from gpuscaler.planning.state import Upcoming

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
+from gpuscaler.clouds.machines import FAILED, NO_CAPACITY, RECLAIMED, Answer, CloudMachine
 from gpuscaler.clouds.markets import Key
-from gpuscaler.clouds.simulated import FAILED, NO_CAPACITY, RECLAIMED, Answer, CloudMachine, SimulatedCloud
+from gpuscaler.clouds.simulated import SimulatedCloud
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering
 from gpuscaler.planning.plans import Ignored, Unplaced

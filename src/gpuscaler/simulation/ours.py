@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
+from gpuscaler.clouds.machines import FAILED, NO_CAPACITY, RECLAIMED, UNKNOWN_OFFERING, Answer
 from gpuscaler.clouds.markets import Key
-from gpuscaler.clouds.simulated import FAILED, NO_CAPACITY, RECLAIMED, UNKNOWN_OFFERING, Answer
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning import failover

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from gpuscaler.clouds.delays import Delays, Faults
+from gpuscaler.clouds.machines import ANSWERED, LOST, NOTICE, REGISTERED, CloudEvent
 from gpuscaler.clouds.markets import Markets
-from gpuscaler.clouds.simulated import ANSWERED, LOST, NOTICE, REGISTERED, CloudEvent, SimulatedCloud
+from gpuscaler.clouds.simulated import SimulatedCloud
 from gpuscaler.model.pools import Policy
 from gpuscaler.simulation.acting import carry_out, finish_drains
 from gpuscaler.simulation.autoscaler import Autoscaler, Moment, Notice

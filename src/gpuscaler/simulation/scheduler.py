@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from msgspec import Struct
 
-from gpuscaler.clouds.simulated import KUBELET_RESOURCES
+from gpuscaler.clouds.machines import KUBELET_RESOURCES
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering
 from gpuscaler.model.table import Array, Mask

@@ -4,8 +4,9 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+from gpuscaler.clouds.machines import NO_CAPACITY, Answer, CloudMachine
 from gpuscaler.clouds.markets import Key
-from gpuscaler.clouds.simulated import NO_CAPACITY, Answer, CloudMachine, SimulatedCloud
+from gpuscaler.clouds.simulated import SimulatedCloud
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.plans import Ignored, Unplaced
 from gpuscaler.simulation.autoscaler import Lost, Moment, Purchase

@@ -16,8 +16,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from gpuscaler.clouds.machines import NO_CAPACITY, Answer
 from gpuscaler.clouds.markets import Key
-from gpuscaler.clouds.simulated import NO_CAPACITY, Answer
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.planning.plans import Removal
 from gpuscaler.simulation.autoscaler import Decisions, Intent, Moment, Purchase, Seen, View
