@@ -1,7 +1,9 @@
 """Pods of a run: waiting, promised to a machine that is coming, running, done."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from gpuscaler.clouds.machines import NO_CAPACITY, Refusal
+from gpuscaler.clouds.markets import Key
 from gpuscaler.simulation.scheduler import Seat
 from gpuscaler.simulation.workload import Member
 
@@ -67,6 +69,20 @@ class Task:
     def worked(self, now: float) -> float:
         """Seconds of work of this attempt so far."""
         return max(0.0, now - self.working_from) if self.started is not None else 0.0
+
+    def note_refused(self, refusals: Iterable[Refusal], now: float) -> None:
+        """The cloud had no machine for it in some markets: from now on it waits for another."""
+        dry = frozenset(refusal.offering[1] for refusal in refusals if refusal.kind == NO_CAPACITY)
+        if dry:
+            since, before = self.refused or (now, frozenset())
+            self.refused = (since, before | dry)
+
+    def failed_over(self, offerings: Iterable[Key], now: float) -> list[float]:
+        """A machine was asked for: how long after the first refusal, if in none of the markets that refused."""
+        if self.refused is None or {market for _, market, _, _ in offerings} & self.refused[1]:
+            return []
+        seconds, self.refused = now - self.refused[0], None
+        return [seconds]
 
 
 class Waiting:

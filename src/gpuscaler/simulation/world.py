@@ -4,7 +4,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from gpuscaler.clouds.machines import NO_CAPACITY, Answer, CloudMachine
+from gpuscaler.clouds.machines import Answer, CloudMachine
 from gpuscaler.clouds.markets import Key
 from gpuscaler.clouds.simulated import SimulatedCloud
 from gpuscaler.model.pools import Policy
@@ -257,15 +257,9 @@ class World:
                 task = self.tasks.get(key)
                 if task is not None and task.seat is None and not task.promised:
                     self.promise(task, entry.id)
-                    self._fail_over(task, purchase, now)
+                    self.meter.failovers += task.failed_over(purchase.offerings, now)
         self.meter.asked(purchase, now)
         self.cloud.ask(purchase.id, purchase.offerings, count=len(entries), now=now, spread=purchase.spread, standing=purchase.standing)
-
-    def _fail_over(self, task: Task, purchase: Purchase, now: float) -> None:
-        """A machine was asked for: in another market than those that refused it to this pod before?"""
-        if task.refused is not None and not {market for _, market, _, _ in purchase.offerings} & task.refused[1]:
-            self.meter.failovers.append(now - task.refused[0])
-            task.refused = None
 
     def withdraw(self, purchase: str) -> None:
         """What the cloud has not granted of a purchase is wanted no more; an answer that is still out is taken as it comes."""
@@ -289,18 +283,12 @@ class World:
         self.meter.granted(purchase, answer.machines, now)
         if entries:
             self.meter.refused(answer, now)
-            self._note_refused(answer, entries, now)
+            for task in [task for entry in entries for task in self._promises.get(entry.id, {}).values()]:
+                task.note_refused(answer.refusals, now)
         if not entries or not purchase.standing or answer.purchase in self._withdrawn:
             for entry in self._orders.pop(answer.purchase):
                 self._forget(entry)
         self.moment.answers.append(answer)
-
-    def _note_refused(self, answer: Answer, entries: Iterable[Entry], now: float) -> None:
-        """From now on the pods of ``entries`` wait for another market."""
-        dry = frozenset(refusal.offering[1] for refusal in answer.refusals if refusal.kind == NO_CAPACITY)
-        for task in [task for entry in entries for task in self._promises.get(entry.id, {}).values()] if dry else ():
-            since, before = task.refused or (now, frozenset())
-            task.refused = (since, before | dry)
 
     def registered(self, machine: CloudMachine, now: float) -> None:
         """A Node has joined, its GPUs not there yet."""
