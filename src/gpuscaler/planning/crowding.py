@@ -309,18 +309,17 @@ class _Packing:
         left = remaining.copy()
         kept: list[int] = []
         dropped: list[int] = []
-        for row in sorted(range(self.open), key=lambda row: self._worth(row, None if left.dollars_per_hour is None else int(kinds[row]))):
+        for row in sorted(range(self.open), key=self._worth):
             kind = self.kinds[kinds[row]]
             within = left.most(kind, 1) > 0
             (kept if within else dropped).append(row)
             left.spend(kind, int(within))
         return kept, dropped
 
-    def _worth(self, row: int, kind: int | None) -> tuple[float, ...]:
-        """What to sort machines by: the highest priority first, then those that serve most pods, for a ``kind`` most a dollar."""
+    def _worth(self, row: int) -> tuple[int, int]:
+        """What to sort machines by: the highest priority first, then those that serve most pods."""
         priority = max(self.lots[index].queue.one.spec.priority for index in self.pods[row])
-        served = sum(self.pods_of(index, copies) for index, copies in self.pods[row].items())
-        return -priority, -served if kind is None else -served / max(self.price[kind], 1e-9)
+        return -priority, -sum(self.pods_of(index, copies) for index, copies in self.pods[row].items())
 
     def _refill(self, dropped: Sequence[int]) -> None:
         """Put the pods of ``dropped`` machines on the others, as far as they go."""

@@ -209,7 +209,7 @@ def most_to_buy(desk: Desk, family: Family, usable: Mask) -> Array:
         inside = good[np.logical_and.reduce([codes[good] == value for codes, value in zip(columns, domain, strict=True)])]
         most[inside] = 0
         rows = set(inside.tolist())
-        most[inside[:1]] = cap - sum(share.count for _, share in family.phantoms if share.row in rows)
+        most[inside[:1]] = max(0, cap - sum(share.count for _, share in family.phantoms if share.row in rows))
     return most
 
 
