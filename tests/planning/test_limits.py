@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.planning.building import bought, node, offering, planned, pod, pods, pool, reasons, spec, unplaced, zones
+from tests.planning.building import ZONE, bought, near, node, offering, planned, pod, pods, pool, reasons, spec, unplaced, zones
 
 from gpuscaler.model.cluster import Item
 from gpuscaler.model.pools import Limits, Spare
@@ -167,3 +167,15 @@ def test_headroom_asks_for_no_more_of_an_offering_than_it_has_left() -> None:
 def test_where_the_cloud_chooses_the_set_has_as_many_as_its_members_together() -> None:
     made = planned(pods("p", 9), pool(*zones(names=("z1", "z2"), count=2), chooser="cloud"))
     assert len(made.machines) == 4
+
+
+@pytest.mark.parametrize("machines", [1, 2, 3])
+def test_a_limit_binds_pods_that_stay_in_one_zone_and_of_which_no_machine_takes_all_sizes(machines: int) -> None:
+    rules: dict[str, Any] = {"affinity": (near(ZONE, app="a"),)}
+    sizes = {"cpu": (4, 1), "memory": (1, 32), "small": (0.5, 0.5)}
+    waiting = [one for name, (cpu, gib) in sizes.items() for one in pods(name, 6, spec(cpu=cpu, memory=gib, **rules), labels={"app": "a"})]
+    kinds = pool(*zones("c.8", gpus=0, cpu=8, memory=4), *zones("m.2", gpus=0, cpu=2, memory=64))
+    made = planned(waiting, kinds, limits=Limits(machines=machines))
+    assert len(made.machines) == machines
+    assert len({machine.zone for machine in made.machines}) == 1
+    assert len(unplaced(made)) == len(waiting) - sum(len(machine.pods) for machine in made.machines)

@@ -207,9 +207,9 @@ def most_to_buy(desk: Desk, family: Family, usable: Mask) -> Array:
     columns = [desk.room.table.column(key).codes for key in family.keys]
     for domain, cap in family.caps.items():
         inside = good[np.logical_and.reduce([codes[good] == value for codes, value in zip(columns, domain, strict=True)])]
+        bound = sum(share.count for _, share in family.phantoms if tuple(int(codes[share.row]) for codes in columns) == domain)
         most[inside] = 0
-        rows = set(inside.tolist())
-        most[inside[:1]] = max(0, cap - sum(share.count for _, share in family.phantoms if share.row in rows))
+        most[inside[:1]] = max(0, cap - bound)
     return most
 
 
