@@ -217,6 +217,16 @@ EQUIVALENT: Mapping[Key, str] = {
     ("room.Room.place_all", "drop the first condition", "self._devices or spec.volumes or spec.host_ports or spec.anti_affinity"): (
         "no case has devices shared by the thousandth"
     ),
+    **{
+        ("room.Rows._look", kind, source): "no case has pools, which alone say how many GPUs a pod must ask for"
+        for kind, source in (
+            ("flip", "self.least_gpus > 0"),
+            ("flip", "self.least_gpus <= gpus_in(spec.requests)"),
+            ("never", "if self.least_gpus is not None:"),
+            ("swap", "(self.least_gpus > 0) & nodes.tolerated(lifted(spec))"),
+            ("swap", "passes['TaintToleration'] | (self.least_gpus > 0) & nodes.tolerated(lifted(spec))"),
+        )
+    },
     ("room._requested", "never", "if table is cluster.table:"): "the general way finds the same",
 }
 
