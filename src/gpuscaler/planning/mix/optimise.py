@@ -21,6 +21,9 @@ TOLERANCE = 1e-6
 _GENERATE = 0.6
 #: A mix that an integer programme brought this close to its bound, relative, is not worth another one.
 _NEAR = 2e-4
+#: A mix of so many machines that costs no more than this part above its bound is not worth an integer programme: the part is less than
+#: one machine's price, and the next change of demand moves the mix by more.
+_LARGE, _NEAR_IF_LARGE = 500, 5e-4
 #: Where the first construction costs more than this times the bound, patterns are needed anyway.
 _FAR = 1.02
 #: Fractions of a machine from which dives round up, besides one machine where nothing reaches them.
@@ -77,6 +80,10 @@ def _close(instance: Instance, mixture: Mixture, bound: float) -> bool:
     return _serves(instance, mixture) and mixture.cost(instance) <= bound * (1 + TOLERANCE)
 
 
+def _large_and_near(instance: Instance, mixture: Mixture, bound: float) -> bool:
+    return int(mixture.times.sum()) >= _LARGE and _serves(instance, mixture) and mixture.cost(instance) <= bound * (1 + _NEAR_IF_LARGE)
+
+
 def _serves(instance: Instance, mixture: Mixture) -> bool:
     return not (instance.demand - mixture.served()).any()
 
@@ -100,7 +107,7 @@ def _whole(instance: Instance, master: Master, found: Generated, best: Mixture, 
     parts = list(zip(map(int, master.kinds[: len(times)]), master.held[: len(times)], map(int, times), strict=True))
     floor = trim(Mixture.of(parts, len(instance.demand)), instance.demand)
     best = _better(instance, best, constructions(instance, found.prices, start=floor, meter=meter))
-    if _close(instance, best, found.bound) or not meter.left():
+    if _close(instance, best, found.bound) or not meter.left() or _large_and_near(instance, best, found.bound):
         return best, False
     return _integers(instance, master, found, best, meter)
 
