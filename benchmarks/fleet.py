@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
+from statistics import median
 from time import perf_counter
 from typing import Any, BinaryIO
 
@@ -42,7 +43,8 @@ def figures() -> Iterator[Figure]:
     what = f"{NODES:,} nodes, {RUNNING:,} running pods, {PENDING:,} pending in {CLASSES} classes"
     yield figure(f"{what}: load {megabytes:,.0f} MB of JSON", "≤ 10 s", f"{seen['load']:.1f} s", seen["load"] <= 10, seen)
     yield figure(f"{what}: first plan", "≤ 1 s", f"{seen['first']:.2f} s", seen["first"] <= 1, seen)
-    yield figure(f"{what}: a plan after 100 pods changed", "≤ 100 ms", f"{seen['again'] * 1000:.0f} ms", seen["again"] <= 0.1, seen)
+    again = f"{seen['again'] * 1000:.0f} ms, beside {seen['apply'] * 1000:.0f} ms to apply the change"
+    yield figure(f"{what}: a plan after 100 pods changed", "≤ 100 ms", again, seen["again"] <= 0.1, seen)
     yield figure(f"{what}: memory of loading and planning", "≤ 600 MB", f"{seen['megabytes']:.0f} MB", seen["megabytes"] <= 600, seen)
 
 
@@ -111,17 +113,20 @@ def measure(path: str) -> dict[str, float]:
     began = perf_counter()
     made = planner.plan(cluster, State(), 0.0)
     first = perf_counter() - began
-    times = []
-    for number in range(5):
+    applying, planning = [], []
+    for number in range(9):
         delta = changed(cluster, number)
         began = perf_counter()
         cluster = cluster.apply(delta)
+        applied = perf_counter()
         made = planner.plan(cluster, State(), 0.0)
-        times.append(perf_counter() - began)
+        applying.append(applied - began)
+        planning.append(perf_counter() - applied)
     return {
         "load": loaded,
         "first": first,
-        "again": sorted(times)[len(times) // 2],
+        "apply": median(applying),
+        "again": median(planning),
         "megabytes": getrusage(RUSAGE_SELF).ru_maxrss / 1024,
         "bought": len(made.machines),
         "placed": len(made.placements),

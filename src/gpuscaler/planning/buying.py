@@ -1,6 +1,6 @@
 """Buying: lots of pods to the optimiser, its patterns to machines."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,9 +9,9 @@ from gpuscaler.model.pods import PodAffinityTerm
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.crowding import pack
 from gpuscaler.planning.demand import PodClass
-from gpuscaler.planning.desk import Bought, Content, Desk, Solved
+from gpuscaler.planning.desk import Bought, Content, Desk, Queue, Solved
 from gpuscaler.planning.lots import Lot, distinct, request_of
-from gpuscaler.planning.mix import Item, Pattern, Problem, Solution, resource_bound, solve
+from gpuscaler.planning.mix import Item, Problem, Solution, resource_bound, solve
 from gpuscaler.planning.mix import Kind as MixKind
 from gpuscaler.planning.tastes import Favourites
 from gpuscaler.planning.templates import HOSTNAME
@@ -147,9 +147,10 @@ def buy(desk: Desk, solved: Solved, lots: Sequence[Lot]) -> None:
     row = desk.next_row
     favourites = Favourites(desk, lots)
     for pattern in sorted(solved.solution.machines, key=lambda p: (p.kind, sorted(p.pods.items()))):
+        wanted = [(lots[index].queue, lots[index].count if lots[index].whole else copies) for index, copies in sorted(pattern.pods.items())]
         for _ in range(pattern.times):
             kind = desk.templates.kinds[favourites.best(pattern)]
-            inside = contents(pattern, lots)
+            inside = contents(wanted)
             # A machine for nothing but announced pods waits until they exist.
             if inside:
                 desk.remaining.spend(kind, 1)
@@ -157,10 +158,9 @@ def buy(desk: Desk, solved: Solved, lots: Sequence[Lot]) -> None:
                 row += 1
 
 
-def contents(pattern: Pattern, lots: Sequence[Lot]) -> tuple[Content, ...]:
-    """The pods that go to one machine of ``pattern``, taken off their queues; announced pods come last and are left out."""
-    taken = ((lots[index].queue, lots[index].count if lots[index].whole else copies) for index, copies in sorted(pattern.pods.items()))
-    return tuple(Content(queue.one, keys) for queue, copies in taken if (keys := queue.take(copies)))
+def contents(wanted: Iterable[tuple[Queue, int]]) -> tuple[Content, ...]:
+    """The pods that go to one machine, taken off their queues; announced pods come last and are left out."""
+    return tuple(Content(queue.one, keys) for queue, copies in wanted if (keys := queue.take(copies)))
 
 
 def unmet(solution: Solution, lots: Sequence[Lot]) -> Mapping[int, int]:
