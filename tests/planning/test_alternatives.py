@@ -1,11 +1,15 @@
 """What else is asked for beside a spot machine of a plan."""
 
+from collections.abc import Set
+
 from tests.planning.building import affinity, daemon, node, offering, pods, pool, spec, spread
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.planning.alternatives import alternatives
 from gpuscaler.planning.plans import Choice, Machine
+from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.templates import Overhead
 
 SMALL = offering("g.1", 1.0, market="spot", gpus=1, cpu=4, zone="z1")
 TWIN = offering("g.1", 1.1, market="spot", gpus=1, cpu=4, zone="z2")
@@ -16,6 +20,10 @@ MENU = {one.key: one for one in pool(SMALL, TWIN, LARGE, DEAR, FIXED).offerings}
 CHOSEN = MENU[next(key for key in MENU if key[1] == "spot" and key[2:] == ("g.1", "z1"))]
 
 
+def behind(machine: Machine, cluster: Cluster, *, blocked: Set[Key] = frozenset(), probing: Set[Key] = frozenset()) -> tuple[Key, ...]:
+    return alternatives(machine, cluster, MENU, overhead=Overhead(cluster), blocked=blocked, probing=probing)
+
+
 def asked(
     of: PodSpec | None = None, count: int = 1, *, blocked: tuple[str, ...] = (), probing: tuple[str, ...] = (), **machine: object
 ) -> list[str]:
@@ -23,9 +31,7 @@ def asked(
     waiting = pods("a", count, of or spec(gpus=1, cpu=2))
     bought = Machine("new-1", CHOSEN.pool, "g.1", "spot", "z1", 1.0, pods=tuple(pod.key for pod in waiting), **machine)  # type: ignore[arg-type]
     names = {f"{key[2]}/{key[3]}": key for key in MENU if key[1] == "spot"}
-    found = alternatives(
-        bought, Cluster.of(waiting), MENU, blocked={names[name] for name in blocked}, probing={names[name] for name in probing}
-    )
+    found = behind(bought, Cluster.of(waiting), blocked={names[name] for name in blocked}, probing={names[name] for name in probing})
     return [f"{kind}/{zone}" for _, _, kind, zone in found]
 
 
@@ -59,10 +65,10 @@ def test_room_for_daemon_sets_is_left() -> None:
     waiting = pods("a", 1, spec(gpus=1, cpu=3.5))
     bought = Machine("new-1", CHOSEN.pool, "g.1", "spot", "z1", 1.0, pods=(waiting[0].key,))
     crowded = Cluster.of([*waiting, daemon("agent", spec(cpu=1))])
-    assert [key[2] for key in alternatives(bought, crowded, MENU, blocked=set(), probing=set())] == ["g.2", "g.8"]
+    assert [key[2] for key in behind(bought, crowded)] == ["g.2", "g.8"]
 
 
 def test_nothing_is_asked_for_beside_on_demand() -> None:
     waiting = pods("a", 1, spec(gpus=1, cpu=2))
     bought = Machine("new-1", FIXED.pool, "g.1", "on-demand", "z1", 3.0, pods=(waiting[0].key,))
-    assert alternatives(bought, Cluster.of([node("n"), *waiting]), MENU, blocked=set(), probing=set()) == ()
+    assert behind(bought, Cluster.of([node("n"), *waiting])) == ()

@@ -6,7 +6,6 @@ from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.planning.plans import Machine, Plan, Reason, Removal, Unplaced
 from gpuscaler.planning.state import State
 from gpuscaler.simulation.ours import Decide
-from gpuscaler.simulation.scheduler import admits
 
 
 def first_fit(policy: Policy) -> Decide:
@@ -38,4 +37,4 @@ def first_fit(policy: Policy) -> Decide:
 
 
 def _holds(offering: Offering, spec: PodSpec) -> bool:
-    return admits(offering, spec) and all(offering.allocatable.get(name, 0) >= amount for name, amount in spec.requests.items())
+    return offering.admits(spec) and all(offering.allocatable.get(name, 0) >= amount for name, amount in spec.requests.items())

@@ -85,6 +85,8 @@ class SimulatedCloud:
         self._all: dict[str, CloudMachine] = {}
         self._alive: dict[str, CloudMachine] = {}
         self._asked: set[str] = set()
+        #: When the image is on a machine.
+        self._images: dict[str, float] = {}
         self._orders: dict[str, _Order] = {}
         self._unanswered = 0
         self._booting = 0
@@ -127,9 +129,11 @@ class SimulatedCloud:
         """Whether the answer to a purchase is still out."""
         return token in self._orders and not self._orders[token].answered
 
-    def image_pull(self, machine_id: str) -> float:
-        """Seconds that the first pod of a machine waits for its image."""
-        return self._delays.image_pull.sample(random.Random(f"{self._seed}/image/{machine_id}"))
+    def image_pull(self, machine_id: str, now: float) -> float:
+        """Seconds until a pod's image is on a machine: the first pod brings it, and those that come meanwhile wait with it."""
+        if machine_id not in self._images:
+            self._images[machine_id] = now + self._delays.image_pull.sample(random.Random(f"{self._seed}/image/{machine_id}"))
+        return max(0.0, self._images[machine_id] - now)
 
     def start(self, key: Key, now: float) -> CloudMachine:
         """A machine that was there all along: open from ``now`` on. An unknown offering raises KeyError."""

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from gpuscaler.model.accelerators import gpus_of
-from gpuscaler.model.pods import Resources
-from gpuscaler.model.taints import Taint
+from gpuscaler.model.pods import PodSpec, Resources
+from gpuscaler.model.taints import Taint, untolerated
 
 MARKETS = ("reserved", "spot", "on-demand")
 
@@ -32,6 +32,14 @@ class Offering(Struct, frozen=True, gc=False):
     @property
     def key(self) -> tuple[str, str, str, str]:
         return (self.pool, self.market, self.instance_type, self.zone)
+
+    def admits(self, spec: PodSpec) -> bool:
+        """Whether labels and taints of a new machine admit a pod of ``spec``."""
+        if any(self.labels.get(key) != value for key, value in spec.node_selector):
+            return False
+        if spec.node_affinity is not None and not spec.node_affinity.matches(self.labels, ""):
+            return False
+        return untolerated(self.taints, spec.tolerations) is None
 
     @property
     def gpus(self) -> int:

@@ -10,7 +10,6 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.pools import Offering
-from gpuscaler.model.taints import untolerated
 from gpuscaler.planning.plans import Machine
 from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.templates import Overhead
@@ -20,24 +19,23 @@ PRODUCT = "nvidia.com/gpu.product"
 
 
 def alternatives(
-    machine: Machine, cluster: Cluster, offerings: Mapping[Key, Offering], *, blocked: Set[Key], probing: Set[Key]
+    machine: Machine, cluster: Cluster, offerings: Mapping[Key, Offering], *, overhead: Overhead, blocked: Set[Key], probing: Set[Key]
 ) -> tuple[Key, ...]:
     """Spot offerings of the machine's pool that hold its pods as well, cheapest first; none for a machine that is not spot's.
 
     None is as dear as the cheapest on-demand machine that would hold them, and none is ``blocked`` by a breaker; those of ``probing``,
-    whose breaker is half-open, come last: who gets so far has nothing to lose by a probe.
+    whose breaker is half-open, come last: who gets so far has nothing to lose by a probe. ``overhead`` is that of ``cluster``.
     Pods that are placed with regard to others stay in the zone, and on the GPU product, that the plan chose for them.
     """
     chosen = offerings.get((machine.pool, machine.market, machine.instance_type, machine.zone))
     pods = [cluster.pods[key] for key in machine.pods if key in cluster.pods]
     if chosen is None or machine.market != SPOT or machine.choices or not pods or len(pods) != len(machine.pods):
         return ()
-    overhead = Overhead(cluster)
     wanted = total([pod.spec for pod in pods])
     specs = list({pod.spec.digest: pod.spec for pod in pods}.values())
     bound_to = chosen if any(map(is_bound, pods)) else None
     fitting = [one for one in offerings.values() if one.pool == machine.pool and is_like(one, bound_to)]
-    fitting = [one for one in fitting if holds(one, wanted, overhead) and all(admitted(one, spec) for spec in specs)]
+    fitting = [one for one in fitting if holds(one, wanted, overhead) and all(one.admits(spec) for spec in specs)]
     most = min((one.price for one in fitting if one.market == ON_DEMAND), default=float("inf"))
     others = [one for one in fitting if one.market == SPOT and one.key != chosen.key and one.key not in blocked and one.price < most]
     return tuple(one.key for one in sorted(others, key=lambda one: (one.key in probing, one.price, one.key)))
@@ -67,12 +65,3 @@ def holds(offering: Offering, wanted: Mapping[str, int], overhead: Overhead) -> 
     """Whether a new machine of ``offering`` has room for requests of ``wanted`` beside its DaemonSets."""
     taken = overhead.on(Node("", offering.labels, offering.allocatable, taints=offering.taints)) if overhead.daemons else {}
     return all(offering.allocatable.get(name, 0) - taken.get(name, 0) >= amount for name, amount in wanted.items())
-
-
-def admitted(offering: Offering, spec: PodSpec) -> bool:
-    """Whether labels and taints of ``offering`` admit a pod."""
-    if any(offering.labels.get(key) != value for key, value in spec.node_selector):
-        return False
-    if spec.node_affinity is not None and not spec.node_affinity.matches(offering.labels, ""):
-        return False
-    return untolerated(offering.taints, spec.tolerations) is None

@@ -18,8 +18,9 @@ from gpuscaler.planning.limits import Remaining
 from gpuscaler.planning.mix import Problem, Solution
 from gpuscaler.planning.room import GPU_MILLI, Room
 from gpuscaler.planning.state.events import Key
-from gpuscaler.planning.templates import Kind, Templates, admits_arch, undecided_node
+from gpuscaler.planning.templates import Kind, Templates, admits_arch
 from gpuscaler.planning.topology import Shape
+from gpuscaler.planning.upcoming import undecided_node
 
 
 @dataclass

@@ -15,7 +15,8 @@ from gpuscaler.planning.limits import Fleet, fleets
 from gpuscaler.planning.membership import Member, members
 from gpuscaler.planning.room import Room, Rows
 from gpuscaler.planning.state import State, Upcoming
-from gpuscaler.planning.templates import Promised, Templates, arriving
+from gpuscaler.planning.templates import Templates
+from gpuscaler.planning.upcoming import Promised, arriving
 
 
 @dataclass(frozen=True)

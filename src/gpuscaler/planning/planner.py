@@ -24,7 +24,8 @@ from gpuscaler.planning.skew import upset
 from gpuscaler.planning.spare import spare_machines
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.telling import trouble
-from gpuscaler.planning.templates import Templates, choices_of
+from gpuscaler.planning.templates import Templates
+from gpuscaler.planning.upcoming import choices_of
 from gpuscaler.planning.writing import Draft, write
 
 #: How often all is decided anew because what was decided later shuts out pods that spread.

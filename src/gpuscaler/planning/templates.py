@@ -11,7 +11,7 @@ import numpy as np
 from gpuscaler.model.accelerators import ACCELERATORS, GPU_MILLI, gpus_in
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
-from gpuscaler.model.pods import Pod, PodSpec
+from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering, Policy, Pool
 from gpuscaler.model.selectors import NodeSelectorTerm
 from gpuscaler.model.table import Array, Mask, NodeTable
@@ -19,7 +19,6 @@ from gpuscaler.model.taints import untolerated
 from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.mix.problem import Kind as MixKind
 from gpuscaler.planning.mix.problem import Solution
-from gpuscaler.planning.state import State, Upcoming
 from gpuscaler.planning.state.events import Key
 
 HOSTNAME = "kubernetes.io/hostname"
@@ -327,69 +326,6 @@ def admits_arch(spec: PodSpec, wishes: tuple[NodeSelectorTerm, ...] = ()) -> boo
         return True
     terms = spec.node_affinity.terms if spec.node_affinity is not None else ()
     return any(requirement.key == ARCH for term in terms + wishes for requirement in term.expressions)
-
-
-#: What an upcoming machine's node was made from, and the node: see :func:`arriving`.
-Promised = tuple[Upcoming, Node | None, Mapping[str, Pod] | None, tuple[Workload, ...], Node]
-
-
-def arriving(
-    cluster: Cluster, offerings: Mapping[Key, Offering], state: State, known: dict[str, Promised]
-) -> tuple[dict[str, Node], list[str]]:
-    """Nodes that upcoming machines will be, by machine id, and warnings about those that no offering describes any more.
-
-    A machine that has registered is planned as its offering promises: its row takes the place of what the Node shows now, and what its
-    own DaemonSet pods take already is not taken off twice. ``known`` keeps nodes from call to call, for as long as all that they are made
-    from is the same; ``offerings`` must not change meanwhile.
-    """
-    overhead = Overhead(cluster)
-    nodes: dict[str, Node] = {}
-    warnings: list[str] = []
-    for machine in sorted(state.upcoming, key=lambda m: m.id):
-        found = [offering for key in choices_of(machine) if (offering := offerings.get(key)) is not None]
-        if not found:
-            warnings.append(
-                f"upcoming machine {machine.id}: pool {machine.pool!r} no longer offers {machine.instance_type}; not counted as capacity"
-            )
-            continue
-        registered, pods = cluster.nodes.get(machine.node), cluster.on_node.get(machine.node)
-        before = known.get(machine.id)
-        if before is None or before[0] != machine or before[1] is not registered or before[2] is not pods or before[3] != overhead.daemons:
-            known[machine.id] = before = (machine, registered, pods, overhead.daemons, promised_node(cluster, machine, found, overhead))
-        nodes[machine.id] = before[4]
-    for gone in known.keys() - nodes.keys():
-        del known[gone]
-    return nodes, warnings
-
-
-def choices_of(machine: Upcoming) -> list[tuple[str, str, str, str]]:
-    """Keys of all offerings that ``machine`` may turn out to be."""
-    several = [(machine.pool, market, instance_type, zone) for instance_type, market, zone in machine.choices]
-    return several or [(machine.pool, machine.market, machine.instance_type, machine.zone)]
-
-
-def promised_node(cluster: Cluster, machine: Upcoming, offerings: Sequence[Offering], overhead: Overhead) -> Node:
-    """What all of ``offerings`` promise of one machine: labels they share, taints of any, room of the smallest."""
-    registered = cluster.nodes.get(machine.node) if machine.node else None
-    name = registered.name if registered is not None else machine.id
-    any_of = undecided_node(name, [template_node(offering, overhead, name) for offering in offerings])
-    labels, room, may_be = any_of.labels, dict(any_of.allocatable), any_of.may_be
-    if registered is not None:
-        labels, may_be = {**labels, **registered.labels}, ()
-        for pod in cluster.on_node.get(name, {}).values():
-            if pod.owner.kind == "DaemonSet":
-                for resource, amount in (*pod.spec.requests.items(), ("pods", 1)):
-                    room[resource] = room.get(resource, 0) + amount
-    return Node(name=name, labels=labels, allocatable=room, taints=any_of.taints, may_be=may_be)
-
-
-def undecided_node(name: str, nodes: Sequence[Node]) -> Node:
-    """A machine that may turn out to be any of ``nodes``: labels they share, taints of any, room of the smallest, its own host name."""
-    first, *others = nodes
-    may_be = tuple({**node.labels, HOSTNAME: name} for node in nodes) if others else ()
-    labels = {key: value for key, value in first.labels.items() if all(other.labels.get(key) == value for other in others)}
-    taints = first.taints if not others else tuple(dict.fromkeys(taint for node in nodes for taint in node.taints))
-    return Node(name=name, labels={**labels, HOSTNAME: name}, allocatable=smallest(nodes), taints=taints, may_be=may_be)
 
 
 def smallest(nodes: Sequence[Node]) -> Mapping[str, int]:

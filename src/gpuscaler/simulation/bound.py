@@ -13,7 +13,6 @@ import numpy as np
 
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering
-from gpuscaler.simulation.scheduler import admits
 
 #: The bound is solved to this relative accuracy and lowered by it.
 ACCURACY = 1e-7
@@ -73,4 +72,4 @@ def _add_kind(solver: highspy.Highs, kind: Offering, served: Sequence[tuple[int,
 def serves(offering: Offering, spec: PodSpec) -> bool:
     """Whether one pod of ``spec`` fits a new machine of ``offering``."""
     fits = all(offering.allocatable.get(name, 0) >= amount for name, amount in spec.requests.items())
-    return fits and offering.allocatable.get("pods", 0) >= 1 and admits(offering, spec)
+    return fits and offering.allocatable.get("pods", 0) >= 1 and offering.admits(spec)

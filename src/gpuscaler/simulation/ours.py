@@ -17,6 +17,7 @@ from gpuscaler.planning.plans import Machine, Plan, Removal
 from gpuscaler.planning.state import State, events
 from gpuscaler.planning.state.asking import next_change, with_breakers
 from gpuscaler.planning.state.breakers import Breakers, step
+from gpuscaler.planning.templates import Overhead
 from gpuscaler.simulation.autoscaler import Decisions, Intent, Moment, Purchase, View
 
 #: What is asked for a plan: the cluster as it stands, what is remembered, the time in seconds since the epoch.
@@ -118,8 +119,11 @@ class Gpuscaler:
         state = with_breakers(state, self._breakers, self._offerings, now)
         plan = self._decide(cluster, state, now)
         blocked, probing = state.blocked_offerings, state.probed_offerings
+        overhead = Overhead(cluster)
         purchases, names = purchases_of(
-            plan, self._plans, lambda one: alternatives(one, cluster, self._offerings, blocked=blocked, probing=probing)
+            plan,
+            self._plans,
+            lambda one: alternatives(one, cluster, self._offerings, overhead=overhead, blocked=blocked, probing=probing),
         )
         # What only stands behind it may never be asked; if it is, its answer comes with the purchase's.
         for key in sorted({key for one in plan.machines for key in offerings_of(one)} & probing):

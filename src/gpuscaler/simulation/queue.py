@@ -1,5 +1,6 @@
 """Pods of a run: waiting, promised to a machine that is coming, running, done."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from gpuscaler.clouds.machines import NO_CAPACITY, Refusal
@@ -69,6 +70,14 @@ class Task:
     def worked(self, now: float) -> float:
         """Seconds of work of this attempt so far."""
         return max(0.0, now - self.working_from) if self.started is not None else 0.0
+
+    def fall_back(self, now: float, checkpoint: float) -> float:
+        """Go back to the last checkpoint, of which there is one every ``checkpoint`` seconds of work; returns the seconds of work lost."""
+        work = self.done + self.worked(now)
+        saved = work // checkpoint * checkpoint if checkpoint else 0.0
+        # A service has served what it has served.
+        self.done = work if self.member.duration == math.inf else max(self.done, saved)
+        return work - self.done
 
     def note_refused(self, refusals: Iterable[Refusal], now: float) -> None:
         """The cloud had no machine for it in some markets: from now on it waits for another."""

@@ -16,7 +16,6 @@ from gpuscaler.clouds.machines import KUBELET_RESOURCES
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering
 from gpuscaler.model.table import Array, Mask
-from gpuscaler.planning.alternatives import admitted
 from gpuscaler.simulation.workload import GPU_MILLI
 
 #: How NodeResourcesFit may score (``scoringStrategy`` of a KubeSchedulerConfiguration); the first is kube-scheduler's default.
@@ -181,7 +180,7 @@ class Scheduler:
     def _fitting(self, spec: PodSpec, request: Array) -> Mask:
         eligible = self._eligible.get(spec.digest)
         if eligible is None:
-            eligible = np.array([admits(offering, spec) for offering in self._offerings], dtype=np.bool_)
+            eligible = np.array([offering.admits(spec) for offering in self._offerings], dtype=np.bool_)
             self._eligible[spec.digest] = eligible
         # A column that is not asked for is no obstacle, even where more than everything is taken.
         mask: Mask = self._open & eligible[self._kind] & ((self._free >= request) | (request == 0)).all(axis=1)
@@ -219,8 +218,3 @@ class Scheduler:
         for device, amount in taken:
             room[device] -= amount
         return taken
-
-
-def admits(offering: Offering, spec: PodSpec) -> bool:
-    """Whether a node of ``offering`` could take a pod of ``spec`` as far as labels and taints go."""
-    return admitted(offering, spec)

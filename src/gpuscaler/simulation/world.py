@@ -1,6 +1,5 @@
 """The cluster of a run: pods that wait and run, machines that come and go."""
 
-import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 
@@ -56,8 +55,6 @@ class World:
         self._promises: dict[str, dict[str, Task]] = {}
         self._orders: dict[str, deque[Entry]] = {}
         self._withdrawn: set[str] = set()
-        #: When the image is on a node.
-        self._images: dict[str, float] = {}
         #: Pods whose machine has just opened to everybody, and that machine.
         self._expected: list[tuple[Task, str]] = []
 
@@ -178,13 +175,7 @@ class World:
         self._leave(task, now)
         if task.started is not None:
             self.running -= 1
-            work = task.done + task.worked(now)
-            saved = work // self._checkpoint * self._checkpoint if self._checkpoint else 0.0
-            if task.member.duration == math.inf:
-                # A service has served what it has served.
-                saved = work
-            task.done = max(task.done, saved)
-            self.meter.evicted(task, lost=work - task.done)
+            self.meter.evicted(task, lost=task.fall_back(now, self._checkpoint))
         task.started = None
         task.nominated = False
         task.waits_since = now
@@ -203,7 +194,7 @@ class World:
 
     def _start(self, tasks: Sequence[Task], now: float) -> None:
         """Start pods that work together: from when the last of them has its image."""
-        working_from = now + max((self._pull(task.seat.node, now) for task in tasks if task.seat is not None), default=0.0)
+        working_from = now + max((self.cloud.image_pull(task.seat.node, now) for task in tasks if task.seat is not None), default=0.0)
         for task in tasks:
             task.started = now
             task.working_from = working_from
@@ -215,12 +206,6 @@ class World:
                 task.first_start = task.working_from
             self.started.append(task)
             self.pods_changed.add(task.key)
-
-    def _pull(self, node: str, now: float) -> float:
-        """Seconds until a pod's image is on its node: the first pod brings it, and those that come meanwhile wait with it."""
-        if node not in self._images:
-            self._images[node] = now + self.cloud.image_pull(node)
-        return max(0.0, self._images[node] - now)
 
     def _leave(self, task: Task, now: float) -> None:
         seat = task.seat

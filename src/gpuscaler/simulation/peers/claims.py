@@ -12,7 +12,7 @@ from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering, Pool
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.simulation.autoscaler import Pending
-from gpuscaler.simulation.scheduler import Scheduler, admits
+from gpuscaler.simulation.scheduler import Scheduler
 
 #: Most instance types that go into one CreateFleet request (``pkg/providers/instance`` of the AWS provider).
 FLEET_TYPES = 60
@@ -35,7 +35,7 @@ class Shelf:
         """Which offerings take a pod of ``spec`` as far as labels and taints go."""
         mask = self._admitting.get(spec.digest)
         if mask is None:
-            mask = self._admitting[spec.digest] = np.array([admits(offering, spec) for offering in self.offerings], dtype=np.bool_)
+            mask = self._admitting[spec.digest] = np.array([offering.admits(spec) for offering in self.offerings], dtype=np.bool_)
         return mask
 
     def request(self, spec: PodSpec) -> Array | None:

@@ -11,12 +11,11 @@ from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering
 from gpuscaler.model.table import Array
 from gpuscaler.simulation.peers.expanders import Option
-from gpuscaler.simulation.scheduler import admits
 
 
 def estimate(offering: Offering, pods: Sequence[tuple[PodSpec, int]], *, most: int) -> Option | None:
     """How many new machines of ``offering``, ``most`` at most, take which of ``pods``; None where they take none."""
-    helped = [(spec, number) for spec, number in pods if _per_machine(offering, spec) and admits(offering, spec)]
+    helped = [(spec, number) for spec, number in pods if _per_machine(offering, spec) and offering.admits(spec)]
     columns = sorted({name for spec, _ in helped for name in spec.requests} | {"pods"})
     empty: Array = np.array([offering.allocatable.get(name, 0) for name in columns], dtype=np.int64)
     free: Array = np.zeros((0, len(columns)), dtype=np.int64)
