@@ -1,0 +1,1 @@
+"""The embedded cluster: API server, scheduler, kubelets and a cloud in one process, for the demo and the tests."""

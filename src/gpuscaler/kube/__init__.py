@@ -1,0 +1,1 @@
+"""The Kubernetes API: configuration and credentials, list and watch, writes, leases, Events."""

@@ -1,0 +1,42 @@
+"""One HTTP exchange with an API server, whether it goes over a socket or straight to handlers in the same process."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked: ``path`` without the query, ``query`` decoded, header names in lower case.
+
+    ``timeout`` is how many seconds may pass until the head of the answer is there, and between two pieces of its body; None sets no limit.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    timeout: float | None = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The head of an answer, header names in lower case, and its body in pieces of any size as they come."""
+
+    status: int
+    headers: Mapping[str, str]
+    pieces: AsyncIterator[bytes]
+
+
+class Transport(Protocol):
+    """Carries requests.
+
+    ``exchange`` raises :class:`gpuscaler.kube.errors.Unreachable` when no answer comes, on entering or while its pieces are read.
+    Leaving the context ends the exchange, whatever is left of the body.
+    """
+
+    def exchange(self, request: Request) -> AbstractAsyncContextManager[Answer]: ...
+
+    async def close(self) -> None: ...
