@@ -1,0 +1,128 @@
+"""What every cloud provider does for the controller: list machines, buy, remove by id, warn.
+
+A provider holds no state that a restart may lose, and decides nothing: it carries requests to its cloud and says what came of them in the
+few words below. Retries belong to the caller, who has breakers; a provider retries nothing that changes something.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from gpuscaler.model.instances import Instance, Inventory
+from gpuscaler.model.pools import Pool
+
+#: Key of an offering: (pool, market, instance type, zone).
+Key = tuple[str, str, str, str]
+
+#: Why a cloud did not do what it was asked: the words that breakers know.
+CAPACITY, QUOTA, PRICE, CONFIGURATION, THROTTLED, UNAUTHORISED, UNKNOWN = (
+    "capacity",
+    "quota",
+    "price",
+    "configuration",
+    "throttled",
+    "unauthorised",
+    "unknown",
+)
+CAUSES = (CAPACITY, QUOTA, PRICE, CONFIGURATION, THROTTLED, UNAUTHORISED, UNKNOWN)
+
+#: What a cloud announces about a machine: it will take it away, it asks to move away soon, it will work on it.
+INTERRUPTION, REBALANCE, MAINTENANCE = "interruption", "rebalance", "maintenance"
+
+
+class Refusal(Struct, frozen=True, gc=False):
+    """Why machines of ``offering`` were not granted; ``detail`` is what the cloud said.
+
+    ``bucket`` are all instance types that the answer speaks of (a quota's), ``every_zone`` says that it speaks of all zones, and
+    ``retry_after`` are seconds that the cloud asks to wait at least.
+    """
+
+    cause: str
+    offering: Key
+    detail: str = ""
+    bucket: tuple[str, ...] = ()
+    every_zone: bool = False
+    retry_after: float = 0.0
+
+
+class Order(Struct, frozen=True, gc=False):
+    """``count`` machines of any of ``offerings``, all of one pool, the most wanted first.
+
+    A provider that keeps tokens answers a second order with the same ``token`` as it answered the first and buys nothing.
+    """
+
+    token: str
+    pool: str
+    offerings: tuple[Key, ...]
+    count: int
+
+
+class Bought(Struct, frozen=True, gc=False):
+    """The answer to an order: ``instances`` are granted, ``pending`` more were accepted and will show in the inventory without a name yet.
+
+    What is in neither was refused, for the reasons in ``refusals``.
+    """
+
+    instances: tuple[Instance, ...] = ()
+    pending: int = 0
+    refusals: tuple[Refusal, ...] = ()
+
+
+class Notice(Struct, frozen=True, gc=False):
+    """What the cloud will do to a machine at ``at``, in seconds since the epoch; 0 when it does not say."""
+
+    kind: str
+    instance: str
+    at: float = 0.0
+
+
+class CloudError(Exception):
+    """A call as a whole came to nothing, for one of :data:`CAUSES`; nothing was changed.
+
+    ``retry_after`` are seconds to wait at least.
+    """
+
+    def __init__(self, cause: str, detail: str, *, retry_after: float = 0.0) -> None:
+        super().__init__(detail)
+        self.cause = cause
+        self.detail = detail
+        self.retry_after = retry_after
+
+
+class LostAnswerError(Exception):
+    """Nobody knows whether a call took effect: time ran out or the connection broke after it was sent."""
+
+
+class Provider(Protocol):
+    """One cloud. Every call may raise :class:`CloudError`; those that change something may raise :class:`LostAnswerError`.
+
+    ``keeps_tokens`` says that a repeated order with the same token is safe; ``read_lag`` is by how many seconds the inventory may be
+    behind. A machine that the cloud tags as another cluster's, or nobody's, is never listed, and never removed.
+    """
+
+    name: str
+    keeps_tokens: bool
+    read_lag: float
+
+    async def pools(self) -> Sequence[Pool]:
+        """The pools with their offerings and what these cost now; a provider that reads none from its cloud returns those it was given."""
+        ...
+
+    async def inventory(self) -> Inventory: ...
+
+    async def buy(self, order: Order) -> Bought: ...
+
+    async def withdraw(self, token: str) -> None:
+        """Want no more of what an order still lacks; machines that exist are left alone."""
+        ...
+
+    async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:
+        """End machines by their ids: for each None when it is ending, gone, or was never there, else why not."""
+        ...
+
+    async def notices(self) -> Sequence[Notice]:
+        """What has been announced since the last call."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,42 @@
+"""Machines as their cloud lists them, whether or not they are nodes yet."""
+
+from msgspec import Struct
+
+#: A machine's life as a cloud tells it. ``pending`` ones start, ``stopping`` ones will not run again, ``terminated`` ones are history that
+#: some clouds list for a while.
+PENDING, RUNNING, STOPPING, TERMINATED = "pending", "running", "stopping", "terminated"
+#: The states in which a machine exists or will.
+ALIVE = frozenset({PENDING, RUNNING})
+
+
+class Instance(Struct, frozen=True, gc=False):
+    """One machine. ``id`` is what ``spec.providerID`` of its Node says; ``launched`` is in seconds since the epoch, 0 when unknown.
+
+    ``token`` is the idempotency token of the purchase that it came from, where the cloud keeps it; ``fault`` is what the cloud says is
+    wrong with it, in its words.
+    """
+
+    id: str
+    pool: str
+    market: str
+    instance_type: str
+    zone: str
+    state: str = RUNNING
+    launched: float = 0.0
+    token: str = ""
+    fault: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """Key of its offering: (pool, market, instance type, zone)."""
+        return (self.pool, self.market, self.instance_type, self.zone)
+
+
+class Inventory(Struct, frozen=True, gc=False):
+    """The machines of this cluster that a cloud listed.
+
+    The list is true of some moment between ``at`` less the provider's ``read_lag`` and ``at``, both in seconds since the epoch.
+    """
+
+    at: float
+    instances: tuple[Instance, ...] = ()
