@@ -186,6 +186,10 @@ class View(Protocol):
         """When the last pod of a node left it, or it opened; None while it has pods, or is gone."""
         ...
 
+    def movable(self) -> Iterable[str]:
+        """The names of open nodes with pods whose owners let every one of them be moved."""
+        ...
+
     def offering_of(self, name: str) -> Offering:
         """What a machine was bought as, whether it still exists or not."""
         ...

@@ -101,7 +101,7 @@ class _Replay:
         self._arrived = 0
         self._ends: list[End] = []
         self._autoscaler = autoscaler
-        self._view = Picture(world)
+        self._view = Picture(world, moves=services.next_at < math.inf or any(pod.movable for pod in pods))
         self._progress = progress
         self._order = 0
         #: When something was last under way: a pod running or to come, a machine or an answer on its way.

@@ -18,10 +18,14 @@ MINUTE = 60.0
 
 
 class Picture:
-    """A :class:`~gpuscaler.simulation.autoscaler.View` of a world. Its pictures share what has not changed since the last one."""
+    """A :class:`~gpuscaler.simulation.autoscaler.View` of a world. Its pictures share what has not changed since the last one.
 
-    def __init__(self, world: World) -> None:
+    ``moves`` says whether any pod of the run may be moved, so that nobody has to look where none may.
+    """
+
+    def __init__(self, world: World, *, moves: bool = True) -> None:
         self._world = world
+        self._moves = moves
         self._cluster = Cluster()
 
     @property
@@ -80,6 +84,12 @@ class Picture:
 
     def idle_since(self, name: str) -> float | None:
         return self._world.idle_since.get(name)
+
+    def movable(self) -> Iterator[str]:
+        world = self._world
+        for name, tasks in world.on_node.items() if self._moves else ():
+            if tasks and name not in world.drains and all(task.member.movable for task in tasks.values()):
+                yield name
 
     def offering_of(self, name: str) -> Offering:
         return self._world.cloud.machine(name).offering

@@ -69,6 +69,11 @@ class Member(Struct, frozen=True, gc=False):
     def key(self) -> str:
         return f"{NAMESPACE}/{self.name}"
 
+    @property
+    def movable(self) -> bool:
+        """Whether its owner lets an autoscaler move it: a service's replica, or a job's pod that says what moving it loses."""
+        return self.options.restart_cost is not None or (self.owner.kind != OWNER.kind and not self.options.gang)
+
     def pod(self, *, created: float, node: str = "", nominated: str = "", started: float = 0.0, unschedulable_since: float = 0.0) -> Pod:
         """The pod as the API would show it: pending and found unschedulable, nominated, or running on ``node``."""
         return Pod(
