@@ -1,5 +1,203 @@
-"""What can go wrong between us and an API server."""
+"""What can go wrong between us and an API server.
+
+- AccessError: what was configured cannot be used
+- Unreachable: no answer came
+  - CredentialsError: nothing was even sent, since no credentials could be had
+- ApiError: an answer came, and it is no
+  - Unauthorized 401, Forbidden 403, NotFound 404, Gone 410, Invalid 422, TooManyRequests 429, ServerError 5xx
+  - Conflict 409
+    - AlreadyExists 409 with the reason AlreadyExists
+"""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import NamedTuple
+
+import msgspec
+
+from gpuscaler.model.wire import Wire
+
+
+class AccessError(Exception):
+    """Configuration that cannot be used; the text names the object, what was seen, what was expected and what to do."""
 
 
 class Unreachable(Exception):  # noqa: N818 - it names the state, as the API's own reasons do
     """No answer came: nothing listens, the connection broke, or time ran out. Whether a write took effect is not known."""
+
+
+class CredentialsError(Unreachable):
+    """No credentials could be had, so nothing was sent: a token file that is gone, an exec plugin that failed."""
+
+
+class Cause(NamedTuple):
+    """One cause among the details of a Status: its ``reason`` (a CauseType such as ``DisruptionBudget``), text, and field."""
+
+    reason: str
+    message: str
+    field: str = ""
+
+
+class ApiError(Exception):
+    """A Status that is not Success, or an answer above 399 whose body is no Status.
+
+    ``retry_after`` is in seconds: the header, else ``details.retryAfterSeconds``; None where the server says nothing. ``kind`` and ``name``
+    are the object of the details (``kind`` may be a plural there, as the server says it).
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        reason: str = "",
+        kind: str = "",
+        name: str = "",
+        causes: tuple[Cause, ...] = (),
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.reason = reason
+        self.kind = kind
+        self.name = name
+        self.causes = causes
+        self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.status} {self.reason})" if self.reason else f"{self.message} ({self.status})"
+
+
+class Unauthorized(ApiError):  # noqa: N818 - the API's own name of the reason, as all below
+    """The server does not know who asks."""
+
+
+class Forbidden(ApiError):  # noqa: N818
+    """The server knows who asks and does not allow it."""
+
+
+class NotFound(ApiError):  # noqa: N818
+    """No such object, or the server has no such resource."""
+
+
+class Conflict(ApiError):  # noqa: N818
+    """The object changed meanwhile, or a precondition does not hold."""
+
+
+class AlreadyExists(Conflict):
+    """An object of that name is there."""
+
+
+class Gone(ApiError):  # noqa: N818
+    """The resource version or the continue token is too old."""
+
+
+class Invalid(ApiError):  # noqa: N818
+    """The object does not pass validation."""
+
+
+class TooManyRequests(ApiError):  # noqa: N818
+    """The server is overloaded, or a disruption budget refuses."""
+
+
+class ServerError(ApiError):
+    """The server failed; whether a write took effect is not known."""
+
+
+class WireCause(Wire):
+    reason: str | None = None
+    message: str | None = None
+    field: str | None = None
+
+
+class WireDetails(Wire):
+    name: str | None = None
+    kind: str | None = None
+    causes: list[WireCause] | None = None
+    retry_after_seconds: int | None = None
+
+
+class WireStatus(Wire):
+    """``meta/v1`` Status, as far as it is used."""
+
+    kind: str | None = None
+    status: str | None = None
+    message: str | None = None
+    reason: str | None = None
+    code: int | None = None
+    details: WireDetails | None = None
+
+
+_CLASSES: Mapping[int, type[ApiError]] = {
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Gone,
+    422: Invalid,
+    429: TooManyRequests,
+}
+#: How much of a body that is no Status is quoted.
+_QUOTED = 300
+
+
+def error_of(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
+    """The error that an answer above 399 stands for; header names in lower case. Any body is understood or quoted, never refused."""
+    try:
+        said = msgspec.json.decode(body, type=WireStatus)
+    except msgspec.DecodeError:
+        said = WireStatus()
+    if said.kind != "Status":
+        said = WireStatus(message=_quoted(status, body))
+    return _error(status, said, _seconds(headers.get("retry-after", "")))
+
+
+def error_of_status(body: bytes) -> ApiError:
+    """The error that a Status object stands for where it comes without an HTTP status of its own, as in an ERROR event of a watch."""
+    try:
+        said = msgspec.json.decode(body, type=WireStatus)
+    except msgspec.DecodeError:
+        said = WireStatus(message=_quoted(500, body))
+    return _error(said.code or 500, said, None)
+
+
+def _error(status: int, said: WireStatus, retry_after: float | None) -> ApiError:
+    details = said.details or WireDetails()
+    # A Status of a watch or of an eviction may say another code than the head of the answer, which is then the truth.
+    kind = _CLASSES.get(status, ServerError if status >= 500 else ApiError)
+    if kind is Conflict and said.reason == "AlreadyExists":
+        kind = AlreadyExists
+    if status == 400 and said.reason == "Expired":
+        kind = Gone
+    if retry_after is None and details.retry_after_seconds:
+        retry_after = float(details.retry_after_seconds)
+    return kind(
+        status,
+        said.message or _phrase(status),
+        reason=said.reason or "",
+        kind=details.kind or "",
+        name=details.name or "",
+        causes=tuple(Cause(cause.reason or "", cause.message or "", cause.field or "") for cause in details.causes or ()),
+        retry_after=retry_after,
+    )
+
+
+def _quoted(status: int, body: bytes) -> str:
+    text = " ".join(body[: 4 * _QUOTED].decode(errors="replace").split())
+    return text if 0 < len(text) <= _QUOTED else f"{text[:_QUOTED]}…" if text else _phrase(status)
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "an answer without a reason"
+
+
+def _seconds(text: str) -> float | None:
+    """Kubernetes says seconds; a date, which a proxy may say, is not read, since it needs a clock that agrees with the proxy's."""
+    try:
+        return max(0.0, float(text)) if text and float(text) < 86400 else None
+    except ValueError:
+        return None

@@ -1,0 +1,240 @@
+"""Reading and writing objects: one door for every request, so that limits, the fence and the dry run hold for all of them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import msgspec
+
+from gpuscaler.kube.errors import ApiError, Gone, ServerError, TooManyRequests, Unreachable, error_of
+from gpuscaler.kube.eviction import Evicted, Eviction, verdict
+from gpuscaler.kube.rate import RateLimit
+from gpuscaler.kube.requests import About, RequestMetrics, about
+from gpuscaler.kube.resources import PODS, Resource
+from gpuscaler.kube.transport import Answer, Request, Transport
+
+_JSON: Final = "application/json"
+_MERGE: Final = "application/merge-patch+json"
+_APPLY: Final = "application/apply-patch+yaml"
+#: How often a read is asked in all, and the first pause between, which doubles. A longer Retry-After than the longest pause is raised.
+_ATTEMPTS, _PAUSE, _LONGEST_PAUSE = 4, 0.25, 10.0
+_MOST_OF_AN_ERROR = 65_536
+
+
+class WireListMetadata(msgspec.Struct):
+    next_page: str | None = msgspec.field(default=None, name="continue")
+
+
+class WirePage(msgspec.Struct):
+    """A list whose items are left as they are."""
+
+    metadata: WireListMetadata | None = None
+    items: list[msgspec.Raw] | None = None
+
+
+def no_fence(timeout: float) -> None:
+    """Let every write through."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Objects of one API server, over any transport.
+
+    Reads are repeated when the server is away, overloaded or faulty. Writes never are: nobody knows whether the first one took effect.
+    Each raises :class:`ApiError` or :class:`Unreachable`.
+
+    ``fence`` is called right before a write is sent, with the seconds that the write may take at most, and raises to stop it. ``dry_run``
+    withholds every write, and the answer then is what would have been sent. ``write_timeout`` bounds a whole write, credentials and
+    connection included, so that it has ended before the time that the fence was asked for is over.
+    """
+
+    transport: Transport
+    field_manager: str = "gpuscaler"
+    limit: RateLimit = field(default_factory=RateLimit)
+    metrics: RequestMetrics = field(default_factory=RequestMetrics)
+    fence: Callable[[float], None] = no_fence
+    dry_run: bool = False
+    read_timeout: float = 30.0
+    write_timeout: float = 5.0
+
+    def fenced(self, fence: Callable[[float], None]) -> "Client":
+        """This client, whose writes ``fence`` may stop; limit and metrics are shared."""
+        return replace(self, fence=fence)
+
+    @asynccontextmanager
+    async def exchange(self, request: Request) -> AsyncIterator[Answer]:
+        """The door: wait for the limit, ask, and hand out the answer, or raise the error it stands for. Nothing is repeated."""
+        what = about(request)
+        if request.method == "GET":
+            self.metrics.limited_seconds += await self.limit.wait()
+            async with self._answered(request, what) as answer:
+                yield answer
+        elif self.dry_run:
+            self.metrics.withheld[what] += 1
+            yield Answer(200, {}, _one(request.body))
+        else:
+            self.metrics.limited_seconds += await self.limit.wait()
+            self.fence(self.write_timeout)
+            try:
+                async with asyncio.timeout(self.write_timeout), self._answered(request, what) as answer:
+                    yield answer
+            except TimeoutError as error:
+                raise Unreachable(f"{request.method} {request.path}: no answer within {self.write_timeout:g} s") from error
+
+    @asynccontextmanager
+    async def _answered(self, request: Request, what: About) -> AsyncIterator[Answer]:
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        status = 0
+        try:
+            async with self.transport.exchange(request) as answer:
+                status = answer.status
+                self.metrics.answered(what, status, loop.time() - start)
+                if status > 399:
+                    raise error_of(status, answer.headers, await _gathered(answer, _MOST_OF_AN_ERROR))
+                yield answer
+        finally:
+            if not status:
+                self.metrics.answered(what, 0, loop.time() - start)
+
+    async def get(self, resource: Resource, name: str, *, namespace: str = "", subresource: str = "") -> bytes:
+        return await self._read(resource.path(namespace, name, subresource), {})
+
+    async def get_page(
+        self,
+        resource: Resource,
+        *,
+        namespace: str = "",
+        limit: int = 500,
+        continue_: str = "",
+        query: Mapping[str, str] | None = None,
+    ) -> bytes:
+        """One page of a list, as the server sends it. ``query`` adds selectors or a resource version."""
+        asked = {"limit": str(limit), **({"continue": continue_} if continue_ else {}), **(query or {})}
+        return await self._read(resource.path(namespace), asked)
+
+    async def list_all(self, resource: Resource, *, namespace: str = "", query: Mapping[str, str] | None = None) -> list[bytes]:
+        """The objects of a list, page by page, begun anew once where the list expires on the way."""
+        for last in (False, True):
+            try:
+                return await self._pages(resource, namespace, query)
+            except Gone:
+                if last:
+                    raise
+        raise AssertionError("the second try returns or raises")
+
+    async def create(self, resource: Resource, body: Any, *, namespace: str = "", name: str = "", subresource: str = "") -> bytes:
+        """Create ``body`` (an object or its JSON); with ``name`` and ``subresource``, of that object."""
+        return await self._write("POST", resource.path(namespace, name, subresource), body)
+
+    async def replace(self, resource: Resource, name: str, body: Any, *, namespace: str = "", subresource: str = "") -> bytes:
+        """Replace an object; a resource version in ``body`` makes it a compare-and-swap."""
+        return await self._write("PUT", resource.path(namespace, name, subresource), body)
+
+    async def merge_patch(self, resource: Resource, name: str, patch: Any, *, namespace: str = "", subresource: str = "") -> bytes:
+        """Apply a JSON merge patch (RFC 7386): null removes, a list replaces."""
+        return await self._write("PATCH", resource.path(namespace, name, subresource), patch, content=_MERGE)
+
+    async def apply(
+        self, resource: Resource, name: str, body: Any, *, namespace: str = "", subresource: str = "", force: bool = True
+    ) -> bytes:
+        """Apply ``body`` on the server's side; without ``force``, a field that another manager owns is a Conflict that names it."""
+        return await self._write("PATCH", resource.path(namespace, name, subresource), body, content=_APPLY, force=force)
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        namespace: str = "",
+        uid: str = "",
+        resource_version: str = "",
+        grace: int | None = None,
+        propagation: str = "",
+    ) -> bytes:
+        """Delete an object, only the one of ``uid`` and ``resource_version`` where they are given (else Conflict). ``grace`` in seconds."""
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", **_delete_options(uid, resource_version, grace)}
+        if propagation:
+            options["propagationPolicy"] = propagation
+        return await self._write("DELETE", resource.path(namespace, name), options)
+
+    async def evict(self, namespace: str, name: str, *, uid: str = "", grace: int | None = None, dry_run: bool = False) -> Eviction:
+        """Ask for the eviction of a pod. ``dry_run`` asks the server whether it would be allowed, and changes nothing.
+
+        An error that says nothing about the pod is raised: overload, permissions, a fault.
+        """
+        options = _delete_options(uid, "", grace)
+        if dry_run:
+            options["dryRun"] = ["All"]
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace}, "deleteOptions": options}
+        try:
+            await self._write("POST", PODS.path(namespace, name, "eviction"), body)
+        except ApiError as error:
+            found = verdict(error, uid)
+            if found is None:
+                raise
+            return found
+        return Evicted()
+
+    async def bind(self, namespace: str, name: str, node: str, *, uid: str = "") -> None:
+        """Bind a pod to a node."""
+        metadata = {"name": name, "namespace": namespace, **({"uid": uid} if uid else {})}
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
+        await self._write("POST", PODS.path(namespace, name, "binding"), body)
+
+    async def _pages(self, resource: Resource, namespace: str, query: Mapping[str, str] | None) -> list[bytes]:
+        found: list[bytes] = []
+        token = ""
+        while True:
+            page = msgspec.json.decode(await self.get_page(resource, namespace=namespace, continue_=token, query=query), type=WirePage)
+            # bytes() copies: a kept Raw would keep its whole page alive.
+            found += [bytes(item) for item in page.items or ()]
+            token = (page.metadata.next_page if page.metadata else None) or ""
+            if not token:
+                return found
+
+    async def _read(self, path: str, query: Mapping[str, str]) -> bytes:
+        request = Request("GET", path, query, {"accept": _JSON}, timeout=self.read_timeout)
+        for attempt in range(_ATTEMPTS):
+            try:
+                async with self.exchange(request) as answer:
+                    return await _gathered(answer)
+            except (Unreachable, TooManyRequests, ServerError) as error:
+                pause = max(_PAUSE * 2**attempt, getattr(error, "retry_after", None) or 0.0)
+                if attempt + 1 == _ATTEMPTS or pause > _LONGEST_PAUSE:
+                    raise
+            self.metrics.retries[about(request)] += 1
+            await asyncio.sleep(pause)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _write(self, method: str, path: str, body: Any, *, content: str = _JSON, force: bool = False) -> bytes:
+        encoded = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        query = {} if method == "DELETE" else {"fieldManager": self.field_manager}
+        if force:
+            query["force"] = "true"
+        request = Request(method, path, query, {"accept": _JSON, "content-type": content}, encoded, self.write_timeout)
+        async with self.exchange(request) as answer:
+            return await _gathered(answer)
+
+
+def _delete_options(uid: str, resource_version: str, grace: int | None) -> dict[str, Any]:
+    conditions = {key: value for key, value in (("uid", uid), ("resourceVersion", resource_version)) if value}
+    options: dict[str, Any] = {"preconditions": conditions} if conditions else {}
+    return options if grace is None else {**options, "gracePeriodSeconds": grace}
+
+
+async def _one(body: bytes) -> AsyncIterator[bytes]:
+    yield body
+
+
+async def _gathered(answer: Answer, most: int | None = None) -> bytes:
+    """The body in one piece, or the beginning of it."""
+    found = bytearray()
+    async for piece in answer.pieces:
+        found += piece
+        if most is not None and len(found) >= most:
+            break
+    return bytes(found)

@@ -1,0 +1,40 @@
+"""How fast we may ask: a token bucket, so that a fault of ours never floods an API server."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class RateLimit:
+    """``qps`` requests a second in the long run and up to ``burst`` at once; requests are let through in the order they came.
+
+    The bucket is kept as the time at which it will be full, on the clock of the running loop: waiting needs no task of its own.
+    """
+
+    qps: float = 50.0
+    burst: int = 100
+    _full_at: float = field(default=float("-inf"), init=False)
+
+    def __post_init__(self) -> None:
+        if self.qps <= 0 or self.burst < 1:
+            raise ValueError(f"rate limit: saw qps {self.qps} and burst {self.burst}, expected qps above 0 and burst of at least 1")
+
+    def reserve(self, now: float) -> float:
+        """Take one token and say in how many seconds it is there."""
+        self._full_at = max(self._full_at, now) + 1 / self.qps
+        return max(0.0, self._full_at - now - self.burst / self.qps)
+
+    def give_back(self) -> None:
+        """Undo one ``reserve`` whose request will not be sent."""
+        self._full_at -= 1 / self.qps
+
+    async def wait(self) -> float:
+        """Wait for a token; the answer is how many seconds that took."""
+        delay = self.reserve(asyncio.get_running_loop().time())
+        if delay > 0:
+            try:
+                await asyncio.sleep(delay)
+            except asyncio.CancelledError:
+                self.give_back()
+                raise
+        return delay

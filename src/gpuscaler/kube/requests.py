@@ -1,0 +1,70 @@
+"""What requests are about, and how they fared: the numbers behind the metrics of the client."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gpuscaler.kube.transport import Request
+
+_VERBS: Mapping[str, str] = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+#: Upper bounds of the latency buckets in seconds, those of client-go's request duration.
+BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
+
+
+class About(NamedTuple):
+    """What a request is about, in the words of the API: ``evict`` is ``create`` of ``pods/eviction``."""
+
+    verb: str
+    resource: str
+
+
+def about(request: Request) -> About:
+    """The verb and resource of a request, read off its method and path, as the API server itself does.
+
+    Names and namespaces are left out, so that there are few values: they become labels of a metric.
+    """
+    parts = [part for part in request.path.split("/") if part]
+    if parts[:1] == ["api"] and len(parts) > 2:
+        group, rest = "", parts[2:]
+    elif parts[:1] == ["apis"] and len(parts) > 3:
+        group, rest = parts[1], parts[3:]
+    else:
+        return About(_VERBS.get(request.method, "get"), f"/{parts[0]}" if parts else "/")
+    # A namespace itself, its status and its finalizer are .../namespaces/NAME[/status|/finalize]; all else that follows is inside it.
+    if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in {"status", "finalize"}:
+        rest = rest[2:]
+    plural = f"{rest[0]}.{group}" if group else rest[0]
+    resource = f"{plural}/{rest[2]}" if len(rest) > 2 else plural
+    named = len(rest) > 1
+    if request.method not in _VERBS:
+        return About("watch" if request.query.get("watch") in {"1", "true"} else "get" if named else "list", resource)
+    return About("deletecollection" if request.method == "DELETE" and not named else _VERBS[request.method], resource)
+
+
+@dataclass(slots=True)
+class Latency:
+    """Seconds until the heads of answers: how many fell in each bucket of ``BUCKETS`` (one more for the rest), and their sum."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    total: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        index = next((place for place, bound in enumerate(BUCKETS) if seconds <= bound), len(BUCKETS))
+        self.counts[index] += 1
+        self.total += seconds
+
+
+@dataclass(slots=True)
+class RequestMetrics:
+    """Counts of requests by what they are about and their status (0: no answer), latencies, waits, retries and withheld writes."""
+
+    requests: Counter[tuple[About, int]] = field(default_factory=Counter)
+    latencies: dict[About, Latency] = field(default_factory=dict)
+    retries: Counter[About] = field(default_factory=Counter)
+    withheld: Counter[About] = field(default_factory=Counter)
+    limited_seconds: float = 0.0
+
+    def answered(self, what: About, status: int, seconds: float) -> None:
+        self.requests[what, status] += 1
+        self.latencies.setdefault(what, Latency()).add(seconds)

@@ -1,0 +1,305 @@
+"""The client: what is asked, what is asked again, and what never is."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+from tests.kube.doubles import Scripted, answer, refusal
+
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import Conflict, Forbidden, Gone, NotFound, ServerError, TooManyRequests, Unreachable
+from gpuscaler.kube.eviction import Evicted, GoneAlready, Overlapping, Refused
+from gpuscaler.kube.rate import RateLimit
+from gpuscaler.kube.requests import About
+from gpuscaler.kube.resources import CONFIG_MAPS, LEASES, NODES, PODS
+from gpuscaler.kube.transport import Answer, Request
+
+BUDGET = {"causes": [{"reason": "DisruptionBudget", "message": "The disruption budget web needs 2 healthy pods and has 2 currently"}]}
+
+
+def client(*answers: object, **options: object) -> tuple[Client, Scripted]:
+    transport = Scripted(list(answers))  # type: ignore[arg-type]
+    return Client(transport, **options), transport  # type: ignore[arg-type]
+
+
+def asked(transport: Scripted) -> list[tuple[str, str]]:
+    return [(request.method, request.path) for request in transport.requests]
+
+
+async def test_an_object_comes_as_the_server_sent_it() -> None:
+    one, transport = client(answer(body=b'{"kind":"Node","spec":{}}'))
+    assert await one.get(NODES, "n/1") == b'{"kind":"Node","spec":{}}'
+    assert asked(transport) == [("GET", "/api/v1/nodes/n%2F1")]
+
+
+async def test_a_list_is_read_to_its_last_page() -> None:
+    first = answer(body={"metadata": {"continue": "more"}, "items": [{"a": 1}, {"a": 2}]})
+    one, transport = client(first, answer(body={"metadata": {}, "items": [{"a": 3}]}))
+    assert await one.list_all(PODS, namespace="ns", query={"labelSelector": "a=b"}) == [b'{"a":1}', b'{"a":2}', b'{"a":3}']
+    assert transport.requests[1].query == {"limit": "500", "continue": "more", "labelSelector": "a=b"}
+    assert transport.requests[1].path == "/api/v1/namespaces/ns/pods"
+
+
+async def test_a_list_that_expires_on_the_way_is_begun_anew_once() -> None:
+    first = {"metadata": {"continue": "more"}, "items": [{"a": 1}]}
+    gone = refusal(410, "too old", reason="Expired")
+    one, _ = client(answer(body=first), gone, answer(body={"items": [{"a": 4}]}))
+    assert await one.list_all(PODS) == [b'{"a":4}']
+    two, _ = client(answer(body=first), gone, answer(body=first), refusal(410, "too old"))
+    with pytest.raises(Gone):
+        await two.list_all(PODS)
+
+
+async def test_a_list_may_be_null() -> None:
+    one, _ = client(answer(body={"items": None}))
+    assert await one.list_all(PODS) == []
+
+
+async def test_a_read_is_repeated_while_the_server_is_away_or_faulty() -> None:
+    one, transport = client(Unreachable("away"), refusal(503, "starting"), refusal(429, "busy", retry_after="3"), answer(body=b"{}"))
+    start = asyncio.get_running_loop().time()
+    assert await one.get(NODES, "n") == b"{}"
+    assert len(transport.requests) == 4
+    assert asyncio.get_running_loop().time() - start == pytest.approx(0.25 + 0.5 + 3)
+    assert one.metrics.retries[About("get", "nodes")] == 3
+
+
+async def test_a_read_gives_up_at_last() -> None:
+    one, transport = client(Unreachable("away"))
+    with pytest.raises(Unreachable):
+        await one.get(NODES, "n")
+    assert len(transport.requests) == 4
+
+
+async def test_a_read_does_not_wait_for_minutes() -> None:
+    one, transport = client(refusal(429, "busy", retry_after="60"))
+    with pytest.raises(TooManyRequests) as raised:
+        await one.get(NODES, "n")
+    assert raised.value.retry_after == 60
+    assert len(transport.requests) == 1
+
+
+async def test_a_read_of_what_is_not_there_is_not_repeated() -> None:
+    one, transport = client(refusal(404, 'pods "p" not found', reason="NotFound"))
+    with pytest.raises(NotFound):
+        await one.get(PODS, "p", namespace="ns")
+    assert len(transport.requests) == 1
+
+
+@pytest.mark.parametrize("failure", [Unreachable("broken"), refusal(503, "no"), refusal(429, "busy", retry_after="1")])
+async def test_a_write_is_never_repeated(failure: Exception | Answer) -> None:
+    one, transport = client(failure)
+    with pytest.raises((Unreachable, ServerError, TooManyRequests)):
+        await one.create(CONFIG_MAPS, {"metadata": {"name": "c"}}, namespace="ns")
+    assert len(transport.requests) == 1
+
+
+async def test_writes_name_their_manager_and_their_kind_of_patch() -> None:
+    one, transport = client(answer(201, body=b"{}"), *[answer(body=b"{}") for _ in range(5)], field_manager="me")
+    await one.create(CONFIG_MAPS, b'{"a":1}', namespace="ns")
+    await one.replace(LEASES, "l", {"a": 1}, namespace="ns")
+    await one.merge_patch(NODES, "n", {"spec": {"taints": None}}, subresource="status")
+    await one.apply(CONFIG_MAPS, "c", {"b": 2}, namespace="ns")
+    await one.apply(CONFIG_MAPS, "c", {"b": 2}, namespace="ns", force=False)
+    assert asked(transport) == [
+        ("POST", "/api/v1/namespaces/ns/configmaps"),
+        ("PUT", "/apis/coordination.k8s.io/v1/namespaces/ns/leases/l"),
+        ("PATCH", "/api/v1/nodes/n/status"),
+        ("PATCH", "/api/v1/namespaces/ns/configmaps/c"),
+        ("PATCH", "/api/v1/namespaces/ns/configmaps/c"),
+    ]
+    assert [request.headers["content-type"] for request in transport.requests] == [
+        "application/json",
+        "application/json",
+        "application/merge-patch+json",
+        "application/apply-patch+yaml",
+        "application/apply-patch+yaml",
+    ]
+    assert [request.body for request in transport.requests[:3]] == [b'{"a":1}', b'{"a":1}', b'{"spec":{"taints":null}}']
+    assert all(request.query["fieldManager"] == "me" for request in transport.requests)
+    assert ["force" in request.query for request in transport.requests] == [False, False, False, True, False]
+
+
+async def test_a_delete_names_which_object_it_means() -> None:
+    one, transport = client(answer())
+    await one.delete(NODES, "n", uid="u", resource_version="7", grace=0, propagation="Background")
+    assert msgspec.json.decode(transport.requests[0].body) == {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "preconditions": {"uid": "u", "resourceVersion": "7"},
+        "gracePeriodSeconds": 0,
+        "propagationPolicy": "Background",
+    }
+
+
+async def test_a_pod_is_bound_to_a_node() -> None:
+    one, transport = client(answer(201))
+    await one.bind("ns", "p", "n", uid="u")
+    body = msgspec.json.decode(transport.requests[0].body)
+    assert asked(transport) == [("POST", "/api/v1/namespaces/ns/pods/p/binding")]
+    assert (body["target"]["name"], body["metadata"]["uid"]) == ("n", "u")
+
+
+async def test_an_eviction_carries_its_precondition_grace_and_dry_run() -> None:
+    one, transport = client(answer(201))
+    assert await one.evict("ns", "p", uid="u", grace=30, dry_run=True) == Evicted()
+    body = msgspec.json.decode(transport.requests[0].body)
+    assert body["deleteOptions"] == {"preconditions": {"uid": "u"}, "gracePeriodSeconds": 30, "dryRun": ["All"]}
+    assert asked(transport) == [("POST", "/api/v1/namespaces/ns/pods/p/eviction")]
+
+
+OVERLAPPING = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+PRECONDITION = (
+    'Operation cannot be fulfilled on Pod "p": the UID in the precondition (u) does not match the UID in record (v). '
+    "The object might have been deleted and then recreated"
+)
+ANSWERS = {
+    "a budget": (
+        refusal(429, "Cannot evict pod as it would violate the pod's disruption budget.", reason="TooManyRequests", details=BUDGET),
+        Refused(BUDGET["causes"][0]["message"]),
+    ),
+    "a budget in the making": (
+        refusal(429, "Cannot evict pod", details={**BUDGET, "retryAfterSeconds": 10}),
+        Refused(BUDGET["causes"][0]["message"], 10.0),
+    ),
+    "no pod": (refusal(404, 'pods "p" not found', reason="NotFound", details={"name": "p", "kind": "pods"}), GoneAlready()),
+    "another pod of that name": (refusal(409, PRECONDITION, reason="Conflict", details={"name": "p", "kind": "Pod"}), GoneAlready()),
+    "two budgets": (refusal(500, OVERLAPPING), Overlapping(OVERLAPPING)),
+    "a budget with too many": (
+        refusal(403, "DisruptedPods map too big", reason="Forbidden", details={"name": "web", "kind": "poddisruptionbudget.policy"}),
+        Refused("DisruptedPods map too big"),
+    ),
+    "a contended budget": (
+        refusal(
+            504,
+            'Timeout: couldn\'t update PodDisruptionBudget "web" due to conflicts',
+            reason="Timeout",
+            details={"retryAfterSeconds": 10},
+        ),
+        Refused('Timeout: couldn\'t update PodDisruptionBudget "web" due to conflicts', 10.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+async def test_an_eviction_says_what_became_of_the_pod(name: str) -> None:
+    said, expected = ANSWERS[name]
+    one, _ = client(said)
+    assert await one.evict("ns", "p", uid="u") == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (refusal(429, "too many requests, please try again later", reason="TooManyRequests", retry_after="1"), TooManyRequests),
+        (refusal(403, 'pods "p" is forbidden: cannot create pods/eviction', reason="Forbidden", details={"kind": "pods"}), Forbidden),
+        (refusal(409, "the object has been modified", reason="Conflict"), Conflict),
+        (refusal(404, "the server could not find the requested resource", reason="NotFound"), NotFound),
+        (refusal(500, "etcdserver: request timed out"), ServerError),
+    ],
+)
+async def test_an_error_that_is_not_about_the_pod_is_raised(said: Answer, expected: type[Exception]) -> None:
+    one, _ = client(said)
+    with pytest.raises(expected):
+        await one.evict("ns", "p", uid="u")
+
+
+async def test_a_dry_run_writes_nothing_and_counts_what_it_withheld() -> None:
+    one, transport = client(answer(body=b"{}"), dry_run=True)
+    assert await one.create(CONFIG_MAPS, {"a": 1}, namespace="ns") == b'{"a":1}'
+    assert await one.evict("ns", "p") == Evicted()
+    await one.delete(NODES, "n")
+    async with one.exchange(Request("PUT", "/apis/coordination.k8s.io/v1/namespaces/ns/leases/l")) as said:
+        assert said.status == 200
+    await one.get(NODES, "n")
+    assert asked(transport) == [("GET", "/api/v1/nodes/n")]
+    assert one.metrics.withheld == {
+        About("create", "configmaps"): 1,
+        About("create", "pods/eviction"): 1,
+        About("delete", "nodes"): 1,
+        About("update", "leases.coordination.k8s.io"): 1,
+    }
+
+
+class Lost(Exception):  # noqa: N818
+    """What a fence raises here."""
+
+
+async def test_a_fence_stops_writes_and_lets_reads_through() -> None:
+    def fence(timeout: float) -> None:
+        raise Lost(timeout)
+
+    plain, transport = client(answer(body=b"{}"), write_timeout=4.0)
+    fenced = plain.fenced(fence)
+    await fenced.get(NODES, "n")
+    with pytest.raises(Lost) as raised:
+        await fenced.merge_patch(NODES, "n", {})
+    assert raised.value.args == (4.0,)
+    await plain.merge_patch(NODES, "n", {})
+    assert [method for method, _ in asked(transport)] == ["GET", "PATCH"]
+
+
+async def test_a_fence_that_closes_while_a_write_waits_its_turn_stops_it() -> None:
+    loop = asyncio.get_running_loop()
+
+    def fence(timeout: float) -> None:
+        if loop.time() + timeout > 8:
+            raise Lost
+
+    one, transport = client(answer(body=b"{}"), limit=RateLimit(0.25, 1), fence=fence)
+    await one.merge_patch(NODES, "n", {})
+    with pytest.raises(Lost):
+        await one.merge_patch(NODES, "n", {})
+    assert loop.time() == 4
+    assert len(transport.requests) == 1
+
+
+async def test_a_write_ends_within_its_time_whatever_the_transport_does() -> None:
+    async def never(_: Request) -> None:
+        await asyncio.sleep(3600)
+
+    one, _ = client(never, write_timeout=5.0)
+    with pytest.raises(Unreachable, match=r"PATCH /api/v1/nodes/n: no answer within 5 s"):
+        await one.merge_patch(NODES, "n", {})
+    assert asyncio.get_running_loop().time() == 5
+    assert one.metrics.requests == {(About("patch", "nodes"), 0): 1}
+
+
+async def test_a_write_that_waits_long_for_its_turn_still_has_its_whole_time() -> None:
+    async def slow(_: Request) -> Answer:
+        await asyncio.sleep(4)
+        return answer(body=b"{}")
+
+    one, _ = client(slow, limit=RateLimit(0.1, 1))
+    await one.merge_patch(NODES, "n", {})
+    await one.merge_patch(NODES, "n", {})
+    assert asyncio.get_running_loop().time() == pytest.approx(14)
+
+
+async def test_requests_are_counted_with_their_answer_and_time() -> None:
+    async def slow(_: Request) -> Answer:
+        await asyncio.sleep(0.3)
+        return refusal(409, "changed", reason="Conflict")
+
+    one, _ = client(slow)
+    with pytest.raises(Conflict):
+        await one.replace(LEASES, "l", {}, namespace="ns")
+    what = About("update", "leases.coordination.k8s.io")
+    assert one.metrics.requests == {(what, 409): 1}
+    assert one.metrics.latencies[what].total == pytest.approx(0.3)
+    assert one.metrics.latencies[what].counts[4] == 1
+
+
+async def test_a_broken_body_counts_as_an_answer() -> None:
+    async def broken(_: Request) -> Answer:
+        async def pieces() -> AsyncIterator[bytes]:
+            yield b"{"
+            raise Unreachable("cut")
+
+        return Answer(200, {}, pieces())
+
+    one, _ = client(broken)
+    with pytest.raises(Unreachable):
+        await one.create(PODS, {}, namespace="ns")
+    assert one.metrics.requests == {(About("create", "pods"), 200): 1}
