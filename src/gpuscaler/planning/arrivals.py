@@ -1,0 +1,211 @@
+"""What the cluster and the cloud's list say about machines of the ledger: which is which, which is ready, which never came."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from msgspec import Struct
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import ALIVE, Instance, Inventory
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pools import Offering, Policy, Pool
+from gpuscaler.model.taints import HARD_EFFECTS, Taint
+from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.planning.membership import POOL_LABEL
+from gpuscaler.planning.state import events, ledger
+from gpuscaler.planning.state.boots import Arrived
+from gpuscaler.planning.state.ledger import ACCEPTED, Coming, Ledger, Order
+
+#: Taints that say of any node that it is not finished yet; those that end with a dot or a slash stand for all that begin so.
+STARTUP_TAINTS = (
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+    "node.kubernetes.io/network-unavailable",
+    "node.cloudprovider.kubernetes.io/uninitialized",
+    "node.cilium.io/agent-not-ready",
+    "ebs.csi.aws.com/agent-not-ready",
+    "efs.csi.aws.com/agent-not-ready",
+    "disk.csi.azure.com/agent-not-ready",
+    "karpenter.sh/unregistered",
+    "startup-taint.cluster-autoscaler.kubernetes.io/",
+    "ignore-taint.cluster-autoscaler.kubernetes.io/",
+)
+#: A cloud's clock and ours differ by less than this, in seconds.
+SKEW_SECONDS = 30.0
+
+
+class Waits(Struct, frozen=True, gc=False):
+    """How long we wait, in seconds: for a machine to become a node, then to show all it promised; ``lag`` is how old a list may be."""
+
+    register: float = 900.0
+    ready: float = 900.0
+    lag: float = 0.0
+    keeps_tokens: bool = True
+
+
+class Overdue(Struct, frozen=True, gc=False):
+    """A machine that did not come in time: it is to be ended."""
+
+    machine: Coming
+    reason: str
+
+
+class Arrivals(Struct, frozen=True, gc=False):
+    """``steps`` change the ledger, ``fates`` are for breakers, ``arrived`` for boot times, ``overdue`` machines are to be ended.
+
+    ``unfilled`` are tokens of orders whose rest is to be withdrawn.
+    """
+
+    steps: tuple[ledger.Event, ...] = ()
+    fates: tuple[events.Event, ...] = ()
+    arrived: tuple[Arrived, ...] = ()
+    overdue: tuple[Overdue, ...] = ()
+    unfilled: tuple[str, ...] = ()
+
+
+def arrivals(book: Ledger, cluster: Cluster, inventory: Inventory | None, policy: Policy, *, waits: Waits, now: float) -> Arrivals:
+    """What has become of the machines of ``book``. Without an ``inventory`` only the cluster speaks, and no machine is called gone."""
+    look = _Look(book, cluster, policy, waits, now)
+    if inventory is not None:
+        look.name(inventory)
+        look.miss(inventory)
+    look.register()
+    look.time_out()
+    return Arrivals(tuple(look.steps), tuple(look.fates), tuple(look.arrived), tuple(look.overdue), tuple(look.unfilled))
+
+
+class _Look:
+    """One look; ``book`` runs ahead with the steps that were found."""
+
+    def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, waits: Waits, now: float) -> None:
+        self.book = book
+        self.cluster = cluster
+        self.pools = {pool.name: pool for pool in policy.pools}
+        self.offerings = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
+        self.waits = waits
+        self.now = now
+        self.steps: list[ledger.Event] = []
+        self.fates: list[events.Event] = []
+        self.arrived: list[Arrived] = []
+        self.overdue: list[Overdue] = []
+        self.unfilled: list[str] = []
+
+    def fold(self, step: ledger.Event) -> None:
+        self.steps.append(step)
+        self.book = ledger.step(self.book, step)
+
+    def name(self, inventory: Inventory) -> None:
+        """Give names to the machines of answered and doubtful orders that the cloud lists."""
+        orders = {order.token: order for order in self.book.orders if order.state != ledger.INTENDED}
+        if not orders:
+            return
+        taken = {one.instance for one in self.book.coming if one.instance} | {one.instance for one in self.book.leaving} | self.book.past
+        free = sorted(
+            (one for one in inventory.instances if one.id not in taken and one.state in ALIVE), key=lambda one: (one.launched, one.id)
+        )
+        nameless = [one for one in self.book.coming if not one.instance and one.order in orders]
+        for one in nameless:
+            found = next((candidate for candidate in free if _is_of(candidate, one, orders[one.order])), None)
+            if found is not None:
+                free.remove(found)
+                self.fold(ledger.Found(one.id, found.id, found.key, self.now))
+        for token, order in orders.items():
+            self._settle(token, order, inventory)
+
+    def _settle(self, token: str, order: Order, inventory: Inventory) -> None:
+        """Give up what an order lacks: at once when its answer was lost and the list would show it by now, else when time is over."""
+        if all(one.order != token or one.instance for one in self.book.coming):
+            return
+        if order.state == ACCEPTED:
+            if self.now < order.since + self.waits.register:
+                return
+            self.fates += [events.Failed(order.offerings[0], self.now, f"order {token} was accepted and not filled")]
+        elif self.waits.keeps_tokens or inventory.at < order.since + self.waits.lag + SKEW_SECONDS:
+            return
+        self.unfilled.append(token)
+        self.fold(ledger.Settled(token))
+
+    def miss(self, inventory: Inventory) -> None:
+        """Machines that the cloud no longer lists have died."""
+        alive = {one.id: one for one in inventory.instances if one.state in ALIVE}
+        for one in self.book.coming:
+            if one.instance and one.instance not in alive and inventory.at > one.granted + self.waits.lag + SKEW_SECONDS:
+                self.fates.append(events.Failed(one.key, self.now, "it ended before it opened"))
+                self.fold(ledger.Lost(one.id))
+
+    def register(self) -> None:
+        """Find the nodes of machines, and those that are ready."""
+        waiting = [one for one in self.book.coming if not one.ready]
+        if not waiting:
+            return
+        by_instance = {node.provider_id: node for node in self.cluster.nodes.values() if node.provider_id}
+        for one in waiting:
+            node = by_instance.get(one.instance) if one.instance else None
+            if node is None:
+                continue
+            registered = one.registered
+            if not one.node:
+                registered = self.now
+                self.fold(ledger.Registered(one.id, node.name, self.now))
+                self.fates.append(events.Registered(one.key, self.now))
+            offering = self.offerings.get(one.key)
+            if missing(node, offering, self.pools.get(one.key[0])) is None:
+                self.fold(ledger.Ready(one.id, self.now))
+                self.arrived.append(Arrived(one.key, registered - one.granted, self.now - registered))
+
+    def time_out(self) -> None:
+        """Machines whose time is over are ended."""
+        for one in self.book.coming:
+            if not one.instance or one.ready:
+                continue
+            if not one.node and self.now >= one.granted + self.waits.register:
+                reason = f"machine {one.instance} did not become a node within {self.waits.register:g} s"
+            elif one.node and self.now >= one.registered + self.waits.ready:
+                node = self.cluster.nodes.get(one.node)
+                lacks = missing(node, self.offerings.get(one.key), self.pools.get(one.key[0])) if node is not None else "its Node is gone"
+                reason = f"node {one.node} was not ready within {self.waits.ready:g} s: {lacks}"
+            else:
+                continue
+            self.overdue.append(Overdue(one, reason))
+            self.fates.append(events.Failed(one.key, self.now, reason))
+            self.fold(ledger.Lost(one.id))
+
+
+def _is_of(instance: Instance, one: Coming, order: Order) -> bool:
+    """Whether an instance that nobody claims may be the machine ``one``."""
+    if instance.token:
+        return instance.token == order.token
+    return instance.key in one.offerings and instance.launched >= order.at - SKEW_SECONDS
+
+
+def missing(node: Node, offering: Offering | None, pool: Pool | None) -> str | None:
+    """What ``node`` still lacks of what its offering promises, in words; None when it is ready but for our own taint.
+
+    Any amount of a resource will do: a machine with less than was promised teaches a lesson, and is not waited for.
+    """
+    if not node.ready:
+        return "it is not Ready"
+    configured = pool.startup_taints if pool is not None else ()
+    for taint in node.taints:
+        if is_startup(taint, configured):
+            return f"it has the taint {taint}"
+    for name, amount in offering.allocatable.items() if offering is not None else ():
+        if amount and not node.allocatable.get(name):
+            return f"it shows no {name}"
+    return None
+
+
+def is_startup(taint: Taint, configured: Iterable[Taint]) -> bool:
+    """Whether ``taint`` says that its node is not finished; ours says something else."""
+    if taint.key == ARRIVING_TAINT or taint.effect not in HARD_EFFECTS:
+        return False
+    known = any(taint.key == name or (name.endswith("/") and taint.key.startswith(name)) for name in STARTUP_TAINTS)
+    return known or any((taint.key, taint.effect) == (one.key, one.effect) for one in configured)
+
+
+def foreign(cluster: Cluster, book: Ledger, pools: Mapping[str, Pool]) -> Iterator[Node]:
+    """Nodes of our pools that still have our arriving taint and that no machine of ``book`` stands for: somebody else added them."""
+    ours = {one.node for one in book.coming if one.node} | {one.node for one in book.promises}
+    for node in cluster.nodes.values():
+        closed = node.taints and any(taint.key == ARRIVING_TAINT for taint in node.taints)
+        if closed and node.name not in ours and node.labels.get(POOL_LABEL, "") in pools:
+            yield node

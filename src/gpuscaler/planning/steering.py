@@ -1,0 +1,254 @@
+"""Making plans come true: machines arrive closed, the pods that are planned on them are nominated, then they open.
+
+kube-scheduler honours ``status.nominatedNodeName`` as a hint: it tries that node first and counts the pod there against others. A failed
+attempt clears it, so it is written again while the promise stands. What became of every promise is told, so that a machine that did not
+take its pods is not bought again for them.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.acts import Act, Close, Lift, Nominate
+from gpuscaler.planning.arrivals import foreign, missing
+from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.planning.membership import members
+from gpuscaler.planning.plans import Placement
+from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
+from gpuscaler.planning.state import ledger, promises
+from gpuscaler.planning.state.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
+
+#: Nominations that have not shown after so long are written again; after ``PATIENCE`` the machine opens without them.
+REPEAT_SECONDS, PATIENCE_SECONDS = 5.0, 30.0
+#: A pod that the scheduler tried again and did not bind this long after its machine opened was promised in vain.
+PROMISE_SECONDS = 60.0
+#: kube-scheduler tries every unschedulable pod again within 5 minutes: without a word of it by then, an attempt is taken for made.
+ATTEMPT_SECONDS = 330.0
+
+
+class Steering(Struct, frozen=True, gc=False):
+    """``steps`` change the ledger, ``outcomes`` the promises, ``acts`` are to be carried out now.
+
+    ``stray`` are pods that were bound to another node than the promised one.
+    """
+
+    steps: tuple[ledger.Event, ...] = ()
+    outcomes: tuple[promises.Kept | promises.Broken, ...] = ()
+    acts: tuple[Act, ...] = ()
+    stray: tuple[str, ...] = ()
+
+
+def steer(book: Ledger, cluster: Cluster, policy: Policy, *, attempts: Mapping[str, float], now: float) -> Steering:
+    """What opens next. ``attempts`` tells when the scheduler last failed to place a pod, by ``namespace/name``."""
+    wheel = _Wheel(book, cluster, policy, attempts, now)
+    for machine in book.coming:
+        if machine.ready:
+            wheel.arrive(machine)
+    for promise in wheel.book.promises:
+        wheel.keep(promise)
+    wheel.open_foreign()
+    wheel.release()
+    return Steering(tuple(wheel.steps), tuple(wheel.outcomes), tuple(wheel.acts), tuple(wheel.stray))
+
+
+def promised_on(book: Ledger, cluster: Cluster, policy: Policy, placements: tuple[Placement, ...], now: float) -> tuple[ledger.Event, ...]:
+    """Promises for pods that a plan places on closed nodes of pools that keep their machines for large pods."""
+    kept = {pool.name for pool in policy.pools if pool.min_gpus_per_pod}
+    busy = {one.node for one in book.promises} | {one.node for one in book.coming}
+    wanted: dict[str, list[str]] = {}
+    for placement in placements if kept else ():
+        if placement.node in cluster.nodes and placement.node not in busy:
+            wanted.setdefault(placement.node, []).append(placement.pod)
+    found = members({name: cluster.nodes[name] for name in wanted}, policy)
+    return tuple(
+        ledger.Promised(Promise(name, member.offering.key, tuple(wanted[name]), now, closes=True))
+        for name, member in found.items()
+        if member.pool.name in kept and member.offering is not None
+    )
+
+
+class _Wheel:
+    """One look at all that arrives; ``book`` runs ahead with the steps that were taken."""
+
+    def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, attempts: Mapping[str, float], now: float) -> None:
+        self.book = book
+        self.cluster = cluster
+        self.policy = policy
+        self.pools = {pool.name: pool for pool in policy.pools}
+        self.attempts = attempts
+        self.now = now
+        self.steps: list[ledger.Event] = []
+        self.outcomes: list[promises.Kept | promises.Broken] = []
+        self.acts: list[Act] = []
+        self.stray: list[str] = []
+        self.unready_gangs = {
+            gang for one in book.coming if not one.ready for pod in one.pods if (gang := self.gang(pod)) and not self.is_bound(pod)
+        }
+        self.closed = {one.id for one in book.coming}
+
+    def gang(self, pod: str) -> str:
+        found = self.cluster.pods.get(pod)
+        return f"{found.namespace}/{found.options.gang}" if found is not None and found.options.gang else ""
+
+    def is_bound(self, pod: str) -> bool:
+        found = self.cluster.pods.get(pod)
+        return found is not None and bool(found.node_name)
+
+    def fold(self, step: ledger.Event) -> None:
+        self.steps.append(step)
+        self.book = ledger.step(self.book, step)
+
+    # A machine of the ledger that is ready
+
+    def arrive(self, machine: Coming) -> None:
+        """Begin to open a ready machine, unless others must open before it; note when it is open."""
+        node = self.cluster.nodes.get(machine.node)
+        if node is None:
+            return
+        promise = next((one for one in self.book.promises if one.node == node.name), None)
+        keeps = bool(self.pools[machine.key[0]].min_gpus_per_pod) if machine.key[0] in self.pools else False
+        if promise is not None:
+            if promise.step != NOMINATING:
+                self.fold(ledger.Opened(machine.id))
+            return
+        waiting = tuple(pod.key for pod in self.waiting(machine.pods))
+        if not is_closed(node) or (keeps and not waiting):
+            # It never had our taint, somebody took it off, or it stays closed until large pods are planned onto it.
+            if waiting:
+                self.fold(ledger.Promised(Promise(node.name, machine.key, waiting, self.now, OPEN, self.now)))
+            self.fold(ledger.Opened(machine.id))
+        elif not self.held(machine, waiting):
+            self.fold(ledger.Promised(Promise(node.name, machine.key, waiting, self.now, closes=keeps)))
+
+    def held(self, machine: Coming, waiting: tuple[str, ...]) -> bool:
+        """Whether others must open first: what a plan's order says, or machines of the same gangs that are not ready."""
+        still = {one.id for one in self.book.coming if self.is_shut(one)}
+        if any(one in still for one in machine.after if one != machine.id):
+            return True
+        return bool(self.unready_gangs) and any(self.gang(pod) in self.unready_gangs for pod in waiting)
+
+    def is_shut(self, machine: Coming) -> bool:
+        """Whether a machine of the ledger is not being opened yet."""
+        return not any(one.node == machine.node and one.step != NOMINATING for one in self.book.promises) if machine.node else True
+
+    def waiting(self, pods: tuple[str, ...]) -> Iterator[Pod]:
+        """Those of ``pods`` that still wait for a node."""
+        for key in pods:
+            pod = self.cluster.pods.get(key)
+            if pod is not None and not (pod.node_name or pod.finished or pod.deleted):
+                yield pod
+
+    # Promises
+
+    def keep(self, promise: Promise) -> None:
+        node = self.cluster.nodes.get(promise.node)
+        if node is None or node.deleted:
+            self.fold(ledger.Redeemed(promise.node))
+        elif promise.step == NOMINATING:
+            self.nominate(promise, node)
+        elif promise.step == OPEN:
+            self.watch(promise, node)
+        elif is_closed(node):
+            self.fold(ledger.Redeemed(promise.node))
+        elif self.now >= promise.nominated + REPEAT_SECONDS:
+            self.fold(ledger.Promised(replace(promise, nominated=self.now)))
+            self.acts.append(Close(node.name, "kept for large pods, and those that it was opened for have come"))
+
+    def nominate(self, promise: Promise, node: Node) -> None:
+        """Write nominations, see that they stand, then lift the taint."""
+        waiting = list(self.waiting(promise.pods))
+        unnamed = [pod for pod in waiting if pod.nominated_node != node.name]
+        overdue = self.now >= promise.since + PATIENCE_SECONDS
+        if not is_closed(node):
+            self.fold(ledger.Promised(replace(promise, step=OPEN, since=self.now)))
+            self.opened(node.name)
+        elif unnamed and not overdue:
+            if self.now >= promise.nominated + REPEAT_SECONDS:
+                self.acts += [Nominate(pod.key, pod.uid, node.name) for pod in unnamed]
+                self.fold(ledger.Promised(replace(promise, nominated=self.now)))
+        elif self.now >= promise.lifted + REPEAT_SECONDS:
+            self.acts.append(Lift(node.name, opening(waiting)))
+            self.fold(ledger.Promised(replace(promise, lifted=self.now)))
+
+    def opened(self, node: str) -> None:
+        for machine in self.book.coming:
+            if machine.node == node:
+                self.fold(ledger.Opened(machine.id))
+
+    def watch(self, promise: Promise, node: Node) -> None:
+        """See which pods have come, and nominate again those whose nomination a failed attempt has cleared."""
+        left, again = [], []
+        for key in promise.pods:
+            pod = self.cluster.pods.get(key)
+            if pod is None or pod.finished or pod.deleted:
+                continue
+            if pod.node_name:
+                self.settle(promise, pod)
+            elif self.is_broken(promise, key):
+                self.fold(ledger.Broken(key, node.name))
+                self.outcomes.append(promises.Broken(promise.offering, pod.spec.digest, self.now, f"node {promise.node} did not take it"))
+            else:
+                left.append(key)
+                if pod.nominated_node != node.name and self.now >= promise.nominated + REPEAT_SECONDS:
+                    again.append(Nominate(pod.key, pod.uid, node.name))
+        self.acts += again
+        if not left:
+            self.fulfil(promise)
+        elif again or len(left) != len(promise.pods):
+            self.fold(ledger.Promised(replace(promise, pods=tuple(left), nominated=self.now if again else promise.nominated)))
+
+    def settle(self, promise: Promise, pod: Pod) -> None:
+        if pod.node_name == promise.node:
+            self.outcomes.append(promises.Kept(promise.offering, pod.spec.digest, self.now))
+        else:
+            self.stray.append(pod.key)
+
+    def is_broken(self, promise: Promise, pod: str) -> bool:
+        if self.now < promise.since + PROMISE_SECONDS:
+            return False
+        return self.attempts.get(pod, 0.0) > promise.since or self.now >= promise.since + ATTEMPT_SECONDS
+
+    def fulfil(self, promise: Promise) -> None:
+        """Nobody is awaited any more."""
+        if promise.closes:
+            self.fold(ledger.Promised(replace(promise, pods=(), step=CLOSING, since=self.now, nominated=self.now)))
+            self.acts.append(Close(promise.node, "kept for large pods, and those that it was opened for have come"))
+        else:
+            self.fold(ledger.Redeemed(promise.node))
+
+    def release(self) -> None:
+        """Take back nominations that no node redeemed: they would hold room for pods that do not come."""
+        for key, name in self.book.broken:
+            pod = self.cluster.pods.get(key)
+            if pod is None or pod.node_name or pod.finished or pod.nominated_node != name:
+                self.fold(ledger.Mended(key))
+            else:
+                self.acts.append(Nominate(pod.key, pod.uid, ""))
+
+    def open_foreign(self) -> None:
+        """Machines with our taint that nobody here bought are opened once they are ready; kept ones stay closed."""
+        nodes = {node.name: node for node in foreign(self.cluster, self.book, self.pools)}
+        for name, member in members(nodes, self.policy).items() if nodes else ():
+            if not member.pool.min_gpus_per_pod and missing(nodes[name], member.offering, member.pool) is None:
+                self.acts.append(Lift(name, "it is ready, and no plan waits for it"))
+
+
+def opening(waiting: list[Pod]) -> str:
+    if not waiting:
+        return "it is ready, and nobody waits for it"
+    return f"it is ready, and {len(waiting)} {'pod is' if len(waiting) == 1 else 'pods are'} nominated to it"
+
+
+def is_closed(node: Node) -> bool:
+    """Whether our arriving taint keeps pods away."""
+    return any(taint.key == ARRIVING_TAINT for taint in node.taints)
+
+
+def is_marked(node: Node) -> bool:
+    """Whether our leaving taint keeps pods away."""
+    return any(taint.key == LEAVING_TAINT for taint in node.taints)
