@@ -1,0 +1,236 @@
+"""Everything that is remembered between plans, as one piece of plain data, and how a look at the world changes it.
+
+:func:`look` folds what the watches and the cloud show and says what is to be done now; :func:`state_of` is what the planner takes;
+:func:`ordered` turns a plan into orders and removals. None of them does anything: intent is written down first, then acted on.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import Inventory
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning import leaving, steering
+from gpuscaler.planning.acts import Act
+from gpuscaler.planning.alternatives import alternatives
+from gpuscaler.planning.arrivals import Arrivals, Waits, arrivals
+from gpuscaler.planning.membership import members
+from gpuscaler.planning.plans import Machine, Plan
+from gpuscaler.planning.scale_down.idle import idle_nodes
+from gpuscaler.planning.state import State, boots, breakers, clocks, events, learned, ledger, promises
+from gpuscaler.planning.state.asking import with_breakers
+from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.ledger import Coming, Ledger, Order
+from gpuscaler.planning.templates import Overhead
+
+
+class Memory(Struct, frozen=True, gc=False):
+    """What survives restarts."""
+
+    ledger: Ledger = Ledger()
+    breakers: breakers.Breakers = breakers.Breakers()
+    promises: promises.Promises = promises.Promises()
+    learned: learned.Learned = learned.Learned()
+    boots: boots.Boots = boots.Boots()
+    clocks: clocks.IdleClocks = clocks.IdleClocks()
+
+
+class Facts(Struct, frozen=True, gc=False):
+    """What is known beside the cluster: the cloud's list, when the scheduler last failed each pod, whether all of it is fresh.
+
+    ``going`` are machines that the cloud has announced to take away, by id. Without ``fresh`` nothing is removed.
+    """
+
+    inventory: Inventory | None = None
+    attempts: Mapping[str, float] = {}
+    going: frozenset[str] = frozenset()
+    fresh: bool = True
+    waits: Waits = Waits()
+
+
+class Look(Struct, frozen=True, gc=False):
+    """``memory`` after the look; what to do now, what was found out, and what changed its mind.
+
+    ``withdrawn`` are tokens of orders whose rest is to be withdrawn, ``doubtful`` orders to be sent again.
+    """
+
+    memory: Memory
+    acts: tuple[Act, ...] = ()
+    arrivals: Arrivals = Arrivals()
+    outcomes: tuple[promises.Kept | promises.Broken, ...] = ()
+    stray: tuple[str, ...] = ()
+    kept: tuple[tuple[str, str], ...] = ()
+    doubtful: tuple[Order, ...] = ()
+
+
+def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: float) -> Look:
+    """Fold what is seen, and say what is to be done now."""
+    found = arrivals(memory.ledger, cluster, facts.inventory, policy, waits=facts.waits, now=now)
+    book = ledger.folded(memory.ledger, found.steps)
+    book = ledger.folded(book, (leaving.give_up(one, now) for one in found.overdue))
+    memory = replace(
+        memory,
+        breakers=_folded(memory.breakers, found.fates),
+        boots=_seen(memory.boots, found.arrived),
+        learned=_lessons(memory.learned, book, found, cluster, now),
+    )
+    book, taken = _taken(book, cluster, policy, facts.going, now)
+    memory = replace(memory, breakers=_folded(memory.breakers, taken))
+    wheel = steering.steer(book, cluster, policy, attempts=facts.attempts, now=now)
+    book = ledger.folded(book, wheel.steps)
+    acts: tuple[Act, ...] = wheel.acts
+    kept: tuple[tuple[str, str], ...] = ()
+    if facts.fresh:
+        gone = leaving.take_leave(book, cluster, facts.inventory, policy, now=now)
+        book = ledger.folded(book, gone.steps)
+        acts, kept = (*acts, *gone.acts), gone.kept
+        memory = replace(memory, clocks=clocks.step(memory.clocks, clocks.Observed(idle_nodes(cluster, now), now)))
+    kept_or_broken = memory.promises
+    for outcome in wheel.outcomes:
+        kept_or_broken = promises.step(kept_or_broken, outcome)
+    return Look(
+        memory=replace(memory, ledger=book, promises=kept_or_broken),
+        acts=acts,
+        arrivals=found,
+        outcomes=wheel.outcomes,
+        stray=wheel.stray,
+        kept=kept,
+        doubtful=tuple(one for one in book.orders if one.state == ledger.DOUBTFUL) if facts.waits.keeps_tokens else (),
+    )
+
+
+def _folded(known: breakers.Breakers, fates: Iterable[events.Event]) -> breakers.Breakers:
+    for fate in fates:
+        known = breakers.step(known, fate)
+    return known
+
+
+def _seen(known: boots.Boots, arrived: Iterable[boots.Arrived]) -> boots.Boots:
+    for one in arrived:
+        known = boots.step(known, one)
+    return known
+
+
+def _lessons(known: learned.Learned, book: Ledger, found: Arrivals, cluster: Cluster, now: float) -> learned.Learned:
+    """What the nodes that became ready offer in truth."""
+    ready = {step.machine for step in found.steps if isinstance(step, ledger.Ready)}
+    for one in book.coming:
+        if one.id in ready and one.node in cluster.nodes:
+            known = learned.step(known, learned.Seen(one.key, now, cluster.nodes[one.node].allocatable))
+    return known
+
+
+def _taken(book: Ledger, cluster: Cluster, policy: Policy, going: frozenset[str], now: float) -> tuple[Ledger, list[events.Event]]:
+    """Machines that the cloud takes away leave whatever stands against it, and their offerings are ones to be careful with."""
+    under_way = {one.instance for one in book.leaving if one.forced}
+    nodes = {node.name: node for node in cluster.nodes.values() if node.provider_id in going and node.provider_id not in under_way}
+    fates: list[events.Event] = []
+    for name, member in members(nodes, policy).items() if nodes else ():
+        instance = nodes[name].provider_id
+        coming = next((one for one in book.coming if one.instance == instance), None)
+        offering = (
+            coming.key if coming is not None else member.offering.key if member.offering is not None else (member.pool.name, "", "", "")
+        )
+        if coming is not None:
+            book = ledger.step(book, ledger.Lost(coming.id))
+        pods = tuple(pod.key for pod in cluster.on_node.get(name, {}).values())
+        leaver = ledger.Leaving(name, instance, offering, "the cloud takes it back", now, now, pods=pods, forced=True)
+        book = ledger.step(book, ledger.Left(leaver))
+        fates.append(events.Reclaimed(offering, now))
+    return book, fates
+
+
+def state_of(memory: Memory, policy: Policy, now: float) -> State:
+    """What :class:`~gpuscaler.planning.planner.Planner` takes of ``memory`` at ``now``."""
+    book = memory.ledger
+    state = State(
+        upcoming=ledger.upcoming(book),
+        idle_seconds=clocks.idle_seconds(memory.clocks, now),
+        paused_offerings=promises.paused(memory.promises, now),
+        bought_last_minute=ledger.bought_last_minute(book, now),
+        disrupting=ledger.disrupting(book),
+        broken_promises=frozenset(pod for pod, _ in book.broken),
+    )
+    return with_breakers(state, memory.breakers, [offering.key for pool in policy.pools for offering in pool.offerings], now)
+
+
+def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, state: State, now: float) -> tuple[Memory, tuple[Order, ...]]:
+    """``memory`` with the intent to carry ``plan`` out, and the orders to send once that is written down."""
+    book = memory.ledger
+    known = {one.id for one in book.coming}
+    meant: dict[str, list[str]] = defaultdict(list)
+    for placement in plan.placements:
+        if placement.node in known:
+            meant[placement.node].append(placement.pod)
+    book = ledger.step(book, ledger.Planned({machine: tuple(pods) for machine, pods in meant.items()}))
+    book = ledger.folded(book, steering.promised_on(book, cluster, policy, plan.placements, now))
+    intents, names = _intents(book, plan, cluster, policy, state=state, now=now)
+    book = ledger.folded(book, intents)
+    book = ledger.folded(book, leaving.begin(book, cluster, policy, plan.removals, names=names, now=now))
+    orders = tuple(one.order for one in intents)
+    known_breakers = memory.breakers
+    for key in sorted({key for one in plan.machines for key in wanted(one)} & state.probed_offerings):
+        known_breakers = breakers.step(known_breakers, events.Asked(key, now))
+    return replace(memory, ledger=book, breakers=known_breakers), orders
+
+
+def _intents(
+    book: Ledger, plan: Plan, cluster: Cluster, policy: Policy, *, state: State, now: float
+) -> tuple[list[ledger.Intended], Mapping[str, str]]:
+    """An order for each set of offerings that machines of ``plan`` may be, and the ledger's names of those machines."""
+    if not plan.machines:
+        return [], {}
+    offerings = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
+    overhead = Overhead(cluster)
+    groups: dict[tuple[str, tuple[Key, ...]], list[Machine]] = defaultdict(list)
+    for machine in plan.machines:
+        others = alternatives(
+            machine, cluster, offerings, overhead=overhead, blocked=state.blocked_offerings, probing=state.probed_offerings
+        )
+        groups[machine.pool, (*wanted(machine), *others)].append(machine)
+    # The time keeps tokens apart where the ledger, and with it the serial number, was lost.
+    tokens = [f"gpuscaler-{now:.0f}-{book.serial + number}" for number in range(len(groups))]
+    names = {
+        machine.id: f"{token}-{place}"
+        for token, machines in zip(tokens, groups.values(), strict=True)
+        for place, machine in enumerate(machines)
+    }
+    intents = [
+        ledger.Intended(
+            Order(token, pool, keys, at=now, since=now, why=purpose(machines)),
+            tuple(
+                Coming(
+                    id=names[one.id],
+                    order=token,
+                    offerings=keys,
+                    price=one.price_per_hour,
+                    asked=now,
+                    meant=len(wanted(one)),
+                    purpose=one.purpose,
+                    pods=one.pods,
+                    after=tuple(names[before] for before in one.opens_after if before in names),
+                )
+                for one in machines
+            ),
+        )
+        for token, ((pool, keys), machines) in zip(tokens, groups.items(), strict=True)
+    ]
+    return intents, names
+
+
+def wanted(machine: Machine) -> tuple[Key, ...]:
+    """What a machine of a plan may be: one offering, or all that the cloud chooses from, cheapest first."""
+    choices = sorted(machine.choices, key=lambda one: (one.price_per_hour, one.instance_type, one.market, one.zone))
+    several = tuple((machine.pool, one.market, one.instance_type, one.zone) for one in choices)
+    return several or ((machine.pool, machine.market, machine.instance_type, machine.zone),)
+
+
+def purpose(machines: list[Machine]) -> str:
+    """Why machines of one kind are bought, in words."""
+    first, pods = machines[0], sum(len(machine.pods) for machine in machines)
+    if first.purpose == "spare":
+        return f"headroom of pool {first.pool}, at ${first.price_per_hour:.3f} per hour"
+    return f"the cheapest that fits {pods} pending {'pod' if pods == 1 else 'pods'}, at ${first.price_per_hour:.3f} per hour each"
