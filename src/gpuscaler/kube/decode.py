@@ -1,0 +1,122 @@
+"""Objects of one resource as they arrive: who they are, and the small records of the model that they become."""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct, field
+
+from gpuscaler.kube.resources import Resource
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.cluster import HOMES, Item
+from gpuscaler.model.decoding.interning import Interner
+from gpuscaler.model.decoding.kinds import reader_of
+from gpuscaler.model.decoding.objects import Data, decode_with
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.workloads import DeviceObject, PodGroup, Workload
+
+#: The annotation of the bookmark that ends the initial events of a watch (Kubernetes KEP-3157).
+INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+
+_TYPES = {kind.__name__: kind for kind in (Pod, Node, *HOMES)}
+#: Kinds that the model keeps under another name, and what their keys begin with.
+_SHARED: dict[tuple[str, str], tuple[type, str]] = {
+    ("apps", "Deployment"): (Workload, "Deployment"),
+    ("apps", "ReplicaSet"): (Workload, "ReplicaSet"),
+    ("apps", "StatefulSet"): (Workload, "StatefulSet"),
+    ("apps", "DaemonSet"): (Workload, "DaemonSet"),
+    ("batch", "Job"): (Workload, "Job"),
+    ("resource.k8s.io", "ResourceClaim"): (DeviceObject, "ResourceClaim"),
+    ("resource.k8s.io", "ResourceSlice"): (DeviceObject, "ResourceSlice"),
+    ("resource.k8s.io", "DeviceClass"): (DeviceObject, "DeviceClass"),
+    ("scheduling.x-k8s.io", "PodGroup"): (PodGroup, "coscheduling"),
+    ("scheduling.sigs.k8s.io", "PodGroup"): (PodGroup, "coscheduling"),
+    ("scheduling.volcano.sh", "PodGroup"): (PodGroup, "volcano"),
+    ("scheduling.incubator.k8s.io", "PodGroup"): (PodGroup, "volcano"),
+    ("jobset.x-k8s.io", "JobSet"): (PodGroup, "jobset"),
+    ("scheduling.k8s.io", "Workload"): (PodGroup, "workload"),
+    ("scheduling.k8s.io", "PodGroup"): (PodGroup, "workload"),
+}
+
+
+class Annotations(Struct, gc=False):
+    initial_events_end: str | None = field(default=None, name=INITIAL_EVENTS_END)
+
+
+class HeaderMetadata(Struct, gc=False, rename="camel"):
+    name: str | None = None
+    namespace: str | None = None
+    resource_version: str | None = None
+    annotations: Annotations | None = None
+
+
+class _Object(Struct, gc=False):
+    metadata: HeaderMetadata | None = None
+
+
+NO_HEADER = HeaderMetadata()
+_object = msgspec.json.Decoder(_Object).decode
+
+
+def header_of(data: Data) -> HeaderMetadata:
+    """Name, namespace and resource version of an object; empty where it has none that can be read."""
+    try:
+        return _object(data).metadata or NO_HEADER
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return NO_HEADER
+
+
+def identity_of(header: HeaderMetadata) -> str:
+    """``namespace/name``, or the name alone of what has no namespace; empty for an object without a name."""
+    name = header.name or ""
+    return f"{header.namespace}/{name}" if header.namespace and name else name
+
+
+class Found(Struct, gc=False):
+    """What one object was read as: ``keys`` are None where ``items`` is one record under the resource's plain key."""
+
+    identity: str
+    items: Sequence[Item] = ()
+    keys: tuple[str, ...] | None = None
+    aside: SetAside | None = None
+
+
+class ObjectDecoder:
+    """Reads the objects of ``resource`` into records of the model; the interner is shared by all decoders of one cluster."""
+
+    def __init__(self, resource: Resource, interner: Interner) -> None:
+        reader = reader_of(resource.api_version, resource.kind)
+        if reader is None:
+            raise ValueError(f"{resource.kind} of {resource.api_version}: nothing in the model reads it")
+        self._reader = reader
+        self._interner = interner
+        self._kind, self._api_version = resource.kind, resource.api_version
+        self.model, self._prefix = _SHARED.get((resource.group, resource.kind)) or (_TYPES[resource.kind], "")
+        self._namespaced = resource.namespaced
+
+    def key(self, identity: str) -> str:
+        """The key under which the model holds the record of the object ``identity``."""
+        if not self._prefix:
+            return identity
+        return f"{self._prefix}/{identity}" if self._namespaced else f"{self._prefix}//{identity}"
+
+    def read(self, data: Data) -> Found:
+        """``data``, one object as JSON. Never raises: what cannot be understood is named as set aside."""
+        result = decode_with(data, self._interner, self._reader, kind=self._kind, api_version=self._api_version)
+        if isinstance(result, Pod):
+            # Nearly all objects are pods, and the header need not be read for what the record says.
+            return Found(result.key, (result,))
+        identity = identity_of(header_of(data))
+        if isinstance(result, SetAside):
+            return Found(identity, aside=result)
+        items = tuple(result) if isinstance(result, Sequence) else () if result is None else (result,)
+        keys = tuple(key_of(item) for item in items)
+        return Found(identity, items, None if keys == (self.key(identity),) else keys)
+
+
+def key_of(item: Item) -> str:
+    """The key under which a cluster holds ``item``."""
+    if isinstance(item, Pod):
+        return item.key
+    key: str = item.name if isinstance(item, Node) else getattr(item, HOMES[type(item)][1])
+    return key

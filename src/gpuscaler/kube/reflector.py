@@ -1,0 +1,335 @@
+"""Keeps what we know of one resource the same as what an API server knows: list, watch, resume, and list again."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from random import Random
+
+import msgspec
+
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.decode import Found, ObjectDecoder, header_of, identity_of
+from gpuscaler.kube.errors import ApiError, Forbidden, Gone, NotFound, ServerError, TooManyRequests, Unauthorized, Unreachable
+from gpuscaler.kube.errors import error_of_status as error_event
+from gpuscaler.kube.paging import PAGE, pages
+from gpuscaler.kube.resources import Resource
+from gpuscaler.kube.turns import Turn
+from gpuscaler.kube.watching import SilentError, WatchEvent, checked_event, event_of, watch_lines, watch_request
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.cluster import Item
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How a reflector waits, in seconds.
+
+    Pauses after failures are client-go's: from ``first_pause``, doubled each time up to ``longest_pause``, with as much again added at
+    random. API servers send a bookmark a minute and half a minute is a generous wait for the head of a list, hence ``silence`` and
+    ``initial_silence``. ``absent`` is how often a resource that the server does not have is looked for.
+    """
+
+    first_pause: float = 0.8
+    longest_pause: float = 30.0
+    forbidden: float = 60.0
+    absent: float = 600.0
+    silence: float = 90.0
+    initial_silence: float = 30.0
+    shortest_watch: int = 300
+    longest_watch: int = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What came about one resource: by key of the model's ``model``, the record or None for what is gone; and what was set aside.
+
+    Of several changes of an object in one batch, this has the last.
+    """
+
+    resource: Resource
+    model: type
+    changes: Mapping[str, Item | None]
+    set_aside: tuple[SetAside, ...] = ()
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A batch in the making; what is set aside by identity."""
+
+    changes: dict[str, Item | None] = field(default_factory=dict)
+    aside: dict[str, SetAside] = field(default_factory=dict)
+
+
+class Reflector:
+    """Hands everything that happens to the objects of ``resource`` to ``handler``, in batches, for as long as :meth:`run` runs.
+
+    ``clock`` is monotonic, in seconds. ``synced`` is whether one whole list was handed over (or the server does not have the resource,
+    which then is ``absent``); ``fresh_at`` when the server last confirmed that there is nothing newer than was handed over; ``trouble``
+    what went wrong last, for people, empty while nothing does. ``lists`` counts the lists that were begun.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource,
+        decoder: ObjectDecoder,
+        handler: Callable[[Batch], None],
+        *,
+        clock: Callable[[], float],
+        random: Random,
+        turn: Turn,
+        pace: Pace = Pace(),
+    ) -> None:
+        self.resource = resource
+        self.synced = False
+        self.absent = False
+        self.fresh_at: float | None = None
+        self.trouble = ""
+        self.lists = 0
+        self.failures = 0
+        self._client, self._decoder, self._handler = client, decoder, handler
+        self._clock, self._random, self._turn, self._pace = clock, random, turn, pace
+        self._served = resource
+        self._streams, self._listless = True, 0
+        self._page = PAGE
+        self._version: str | None = None
+        #: Every object by ``namespace/name``, with its keys where they are not the plain one, for the difference after a list.
+        self._known: dict[str, tuple[str, ...] | None] = {}
+        #: What the list that is being read has shown; None while none is read.
+        self._seen: set[str] | None = None
+        self._unreadable_at: tuple[str | None] | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether planning need not wait for this resource: it is listed, or it is optional and cannot be had now."""
+        return self.synced or (self.resource.optional and self.failures > 0)
+
+    async def run(self) -> None:
+        """Reflect until cancelled. Raises nothing that comes from outside."""
+        while True:
+            began, listed = self._clock(), self.lists
+            try:
+                await self._round()
+            except SilentError:
+                pause = 0.0
+            except (ApiError, Unreachable) as error:
+                pause = self._pause_after(error)
+            else:
+                # A server that ends watches as soon as they begin is not asked in a tight loop.
+                ended_early = self.lists == listed and self._clock() - began < self._pace.first_pause
+                pause = self._backed_off() if ended_early else 0.0
+            await asyncio.sleep(pause)
+
+    async def _round(self) -> None:
+        """One watch, with the list that may have to come before it."""
+        if self._version is None:
+            self.lists += 1
+            self._seen = set()
+            if self._streams:
+                await self._stream()
+                return
+            await self._list()
+        await self._watch()
+
+    async def _list(self) -> None:
+        version = ""
+        async with aclosing(pages(self._client, self._served, limit=self._page)) as found:
+            async for page in found:
+                await self._turn.take(self._take_items, page.items or [])
+                version = page.metadata.resource_version or ""
+        if not version:
+            raise Unreachable(f"list of {self.resource.label}: saw no metadata.resourceVersion, expected one to watch from")
+        self._listed(version)
+
+    async def _stream(self) -> None:
+        """A watch that begins with the list, for servers that have it; pages from now on for those that do not."""
+        try:
+            await self._watch()
+        except ApiError as error:
+            if self._version is not None or error.status not in (400, 422):
+                raise
+            self._streams = False
+        except SilentError as error:
+            if self._version is None:
+                raise self._without_list(str(error)) from error
+            raise
+        else:
+            if self._version is None:
+                raise self._without_list(f"watch of {self.resource.label}: it ended before the bookmark that ends the list")
+
+    def _without_list(self, message: str) -> Unreachable:
+        # Servers of old ignore what they do not know, and proxies may swallow bookmarks: twice is no accident.
+        self._listless += 1
+        self._streams = self._listless < 2
+        return Unreachable(message)
+
+    async def _watch(self) -> None:
+        seconds = self._random.randint(self._pace.shortest_watch, self._pace.longest_watch)
+        request = watch_request(self._served, version=self._version, seconds=seconds, silence=self._pace.silence)
+        async with aclosing(watch_lines(self._client, request, silence=self._longest_silence)) as pieces:
+            async for lines in pieces:
+                await self._turn.take(self._take_lines, lines)
+                self._confirm()
+
+    def _longest_silence(self) -> float:
+        return self._pace.initial_silence if self._version is None else self._pace.silence
+
+    def _confirm(self) -> None:
+        if self._version is not None:
+            self.fresh_at, self.trouble = self._clock(), ""
+
+    def _take_items(self, items: list[msgspec.Raw]) -> None:
+        draft = _Draft()
+        for item in items:
+            self._put(self._decoder.read(item), draft)
+        self._hand_over(draft)
+
+    def _take_lines(self, lines: list[bytes]) -> None:
+        draft = _Draft()
+        last: WatchEvent | None = None
+        try:
+            for line in lines:
+                event = self._take_line(line, draft)
+                last = None if event is None or event.type == "BOOKMARK" else event
+        finally:
+            # What came before a fault is as true as ever, and is where to go on from.
+            if last is not None and self._version is not None:
+                self._version = header_of(last.object).resource_version or self._version
+                self.failures = 0
+            self._hand_over(draft)
+
+    def _take_line(self, line: bytes, draft: _Draft) -> WatchEvent | None:
+        try:
+            event = event_of(line)
+            found = self._decoder.read(event.object) if event.type in ("ADDED", "MODIFIED") else None
+            if found is not None and not found.identity:
+                # Either the object has no name, or what was cut out by position is no object.
+                event = checked_event(line)
+                found = self._decoder.read(event.object)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            self._unreadable(line, draft, error)
+            return None
+        if found is not None:
+            self._put(found, draft)
+        elif event.type == "DELETED":
+            self._forget(identity_of(header_of(event.object)), draft)
+        elif event.type == "BOOKMARK":
+            self._bookmark(event, draft)
+        elif event.type == "ERROR":
+            raise error_event(bytes(event.object))
+        return event
+
+    def _unreadable(self, line: bytes, draft: _Draft, error: Exception) -> None:
+        # Which object changed cannot be told. The watch is begun again where it was, and the line only left out when it comes again.
+        if self._unreadable_at != (self._version,):
+            self._unreadable_at = (self._version,)
+            raise Unreachable(f"watch of {self.resource.label}: saw a line that is no event ({error})") from error
+        draft.aside[""] = SetAside(self.resource.kind, f"saw a watch event of {len(line)} bytes that is not JSON, expected an object")
+
+    def _put(self, found: Found, draft: _Draft) -> None:
+        identity = found.identity
+        if self._seen is not None and identity:
+            self._seen.add(identity)
+        if found.aside is not None:
+            # The record of before, if any, stays: an object that cannot be read is no reason to think that it is gone.
+            draft.aside[identity] = found.aside
+            if identity:
+                self._known.setdefault(identity, None)
+            return
+        draft.aside.pop(identity, None)
+        if identity in self._known and not self._known[identity] is found.keys is None:
+            draft.changes |= dict.fromkeys(self._keys(identity))
+        self._known[identity] = found.keys
+        draft.changes.update(zip(self._keys(identity), found.items, strict=True))
+
+    def _forget(self, identity: str, draft: _Draft) -> None:
+        draft.aside.pop(identity, None)
+        draft.changes |= dict.fromkeys(self._keys(identity))
+        self._known.pop(identity, None)
+        if self._seen is not None:
+            self._seen.discard(identity)
+
+    def _keys(self, identity: str) -> tuple[str, ...]:
+        keys = self._known.get(identity)
+        return (self._decoder.key(identity),) if keys is None else keys
+
+    def _bookmark(self, event: WatchEvent, draft: _Draft) -> None:
+        header = header_of(event.object)
+        version = header.resource_version
+        if self._version is None:
+            if version and header.annotations is not None and header.annotations.initial_events_end == "true":
+                self._hand_over(draft)
+                draft.changes, draft.aside = {}, {}
+                self._listed(version)
+            return
+        if version and version.isdigit() and self._version.isdigit() and int(version) < int(self._version):
+            # Versions only grow. A server that went back was restored from a backup, and events since then are not those we saw.
+            raise Gone(410, f"bookmark at version {version} after version {self._version}: the server's data went back in time")
+        self._version = version or self._version
+        self.failures = 0
+
+    def _listed(self, version: str) -> None:
+        """A whole list has been handed over; what it did not show is gone."""
+        seen, self._seen = self._seen or set(), None
+        gone = _Draft()
+        if len(seen) < len(self._known):
+            for identity in self._known.keys() - seen:
+                self._forget(identity, gone)
+        self._hand_over(gone)
+        self._version, self._page, self._listless = version, PAGE, 0
+        self.synced, self.absent = True, False
+        self._confirm()
+
+    def _hand_over(self, draft: _Draft) -> None:
+        if draft.changes or draft.aside:
+            self._handler(Batch(self.resource, self._decoder.model, draft.changes, tuple(draft.aside.values())))
+
+    def _pause_after(self, error: ApiError | Unreachable) -> float:
+        """What is kept after ``error``, what is said about it, and how long to wait until the next request."""
+        self.trouble = f"{self.resource.label}: {error}"
+        pause = self._backed_off()
+        if isinstance(error, Unreachable):
+            return pause
+        if isinstance(error, NotFound):
+            return self._not_served(pause)
+        if isinstance(error, Forbidden):
+            self.trouble = (
+                f"{self.resource.label}: saw {error}, expected to be allowed to list and watch them; "
+                f"grant both verbs to the account that this program runs as"
+            )
+            return self._jittered(self._pace.forbidden)
+        if isinstance(error, Gone):
+            if self._seen is not None:
+                # The list itself expired: the next has fewer, larger pages, and gets further in the same time.
+                self._page = min(2 * self._page, 16 * PAGE)
+            self._version = None
+        elif not isinstance(error, TooManyRequests | ServerError | Unauthorized):
+            # The server does not take what we ask, such as a version that another server made up: begin anew.
+            self._version = None
+        return max(pause, error.retry_after or 0.0)
+
+    def _not_served(self, pause: float) -> float:
+        """The server does not have this version of the resource. An older one is tried, and then an optional resource is absent."""
+        versions = (self.resource.version, *self.resource.older)
+        place = versions.index(self._served.version) + 1
+        self._version = None
+        self._served = self.resource.at(versions[place % len(versions)])
+        if place < len(versions):
+            return 0.0
+        if not self.resource.optional:
+            return pause
+        gone = _Draft()
+        for identity in list(self._known):
+            self._forget(identity, gone)
+        self._hand_over(gone)
+        self.synced, self.absent, self.trouble = True, True, ""
+        return self._jittered(self._pace.absent)
+
+    def _backed_off(self) -> float:
+        # The exponent is bounded: a server may be away for weeks.
+        pause = min(self._pace.longest_pause, self._pace.first_pause * 2 ** min(self.failures, 16))
+        self.failures += 1
+        return self._jittered(pause)
+
+    def _jittered(self, pause: float) -> float:
+        return pause * (1 + self._random.random())

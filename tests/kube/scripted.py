@@ -1,0 +1,172 @@
+"""An API server that answers what it was told to, one answer after the other."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.decode import ObjectDecoder
+from gpuscaler.kube.errors import Unreachable
+from gpuscaler.kube.reflector import Batch, Reflector
+from gpuscaler.kube.resources import PODS, Resource
+from gpuscaler.kube.transport import Answer, Request
+from gpuscaler.kube.turns import Turn
+from gpuscaler.model.cluster import Item
+from gpuscaler.model.decoding.interning import Interner
+
+Json = dict[str, Any]
+#: In place of a piece: nothing more comes, and the connection stays open.
+SILENCE = "silence"
+#: In place of a piece: the connection breaks.
+BROKEN = "broken"
+
+
+@dataclass
+class Reply:
+    """One answer. A number among ``pieces`` is a pause in seconds."""
+
+    pieces: Iterable[bytes | float | str]
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Scripted:
+    """A transport over ``replies``; when they are used up, whatever is asked is agreed to and nothing comes."""
+
+    def __init__(self, *replies: Reply | Exception) -> None:
+        self.replies = list(replies)
+        self.requests: list[Request] = []
+        self.times: list[float] = []
+
+    @property
+    def watches(self) -> list[Mapping[str, str]]:
+        return [request.query for request in self.requests if "watch" in request.query]
+
+    @asynccontextmanager
+    async def exchange(self, request: Request) -> AsyncIterator[Answer]:
+        self.requests.append(request)
+        self.times.append(asyncio.get_running_loop().time())
+        reply = self.replies.pop(0) if self.replies else Reply([SILENCE])
+        if isinstance(reply, Exception):
+            raise reply
+        yield Answer(reply.status, reply.headers, _pieces(reply.pieces))
+
+    async def close(self) -> None:
+        pass
+
+
+async def _pieces(pieces: Iterable[bytes | float | str]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            yield piece
+        elif piece == SILENCE:
+            await asyncio.Event().wait()
+        elif piece == BROKEN:
+            raise Unreachable("the connection broke")
+        else:
+            await asyncio.sleep(float(piece))
+
+
+def pod(name: str, *, node: str = "", version: int = 1, **status: Any) -> Json:
+    """A small pod in the namespace ``team``."""
+    container = {"name": "main", "resources": {"requests": {"nvidia.com/gpu": "1"}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "team", "uid": f"uid-{name}", "resourceVersion": str(version)},
+        "spec": {"containers": [container], **({"nodeName": node} if node else {})},
+        "status": {"phase": "Running" if node else "Pending", **status},
+    }
+
+
+def waiting(name: str, *, version: int = 1) -> Json:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": "2026-03-01T08:00:00Z"}
+    return pod(name, version=version, conditions=[condition])
+
+
+def event(kind: str, item: Json) -> bytes:
+    return json.dumps({"type": kind, "object": item}, separators=(",", ":")).encode() + b"\n"
+
+
+def bookmark(version: int, *, end: bool = False) -> bytes:
+    annotations = {"annotations": {"k8s.io/initial-events-end": "true"}} if end else {}
+    metadata = {"resourceVersion": str(version), **annotations}
+    return event("BOOKMARK", {"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "spec": {"containers": None}, "status": {}})
+
+
+def listed(*items: Json, version: int = 100) -> bytes:
+    """The beginning of a watch that lists ``items``."""
+    return b"".join(event("ADDED", item) for item in items) + bookmark(version, end=True)
+
+
+def page(*items: Json, version: int = 100, more: str = "") -> Reply:
+    bare = [{key: value for key, value in item.items() if key not in ("kind", "apiVersion")} for item in items]
+    metadata = {"resourceVersion": str(version), **({"continue": more} if more else {})}
+    return Reply([json.dumps({"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": bare}).encode()])
+
+
+def failure(status: int, reason: str = "", *, headers: Mapping[str, str] | None = None, **details: Any) -> Reply:
+    return Reply([json.dumps(status_object(status, reason, **details)).encode()], status, headers or {})
+
+
+def status_object(status: int, reason: str = "", **details: Any) -> Json:
+    said = {"kind": "Status", "status": "Failure", "code": status, "reason": reason, "message": f"said {reason or status}"}
+    return said | ({"details": details} if details else {})
+
+
+#: A server before streaming lists, as Kubernetes 1.33 words it.
+NO_STREAMS = failure(422, "Invalid")
+
+
+@dataclass
+class Reflected:
+    """All that a reflector handed over, folded together."""
+
+    batches: list[Batch] = field(default_factory=list)
+    held: dict[str, Item] = field(default_factory=dict)
+    aside: dict[str, str] = field(default_factory=dict)
+
+    def receive(self, batch: Batch) -> None:
+        self.batches.append(batch)
+        for key, item in batch.changes.items():
+            if item is None:
+                self.held.pop(key, None)
+            else:
+                self.held[key] = item
+        self.aside.update((found.object, found.reason) for found in batch.set_aside)
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(key.rpartition("/")[2] for key in self.held)
+
+
+def reflector_of(server: Scripted, found: Reflected, resource: Resource = PODS) -> Reflector:
+    return Reflector(
+        Client(server),
+        resource,
+        ObjectDecoder(resource, Interner()),
+        found.receive,
+        clock=asyncio.get_running_loop().time,
+        random=Random(1),
+        turn=Turn(),
+    )
+
+
+async def reflect(server: Scripted, resource: Resource = PODS, *, seconds: float = 1.0) -> tuple[Reflected, Reflector]:
+    """What a reflector has handed over after so many seconds against ``server``."""
+    found = Reflected()
+    reflector = reflector_of(server, found, resource)
+    await run_for(reflector, seconds)
+    return found, reflector
+
+
+async def run_for(reflector: Reflector, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await reflector.run()
+    except TimeoutError:
+        return
