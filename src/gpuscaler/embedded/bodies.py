@@ -1,0 +1,43 @@
+"""Bodies of requests, read."""
+
+from typing import Any
+
+import msgspec
+import yaml
+
+from gpuscaler.embedded.failures import bad_request, unsupported_media_type
+from gpuscaler.kube.transport import Request
+
+_JSON = ("", "application/json")
+_YAML = ("application/yaml", "application/apply-patch+yaml")
+
+
+def media_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def read(request: Request, *accepted: str) -> Any:
+    """The body's value. Raises a Failure: 415 for another kind of body than JSON, YAML or ``accepted``, 400 for one that is damaged."""
+    kind = media_type(request)
+    if kind not in (*_JSON, *_YAML, *accepted):
+        raise unsupported_media_type()
+    try:
+        if kind in _YAML and not request.body.lstrip().startswith(b"{"):
+            # Through JSON, so that a time that YAML understands is text again.
+            return msgspec.json.decode(msgspec.json.encode(yaml.load(request.body, Loader=yaml.CSafeLoader)))
+        return msgspec.json.decode(request.body)
+    except (msgspec.MsgspecError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise bad_request(f"the object provided is unrecognized (must be of type object): couldn't get version/kind; {error}") from error
+
+
+def read_object(request: Request) -> dict[str, Any]:
+    """The body as an object; raises like :func:`read`."""
+    value = read(request)
+    if not isinstance(value, dict):
+        raise bad_request("the object provided is unrecognized (must be of type object)")
+    return value
+
+
+def read_options(request: Request) -> dict[str, Any]:
+    """The body as options, which may be left out."""
+    return read_object(request) if request.body.strip() else {}
