@@ -200,7 +200,7 @@ def _intents(
     }
     intents = [
         ledger.Intended(
-            Order(token, pool, keys, at=now, since=now, why=purpose(machines)),
+            Order(token, pool, keys, len(machines), at=now, since=now, why=purpose(machines)),
             tuple(
                 Coming(
                     id=names[one.id],

@@ -23,11 +23,12 @@ MARKING, WAITING, DRAINING, ENDING, REOPENING = "marking", "waiting", "draining"
 
 
 class Order(Struct, frozen=True, gc=False):
-    """A purchase of machines of any of ``offerings``; ``token`` names it to the cloud, ``since`` is when ``state`` began."""
+    """A purchase of ``count`` machines of any of ``offerings``; ``token`` names it to the cloud, ``since`` is when ``state`` began."""
 
     token: str
     pool: str
     offerings: tuple[Key, ...]
+    count: int
     at: float
     since: float
     state: str = INTENDED

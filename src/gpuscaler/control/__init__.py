@@ -1,0 +1,1 @@
+"""The controller: look, plan, write intent down, act, record."""

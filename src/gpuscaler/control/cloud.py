@@ -1,0 +1,192 @@
+"""The cloud as the controller knows it: its newest list, what it announced, and the calls that are out."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from msgspec import Struct
+
+from gpuscaler.clouds.protocol import INTERRUPTION, Bought, CloudError, LostAnswerError, Order, Provider, Refusal
+from gpuscaler.model.instances import ALIVE, Inventory
+from gpuscaler.planning.state import events, ledger
+
+#: How often the cloud is asked for its list, its notices and its pools, in seconds, and how long one call may take.
+LIST_SECONDS, NOTICE_SECONDS = 10.0, 5.0
+CALL_SECONDS = 20.0
+#: After failures the list is asked for ever more rarely, up to this many seconds.
+LONGEST_PAUSE = 120.0
+
+
+class Answered(Struct, frozen=True, gc=False):
+    """What came of an order: steps for the ledger, fates for breakers."""
+
+    order: ledger.Order
+    steps: tuple[ledger.Event, ...]
+    fates: tuple[events.Event, ...]
+    detail: str = ""
+
+
+class Ended(Struct, frozen=True, gc=False):
+    """What came of ending a machine; ``detail`` is empty where it is ending or gone."""
+
+    instance: str
+    node: str
+    detail: str = ""
+
+
+class Cloud:
+    """Asks ``provider``, keeps its newest list, and collects answers until the loop takes them.
+
+    ``fence`` is called right before every call that changes something, with the seconds that it may take, and raises to stop it. ``now``
+    is the wall clock, ``wake`` is called whenever there is something new.
+    """
+
+    def __init__(self, provider: Provider, *, now: Callable[[], float], fence: Callable[[float], None], wake: Callable[[], None]) -> None:
+        self.provider = provider
+        self.inventory: Inventory | None = None
+        self.going: frozenset[str] = frozenset()
+        self.trouble = ""
+        self._now = now
+        self._fence = fence
+        self._wake = wake
+        self._answers: list[Answered] = []
+        self._ended: list[Ended] = []
+        self._out: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: BaseException | None = None
+
+    # Watching
+
+    async def watch(self) -> None:
+        """Keep the list and the notices fresh, until cancelled."""
+        pause = LIST_SECONDS
+        while True:
+            try:
+                await self.refresh()
+                pause = LIST_SECONDS
+            except (CloudError, LostAnswerError, TimeoutError) as error:
+                self.trouble = f"{self.provider.name}: {spoken(error)}"
+                pause = max(min(2 * pause, LONGEST_PAUSE), getattr(error, "retry_after", 0.0))
+            await asyncio.sleep(pause)
+
+    async def refresh(self) -> None:
+        """Ask for the list and the notices once. Half an answer is none: the old list stays when this raises."""
+        async with asyncio.timeout(CALL_SECONDS):
+            inventory = await self.provider.inventory()
+            notices = await self.provider.notices()
+        going = self.going | {one.instance for one in notices if one.kind == INTERRUPTION}
+        changed = self.inventory is None or self.inventory.instances != inventory.instances or going != self.going
+        self.inventory = inventory
+        self.going = going & {one.id for one in inventory.instances if one.state in ALIVE}
+        self.trouble = ""
+        if changed:
+            self._wake()
+
+    def fresh(self, now: float, *, within: float) -> bool:
+        return self.inventory is not None and now - self.inventory.at <= within
+
+    # Buying and ending
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._tasks)
+
+    def buy(self, order: ledger.Order) -> None:
+        """Send an order, once at a time; the answer is kept for :meth:`take`."""
+        if order.token not in self._out:
+            self._out.add(order.token)
+            self._spawn(self._buy(order))
+
+    def end(self, instance: str, node: str) -> None:
+        self._spawn(self._end(instance, node))
+
+    def withdraw(self, token: str) -> None:
+        self._spawn(self._withdraw(token))
+
+    def take(self) -> tuple[list[Answered], list[Ended]]:
+        """What has been answered since the last call. Raises what stopped a call before it was sent: leadership that is lost."""
+        if self._failure is not None:
+            raise self._failure
+        answers, ended = self._answers, self._ended
+        self._answers, self._ended = [], []
+        return answers, ended
+
+    async def close(self) -> None:
+        """Wait for what is out, then let go of the provider."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.provider.close()
+
+    def _spawn(self, call: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(call)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            self._failure = failure
+        self._wake()
+
+    async def _buy(self, order: ledger.Order) -> None:
+        try:
+            self._fence(CALL_SECONDS)
+            async with asyncio.timeout(CALL_SECONDS):
+                bought = await self.provider.buy(Order(order.token, order.pool, order.offerings, order.count))
+            answer = answered(order, bought, self._now())
+        except CloudError as error:
+            # The call as a whole came to nothing: nothing was granted, and every offering is to blame.
+            refusals = tuple(Refusal(error.cause, key, error.detail, retry_after=error.retry_after) for key in order.offerings)
+            answer = answered(order, Bought(refusals=refusals), self._now())
+        except (LostAnswerError, TimeoutError) as error:
+            answer = Answered(order, (ledger.Doubted(order.token, self._now()),), (), f"the answer was lost: {spoken(error)}")
+        finally:
+            self._out.discard(order.token)
+        self._answers.append(answer)
+
+    async def _end(self, instance: str, node: str) -> None:
+        detail = ""
+        try:
+            self._fence(CALL_SECONDS)
+            async with asyncio.timeout(CALL_SECONDS):
+                refusal = (await self.provider.remove((instance,))).get(instance)
+            detail = refusal.detail or refusal.cause if refusal is not None else ""
+        except (CloudError, LostAnswerError, TimeoutError) as error:
+            detail = spoken(error)
+        self._ended.append(Ended(instance, node, detail))
+
+    async def _withdraw(self, token: str) -> None:
+        try:
+            self._fence(CALL_SECONDS)
+            async with asyncio.timeout(CALL_SECONDS):
+                await self.provider.withdraw(token)
+        except (CloudError, LostAnswerError, TimeoutError) as error:
+            self.trouble = f"{self.provider.name}: order {token} could not be withdrawn: {spoken(error)}"
+
+
+def spoken(error: Exception) -> str:
+    return f"no answer within {CALL_SECONDS:g} s" if isinstance(error, TimeoutError) else str(error)
+
+
+def answered(order: ledger.Order, bought: Bought, now: float) -> Answered:
+    """What an answer means to the ledger and to breakers."""
+    granted = tuple((one.id, one.key) for one in bought.instances)
+    fates: list[events.Event] = [events.Granted(key, now) for key in dict.fromkeys(key for _, key in granted)]
+    for one in bought.refusals:
+        fates.append(events.Asked(one.offering, now))
+        fates.append(
+            events.Refused(
+                one.offering,
+                now,
+                one.cause,
+                one.detail,
+                bucket=one.bucket,
+                every_zone=one.every_zone,
+                retry_after=one.retry_after,
+            )
+        )
+    step = ledger.Answered(order.token, now, granted, bought.pending)
+    short = order.count - len(granted) - bought.pending
+    detail = "; ".join(dict.fromkeys(one.detail or one.cause for one in bought.refusals)) if short > 0 else ""
+    return Answered(order, (step,), tuple(fates), detail)

@@ -1,0 +1,331 @@
+"""The loop: look, write down what changed, act, and plan when there is something to plan for. One thing at a time.
+
+Nothing here decides: what to do comes from ``planning``, as data, and what came of it goes back there. The order is what keeps a restart
+harmless: what is remembered is written before anything is sent, and every write and call asks the fence first.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.clouds.protocol import Provider
+from gpuscaler.control.acting import Actor, Outcome
+from gpuscaler.control.cloud import Answered, Cloud, Ended
+from gpuscaler.control.store import MemoryStore
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import ApiError, Unreachable
+from gpuscaler.kube.picture import Picture
+from gpuscaler.kube.reflector import Batch
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning import failover
+from gpuscaler.planning.acts import Act, End
+from gpuscaler.planning.arrivals import Waits
+from gpuscaler.planning.memory import Facts, Look, Memory, look, ordered, state_of
+from gpuscaler.planning.planner import Planner
+from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.state import State, asking, breakers, events, learned, ledger
+
+#: A node or pod that somebody waits for changed: look soon, and once for all that change together.
+SOON_SECONDS = 0.1
+#: What has been confirmed this recently is fresh, in seconds. API servers confirm a quiet watch once a minute.
+FRESH_PICTURE, FRESH_LIST = 120.0, 45.0
+
+
+class Pace(Struct, frozen=True, gc=False):
+    """How the loop waits, in seconds.
+
+    A plan is made when no pod became unschedulable for ``debounce``, after ``patience`` at most, and every ``resync`` in any case. Plans
+    for clusters of more than ``inline`` nodes and pods together are made in a thread.
+    """
+
+    debounce: float = 0.2
+    patience: float = 0.6
+    resync: float = 10.0
+    register: float = 900.0
+    ready: float = 900.0
+    inline: int = 2_000
+
+
+NORMAL = Pace()
+
+
+class Recorder(Protocol):
+    """Is told everything that happens, in order, and keeps what people want to know of it. None of it may raise or wait."""
+
+    def looked(self, seen: Look, cluster: Cluster, now: float) -> None: ...
+
+    def planned(self, plan: Plan, cluster: Cluster, state: State, policy: Policy, now: float) -> None: ...
+
+    def sent(self, order: ledger.Order, machines: tuple[ledger.Coming, ...], memory: Memory, now: float) -> None: ...
+
+    def answered(self, answer: Answered, now: float) -> None: ...
+
+    def acted(self, outcome: Outcome, now: float) -> None: ...
+
+    def ended(self, ended: Ended, now: float) -> None: ...
+
+    def failed(self, what: str, error: BaseException, now: float) -> None: ...
+
+
+class Controller:
+    """Drives one cloud for one cluster, for as long as :meth:`run` runs.
+
+    ``picture`` must be running. ``now`` is the wall clock in seconds since the epoch. ``client`` is fenced and, on a dry run, withholds
+    writes; with ``dry_run`` nothing is asked of the cloud either, and plans are only told to ``recorder``. ``attempts`` tells when the
+    scheduler last failed each pod.
+    """
+
+    def __init__(
+        self,
+        *,
+        picture: Picture,
+        client: Client,
+        provider: Provider,
+        store: MemoryStore,
+        policy: Policy,
+        recorder: Recorder,
+        now: Callable[[], float],
+        attempts: Mapping[str, float],
+        pace: Pace = NORMAL,
+        dry_run: bool = False,
+    ) -> None:
+        self.memory = Memory()
+        self.plans = 0
+        self._picture, self._store, self._recorder = picture, store, recorder
+        self._now, self._attempts, self._pace, self._dry_run = now, attempts, pace, dry_run
+        self._actor = Actor(client)
+        self._cloud = Cloud(provider, now=now, fence=client.fence, wake=self._wake)
+        self._policy = policy
+        self._planner = Planner(policy)
+        self._rung = asyncio.Event()
+        self._due = self._plan_at = 0.0
+        self._unschedulable: set[str] = set()
+        self._first_unschedulable: float | None = None
+        #: Pods and nodes whose changes matter at once.
+        self._awaited: frozenset[str] = frozenset()
+        self._acting: set[asyncio.Task[list[Outcome]]] = set()
+        self._failure: BaseException | None = None
+
+    @property
+    def cloud(self) -> Cloud:
+        return self._cloud
+
+    def set_policy(self, policy: Policy) -> None:
+        """From the next plan on, ``policy`` holds; what waited for another configuration is tried again."""
+        if policy != self._policy:
+            self._policy = policy
+            self.memory = replace(self.memory, breakers=breakers.step(self.memory.breakers, events.Changed(self._now())))
+            self._plan_by(self._time())
+
+    async def run(self) -> None:
+        """Lead until cancelled. Raises what says that somebody else leads, or that the memory cannot be read."""
+        self._picture.listen(self._heard)
+        self.memory = await self._store.load()
+        # What was written down and perhaps sent before we came is in doubt.
+        now = self._now()
+        doubts = tuple(ledger.Doubted(one.token, now) for one in self.memory.ledger.orders if one.state == ledger.INTENDED)
+        self.memory = replace(self.memory, ledger=ledger.folded(self.memory.ledger, doubts))
+        watching = asyncio.get_running_loop().create_task(self._cloud.watch())
+        try:
+            while not self._picture.synced:
+                self._due = self._time() + SOON_SECONDS
+                await self._wait()
+            while True:
+                await self._wait()
+                await self._turn_or_tell()
+        finally:
+            watching.cancel()
+            for task in self._acting:
+                task.cancel()
+            await asyncio.gather(watching, *self._acting, return_exceptions=True)
+            await self._cloud.close()
+
+    # When to look, and when to plan
+
+    def _time(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _wake(self) -> None:
+        self._look_by(self._time())
+
+    def _look_by(self, at: float) -> None:
+        if at < self._due:
+            self._due = at
+            self._rung.set()
+
+    def _plan_by(self, at: float) -> None:
+        self._plan_at = min(self._plan_at, at)
+        self._look_by(at)
+
+    async def _wait(self) -> None:
+        """Until the next look is due."""
+        while (left := self._due - self._time()) > 0:
+            self._rung.clear()
+            try:
+                async with asyncio.timeout(left):
+                    await self._rung.wait()
+            except TimeoutError:
+                return
+
+    def _heard(self, batch: Batch) -> None:
+        """Look soon when something came that somebody waits for; plan once pods have stopped to become unschedulable."""
+        soon = batch.model is Node and bool(self._awaited)
+        if batch.model is Pod:
+            for key, pod in batch.changes.items():
+                if isinstance(pod, Pod) and pod.unschedulable and not pod.node_name:
+                    if key not in self._unschedulable:
+                        self._unschedulable.add(key)
+                        self._demand()
+                else:
+                    self._unschedulable.discard(key)
+                soon = soon or key in self._awaited or (isinstance(pod, Pod) and pod.node_name in self._awaited)
+        if soon:
+            self._look_by(self._time() + SOON_SECONDS)
+
+    def _demand(self) -> None:
+        now = self._time()
+        if self._first_unschedulable is None:
+            self._first_unschedulable = now
+        at = min(now + self._pace.debounce, self._first_unschedulable + self._pace.patience)
+        self._plan_at = at
+        self._due = min(self._due, at) if self._due > now else self._due
+        self._rung.set()
+
+    # One turn
+
+    async def _turn_or_tell(self) -> None:
+        try:
+            await self.turn()
+        except (ApiError, Unreachable) as error:
+            # Nothing was acted on that is not written down: the next turn begins anew from what is remembered.
+            self._recorder.failed("the memory could not be written", error, self._now())
+            self._due = self._time() + self._pace.debounce * 5
+
+    async def turn(self) -> None:
+        """Look, write down, act; then plan if it is time to."""
+        started = self._time()
+        self._due = started + self._pace.resync
+        cluster = (await self._picture.take()).cluster
+        if self._failure is not None:
+            raise self._failure
+        refused = self._take_answers()
+        now = self._now()
+        seen = look(self.memory, cluster, self._policy, self._facts(now), now)
+        self.memory = seen.memory
+        self._recorder.looked(seen, cluster, now)
+        if not self._dry_run:
+            await self._store.save(self.memory)
+            self._act(seen)
+        if refused or seen.arrivals.fates or seen.kept or started >= self._plan_at:
+            self._plan_at, self._first_unschedulable = started + self._pace.resync, None
+            await self._plan(cluster)
+        self._await()
+
+    def _take_answers(self) -> bool:
+        """Fold what the cloud answered; whether anything was refused, so that another offering is to be asked at once."""
+        answers, ended = self._cloud.take()
+        now = self._now()
+        refused = False
+        for answer in answers:
+            known = self.memory.breakers
+            for fate in answer.fates:
+                known = breakers.step(known, fate)
+                refused = refused or isinstance(fate, events.Refused)
+            self.memory = replace(self.memory, ledger=ledger.folded(self.memory.ledger, answer.steps), breakers=known)
+            self._recorder.answered(answer, now)
+        for one in ended:
+            self._recorder.ended(one, now)
+        return refused
+
+    def _facts(self, now: float) -> Facts:
+        provider = self._cloud.provider
+        return Facts(
+            inventory=self._cloud.inventory,
+            attempts=self._attempts,
+            going=self._cloud.going,
+            fresh=self._fresh(now),
+            waits=Waits(register=self._pace.register, ready=self._pace.ready, lag=provider.read_lag, keeps_tokens=provider.keeps_tokens),
+        )
+
+    def _fresh(self, now: float) -> bool:
+        """Whether nothing is missing or old that a removal rests on (I4)."""
+        return self._picture.stale_for(self._time()) <= FRESH_PICTURE and self._cloud.fresh(now, within=FRESH_LIST)
+
+    def _act(self, seen: Look) -> None:
+        for act in seen.acts:
+            if isinstance(act, End):
+                self._cloud.end(act.instance, act.node)
+        for token in seen.arrivals.unfilled:
+            self._cloud.withdraw(token)
+        for order in seen.doubtful:
+            self._cloud.buy(order)
+        others: list[Act] = [act for act in seen.acts if not isinstance(act, End)]
+        if others:
+            task = asyncio.get_running_loop().create_task(self._actor.carry_out(others))
+            self._acting.add(task)
+            task.add_done_callback(self._acted)
+
+    def _acted(self, task: asyncio.Task[list[Outcome]]) -> None:
+        self._acting.discard(task)
+        if task.cancelled():
+            return
+        if (failure := task.exception()) is not None:
+            self._failure = failure
+            self._wake()
+            return
+        for outcome in task.result():
+            self._recorder.acted(outcome, self._now())
+
+    async def _plan(self, cluster: Cluster) -> None:
+        """Make a plan, write its intent down, and send its orders."""
+        now = self._now()
+        policy = learned.corrected(self._policy, self.memory.learned)
+        if policy != self._planner.policy:
+            self._planner = Planner(policy)
+        state = state_of(self.memory, policy, now)
+        if len(cluster.nodes) + len(cluster.pods) <= self._pace.inline:
+            plan = self._planner.plan(cluster, state, now, live=True)
+        else:
+            plan = await asyncio.to_thread(self._planner.plan, cluster, state, now, live=True)
+        self.plans += 1
+        if not self._fresh(self._now()):
+            plan = replace(plan, removals=())
+        self._recorder.planned(plan, cluster, state, policy, now)
+        changes = (asking.next_change(self.memory.breakers, now), self._markets_change(cluster, now))
+        for change in changes:
+            if change is not None:
+                self._plan_by(self._time() + max(0.0, change - now))
+        if self._dry_run:
+            return
+        meant, orders = ordered(self.memory, plan, cluster, policy, state=state, now=now)
+        if meant != self.memory:
+            await self._store.save(meant)
+            self.memory = meant
+        for order in orders:
+            machines = tuple(one for one in meant.ledger.coming if one.order == order.token)
+            self._recorder.sent(order, machines, meant, now)
+            self._cloud.buy(order)
+        if meant.ledger.leaving or meant.ledger.promises:
+            # What was just decided begins at once.
+            self._look_by(self._time())
+
+    def _markets_change(self, cluster: Cluster, now: float) -> float | None:
+        """When waiting pods may buy in other markets by the passing of time alone."""
+        timed = (key.options.spot_wait is not None or key.options.deadline is not None for key in cluster.unbound)
+        return failover.next_change((pod for one in cluster.unbound.values() for pod in one.pods.values()), now) if any(timed) else None
+
+    def _await(self) -> None:
+        """Remember whose changes matter at once, and look again soon while writes are to be seen."""
+        book = self.memory.ledger
+        nodes = {one.node for one in book.coming if one.node} | {one.node for one in book.promises} | {one.node for one in book.leaving}
+        pods = {pod for one in book.promises for pod in one.pods} | {pod for one in book.leaving for pod in one.pods}
+        coming = {one.id for one in book.coming}
+        self._awaited = frozenset(nodes | pods | coming)
+        if book.promises or book.leaving:
+            self._look_by(self._time() + 1.0)

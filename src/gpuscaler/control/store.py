@@ -1,0 +1,132 @@
+"""The controller's memory in a ConfigMap: read when we begin to lead, written before anything is asked of a cloud.
+
+Every write names the version that it replaces, so that of two controllers that believe to lead only one gets through.
+"""
+
+import zlib
+from base64 import b64decode, b64encode
+from typing import Any
+
+import msgspec
+
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import AlreadyExists, Conflict, NotFound, ServerError, Unreachable
+from gpuscaler.kube.resources import CONFIG_MAPS
+from gpuscaler.planning.memory import Memory
+
+#: The key that holds the memory, and the version of its form: a program that meets a newer one than it knows leaves it alone.
+KEY, FORM_KEY, FORM = "memory", "form", "1"
+#: What a ConfigMap may hold in all, by Kubernetes' validation, less what the rest of the object takes.
+MOST_BYTES = 1_000_000
+
+
+class StoreError(Exception):
+    """The memory cannot be read or written; the text names the object, what was seen, what was expected and what to do."""
+
+
+class OvertakenError(Exception):
+    """Somebody else has written the memory since we read it: another controller leads."""
+
+
+class WireMetadata(msgspec.Struct):
+    version: str = msgspec.field(default="", name="resourceVersion")
+    uid: str = ""
+
+
+class WireConfigMap(msgspec.Struct):
+    metadata: WireMetadata = msgspec.field(default_factory=WireMetadata)
+    data: dict[str, str] | None = None
+    binary: dict[str, str] | None = msgspec.field(default=None, name="binaryData")
+
+
+class MemoryStore:
+    """Keeps the memory in the ConfigMap ``namespace/name``."""
+
+    def __init__(self, client: Client, *, namespace: str, name: str = "gpuscaler-state") -> None:
+        self._client = client
+        self._namespace = namespace
+        self._name = name
+        self._version = ""
+        self._written: Memory | None = None
+        #: A memory of which nobody knows whether it was written.
+        self._doubted: Memory | None = None
+
+    @property
+    def place(self) -> str:
+        return f"ConfigMap {self._namespace}/{self._name}"
+
+    async def load(self) -> Memory:
+        """What was remembered; an empty memory where nothing was. Raises :class:`StoreError` for what cannot be understood."""
+        try:
+            found = msgspec.json.decode(await self._client.get(CONFIG_MAPS, self._name, namespace=self._namespace), type=WireConfigMap)
+        except NotFound:
+            self._version, self._written = "", None
+            return Memory()
+        self._version = found.metadata.version
+        memory = self._read(found)
+        self._written = memory
+        return memory
+
+    def _read(self, found: WireConfigMap) -> Memory:
+        form = (found.data or {}).get(FORM_KEY, "")
+        packed = (found.binary or {}).get(KEY, "")
+        if not packed and not form:
+            return Memory()
+        if form != FORM:
+            raise StoreError(
+                f"{self.place}: saw form {form!r} of the memory, expected {FORM!r}; "
+                f"run the version of gpuscaler that wrote it, or delete the ConfigMap once no machine is on its way"
+            )
+        try:
+            return msgspec.json.decode(zlib.decompress(b64decode(packed, validate=True)), type=Memory)
+        except (ValueError, zlib.error, msgspec.MsgspecError) as error:
+            raise StoreError(
+                f"{self.place}: saw a memory that cannot be read ({error}), expected what gpuscaler wrote there; "
+                f"delete the ConfigMap once no machine is on its way"
+            ) from error
+
+    async def save(self, memory: Memory) -> None:
+        """Write ``memory`` down unless it is there already. Raises :class:`OvertakenError` when somebody else wrote since.
+
+        Any other error leaves open whether it was written; the next call finds out.
+        """
+        if self._doubted is not None:
+            await self._find_out(self._doubted)
+        if memory == self._written:
+            return
+        body = self._body(memory)
+        try:
+            if self._version:
+                answer = await self._client.replace(CONFIG_MAPS, self._name, body, namespace=self._namespace)
+            else:
+                answer = await self._client.create(CONFIG_MAPS, body, namespace=self._namespace)
+        except (AlreadyExists, Conflict, NotFound) as error:
+            raise OvertakenError(f"{self.place}: {error}") from error
+        except (ServerError, Unreachable):
+            self._doubted = memory
+            raise
+        self._version = msgspec.json.decode(answer, type=WireConfigMap).metadata.version
+        self._written = memory
+
+    async def _find_out(self, doubted: Memory) -> None:
+        """Whether the write before took effect. What is there must be that, or what was there before."""
+        before = self._written
+        found = await self.load()
+        if found not in (doubted, before or Memory()):
+            raise OvertakenError(f"{self.place}: saw a memory that this controller did not write")
+        self._doubted = None
+
+    def _body(self, memory: Memory) -> dict[str, Any]:
+        packed = b64encode(zlib.compress(msgspec.json.encode(memory), 6)).decode()
+        if len(packed) > MOST_BYTES:
+            raise StoreError(
+                f"{self.place}: the memory takes {len(packed)} bytes, a ConfigMap holds {MOST_BYTES}; fewer machines on their way fit"
+            )
+        metadata: dict[str, Any] = {
+            "name": self._name,
+            "namespace": self._namespace,
+            "labels": {"app.kubernetes.io/managed-by": "gpuscaler"},
+        }
+        if self._version:
+            metadata["resourceVersion"] = self._version
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {FORM_KEY: FORM}, "binaryData": {KEY: packed}}
