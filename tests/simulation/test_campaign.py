@@ -1,13 +1,19 @@
 """Several policies and seeds on one trace, a fleet that never changes, and the bound."""
 
+import multiprocessing
+import os
+import signal
+import threading
+
 import pytest
 from msgspec.structs import replace
 from tests.simulation.pools import C8, G1, G4, POLICY, trace
 
 from gpuscaler.clouds.delays import NO_FAULTS
 from gpuscaler.clouds.markets import Markets
-from gpuscaler.model.pools import Policy, Pool
-from gpuscaler.simulation.campaign import Setting, run_all, run_one
+from gpuscaler.model.pools import Limits, Policy, Pool
+from gpuscaler.simulation.campaign import Setting, run_all, run_each, run_one
+from gpuscaler.simulation.meter import Result
 from gpuscaler.simulation.replay import run
 from gpuscaler.simulation.spot import Series, SpotFile
 from gpuscaler.simulation.static import at_peak, fleet_for, optimal_hindsight
@@ -23,6 +29,21 @@ def test_runs_in_parallel_give_what_they_give_one_after_the_other() -> None:
     together = run_all(SETTING, names, seeds, workers=2)
     assert [(one.policy, one.seed) for one in together] == [(name, seed) for name in names for seed in seeds]
     assert together == run_all(SETTING, names, seeds, workers=1)
+
+
+def interrupt(_: Result) -> Result:
+    """What a terminal does on Ctrl-C: it tells the program and its processes; this one would go on for a minute."""
+    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getppid(), signal.SIGINT)
+    threading.Event().wait(60)
+    raise AssertionError("nobody ended this process")
+
+
+def test_ctrl_c_ends_the_processes_of_a_comparison_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run_each([(SETTING, "gpuscaler", seed) for seed in (0, 1)], workers=2, told=interrupt)
+    assert multiprocessing.active_children() == []
+    assert capfd.readouterr().err == ""
 
 
 def test_every_policy_of_a_seed_meets_the_same_markets() -> None:
@@ -59,6 +80,22 @@ def test_pods_that_no_machine_of_the_peak_could_hold_get_machines_of_their_own()
     small = replace(G1, allocatable={**G1.allocatable, "cpu": 4000})
     alone = Policy((Pool("gpu", (small,)), Pool("cpu", (C8,))))
     assert fleet_for(alone, members(tight, Shaping())) == {small.key: 4, C8.key: 1}
+
+
+@pytest.mark.parametrize("policy", [POLICY, replace(POLICY, pools=(POLICY.pools[0], replace(POLICY.pools[1], min=1)))])
+def test_a_job_that_takes_no_time_has_its_machine_in_a_static_fleet(policy: Policy) -> None:
+    jobs = members(trace(Job("a", 0, 0, gpus=1), Job("b", 0, 0, gpus=1), Job("c", 5, 0, gpus=1)), Shaping())
+    assert [pod.name for pod in at_peak(jobs)] == ["a", "b"]
+    assert fleet_for(policy, jobs)[G1.key] == 2
+
+
+def test_a_static_fleet_is_no_larger_than_limits_and_buys_minimum_sizes_once() -> None:
+    least = replace(POLICY.pools[1], min=1)
+    jobs = members(trace(Job("a", 0, 9, gpus=1), Job("b", 100, 9, cpu_milli=7900)), Shaping())
+    none = replace(POLICY, pools=(POLICY.pools[0], least), limits=Limits(gpus=0))
+    assert fleet_for(none, jobs) == {C8.key: 1}
+    small = replace(POLICY.pools[0], offerings=(replace(G1, allocatable={**G1.allocatable, "cpu": 4000}),))
+    assert fleet_for(replace(POLICY, pools=(small, least)), jobs) == {G1.key: 1, C8.key: 1}
 
 
 def test_a_static_fleet_replaces_what_it_loses() -> None:

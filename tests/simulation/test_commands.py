@@ -11,7 +11,8 @@ from click.testing import CliRunner, Result
 from gpuscaler.cli.demo import demo
 from gpuscaler.cli.replaying import SCORINGS as OFFERED_SCORINGS
 from gpuscaler.cli.simulate import POLICIES as OFFERED
-from gpuscaler.cli.simulate import simulate
+from gpuscaler.cli.simulate import SWEPT, simulate
+from gpuscaler.simulation.peers.variants import AXES
 from gpuscaler.simulation.policies import NAMES
 from gpuscaler.simulation.scheduler import SCORINGS
 
@@ -117,6 +118,9 @@ def test_spot_offerings_are_left_out_and_that_is_said(folder: Path) -> None:
         (["--cpu-per-gpu", "1G"], "expected a quantity from 0 to 1k"),
         (["--seed", "-1"], "--seed"),
         (["--policy", "nobody"], "nobody"),
+        (["--seeds", "0"], "--seeds"),
+        (["--spot-map", "map.yaml"], "give --spot FILE too"),
+        (["--sweep", "--policy", "static"], "expected karpenter or cluster-autoscaler among --policy"),
     ],
 )
 def test_an_option_that_cannot_be_used_ends_with_2_and_says_why(folder: Path, options: list[str], message: str) -> None:
@@ -160,6 +164,7 @@ def test_files_that_cannot_be_used_end_with_2_and_are_named(folder: Path) -> Non
 
 def test_the_command_offers_what_the_simulation_has() -> None:
     assert OFFERED == NAMES
+    assert set(SWEPT) == set(AXES)
     assert OFFERED_SCORINGS == SCORINGS
 
 

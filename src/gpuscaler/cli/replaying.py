@@ -126,6 +126,8 @@ def settings_of(asked: Asked, pools_files: Sequence[str]) -> "list[tuple[Setting
     from gpuscaler.simulation.spot_markets import derived_markets, read_spot_map
     from gpuscaler.simulation.traces import read_trace
 
+    if asked.spot_map is not None and not asked.spot_files:
+        raise click.BadParameter("saw no --spot, expected the series that the map names: give --spot FILE too", param_hint="--spot-map")
     shaping = replace(
         _shaping(asked.gpu_model, asked.cpu_per_gpu, asked.mem_per_gpu),
         restart_cost=_seconds(asked.restart_cost, "--restart-cost") if asked.restart_cost is not None else None,

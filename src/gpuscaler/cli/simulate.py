@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from gpuscaler.simulation.meter import Result
 
 POLICIES = ("gpuscaler", "karpenter", "cluster-autoscaler", "static", "optimal-hindsight")
+#: Those that a sweep tries with other settings.
+SWEPT = ("karpenter", "cluster-autoscaler")
 
 
 @click.command()
@@ -38,6 +40,8 @@ def simulate(*, asked: Asked, pools_file: str, policies: tuple[str, ...], sweep:
     from gpuscaler.cli.reporting import print_json, print_report, writable, write_report
     from gpuscaler.simulation.report import inputs_of
 
+    if sweep and not set(SWEPT) & set(policies):
+        raise click.BadParameter(f"saw no policy with settings to try, expected {' or '.join(SWEPT)} among --policy", param_hint="--sweep")
     if out is not None:
         writable(out)
     with telling(asked):

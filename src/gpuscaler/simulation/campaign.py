@@ -1,8 +1,10 @@
 """Several policies and seeds on one trace, in processes of their own; what comes out does not depend on which ends first."""
 
 import multiprocessing
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 
 from msgspec import Struct
 
@@ -75,7 +77,24 @@ def run_each(runs: Sequence[tuple[Setting, str, int]], *, workers: int, told: Ca
     # Spawned, not forked: a fork of a process with threads (numpy's, the progress bar's) may never end.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(workers, len(runs)), mp_context=context) as pool:
-        return [run.result() for run in [pool.submit(_run, *run, told) for run in runs]]
+        try:
+            with _deaf_to_ctrl_c():
+                started = [pool.submit(_run, *run, told) for run in runs]
+            return [run.result() for run in started]
+        except KeyboardInterrupt:
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Processes started here do not get Ctrl-C, which a terminal sends to all: each would print a traceback. Ours comes a moment later."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _run(setting: Setting, name: str, seed: int, told: Callable[[Result], Result]) -> Result:

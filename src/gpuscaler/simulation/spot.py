@@ -107,7 +107,7 @@ def _check(header: Sequence[str], wanted: Sequence[str], path: Path) -> None:
     if missing:
         what = "column " + missing[0] if len(missing) == 1 else "columns " + ", ".join(missing)
         seen = ", ".join(header[:20]) if any(header) else "no header"
-        raise SpotError(f"{path}: {what} missing; seen: {seen}. See docs/reference/traces.md for the columns of spot files")
+        raise SpotError(f"{path}: {what} missing; seen: {seen}. See docs/reference/spot-markets.md for the columns of spot files")
 
 
 def _available(row: Mapping[str, str]) -> Row:

@@ -67,11 +67,15 @@ def fleet_for(policy: Policy, pods: Sequence[Member]) -> Mapping[Key, int]:
     while left:
         waiting = [pod.pod(created=pod.submit) for pod in at_peak(left)]
         machines = plan(Cluster.of(waiting), State(), policy, 0.0).machines
-        if not machines:
-            break
-        fleet.update((machine.pool, machine.market, machine.instance_type, machine.zone) for machine in machines)
+        # Every plan begins with an empty cluster: minimum sizes and headroom are bought once.
+        bought = [machine for machine in machines if not fleet or machine.purpose != "spare"]
+        fleet.update((machine.pool, machine.market, machine.instance_type, machine.zone) for machine in bought)
+        before = len(left)
         held = {digest for digest, spec in {pod.spec.digest: pod.spec for pod in left}.items() if _held(spec, fleet, offerings)}
         left = [pod for pod in left if pod.spec.digest not in held]
+        if len(left) == before:
+            # Limits leave no room for the rest.
+            break
     return fleet
 
 
@@ -80,7 +84,10 @@ def _held(spec: PodSpec, fleet: Iterable[Key], offerings: Mapping[Key, Offering]
 
 
 def at_peak(pods: Sequence[Member]) -> list[Member]:
-    """The pods that run at the moment at which most GPUs are wanted (most pods, where none wants any), if all start when they come."""
+    """The pods that run at the moment at which most GPUs are wanted (most pods, where none wants any), if all start when they come.
+
+    A pod that takes no time runs at its moment.
+    """
     running: list[tuple[float, int]] = []
     best, most = 0.0, (-1.0, -1)
     wanted = 0.0
@@ -91,7 +98,7 @@ def at_peak(pods: Sequence[Member]) -> list[Member]:
         wanted += pod.gpus
         if (round(wanted, 6), len(running)) > most:
             best, most = pod.submit, (round(wanted, 6), len(running))
-    return [pod for pod in pods if pod.submit <= best < pod.submit + pod.duration]
+    return [pod for pod in pods if pod.submit <= best < pod.submit + pod.duration or pod.submit == best]
 
 
 def optimal_hindsight(pods: Sequence[Member], policy: Policy, markets: Markets, *, seed: int, began: float) -> Result:
