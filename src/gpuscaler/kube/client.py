@@ -92,7 +92,8 @@ class Client:
             async with self.transport.exchange(request) as answer:
                 status = answer.status
                 self.metrics.answered(what, status, loop.time() - start)
-                if status > 399:
+                if not 200 <= status < 300:
+                    # A redirect is an error too: we send our credentials to nobody whom the configuration does not name.
                     raise error_of(status, answer.headers, await _gathered(answer, _MOST_OF_AN_ERROR))
                 yield answer
         finally:

@@ -1,0 +1,98 @@
+"""Who we are to an API server: what a request presents, and what to present after it was refused."""
+
+import asyncio
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from gpuscaler.kube.errors import AccessError, CredentialsError
+from gpuscaler.kube.tls import RECHECK, ClientCertificate
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Presented:
+    """What goes with a request: headers, and a certificate where one was issued to us. It never shows itself."""
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    certificate: ClientCertificate | None = None
+
+
+class Credentials(Protocol):
+    """``current`` is what to present now, ``renewed`` what to present after a 401 to ``refused``, or None where asking again is no use.
+
+    Both raise :class:`CredentialsError`.
+    """
+
+    async def current(self) -> Presented: ...
+
+    async def renewed(self, refused: Presented) -> Presented | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Credentials that never change: a token, a name and password, or none (a client certificate of :class:`Tls` needs no more)."""
+
+    presented: Presented = field(default_factory=Presented, repr=False)
+
+    async def current(self) -> Presented:
+        return self.presented
+
+    async def renewed(self, refused: Presented) -> Presented | None:  # noqa: ARG002 - there is nothing else to try
+        return None
+
+
+@dataclass(slots=True)
+class TokenFile:
+    """A bearer token in a file that others renew; read again when it is a minute old, and after a 401.
+
+    While the file cannot be read, the token read last stays in use, as in client-go.
+    """
+
+    path: Path
+    owner: str
+    _presented: Presented | None = field(default=None, init=False, repr=False)
+    _read_at: float = field(default=0.0, init=False)
+
+    async def current(self) -> Presented:
+        now = asyncio.get_running_loop().time()
+        if self._presented is None or now - self._read_at >= RECHECK:
+            self._read(now)
+        assert self._presented is not None
+        return self._presented
+
+    async def renewed(self, refused: Presented) -> Presented | None:
+        self._read(asyncio.get_running_loop().time())
+        return self._presented if self._presented and self._presented.headers != refused.headers else None
+
+    def _read(self, now: float) -> None:
+        self._read_at = now
+        try:
+            text = self.path.read_bytes().decode().strip()
+            if not text:
+                raise CredentialsError(f"{self.owner}: token file: saw {self.path}, which is empty, expected a token; restore the file")
+            found = Presented({"authorization": bearer(text, f"{self.owner}: token file {self.path}")})
+        except (OSError, ValueError, AccessError, CredentialsError) as error:
+            if self._presented is not None:
+                return
+            if isinstance(error, CredentialsError):
+                raise
+            said = error.strerror if isinstance(error, OSError) else "it is no text that a header can carry"
+            raise CredentialsError(
+                f"{self.owner}: token file: saw {self.path}: {said}, expected a file with a token; correct the path or restore it"
+            ) from None
+        if self._presented is None or self._presented.headers != found.headers:
+            self._presented = found
+
+
+def bearer(token: str, what: str) -> str:
+    """The value of an Authorization header; a token that a header cannot carry is an :class:`AccessError` that does not quote it."""
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise AccessError(f"{what}: saw a token with spaces, line breaks or other signs, expected one word of ASCII; take the token anew")
+    return f"Bearer {token}"
+
+
+def basic(username: str, password: str) -> str:
+    """The value of an Authorization header for a name and a password (RFC 7617)."""
+    return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()

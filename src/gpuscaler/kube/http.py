@@ -1,0 +1,191 @@
+"""Requests over HTTP/1.1 with aiohttp: TLS, proxies and credentials as an :class:`Access` says."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Final, Self
+from urllib.parse import urlencode
+
+import aiohttp
+import structlog
+from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
+from multidict import CIMultiDict
+from yarl import URL
+
+from gpuscaler import __version__
+from gpuscaler.kube.access import Access
+from gpuscaler.kube.credentials import Presented
+from gpuscaler.kube.errors import AccessError, CredentialsError, Unreachable
+from gpuscaler.kube.tls import Contexts
+from gpuscaler.kube.transport import Answer, Request
+
+_LOG = structlog.get_logger(__name__)
+#: A watch of a large cluster brings megabytes at once; with less, reading is paused and resumed for every piece.
+_BUFFER: Final = 2**21
+_FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError)
+
+
+class _BrokenError(aiohttp.ClientConnectionError):
+    """A connection broke under a write."""
+
+
+class HttpTransport:
+    """A :class:`gpuscaler.kube.transport.Transport` over sockets, to be used within one event loop and closed there.
+
+    A 401 is answered by renewed credentials once, also for a write, which a 401 says was not carried out. Nothing else is ever sent twice.
+    Redirects are not followed.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self._contexts = Contexts(access.tls, lambda text: _LOG.warning("tls files cannot be used", problem=text))
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    @asynccontextmanager
+    async def exchange(self, request: Request) -> AsyncIterator[Answer]:
+        response, failure = await self._head(request)
+        # Raised here and not where it was caught: aiohttp's errors hold the headers that were sent and the proxy's password.
+        if response is None:
+            raise failure
+        try:
+            headers = {name.lower(): value for name, value in response.headers.items()}
+            yield Answer(response.status, headers, self._pieces(request, response))
+        finally:
+            # Only a connection whose answer was read to its end can carry another.
+            if response.content.at_eof():
+                response.release()
+            else:
+                response.close()
+
+    async def _head(self, request: Request) -> tuple[ClientResponse | None, Unreachable]:
+        """The response once its head is there, or why there is none."""
+        try:
+            async with asyncio.timeout(request.timeout):
+                presented = await self.access.credentials.current()
+                response = await self._send(request, presented)
+                if response.status == 401:
+                    response = await self._again(request, response, presented)
+                return response, Unreachable()
+        except CredentialsError as error:
+            return None, error
+        except AccessError as error:
+            return None, CredentialsError(str(error))
+        except _FAILURES as error:
+            return None, self._unreachable(request, error)
+
+    async def _again(self, request: Request, response: ClientResponse, refused: Presented) -> ClientResponse:
+        try:
+            renewed = await self.access.credentials.renewed(refused)
+        except BaseException:
+            response.close()
+            raise
+        if renewed is None:
+            return response
+        response.close()
+        return await self._send(request, renewed)
+
+    async def _send(self, request: Request, presented: Presented) -> ClientResponse:
+        headers = CIMultiDict(request.headers)
+        headers.extend(self.access.headers)
+        headers.extend(presented.headers)
+        headers.setdefault("user-agent", f"gpuscaler/{__version__}")
+        headers.setdefault("accept-encoding", "gzip" if self.access.compress else "identity")
+        secure = self.access.server.startswith("https:")
+        query = f"?{urlencode(request.query)}" if request.query else ""
+        return await self._opened().request(
+            request.method,
+            URL(f"{self.access.server}{request.path}{query}", encoded=True),
+            data=request.body or None,
+            headers=headers,
+            allow_redirects=False,
+            proxy=self.access.proxy or None,
+            ssl=await self._contexts.current(presented.certificate) if secure else True,
+            server_hostname=self.access.tls.server_name or None,
+            timeout=aiohttp.ClientTimeout(total=None, sock_read=request.timeout),
+        )
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            # No limit on connections: each watch holds one, and what is asked is limited by the client.
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                read_bufsize=_BUFFER,
+                middlewares=(_writes_once,),
+            )
+        return self._session
+
+    async def _pieces(self, request: Request, response: ClientResponse) -> AsyncIterator[bytes]:
+        try:
+            async for piece in response.content.iter_any():
+                yield piece
+        except _FAILURES as error:
+            failure = self._unreachable(request, error)
+        else:
+            return
+        raise failure
+
+    def _unreachable(self, request: Request, error: Exception) -> Unreachable:
+        """What went wrong, in our words: none of theirs that might quote a header or a URL with a password."""
+        access = self.access
+        if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
+            self._contexts.distrust()
+        return Unreachable(f"{access.server} ({access.source}): {request.method} {request.path}: {_said(error, request, access)}")
+
+
+async def _writes_once(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+    """Keep aiohttp from sending a PUT or DELETE again by itself where a kept connection breaks: the first may have been carried out."""
+    try:
+        return await handler(request)
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        if request.method == "GET":
+            raise
+        raise _BrokenError from error
+
+
+def _said(error: Exception, request: Request, access: Access) -> str:
+    match error:
+        case aiohttp.ClientConnectorCertificateError():
+            found = error.certificate_error
+            why = getattr(found, "verify_message", "") or "it cannot be verified"
+            name = access.tls.server_name
+            return (
+                f"saw a server certificate that is not trusted ({why}), expected one that the certificate-authority of {access.tls.owner} "
+                f"vouches for{f', for the tls-server-name {name}' if name else ''}; take the kubeconfig from the cluster anew"
+            )
+        case aiohttp.ClientProxyConnectionError():
+            return f"cannot reach the proxy {error.host}:{error.port} ({_os(error.os_error)})"
+        case aiohttp.ClientHttpProxyError():
+            return f"the proxy {URL(access.proxy).host} answered {error.status} instead of opening a tunnel"
+        case aiohttp.ClientConnectorDNSError():
+            return f"no address is known for {error.host}"
+        case aiohttp.ClientConnectorSSLError() | ssl.SSLError():
+            return f"TLS failed ({getattr(error, 'reason', None) or getattr(error, 'strerror', None) or 'no reason given'})"
+        case aiohttp.ClientConnectorError():
+            return f"cannot connect to {error.host}:{error.port} ({_os(error.os_error)})"
+        case TimeoutError():
+            return f"no answer within {request.timeout:g} s" if request.timeout else "no answer in time"
+        case _BrokenError() | aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError():
+            return "the connection was closed before the answer was complete"
+        case OSError():
+            return f"the connection broke ({_os(error)})"
+    return f"no answer ({type(error).__name__})"
+
+
+def _os(error: OSError) -> str:
+    return error.strerror or type(error).__name__

@@ -1,0 +1,83 @@
+"""The access of a pod by its own service account, and where an access is looked for."""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from gpuscaler.kube.access import Access, from_kubeconfig
+from gpuscaler.kube.credentials import TokenFile
+from gpuscaler.kube.errors import AccessError
+from gpuscaler.kube.proxies import proxy_of
+from gpuscaler.kube.tls import Tls
+
+#: Where the kubelet puts token, ca.crt and namespace.
+ROOT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_OWNER = "the pod's service account"
+
+
+def in_cluster(environ: Mapping[str, str], *, root: Path = ROOT) -> Access:
+    """The access that the kubelet gives a pod: the service ``kubernetes``, a token that is renewed on disk, the cluster's authority.
+
+    Raises :class:`AccessError` where this is no pod, or one without a service account's token.
+    """
+    host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "")
+    if not host or not port:
+        raise AccessError(
+            "in-cluster access: saw no KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, expected those of a pod; "
+            "run in a pod or name a kubeconfig with --kubeconfig"
+        )
+    for name in ("token", "ca.crt"):
+        if not (root / name).is_file():
+            raise AccessError(
+                f"{_OWNER}: saw no {root / name}, expected what the kubelet mounts; set automountServiceAccountToken: true on the pod"
+            )
+    tls = Tls(_OWNER, _OWNER, authority_file=root / "ca.crt")
+    tls.context()
+    server = f"https://{f'[{host}]' if ':' in host else host}:{port}"
+    return Access(
+        server=server,
+        source=_OWNER,
+        tls=tls,
+        credentials=TokenFile(root / "token", _OWNER),
+        namespace=_namespace(root / "namespace"),
+        proxy=proxy_of(urlsplit(server), environ),
+    )
+
+
+def find_access(
+    environ: Mapping[str, str],
+    *,
+    kubeconfig: Path | None = None,
+    context: str = "",
+    attended: bool = False,
+    now: Callable[[], float] = time.time,
+    root: Path = ROOT,
+) -> Access:
+    """The access as kubectl finds it: the named kubeconfig, else those of KUBECONFIG, else ``~/.kube/config``, else the pod's own.
+
+    Files of KUBECONFIG that are not there are passed over, as kubectl does. Raises :class:`AccessError`, which says where was looked.
+    """
+    if kubeconfig is not None:
+        return from_kubeconfig([kubeconfig], context=context, environ=environ, attended=attended, now=now)
+    listed = [Path(part) for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]
+    home = environ.get("HOME", "")
+    places = listed or ([Path(home) / ".kube" / "config"] if home else [])
+    there = [place for place in places if place.exists()]
+    if there:
+        return from_kubeconfig(there, context=context, environ=environ, attended=attended, now=now)
+    if environ.get("KUBERNETES_SERVICE_HOST") and not context:
+        return in_cluster(environ, root=root)
+    looked = ", ".join(map(str, places)) or "no place, since KUBECONFIG and HOME are not set"
+    raise AccessError(
+        f"access to a cluster: saw no kubeconfig (looked at {looked}) and no pod's service account, expected one of the two; "
+        "name a file with --kubeconfig or KUBECONFIG"
+    )
+
+
+def _namespace(path: Path) -> str:
+    try:
+        return path.read_text().strip() or "default"
+    except OSError:
+        return "default"

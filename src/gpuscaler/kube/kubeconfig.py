@@ -1,0 +1,213 @@
+"""Kubeconfig files: read, merged as client-go merges them, and one context of the result."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import yaml
+from msgspec import Struct
+
+from gpuscaler.kube.errors import AccessError
+
+
+class Wire(Struct, rename="kebab", frozen=True):
+    """Kubeconfigs have keys such as ``certificate-authority-data``; a few are in camel case and named below."""
+
+    def __repr__(self) -> str:
+        """No values, since many are secrets."""
+        return f"{type(self).__name__}(…)"
+
+
+class WireExtension(Wire, frozen=True):
+    name: str = ""
+    extension: Any = None
+
+
+class WireCluster(Wire, frozen=True):
+    server: str | None = None
+    tls_server_name: str | None = None
+    insecure_skip_tls_verify: bool | None = None
+    certificate_authority: str | None = None
+    certificate_authority_data: str | None = None
+    proxy_url: str | None = None
+    disable_compression: bool | None = None
+    extensions: list[WireExtension] | None = None
+
+
+class WireVariable(Wire, frozen=True):
+    name: str
+    value: str = ""
+
+
+class WireExec(Wire, rename="camel", frozen=True):
+    api_version: str | None = None
+    command: str | None = None
+    args: list[str] | None = None
+    env: list[WireVariable] | None = None
+    install_hint: str | None = None
+    provide_cluster_info: bool | None = None
+    interactive_mode: str | None = None
+
+
+class WireAuthProvider(Wire, frozen=True):
+    name: str | None = None
+
+
+class WireUser(Wire, frozen=True):
+    client_certificate: str | None = None
+    client_certificate_data: str | None = None
+    client_key: str | None = None
+    client_key_data: str | None = None
+    token: str | None = None
+    token_file: str | None = msgspec.field(default=None, name="tokenFile")
+    as_user: str | None = msgspec.field(default=None, name="as")
+    as_uid: str | None = None
+    as_groups: list[str] | None = None
+    as_user_extra: dict[str, list[str]] | None = None
+    username: str | None = None
+    password: str | None = None
+    auth_provider: WireAuthProvider | None = None
+    exec: WireExec | None = None
+
+
+class WireContext(Wire, frozen=True):
+    cluster: str | None = None
+    user: str | None = None
+    namespace: str | None = None
+
+
+class WireNamedCluster(Wire, frozen=True):
+    name: str
+    cluster: WireCluster | None = None
+
+
+class WireNamedUser(Wire, frozen=True):
+    name: str
+    user: WireUser | None = None
+
+
+class WireNamedContext(Wire, frozen=True):
+    name: str
+    context: WireContext | None = None
+
+
+class WireConfig(Wire, frozen=True):
+    current_context: str | None = None
+    clusters: list[WireNamedCluster] | None = None
+    users: list[WireNamedUser] | None = None
+    contexts: list[WireNamedContext] | None = None
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Generic[T]):
+    """A named part of a kubeconfig, and the file it is from, against whose folder its relative paths go."""
+
+    kind: str
+    name: str
+    value: T
+    file: Path
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name!r} of {self.file}"
+
+    def path(self, text: str | None) -> Path | None:
+        return self.file.parent / text if text else None
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """One context with what it refers to. ``user`` is None for a context that names none: requests are then anonymous."""
+
+    context: Entry[WireContext]
+    cluster: Entry[WireCluster]
+    user: Entry[WireUser] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Kubeconfig:
+    """Several files as one: of parts with the same name, the one of the first file counts; so does the first ``current-context``."""
+
+    files: tuple[Path, ...]
+    current: str = ""
+    clusters: Mapping[str, Entry[WireCluster]] = field(default_factory=dict)
+    users: Mapping[str, Entry[WireUser]] = field(default_factory=dict)
+    contexts: Mapping[str, Entry[WireContext]] = field(default_factory=dict)
+
+    def choose(self, context: str = "") -> Chosen:
+        """The context of that name, else the current one; raises :class:`AccessError` for whatever it refers to and is not there."""
+        name = context or self.current
+        if not name:
+            raise AccessError(
+                f"{self}: saw no current-context, expected one of {_listed(self.contexts)}; name one with --context or set current-context"
+            )
+        found = self.contexts.get(name)
+        if found is None:
+            origin = "" if context else " (the current-context)"
+            raise AccessError(
+                f"{self}: saw no context {name!r}{origin}, expected one of {_listed(self.contexts)}; name one of them with --context"
+            )
+        cluster = self.clusters.get(found.value.cluster or "")
+        if cluster is None:
+            raise AccessError(
+                f"{found}: saw the cluster {found.value.cluster or ''!r}, expected one of {_listed(self.clusters)}; correct the context"
+            )
+        user = self.users.get(found.value.user or "")
+        if user is None and found.value.user:
+            raise AccessError(f"{found}: saw the user {found.value.user!r}, expected one of {_listed(self.users)}; correct the context")
+        return Chosen(found, cluster, user)
+
+    def __str__(self) -> str:
+        return f"kubeconfig {', '.join(map(str, self.files))}"
+
+
+def read(files: Sequence[Path]) -> Kubeconfig:
+    """The files merged, all of which must be there. Raises :class:`AccessError`."""
+    current = ""
+    clusters: dict[str, Entry[WireCluster]] = {}
+    users: dict[str, Entry[WireUser]] = {}
+    contexts: dict[str, Entry[WireContext]] = {}
+    for file in dict.fromkeys(files):
+        config = _load(file)
+        current = current or config.current_context or ""
+        for one in config.clusters or ():
+            clusters.setdefault(one.name, Entry("cluster", one.name, one.cluster or WireCluster(), file))
+        for two in config.users or ():
+            users.setdefault(two.name, Entry("user", two.name, two.user or WireUser(), file))
+        for three in config.contexts or ():
+            contexts.setdefault(three.name, Entry("context", three.name, three.context or WireContext(), file))
+    return Kubeconfig(tuple(files), current, clusters, users, contexts)
+
+
+def _load(file: Path) -> WireConfig:
+    try:
+        text = file.read_bytes()
+    except OSError as error:
+        raise AccessError(
+            f"kubeconfig {file}: saw {error.strerror}, expected a file that can be read; name another with --kubeconfig or KUBECONFIG"
+        ) from error
+    try:
+        # The safe loader's C form; neither it nor the messages below quote the file, which holds secrets.
+        loaded = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+        return WireConfig() if loaded is None else msgspec.convert(loaded, WireConfig)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}" if mark else ""
+        # A constructor's error quotes what it could not construct.
+        quotes = isinstance(error, yaml.constructor.ConstructorError)
+        said = "it cannot be read" if quotes else getattr(error, "problem", None) or "it cannot be read"
+        raise AccessError(f"kubeconfig {file}: saw what is no YAML{where} ({said}), expected a kubeconfig; correct the file") from None
+    except (msgspec.ValidationError, ValueError, RecursionError) as error:
+        said = " ".join(str(error).split()) if isinstance(error, msgspec.ValidationError) else "it cannot be read"
+        raise AccessError(f"kubeconfig {file}: saw something else than a kubeconfig has there ({said}); correct the file") from None
+
+
+def _listed(names: Iterable[str]) -> str:
+    known = sorted(names)
+    if not known:
+        return "none, since there are none"
+    return ", ".join(map(repr, known[:20])) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
