@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
-from gpuscaler.embedded import bodies, discovery
+from gpuscaler.embedded import bodies, discovery, openapi
 from gpuscaler.embedded.failures import Failure, Severed, bad_request, method_not_allowed, no_such_path, unauthorized
 from gpuscaler.embedded.faults import Faults
 from gpuscaler.embedded.kinds import BY_NAME, NAMESPACES, Kind
@@ -45,8 +45,8 @@ class ApiServer:
         self.faults = Faults(Random(seed))
         self._tokens = None if tokens is None else frozenset(tokens)
         self._writer = Writer(self.store, clock=clock, random=Random(seed))
-        self._reader = Reader(self.store)
-        self._watches = Watches(self.store, random=Random(seed), streaming_lists=streaming_lists)
+        self._reader = Reader(self.store, clock)
+        self._watches = Watches(self.store, clock=clock, random=Random(seed), streaming_lists=streaming_lists)
         self._patcher = Patcher(self.store, self._writer)
         self._parts = Parts(self.store, self._writer, self._patcher)
         for name in NAMES_AT_START:
@@ -119,7 +119,7 @@ class ApiServer:
             raise unauthorized()
 
     def _dispatch(self, request: Request) -> Answer:
-        found = discovery.answer(request)
+        found = discovery.answer(request) or openapi.answer(request.path)
         if found is not None:
             return found
         place = target(request.path)

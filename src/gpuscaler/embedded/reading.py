@@ -2,7 +2,7 @@
 
 import base64
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -31,8 +31,8 @@ class Page(NamedTuple):
 class Reader:
     """Answers get and list from ``store``."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+        self._store, self._clock = store, clock
         self._pages: OrderedDict[tuple[int, int], Page] = OrderedDict()
         self._lists = 0
 
@@ -49,7 +49,7 @@ class Reader:
     def one(self, kind: Kind, stored: Stored, request: Request, *, status: int = 200) -> Answer:
         """``stored`` as the only thing answered, as a table where that is asked for."""
         if tables.wanted(request):
-            table = tables.table(kind, [stored.read()], revision=stored.revision, request=request)
+            table = tables.table(kind, [stored.read()], now=self._clock(), request=request)
             return reply(msgspec.json.encode(table), status=status)
         return reply(shown(kind, stored), status=status)
 
@@ -71,7 +71,7 @@ class Reader:
                 metadata["remainingItemCount"] = len(found) - limit
             found = found[:limit]
         if tables.wanted(request):
-            table = tables.table(kind, [stored.read() for stored in found], revision=revision, request=request)
+            table = tables.table(kind, [stored.read() for stored in found], now=self._clock(), request=request)
             table["metadata"] = metadata
             return reply(msgspec.json.encode(table))
         return streamed(list_body(kind, metadata, found))

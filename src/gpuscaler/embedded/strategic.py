@@ -2,6 +2,7 @@
 
 Source: ``k8s.io/apimachinery/pkg/util/strategicpatch`` and the ``patchMergeKey`` tags of ``k8s.io/api``, Kubernetes 1.35. The keys are
 looked up by the name of the list alone; ``ports``, the one name that stands for two kinds of list, is told apart by what is in it.
+Taints and tolerations have no key: a patch replaces all of them, and kubectl sends all of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,16 +16,18 @@ MERGE_KEYS: Final[Mapping[str, str]] = {
     "containers": "name",
     "initContainers": "name",
     "ephemeralContainers": "name",
+    "drivers": "name",
     "env": "name",
     "hostAliases": "ip",
+    "hostIPs": "ip",
     "imagePullSecrets": "name",
     "ownerReferences": "uid",
     "podIPs": "ip",
+    "reservedFor": "uid",
     "resourceClaims": "name",
     "resourceClaimStatuses": "name",
     "schedulingGates": "name",
     "secrets": "name",
-    "taints": "key",
     "topologySpreadConstraints": "topologyKey",
     "volumeDevices": "devicePath",
     "volumeMounts": "mountPath",

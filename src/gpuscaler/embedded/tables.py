@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from gpuscaler.embedded.columns import COLUMNS, GENERIC
+from gpuscaler.embedded.failures import bad_request
 from gpuscaler.embedded.kinds import Kind
-from gpuscaler.embedded.store import Object
+from gpuscaler.embedded.store import STORED_AS, Object
 from gpuscaler.kube.transport import Request
 
 
@@ -14,14 +16,27 @@ def wanted(request: Request) -> bool:
     return "as=Table" in first and "g=meta.k8s.io" in first
 
 
-def table(kind: Kind, objects: Sequence[Object], *, revision: int, request: Request) -> Object:
-    """``objects`` as rows."""
-    rows: list[Any] = [{"cells": [obj["metadata"]["name"], obj["metadata"].get("creationTimestamp")], "object": obj} for obj in objects]
-    columns = [{"name": "Name", "type": "string"}, {"name": "Created At", "type": "date"}]
+def table(kind: Kind, objects: Sequence[Object], *, now: float, request: Request) -> Object:
+    """``objects`` as rows of what a person wants to see of them at ``now``, in POSIX seconds.
+
+    Source of the columns: ``k8s.io/kubernetes/pkg/printers/internalversion/printers.go``, Kubernetes 1.35.
+    """
+    columns = COLUMNS.get(STORED_AS.get(kind, kind).qualified, GENERIC)
+    keep = request.query.get("includeObject") or "Metadata"
+    if keep not in ("None", "Metadata", "Object"):
+        raise bad_request(f'unrecognized includeObject value: "{keep}"')
+    rows: list[Any] = []
+    for obj in objects:
+        row: Object = {"cells": [column.cell(obj, now) for column in columns]}
+        if keep == "Metadata":
+            row["object"] = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
+        elif keep == "Object":
+            row["object"] = obj
+        rows.append(row)
     return {
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
-        "metadata": {"resourceVersion": str(revision)},
-        "columnDefinitions": columns,
+        "metadata": {},
+        "columnDefinitions": [column.definition() for column in columns],
         "rows": rows,
     }

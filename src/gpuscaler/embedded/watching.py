@@ -41,7 +41,8 @@ class Plan:
 class Watches:
     """Answers watches from ``store``; ``streaming_lists`` False refuses ``sendInitialEvents``, as Kubernetes 1.33 does by default."""
 
-    def __init__(self, store: Store, *, random: Random, streaming_lists: bool) -> None:
+    def __init__(self, store: Store, *, clock: Callable[[], float], random: Random, streaming_lists: bool) -> None:
+        self._clock = clock
         self._store, self._random, self._streaming_lists = store, random, streaming_lists
         self._generation, self._sever = 0, False
 
@@ -93,7 +94,7 @@ class Watches:
         if isinstance(plan, Failure):
             yield msgspec.json.encode({"type": "ERROR", "object": plan.status()}) + b"\n"
             return
-        generation, line = self._generation, Lines(plan)
+        generation, line = self._generation, Lines(plan, self._clock)
         async for piece in _first(plan, line):
             yield piece
         if plan.mark_first and plan.bookmarks:
@@ -144,13 +145,13 @@ def _pieces(lines: Iterable[bytes]) -> Iterable[bytes]:
 class Lines:
     """Writes the lines of one watch: objects as they are, or each as a table of one row."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, clock: Callable[[], float]) -> None:
+        self._plan, self._clock = plan, clock
         self._prefix = f"{plan.namespace}/" if plan.namespace else ""
         self._shown: Callable[[Stored], bytes] = self._table if tables.wanted(plan.request) else lambda stored: shown(plan.kind, stored)
 
     def _table(self, stored: Stored) -> bytes:
-        return msgspec.json.encode(tables.table(self._plan.kind, [stored.read()], revision=stored.revision, request=self._plan.request))
+        return msgspec.json.encode(tables.table(self._plan.kind, [stored.read()], now=self._clock(), request=self._plan.request))
 
     def of(self, type_: str, stored: Stored) -> bytes:
         return b'{"type":"%b","object":%b}\n' % (type_.encode(), self._shown(stored))

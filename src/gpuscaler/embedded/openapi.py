@@ -1,0 +1,42 @@
+"""As much of OpenAPI v3 as kubectl reads before it writes: that fields are validated by the server.
+
+kubectl 1.27 and later look for the query parameter ``fieldValidation`` of the patch of a kind
+(``k8s.io/cli-runtime/pkg/resource/query_param_verifier_v3.go``), and check nothing themselves where it is there. Schemas are not told, so
+``kubectl explain`` has nothing to explain.
+"""
+
+from typing import Any
+
+from gpuscaler.embedded.discovery import VERSION
+from gpuscaler.embedded.kinds import KINDS, Kind
+from gpuscaler.embedded.replies import json_reply
+from gpuscaler.kube.transport import Answer
+
+_ROOT = "/openapi/v3"
+
+
+def answer(path: str) -> Answer | None:
+    """The index of documents, or the document of one group and version; None where ``path`` is neither."""
+    roots = dict.fromkeys(kind.root for kind in KINDS)
+    if path == _ROOT:
+        return json_reply({"paths": {root.removeprefix("/"): {"serverRelativeURL": f"{_ROOT}{root}"} for root in roots}})
+    root = path.removeprefix(_ROOT)
+    if not path.startswith(_ROOT) or root not in roots:
+        return None
+    paths = dict(_path(kind) for kind in KINDS if kind.root == root)
+    return json_reply({"openapi": "3.0.0", "info": {"title": "Kubernetes", "version": VERSION["gitVersion"]}, "paths": paths})
+
+
+def _path(kind: Kind) -> tuple[str, dict[str, Any]]:
+    scope = "namespaces/{namespace}/" if kind.namespaced else ""
+    named = {"group": kind.group, "version": kind.version, "kind": kind.kind}
+    text = {"type": "string", "uniqueItems": True}
+    parameters = [{"name": name, "in": "query", "schema": text} for name in ("dryRun", "fieldManager", "fieldValidation", "force")]
+    operation = {
+        "operationId": f"patch{kind.kind}",
+        "parameters": parameters,
+        "responses": {"200": {"description": "OK"}},
+        "x-kubernetes-action": "patch",
+        "x-kubernetes-group-version-kind": named,
+    }
+    return f"{kind.root}/{scope}{kind.plural}/{{name}}", {"patch": operation}
