@@ -20,18 +20,18 @@ MENU = {one.key: one for one in pool(SMALL, TWIN, LARGE, DEAR, FIXED).offerings}
 CHOSEN = MENU[next(key for key in MENU if key[1] == "spot" and key[2:] == ("g.1", "z1"))]
 
 
-def behind(machine: Machine, cluster: Cluster, *, blocked: Set[Key] = frozenset(), probing: Set[Key] = frozenset()) -> tuple[Key, ...]:
-    return alternatives(machine, cluster, MENU, overhead=Overhead(cluster), blocked=blocked, probing=probing)
+def behind(machine: Machine, cluster: Cluster, *, blocked: Set[Key] = frozenset(), half_open: Set[Key] = frozenset()) -> tuple[Key, ...]:
+    return alternatives(machine, cluster, MENU, overhead=Overhead(cluster), blocked=blocked, half_open=half_open)
 
 
 def asked(
-    of: PodSpec | None = None, count: int = 1, *, blocked: tuple[str, ...] = (), probing: tuple[str, ...] = (), **machine: object
+    of: PodSpec | None = None, count: int = 1, *, blocked: tuple[str, ...] = (), half_open: tuple[str, ...] = (), **machine: object
 ) -> list[str]:
     """Types and zones that are asked for behind a g.1 on spot in z1."""
     waiting = pods("a", count, of or spec(gpus=1, cpu=2))
     bought = Machine("new-1", CHOSEN.pool, "g.1", "spot", "z1", 1.0, pods=tuple(pod.key for pod in waiting), **machine)  # type: ignore[arg-type]
     names = {f"{key[2]}/{key[3]}": key for key in MENU if key[1] == "spot"}
-    found = behind(bought, Cluster.of(waiting), blocked={names[name] for name in blocked}, probing={names[name] for name in probing})
+    found = behind(bought, Cluster.of(waiting), blocked={names[name] for name in blocked}, half_open={names[name] for name in half_open})
     return [f"{kind}/{zone}" for _, _, kind, zone in found]
 
 
@@ -45,7 +45,7 @@ def test_what_is_too_small_for_all_the_pods_of_the_machine_is_left_out() -> None
 
 def test_what_a_breaker_blocks_is_left_out_and_what_it_tries_again_comes_last() -> None:
     assert asked(blocked=("g.2/z1",)) == ["g.1/z2"]
-    assert asked(probing=("g.1/z2",)) == ["g.2/z1", "g.1/z2"]
+    assert asked(half_open=("g.1/z2",)) == ["g.2/z1", "g.1/z2"]
 
 
 def test_pods_that_are_placed_with_regard_to_others_stay_in_their_zone() -> None:

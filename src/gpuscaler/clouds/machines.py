@@ -45,11 +45,15 @@ class Refusal(Struct, frozen=True, gc=False):
 
 
 class Answer(Struct, frozen=True, gc=False):
-    """The answer to a purchase, or to the unfilled part of a standing one: the machines that were granted, and why not all."""
+    """The answer to a purchase, or to the unfilled part of a standing one: the machines that were granted, and why not all.
+
+    ``missing`` machines were granted by none of the offerings.
+    """
 
     purchase: str
     machines: tuple[CloudMachine, ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    missing: int = 0
 
 
 class CloudEvent(Struct, frozen=True, gc=False):

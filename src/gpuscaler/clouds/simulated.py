@@ -267,7 +267,7 @@ class SimulatedCloud:
                 self._watch(key, now)
         else:
             del self._orders[order.token]
-        return CloudEvent(now, ANSWERED, answer=Answer(order.token, tuple(machines), tuple(refusals.values())))
+        return CloudEvent(now, ANSWERED, answer=Answer(order.token, tuple(machines), tuple(refusals.values()), order.missing))
 
     def _shares(self, order: _Order) -> Iterator[tuple[Key, int]]:
         """What to try, in order: an offering and how many of it. Consumed while ``order.missing`` is counted down."""

@@ -172,6 +172,7 @@ def spoken(error: Exception) -> str:
 def answered(order: ledger.Order, bought: Bought, now: float) -> Answered:
     """What an answer means to the ledger and to breakers."""
     granted = tuple((one.id, one.key) for one in bought.instances)
+    short = order.count - len(granted) - bought.pending
     fates: list[events.Event] = [events.Granted(key, now) for key in dict.fromkeys(key for _, key in granted)]
     for one in bought.refusals:
         fates.append(events.Asked(one.offering, now))
@@ -184,9 +185,9 @@ def answered(order: ledger.Order, bought: Bought, now: float) -> Answered:
                 bucket=one.bucket,
                 every_zone=one.every_zone,
                 retry_after=one.retry_after,
+                filled=short <= 0,
             )
         )
     step = ledger.Answered(order.token, now, granted, bought.pending)
-    short = order.count - len(granted) - bought.pending
     detail = "; ".join(dict.fromkeys(one.detail or one.cause for one in bought.refusals)) if short > 0 else ""
     return Answered(order, (step,), tuple(fates), detail)

@@ -19,12 +19,12 @@ PRODUCT = "nvidia.com/gpu.product"
 
 
 def alternatives(
-    machine: Machine, cluster: Cluster, offerings: Mapping[Key, Offering], *, overhead: Overhead, blocked: Set[Key], probing: Set[Key]
+    machine: Machine, cluster: Cluster, offerings: Mapping[Key, Offering], *, overhead: Overhead, blocked: Set[Key], half_open: Set[Key]
 ) -> tuple[Key, ...]:
     """Spot offerings of the machine's pool that hold its pods as well, cheapest first; none for a machine that is not spot's.
 
-    None is as dear as the cheapest on-demand machine that would hold them, and none is ``blocked`` by a breaker; those of ``probing``,
-    whose breaker is half-open, come last: who gets so far has nothing to lose by a probe. ``overhead`` is that of ``cluster``.
+    None is as dear as the cheapest on-demand machine that would hold them, and none is ``blocked`` by a breaker; those of ``half_open``,
+    whose breaker is, come last: who gets so far has nothing to lose by a probe. ``overhead`` is that of ``cluster``.
     Pods that are placed with regard to others stay in the zone, and on the GPU product, that the plan chose for them.
     """
     chosen = offerings.get((machine.pool, machine.market, machine.instance_type, machine.zone))
@@ -38,7 +38,7 @@ def alternatives(
     fitting = [one for one in fitting if holds(one, wanted, overhead) and all(one.admits(spec) for spec in specs)]
     most = min((one.price for one in fitting if one.market == ON_DEMAND), default=float("inf"))
     others = [one for one in fitting if one.market == SPOT and one.key != chosen.key and one.key not in blocked and one.price < most]
-    return tuple(one.key for one in sorted(others, key=lambda one: (one.key in probing, one.price, one.key)))
+    return tuple(one.key for one in sorted(others, key=lambda one: (one.key in half_open, one.price, one.key)))
 
 
 def is_bound(pod: Pod) -> bool:

@@ -172,7 +172,7 @@ def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, sta
     book = ledger.folded(book, leaving.begin(book, cluster, policy, plan.removals, names=names, now=now))
     orders = tuple(one.order for one in intents)
     known_breakers = memory.breakers
-    for key in sorted({key for one in plan.machines for key in wanted(one)} & state.probed_offerings):
+    for key in sorted({key for one in plan.machines for key in wanted(one)} & state.half_open_offerings):
         known_breakers = breakers.step(known_breakers, events.Asked(key, now))
     return replace(memory, ledger=book, breakers=known_breakers), orders
 
@@ -188,7 +188,7 @@ def _intents(
     groups: dict[tuple[str, tuple[Key, ...]], list[Machine]] = defaultdict(list)
     for machine in plan.machines:
         others = alternatives(
-            machine, cluster, offerings, overhead=overhead, blocked=state.blocked_offerings, probing=state.probed_offerings
+            machine, cluster, offerings, overhead=overhead, blocked=state.blocked_offerings, half_open=state.half_open_offerings
         )
         groups[machine.pool, (*wanted(machine), *others)].append(machine)
     # The time keeps tokens apart where the ledger, and with it the serial number, was lost.

@@ -118,15 +118,15 @@ class Gpuscaler:
         self._plans += 1
         state = with_breakers(state, self._breakers, self._offerings, now)
         plan = self._decide(cluster, state, now)
-        blocked, probing = state.blocked_offerings, state.probed_offerings
+        blocked, half_open = state.blocked_offerings, state.half_open_offerings
         overhead = Overhead(cluster)
         purchases, names = purchases_of(
             plan,
             self._plans,
-            lambda one: alternatives(one, cluster, self._offerings, overhead=overhead, blocked=blocked, probing=probing),
+            lambda one: alternatives(one, cluster, self._offerings, overhead=overhead, blocked=blocked, half_open=half_open),
         )
         # What only stands behind it may never be asked; if it is, its answer comes with the purchase's.
-        for key in sorted({key for one in plan.machines for key in offerings_of(one)} & probing):
+        for key in sorted({key for one in plan.machines for key in offerings_of(one)} & half_open):
             self._fold(events.Asked(key, now))
         self._acting = Decisions(
             purchases=purchases,
@@ -158,7 +158,9 @@ class Gpuscaler:
             heapq.heappush(self._late, (now + REGISTRATION_LIMIT, machine.id))
         for refusal in answer.refusals:
             self._fold(events.Asked(refusal.offering, now))
-            self._fold(events.Refused(refusal.offering, now, CAUSES.get(refusal.kind, events.UNKNOWN), refusal.detail))
+            self._fold(
+                events.Refused(refusal.offering, now, CAUSES.get(refusal.kind, events.UNKNOWN), refusal.detail, filled=not answer.missing)
+            )
 
     def _watch_idle(self, name: str, view: View) -> None:
         since, pool = view.idle_since(name), view.offering_of(name).pool

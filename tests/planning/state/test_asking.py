@@ -8,7 +8,7 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.asking import with_breakers
 from gpuscaler.planning.state.breakers import Breakers, step
-from gpuscaler.planning.state.events import Refused
+from gpuscaler.planning.state.events import QUOTA, Failed, Refused
 
 SPOT = zones(price=0.3, market="spot", names=("z1", "z2"))
 ON_DEMAND = offering(price=1.0)
@@ -34,15 +34,24 @@ def test_on_demand_is_asked_when_spot_is_dry() -> None:
     assert bought(2, 1.0) == ["on-demand z1"] * 3
 
 
-def test_a_half_open_offering_is_asked_for_one_machine() -> None:
-    assert bought(2, 200.0) == ["on-demand z1", "spot z1", "spot z2"]
+def test_an_offering_that_was_dry_a_while_ago_is_asked_for_all_that_is_needed_since_a_refusal_costs_a_second() -> None:
+    assert bought(2, 200.0) == ["spot z1", "spot z1", "spot z1"]
 
 
-def test_a_set_is_asked_for_one_machine_while_all_its_members_are_half_open() -> None:
+def test_an_offering_whose_machines_did_not_come_up_is_asked_for_one() -> None:
+    policy = Policy((pool(*SPOT, ON_DEMAND),))
+    breakers = reduce(step, [Failed(one.key, NOW) for one in SPOT for _ in range(2)], Breakers())
+
+    made = planned(pods("p", 3), policy.pools[0], state=state(policy, breakers, NOW + 700.0))
+
+    assert sorted(f"{machine.market} {machine.zone}" for machine in made.machines) == ["on-demand z1", "spot z1", "spot z2"]
+
+
+def test_a_set_is_asked_for_one_machine_while_all_its_members_are_tried_after_a_quota_was_used_up() -> None:
     policy = Policy((pool(*SPOT, chooser="cloud"), pool(offering(price=1.0, pool="dear"))))
-    breakers = reduce(step, [Refused(one.key, NOW) for one in SPOT], Breakers())
+    breakers = reduce(step, [Refused(one.key, NOW, QUOTA) for one in SPOT], Breakers())
 
-    made = planned(pods("p", 3), *policy.pools, state=state(policy, breakers, NOW + 200.0))
+    made = planned(pods("p", 3), *policy.pools, state=state(policy, breakers, NOW + 700.0))
 
     assert sorted(machine.pool for machine in made.machines) == ["dear", "dear", "main"]
 

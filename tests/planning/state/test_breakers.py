@@ -42,6 +42,10 @@ def probing(breakers: Breakers, now: float) -> set[tuple[str, str, str, str]]:
     return set(openness(breakers, ALL, now).probing)
 
 
+def half_open(breakers: Breakers, now: float) -> set[tuple[str, str, str, str]]:
+    return set(openness(breakers, ALL, now).half_open)
+
+
 def reopening(breakers: Breakers) -> float:
     """The seconds until the one breaker of ``breakers`` is half-open."""
     (one,) = breakers.open
@@ -61,17 +65,24 @@ def test_a_capacity_error_may_speak_of_every_zone() -> None:
     assert blocked(after(Refused(A, 100.0, every_zone=True)), 101.0) == {A, B, OTHER_POOL}
 
 
-def test_after_three_minutes_one_machine_is_asked_as_a_probe() -> None:
+def test_after_three_minutes_one_request_is_made_as_a_probe_for_as_many_machines_as_are_needed() -> None:
     breakers = after(Refused(A, 100.0))
 
     assert blocked(breakers, 279.0) == {A, OTHER_POOL}
-    assert (blocked(breakers, 300.0), probing(breakers, 300.0)) == (set(), {A, OTHER_POOL})
+    assert (blocked(breakers, 300.0), half_open(breakers, 300.0), probing(breakers, 300.0)) == (set(), {A, OTHER_POOL}, set())
+
+
+def test_a_probe_is_one_machine_only_where_a_quota_was_used_up_or_machines_did_not_come_up() -> None:
+    quota, failed = after(Refused(A, 0.0, cause=QUOTA)), after(Failed(A, 0.0), Failed(A, 0.0))
+
+    assert half_open(quota, 700.0) == probing(quota, 700.0) == {A, B, OTHER_POOL}
+    assert half_open(failed, 700.0) == probing(failed, 700.0) == {A}
 
 
 def test_a_second_probe_waits_for_the_answer_to_the_first() -> None:
     breakers = after(Refused(A, 100.0), Asked(A, 300.0))
 
-    assert (blocked(breakers, 301.0), probing(breakers, 301.0)) == ({A, OTHER_POOL}, set())
+    assert (blocked(breakers, 301.0), half_open(breakers, 301.0)) == ({A, OTHER_POOL}, set())
 
 
 def test_a_probe_that_is_granted_closes_the_breaker() -> None:
@@ -81,7 +92,7 @@ def test_a_probe_that_is_granted_closes_the_breaker() -> None:
 def test_a_probe_without_an_answer_is_forgotten_after_half_an_hour() -> None:
     breakers = after(Refused(A, 100.0), Asked(A, 300.0))
 
-    assert A in probing(breakers, 300.0 + 1801.0)
+    assert A in half_open(breakers, 300.0 + 1801.0)
 
 
 def test_every_refused_probe_doubles_the_time_up_to_half_an_hour() -> None:
@@ -158,7 +169,7 @@ def test_the_cloud_may_ask_for_more_patience() -> None:
 def test_one_machine_that_never_registers_is_bad_luck_and_two_open_the_breaker() -> None:
     once = after(Failed(A, 0.0))
 
-    assert (blocked(once, 1.0), probing(once, 1.0)) == (set(), set())
+    assert (blocked(once, 1.0), half_open(once, 1.0)) == (set(), set())
     assert blocked(step(once, Failed(A, 1.0)), 2.0) == {A}
 
 
@@ -185,6 +196,13 @@ def test_five_seconds_after_the_first_refusal_of_spot_waiting_is_over() -> None:
 
     assert openness(breakers, ALL, 4.9).hunting is None
     assert openness(breakers, ALL, 5.0).hunting == 0.0
+
+
+def test_nobody_hunts_where_other_offerings_of_the_request_gave_what_one_had_not() -> None:
+    breakers = after(Refused(A, 0.0, filled=True), Refused(B, 1.0, filled=True))
+
+    assert blocked(breakers, 6.0) == {A, B, OTHER_POOL}
+    assert openness(breakers, ALL, 6.0).hunting is None
 
 
 def test_a_hunt_is_over_when_nothing_was_refused_for_a_while() -> None:
@@ -272,8 +290,8 @@ def test_a_breaker_says_what_why_and_until_when() -> None:
 
     assert line.startswith("spot g5.xlarge us-east-1a: no capacity, 2 times since 00:00:00 UTC (InsufficientInstanceCapacity); ")
     assert line.endswith("asked again at 01:06:30 UTC")
-    assert explained(breakers, one.until)[0].endswith("one machine may be asked for as a probe")
-    assert explained(step(breakers, Asked(A, 4000.0)), 4001.0)[0].endswith("one machine was asked for at 01:06:40 UTC as a probe")
+    assert explained(breakers, one.until)[0].endswith("; may be asked as a probe")
+    assert explained(step(breakers, Asked(A, 4000.0)), 4001.0)[0].endswith("; asked at 01:06:40 UTC as a probe, not answered yet")
 
 
 def test_what_waits_for_a_person_says_so() -> None:

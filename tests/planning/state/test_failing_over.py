@@ -75,6 +75,6 @@ def test_spot_that_comes_back_is_found_by_the_probe() -> None:
     back: list[Event] = [Asked(dry.key, moment), Granted(dry.key, moment + ANSWER)]
 
     assert asked(moment - 1.0, breakers, 3) == ["on-demand"] * 3
-    assert asked(moment, breakers, 3) == ["on-demand", "on-demand", "spot"]
+    assert asked(moment, breakers, 3) == ["spot"] * 3
     assert asked(moment + 1.0, step(breakers, back[0]), 3) == ["on-demand"] * 3
     assert asked(moment + ANSWER, reduce(step, back, breakers), 3) == ["spot"] * 3

@@ -34,10 +34,11 @@ class Upcoming(Struct, frozen=True, gc=False):
 class State(Struct, frozen=True, gc=False):
     """``idle_seconds``: how long each node has been observed idle; a node that is missing here has an unknown idle time.
 
-    ``blocked_offerings``: keys of offerings whose breaker is open; ``probed_offerings``: those whose breaker is half-open, of each of which
-    one machine may be asked for; ``unsettled_offerings``: those that nothing is moved to, since they were refused or reclaimed a short
-    while ago; ``paused_offerings``: those that broke their promises to pods, by the digest of the specification of the pods they are not
-    bought for. ``hunting``: pods that are unschedulable since this moment or longer take no spot now that would have to be tried first.
+    ``blocked_offerings``: keys of offerings whose breaker is open; ``half_open_offerings``: those whose breaker is half-open, each of which
+    may be asked once before the answer; ``probed_offerings``: those of them of which one machine may be asked for;
+    ``unsettled_offerings``: those that nothing is moved to, since they were refused or reclaimed a short while ago;
+    ``paused_offerings``: those that broke their promises to pods, by the digest of the specification of the pods they are not bought for.
+    ``hunting``: pods that are unschedulable since this moment or longer take no spot now that would have to be tried first.
     ``bought_last_minute``: machines bought in the last 60 s. ``disrupting``: node names whose removal is under way. ``broken_promises``:
     pods ("namespace/name") that a node was promised to and that the scheduler did not bind there; a nomination no longer holds them.
     ``progress``: seconds of its work that a waiting pod with a deadline need not do again. ``breakers`` is what the blocked offerings are
@@ -47,6 +48,7 @@ class State(Struct, frozen=True, gc=False):
     upcoming: tuple[Upcoming, ...] = ()
     idle_seconds: Mapping[str, float] = {}
     blocked_offerings: frozenset[Key] = frozenset()
+    half_open_offerings: frozenset[Key] = frozenset()
     probed_offerings: frozenset[Key] = frozenset()
     unsettled_offerings: frozenset[Key] = frozenset()
     paused_offerings: Mapping[str, frozenset[Key]] = {}

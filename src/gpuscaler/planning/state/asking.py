@@ -9,6 +9,7 @@ from gpuscaler.planning.state import State
 from gpuscaler.planning.state.breakers import (
     HUNT_QUIET,
     HUNT_SECONDS,
+    LIGHT,
     PROBE_SECONDS,
     SETTLE_SECONDS,
     Breaker,
@@ -24,13 +25,14 @@ ANSWER_SECONDS = 1.0
 
 
 class Openness(Struct, frozen=True, gc=False):
-    """What may be asked now: nothing of ``blocked``, one machine of each of ``probing``.
+    """What may be asked now: nothing of ``blocked``, one request for each of ``half_open``, of one machine where it is in ``probing``.
 
     Nothing that runs is moved to offerings in ``unsettled``, which were refused or reclaimed a short while ago. Pods that have waited since
     ``hunting`` take no spot that would have to be tried first; None when nobody has to hurry.
     """
 
     blocked: frozenset[Key] = frozenset()
+    half_open: frozenset[Key] = frozenset()
     probing: frozenset[Key] = frozenset()
     unsettled: frozenset[Key] = frozenset()
     hunting: float | None = None
@@ -48,7 +50,7 @@ def openness(breakers: Breakers, offerings: Iterable[Key], now: float) -> Openne
         return Openness(hunting=hunting)
     exact = {(one.target.market, one.target.instance_types[0], one.target.zone): one for one in active if is_exact(one.target)}
     wide = [one for one in active if not is_exact(one.target)]
-    blocked, probing, unsettled = set(), set(), set()
+    blocked, half_open, probing, unsettled = set(), set(), set(), set()
     for key in offerings:
         found = [one for one in wide if one.target.covers(key)]
         if (one := exact.get(key[1:])) is not None:
@@ -56,10 +58,12 @@ def openness(breakers: Breakers, offerings: Iterable[Key], now: float) -> Openne
         if any(is_open(one, now) for one in found):
             blocked.add(key)
         elif found:
-            probing.add(key)
+            half_open.add(key)
+            if any(one.cause not in LIGHT for one in found):
+                probing.add(key)
         if any(not is_settled(one, now) for one in found) or any(target.covers(key) for target in fresh):
             unsettled.add(key)
-    return Openness(frozenset(blocked), frozenset(probing), frozenset(unsettled), hunting)
+    return Openness(frozenset(blocked), frozenset(half_open), frozenset(probing), frozenset(unsettled), hunting)
 
 
 def with_breakers(state: State, breakers: Breakers, offerings: Iterable[Key], now: float) -> State:
@@ -68,6 +72,7 @@ def with_breakers(state: State, breakers: Breakers, offerings: Iterable[Key], no
     return replace(
         state,
         blocked_offerings=found.blocked,
+        half_open_offerings=found.half_open,
         probed_offerings=found.probing,
         unsettled_offerings=found.unsettled,
         hunting=found.hunting,

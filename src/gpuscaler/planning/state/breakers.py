@@ -1,7 +1,7 @@
 """Breakers over offerings: what a cloud refused, and when it is asked again.
 
-A breaker is closed (there is none), open until a moment, or half-open: from that moment on one machine is asked for as a probe, and its
-answer closes the breaker or opens it for twice as long. Events are folded by :func:`step`; what may be asked now is in ``asking``.
+A breaker is closed (there is none), open until a moment, or half-open: from that moment on one request is made as a probe, and its answer
+closes the breaker or opens it for twice as long. Events are folded by :func:`step`; what may be asked now is in ``asking``.
 Everything is plain data that survives a restart as JSON.
 
 A hunt is a search for spot capacity that has met a refusal. Trying a dozen dry offerings one after the other takes half a minute, so
@@ -45,6 +45,9 @@ PERIODS: Mapping[str, tuple[float, float]] = {
     UNAUTHORISED: (600.0, 3600.0),
     THROTTLED: (5.0, 60.0),
 }
+#: What a cloud answers within seconds and without harm: a whole request tells as much as one machine, and what is refused costs a second.
+#: Who waits for a machine that does not come up, or is at a quota that people have to lift, should be one only.
+LIGHT = frozenset({CAPACITY, RECLAIMED, UNKNOWN})
 #: So many machines in a row that never registered open a breaker: one may be bad luck.
 FAILURES = 2
 #: A period is drawn out by up to this part, so that offerings that ran dry together are not all asked again at once.
@@ -209,8 +212,11 @@ def period(one: Breaker) -> float:
 
 
 def hunted(breakers: Breakers, event: Refused) -> Breakers:
-    """Note a refusal of spot in the hunt. A probe that was refused counts too: there are pods that it was asked for."""
-    if event.offering[1] != "spot" or event.cause not in (CAPACITY, QUOTA, UNKNOWN):
+    """Note a refusal of spot in the hunt. A probe that was refused counts too: there are pods that it was asked for.
+
+    Where the rest of the request was granted nobody has to hurry: spot was had.
+    """
+    if event.offering[1] != "spot" or event.cause not in (CAPACITY, QUOTA, UNKNOWN) or event.filled:
         return breakers
     hunt = breakers.hunt
     if hunt is not None and event.at <= hunt.last + HUNT_QUIET:

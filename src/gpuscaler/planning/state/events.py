@@ -37,7 +37,8 @@ class Refused(Struct, frozen=True, gc=False, tag=True):
     """The cloud refused machines of ``offering`` because of ``cause``, one of :data:`PERIODS`, ``price`` and ``configuration``.
 
     ``bucket`` are all instance types that the answer speaks of (a quota's), else the offering's own; ``every_zone`` says that it speaks of
-    all zones; ``retry_after`` are seconds that the cloud asks to wait at least.
+    all zones; ``retry_after`` are seconds that the cloud asks to wait at least; ``filled`` says that other offerings of the same request
+    gave what this one had not, so that nobody has waited for it in vain.
     """
 
     offering: Key
@@ -47,6 +48,7 @@ class Refused(Struct, frozen=True, gc=False, tag=True):
     bucket: tuple[str, ...] = ()
     every_zone: bool = False
     retry_after: float = 0.0
+    filled: bool = False
 
 
 class Registered(Struct, frozen=True, gc=False, tag=True):

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from gpuscaler.planning.state import events
-from gpuscaler.planning.state.breakers import Breaker, Breakers, counts, is_open
+from gpuscaler.planning.state.breakers import LIGHT, Breaker, Breakers, counts, is_open
 from gpuscaler.planning.state.events import Key
 
 WORDS: Mapping[str, str] = {
@@ -27,7 +27,7 @@ def explained(breakers: Breakers, now: float) -> tuple[str, ...]:
 
 
 def trouble(breakers: Breakers, key: Key, now: float) -> str:
-    """Why an offering may not be asked, or only as a probe; of several breakers the one that is open longest. Empty when it may."""
+    """Why an offering may not be asked, or was refused before; of several breakers the one that is open longest. Empty when it may."""
     found = [one for one in breakers.open if counts(one) and one.target.covers(key)]
     return told(max(found, key=lambda one: math.inf if one.until is None else one.until), now) if found else ""
 
@@ -36,14 +36,15 @@ def told(one: Breaker, now: float) -> str:
     """Such as "spot g5.xlarge us-east-1a: no capacity, 3 times since 10:02:11 UTC; asked again at 10:14:20 UTC"."""
     times = "" if one.strikes == 1 else f", {one.strikes} times"
     said = f" ({one.detail})" if one.detail else ""
+    probe = "asked" if one.cause in LIGHT else "asked for one machine"
     if one.until is None:
         again = "asked again when the settings or the pool change"
     elif one.probe is not None and is_open(one, now):
-        again = f"one machine was asked for at {clock(one.probe)} as a probe"
+        again = f"{probe} at {clock(one.probe)} as a probe, not answered yet"
     elif is_open(one, now):
         again = f"asked again at {clock(one.until)}"
     else:
-        again = "one machine may be asked for as a probe"
+        again = f"may be {probe} as a probe"
     return f"{one.target.words}: {WORDS.get(one.cause, one.cause)}{times} since {clock(one.since)}{said}; {again}"
 
 

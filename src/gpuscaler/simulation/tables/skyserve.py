@@ -151,7 +151,7 @@ class Ours(OnDemand):
             zones = [zone for zone in range(self.zones) if self.keys[zone] not in may.blocked]
             if not zones:
                 break
-            zone = min(zones, key=lambda zone: (here[zone], self.keys[zone] in may.probing, zone))
+            zone = min(zones, key=lambda zone: (here[zone], self.keys[zone] in may.half_open, zone))
             refused = not self.ask(fleet, zone)
         unsettled = openness(self.breakers, self.keys, fleet.now).unsettled
         relied = sum(self.keys[zone] not in unsettled for zone in fleet.spot(ready=True))
