@@ -47,8 +47,8 @@ class Taken(NamedTuple):
 class Picture:
     """What is known of the cluster behind ``client``, current for as long as :meth:`run` runs.
 
-    ``clock`` is monotonic, in seconds. ``changed`` is set while there are changes that have not been taken. Changes are folded into the
-    cluster when it is taken, however many there were of one object; more than ``inline`` of them in a thread.
+    ``clock`` is monotonic, in seconds. ``changed`` is set when there are changes to take or a list was completed. Changes are folded into
+    the cluster when it is taken, however many there were of one object; more than ``inline`` of them in a thread.
     """
 
     def __init__(
@@ -120,6 +120,7 @@ class Picture:
             self._aside.update((found.object, found) for found in aside)
             self._pending.setdefault(batch.model, {}).update(changes)
             self._news = self._news._replace(kinds=self._news.kinds | {batch.resource.kind})
+        if changes or aside or batch.listed:
             self.changed.set()
         for listener in self._listeners:
             listener(batch)

@@ -43,13 +43,14 @@ class Pace:
 class Batch:
     """What came about one resource: by key of the model's ``model``, the record or None for what is gone; and what was set aside.
 
-    Of several changes of an object in one batch, this has the last.
+    Of several changes of an object in one batch, this has the last. ``listed`` marks the batch that completes a list, and may be all of it.
     """
 
     resource: Resource
     model: type
     changes: Mapping[str, Item | None]
     set_aside: tuple[SetAside, ...] = ()
+    listed: bool = False
 
 
 @dataclass(slots=True)
@@ -275,14 +276,14 @@ class Reflector:
         if len(seen) < len(self._known):
             for identity in self._known.keys() - seen:
                 self._forget(identity, gone)
-        self._hand_over(gone)
         self._version, self._page, self._listless = version, PAGE, 0
         self.synced, self.absent = True, False
         self._confirm()
+        self._hand_over(gone, listed=True)
 
-    def _hand_over(self, draft: _Draft) -> None:
-        if draft.changes or draft.aside:
-            self._handler(Batch(self.resource, self._decoder.model, draft.changes, tuple(draft.aside.values())))
+    def _hand_over(self, draft: _Draft, *, listed: bool = False) -> None:
+        if draft.changes or draft.aside or listed:
+            self._handler(Batch(self.resource, self._decoder.model, draft.changes, tuple(draft.aside.values()), listed))
 
     def _pause_after(self, error: ApiError | Unreachable) -> float:
         """What is kept after ``error``, what is said about it, and how long to wait until the next request."""

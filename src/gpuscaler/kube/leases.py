@@ -1,0 +1,217 @@
+"""Leader election over a Lease, with the rules and times of client-go, so that one process at most writes."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from random import Random
+from typing import Any
+
+import msgspec
+
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import ApiError, Conflict, NotFound, Unreachable
+from gpuscaler.kube.resources import LEASES
+
+
+class NotLeaderError(Exception):
+    """A write was stopped: the lease is not held, or not for long enough that the write surely ends before another may lead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """How long a lease lasts, when a leader that could not renew gives up, and the pause between tries; seconds, client-go's defaults."""
+
+    lease: float = 15.0
+    renew: float = 10.0
+    retry: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not self.lease > self.renew > self.retry > 0:
+            saw = f"lease {self.lease:g} s, renew {self.renew:g} s, retry {self.retry:g} s"
+            raise ValueError(f"leader election: saw {saw}, expected lease > renew > retry > 0")
+
+
+class LeaderElection:
+    """Stands for leader under ``identity``, which no other process may ever have (the pod's name and something random).
+
+    ``client`` must not be fenced by this election, since the lease itself is written with it, and best has a rate limit of its own.
+    ``clock`` is monotonic, in seconds, and best goes on while the machine sleeps; ``wall`` is the time of day as seconds since the epoch,
+    written into the lease for people and for nothing else. What others write there is timed by our own clock from when we saw it change,
+    so that clocks need not agree. ``holder`` is who leads as far as is known; ``trouble`` what went wrong last, empty while nothing does.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        name: str,
+        namespace: str,
+        identity: str,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+        random: Random,
+        times: Times | None = None,
+    ) -> None:
+        self.holder = ""
+        self.trouble = ""
+        self._client, self._name, self._namespace, self._identity = client, name, namespace, identity
+        self._clock, self._wall, self._random, self._times = clock, wall, random, times or Times()
+        self._lease: dict[str, Any] | None = None
+        #: Whether somebody else may have written since ``_lease`` was read.
+        self._outdated = True
+        #: When our clock showed the last change of what the lease says.
+        self._changed_at = 0.0
+        #: When the renewal that is known to have succeeded was sent; None while somebody else leads or nobody does.
+        self._renewed_at: float | None = None
+
+    @property
+    def is_leader(self) -> bool:
+        return self._renewed_at is not None and self._clock() < self._renewed_at + self._times.renew
+
+    def deadline(self) -> float:
+        """Until when, on the clock, nobody else can lead; minus infinity while this process does not.
+
+        Others wait for the whole lease from when they saw it renewed, which is later than when the renewal was sent.
+        """
+        return self._renewed_at + self._times.lease if self._renewed_at is not None else float("-inf")
+
+    def fence(self, timeout: float) -> None:
+        """Raise :class:`NotLeaderError` unless a write that ends within ``timeout`` seconds from now ends before the deadline."""
+        left = self.deadline() - self._clock()
+        if not self.is_leader or left <= timeout:
+            raise NotLeaderError(
+                f"lease {self._namespace}/{self._name}: saw {max(left, 0):.1f} s left for {self._identity}, "
+                f"expected more than {timeout:g} s; nothing was written"
+            )
+
+    async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Wait to be leader, and then run ``lead``, again each time that leadership was lost; returns or raises when ``lead`` does.
+
+        ``lead`` is cancelled when leadership is lost. The lease is given back at the end, also when this is cancelled, and only after
+        ``lead`` has ended: whatever it writes has to be over by then.
+        """
+        try:
+            while True:
+                while not self.is_leader:
+                    await self._try(self._times.renew / 2)
+                    if not self.is_leader:
+                        await asyncio.sleep(self._times.retry * (1 + 1.2 * self._random.random()))
+                leading = asyncio.create_task(lead(), name="lead")
+                try:
+                    await self._renew_beside(leading)
+                finally:
+                    ended = leading.done()
+                    leading.cancel()
+                    await asyncio.wait([leading])
+                if ended or (not leading.cancelled() and leading.exception() is not None):
+                    leading.result()
+                    return
+        finally:
+            await self._release()
+
+    async def _renew_beside(self, leading: asyncio.Task[None]) -> None:
+        """Renew until ``leading`` ends or leadership is lost."""
+        while self._renewed_at is not None:
+            left = self._renewed_at + self._times.renew - self._clock()
+            if left <= 0:
+                self._renewed_at = None
+                return
+            await asyncio.wait([leading], timeout=min(left, self._times.retry))
+            if leading.done():
+                return
+            left = self._renewed_at + self._times.renew - self._clock()
+            if left > 0:
+                await self._try(min(left, self._times.renew / 2))
+
+    async def _try(self, limit: float) -> None:
+        """Try to get or keep the lease, within ``limit`` seconds."""
+        try:
+            async with asyncio.timeout(limit):
+                try:
+                    await self._hold()
+                except Conflict:
+                    # Somebody wrote between our look and our write, perhaps only an annotation: look again.
+                    self._outdated = True
+                    await self._hold()
+            self.trouble = ""
+        except (ApiError, Unreachable, TimeoutError) as error:
+            # Whether a write took effect may be unknown.
+            self._outdated = True
+            said = str(error) or f"no answer within {limit:g} s"
+            self.trouble = f"lease {self._namespace}/{self._name}: {said}"
+
+    async def _hold(self) -> None:
+        if self._renewed_at is None or self._outdated:
+            try:
+                self._observe(await self._client.get(LEASES, self._name, namespace=self._namespace))
+            except NotFound:
+                self._lease, self.holder = None, ""
+        if self.holder not in ("", self._identity) and self._clock() < self._changed_at + self._lasts():
+            self._renewed_at = None
+            return
+        lease, sent = self._ours(self._identity), self._clock()
+        if self._lease is None:
+            answer = await self._client.create(LEASES, lease, namespace=self._namespace)
+        else:
+            answer = await self._client.replace(LEASES, self._name, lease, namespace=self._namespace)
+        self._observe(answer)
+        self._renewed_at = sent
+
+    def _observe(self, data: bytes) -> None:
+        lease = _object(data)
+        spec = lease["spec"]
+        if self._lease is None or self._lease["spec"] != spec:
+            self._changed_at = self._clock()
+        self._lease, self._outdated = lease, False
+        holder = spec.get("holderIdentity")
+        self.holder = holder if isinstance(holder, str) else ""
+
+    def _lasts(self) -> float:
+        """For how long the holder of the lease has it from each renewal, as it says itself."""
+        said = self._lease["spec"].get("leaseDurationSeconds") if self._lease else None
+        return float(said) if isinstance(said, int) and said > 0 else self._times.lease
+
+    def _ours(self, identity: str) -> dict[str, Any]:
+        """The lease as it is to be written; whatever else others keep in it stays."""
+        lease = self._lease or {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self._name, "namespace": self._namespace},
+            "spec": {},
+        }
+        spec = dict(lease["spec"])
+        now = datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        if identity and spec.get("holderIdentity") != identity:
+            before = spec.get("leaseTransitions")
+            # The first holder of a lease is no transition.
+            spec["leaseTransitions"] = before + 1 if isinstance(before, int) else 0
+            spec["acquireTime"] = now
+        spec["holderIdentity"] = identity
+        spec["leaseDurationSeconds"] = int(self._times.lease) if identity else 1
+        spec["renewTime"] = now
+        return {**lease, "spec": spec}
+
+    async def _release(self) -> None:
+        held, self._renewed_at = self._renewed_at is not None, None
+        if not held or self._lease is None:
+            return
+        try:
+            await self._client.replace(LEASES, self._name, self._ours(""), namespace=self._namespace)
+            self.holder = ""
+        except (ApiError, Unreachable) as error:
+            # Others wait until it runs out.
+            self.trouble = f"lease {self._namespace}/{self._name}: not given back: {error}"
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    """A Lease with a specification, whatever else is in it."""
+    try:
+        lease = msgspec.json.decode(data, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise Unreachable(f"saw {len(data)} bytes that are no Lease as JSON ({error})") from error
+    if not isinstance(lease.get("spec"), dict):
+        lease["spec"] = {}
+    if not isinstance(lease.get("metadata"), dict):
+        raise Unreachable("saw an object without metadata, expected a Lease")
+    return lease

@@ -1,0 +1,421 @@
+"""Who leads, and until when a leader may write, in virtual time."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from random import Random
+from typing import Any
+
+import pytest
+
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import Unreachable
+from gpuscaler.kube.leases import LeaderElection, NotLeaderError, Times
+from gpuscaler.kube.resources import CONFIG_MAPS
+from gpuscaler.kube.transport import Answer, Request
+
+Json = dict[str, Any]
+
+
+class LeaseServer:
+    """Keeps one lease with compare-and-swap. ``cut`` names who cannot reach it; ``deaf`` whose writes land but are not answered."""
+
+    def __init__(self) -> None:
+        self.lease: Json | None = None
+        self.version = 0
+        self.cut: set[str] = set()
+        self.deaf: set[str] = set()
+        self.delay = 0.0
+        self.holders: list[tuple[float, str]] = []
+        self.writes: list[tuple[float, str]] = []
+
+    def transport(self, who: str) -> "LeaseLine":
+        return LeaseLine(self, who)
+
+    def handle(self, request: Request, who: str) -> tuple[int, Json]:
+        if "configmaps" in request.path:
+            self.writes.append((asyncio.get_running_loop().time(), who))
+            return 200, {}
+        if request.method == "GET":
+            return (200, self.lease) if self.lease is not None else (404, {})
+        sent = json.loads(request.body)
+        if request.method == "POST" and self.lease is not None:
+            return 409, {"kind": "Status", "reason": "AlreadyExists"}
+        if request.method == "PUT" and (self.lease is None or sent["metadata"].get("resourceVersion") != str(self.version)):
+            return 409, {"kind": "Status", "reason": "Conflict"}
+        self.put(sent)
+        return 200, sent
+
+    def put(self, lease: Json) -> None:
+        self.version += 1
+        lease["metadata"]["resourceVersion"] = str(self.version)
+        self.lease = lease
+        holder = lease["spec"]["holderIdentity"]
+        if not self.holders or self.holders[-1][1] != holder:
+            self.holders.append((asyncio.get_running_loop().time(), holder))
+
+
+class LeaseLine:
+    def __init__(self, server: LeaseServer, who: str) -> None:
+        self.server, self.who = server, who
+
+    @asynccontextmanager
+    async def exchange(self, request: Request) -> AsyncIterator[Answer]:
+        await asyncio.sleep(self.server.delay)
+        if self.who in self.server.cut:
+            raise Unreachable("the connection broke")
+        status, body = self.server.handle(request, self.who)
+        if self.who in self.server.deaf and request.method != "GET":
+            raise Unreachable("the connection broke before an answer came")
+
+        async def pieces() -> AsyncIterator[bytes]:
+            yield json.dumps(body).encode()
+
+        yield Answer(status, {}, pieces())
+
+    async def close(self) -> None:
+        pass
+
+
+class Candidate:
+    """One process: an election, and what it does while it leads."""
+
+    def __init__(self, server: LeaseServer, name: str, *, wall: float = 1_780_000_000.0, times: Times | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        self.client = Client(server.transport(name))
+        self.election = LeaderElection(
+            self.client,
+            name="gpuscaler",
+            namespace="kube-system",
+            identity=name,
+            clock=loop.time,
+            wall=lambda: wall + loop.time(),
+            random=Random(name),
+            times=times,
+        )
+        self.led: list[tuple[float, float]] = []
+        self.task: asyncio.Task[None] | None = None
+
+    async def lead(self) -> None:
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.led.append((begin, loop.time()))
+
+    def start(self) -> None:
+        self.task = asyncio.create_task(self.election.run(self.lead))
+
+    async def stop(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait([self.task])
+
+
+@asynccontextmanager
+async def candidates(server: LeaseServer, *names: str, **options: Any) -> AsyncIterator[list[Candidate]]:
+    found = [Candidate(server, name, **options) for name in names]
+    for candidate in found:
+        candidate.start()
+    try:
+        yield found
+    finally:
+        for candidate in found:
+            await candidate.stop()
+
+
+def overlap(one: Candidate, two: Candidate) -> bool:
+    return any(begin < end2 and begin2 < end for begin, end in one.led for begin2, end2 in two.led)
+
+
+async def test_the_only_candidate_leads_at_once_and_writes_a_lease_as_kubernetes_does() -> None:
+    server = LeaseServer()
+    async with candidates(server, "a") as [a]:
+        await asyncio.sleep(1)
+        assert a.election.is_leader
+    assert server.lease is not None
+    spec = server.lease["spec"]
+    assert server.holders[0][1] == "a"
+    assert spec["renewTime"] == "2026-05-28T20:26:41.000000Z"
+    assert spec["acquireTime"] == "2026-05-28T20:26:40.000000Z"
+    assert spec["leaseTransitions"] == 0
+
+
+async def test_of_two_candidates_one_leads() -> None:
+    server = LeaseServer()
+    async with candidates(server, "a", "b") as [a, b]:
+        await asyncio.sleep(120)
+        assert a.election.is_leader != b.election.is_leader
+        assert a.election.holder == b.election.holder
+        assert len(server.holders) == 1
+
+
+async def test_a_lease_that_is_given_back_is_taken_within_seconds() -> None:
+    server = LeaseServer()
+    async with candidates(server, "a") as [a], candidates(server, "b") as [b]:
+        await asyncio.sleep(30)
+        await a.stop()
+        stopped = asyncio.get_running_loop().time()
+        await asyncio.sleep(5)
+        assert b.election.is_leader
+        assert [holder for _, holder in server.holders] == ["a", "", "b"]
+        assert server.holders[-1][0] - stopped < 4.5
+        assert server.lease is not None
+        assert server.lease["spec"]["leaseTransitions"] == 1
+
+
+async def test_the_lease_is_given_back_only_after_the_leader_has_ended() -> None:
+    server = LeaseServer()
+    ended: list[float] = []
+
+    async def slow_to_end() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(3)
+            ended.append(asyncio.get_running_loop().time())
+
+    a = Candidate(server, "a")
+    task = asyncio.create_task(a.election.run(slow_to_end))
+    await asyncio.sleep(10)
+    task.cancel()
+    await asyncio.wait([task])
+    assert server.holders[-1] == (ended[0], "")
+
+
+async def test_a_leader_that_is_cut_off_stops_after_ten_seconds_and_another_leads_after_fifteen() -> None:
+    server = LeaseServer()
+    async with candidates(server, "a") as [a]:
+        await asyncio.sleep(20)
+        async with candidates(server, "b") as [b]:
+            await asyncio.sleep(5)
+            cut = asyncio.get_running_loop().time()
+            server.cut.add("a")
+            await asyncio.sleep(40)
+            assert b.election.is_leader
+            assert not a.election.is_leader
+            taken = server.holders[-1]
+    assert taken[1] == "b"
+    assert 8 <= a.led[0][1] - cut <= 10
+    assert 13 <= taken[0] - cut <= 20
+    assert not overlap(a, b)
+
+
+async def test_a_leader_whose_answers_are_lost_stops_before_another_leads() -> None:
+    server = LeaseServer()
+    async with candidates(server, "a") as [a]:
+        await asyncio.sleep(10)
+        async with candidates(server, "b") as [b]:
+            await asyncio.sleep(5)
+            server.deaf.add("a")
+            await asyncio.sleep(60)
+            server.deaf.clear()
+            await asyncio.sleep(30)
+    assert a.led
+    assert not overlap(a, b)
+
+
+async def test_one_lost_answer_does_not_end_leadership() -> None:
+    server = LeaseServer()
+    async with candidates(server, "a") as [a]:
+        await asyncio.sleep(10.5)
+        server.deaf.add("a")
+        await asyncio.sleep(2)
+        server.deaf.clear()
+        await asyncio.sleep(30)
+        assert a.election.is_leader
+        assert a.led == []
+
+
+async def test_an_annotation_by_somebody_else_does_not_end_leadership_and_stays() -> None:
+    server = LeaseServer()
+    async with candidates(server, "a") as [a]:
+        await asyncio.sleep(5)
+        assert server.lease is not None
+        server.put({**server.lease, "metadata": {"name": "gpuscaler", "annotations": {"note": "hello"}}})
+        await asyncio.sleep(60)
+        assert a.election.is_leader
+        assert a.led == []
+        assert server.lease["metadata"]["annotations"] == {"note": "hello"}
+
+
+async def test_a_leader_that_sees_another_in_the_lease_stops_at_its_next_renewal() -> None:
+    server = LeaseServer()
+    async with candidates(server, "a") as [a]:
+        await asyncio.sleep(5)
+        assert server.lease is not None
+        server.put({**server.lease, "spec": {**server.lease["spec"], "holderIdentity": "thief"}})
+        await asyncio.sleep(2.5)
+        assert not a.election.is_leader
+        assert a.election.holder == "thief"
+
+
+@pytest.mark.parametrize("skew", [-86_400.0, 86_400.0], ids=["a day behind", "a day ahead"])
+async def test_clocks_that_disagree_change_nothing(skew: float) -> None:
+    server = LeaseServer()
+    async with candidates(server, "a") as [a]:
+        await asyncio.sleep(3)
+        async with candidates(server, "b", wall=1_780_000_000.0 + skew):
+            await asyncio.sleep(100)
+            assert a.election.is_leader
+            assert len(server.holders) == 1
+
+
+async def test_a_dead_leaders_lease_is_taken_after_as_long_as_it_says_itself() -> None:
+    server = LeaseServer()
+    metadata = {"name": "gpuscaler", "namespace": "kube-system"}
+    server.put({"metadata": metadata, "spec": {"holderIdentity": "dead", "leaseDurationSeconds": 40, "renewTime": "2036-01-01T00:00:00Z"}})
+    async with candidates(server, "a") as [a]:
+        await asyncio.sleep(39)
+        assert not a.election.is_leader
+        await asyncio.sleep(6)
+        assert a.election.is_leader
+
+
+@pytest.mark.parametrize(
+    "spec", [None, {}, {"holderIdentity": None}, {"holderIdentity": 7, "leaseDurationSeconds": "x", "leaseTransitions": "y"}]
+)
+async def test_a_lease_without_a_sensible_holder_is_free(spec: Any) -> None:
+    server = LeaseServer()
+    server.version = 1
+    server.lease = {"metadata": {"name": "gpuscaler", "resourceVersion": "1"}, "spec": spec}
+    async with candidates(server, "a") as [a]:
+        await asyncio.sleep(1)
+        assert a.election.is_leader
+
+
+async def test_the_fence_lets_only_writes_through_that_end_before_the_lease_does() -> None:
+    server = LeaseServer()
+    loop = asyncio.get_running_loop()
+    async with candidates(server, "a") as [a]:
+        await asyncio.sleep(1)
+        server.cut.add("a")
+        assert a.election.deadline() == pytest.approx(15)
+        await asyncio.sleep(8 - loop.time())
+        a.election.fence(6.9)
+        with pytest.raises(NotLeaderError, match=r"saw 7\.0 s left for a, expected more than 7 s"):
+            a.election.fence(7.0)
+        await asyncio.sleep(2.5)
+        with pytest.raises(NotLeaderError):
+            a.election.fence(0.1)
+
+
+async def test_who_does_not_lead_may_not_write() -> None:
+    server = LeaseServer()
+    async with candidates(server, "a"):
+        await asyncio.sleep(1)
+        b = Candidate(server, "b")
+        with pytest.raises(NotLeaderError):
+            b.client.fenced(b.election.fence).fence(0.0)
+        assert b.election.deadline() == float("-inf")
+
+
+async def test_a_write_after_a_pause_of_the_whole_process_is_stopped() -> None:
+    """The process sleeps between deciding and writing for longer than its lease: the check right before the write sees the clock."""
+    server = LeaseServer()
+    jump = 0.0
+    loop = asyncio.get_running_loop()
+    client = Client(server.transport("a"))
+    election = LeaderElection(
+        client, name="l", namespace="n", identity="a", clock=lambda: loop.time() + jump, wall=loop.time, random=Random(1)
+    )
+    stopped: list[NotLeaderError] = []
+
+    async def lead() -> None:
+        nonlocal jump
+        fenced = client.fenced(election.fence)
+        await fenced.merge_patch(CONFIG_MAPS, "status", {}, namespace="n")
+        jump = 16.0
+        try:
+            await fenced.merge_patch(CONFIG_MAPS, "status", {}, namespace="n")
+        except NotLeaderError as error:
+            stopped.append(error)
+
+    await election.run(lead)
+    assert len(server.writes) == 1
+    assert len(stopped) == 1
+
+
+async def test_no_write_starts_or_ends_beside_another_leader_whatever_the_network_does() -> None:
+    """Writers that write all the time through their fence, while links are cut, delayed and deafened at random."""
+    changes = 0
+    for seed in range(6):
+        random = Random(seed)
+        server = LeaseServer()
+        async with candidates(server, "a", "b", "c") as found:
+            writers = [asyncio.create_task(_write_on(candidate)) for candidate in found]
+            for _ in range(20):
+                await asyncio.sleep(random.uniform(0.5, 12))
+                server.cut = {name for name in "abc" if random.random() < 0.3}
+                server.deaf = {name for name in "abc" if random.random() < 0.3}
+                server.delay = random.choice((0.0, 0.05, 0.5, 3.0))
+            for writer in writers:
+                writer.cancel()
+            await asyncio.wait(writers)
+        for time, who in server.writes:
+            holder = [name for since, name in server.holders if since <= time and name][-1]
+            assert who == holder, f"seed {seed}: {who} wrote at {time:g} while {holder} led"
+        changes += len({who for _, who in server.writes}) - 1
+    assert changes > 2
+
+
+async def _write_on(candidate: Candidate) -> None:
+    client = candidate.client.fenced(candidate.election.fence)
+    while True:
+        with suppress(NotLeaderError, Unreachable):
+            await client.merge_patch(CONFIG_MAPS, "status", {}, namespace="kube-system")
+        await asyncio.sleep(1.1)
+
+
+async def test_what_the_leader_returns_with_ends_the_run_and_gives_the_lease_back() -> None:
+    server = LeaseServer()
+
+    async def lead() -> None:
+        await asyncio.sleep(7)
+
+    await Candidate(server, "a").election.run(lead)
+    assert [holder for _, holder in server.holders] == ["a", ""]
+
+
+async def test_what_the_leader_raises_is_raised_and_the_lease_is_given_back() -> None:
+    server = LeaseServer()
+
+    async def lead() -> None:
+        raise RuntimeError("no plan")
+
+    with pytest.raises(RuntimeError, match="no plan"):
+        await Candidate(server, "a").election.run(lead)
+    assert server.holders[-1][1] == ""
+
+
+async def test_leadership_that_was_lost_is_won_again() -> None:
+    server = LeaseServer()
+    async with candidates(server, "a") as [a]:
+        await asyncio.sleep(10)
+        server.cut.add("a")
+        await asyncio.sleep(30)
+        assert "connection broke" in a.election.trouble
+        server.cut.clear()
+        await asyncio.sleep(10)
+        assert a.election.is_leader
+        assert a.election.trouble == ""
+    assert len(a.led) == 2
+
+
+async def test_a_server_that_never_answers_does_not_keep_a_leader_leading() -> None:
+    server = LeaseServer()
+    async with candidates(server, "a") as [a]:
+        await asyncio.sleep(4.5)
+        server.delay = 1000.0
+        await asyncio.sleep(12)
+        assert not a.election.is_leader
+        assert "no answer within" in a.election.trouble
+    assert 12.0 <= a.led[0][1] <= 14.5
+
+
+@pytest.mark.parametrize("times", [(10.0, 10.0, 2.0), (15.0, 2.0, 2.0), (15.0, 10.0, 0.0)])
+def test_times_that_cannot_work_are_refused(times: tuple[float, float, float]) -> None:
+    with pytest.raises(ValueError, match="expected lease > renew > retry > 0"):
+        Times(lease=times[0], renew=times[1], retry=times[2])

@@ -1,0 +1,276 @@
+"""One picture out of many reflectors."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+from tests.kube.scripted import SILENCE, Json, Reply, Scripted, event, failure, listed, page, pod, waiting
+
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.picture import Picture, Taken
+from gpuscaler.kube.resources import JOB_SETS, NODES, PODS, Resource
+from gpuscaler.kube.transport import Answer, Request
+
+
+class Servers:
+    """One script a resource."""
+
+    def __init__(self, scripts: dict[Resource, Scripted]) -> None:
+        self.scripts = {resource.path(): script for resource, script in scripts.items()}
+
+    @asynccontextmanager
+    async def exchange(self, request: Request) -> AsyncIterator[Answer]:
+        async with self.scripts[request.path].exchange(request) as answer:
+            yield answer
+
+    async def close(self) -> None:
+        pass
+
+
+def node(name: str, *, version: int = 1, heartbeat: str = "2026-03-01T08:00:00Z") -> Json:
+    conditions = [{"type": "Ready", "status": "True", "lastHeartbeatTime": heartbeat}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "resourceVersion": str(version)},
+        "status": {"allocatable": {"cpu": "8", "nvidia.com/gpu": "1"}, "conditions": conditions},
+    }
+
+
+@asynccontextmanager
+async def picture_of(*, inline: int = 2_000, **scripts: Scripted) -> AsyncIterator[Picture]:
+    resources = {"pods": PODS, "nodes": NODES, "job_sets": JOB_SETS}
+    servers = Servers({resources[name]: script for name, script in scripts.items()})
+    picture = Picture(
+        Client(servers),
+        clock=asyncio.get_running_loop().time,
+        random=Random(1),
+        resources=[resources[name] for name in scripts],
+        inline=inline,
+    )
+    task = asyncio.create_task(picture.run())
+    try:
+        yield picture
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def until_synced(picture: Picture) -> None:
+    while not picture.synced:
+        await picture.changed.wait()
+        picture.changed.clear()
+
+
+async def test_pods_and_nodes_become_one_cluster() -> None:
+    pods, nodes = Scripted(Reply([listed(pod("a", node="n1")), SILENCE])), Scripted(Reply([listed(node("n1")), SILENCE]))
+    async with picture_of(pods=pods, nodes=nodes) as picture:
+        await asyncio.sleep(1)
+        taken = await picture.take()
+    assert picture.synced
+    assert taken.cluster.on_node.keys() == {"n1"}
+    assert taken.cluster.requested["nvidia.com/gpu"].tolist() == [1]
+    assert taken.news.kinds == {"Pod", "Node"}
+
+
+async def test_it_is_not_synced_while_one_mandatory_resource_is_not_listed() -> None:
+    pods, nodes = Scripted(Reply([listed(pod("a")), SILENCE])), Scripted(*[failure(403, "Forbidden")] * 5)
+    async with picture_of(pods=pods, nodes=nodes) as picture:
+        await asyncio.sleep(10)
+        assert not picture.synced
+        assert picture.stale_for(10.0) == float("inf")
+        assert [trouble.partition(":")[0] for trouble in picture.troubles] == ["nodes"]
+
+
+@pytest.mark.parametrize("refusal", [404, 403, 500])
+async def test_an_optional_resource_that_cannot_be_had_holds_nothing_up(refusal: int) -> None:
+    async with picture_of(pods=Scripted(Reply([listed(pod("a")), SILENCE])), job_sets=Scripted(*[failure(refusal)] * 5)) as picture:
+        await asyncio.sleep(1)
+        assert picture.synced
+        assert picture.stale_for(1.0) == pytest.approx(1.0)
+
+
+async def test_it_waits_for_the_first_answer_about_an_optional_resource() -> None:
+    slow = Scripted(Reply([5.0, listed(), SILENCE]))
+    async with picture_of(pods=Scripted(Reply([listed(pod("a")), SILENCE])), job_sets=slow) as picture:
+        await asyncio.sleep(4)
+        assert not picture.synced
+        await asyncio.sleep(2)
+        assert picture.synced
+
+
+async def test_staleness_is_the_age_of_the_resource_that_is_worst_off() -> None:
+    pods = Scripted(Reply([listed(pod("a")), 40.0, event("ADDED", pod("b", version=101)), SILENCE]))
+    nodes = Scripted(Reply([listed(node("n1")), 10.0, event("MODIFIED", node("n1", version=102)), SILENCE]))
+    async with picture_of(pods=pods, nodes=nodes) as picture:
+        await asyncio.sleep(50)
+        assert picture.stale_for(50.0) == pytest.approx(40, abs=0.1)
+
+
+async def test_a_version_stands_for_one_picture() -> None:
+    pods = Scripted(Reply([listed(pod("a")), 5.0, event("ADDED", pod("b", version=101)), SILENCE]))
+    async with picture_of(pods=pods) as picture:
+        await asyncio.sleep(1)
+        first = await picture.take()
+        again = await picture.take()
+        await asyncio.sleep(5)
+        later = await picture.take()
+    assert (first.version, first.cluster) == (again.version, again.cluster)
+    assert later.version > first.version
+    assert first.cluster.pods.keys() == {"team/a"}
+    assert later.cluster.pods.keys() == {"team/a", "team/b"}
+
+
+async def test_a_heartbeat_changes_nothing_and_wakes_nobody() -> None:
+    beat = event("MODIFIED", node("n1", version=103, heartbeat="2026-03-01T08:05:00Z"))
+    async with picture_of(nodes=Scripted(Reply([listed(node("n1")), 5.0, beat, SILENCE]))) as picture:
+        await asyncio.sleep(1)
+        first = await picture.take()
+        await asyncio.sleep(6)
+        assert not picture.changed.is_set()
+        assert (await picture.take()).version == first.version
+
+
+async def test_a_new_list_that_shows_the_same_changes_nothing() -> None:
+    pods = Scripted(Reply([listed(pod("a"), pod("b"))]), failure(410), Reply([listed(pod("a"), pod("b"), version=900), SILENCE]))
+    async with picture_of(pods=pods) as picture:
+        await asyncio.sleep(0.5)
+        first = await picture.take()
+        await asyncio.sleep(20)
+        assert len(pods.requests) == 3
+        assert (await picture.take()).version == first.version
+
+
+async def test_the_change_of_a_change_that_was_not_taken_yet_is_its_last() -> None:
+    there_and_back: list[bytes | float | str] = [
+        2.0,
+        event("MODIFIED", pod("a", node="n1", version=101)),
+        1.0,
+        event("MODIFIED", pod("a", version=102)),
+        SILENCE,
+    ]
+    async with picture_of(pods=Scripted(Reply([listed(pod("a")), *there_and_back]))) as picture:
+        await asyncio.sleep(1)
+        await picture.take()
+        await asyncio.sleep(3)
+        assert not (await picture.take()).cluster.pods["team/a"].node_name
+
+
+async def test_an_empty_cluster_wakes_whoever_waits_for_it() -> None:
+    async with picture_of(pods=Scripted(Reply([3.0, listed(), SILENCE]))) as picture:
+        await picture.changed.wait()
+        assert picture.synced
+        assert (await picture.take()).cluster.pods == {}
+
+
+async def test_changes_wake_whoever_waits_for_them() -> None:
+    async with picture_of(pods=Scripted(Reply([listed(), 7.0, event("ADDED", pod("a")), SILENCE]))) as picture:
+        await asyncio.sleep(1)
+        await picture.take()
+        await picture.changed.wait()
+        assert asyncio.get_running_loop().time() == pytest.approx(7, abs=0.1)
+        await picture.take()
+        assert not picture.changed.is_set()
+
+
+async def test_it_says_when_pods_became_unschedulable_first_and_last() -> None:
+    events: list[bytes | float | str] = [3.0, event("ADDED", waiting("b")), 0.25, event("ADDED", waiting("c")), 1.0]
+    later: list[bytes | float | str] = [event("MODIFIED", waiting("c", version=104)), event("ADDED", pod("d")), SILENCE]
+    async with picture_of(pods=Scripted(Reply([listed(pod("a")), *events, *later]))) as picture:
+        await asyncio.sleep(1)
+        assert (await picture.take()).news.unschedulable == 0
+        await asyncio.sleep(5)
+        news = (await picture.take()).news
+        assert news.unschedulable == 2
+        assert news.first_unschedulable == pytest.approx(3, abs=0.01)
+        assert news.last_unschedulable == pytest.approx(3.25, abs=0.01)
+        assert (await picture.take()).news.last_unschedulable is None
+
+
+async def test_a_pod_that_was_bound_is_no_longer_news_of_its_kind() -> None:
+    bound = event("MODIFIED", pod("a", node="n1", version=101))
+    async with picture_of(pods=Scripted(Reply([listed(waiting("a")), 2.0, bound, SILENCE]))) as picture:
+        await asyncio.sleep(1)
+        assert (await picture.take()).news.unschedulable == 1
+        await asyncio.sleep(2)
+        taken = await picture.take()
+        assert taken.news == taken.news._replace(kinds=frozenset({"Pod"}), unschedulable=0, last_unschedulable=None)
+        assert taken.cluster.pods["team/a"].node_name == "n1"
+
+
+def odd(name: str) -> Json:
+    found = pod(name)
+    found["spec"]["containers"] = "none"
+    return found
+
+
+async def test_what_is_set_aside_is_named_until_it_can_be_read() -> None:
+    async with picture_of(pods=Scripted(Reply([listed(odd("a")), 2.0, event("MODIFIED", pod("a", version=101)), SILENCE]))) as picture:
+        await asyncio.sleep(1)
+        assert [found.object for found in (await picture.take()).cluster.set_aside] == ["Pod team/a"]
+        await asyncio.sleep(2)
+        taken = await picture.take()
+        assert taken.cluster.set_aside == ()
+        assert taken.cluster.pods.keys() == {"team/a"}
+
+
+async def test_an_object_that_is_read_again_as_it_was_is_no_longer_set_aside() -> None:
+    changes: list[bytes | float | str] = [2.0, event("MODIFIED", odd("a")), 2.0, event("MODIFIED", pod("a", version=103)), SILENCE]
+    async with picture_of(pods=Scripted(Reply([listed(pod("a")), *changes]))) as picture:
+        await asyncio.sleep(3)
+        assert [found.object for found in (await picture.take()).cluster.set_aside] == ["Pod team/a"]
+        await asyncio.sleep(2)
+        assert (await picture.take()).cluster.set_aside == ()
+
+
+async def test_what_was_set_aside_and_deleted_is_forgotten() -> None:
+    async with picture_of(pods=Scripted(Reply([listed(odd("a")), 2.0, event("DELETED", odd("a")), SILENCE]))) as picture:
+        await asyncio.sleep(1)
+        await picture.take()
+        await asyncio.sleep(2)
+        assert (await picture.take()).cluster.set_aside == ()
+
+
+async def test_listeners_have_each_batch_as_it_comes() -> None:
+    heard: list[str] = []
+    async with picture_of(pods=Scripted(Reply([listed(pod("a")), 2.0, event("DELETED", pod("a")), SILENCE]))) as picture:
+        picture.listen(lambda batch: heard.extend(f"{key} {item is not None}" for key, item in batch.changes.items()))
+        await asyncio.sleep(3)
+    assert heard == ["team/a True", "team/a False"]
+
+
+@pytest.mark.looptime(False)
+async def test_many_changes_are_folded_in_beside_the_event_loop() -> None:
+    many = [pod(f"p{number}", node=f"n{number % 10}") for number in range(300)]
+    async with picture_of(inline=100, pods=Scripted(Reply([listed(*many), SILENCE]))) as picture:
+        await until_synced(picture)
+        taken = await picture.take()
+        assert len(taken.cluster.pods) == 300
+
+
+@pytest.mark.looptime(False)
+async def test_a_picture_whose_taking_was_cancelled_loses_nothing() -> None:
+    many = [waiting(f"p{number}") for number in range(300)]
+    async with picture_of(inline=100, pods=Scripted(Reply([listed(*many), SILENCE]))) as picture:
+        await until_synced(picture)
+        taking = asyncio.create_task(picture.take())
+        await asyncio.sleep(0)
+        taking.cancel()
+        await asyncio.wait([taking])
+        assert picture.changed.is_set()
+        taken: Taken = await picture.take()
+    assert taking.cancelled()
+    assert len(taken.cluster.pods) == 300
+    assert taken.news.unschedulable == 300
+
+
+async def test_pages_and_a_stream_give_the_same_picture() -> None:
+    items = [pod("a", node="n1"), waiting("b"), odd("c")]
+    paged = Scripted(failure(422), page(items[0], items[1], more="t"), page(items[2]))
+    async with picture_of(pods=Scripted(Reply([listed(*items), SILENCE]))) as one, picture_of(pods=paged) as two:
+        await asyncio.sleep(1)
+        streamed, listed_ = (await one.take()).cluster, (await two.take()).cluster
+    assert streamed.pods == listed_.pods
+    assert streamed.set_aside == listed_.set_aside
