@@ -8,7 +8,8 @@ from tests.simulation.pools import trace
 
 from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.simulation.meter import Result
-from gpuscaler.simulation.peers.karpenter import Karpenter, KarpenterSettings
+from gpuscaler.simulation.peers.karpenter import Karpenter
+from gpuscaler.simulation.peers.settings import KarpenterSettings
 from gpuscaler.simulation.traces import Job
 
 #: US dollars per hour of Karpenter 1.15 for pods of 1 GPU, 2 vCPU and 13 Gi over g5, c6i and m6i in us-east-1.

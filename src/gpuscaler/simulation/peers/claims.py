@@ -31,6 +31,11 @@ class Shelf:
         self._admitting: dict[str, Mask] = {}
         self._requests: dict[str, Array | None] = {}
 
+    def available(self, may_be_asked: Callable[[Offering], bool]) -> Mask:
+        """Which offerings may be asked, as ``may_be_asked`` tells of each."""
+        mask: Mask = np.array([may_be_asked(offering) for offering in self.offerings], dtype=np.bool_)
+        return mask
+
     def admitting(self, spec: PodSpec) -> Mask:
         """Which offerings take a pod of ``spec`` as far as labels and taints go."""
         mask = self._admitting.get(spec.digest)
@@ -74,13 +79,17 @@ class Claim:
         self._refused.add(spec.digest)
         return False
 
-    def options(self) -> tuple[Offering, ...]:
-        """What to ask the fleet for, cheapest first.
+    def left(self) -> list[Offering]:
+        """The offerings that would do for all its pods."""
+        return [self.shelf.offerings[row] for row in np.flatnonzero(self._left).tolist()]
+
+    def options(self, among: Sequence[Offering] | None = None) -> tuple[Offering, ...]:
+        """What to ask the fleet for, cheapest first, of those that are left or of some ``among`` them.
 
         Spot where any spot offering would do, without the spot types that cost more than the cheapest on-demand one; machines with
         accelerators only where nothing else does or a pod asks for one (``filterUnwantedSpot``, ``filterExoticInstanceTypes``).
         """
-        left = [self.shelf.offerings[row] for row in np.flatnonzero(self._left).tolist()]
+        left = self.left() if among is None else list(among)
         asked = {name for name, amount in zip(self.shelf.columns, self._asked.tolist(), strict=True) if amount and "/" in name}
         plain = [offering for offering in left if not any("/" in name for name in offering.allocatable if name not in asked)]
         left = plain or left
@@ -102,10 +111,10 @@ def _cheapest_types(offerings: Iterable[Offering]) -> tuple[Offering, ...]:
 
 
 class Packed:
-    """One round of provisioning: which nodes are spoken for, what to launch, and which pods found nothing."""
+    """One round of provisioning: on which node each pod would go, what to launch, and which pods found nothing."""
 
     def __init__(self) -> None:
-        self.nominated: set[str] = set()
+        self.placed: dict[str, str] = {}
         self.claims: list[Claim] = []
         self.unplaced: list[str] = []
 
@@ -115,16 +124,15 @@ def pack(
     room: Scheduler,
     shelves: Sequence[Shelf],
     *,
-    available: Callable[[Offering], bool],
+    available: Sequence[Mask],
     left_in_pool: dict[str, int | None],
 ) -> Packed:
     """Place ``pending`` pods the way Karpenter simulates it; ``room`` is used up.
 
     Existing and launched nodes come first, oldest first. Then NodeClaims of this round, the one with the fewest pods first, each taking
     pods while any of its types fits. Then a new NodeClaim of the first pool, by weight, that has one; ``left_in_pool`` says how many more
-    a pool may have.
+    a pool may have, ``available`` which offerings of each shelf may be asked.
     """
-    masks: list[Mask] = [np.array([available(offering) for offering in shelf.offerings], dtype=np.bool_) for shelf in shelves]
     packed = Packed()
     full: set[str] = set()
     for pod, spec in in_order(pending):
@@ -132,13 +140,13 @@ def pack(
             node = room.first(spec)
             if node is not None:
                 room.place(spec, node)
-                packed.nominated.add(node)
+                packed.placed[pod] = node
                 continue
             full.add(spec.digest)
         packed.claims.sort(key=lambda claim: len(claim.pods))
         if any(claim.add(pod, spec) for claim in packed.claims):
             continue
-        fresh = _new_claim(pod, spec, shelves, masks, left_in_pool)
+        fresh = _new_claim(pod, spec, shelves, available, left_in_pool)
         if fresh is None:
             packed.unplaced.append(pod)
         else:

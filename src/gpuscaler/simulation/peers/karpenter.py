@@ -11,42 +11,24 @@ Not modelled: reserved capacity, drift, expiry (default 30 days), and that the f
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from msgspec import Struct
+import numpy as np
 
 from gpuscaler.clouds.machines import NO_CAPACITY, Answer
 from gpuscaler.clouds.markets import Key
+from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering, Policy
+from gpuscaler.model.table import Mask
 from gpuscaler.planning.plans import Removal
-from gpuscaler.simulation.autoscaler import Decisions, Intent, Moment, Purchase, Seen, View
+from gpuscaler.simulation.autoscaler import Decisions, Intent, Moment, Purchase, View
 from gpuscaler.simulation.peers.books import expect
 from gpuscaler.simulation.peers.claims import Claim, Shelf, keys, pack
+from gpuscaler.simulation.peers.disruption import Disruption
+from gpuscaler.simulation.peers.settings import KarpenterSettings
+from gpuscaler.simulation.peers.trials import waiting_as
 
 NEVER = math.inf
-
-
-class KarpenterSettings(Struct, frozen=True, gc=False):
-    """Karpenter's own settings, in seconds, with its defaults.
-
-    ``batch_idle`` and ``batch_max`` are BATCH_IDLE_DURATION and BATCH_MAX_DURATION; pending pods trigger again every ``retry``.
-    A node that a round promised to pods counts as in use for ``nomination`` after it, and as long as pods wait.
-    ``consolidate_after`` and ``budget`` (a share of the pool's nodes, rounded up) are a NodePool's; nodes are looked at every ``poll`` and
-    removed ``validation`` later. An offering without capacity is left out for ``unavailable``; a NodeClaim has ``registration`` to
-    register.
-    """
-
-    batch_idle: float = 1.0
-    batch_max: float = 10.0
-    retry: float = 10.0
-    nomination: float = 20.0
-    consolidate_after: float = 0.0
-    budget: float = 0.10
-    poll: float = 10.0
-    validation: float = 15.0
-    unavailable: float = 180.0
-    registration: float = 900.0
 
 
 class Karpenter:
@@ -63,21 +45,14 @@ class Karpenter:
         #: Requests that have not been answered: the next round waits for them, as Karpenter waits for its cluster state.
         self._asked: set[str] = set()
         self._unavailable: dict[tuple[str, str, str], float] = {}
-        self._nominated: set[str] = set()
+        self._disruption = Disruption(self._shelves, self._settings, self._available)
         self._batch_began: float | None = None
         self._batch_at = NEVER
         self._last_round = -NEVER
-        #: Nodes that are validated before they go, and when that is over: one disruption at a time.
-        self._validating: tuple[str, ...] = ()
-        self._validated_at = NEVER
-        self._poll_at = NEVER
         self._interrupted: list[str] = []
         self._interrupted_at = NEVER
         #: Machines that have not registered, and until when they may.
         self._unregistered: dict[str, float] = {}
-        #: Nodes by their pools, and those of them that may be empty.
-        self._nodes: dict[str, str] = {}
-        self._idle: dict[str, None] = {}
 
     def start(self) -> tuple[tuple[Key, int], ...]:
         """A NodePool has no minimum: Karpenter begins with nothing."""
@@ -87,7 +62,7 @@ class Karpenter:
     def ask_at(self) -> float | None:
         batch = NEVER if self._asked else self._batch_at
         late = min(self._unregistered.values(), default=NEVER)
-        at = min(batch, self._validated_at, self._poll_at, late, self._interrupted_at)
+        at = min(batch, self._disruption.at, late, self._interrupted_at)
         return None if at == NEVER else at
 
     def noticed(self, moment: Moment, view: View) -> None:
@@ -97,38 +72,29 @@ class Karpenter:
         if moment.notices:
             self._interrupted += [notice.machine.id for notice in moment.notices]
             self._interrupted_at = now
-        self._follow(moment, view)
+        for name in (*moment.registered, *moment.given_back, *(lost.machine.id for lost in moment.lost)):
+            self._unregistered.pop(name, None)
+        self._disruption.noticed(moment, view)
         if moment.arrived or moment.evicted:
             self._trigger(now)
         elif moment.answers or moment.lost or moment.given_back or moment.registered:
             # Pods that wait trigger a round again and again; one that finds what the last one found changes nothing.
             self._trigger(max(now, self._last_round + rules.retry))
-        if moment.opened or moment.idled or moment.given_back or (moment.finished and self._nominated):
-            self._poll_at = min(self._poll_at, now + rules.poll)
 
     def decide(self, view: View, now: float) -> Decisions:
         removals = [Removal(name, "interrupted: drained at the notice") for name in self._interrupted if view.node(name) is not None]
         self._interrupted.clear()
         self._interrupted_at = NEVER
         removals += self._give_up(now)
-        purchases = self._provision(view, now) if now >= self._batch_at and not self._asked else ()
-        if now >= self._validated_at:
-            removals += self._execute(view)
-        if now >= self._poll_at:
-            self._disrupt(view, now)
+        purchases = self._provision(view, now) if now >= self._batch_at and not self._asked else []
+        command = self._disruption.decide(view, now, synced=not self._asked)
+        if command is not None:
+            needs: tuple[str, ...] = ()
+            if command.options:
+                purchases.append(self._ask(command.options, command.pods, why=f"cheaper than {', '.join(command.nodes)}"))
+                needs = tuple(intent.id for intent in purchases[-1].intents)
+            removals += [Removal(node, command.why, needs=needs) for node in command.nodes]
         return Decisions(purchases=tuple(purchases), removals=tuple(removals))
-
-    def _follow(self, moment: Moment, view: View) -> None:
-        """Keep track of which nodes there are, and which of them may be empty."""
-        for name in (*moment.given_back, *(lost.machine.id for lost in moment.lost)):
-            for known in (self._unregistered, self._nodes, self._idle):
-                known.pop(name, None)
-        for name in moment.registered:
-            self._unregistered.pop(name, None)
-            seen = view.node(name)
-            if seen is not None:
-                self._nodes[name] = seen.offering.pool
-        self._idle.update(dict.fromkeys((*moment.opened, *moment.idled)))
 
     def _trigger(self, now: float) -> None:
         """A pending pod opens a batch, or keeps it open a little longer."""
@@ -157,78 +123,42 @@ class Karpenter:
     def _provision(self, view: View, now: float) -> list[Purchase]:
         self._batch_began, self._batch_at, self._last_round = None, NEVER, now
         room, machines = view.room(), list(view.seen())
+        going: dict[str, PodSpec] = {}
         for seen in machines:
-            if seen.ready is None and not seen.closed:
+            if seen.closed:
+                going.update(seen.pods)
+            elif seen.ready is None:
                 expect(room, seen)
         left = {pool.name: pool.max for pool in self._pools}
         for seen in machines:
             limit = left[seen.offering.pool]
             left[seen.offering.pool] = None if limit is None else limit - 1
-        packed = pack(view.pending(), room, self._shelves, available=lambda offering: self._available(offering, now), left_in_pool=left)
-        self._nominated = packed.nominated
+        # The pods of nodes that wait for their replacement take room on it, or the next round would give it to others.
+        waiting = [*view.pending(), *waiting_as(going)]
+        packed = pack(waiting, room, self._shelves, available=self._available(now), left_in_pool=left)
+        self._disruption.provisioned(set(packed.placed.values()), now)
         self._retry_when_available(packed.unplaced, now)
         return [self._launch(claim) for claim in packed.claims]
 
     def _launch(self, claim: Claim) -> Purchase:
+        return self._ask(claim.options(), claim.pods, why=f"{len(claim.pods)} pending pods fit no node")
+
+    def _ask(self, options: Sequence[Offering], pods: Sequence[str], *, why: str) -> Purchase:
+        """A NodeClaim."""
         self._claims += 1
         name = f"nodeclaim-{self._claims}"
         self._asked.add(name)
-        pods = tuple(claim.pods)
-        return Purchase(name, keys(claim.options()), intents=(Intent(name, pods),), why=f"{len(pods)} pending pods fit no node")
+        return Purchase(name, keys(options), intents=(Intent(name, tuple(pods)),), why=why)
 
-    def _available(self, offering: Offering, now: float) -> bool:
-        return self._unavailable.get(offering.key[1:], -NEVER) <= now
+    def _available(self, now: float) -> list[Mask]:
+        """Of each shelf's offerings, which may be asked."""
+        dry = {offering for offering, until in self._unavailable.items() if until > now}
+        if not dry:
+            return [np.ones(len(shelf.offerings), dtype=np.bool_) for shelf in self._shelves]
+        return [shelf.available(lambda offering: offering.key[1:] not in dry) for shelf in self._shelves]
 
     def _retry_when_available(self, unplaced: list[str], now: float) -> None:
         """Pods without a place are tried again when an offering may be asked again."""
         coming = [until for until in self._unavailable.values() if until > now]
         if unplaced and coming:
             self._batch_began, self._batch_at = min(coming), min(coming)
-
-    # Disruption
-
-    def _disrupt(self, view: View, now: float) -> None:
-        """Pick the empty nodes to remove next, as many as the budgets allow."""
-        self._poll_at = NEVER
-        if self._validating:
-            return
-        rules = self._settings
-        waiting = bool(view.pending())
-        nominated = self._nominated if waiting or now < self._last_round + rules.nomination else set()
-        ripe: list[Seen] = []
-        later = NEVER
-        for name in list(self._idle):
-            seen = view.node(name)
-            if seen is None or seen.pods or seen.idle_since is None:
-                del self._idle[name]
-            elif seen.ready is None or seen.closed:
-                continue
-            elif name in nominated:
-                # While pods wait for it, only news can make it superfluous.
-                later = later if waiting else min(later, self._last_round + rules.nomination)
-            elif seen.idle_since + rules.consolidate_after <= now + 0.001:
-                # A moment more: sums of times are rounded, and a node asked for a microsecond too early would be asked for ever.
-                ripe.append(seen)
-            else:
-                later = min(later, seen.idle_since + rules.consolidate_after)
-        chosen = self._within_budgets(ripe)
-        if chosen:
-            self._validating, self._validated_at = tuple(chosen), now + rules.validation
-        self._poll_at = later
-
-    def _within_budgets(self, ripe: Iterable[Seen]) -> list[str]:
-        left = {pool: math.ceil(count * self._settings.budget - 1e-9) for pool, count in Counter(self._nodes.values()).items()}
-        chosen = []
-        for seen in ripe:
-            if left[seen.offering.pool] > 0:
-                left[seen.offering.pool] -= 1
-                chosen.append(seen.node)
-        return chosen
-
-    def _execute(self, view: View) -> list[Removal]:
-        """Remove what is still empty after its validation, and look for more at the next poll."""
-        names, self._validating = self._validating, ()
-        self._poll_at = min(self._poll_at, self._validated_at + self._settings.poll)
-        self._validated_at = NEVER
-        still = [view.node(name) for name in names]
-        return [Removal(seen.node, "empty") for seen in still if seen is not None and not seen.pods]

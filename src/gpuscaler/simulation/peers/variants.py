@@ -15,7 +15,8 @@ from gpuscaler.simulation.autoscaler import Autoscaler
 from gpuscaler.simulation.meter import Result
 from gpuscaler.simulation.peers.cluster_autoscaler import ClusterAutoscaler, ClusterAutoscalerSettings
 from gpuscaler.simulation.peers.expanders import EXPANDERS
-from gpuscaler.simulation.peers.karpenter import Karpenter, KarpenterSettings
+from gpuscaler.simulation.peers.karpenter import Karpenter
+from gpuscaler.simulation.peers.settings import KarpenterSettings
 
 S = TypeVar("S", bound=msgspec.Struct)
 

@@ -1,0 +1,99 @@
+"""What would become of the pods if some nodes were not there, as Karpenter simulates it.
+
+Source: sigs.k8s.io/karpenter v1.15.0, ``SimulateScheduling`` of ``pkg/controllers/disruption/helpers.go``: the pods of the nodes that are
+to go, those that wait, and those on nodes that are being drained are packed as in provisioning, initialised nodes first. A pod that would
+go to a node that has not been initialised speaks against the removal.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.table import Mask
+from gpuscaler.simulation.autoscaler import Pending, Seen, View
+from gpuscaler.simulation.peers.books import expect
+from gpuscaler.simulation.peers.claims import Packed, Shelf, pack
+
+
+class Trial:
+    """The cluster as it stands at one moment, to try removals on.
+
+    ``available`` says of each shelf's offerings which may be asked. ``young`` nodes take no pods: something happened on them less than
+    ``consolidateAfter`` ago. (Pods that wait may go there in life; only a gang's pods can wait for room that is open.)
+    """
+
+    def __init__(self, view: View, shelves: Sequence[Shelf], *, available: Sequence[Mask], young: Collection[str] = ()) -> None:
+        self._shelves = shelves
+        self._available = available
+        self._room = view.room()
+        self._coming: set[str] = set()
+        self._left = {shelf.pool.name: shelf.pool.max for shelf in shelves}
+        going: dict[str, PodSpec] = {}
+        for seen in view.seen():
+            limit = self._left[seen.offering.pool]
+            self._left[seen.offering.pool] = None if limit is None else limit - 1
+            if seen.closed:
+                going.update(seen.pods)
+            elif seen.ready is None:
+                expect(self._room, seen)
+                self._coming.add(seen.machine.id)
+        for name in young:
+            self._room.close(name)
+        self._others = [*view.pending(), *waiting_as(going)]
+        self._first: dict[str, str | None] = {}
+        self._price: dict[str, float] = {}
+
+    def without(self, nodes: Sequence[Seen]) -> Packed | None:
+        """Where all pods go when ``nodes`` are gone; None where some of theirs find no place, or none that is open yet."""
+        room = self._room.copy()
+        pods: dict[str, PodSpec] = {}
+        for seen in nodes:
+            room.close(seen.node)
+            pods.update(seen.pods)
+        waiting = [*self._others, *waiting_as(pods)]
+        packed = pack(waiting, room, self._shelves, available=self._available, left_in_pool=dict(self._left))
+        if any(pod in pods for pod in packed.unplaced) or any(packed.placed.get(pod) in self._coming for pod in pods):
+            return None
+        return packed
+
+    def promising(self, seen: Seen) -> bool:
+        """Whether each pod of a node fits on some other node, or on a machine that is cheaper than it; else no trial can succeed."""
+        specs = {spec.digest: spec for spec in seen.pods.values()}
+        return all(self._elsewhere(spec, seen.node) or self._cheapest(spec) < seen.offering.price for spec in specs.values())
+
+    def _elsewhere(self, spec: PodSpec, node: str) -> bool:
+        if spec.digest not in self._first:
+            self._first[spec.digest] = self._room.first(spec)
+        first = self._first[spec.digest]
+        if first != node:
+            return first is not None
+        self._room.close(node)
+        other = self._room.first(spec)
+        self._room.open(node)
+        return other is not None
+
+    def _cheapest(self, spec: PodSpec) -> float:
+        """The price of the cheapest offering that takes one pod of ``spec``."""
+        if spec.digest not in self._price:
+            self._price[spec.digest] = min(
+                (
+                    shelf.offerings[row].price
+                    for shelf, available in zip(self._shelves, self._available, strict=True)
+                    if (request := shelf.request(spec)) is not None
+                    for row in np.flatnonzero(available & shelf.admitting(spec) & (shelf.allocatable >= request).all(axis=1)).tolist()
+                ),
+                default=math.inf,
+            )
+        return self._price[spec.digest]
+
+
+def waiting_as(pods: Mapping[str, PodSpec]) -> Iterable[Pending]:
+    """Pods that run, as if they waited: by specification."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    specs = {spec.digest: spec for spec in pods.values()}
+    for pod, spec in pods.items():
+        groups[spec.digest].append(pod)
+    return [Pending(specs[digest], "", tuple(names), 0.0, 0.0) for digest, names in groups.items()]
