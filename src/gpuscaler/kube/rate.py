@@ -22,7 +22,9 @@ class RateLimit:
     def reserve(self, now: float) -> float:
         """Take one token and say in how many seconds it is there."""
         self._full_at = max(self._full_at, now) + 1 / self.qps
-        return max(0.0, self._full_at - now - self.burst / self.qps)
+        delay = self._full_at - now - self.burst / self.qps
+        # Less than a microsecond is the rounding of the sums above.
+        return delay if delay > 1e-6 else 0.0
 
     def give_back(self) -> None:
         """Undo one ``reserve`` whose request will not be sent."""
