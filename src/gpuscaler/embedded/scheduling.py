@@ -149,13 +149,21 @@ class Binder:
 class Scheduler:
     """Binds the pods that name ``scheduler`` and have no node, for as long as :meth:`run` runs.
 
-    ``picture`` must be running; ``now`` is the wall clock, in seconds since the epoch.
+    ``picture`` must be running; ``now`` is the wall clock in seconds since the epoch, of which ``speed`` seconds pass in a second of the
+    event loop.
     """
 
     def __init__(
-        self, client: Client, picture: Picture, *, now: Callable[[], float], scheduler: str = "default-scheduler", abreast: int = 32
+        self,
+        client: Client,
+        picture: Picture,
+        *,
+        now: Callable[[], float],
+        speed: float = 1.0,
+        scheduler: str = "default-scheduler",
+        abreast: int = 32,
     ) -> None:
-        self._client, self._picture, self._now, self._name = client, picture, now, scheduler
+        self._client, self._picture, self._now, self._speed, self._name = client, picture, now, speed, scheduler
         self._tries: dict[str, Try] = {}
         #: Bound by us, and not seen bound yet.
         self._assumed: dict[str, str] = {}
@@ -175,7 +183,7 @@ class Scheduler:
         """Until something changed, or a pod is to be tried again."""
         due = min((one.due() for one in self._tries.values()), default=None)
         try:
-            async with asyncio.timeout(None if due is None else max(0.0, due - self._now())):
+            async with asyncio.timeout(None if due is None else max(0.0, due - self._now()) / self._speed):
                 await self._picture.changed.wait()
         except TimeoutError:
             return

@@ -22,8 +22,13 @@ from gpuscaler.planning.plans import Machine, Plan
 from gpuscaler.planning.scale_down.idle import idle_nodes
 from gpuscaler.planning.state import State, boots, breakers, clocks, events, learned, ledger, promises
 from gpuscaler.planning.state.asking import with_breakers
+from gpuscaler.planning.state.boots import Boots
+from gpuscaler.planning.state.breakers import Breakers
+from gpuscaler.planning.state.clocks import IdleClocks
 from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.learned import Learned
 from gpuscaler.planning.state.ledger import Coming, Ledger, Order
+from gpuscaler.planning.state.promises import Promises
 from gpuscaler.planning.templates import Overhead
 
 
@@ -31,11 +36,11 @@ class Memory(Struct, frozen=True, gc=False):
     """What survives restarts."""
 
     ledger: Ledger = Ledger()
-    breakers: breakers.Breakers = breakers.Breakers()
-    promises: promises.Promises = promises.Promises()
-    learned: learned.Learned = learned.Learned()
-    boots: boots.Boots = boots.Boots()
-    clocks: clocks.IdleClocks = clocks.IdleClocks()
+    breakers: Breakers = Breakers()
+    promises: Promises = Promises()
+    learned: Learned = Learned()
+    boots: Boots = Boots()
+    clocks: IdleClocks = IdleClocks()
 
 
 class Facts(Struct, frozen=True, gc=False):

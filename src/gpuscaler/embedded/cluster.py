@@ -1,0 +1,86 @@
+"""The embedded cluster put together: API server, scheduler, kubelets and a simulated cloud, in one process."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from gpuscaler.clouds.delays import NO_FAULTS, Delays, Faults
+from gpuscaler.clouds.machines import CloudEvent
+from gpuscaler.clouds.markets import Markets
+from gpuscaler.clouds.simulated import SimulatedCloud
+from gpuscaler.clouds.simulated_provider import NO_CALL_FAULTS, CallFaults, SimulatedProvider
+from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.kubelets import Kubelets
+from gpuscaler.embedded.machines import Machines
+from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.embedded.scheduling import Scheduler
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.picture import Picture
+from gpuscaler.kube.rate import RateLimit
+from gpuscaler.kube.resources import NODES, PODS, WATCHED, Resource
+from gpuscaler.model.pools import Policy
+
+#: The cluster's own parts are not held back.
+UNLIMITED = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What the simulated cloud is like; see :class:`~gpuscaler.clouds.simulated.SimulatedCloud`. ``steered`` machines register closed."""
+
+    seed: int = 0
+    delays: Delays = field(default_factory=Delays)
+    faults: Faults = NO_FAULTS
+    calls: CallFaults = NO_CALL_FAULTS
+    markets: Markets = field(default_factory=Markets)
+    steered: bool = True
+
+
+class EmbeddedCluster:
+    """A cluster for ``policy``. ``now`` is its wall clock, of which ``speed`` seconds pass in a second of the event loop.
+
+    ``api`` answers requests, ``provider`` is its cloud. Everything lives while :meth:`run` runs.
+    """
+
+    def __init__(self, policy: Policy, *, now: Callable[[], float], conditions: Conditions, speed: float = 1.0) -> None:
+        self.api = ApiServer(now, seed=conditions.seed)
+        self._now, self._speed, self._seed = now, speed, conditions.seed
+        self.core = SimulatedCloud(
+            policy.pools, seed=conditions.seed, delays=conditions.delays, faults=conditions.faults, markets=conditions.markets
+        )
+        client = self.client("embedded")
+        self.machines = Machines(client, policy.pools, now=now, steered=conditions.steered)
+        self.provider = SimulatedProvider(
+            self.core, policy.pools, now=now, listener=self._hear, faults=conditions.calls, seed=conditions.seed, speed=speed
+        )
+        self._pods = self.picture(client, (PODS, NODES))
+        self._seen = self.picture(client)
+        self._kubelets = Kubelets(client, self._pods, now=now, pull=self._pull, speed=speed)
+        self._scheduler = Scheduler(client, self._seen, now=now, speed=speed)
+        self.listeners: list[Callable[[CloudEvent], None]] = []
+
+    def client(self, manager: str) -> Client:
+        """A client straight to the API server."""
+        return Client(MemoryTransport(self.api), field_manager=manager, limit=RateLimit(qps=UNLIMITED, burst=1_000_000))
+
+    def picture(self, client: Client, resources: Sequence[Resource] = WATCHED) -> Picture:
+        """A picture of the cluster through ``client``."""
+        return Picture(client, clock=asyncio.get_running_loop().time, random=Random(self._seed), resources=resources)
+
+    def _hear(self, event: CloudEvent) -> None:
+        self.machines.hear(event)
+        for listener in self.listeners:
+            listener(event)
+
+    def _pull(self, node: str) -> float:
+        try:
+            return self.core.image_pull(node, self._now())
+        except KeyError:
+            return 0.0
+
+    async def run(self) -> None:
+        """Live until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for part in (self._pods, self._seen, self.machines, self.provider, self._kubelets, self._scheduler):
+                tasks.create_task(part.run())

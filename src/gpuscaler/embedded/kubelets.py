@@ -1,0 +1,136 @@
+"""Kubelets of all nodes at once: pods start, run for as long as they say, and end when they are deleted or their node is gone.
+
+Only the API is used, so that this works against any API server.
+"""
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+from gpuscaler.embedded.scheduling import timestamp
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import ApiError, NotFound, Unreachable
+from gpuscaler.kube.picture import Picture
+from gpuscaler.kube.reflector import Batch
+from gpuscaler.kube.resources import PODS
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+
+#: What is to be done to a pod.
+START, SUCCEED, REMOVE = "start", "succeed", "remove"
+#: A pod that is deleted gets at most so long, whatever its grace period: nothing in it listens.
+GRACE = 2.0
+#: A pod whose change failed is tried again after so many seconds.
+AGAIN = 1.0
+
+
+class Kubelets:
+    """Runs the pods that are bound to nodes, for as long as :meth:`run` runs. ``picture`` has pods and nodes, and must be running.
+
+    ``pull`` tells how many seconds a pod waits for its image on a node, by the node's name. ``now`` is the wall clock, of which ``speed``
+    seconds pass in a second of the event loop.
+    """
+
+    def __init__(
+        self, client: Client, picture: Picture, *, now: Callable[[], float], pull: Callable[[str], float], speed: float = 1.0
+    ) -> None:
+        self._client, self._now, self._pull, self._speed = client, now, pull, speed
+        self._nodes: set[str] = set()
+        self._pods: dict[str, Pod] = {}
+        self._due: list[tuple[float, str, str, str]] = []
+        self._planned: dict[tuple[str, str], str] = {}
+        self._stirred = asyncio.Event()
+        self._writes: set[asyncio.Task[None]] = set()
+        picture.listen(self._hear)
+
+    def _hear(self, batch: Batch) -> None:
+        if batch.model is Node:
+            self._nodes |= {key for key, item in batch.changes.items() if item is not None}
+            gone = {key for key, item in batch.changes.items() if item is None} & self._nodes
+            self._nodes -= gone
+            for orphan in [pod for pod in self._pods.values() if pod.node_name in gone] if gone else ():
+                self._plan(orphan, REMOVE, self._now())
+        elif batch.model is Pod:
+            for key, item in batch.changes.items():
+                if isinstance(item, Pod) and item.node_name:
+                    self._pods[key] = item
+                    self._consider(item)
+                else:
+                    self._pods.pop(key, None)
+
+    def _consider(self, pod: Pod) -> None:
+        """What is next for a bound pod."""
+        now = self._now()
+        if pod.deleted:
+            self._plan(pod, REMOVE, now + min(GRACE, float(pod.spec.grace_seconds)))
+        elif pod.phase == "Pending":
+            self._plan(pod, START, now + self._pull(pod.node_name))
+        elif pod.phase == "Running" and pod.options.run_for is not None:
+            self._plan(pod, SUCCEED, (pod.started or now) + pod.options.run_for)
+
+    def _plan(self, pod: Pod, what: str, at: float) -> None:
+        """Do ``what`` to this very pod at ``at``, once."""
+        if self._planned.get((pod.key, what)) != pod.uid:
+            self._planned[pod.key, what] = pod.uid
+            heapq.heappush(self._due, (at, pod.key, what, pod.uid))
+            self._stirred.set()
+
+    async def run(self) -> None:
+        try:
+            while True:
+                self._stirred.clear()
+                now = self._now()
+                while self._due and self._due[0][0] <= now + 0.001:
+                    _, key, what, uid = heapq.heappop(self._due)
+                    pod = self._pods.get(key)
+                    if pod is not None and pod.uid == uid:
+                        self._spawn(pod, what)
+                    else:
+                        self._planned.pop((key, what), None)
+                left = max(0.0, self._due[0][0] - now) / self._speed if self._due else None
+                try:
+                    async with asyncio.timeout(left):
+                        await self._stirred.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            for task in self._writes:
+                task.cancel()
+
+    def _spawn(self, pod: Pod, what: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._change(pod, what))
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+
+    async def _change(self, pod: Pod, what: str) -> None:
+        try:
+            if what == REMOVE:
+                await self._client.delete(PODS, pod.name, namespace=pod.namespace, uid=pod.uid, grace=0)
+            else:
+                body = {"metadata": {"uid": pod.uid}, "status": started(self._now()) if what == START else succeeded(self._now())}
+                await self._client.merge_patch(PODS, pod.name, body, namespace=pod.namespace, subresource="status")
+        except NotFound:
+            pass
+        except (ApiError, Unreachable):
+            self._planned.pop((pod.key, what), None)
+            self._plan(pod, what, self._now() + AGAIN * self._speed)
+            return
+        if self._planned.get((pod.key, what)) == pod.uid and what == REMOVE:
+            del self._planned[pod.key, what]
+
+
+def started(now: float) -> dict[str, Any]:
+    """The status of a pod that begins to run."""
+    moment = timestamp(now)
+    return {"phase": "Running", "startTime": moment, "conditions": conditions(moment, ready=True)}
+
+
+def succeeded(now: float) -> dict[str, Any]:
+    """The status of a pod that is done."""
+    return {"phase": "Succeeded", "conditions": conditions(timestamp(now), ready=False)}
+
+
+def conditions(moment: str, *, ready: bool) -> list[dict[str, str]]:
+    told = {"PodScheduled": True, "Initialized": True, "ContainersReady": ready, "Ready": ready}
+    return [{"type": name, "status": str(value), "lastTransitionTime": moment} for name, value in told.items()]

@@ -1,0 +1,116 @@
+"""What a cloud's machines are in the cluster: Node objects that appear after the boot, show their GPUs later, and go when the machine does.
+
+Only the API is used, so that this works against any API server.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from gpuscaler.clouds.machines import LOST, REGISTERED, TERMINATED, VISIBLE, CloudEvent, CloudMachine, before_device_plugin
+from gpuscaler.clouds.simulated_provider import provider_id
+from gpuscaler.embedded.scheduling import timestamp
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import AlreadyExists, ApiError, NotFound, Unreachable
+from gpuscaler.kube.resources import NODES
+from gpuscaler.model.pools import Pool
+from gpuscaler.model.taints import Taint
+from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.planning.membership import POOL_LABEL
+
+#: Pauses between tries when the API server does not answer, in seconds.
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
+#: Resources that are counted in thousandths.
+THOUSANDTHS = frozenset({"cpu"})
+
+
+class Machines:
+    """Keeps a Node for each machine whose events it :meth:`hear` s, for as long as :meth:`run` runs.
+
+    ``steered`` says that machines register with our arriving taint, as pools do whose boot configuration sets it.
+    """
+
+    def __init__(self, client: Client, pools: Iterable[Pool], *, now: Callable[[], float], steered: bool = True) -> None:
+        self._client, self._now, self._steered = client, now, steered
+        self._pools = {pool.name: pool for pool in pools}
+        self._events: asyncio.Queue[CloudEvent] = asyncio.Queue()
+
+    def hear(self, event: CloudEvent) -> None:
+        """Something happened to a machine."""
+        if event.machine is not None:
+            self._events.put_nowait(event)
+
+    async def run(self) -> None:
+        """Write Nodes, in the order of the events, until cancelled."""
+        while True:
+            event = await self._events.get()
+            assert event.machine is not None, "only events of machines are kept"
+            pause = FIRST_PAUSE
+            while True:
+                try:
+                    await self._follow(event.kind, event.machine)
+                    break
+                except (ApiError, Unreachable):
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _follow(self, kind: str, machine: CloudMachine) -> None:
+        if kind == REGISTERED:
+            try:
+                await self._client.create(NODES, node_of(machine, self._pools[machine.offering.pool], self._now(), steered=self._steered))
+            except AlreadyExists:
+                return
+        elif kind == VISIBLE:
+            await self._show(machine)
+        elif kind in {LOST, TERMINATED}:
+            try:
+                await self._client.delete(NODES, name_of(machine), grace=0)
+            except NotFound:
+                return
+
+    async def _show(self, machine: CloudMachine) -> None:
+        """The device plugin has registered."""
+        amounts = quantities(machine.offering.allocatable)
+        patch = {"status": {"capacity": amounts, "allocatable": amounts}}
+        try:
+            await self._client.merge_patch(NODES, name_of(machine), patch, subresource="status")
+        except NotFound:
+            # A machine that was there from the beginning, or whose Node somebody deleted.
+            await self._client.create(NODES, node_of(machine, self._pools[machine.offering.pool], self._now(), steered=False, whole=True))
+
+
+def name_of(machine: CloudMachine) -> str:
+    """The name of a machine's Node."""
+    return machine.id
+
+
+def node_of(machine: CloudMachine, pool: Pool, now: float, *, steered: bool, whole: bool = False) -> dict[str, Any]:
+    """The Node that a machine registers as: Ready, ``whole`` or without what its device plugin brings."""
+    offering = machine.offering
+    amounts = quantities(offering.allocatable if whole else before_device_plugin(offering.allocatable))
+    taints = [*offering.taints, *([Taint(ARRIVING_TAINT)] if steered else [])]
+    moment = timestamp(now)
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name_of(machine),
+            "labels": {POOL_LABEL: pool.name, **offering.labels, "kubernetes.io/hostname": name_of(machine)},
+        },
+        "spec": {
+            "providerID": provider_id(machine),
+            "taints": [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in taints],
+        },
+        "status": {
+            "capacity": amounts,
+            "allocatable": amounts,
+            "conditions": [{**ready, "lastHeartbeatTime": moment, "lastTransitionTime": moment}],
+            "nodeInfo": {"kubeletVersion": "v1.35.4", "operatingSystem": "linux", "architecture": "amd64"},
+        },
+    }
+
+
+def quantities(amounts: Mapping[str, int]) -> dict[str, str]:
+    """Amounts in the model's base units as the API writes them."""
+    return {name: f"{amount}m" if name in THOUSANDTHS else str(amount) for name, amount in amounts.items()}
