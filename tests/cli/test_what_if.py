@@ -1,5 +1,6 @@
 """``gpuscaler what-if`` as a user calls it."""
 
+import html
 import json
 import re
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpuscaler.cli.what_if import what_if
+from gpuscaler.simulation.peers.variants import AXES
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "simulation-report.md"
@@ -70,6 +72,29 @@ def test_json_has_both_reports_and_documented_differences_for_each_policy(other:
     assert {
         key for one in report["differences"] for row in (*one["waits"], *one["offerings"], *one["classes"]) for key in row
     } <= documented
+
+
+@pytest.mark.usefixtures("single")
+def test_a_folder_gets_the_comparison_as_data_and_as_a_page_that_explains_it(other: Path, tmp_path: Path) -> None:
+    done = call(EXAMPLES / "pools.yaml", other, options=("--json", "--out", str(tmp_path / "report")))
+    assert done.stderr == f"Report: {tmp_path}/report/report.html\n"
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert report == json.loads(done.stdout)
+    page = html.unescape((tmp_path / "report" / "report.html").read_text())
+    for words in ("What if the pools were others: jobs.csv", "A: gpuscaler", "B: gpuscaler", "pool gpu: only A has g5.2xlarge"):
+        assert words in page
+    assert report["differences"][0]["explanation"][0] in page
+    for plot in ("Capacity against demand", "Cost over time", "Waiting times", "Machines over time"):
+        assert f"<h2>{plot}</h2>" in page
+
+
+@pytest.mark.usefixtures("single")
+def test_a_sweep_compares_a_peer_at_its_best_with_either_file(other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(AXES, "karpenter", {"budget": (0.1, 1.0)})
+    monkeypatch.setattr("gpuscaler.simulation.peers.variants._rank", lambda result: result.policy == "karpenter")
+    report = json.loads(call(EXAMPLES / "pools.yaml", other, options=("--json", "--policy", "karpenter", "--sweep")).stdout)
+    assert [one["policy"] for one in report["differences"]] == ["karpenter", "karpenter at its best"]
+    assert "karpenter at its best: with A karpenter(budget=1.0), with B karpenter(budget=1.0)" in report["inputs"]["derived"]
 
 
 @pytest.mark.usefixtures("single")

@@ -10,8 +10,9 @@ from click.testing import CliRunner, Result
 
 from gpuscaler.cli.demo import demo
 from gpuscaler.cli.replaying import SCORINGS as OFFERED_SCORINGS
+from gpuscaler.cli.replaying import SWEPT
 from gpuscaler.cli.simulate import POLICIES as OFFERED
-from gpuscaler.cli.simulate import SWEPT, simulate
+from gpuscaler.cli.simulate import simulate
 from gpuscaler.simulation.peers.variants import AXES
 from gpuscaler.simulation.policies import NAMES
 from gpuscaler.simulation.scheduler import SCORINGS

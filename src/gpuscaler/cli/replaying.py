@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 GPU_MODELS = ("ignore", "strict")
 SCORINGS = ("least-allocated", "most-allocated")
+#: Policies that a sweep tries with other settings.
+SWEPT = ("karpenter", "cluster-autoscaler")
 
 OPTIONS = (
     click.option(
@@ -65,6 +67,13 @@ OPTIONS = (
     click.option("--no-steering", is_flag=True, help="Open gpuscaler's machines to every pod at once, as other autoscalers do."),
     click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of everything that is drawn."),
     click.option("--seeds", default=1, show_default=True, type=click.IntRange(1, 1000), help="Repeat with so many seeds, from --seed on."),
+    click.option("--sweep", is_flag=True, help="Also show each peer at the setting that costs least on this very trace."),
+    click.option(
+        "--out",
+        metavar="DIR",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Also write the report there: report.json, and report.html with plots.",
+    ),
 )
 
 
@@ -97,10 +106,24 @@ class Asked(Struct, frozen=True):
     no_steering: bool
     seed: int
     seeds: int
+    sweep: bool
+    out: Path | None
 
     @property
     def all_seeds(self) -> range:
         return range(self.seed, self.seed + self.seeds)
+
+
+def prepare(asked: Asked, policies: Sequence[str]) -> None:
+    """Refuse what could not be done in the end, before anything is replayed."""
+    from gpuscaler.cli.reporting import writable
+
+    if asked.sweep and not set(SWEPT) & set(policies):
+        raise click.BadParameter(f"saw no policy with settings to try, expected {' or '.join(SWEPT)} among --policy", param_hint="--sweep")
+    if asked.spot_map is not None and not asked.spot_files:
+        raise click.BadParameter("saw no --spot, expected the series that the map names: give --spot FILE too", param_hint="--spot-map")
+    if asked.out is not None:
+        writable(asked.out)
 
 
 @contextmanager
@@ -126,8 +149,6 @@ def settings_of(asked: Asked, pools_files: Sequence[str]) -> "list[tuple[Setting
     from gpuscaler.simulation.spot_markets import derived_markets, read_spot_map
     from gpuscaler.simulation.traces import read_trace
 
-    if asked.spot_map is not None and not asked.spot_files:
-        raise click.BadParameter("saw no --spot, expected the series that the map names: give --spot FILE too", param_hint="--spot-map")
     shaping = replace(
         _shaping(asked.gpu_model, asked.cpu_per_gpu, asked.mem_per_gpu),
         restart_cost=_seconds(asked.restart_cost, "--restart-cost") if asked.restart_cost is not None else None,

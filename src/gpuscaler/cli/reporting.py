@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -40,7 +41,11 @@ DATA, PAGE = "report.json", "report.html"
 
 
 def print_json(inputs: Inputs, results: Sequence[Result]) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(document(inputs, results)), indent=2))
+    print_data(document(inputs, results))
+
+
+def print_data(data: Mapping[str, Any]) -> None:
+    click.echo(msgspec.json.format(msgspec.json.encode(data), indent=2))
 
 
 def writable(folder: Path) -> None:
@@ -55,9 +60,14 @@ def write_report(folder: Path, inputs: Inputs, results: Sequence[Result]) -> Non
     """The report as data and as a page."""
     from gpuscaler.simulation.page import report_page
 
+    write(folder, document(inputs, results), report_page(inputs, results))
+
+
+def write(folder: Path, data: Mapping[str, Any], page: str) -> None:
+    """A report's data and its page, into a folder that is there."""
     with _written_to(folder):
-        (folder / DATA).write_bytes(msgspec.json.format(msgspec.json.encode(document(inputs, results)), indent=2) + b"\n")
-        (folder / PAGE).write_text(report_page(inputs, results), encoding="utf-8")
+        (folder / DATA).write_bytes(msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n")
+        (folder / PAGE).write_text(page, encoding="utf-8")
     click.echo(f"Report: {click.format_filename(folder / PAGE)}", err=True)
 
 

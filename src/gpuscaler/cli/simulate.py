@@ -1,20 +1,17 @@
 """``gpuscaler simulate``: what a trace of jobs would have cost."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from gpuscaler.cli.plan import FILE
-from gpuscaler.cli.replaying import Asked, progress_bar, replay_options, settings_of, telling
+from gpuscaler.cli.replaying import Asked, prepare, progress_bar, replay_options, settings_of, telling
 
 if TYPE_CHECKING:
     from gpuscaler.simulation.campaign import Setting
     from gpuscaler.simulation.meter import Result
 
 POLICIES = ("gpuscaler", "karpenter", "cluster-autoscaler", "static", "optimal-hindsight")
-#: Those that a sweep tries with other settings.
-SWEPT = ("karpenter", "cluster-autoscaler")
 
 
 @click.command()
@@ -23,33 +20,23 @@ SWEPT = ("karpenter", "cluster-autoscaler")
     "--policy", "policies", multiple=True, type=click.Choice(POLICIES), default=POLICIES[:1], help="Who decides; may be repeated."
 )
 @replay_options
-@click.option("--sweep", is_flag=True, help="Also show each peer at the setting that costs least on this very trace.")
-@click.option(
-    "--out",
-    metavar="DIR",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Also write the report there: report.json, and report.html with plots.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def simulate(*, asked: Asked, pools_file: str, policies: tuple[str, ...], sweep: bool, out: Path | None, as_json: bool) -> None:
+def simulate(*, asked: Asked, pools_file: str, policies: tuple[str, ...], as_json: bool) -> None:
     """Replay a trace of jobs in virtual time through the planner, and print what it cost and how long jobs waited.
 
     Machines boot, show their GPUs later, cost by the second, fail, and leave when idle; spot machines go when their market runs dry.
     Several policies and seeds run in parallel.
     """
-    from gpuscaler.cli.reporting import print_json, print_report, writable, write_report
+    from gpuscaler.cli.reporting import print_json, print_report, write_report
     from gpuscaler.simulation.report import inputs_of
 
-    if sweep and not set(SWEPT) & set(policies):
-        raise click.BadParameter(f"saw no policy with settings to try, expected {' or '.join(SWEPT)} among --policy", param_hint="--sweep")
-    if out is not None:
-        writable(out)
+    prepare(asked, policies)
     with telling(asked):
         ((setting, derived),) = settings_of(asked, [pools_file])
-        results = _results(setting, tuple(dict.fromkeys(policies)), asked.all_seeds, sweep=sweep)
+        results = _results(setting, tuple(dict.fromkeys(policies)), asked.all_seeds, sweep=asked.sweep)
     inputs = inputs_of(setting, pools=pools_file, seed=asked.seed, seeds=asked.seeds, derived=derived)
-    if out is not None:
-        write_report(out, inputs, results)
+    if asked.out is not None:
+        write_report(asked.out, inputs, results)
     if as_json:
         print_json(inputs, results)
     else:

@@ -2,20 +2,26 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from gpuscaler.cli.plan import FILE
-from gpuscaler.cli.replaying import Asked, replay_options, settings_of, telling
+from gpuscaler.cli.replaying import SWEPT, Asked, prepare, replay_options, settings_of, telling
 from gpuscaler.cli.simulate import POLICIES
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from gpuscaler.simulation.campaign import Setting
     from gpuscaler.simulation.comparing import Difference
     from gpuscaler.simulation.meter import Result
     from gpuscaler.simulation.report import Inputs
+
+#: Runs of one policy with A and with B, one for each seed.
+Pair = tuple["Sequence[Result]", "Sequence[Result]"]
 
 #: Policies that buy machines.
 BUYERS = POLICIES[:4]
@@ -31,29 +37,49 @@ def what_if(*, asked: Asked, pools_files: tuple[str, ...], policies: tuple[str, 
 
     Both meet the same jobs, delays and failures, seed by seed.
     """
-    from gpuscaler.simulation.campaign import run_each
-    from gpuscaler.simulation.comparing import difference, with_waits
+    from gpuscaler.cli.reporting import print_data, write
+    from gpuscaler.simulation.comparing import difference
     from gpuscaler.simulation.explaining import pool_changes
     from gpuscaler.simulation.report import inputs_of, printable
 
     if len(pools_files) != 2:
         raise click.BadParameter(f"saw {len(pools_files)}, expected two files: --pools A --pools B", param_hint="--pools")
-    names = tuple(dict.fromkeys(policies))
+    prepare(asked, policies)
     with telling(asked):
         (one, own), (other, others) = settings_of(asked, pools_files)
-        runs = [(setting, name, seed) for setting in (one, other) for name in names for seed in asked.all_seeds]
-        results = run_each(runs, workers=os.cpu_count() or 1, told=with_waits)
-    half = len(results) // 2
-    a, b = results[:half], results[half:]
-    pairs = [(a[at : at + asked.seeds], b[at : at + asked.seeds]) for at in range(0, half, asked.seeds)]
-    differences = [difference(*pair) for pair in pairs]
-    inputs = inputs_of(one, pools=pools_files[0], seed=asked.seed, seeds=asked.seeds, derived=_notes(own, others))
-    changes = pool_changes(one.policy, other.policy)
-    names_of_files = [printable(path) for path in pools_files]
+        pairs, swept = _paired((one, other), tuple(dict.fromkeys(policies)), asked)
+    inputs = inputs_of(one, pools=pools_files[0], seed=asked.seed, seeds=asked.seeds, derived=[*_notes(own, others), *swept])
+    comparison = _Comparison(
+        inputs=inputs,
+        pools=[printable(path) for path in pools_files],
+        changes=pool_changes(one.policy, other.policy),
+        differences=[difference(*pair) for pair in pairs],
+        runs=pairs,
+    )
+    if asked.out is not None:
+        write(asked.out, comparison.document(), comparison.page())
     if as_json:
-        _print_json(inputs, names_of_files, changes, differences, (a, b))
+        print_data(comparison.document())
     else:
-        _print(inputs, names_of_files, changes, differences)
+        _print(comparison)
+
+
+def _paired(settings: "Sequence[Setting]", names: Sequence[str], asked: Asked) -> tuple[list[Pair], list[str]]:
+    """The runs of every policy with A and with B, and what is to be said of those that were looked for."""
+    from gpuscaler.simulation.campaign import best_setting, run_each
+    from gpuscaler.simulation.comparing import with_waits
+
+    workers = os.cpu_count() or 1
+    columns: list[tuple[str, Sequence[str]]] = [(name, (name, name)) for name in names]
+    for name in (one for one in names if asked.sweep and one in SWEPT):
+        best = [best_setting(setting, name, asked.seed, workers=workers) for setting in settings]
+        if set(best) != {name}:
+            columns.append((f"{name} at its best", best))
+    runs = [(setting, best[side], seed) for _, best in columns for side, setting in enumerate(settings) for seed in asked.all_seeds]
+    results = iter(run_each(runs, workers=workers, told=with_waits))
+    pairs = [[[msgspec.structs.replace(next(results), policy=title) for _ in asked.all_seeds] for _ in settings] for title, _ in columns]
+    said = [f"{title}: with A {best[0]}, with B {best[1]}" for title, best in columns[len(names) :]]
+    return [(a, b) for a, b in pairs], said
 
 
 def _notes(a: Sequence[str], b: Sequence[str]) -> list[str]:
@@ -64,41 +90,59 @@ def _notes(a: Sequence[str], b: Sequence[str]) -> list[str]:
     ]
 
 
-def _print_json(
-    inputs: "Inputs",
-    pools: Sequence[str],
-    changes: Sequence[str],
-    differences: "Sequence[Difference]",
-    results: "tuple[Sequence[Result], Sequence[Result]]",
-) -> None:
-    import msgspec
+@dataclass(frozen=True)
+class _Comparison:
+    """Everything that is told, in words, as data and as a page."""
 
-    from gpuscaler.simulation.explaining import explained
-    from gpuscaler.simulation.report import policy_document
+    inputs: "Inputs"
+    pools: Sequence[str]
+    changes: Sequence[str]
+    differences: "Sequence[Difference]"
+    runs: Sequence[Pair]
 
-    document: dict[str, Any] = {
-        "inputs": {**msgspec.to_builtins(inputs), "pools": list(pools)},
-        "pool_changes": changes,
-        "differences": [{**msgspec.to_builtins(one), "explanation": explained(one)} for one in differences],
-        "a": [policy_document(result) for result in results[0]],
-        "b": [policy_document(result) for result in results[1]],
-    }
-    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
+    def document(self) -> dict[str, Any]:
+        from gpuscaler.simulation.explaining import explained
+        from gpuscaler.simulation.report import policy_document
+
+        return {
+            "inputs": {**msgspec.to_builtins(self.inputs), "pools": list(self.pools)},
+            "pool_changes": self.changes,
+            "differences": [{**msgspec.to_builtins(one), "explanation": explained(one)} for one in self.differences],
+            "a": [policy_document(result) for a, _ in self.runs for result in a],
+            "b": [policy_document(result) for _, b in self.runs for result in b],
+        }
+
+    def page(self) -> str:
+        from gpuscaler.simulation.explaining import explained
+        from gpuscaler.simulation.page import report_page
+
+        named = [
+            msgspec.structs.replace(result, policy=f"{side}: {result.policy}")
+            for pair in self.runs
+            for side, results in zip("AB", pair, strict=True)
+            for result in results
+        ]
+        lead = {"B differs from A:": self.changes or ["no pool differs"]}
+        lead |= {f"Under {one.policy}:": explained(one) for one in self.differences}
+        a, b = self.pools
+        inputs = msgspec.structs.replace(self.inputs, pools=f"A: {a}, and B: {b}")
+        return report_page(inputs, named, heading="What if the pools were others:", lead=lead)
 
 
-def _print(inputs: "Inputs", pools: Sequence[str], changes: Sequence[str], differences: "Sequence[Difference]") -> None:
+def _print(comparison: _Comparison) -> None:
     from gpuscaler.cli.printing import uncut_console
     from gpuscaler.cli.reporting import print_notes, print_trace
     from gpuscaler.simulation.explaining import explained
 
     console = uncut_console()
+    inputs = comparison.inputs
     print_trace(console, inputs)
     if inputs.seeds > 1:
         console.print(f"Means of {inputs.seeds} seeds, from {inputs.seed} on.")
-    console.print(f"A: {pools[0]}\nB: {pools[1]}", markup=False)
-    for line in changes or ["no pool differs"]:
+    console.print("A: {}\nB: {}".format(*comparison.pools), markup=False)
+    for line in comparison.changes or ["no pool differs"]:
         console.print(f"  {line}", markup=False)
-    for one in differences:
+    for one in comparison.differences:
         console.print(f"\nUnder {one.policy}:")
         for sentence in explained(one):
             console.print(f"  {sentence}", markup=False)

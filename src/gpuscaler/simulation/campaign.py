@@ -66,8 +66,13 @@ def run_all(setting: Setting, names: Sequence[str], seeds: Sequence[int], *, wor
 
 def best_of_sweeps(setting: Setting, names: Sequence[str], seed: int, *, workers: int) -> tuple[str, ...]:
     """Of each peer among ``names`` the setting that costs least on ``seed``, as a name; peers that are best as they come are left out."""
-    best = [sweep(name, lambda tried: run_all(setting, tried, [seed], workers=workers))[0].policy for name in names if name in AXES]
+    best = [best_setting(setting, name, seed, workers=workers) for name in names if name in AXES]
     return tuple(name for name in best if name not in names)
+
+
+def best_setting(setting: Setting, name: str, seed: int, *, workers: int) -> str:
+    """The setting of the peer ``name`` that costs least on ``seed``, as a name: its own where it is best as it comes."""
+    return sweep(name, lambda tried: run_all(setting, tried, [seed], workers=workers))[0].policy
 
 
 def run_each(runs: Sequence[tuple[Setting, str, int]], *, workers: int, told: Callable[[Result], Result] = thinned) -> list[Result]:

@@ -94,7 +94,7 @@ def change(a: float | None, b: float | None) -> Change:
 
 def with_waits(result: Result) -> Result:
     """A result with what a comparison needs of it, and no more."""
-    return replace(thinned(result), waits=result.waits, timeline=())
+    return replace(thinned(result), waits=result.waits)
 
 
 def difference(a: Sequence[Result], b: Sequence[Result]) -> Difference:

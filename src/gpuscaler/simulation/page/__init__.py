@@ -1,6 +1,6 @@
 """A report as one HTML page that needs nothing else: no network, no scripts, no fonts. It prints, and is light or dark as its reader is."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from gpuscaler.simulation.figures import AT_LEAST, FIGURES, by_policy, shown, spread
@@ -14,14 +14,20 @@ from gpuscaler.simulation.report import Inputs
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def report_page(inputs: Inputs, results: Sequence[Result]) -> str:
-    """The page. Plots show the first seed of each policy, tables all of them."""
+def report_page(
+    inputs: Inputs, results: Sequence[Result], *, heading: str = "Simulation of", lead: Mapping[str, Sequence[str]] | None = None
+) -> str:
+    """The page. Plots show the first seed of each policy, tables all of them.
+
+    ``heading`` comes before the trace's name, ``lead`` after the summary: lists of sentences under their titles.
+    """
     policies = by_policy(results)
     first = [runs[0] for runs in policies.values()]
-    title = f"Simulation of {inputs.trace}"
+    title = f"{heading} {inputs.trace}"
     parts = [
         f"<h1>{escape(title)}</h1>",
         *_summary(inputs, policies),
+        *(part for words, sentences in (lead or {}).items() for part in _list(words, sentences)),
         "<h2>Figures</h2>",
         tables.figures(policies),
         *_notes(results),
