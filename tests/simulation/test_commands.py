@@ -98,9 +98,36 @@ def test_requests_per_gpu_fill_in_what_the_trace_does_not_say(folder: Path) -> N
     (folder / "silent.csv").write_text(f"{HEADER}\nt,a,0,600,1,1,1000,,,,,,,,\n")
     report = json.loads(call(folder, "--json", "--cpu-per-gpu", "20", "--mem-per-gpu", "60Gi", trace="silent.csv").stdout)
     assert report["policies"][0]["machine_hours"][0]["instance_type"] == "g4dn.12xlarge"
-    assert "cpu request of 1 jobs: 20000 millicores per GPU, as was asked" in report["inputs"]["derived"]
+    assert "cpu request of 1 job: 20 CPUs per GPU, as was asked" in report["inputs"]["derived"]
     silent = json.loads(call(folder, "--json", trace="silent.csv").stdout)
-    assert "memory request of 1 jobs: none: nothing is requested" in silent["inputs"]["derived"]
+    assert "memory request of 1 job: none: nothing is requested" in silent["inputs"]["derived"]
+
+
+def test_what_a_run_was_told_beside_its_files_is_in_its_report(folder: Path) -> None:
+    (folder / "load.csv").write_text("t_s,model,rate_rps\n0,chat,5\n600,chat,0\n")
+    told = call(folder, "--json", "--restart-cost", "20m", "--load", str(folder / "load.csv"), "--policy", "optimal-hindsight")
+    inputs = json.loads(told.stdout)["inputs"]
+    assert (inputs["load"], inputs["restart_cost_seconds"]) == ("load.csv", 1200)
+    assert "restart cost of every pod: 1,200 s, as was asked; gpuscaler alone heeds it" in inputs["derived"]
+    assert "optimal-hindsight: without the services of load.csv, whose replicas depend on the policy" in inputs["derived"]
+    silent = json.loads(call(folder, "--json", "--policy", "optimal-hindsight").stdout)["inputs"]
+    assert (silent["load"], silent["restart_cost_seconds"]) == (None, None)
+
+
+def test_a_sweep_says_which_peer_is_best_as_it_comes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(AXES, "karpenter", {"budget": (0.1, 1.0)})
+    monkeypatch.setattr("gpuscaler.cli.simulate.os.cpu_count", lambda: 1)
+    for best, note in (
+        (("karpenter",), "karpenter: of the settings that a sweep tried on this trace its own cost least"),
+        (
+            ("karpenter", "karpenter(budget=1.0)"),
+            "karpenter(budget=1.0): of the settings that a sweep tried on this trace the one that cost le",
+        ),
+    ):
+        monkeypatch.setattr("gpuscaler.simulation.peers.variants._rank", lambda result, best=best: result.policy != best[-1])
+        report = json.loads(call(folder, "--json", "--policy", "karpenter", "--sweep").stdout)
+        assert tuple(one["name"] for one in report["policies"]) == best
+        assert note.format("of the settings that a sweep tried on this trace") in report["inputs"]["derived"]
 
 
 def test_spot_offerings_are_left_out_and_that_is_said(folder: Path) -> None:

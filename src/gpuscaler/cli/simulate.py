@@ -1,17 +1,19 @@
 """``gpuscaler simulate``: what a trace of jobs would have cost."""
 
+import os
 from typing import TYPE_CHECKING
 
 import click
 
 from gpuscaler.cli.plan import FILE
-from gpuscaler.cli.replaying import Asked, prepare, progress_bar, replay_options, settings_of, telling
+from gpuscaler.cli.replaying import SWEPT, Asked, prepare, progress_bar, replay_options, settings_of, telling
 
 if TYPE_CHECKING:
     from gpuscaler.simulation.campaign import Setting
     from gpuscaler.simulation.meter import Result
 
 POLICIES = ("gpuscaler", "karpenter", "cluster-autoscaler", "static", "optimal-hindsight")
+HINDSIGHT = POLICIES[-1]
 
 
 @click.command()
@@ -31,9 +33,14 @@ def simulate(*, asked: Asked, pools_file: str, policies: tuple[str, ...], as_jso
     from gpuscaler.simulation.report import inputs_of
 
     prepare(asked, policies)
+    names = tuple(dict.fromkeys(policies))
     with telling(asked):
         ((setting, derived),) = settings_of(asked, [pools_file])
-        results = _results(setting, tuple(dict.fromkeys(policies)), asked.all_seeds, sweep=asked.sweep)
+        best = _best(setting, names, asked) if asked.sweep else ()
+        results = _results(setting, (*names, *best), asked.all_seeds)
+    if setting.load is not None and HINDSIGHT in names:
+        derived.append(f"{HINDSIGHT}: without the services of {setting.load.name}, whose replicas depend on the policy")
+    derived += _swept(names, best) if asked.sweep else ()
     inputs = inputs_of(setting, pools=pools_file, seed=asked.seed, seeds=asked.seeds, derived=derived)
     if asked.out is not None:
         write_report(asked.out, inputs, results)
@@ -43,14 +50,23 @@ def simulate(*, asked: Asked, pools_file: str, policies: tuple[str, ...], as_jso
         print_report(inputs, results)
 
 
-def _results(setting: "Setting", names: tuple[str, ...], seeds: range, *, sweep: bool) -> "list[Result]":
+def _best(setting: "Setting", names: tuple[str, ...], asked: Asked) -> tuple[str, ...]:
+    from gpuscaler.simulation.campaign import best_of_sweeps
+
+    return best_of_sweeps(setting, names, asked.seed, workers=os.cpu_count() or 1)
+
+
+def _swept(names: tuple[str, ...], best: tuple[str, ...]) -> list[str]:
+    """What a sweep found, in words."""
+    tried = "of the settings that a sweep tried on this trace"
+    better = [f"{name}: {tried} the one that cost least" for name in best]
+    return better + [f"{name}: {tried} its own cost least" for name in SWEPT if name in names and not any(name in one for one in best)]
+
+
+def _results(setting: "Setting", names: tuple[str, ...], seeds: range) -> "list[Result]":
     """One run where the bar can follow it, several in parallel."""
-    import os
+    from gpuscaler.simulation.campaign import run_all, run_one
 
-    from gpuscaler.simulation.campaign import best_of_sweeps, run_all, run_one
-
-    if sweep:
-        names += best_of_sweeps(setting, names, seeds[0], workers=os.cpu_count() or 1)
     if len(names) * len(seeds) > 1:
         return run_all(setting, names, seeds, workers=os.cpu_count() or 1)
     with progress_bar(f"{setting.trace.name}, {names[0]}", sum(job.pods for job in setting.trace.jobs)) as progress:

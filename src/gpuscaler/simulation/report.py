@@ -17,6 +17,7 @@ from gpuscaler.simulation.waits import Wait
 from gpuscaler.simulation.workload import Shaping
 
 DAY = 86_400.0
+GIB = 2**30
 
 
 class Inputs(msgspec.Struct, frozen=True):
@@ -39,6 +40,8 @@ class Inputs(msgspec.Struct, frozen=True):
     lower_bound: str
     generated: tuple[str, ...]
     derived: tuple[str, ...]
+    load: str | None = None
+    restart_cost_seconds: float | None = None
 
 
 def inputs_of(
@@ -63,7 +66,9 @@ def inputs_of(
         seeds=seeds,
         lower_bound=KIND,
         generated=(*_drawn(), *generated),
-        derived=(*_requests(trace.jobs, shaping), *_checkpoints(setting.checkpoint), *derived),
+        derived=(*_requests(trace.jobs, shaping), *_checkpoints(setting.checkpoint), *_restarts(shaping), *derived),
+        load=printable(setting.load.name) if setting.load is not None else None,
+        restart_cost_seconds=shaping.restart_cost,
     )
 
 
@@ -91,18 +96,26 @@ def _checkpoints(seconds: float) -> list[str]:
     return [f"checkpoints: every {seconds:,.0f} s of work" if seconds else "checkpoints: none, an evicted pod begins anew"]
 
 
+def _restarts(shaping: Shaping) -> list[str]:
+    if shaping.restart_cost is None:
+        return []
+    return [f"restart cost of every pod: {shaping.restart_cost:,.0f} s, as was asked; gpuscaler alone heeds it"]
+
+
 def _requests(jobs: Sequence[Job], shaping: Shaping) -> list[str]:
     """Which requests were not in the trace."""
     notes = []
-    for name, silent, given, unit in (
-        ("cpu", sum(job.cpu_milli is None for job in jobs), shaping.cpu_per_gpu, "millicores"),
-        ("memory", sum(job.memory is None for job in jobs), shaping.memory_per_gpu, "bytes"),
+    for name, silent, given, unit, words in (
+        ("cpu", sum(job.cpu_milli is None for job in jobs), shaping.cpu_per_gpu, 1000, "CPUs"),
+        ("memory", sum(job.memory is None for job in jobs), shaping.memory_per_gpu, GIB, "GiB"),
     ):
         if silent:
-            what = f"{given} {unit} per GPU, as was asked" if given else "none: nothing is requested"
-            notes.append(f"{name} request of {silent} jobs: {what}")
+            what = f"{given / unit:g} {words} per GPU, as was asked" if given else "none: nothing is requested"
+            notes.append(f"{name} request of {silent:,} {'job' if silent == 1 else 'jobs'}: {what}")
     if any(job.pods > 1 for job in jobs):
-        notes.append("jobs of several pods: gangs whose pods start together, in one zone on one GPU product")
+        notes.append(
+            "jobs of several pods: gangs, which start together; gpuscaler keeps each in one zone on one GPU product, others need not"
+        )
     return notes
 
 

@@ -106,6 +106,7 @@ def _section(title: str, *contents: str) -> list[str]:
 
 def _inputs(inputs: Inputs) -> list[str]:
     files = [("trace", inputs.trace), ("pools", inputs.pools), *(("spot markets", name) for name in inputs.spot)]
+    files += [("load of services", inputs.load)] if inputs.load else []
     rows = [
         *files,
         ("GPU models", inputs.gpu_model),
