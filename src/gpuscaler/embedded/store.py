@@ -18,6 +18,7 @@ from gpuscaler.embedded.kinds import EVENTS, KINDS, NEW_EVENTS, Kind
 Object = dict[str, Any]
 #: ``events.k8s.io`` shows the Events of the core group under other names.
 STORED_AS: Final[Mapping[Kind, Kind]] = {NEW_EVENTS: EVENTS}
+_FEW: Final = 100
 
 
 class Stored(msgspec.Struct, frozen=True, eq=False):
@@ -69,12 +70,26 @@ class Collection:
     def __init__(self, kind: Kind, history: int) -> None:
         self.kind = kind
         self.objects: dict[str, Stored] = {}
-        self.keys: list[str] = []
+        self._keys: list[str] = []
+        self._unsorted: list[str] = []
         self.forgotten = 0
         self._changes: list[Change] = []
         self._base = 0
         self._history = history
         self._waiting: set[asyncio.Future[None]] = set()
+
+    @property
+    def keys(self) -> list[str]:
+        """All keys, sorted."""
+        # One new key costs a move of what is behind it; with many new ones, sorting once is cheaper.
+        if len(self._unsorted) < _FEW:
+            for key in self._unsorted:
+                insort(self._keys, key)
+        else:
+            self._keys += self._unsorted
+            self._keys.sort()
+        self._unsorted.clear()
+        return self._keys
 
     def within(self, namespace: str) -> list[Stored]:
         """A snapshot, in the order of keys, of one namespace or of all (an empty name)."""
@@ -87,10 +102,11 @@ class Collection:
         key = change.stored.key
         if change.type == "DELETED":
             del self.objects[key]
-            del self.keys[bisect_left(self.keys, key)]
+            keys = self.keys
+            del keys[bisect_left(keys, key)]
         else:
             if key not in self.objects:
-                insort(self.keys, key)
+                self._unsorted.append(key)
             self.objects[key] = change.stored
         self._changes.append(change)
         if len(self._changes) > 2 * self._history:
