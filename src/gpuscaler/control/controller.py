@@ -217,12 +217,15 @@ class Controller:
         refused = self._take_answers()
         now = self._now()
         seen = look(self.memory, cluster, self._policy, self._facts(now), now)
+        changed = any(isinstance(fate, events.Failed | events.Reclaimed) for fate in seen.arrivals.fates) or bool(seen.kept)
+        # What a removal that has ended makes room for need not wait for the next resync.
+        changed = changed or len(seen.memory.ledger.leaving) < len(self.memory.ledger.leaving)
         self.memory = seen.memory
         self._recorder.looked(seen, cluster, now)
         if not self._dry_run:
             await self._store.save(self.memory)
             self._act(seen)
-        if refused or seen.arrivals.fates or seen.kept or started >= self._plan_at:
+        if refused or changed or started >= self._plan_at:
             self._plan_at, self._first_unschedulable = started + self._pace.resync, None
             await self._plan(cluster)
         self._await()

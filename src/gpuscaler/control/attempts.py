@@ -1,0 +1,93 @@
+"""When the scheduler last tried in vain to place each pod: what it says in its Events, and nowhere else."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import aclosing
+
+import msgspec
+
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import ApiError, Unreachable
+from gpuscaler.kube.resources import CORE_EVENTS
+from gpuscaler.kube.transport import Request
+from gpuscaler.kube.watching import SilentError, event_of, watch_lines
+from gpuscaler.model.wire import UnreadableError, seconds
+
+#: So many pods are remembered; the oldest attempts are forgotten first.
+MOST = 50_000
+#: How long the watch may be quiet, how long one lasts, and the pause after a failure, in seconds.
+SILENCE, WATCH, PAUSE = 90.0, 600, 5.0
+
+
+class WireReference(msgspec.Struct, gc=False):
+    namespace: str | None = None
+    name: str | None = None
+
+
+class WireSeries(msgspec.Struct, gc=False, rename="camel"):
+    last_observed_time: str | None = None
+
+
+class WireEvent(msgspec.Struct, gc=False, rename="camel"):
+    reason: str | None = None
+    involved_object: WireReference | None = None
+    last_timestamp: str | None = None
+    event_time: str | None = None
+    series: WireSeries | None = None
+
+
+class Attempts(Mapping[str, float]):
+    """Seconds since the epoch by ``namespace/name`` of the pod, current while :meth:`run` runs."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._at: dict[str, float] = {}
+        self.trouble = ""
+
+    def __getitem__(self, pod: str) -> float:
+        return self._at[pod]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._at)
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    async def run(self) -> None:
+        """Watch until cancelled. Attempts that are missed while the server is away come with the next."""
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "fieldSelector": "reason=FailedScheduling",
+            "timeoutSeconds": str(WATCH),
+        }
+        request = Request("GET", CORE_EVENTS.path(), query, {"accept": "application/json"}, timeout=SILENCE + 15.0)
+        while True:
+            try:
+                async with aclosing(watch_lines(self._client, request, silence=lambda: SILENCE)) as pieces:
+                    async for lines in pieces:
+                        self.trouble = ""
+                        for line in lines:
+                            self._take(line)
+            except SilentError:
+                continue
+            except (ApiError, Unreachable) as error:
+                self.trouble = f"events: {error}"
+            await asyncio.sleep(PAUSE)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            watched = event_of(line)
+            event = msgspec.json.decode(watched.object, type=WireEvent)
+            last = (event.series.last_observed_time if event.series else None) or event.last_timestamp or event.event_time
+            at = seconds(last, "lastTimestamp")
+        except (msgspec.MsgspecError, RecursionError, UnreadableError):
+            # One odd event is one attempt that is not seen.
+            return
+        about = event.involved_object
+        if event.reason != "FailedScheduling" or about is None or not about.name or watched.type == "DELETED":
+            return
+        key = f"{about.namespace or ''}/{about.name}"
+        self._at[key] = max(at, self._at.pop(key, 0.0))
+        while len(self._at) > MOST:
+            del self._at[next(iter(self._at))]
