@@ -118,11 +118,8 @@ def test_a_sweep_says_which_peer_is_best_as_it_comes(folder: Path, monkeypatch: 
     monkeypatch.setitem(AXES, "karpenter", {"budget": (0.1, 1.0)})
     monkeypatch.setattr("gpuscaler.cli.simulate.os.cpu_count", lambda: 1)
     for best, note in (
-        (("karpenter",), "karpenter: of the settings that a sweep tried on this trace its own cost least"),
-        (
-            ("karpenter", "karpenter(budget=1.0)"),
-            "karpenter(budget=1.0): of the settings that a sweep tried on this trace the one that cost le",
-        ),
+        (("karpenter",), "karpenter: {} its own cost least"),
+        (("karpenter", "karpenter(budget=1.0)"), "karpenter(budget=1.0): {} the one that cost least"),
     ):
         monkeypatch.setattr("gpuscaler.simulation.peers.variants._rank", lambda result, best=best: result.policy != best[-1])
         report = json.loads(call(folder, "--json", "--policy", "karpenter", "--sweep").stdout)
