@@ -1,0 +1,358 @@
+"""Kubeconfigs and pods: what is found, what is preferred, and what is said when something is wrong."""
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+import yaml
+
+from gpuscaler.kube.access import Access, from_kubeconfig
+from gpuscaler.kube.credentials import Fixed, Presented, TokenFile
+from gpuscaler.kube.errors import AccessError
+from gpuscaler.kube.exec_plugin import ExecPlugin
+from gpuscaler.kube.incluster import find_access, in_cluster
+
+SECRET = "s3cr3t-TOKEN-that-must-not-be-seen"
+CA = trustme.CA()
+PEM = CA.cert_pem.bytes()
+MINE = CA.issue_cert("me@example.org")
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def kubeconfig(cluster: Mapping[str, Any], user: Mapping[str, Any] | None = None, **context: str) -> dict[str, Any]:
+    named = {"cluster": "c", **({"user": "u"} if user is not None else {}), **context}
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "preferences": {},
+        "current-context": "here",
+        "clusters": [{"name": "c", "cluster": {"server": "https://10.0.0.1:6443", **cluster}}],
+        "users": [{"name": "u", "user": user}] if user is not None else None,
+        "contexts": [{"name": "here", "context": named}],
+    }
+
+
+def write(path: Path, content: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    return path
+
+
+def read(tmp_path: Path, cluster: Mapping[str, Any], user: Mapping[str, Any] | None = None, **options: Any) -> Access:
+    environ = options.pop("environ", {})
+    return from_kubeconfig([write(tmp_path / "config", kubeconfig(cluster, user, **options))], environ=environ)
+
+
+async def presented(access: Access) -> Presented:
+    return await access.credentials.current()
+
+
+async def test_the_current_context_is_read(tmp_path: Path) -> None:
+    found = read(tmp_path, {"certificate-authority-data": encoded(PEM)}, {"token": SECRET}, namespace="team")
+    assert (found.server, found.namespace, found.proxy, found.warnings) == ("https://10.0.0.1:6443", "team", "", ())
+    assert found.source == f"context 'here' of {tmp_path / 'config'}"
+    assert found.tls.authorities() == PEM
+    assert (await presented(found)).headers == {"authorization": f"Bearer {SECRET}"}
+    assert found.compress
+
+
+async def test_no_secret_shows_in_an_access(tmp_path: Path) -> None:
+    user = {"token": SECRET, "client-certificate-data": encoded(MINE.cert_chain_pems[0].bytes())}
+    key = MINE.private_key_pem.bytes()
+    found = read(tmp_path, {"proxy-url": "http://me:hidden-pa55@proxy:3128"}, {**user, "client-key-data": encoded(key)})
+    shown = repr(found) + str(found) + repr(await presented(found)) + repr(found.tls.own_certificate())
+    for secret in (SECRET, "hidden-pa55", key.decode().splitlines()[1]):
+        assert secret not in shown
+
+
+async def test_files_are_relative_to_the_kubeconfig(tmp_path: Path) -> None:
+    write(tmp_path / "pki" / "ca.crt", PEM.decode())
+    write(tmp_path / "pki" / "me.crt", MINE.cert_chain_pems[0].bytes().decode())
+    write(tmp_path / "pki" / "me.key", MINE.private_key_pem.bytes().decode())
+    write(tmp_path / "token", "from-file\n")
+    user = {"client-certificate": "pki/me.crt", "client-key": "pki/me.key", "tokenFile": "token", "token": "older"}
+    found = read(tmp_path, {"certificate-authority": "pki/ca.crt"}, user)
+    assert found.tls.authorities() == PEM
+    assert found.tls.own_certificate() is not None
+    assert isinstance(found.credentials, TokenFile)
+    assert (await presented(found)).headers == {"authorization": "Bearer from-file"}
+
+
+def test_data_wins_over_files(tmp_path: Path) -> None:
+    found = read(tmp_path, {"certificate-authority-data": encoded(PEM), "certificate-authority": "/no/such"}, {})
+    assert found.tls.authorities() == PEM
+
+
+async def test_a_name_and_password_become_basic_auth(tmp_path: Path) -> None:
+    assert (await presented(read(tmp_path, {}, {"username": "me", "password": "pässword"}))).headers == {
+        "authorization": "Basic " + encoded("me:pässword".encode())
+    }
+
+
+async def test_a_context_without_a_user_is_anonymous(tmp_path: Path) -> None:
+    assert (await presented(read(tmp_path, {}))).headers == {}
+
+
+def test_settings_of_the_cluster_are_taken(tmp_path: Path) -> None:
+    cluster = {
+        "server": "https://lb/k8s/c-1/",
+        "tls-server-name": "kubernetes",
+        "proxy-url": "http://proxy:3128",
+        "disable-compression": True,
+    }
+    found = read(tmp_path, cluster, {}, environ={"HTTPS_PROXY": "http://other"})
+    assert (found.server, found.tls.server_name, found.proxy, found.compress) == (
+        "https://lb/k8s/c-1",
+        "kubernetes",
+        "http://proxy:3128",
+        False,
+    )
+
+
+def test_insecure_is_warned_of(tmp_path: Path) -> None:
+    found = read(tmp_path, {"insecure-skip-tls-verify": True}, {})
+    assert found.tls.insecure
+    assert ["insecure-skip-tls-verify is set" in text for text in found.warnings] == [True]
+
+
+async def test_credentials_are_not_sent_in_the_clear(tmp_path: Path) -> None:
+    found = read(tmp_path, {"server": "http://10.0.0.1:8080"}, {"token": SECRET, "as": "admin"})
+    assert (await presented(found)).headers == {}
+    assert found.headers == ()
+    assert ["has no TLS" in text for text in found.warnings] == [True]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "expected"),
+    [
+        ({"server": "10.0.0.1:8080"}, "http://10.0.0.1:8080"),
+        ({"server": "10.0.0.1:6443", "insecure-skip-tls-verify": True}, "https://10.0.0.1:6443"),
+        ({"server": "https://[fd00::1]:6443"}, "https://[fd00::1]:6443"),
+    ],
+)
+def test_a_server_may_be_said_shortly(tmp_path: Path, cluster: dict[str, Any], expected: str) -> None:
+    assert read(tmp_path, cluster).server == expected
+
+
+def test_acting_as_another_becomes_headers(tmp_path: Path) -> None:
+    user = {"as": "jane", "as-uid": "7", "as-groups": ["a", "b"], "as-user-extra": {"Acme.com/Scopes": ["x", "y"]}}
+    assert read(tmp_path, {}, user).headers == (
+        ("impersonate-user", "jane"),
+        ("impersonate-uid", "7"),
+        ("impersonate-group", "a"),
+        ("impersonate-group", "b"),
+        ("impersonate-extra-acme.com%2Fscopes", "x"),
+        ("impersonate-extra-acme.com%2Fscopes", "y"),
+    )
+
+
+async def test_of_several_files_the_first_to_name_a_part_wins(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "ca.crt", PEM.decode())
+    first = kubeconfig({"server": "https://first", "certificate-authority": "ca.crt"}, {"token": "t1"})
+    second = kubeconfig({"server": "https://second"}, {"token": "t2"})
+    second["contexts"].append({"name": "there", "context": {"cluster": "other", "user": "u"}})
+    second["clusters"].append({"name": "other", "cluster": {"server": "https://other"}})
+    second["current-context"] = "there"
+    files = [write(tmp_path / "a" / "one", {**first, "current-context": ""}), write(tmp_path / "b" / "two", second)]
+    found = from_kubeconfig(files, environ={})
+    assert found.server == "https://other"
+    assert (await presented(found)).headers == {"authorization": "Bearer t1"}
+    here = from_kubeconfig(files, context="here", environ={})
+    assert here.server == "https://first"
+    assert here.tls.authorities() == PEM
+
+
+def test_an_exec_plugin_is_kept_with_what_it_is_told(tmp_path: Path) -> None:
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": "./bin/login",
+        "args": ["--token", SECRET],
+        "env": [{"name": "KEY", "value": SECRET}],
+        "interactiveMode": "Never",
+        "provideClusterInfo": True,
+        "installHint": "ask Ann",
+    }
+    extensions = [{"name": "client.authentication.k8s.io/exec", "extension": {"audience": "a"}}]
+    found = read(tmp_path, {"certificate-authority-data": encoded(PEM), "extensions": extensions}, {"exec": plugin})
+    assert isinstance(found.credentials, ExecPlugin)
+    command = found.credentials.command
+    assert (command.command, command.folder, command.args, command.hint) == ("./bin/login", tmp_path, ("--token", SECRET), "ask Ann")
+    assert command.cluster == {
+        "server": "https://10.0.0.1:6443",
+        "certificate-authority-data": encoded(PEM),
+        "config": {"audience": "a"},
+    }
+    assert SECRET not in repr(found)
+
+
+def test_a_token_wins_over_an_exec_plugin(tmp_path: Path) -> None:
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "login"}
+    assert isinstance(read(tmp_path, {}, {"exec": plugin, "token": "t"}).credentials, Fixed)
+
+
+V1 = "client.authentication.k8s.io/v1"
+WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "no server": ({"server": ""}, {}, "cluster 'c' of {file}: saw no server, expected a URL"),
+    "a server that is none": ({"server": "ftp://x"}, {}, "cluster 'c' of {file}: saw a server that is no URL"),
+    "a server with a port that is none": ({"server": "https://x:port"}, {}, "saw a server that is no URL"),
+    "a server with a password": ({"server": f"https://me:{SECRET}@x"}, {}, "saw a server that is no URL"),
+    "insecure with authority": (
+        {"insecure-skip-tls-verify": True, "certificate-authority-data": encoded(PEM)},
+        {},
+        "saw insecure-skip-tls-verify beside a certificate-authority, expected one of the two",
+    ),
+    "no authority file": (
+        {"certificate-authority": "ca.crt"},
+        {},
+        "cluster 'c' of {file}: certificate-authority: saw {folder}/ca.crt: No such file or directory, expected a file",
+    ),
+    "an authority that is no base64": ({"certificate-authority-data": "%%%"}, {}, "certificate-authority-data: saw what is no base64"),
+    "an authority that is no PEM": ({"certificate-authority-data": encoded(b"hello")}, {}, "saw 5 bytes that are no certificates in PEM"),
+    "a certificate without key": (
+        {},
+        {"client-certificate-data": encoded(PEM)},
+        "user 'u' of {file}: saw client-certificate without client-key, expected both or neither",
+    ),
+    "a key without certificate": (
+        {},
+        {"client-key-data": encoded(MINE.private_key_pem.bytes())},
+        "saw client-key without client-certificate",
+    ),
+    "a key of another certificate": (
+        {},
+        {
+            "client-certificate-data": encoded(CA.issue_cert("x@y.z").cert_chain_pems[0].bytes()),
+            "client-key-data": encoded(MINE.private_key_pem.bytes()),
+        },
+        "saw a client certificate and key that cannot be used (KEY_VALUES_MISMATCH)",
+    ),
+    "a certificate that is none": (
+        {},
+        {"client-certificate-data": encoded(b"x"), "client-key-data": encoded(b"y")},
+        "saw a client certificate and key that cannot be used",
+    ),
+    "a token with a line break": ({}, {"token": f"{SECRET}\n{SECRET}"}, "user 'u' of {file}: saw a token with spaces, line breaks"),
+    "a token and a name": ({}, {"token": SECRET, "username": "me"}, "saw a token and a username, expected one of the two"),
+    "gcp": ({}, {"auth-provider": {"name": "gcp", "config": {"access-token": SECRET}}}, "gke-gcloud-auth-plugin"),
+    "azure": ({}, {"auth-provider": {"name": "azure"}}, "saw the auth-provider 'azure', which Kubernetes removed in 1.26"),
+    "some provider": ({}, {"auth-provider": {"name": "mine"}}, "use an exec plugin"),
+    "socks": ({"proxy-url": "socks5://me:hidden@proxy:1080"}, {}, "cluster 'c' of {file}: proxy-url: saw a socks5 proxy at proxy"),
+    "a proxy of another kind": ({"proxy-url": f"ftp://me:{SECRET}@proxy"}, {}, "proxy-url: saw the scheme 'ftp'"),
+    "a proxy that is no URL": ({"proxy-url": "http://[::1"}, {}, "proxy-url: saw what is no URL"),
+    "an old plugin": ({}, {"exec": {"apiVersion": "client.authentication.k8s.io/v1alpha1", "command": "x"}}, "saw the apiVersion '"),
+    "no plugin": ({}, {"exec": {"apiVersion": V1, "interactiveMode": "Never"}}, "exec: saw no command"),
+    "no mode": ({}, {"exec": {"apiVersion": V1, "command": "x"}}, "saw no interactiveMode, which client.authentication.k8s.io/v1 needs"),
+    "a mode that is none": (
+        {},
+        {"exec": {"apiVersion": V1, "command": "x", "interactiveMode": "Ever"}},
+        "saw the interactiveMode 'Ever', expected one of Never, IfAvailable, Always",
+    ),
+    "groups without a user": ({}, {"as-groups": ["a"]}, "without as, expected the user to act as"),
+    "a line break in whom to act as": ({}, {"as": "a\nb"}, "saw line breaks in what to act as"),
+    "a number for a password": ({}, {"username": "me", "password": 1234567}, "Expected `str | null`, got `int`"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_said_without_secrets(tmp_path: Path, name: str) -> None:
+    cluster, user, expected = WRONG[name]
+    with pytest.raises(AccessError) as raised:
+        read(tmp_path, cluster, user)
+    text = str(raised.value)
+    assert expected.format(file=tmp_path / "config", folder=tmp_path) in text
+    assert "expected" in text.lower()
+    for secret in (SECRET, "hidden", "1234567"):
+        assert secret not in text
+
+
+REFERENCES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "no current context": ({"current-context": ""}, "", "saw no current-context, expected one of 'here'"),
+    "an unknown current context": ({"current-context": "gone"}, "", "saw no context 'gone' (the current-context), expected one of 'here'"),
+    "an unknown context": ({}, "gone", "saw no context 'gone', expected one of 'here'"),
+    "no contexts": ({"contexts": None}, "", "expected one of none, since there are none"),
+    "an unknown cluster": ({"clusters": []}, "", "context 'here' of {file}: saw the cluster 'c', expected one of none"),
+    "an unknown user": ({"users": [{"name": "v"}]}, "", "context 'here' of {file}: saw the user 'u', expected one of 'v'"),
+    "a list for a name": ({"clusters": [{"name": []}]}, "", "saw something else than a kubeconfig has there"),
+}
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_a_reference_that_leads_nowhere_names_what_there_is(tmp_path: Path, name: str) -> None:
+    changes, context, expected = REFERENCES[name]
+    file = write(tmp_path / "config", {**kubeconfig({}, {}), **changes})
+    with pytest.raises(AccessError) as raised:
+        from_kubeconfig([file], context=context, environ={})
+    assert expected.format(file=file) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "text", [f"users:\n- token: {SECRET}: {SECRET}\n", f"users: !{SECRET} x", f"- {SECRET}", f"users: [{SECRET}]", "\x00"]
+)
+def test_a_file_that_is_no_kubeconfig_is_said_without_its_content(tmp_path: Path, text: str) -> None:
+    file = write(tmp_path / "config", text)
+    with pytest.raises(AccessError, match="kubeconfig") as raised:
+        from_kubeconfig([file], environ={})
+    assert str(file) in str(raised.value)
+    assert SECRET not in str(raised.value)
+
+
+def test_a_named_kubeconfig_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(AccessError, match="saw No such file or directory, expected a file that can be read"):
+        find_access({}, kubeconfig=tmp_path / "none")
+
+
+def pod(root: Path) -> Path:
+    write(root / "token", "pod-token")
+    write(root / "ca.crt", PEM.decode())
+    write(root / "namespace", "gpuscaler\n")
+    return root
+
+
+SERVICE = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+
+
+async def test_a_pod_uses_its_service_account(tmp_path: Path) -> None:
+    found = in_cluster(SERVICE, root=pod(tmp_path))
+    assert (found.server, found.namespace, found.compress) == ("https://10.96.0.1:443", "gpuscaler", False)
+    assert found.tls.authorities() == PEM
+    assert (await presented(found)).headers == {"authorization": "Bearer pod-token"}
+
+
+def test_a_pod_may_have_an_ipv6_service(tmp_path: Path) -> None:
+    assert in_cluster({**SERVICE, "KUBERNETES_SERVICE_HOST": "fd00::1"}, root=pod(tmp_path)).server == "https://[fd00::1]:443"
+
+
+def test_outside_a_pod_there_is_no_service_account(tmp_path: Path) -> None:
+    with pytest.raises(AccessError, match="saw no KUBERNETES_SERVICE_HOST"):
+        in_cluster({}, root=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["token", "ca.crt"])
+def test_a_pod_without_a_mounted_account_is_told_what_to_set(tmp_path: Path, name: str) -> None:
+    (pod(tmp_path) / name).unlink()
+    with pytest.raises(AccessError, match=f"saw no .*{name}.*automountServiceAccountToken: true"):
+        in_cluster(SERVICE, root=tmp_path)
+
+
+def test_access_is_looked_for_as_kubectl_does(tmp_path: Path) -> None:
+    def config(name: str) -> Path:
+        return write(tmp_path / name, kubeconfig({"server": f"https://{name.replace('/', '-')}"}))
+
+    home, one, two = config(".kube/config"), config("one"), config("two")
+    root = pod(tmp_path / "pod")
+    environ = {"HOME": str(tmp_path), **SERVICE}
+    assert find_access({**environ, "KUBECONFIG": f"{tmp_path}/none::{one}:{two}"}, kubeconfig=two, root=root).server == "https://two"
+    assert find_access({**environ, "KUBECONFIG": f"{tmp_path}/none::{one}:{two}"}, root=root).server == "https://one"
+    assert find_access(environ, root=root).server == "https://.kube-config"
+    home.unlink()
+    assert find_access(environ, root=root).server == "https://10.96.0.1:443"
+    with pytest.raises(AccessError, match=r"saw no kubeconfig \(looked at .*/.kube/config\)"):
+        find_access(environ, context="here", root=root)
+    with pytest.raises(AccessError, match="no place, since KUBECONFIG and HOME are not set"):
+        find_access({}, root=root)
