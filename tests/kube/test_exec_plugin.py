@@ -1,0 +1,270 @@
+"""Exec plugins as real programs: what they are told, how often they run, and what is said when they fail."""
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trustme
+from tests.kube.servers import ok, served, server_context
+
+from gpuscaler.kube.access import Access
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.credentials import Presented
+from gpuscaler.kube.errors import CredentialsError, Unreachable
+from gpuscaler.kube.exec_plugin import Command, ExecPlugin, redacted
+from gpuscaler.kube.http import HttpTransport
+from gpuscaler.kube.resources import NODES
+from gpuscaler.kube.tls import Tls
+
+pytestmark = pytest.mark.looptime(False)  # programs take real time
+
+V1 = "client.authentication.k8s.io/v1"
+BETA = "client.authentication.k8s.io/v1beta1"
+SECRET = "s3cr3tTOKENthatMustNotBeSeen42"
+
+
+def credential(version: str = V1, **status: Any) -> str:
+    return msgspec.json.encode({"apiVersion": version, "kind": "ExecCredential", "status": status}).decode()
+
+
+def plugin(folder: Path, script: str, *, version: str = V1, pause: float = 0.0, time_limit: float = 30.0, **options: Any) -> ExecPlugin:
+    """A plugin whose program is the shell script; each run adds a line to ``runs``."""
+    (folder / "login").write_text(f'#!/bin/sh\necho run >> "{folder}/runs"\n{script}\n')
+    (folder / "login").chmod(0o755)
+    command = Command("user 'u' of /k", version, "./login", folder, **options)
+    return ExecPlugin(command, {"PATH": "/usr/bin:/bin", "FROM": "outside"}, pause=pause, time_limit=time_limit)
+
+
+def printing(text: str) -> str:
+    return f"cat <<'END'\n{text}\nEND"
+
+
+def runs(folder: Path) -> int:
+    file = folder / "runs"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def process_of(file: Path) -> Path:
+    return Path("/proc") / file.read_text().strip()
+
+
+def stamp(seconds: float) -> str:
+    return datetime.fromtimestamp(time.time() + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def reaching(url: str, ca: trustme.CA, credentials: ExecPlugin) -> HttpTransport:
+    return HttpTransport(Access(url, "the test", Tls(authority=ca.cert_pem.bytes()), credentials))
+
+
+async def failure(one: ExecPlugin) -> str:
+    with pytest.raises(CredentialsError) as raised:
+        await one.current()
+    assert SECRET not in str(raised.value)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("version", [V1, BETA])
+async def test_a_token_is_kept_until_it_expires(tmp_path: Path, version: str) -> None:
+    one = plugin(tmp_path, printing(credential(version, token="abc", expirationTimestamp=stamp(3600))), version=version)
+    for _ in range(3):
+        assert (await one.current()).headers == {"authorization": "Bearer abc"}
+    assert runs(tmp_path) == 1
+    one.now = lambda: time.time() + 3601
+    await one.current()
+    assert runs(tmp_path) == 2
+
+
+async def test_a_token_without_expiry_is_kept(tmp_path: Path) -> None:
+    one = plugin(tmp_path, printing(credential(token="abc")))
+    one.now = lambda: 1e12
+    await one.current()
+    await one.current()
+    assert runs(tmp_path) == 1
+
+
+async def test_a_certificate_is_presented(tmp_path: Path) -> None:
+    one = plugin(tmp_path, printing(credential(clientCertificateData="CERT", clientKeyData="KEY")))
+    found = await one.current()
+    assert found.certificate is not None
+    assert (found.certificate.chain, found.certificate.key, found.headers) == (b"CERT", b"KEY", {})
+    assert "KEY" not in repr(found) + repr(found.certificate)
+
+
+async def test_a_plugin_is_told_of_the_cluster_and_gets_its_environment(tmp_path: Path) -> None:
+    script = (
+        f'echo "$KUBERNETES_EXEC_INFO" > "{tmp_path}/info"; echo "$FROM $ADDED $1" > "{tmp_path}/env"\n{printing(credential(token="t"))}'
+    )
+    options: dict[str, Any] = {
+        "args": ("argument",),
+        "env": {"ADDED": "inside"},
+        "cluster": {"server": "https://x"},
+        "mode": "Never",
+        "attended": True,
+    }
+    await plugin(tmp_path, script, **options).current()
+    assert msgspec.json.decode((tmp_path / "info").read_bytes()) == {
+        "apiVersion": V1,
+        "kind": "ExecCredential",
+        "spec": {"interactive": False, "cluster": {"server": "https://x"}},
+    }
+    assert (tmp_path / "env").read_text() == "outside inside argument\n"
+
+
+async def test_many_requests_at_once_run_it_once(tmp_path: Path) -> None:
+    one = plugin(tmp_path, f"sleep 0.1\n{printing(credential(token='t'))}")
+    found = await asyncio.gather(*(one.current() for _ in range(10)))
+    assert len(set(map(id, found))) == 1
+    assert runs(tmp_path) == 1
+
+
+async def test_a_slow_plugin_gets_there_though_every_request_gives_up(tmp_path: Path) -> None:
+    one = plugin(tmp_path, f"sleep 0.4\n{printing(credential(token='t'))}")
+    tries = 0
+    while tries < 50:
+        tries += 1
+        try:
+            async with asyncio.timeout(0.05):
+                await one.current()
+                break
+        except TimeoutError:
+            continue
+    assert 1 < tries < 50
+    assert runs(tmp_path) == 1
+
+
+async def test_after_a_refusal_it_runs_again_and_only_once_for_all(tmp_path: Path) -> None:
+    one = plugin(tmp_path, f'sleep 0.05; n=$(wc -l < "{tmp_path}/runs"); echo \'{credential(token="tN")}\' | sed "s/tN/t$n/"')
+    first = await one.current()
+    found = await asyncio.gather(*(one.renewed(first) for _ in range(5)))
+    assert [one.headers["authorization"] for one in found if one] == ["Bearer t2"] * 5
+    assert runs(tmp_path) == 2
+    late = await one.renewed(first)
+    assert late is not None
+    assert late.headers == {"authorization": "Bearer t2"}
+    assert runs(tmp_path) == 2
+
+
+async def test_refusals_do_not_run_it_again_and_again(tmp_path: Path) -> None:
+    one = plugin(tmp_path, printing(credential(token="t")), pause=60)
+    first = await one.current()
+    assert await one.renewed(first) is None
+    assert await one.renewed(Presented()) is first
+    assert runs(tmp_path) == 1
+
+
+async def test_failures_do_not_run_it_again_and_again(tmp_path: Path) -> None:
+    one = plugin(tmp_path, "exit 1", pause=60)
+    assert await failure(one) == await failure(one)
+    assert runs(tmp_path) == 1
+
+
+async def test_a_failure_quotes_what_the_plugin_said_without_its_keys(tmp_path: Path) -> None:
+    one = plugin(tmp_path, f"echo 'ExpiredToken: run aws sso login; key was {SECRET}' >&2; exit 255")
+    assert await failure(one) == (
+        "user 'u' of /k: exec plugin './login': exited with 255, expected 0: "
+        '"ExpiredToken: run aws sso login; key was …"; run it yourself to see what it needs'
+    )
+
+
+async def test_it_recovers_after_a_failure(tmp_path: Path) -> None:
+    one = plugin(tmp_path, f'test -e "{tmp_path}/fixed" || exit 3\n{printing(credential(token="t"))}')
+    assert "exited with 3" in await failure(one)
+    (tmp_path / "fixed").touch()
+    assert (await one.current()).headers == {"authorization": "Bearer t"}
+
+
+async def test_a_program_that_is_missing_says_how_to_install_it(tmp_path: Path) -> None:
+    command = Command("user 'u' of /k", V1, "kubelogin-none", tmp_path, hint="Install it\n  with krew")
+    said = await failure(ExecPlugin(command, {"PATH": "/usr/bin"}))
+    assert said.endswith("saw no such program on the PATH, expected one that can be run; Install it with krew")
+    local = await failure(ExecPlugin(Command("user 'u' of /k", V1, "./none", tmp_path), {}))
+    assert f"saw no such program in {tmp_path}, expected one that can be run; install it or correct the kubeconfig" in local
+
+
+async def test_a_program_that_cannot_start_is_said(tmp_path: Path) -> None:
+    one = plugin(tmp_path, "")
+    (tmp_path / "login").write_text("#!/no/such/shell\n")
+    assert "saw No such file or directory, expected a program that can be run" in await failure(one)
+
+
+async def test_a_program_that_never_ends_is_ended(tmp_path: Path) -> None:
+    one = plugin(tmp_path, f'echo $$ > "{tmp_path}/pid"; exec sleep 60', time_limit=0.3)
+    assert "saw no end after 0.3 s" in await failure(one)
+    assert not process_of(tmp_path / "pid").exists()
+
+
+async def test_a_plugin_that_needs_a_person_is_refused_without_a_terminal(tmp_path: Path) -> None:
+    one = plugin(tmp_path, printing(credential(token="t")), mode="Always")
+    assert "saw the interactiveMode Always and no terminal, expected a person to answer it" in await failure(one)
+    assert runs(tmp_path) == 0
+
+
+ATTENDED = [("IfAvailable", True, True), ("IfAvailable", False, False), ("Never", True, False)]
+
+
+@pytest.mark.parametrize(("mode", "attended", "expected"), ATTENDED)
+def test_a_plugin_may_ask_only_a_person_who_is_there(tmp_path: Path, mode: str, attended: bool, expected: bool) -> None:
+    assert Command("u", V1, "x", tmp_path, mode=mode, attended=attended).interactive is expected
+
+
+PRINTED = {
+    "nothing": ("", "printed no ExecCredential (it is not the JSON of one)"),
+    "no JSON": (f"token: {SECRET}", "printed no ExecCredential (it is not the JSON of one)"),
+    "another kind": ('{"apiVersion": "v1", "kind": "Secret"}', "printed the kind 'Secret' of 'v1', expected ExecCredential of"),
+    "another version": (credential(BETA, token=SECRET), f"printed the kind 'ExecCredential' of '{BETA}', expected ExecCredential of {V1}"),
+    "no status": (f'{{"apiVersion": "{V1}", "kind": "ExecCredential"}}', "printed neither a token nor both of"),
+    "half a certificate": (credential(clientCertificateData="x"), "printed neither a token nor both of clientCertificateData"),
+    "no time": (credential(token=SECRET, expirationTimestamp="soon"), "its expirationTimestamp is no time"),
+    "a broken token": (credential(token=f"{SECRET}\n{SECRET}"), "saw a token with spaces, line breaks"),
+    "a number": (f'{{"apiVersion": "{V1}", "kind": "ExecCredential", "status": {{"token": 5}}}}', "printed no ExecCredential"),
+}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+async def test_what_is_no_credential_is_said_without_quoting_it(tmp_path: Path, name: str) -> None:
+    printed, expected = PRINTED[name]
+    assert expected in await failure(plugin(tmp_path, printing(printed)))
+
+
+async def test_a_request_presents_what_the_plugin_printed(tmp_path: Path) -> None:
+    ca = trustme.CA()
+    one = plugin(tmp_path, printing(credential(token=SECRET)))
+    async with served(ok, server_context(ca)) as (url, seen), reaching(url, ca, one) as transport:
+        await Client(transport).get(NODES, "n")
+    assert seen.tokens == [f"Bearer {SECRET}"]
+
+
+async def test_a_request_without_credentials_is_not_sent(tmp_path: Path) -> None:
+    ca = trustme.CA()
+    async with served(ok, server_context(ca)) as (url, seen), reaching(url, ca, plugin(tmp_path, "exit 1")) as transport:
+        with pytest.raises(Unreachable, match="exited with 1"):
+            await Client(transport).create(NODES, {})
+    assert seen.requests == []
+
+
+async def test_an_issued_certificate_that_cannot_be_used_is_said(tmp_path: Path) -> None:
+    ca = trustme.CA()
+    one = plugin(tmp_path, printing(credential(clientCertificateData="x", clientKeyData=SECRET)))
+    async with reaching("https://127.0.0.1:1", ca, one) as transport:
+        with pytest.raises(CredentialsError, match="saw a client certificate and key that cannot be used") as raised:
+            await Client(transport).create(NODES, {})
+    assert SECRET not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("plain words\n and  spaces", "plain words and spaces"),
+        ("/usr/local/google-cloud-sdk/bin/gke-gcloud-auth-plugin", "/usr/local/google-cloud-sdk/bin/gke-gcloud-auth-plugin"),
+        ("arn:aws:iam::123456789012:role/admin", "arn:aws:iam::123456789012:role/admin"),
+        ("eyJhbGciOiJSUzI1NiIsImtpZCI6.eyJpc3MiOiJodHRwczovL2sifQ0.AbCdEf0123456789AbCdEf0123", "….….…"),
+        ("key=0123456789abcdef0123456789abcdef01", "…"),
+        ("x" * 1000, "x" * 300),
+    ],
+)
+def test_what_looks_like_a_key_is_left_out(text: str, expected: str) -> None:
+    assert redacted(text) == expected
