@@ -1,7 +1,7 @@
 """The picture of a whole cluster, kept current by one reflector a resource."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from random import Random
 from typing import Any, NamedTuple
 
@@ -166,23 +166,26 @@ class Picture:
     def _fresh(self, batch: Batch) -> tuple[dict[str, Item | None], list[SetAside]]:
         """What of ``batch`` is not known already: most updates change nothing that planning reads."""
         model = batch.model
-        held = getattr(self._cluster, "nodes" if model is Node else "pods" if model is Pod else HOMES[model][0])
-        layers: tuple[dict[str, Any], ...] = (self._pending.get(model, {}), self._folding.get(model, {}), held)
-        apart = {found.object for found in self._cluster.set_aside} | self._folding_aside
+        pending, folding = self._pending.get(model, {}), self._folding.get(model, {})
+        held: dict[str, Any] = getattr(self._cluster, "nodes" if model is Node else "pods" if model is Pod else HOMES[model][0])
+        aside = {found.object for found in self._cluster.set_aside} | self._folding_aside
+        odd = bool(aside or self._aside)
         fresh: dict[str, Item | None] = {}
         for key, item in batch.changes.items():
-            known = next((layer[key] for layer in layers if key in layer), None)
-            if apart or self._aside:
-                name = object_name(model, key)
-                if self._aside.pop(name, None) is None and name not in apart and known == item:
-                    continue
-            elif known == item:
+            known = pending[key] if key in pending else folding[key] if key in folding else held.get(key)
+            if known == item and not (odd and self._was_aside(object_name(model, key), aside)):
                 continue
             fresh[key] = item
-            if isinstance(item, Pod) and _waits(item) and not (isinstance(known, Pod) and _waits(known)):
+            if model is Pod and _waits(item) and not _waits(known):
                 self._count_unschedulable()
-        asides = set(self._cluster.set_aside)
-        return fresh, [found for found in batch.set_aside if found not in asides]
+        if odd:
+            for key in fresh:
+                self._aside.pop(object_name(model, key), None)
+        before = set(self._cluster.set_aside) if batch.set_aside else set()
+        return fresh, [found for found in batch.set_aside if found not in before]
+
+    def _was_aside(self, name: str, aside: Set[str]) -> bool:
+        return name in aside or name in self._aside
 
     def _count_unschedulable(self) -> None:
         now, news = self._clock(), self._news
@@ -190,5 +193,5 @@ class Picture:
         self._news = news._replace(unschedulable=news.unschedulable + 1, first_unschedulable=first, last_unschedulable=now)
 
 
-def _waits(pod: Pod) -> bool:
-    return bool(pod.unschedulable) and not pod.node_name and not pod.deleted and not pod.finished
+def _waits(item: Item | None) -> bool:
+    return isinstance(item, Pod) and bool(item.unschedulable) and not item.node_name and not item.deleted and not item.finished

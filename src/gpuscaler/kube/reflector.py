@@ -237,8 +237,14 @@ class Reflector:
             if identity:
                 self._known.setdefault(identity, None)
             return
-        draft.aside.pop(identity, None)
-        if identity in self._known and not self._known[identity] is found.keys is None:
+        if draft.aside:
+            draft.aside.pop(identity, None)
+        if found.keys is None and self._known.get(identity) is None:
+            # Nearly always: one record, under its plain key, as before.
+            self._known[identity] = None
+            draft.changes[self._decoder.key(identity)] = found.items[0]
+            return
+        if identity in self._known:
             draft.changes |= dict.fromkeys(self._keys(identity))
         self._known[identity] = found.keys
         draft.changes.update(zip(self._keys(identity), found.items, strict=True))
