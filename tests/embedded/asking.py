@@ -89,7 +89,12 @@ def asker(api: ApiServer | None = None, **more: Any) -> Asker:
 
 def pod(name: str = "p", *, labels: Mapping[str, str] | None = None, **spec: Any) -> dict[str, Any]:
     containers = [{"name": "c", "image": "busybox:1"}]
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": dict(labels or {})}, "spec": {"containers": containers, **spec}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": dict(labels or {})},
+        "spec": {"containers": containers, **spec},
+    }
 
 
 def node(name: str = "n", **spec: Any) -> dict[str, Any]:

@@ -135,13 +135,17 @@ async def test_a_node_keeps_the_status_it_registers_with_and_a_deployment_does_n
     assert made["spec"]["template"]["spec"]["restartPolicy"] == "Always"
 
 
-@pytest.mark.parametrize("path", ["/api/v1/cats", "/apis/none/v1/pods", f"{PODS}/p/log", f"{PODS}/p/status/x", "/nothing", "/api/v1/pods/p"])
+@pytest.mark.parametrize(
+    "path", ["/api/v1/cats", "/apis/none/v1/pods", f"{PODS}/p/log", f"{PODS}/p/status/x", "/nothing", "/api/v1/pods/p"]
+)
 async def test_a_path_where_nothing_is_is_not_found(path: str) -> None:
     status, answer = await asker()("GET", path)
     assert (status, answer["message"]) == (404, "the server could not find the requested resource")
 
 
-@pytest.mark.parametrize(("method", "path"), [("POST", f"{PODS}/p"), ("PUT", PODS), ("POST", "/api/v1/pods"), ("GET", f"{PODS}/p/eviction")])
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", f"{PODS}/p"), ("PUT", PODS), ("POST", "/api/v1/pods"), ("GET", f"{PODS}/p/eviction")]
+)
 async def test_a_method_that_a_path_does_not_take_is_said_so(method: str, path: str) -> None:
     assert (await asker()(method, path, pod()))[0] == 405
 

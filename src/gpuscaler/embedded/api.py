@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from gpuscaler.embedded import bodies, discovery, openapi
 from gpuscaler.embedded.failures import Failure, Severed, bad_request, method_not_allowed, no_such_path, unauthorized
 from gpuscaler.embedded.faults import Faults
-from gpuscaler.embedded.kinds import BY_NAME, NAMESPACES, Kind
+from gpuscaler.embedded.kinds import BY_NAME, NAMESPACES, PRIORITY_CLASSES, Kind
 from gpuscaler.embedded.parts import Parts
 from gpuscaler.embedded.patches import Patcher
 from gpuscaler.embedded.reading import Reader
@@ -21,7 +21,8 @@ from gpuscaler.embedded.watching import Watches
 from gpuscaler.embedded.writing import Deletion, Writer, deletion
 from gpuscaler.kube.transport import Answer, Request
 
-NAMES_AT_START = ("default", "kube-system", "kube-public", "kube-node-lease")
+NAMES_AT_START: Final = ("default", "kube-system", "kube-public", "kube-node-lease")
+PRIORITIES_AT_START: Final = (("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000))
 
 
 class ApiServer:
@@ -51,6 +52,10 @@ class ApiServer:
         self._parts = Parts(self.store, self._writer, self._patcher)
         for name in NAMES_AT_START:
             self._writer.create(NAMESPACES, "", {"metadata": {"name": name}})
+        for name, value in PRIORITIES_AT_START:
+            self._writer.create(
+                PRIORITY_CLASSES, "", {"metadata": {"name": name}, "value": value, "preemptionPolicy": "PreemptLowerPriority"}
+            )
 
     def load(self, objects: Iterable[Mapping[str, Any]]) -> int:
         """Keep ``objects`` as they are, statuses too, and say how many: a cluster that was already there. Namespaces are made as needed."""
