@@ -114,6 +114,16 @@ def test_what_a_run_was_told_beside_its_files_is_in_its_report(folder: Path) -> 
     assert (silent["load"], silent["restart_cost_seconds"]) == (None, None)
 
 
+def test_machines_that_exist_at_the_beginning_serve_at_once_and_are_told(folder: Path) -> None:
+    report = json.loads(call(folder, "--json", "--start", "gpu/g4dn.12xlarge=1", "--start", "cpu=1").stdout)
+    assert report["policies"][0]["wait"]["p99"] < 120
+    told = [note for note in report["inputs"]["derived"] if note.startswith("at the beginning: ")]
+    assert told == [
+        "at the beginning: 1 x cpu/on-demand/m6i.large/us-east-1a, as was asked",
+        "at the beginning: 1 x gpu/on-demand/g4dn.12xlarge/us-east-1a, as was asked",
+    ]
+
+
 def test_a_sweep_says_which_peer_is_best_as_it_comes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(AXES, "karpenter", {"budget": (0.1, 1.0)})
     monkeypatch.setattr("gpuscaler.cli.simulate.os.cpu_count", lambda: 1)
@@ -144,6 +154,10 @@ def test_spot_offerings_are_left_out_and_that_is_said(folder: Path) -> None:
         (["--seed", "-1"], "--seed"),
         (["--policy", "nobody"], "nobody"),
         (["--seeds", "0"], "--seeds"),
+        (["--start", "gpu"], "saw gpu, expected POOL=N or POOL/TYPE=N"),
+        (["--start", "gpu=-1"], "saw gpu=-1, expected POOL=N"),
+        (["--start", "gpu=1", "--start", "gpu=2"], "saw gpu twice"),
+        (["--start", "cpus=1"], "pools.yaml: saw the pool cpus, expected one of gpu, cpu"),
         (["--spot-map", "map.yaml"], "give --spot FILE too"),
         (["--sweep", "--policy", "static"], "expected karpenter or cluster-autoscaler among --policy"),
     ],

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 if TYPE_CHECKING:
+    from gpuscaler.clouds.markets import Key
     from gpuscaler.model.pools import Policy
     from gpuscaler.simulation.campaign import Setting
     from gpuscaler.simulation.workload import Shaping
@@ -64,6 +65,13 @@ OPTIONS = (
     click.option(
         "--restart-cost", metavar="DURATION", help="What moving a pod loses, as its owner says; without it running pods are never moved."
     ),
+    click.option(
+        "--start",
+        "starts",
+        multiple=True,
+        metavar="POOL[/TYPE]=N",
+        help="Machines that a pool has when the run begins; may be repeated. Default: none.",
+    ),
     click.option("--no-steering", is_flag=True, help="Open gpuscaler's machines to every pod at once, as other autoscalers do."),
     click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of everything that is drawn."),
     click.option("--seeds", default=1, show_default=True, type=click.IntRange(1, 1000), help="Repeat with so many seeds, from --seed on."),
@@ -103,6 +111,7 @@ class Asked(Struct, frozen=True):
     spot_map: Path | None
     checkpoint: str
     restart_cost: str | None
+    starts: tuple[str, ...]
     no_steering: bool
     seed: int
     seeds: int
@@ -160,9 +169,12 @@ def settings_of(asked: Asked, pools_files: Sequence[str]) -> "list[tuple[Setting
     spot_map = read_spot_map(asked.spot_map) if asked.spot_map is not None else {}
     checkpoint = _seconds(asked.checkpoint, "--checkpoint")
     found = []
-    for policy, dropped in pools:
+    sizes = _sizes(asked.starts)
+    for path, (policy, dropped) in zip(pools_files, pools, strict=True):
+        start = _start(path, policy, sizes)
         derived = derived_markets(policy, spot, seed=asked.seed, spot_map=spot_map)
         derived += [f"{dropped} spot offerings of the pools file: left out, since no --spot says when they run dry"] if dropped else []
+        derived += [f"at the beginning: {count} x {'/'.join(key)}, as was asked" for key, count in start.items()]
         derived += derived_from(load, seed=asked.seed) if load is not None else ()
         setting = Setting(
             trace=trace,
@@ -174,6 +186,7 @@ def settings_of(asked: Asked, pools_files: Sequence[str]) -> "list[tuple[Setting
             spot_map=spot_map,
             checkpoint=checkpoint,
             steering=not asked.no_steering,
+            start=start,
         )
         found.append((setting, derived))
     return found
@@ -192,6 +205,27 @@ def _pools(path: str, *, spot: bool) -> "tuple[Policy, int]":
     if not policy.pools:
         fail(f"{path}: saw only spot offerings, expected on-demand or reserved ones, or --spot with series of their markets")
     return policy, dropped
+
+
+def _sizes(starts: Sequence[str]) -> dict[str, int]:
+    sizes = {}
+    for text in starts:
+        name, _, count = text.rpartition("=")
+        if not name or not count.isascii() or not count.isdecimal() or len(count) > 5:
+            raise click.BadParameter(f"saw {text}, expected POOL=N or POOL/TYPE=N, such as gpu=4", param_hint="--start")
+        if name in sizes:
+            raise click.BadParameter(f"saw {name} twice, expected it once", param_hint="--start")
+        sizes[name] = int(count)
+    return sizes
+
+
+def _start(path: str, policy: "Policy", sizes: dict[str, int]) -> "dict[Key, int]":
+    from gpuscaler.simulation.starting import StartError, machines_at_start
+
+    try:
+        return machines_at_start(policy, sizes)
+    except StartError as error:
+        raise click.BadParameter(f"{path}: {error}", param_hint="--start") from error
 
 
 def _seconds(text: str, option: str) -> float:

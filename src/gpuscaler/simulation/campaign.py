@@ -2,12 +2,13 @@
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
 from msgspec import Struct
 
+from gpuscaler.clouds.markets import Key
 from gpuscaler.model.pools import Policy
 from gpuscaler.simulation.chart import thinned
 from gpuscaler.simulation.meter import Result
@@ -35,6 +36,7 @@ class Setting(Struct, frozen=True):
     spot_map: SpotMap = {}
     checkpoint: float = CHECKPOINT_SECONDS
     steering: bool = True
+    start: Mapping[Key, int] = {}
 
 
 def run_one(setting: Setting, name: str, seed: int, progress: Callable[[int], None] | None = None) -> Result:
@@ -55,6 +57,7 @@ def run_one(setting: Setting, name: str, seed: int, progress: Callable[[int], No
         checkpoint=setting.checkpoint,
         steering=setting.steering,
         load=setting.load,
+        start=setting.start,
         progress=progress,
     )
 

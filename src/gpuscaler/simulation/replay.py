@@ -2,12 +2,13 @@
 
 import heapq
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from gpuscaler.clouds.delays import Delays, Faults
 from gpuscaler.clouds.machines import ANSWERED, LOST, NOTICE, REGISTERED, CloudEvent
-from gpuscaler.clouds.markets import Markets
+from gpuscaler.clouds.markets import Key, Markets
 from gpuscaler.clouds.simulated import SimulatedCloud
 from gpuscaler.model.pools import Policy
 from gpuscaler.simulation.acting import carry_out, finish_drains
@@ -59,13 +60,15 @@ def run(
     checkpoint: float = CHECKPOINT_SECONDS,
     steering: bool = True,
     load: LoadFile | None = None,
+    start: Mapping[Key, int] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Result:
     """Replay ``trace`` on the pools of ``policy`` and measure what it cost.
 
     ``autoscaler`` stands in for the policy of that ``name``. Machines of gpuscaler open to everybody at once where ``steering`` is off.
     ``scoring`` is how kube-scheduler is configured; a pod saves its work every ``checkpoint`` seconds (0: never); ``load`` drives services
-    beside the trace, its second 0 being the trace's first submission; ``progress`` is told how many pods of the trace have come so far.
+    beside the trace, its second 0 being the trace's first submission; ``start`` are machines that stand when the run begins, by offering;
+    ``progress`` is told how many pods of the trace have come so far.
     Raises :class:`~gpuscaler.simulation.workload.UnmappedModelsError` where the GPU models' mapping is incomplete.
     """
     shaping = shaping or Shaping()
@@ -79,6 +82,7 @@ def run(
     began = float(math.ceil(EPOCH + pods[0].submit))
     services = Services(found, began=began, seed=seed, shaping=shaping, fractional=trace.fractional)
     replay = _Replay(pods, world, autoscaler, services, progress)
+    replay.begin_with(start or {})
     replay.go()
     return replay.result(policy, seed)
 
@@ -107,11 +111,22 @@ class _Replay:
         #: When something was last under way: a pod running or to come, a machine or an answer on its way.
         self._alive_at = self.began
 
-    def go(self) -> None:
-        """Until nothing is left that could change anything."""
-        for key, count in self._autoscaler.start():
+    def begin_with(self, start: Mapping[Key, int]) -> None:
+        """Machines that stand before anything happens: those of ``start``, and what the autoscaler has beyond them."""
+        self.world.moment = Moment(self.began)
+        machines = Counter(start) | Counter(dict(self._autoscaler.start()))
+        for key, count in sorted(machines.items()):
             for _ in range(count):
                 self.world.start(key, self.began)
+        if machines:
+            # Whoever follows nodes by what happens sees them come.
+            moment = self.world.moment
+            moment.registered += moment.idled
+            moment.opened += moment.idled
+            self._tell()
+
+    def go(self) -> None:
+        """Until nothing is left that could change anything."""
         while (at := self._next()) is not None:
             self.now = at
             self._step()
