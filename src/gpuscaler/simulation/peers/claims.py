@@ -28,6 +28,7 @@ class Shelf:
         self.allocatable: Array = np.array(
             [[offering.allocatable.get(name, 0) for name in self.columns] for offering in pool.offerings], dtype=np.int64
         ).reshape(len(pool.offerings), len(self.columns))
+        self.prices = np.array([offering.price for offering in pool.offerings])
         self._admitting: dict[str, Mask] = {}
         self._requests: dict[str, Array | None] = {}
 

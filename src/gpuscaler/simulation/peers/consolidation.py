@@ -124,7 +124,8 @@ class Consolidation:
             queues[one.seen.offering.pool].append(one)
         turns = sorted(((place, pool, one) for pool, queue in queues.items() for place, one in enumerate(queue)), key=lambda turn: turn[:2])
         for _, pool, one in turns:
-            if budgets[pool] > 0 and self._trial.promising(one.seen):
+            replaceable = self._rules.spot_to_spot or one.seen.offering.market != "spot"
+            if budgets[pool] > 0 and self._trial.promising(one.seen, replaceable=replaceable):
                 command = self.compute([one])
                 if command is not None:
                     return command

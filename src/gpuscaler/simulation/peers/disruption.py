@@ -65,9 +65,10 @@ class Disruption:
                 self._nodes[name] = seen.offering.pool
         self._idle.update(dict.fromkeys((*moment.opened, *moment.idled)))
         emptied = moment.opened or moment.idled or moment.given_back or (moment.finished and self._nominated)
-        if emptied or self._may_consolidate(view):
+        changed = emptied or moment.arrived or moment.finished or moment.evicted or moment.registered or moment.lost
+        self._changed |= bool(changed)
+        if emptied or (changed and self._may_consolidate(view)):
             self._poll_at = min(self._poll_at, moment.now + self._rules.poll)
-        self._changed = True
 
     def decide(self, view: View, now: float, *, synced: bool) -> Command | None:
         """A command to carry out now. While it is not ``synced``, NodeClaims being launched, only empty nodes are looked for."""
@@ -183,7 +184,9 @@ class Disruption:
             return NEVER
         ripens = [at + rules.consolidate_after for name, (_, at) in self._pods.items() if name in young]
         freed = [until for until in (self._last_round + rules.nomination, *self._takers.values()) if until > now]
-        self._changed, self._look_again = False, min([now + rules.recheck, *ripens, *freed])
+        # Karpenter looks again now and then in any case; all that can have changed is that an offering may be asked again.
+        recheck = NEVER if all(mask.all() for mask in self._available(now)) else now + rules.recheck
+        self._changed, self._look_again = False, min([recheck, *ripens, *freed])
         return self._look_again
 
     def _consolidation(self, view: View, now: float, young: Collection[str]) -> Consolidation:

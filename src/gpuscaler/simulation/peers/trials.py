@@ -5,7 +5,6 @@ to go, those that wait, and those on nodes that are being drained are packed as 
 go to a node that has not been initialised speaks against the removal.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -43,8 +42,8 @@ class Trial:
         for name in young:
             self._room.close(name)
         self._others = [*view.pending(), *waiting_as(going)]
+        #: The first node that takes a pod of each specification.
         self._first: dict[str, str | None] = {}
-        self._price: dict[str, float] = {}
 
     def without(self, nodes: Sequence[Seen]) -> Packed | None:
         """Where all pods go when ``nodes`` are gone; None where some of theirs find no place, or none that is open yet."""
@@ -59,10 +58,13 @@ class Trial:
             return None
         return packed
 
-    def promising(self, seen: Seen) -> bool:
-        """Whether each pod of a node fits on some other node, or on a machine that is cheaper than it; else no trial can succeed."""
-        specs = {spec.digest: spec for spec in seen.pods.values()}
-        return all(self._elsewhere(spec, seen.node) or self._cheapest(spec) < seen.offering.price for spec in specs.values())
+    def promising(self, seen: Seen, *, replaceable: bool) -> bool:
+        """Whether a trial without this node can succeed at all, looking at its pods one by one: a cheap test before a dear one.
+
+        Pods that fit on no other node would have to fit together on one cheaper machine, where the node is ``replaceable`` by one.
+        """
+        stranded = [spec for spec in seen.pods.values() if not self._elsewhere(spec, seen.node)]
+        return not stranded or (replaceable and self._fit_cheaper(stranded, seen.offering.price))
 
     def _elsewhere(self, spec: PodSpec, node: str) -> bool:
         if spec.digest not in self._first:
@@ -75,19 +77,18 @@ class Trial:
         self._room.open(node)
         return other is not None
 
-    def _cheapest(self, spec: PodSpec) -> float:
-        """The price of the cheapest offering that takes one pod of ``spec``."""
-        if spec.digest not in self._price:
-            self._price[spec.digest] = min(
-                (
-                    shelf.offerings[row].price
-                    for shelf, available in zip(self._shelves, self._available, strict=True)
-                    if (request := shelf.request(spec)) is not None
-                    for row in np.flatnonzero(available & shelf.admitting(spec) & (shelf.allocatable >= request).all(axis=1)).tolist()
-                ),
-                default=math.inf,
-            )
-        return self._price[spec.digest]
+    def _fit_cheaper(self, specs: Sequence[PodSpec], price: float) -> bool:
+        """Whether some offering that costs less than ``price`` takes pods of all ``specs`` together."""
+        for shelf, available in zip(self._shelves, self._available, strict=True):
+            requests = [shelf.request(spec) for spec in specs]
+            asked = [request for request in requests if request is not None]
+            if len(asked) == len(requests):
+                fitting = available & (shelf.prices < price) & (shelf.allocatable >= np.sum(asked, axis=0)).all(axis=1)
+                for spec in {spec.digest: spec for spec in specs}.values():
+                    fitting = fitting & shelf.admitting(spec)
+                if fitting.any():
+                    return True
+        return False
 
 
 def waiting_as(pods: Mapping[str, PodSpec]) -> Iterable[Pending]:
