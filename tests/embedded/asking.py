@@ -43,7 +43,7 @@ class Asker:
         *,
         media: str = "application/json",
         headers: Mapping[str, str] | None = None,
-        timeout: float | None = 30.0,
+        timeout: float | None = 30.0,  # noqa: ASYNC109 - it is the one that the request carries
         **query: str,
     ) -> tuple[int, Any]:
         encoded = b"" if body is None else body if isinstance(body, bytes) else msgspec.json.encode(body)

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-
 from tests.embedded.asking import CONFIG_MAPS, MERGE, NODES, PODS, Asker, asker, config_map, node, pod
 
 SETS = "/apis/apps/v1/namespaces/default/replicasets"
@@ -107,7 +106,8 @@ async def test_dependents_go_with_their_owner(propagation: str) -> None:
     ask = asker()
     await _family(ask)
     await ask.ok("DELETE", f"{SETS}/s", {"propagationPolicy": propagation})
-    assert await _gone(ask, f"{SETS}/s") and await _gone(ask, f"{PODS}/p")
+    assert await _gone(ask, f"{SETS}/s")
+    assert await _gone(ask, f"{PODS}/p")
 
 
 async def test_orphans_stay_without_an_owner() -> None:

@@ -1,14 +1,17 @@
 """Lists: selectors, pages, and pages that have expired."""
 
+import asyncio
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from gpuscaler.embedded.api import ApiServer
 from tests.embedded.asking import CONFIG_MAPS, PODS, Asker, asker, config_map, pod, virtual_clock
 
+from gpuscaler.embedded.api import ApiServer
 
-async def _named(ask: Asker, path: str, **query: str) -> list[str]:
+
+async def _named(ask: Asker, path: str, **query: Any) -> list[str]:
     return [item["metadata"]["name"] for item in (await ask.ok("GET", path, **query))["items"]]
 
 
@@ -59,7 +62,7 @@ async def test_selectors_choose(labels: str, fields: str, names: list[str]) -> N
 @pytest.mark.parametrize(
     "query", [{"labelSelector": "a=b=c"}, {"labelSelector": "in ("}, {"fieldSelector": "spec.cat=1"}, {"fieldSelector": "metadata.name"}]
 )
-async def test_a_selector_that_means_nothing_is_a_bad_request(query: dict[str, str]) -> None:
+async def test_a_selector_that_means_nothing_is_a_bad_request(query: dict[str, Any]) -> None:
     status, answer = await asker()("GET", PODS, **query)
     assert (status, answer["reason"]) == (400, "BadRequest")
 
@@ -112,15 +115,13 @@ async def test_many_open_lists_expire_the_oldest() -> None:
         ({"resourceVersion": "0", "resourceVersionMatch": "NotOlderThan"}, 200),
     ],
 )
-async def test_what_a_list_cannot_answer_is_refused(query: dict[str, str], code: int) -> None:
+async def test_what_a_list_cannot_answer_is_refused(query: dict[str, Any], code: int) -> None:
     assert (await asker()("GET", CONFIG_MAPS, **query))[0] == code
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 300), st.booleans()), max_size=150), st.integers(1, 40))
 def test_pages_together_are_the_whole_list(changes: list[tuple[str, int, bool]], limit: int) -> None:
-    import asyncio
-
     async def check() -> None:
         api = ApiServer(virtual_clock)
         ask = asker(api)
@@ -133,7 +134,8 @@ def test_pages_together_are_the_whole_list(changes: list[tuple[str, int, bool]],
             elif not add and (namespace, name) in kept:
                 await ask.ok("DELETE", f"/api/v1/namespaces/{namespace}/configmaps/{name}")
                 kept.discard((namespace, name))
-        found, query = [], {"limit": str(limit)}
+        found: list[tuple[str, str]] = []
+        query: dict[str, Any] = {"limit": str(limit)}
         while True:
             page = await ask.ok("GET", "/api/v1/configmaps", **query)
             assert len(page["items"]) <= limit

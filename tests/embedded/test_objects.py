@@ -1,9 +1,9 @@
 """Objects are created, read, replaced and deleted as by a Kubernetes API server."""
 
 import pytest
+from tests.embedded.asking import CONFIG_MAPS, NODES, PODS, asker, config_map, node, pod, virtual_clock
 
 from gpuscaler.embedded.api import ApiServer
-from tests.embedded.asking import CONFIG_MAPS, NODES, PODS, asker, config_map, node, pod, virtual_clock
 
 
 async def test_a_created_object_is_answered_with_uid_time_and_revision_and_read_back_the_same() -> None:
@@ -12,7 +12,8 @@ async def test_a_created_object_is_answered_with_uid_time_and_revision_and_read_
     assert status == 201
     assert made["metadata"]["creationTimestamp"] == "2026-01-01T00:00:00Z"
     assert made["metadata"]["namespace"] == "default"
-    assert made["metadata"]["uid"] and int(made["metadata"]["resourceVersion"]) > 1
+    assert made["metadata"]["uid"]
+    assert int(made["metadata"]["resourceVersion"]) > 1
     assert await ask.ok("GET", f"{CONFIG_MAPS}/c") == made
 
 
@@ -55,6 +56,11 @@ async def test_nothing_is_created_in_a_namespace_that_does_not_exist() -> None:
 async def test_an_object_of_a_form_nobody_speaks_is_refused() -> None:
     status, answer = await asker()("POST", CONFIG_MAPS, b"x", media="application/x-unknown")
     assert (status, answer["reason"]) == (415, "UnsupportedMediaType")
+
+
+async def test_an_object_larger_than_the_store_takes_is_refused() -> None:
+    status, answer = await asker()("POST", CONFIG_MAPS, config_map(big="x" * 3_200_000))
+    assert (status, answer["reason"]) == (413, "RequestEntityTooLarge")
 
 
 async def test_parts_of_other_types_than_kubernetes_has_are_a_bad_request() -> None:

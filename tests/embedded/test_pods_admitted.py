@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-
 from tests.embedded.asking import MERGE, PODS, Asker, asker, pod
 
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"

@@ -1,14 +1,15 @@
 """Watches, in virtual time."""
 
 import asyncio
+from typing import Any
 
 import pytest
+from tests.embedded.asking import CONFIG_MAPS, MERGE, PODS, TABLE, Asker, Lines, asker, config_map, pod, virtual_clock
 
 from gpuscaler.embedded.api import ApiServer
 from gpuscaler.kube.errors import Unreachable
-from tests.embedded.asking import CONFIG_MAPS, MERGE, PODS, TABLE, Asker, Lines, asker, config_map, pod, virtual_clock
 
-STREAMED = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true"}
+STREAMED: dict[str, Any] = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true"}
 
 
 async def _revision(ask: Asker, path: str = CONFIG_MAPS) -> str:
@@ -35,7 +36,8 @@ async def test_a_watch_may_begin_in_the_past_and_revisions_only_grow() -> None:
         found = [await lines.next() for _ in range(4)]
     assert [(type_, obj["metadata"]["name"]) for type_, obj in found] == [("ADDED", "a"), ("ADDED", "b"), ("ADDED", "c"), ("DELETED", "b")]
     revisions = [int(obj["metadata"]["resourceVersion"]) for _, obj in found]
-    assert revisions == sorted(set(revisions)) and revisions[0] > int(start)
+    assert revisions == sorted(set(revisions))
+    assert revisions[0] > int(start)
     assert found[0][1]["kind"] == "ConfigMap"
 
 
@@ -79,7 +81,8 @@ async def test_bookmarks_come_every_minute_where_nothing_else_does() -> None:
         began = loop.time()
         await ask.ok("POST", PODS, pod())
         type_, mark = await lines.next()
-        assert (type_, loop.time() - began) == ("BOOKMARK", pytest.approx(60))
+        assert type_ == "BOOKMARK"
+        assert loop.time() - began == pytest.approx(60)
         assert mark["metadata"]["resourceVersion"] == await _revision(ask)
         await lines.next()
         assert loop.time() - began == pytest.approx(120)

@@ -84,6 +84,11 @@ class ApiServer:
             collection.forget()
         self._reader.expire_pages()
 
+    @property
+    def watching(self) -> int:
+        """How many watches are open."""
+        return self._watches.open
+
     def drop_watches(self, *, sever: bool = True) -> None:
         """End all open watches, as a connection that breaks or (``sever`` False) in order."""
         self._watches.end_all(sever=sever)

@@ -63,7 +63,7 @@ def _clashes(place: Target, old: Object, leaves: Mapping[Path, Any], others: Seq
         (entry["manager"], path)
         for entry in others
         for path in _paths(entry["fieldsV1"], ())
-        if path in leaves and path[-1][:2] == "f:" and current.get(path) != leaves[path]
+        if leaves.get(path, {}) not in ({}, []) and path[-1][:2] == "f:" and current.get(path) != leaves[path]
     ]
     if clashes and not force:
         raise _conflict(place.kind, clashes)

@@ -1,13 +1,15 @@
 """Bodies of requests, read."""
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import yaml
 
-from gpuscaler.embedded.failures import bad_request, unsupported_media_type
+from gpuscaler.embedded.failures import Failure, bad_request, unsupported_media_type
 from gpuscaler.kube.transport import Request
 
+#: The largest body that is taken, in bytes: as a real API server takes.
+LARGEST: Final = 3 * 1024 * 1024
 _JSON = ("", "application/json")
 _YAML = ("application/yaml", "application/apply-patch+yaml")
 
@@ -17,7 +19,12 @@ def media_type(request: Request) -> str:
 
 
 def read(request: Request, *accepted: str) -> Any:
-    """The body's value. Raises a Failure: 415 for another kind of body than JSON, YAML or ``accepted``, 400 for one that is damaged."""
+    """The body's value.
+
+    Raises a Failure: 415 for another kind of body than JSON, YAML or ``accepted``, 413 for one too large, 400 for one that is damaged.
+    """
+    if len(request.body) > LARGEST:
+        raise Failure(413, "RequestEntityTooLarge", f"Request entity too large: limit is {LARGEST}")
     kind = media_type(request)
     if kind not in (*_JSON, *_YAML, *accepted):
         raise unsupported_media_type()

@@ -3,6 +3,7 @@
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from aiohttp import web
 
@@ -10,10 +11,10 @@ from gpuscaler.embedded.api import ApiServer
 from gpuscaler.embedded.failures import Severed
 from gpuscaler.kube.transport import Answer, Request
 
-#: The largest body that is taken, in bytes: as much as etcd takes, twice.
-LARGEST_BODY = 3 * 1024 * 1024
+#: The largest body that is read, in bytes. Larger than what is taken, so that a client reads why it was refused.
+_LARGEST_READ: Final = 64 * 1024 * 1024
 #: Seconds that requests get to end when the server stops; watches never would.
-_SHUTDOWN = 0.1
+_SHUTDOWN: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ async def serve(api: ApiServer, host: str = "127.0.0.1", port: int = 0, *, tls: 
     async def handle(request: web.Request) -> web.StreamResponse:
         return await _handle(api, request)
 
-    app = web.Application(client_max_size=LARGEST_BODY)
+    app = web.Application(client_max_size=_LARGEST_READ)
     app.router.add_route("*", "/{path:.*}", handle)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN, handler_cancellation=True)
     await runner.setup()
@@ -48,19 +49,16 @@ async def serve(api: ApiServer, host: str = "127.0.0.1", port: int = 0, *, tls: 
 
 
 async def _handle(api: ApiServer, request: web.Request) -> web.StreamResponse:
-    asked = Request(
-        request.method,
-        request.rel_url.raw_path,
-        dict(request.query),
-        {name.lower(): value for name, value in request.headers.items()},
-        await request.read(),
-    )
+    headers = {name.lower(): value for name, value in request.headers.items()}
+    asked = Request(request.method, request.rel_url.raw_path, dict(request.query), headers, await request.read())
     try:
         async with api.handle(asked) as answer:
             return await _send(request, answer)
     except Severed:
-        _break(request)
-        raise ConnectionResetError("the connection was broken on demand") from None
+        if request.transport is not None:
+            request.transport.abort()
+        # Nobody reads it: aiohttp sees that the connection is gone, and says nothing about it.
+        return web.Response()
 
 
 async def _send(request: web.Request, answer: Answer) -> web.StreamResponse:
@@ -74,8 +72,3 @@ async def _send(request: web.Request, answer: Answer) -> web.StreamResponse:
 
 def _headers(headers: Mapping[str, str]) -> dict[str, str]:
     return {"-".join(word.capitalize() for word in name.split("-")): value for name, value in headers.items()}
-
-
-def _break(request: web.Request) -> None:
-    if request.transport is not None:
-        request.transport.abort()

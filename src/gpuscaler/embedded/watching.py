@@ -45,6 +45,7 @@ class Watches:
         self._clock = clock
         self._store, self._random, self._streaming_lists = store, random, streaming_lists
         self._generation, self._sever = 0, False
+        self.open = 0
 
     def end_all(self, *, sever: bool) -> None:
         """End every watch that is open now: in order, or as a connection that breaks."""
@@ -94,8 +95,16 @@ class Watches:
         if isinstance(plan, Failure):
             yield msgspec.json.encode({"type": "ERROR", "object": plan.status()}) + b"\n"
             return
-        generation, line = self._generation, Lines(plan, self._clock)
-        async for piece in _first(plan, line):
+        self.open += 1
+        try:
+            async for piece in self._follow(plan, Lines(plan, self._clock)):
+                yield piece
+        finally:
+            self.open -= 1
+
+    async def _follow(self, plan: Plan, line: "Lines") -> AsyncIterator[bytes]:
+        generation = self._generation
+        for piece in _pieces(line.of("ADDED", stored) for stored in plan.first):
             yield piece
         if plan.mark_first and plan.bookmarks:
             yield line.bookmark(self._store.revision, {INITIAL_EVENTS_END: "true"})
@@ -122,11 +131,6 @@ class Watches:
                 yield line.bookmark(self._store.revision)
                 continue
             await collection.wait(min(end, mark if plan.bookmarks else end) - loop.time())
-
-
-async def _first(plan: Plan, line: "Lines") -> AsyncIterator[bytes]:
-    for piece in _pieces(line.of("ADDED", stored) for stored in plan.first):
-        yield piece
 
 
 def _pieces(lines: Iterable[bytes]) -> Iterable[bytes]:
