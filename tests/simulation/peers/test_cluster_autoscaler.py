@@ -6,8 +6,9 @@ from tests.simulation.pools import GIB, trace
 
 from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.model.pools import Offering, Policy, Pool
-from gpuscaler.simulation.peers.cluster_autoscaler import ClusterAutoscaler, ClusterAutoscalerSettings
+from gpuscaler.simulation.peers.cluster_autoscaler import ClusterAutoscaler
 from gpuscaler.simulation.peers.expanders import PRICE, PRIORITY, RANDOM, Option, expander
+from gpuscaler.simulation.peers.settings import ClusterAutoscalerSettings
 from gpuscaler.simulation.traces import Job
 from gpuscaler.simulation.workload import Shaping, members
 

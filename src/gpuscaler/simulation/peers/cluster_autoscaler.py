@@ -4,51 +4,42 @@ Source: kubernetes/autoscaler 1.35, ``cluster-autoscaler/core/static_autoscaler.
 ``expander``, ``core/scaledown``. Each offering of the pools is one node group, an Auto Scaling group of one type in one zone, which is how
 its documentation says GPU groups should be made. What is modelled: the loop's interval; pods that fit existing or upcoming nodes are no
 demand; new pods wait for company, longer with GPUs; one group per scale-up, chosen by the expander; time-outs, error signals, back-off;
-empty nodes that were unneeded long enough go, a limited number at once, and none for a while after any scale-up. Interrupted spot machines
-are drained at the notice, as the AWS Node Termination Handler does. Pods of traces count as annotated
-``cluster-autoscaler.kubernetes.io/safe-to-evict: "false"``, as users of batch jobs are told to do: no node with pods is drained.
+nodes that were unneeded long enough go, a limited number at once, and none for a while after any scale-up: empty ones, and one at a time
+of those that are little used and whose pods fit elsewhere (see :mod:`~gpuscaler.simulation.peers.draining`). Interrupted spot machines
+are drained at the notice, as the AWS Node Termination Handler does. Pods whose owners do not let them be moved count as annotated
+``cluster-autoscaler.kubernetes.io/safe-to-evict: "false"``, as users of batch jobs are told to do: no node with one of them is drained.
 """
 
 import math
 from collections import Counter
 from collections.abc import Iterable
-
-from msgspec import Struct
+from typing import NamedTuple
 
 from gpuscaler.clouds.markets import Key
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.plans import Removal
 from gpuscaler.simulation.autoscaler import Decisions, Intent, Moment, Pending, Purchase, Seen, View
-from gpuscaler.simulation.peers.books import Backoff, BackoffSettings, Order, expect
+from gpuscaler.simulation.peers.books import Backoff, Order, expect
+from gpuscaler.simulation.peers.draining import Draining
 from gpuscaler.simulation.peers.estimator import estimate
-from gpuscaler.simulation.peers.expanders import LEAST_WASTE, Option, expander
+from gpuscaler.simulation.peers.expanders import Option, expander
+from gpuscaler.simulation.peers.settings import ClusterAutoscalerSettings
+from gpuscaler.simulation.scheduler import Scheduler
 
 NEVER = math.inf
 
 
-class ClusterAutoscalerSettings(Struct, frozen=True, gc=False):
-    """Cluster Autoscaler's own settings, in seconds, with its defaults.
+class Demand(NamedTuple):
+    """Pending pods (and how many of them) that no existing or upcoming node takes; ``used`` nodes would take the others.
 
-    ``scan_interval``, ``expander``, ``max_node_provision_time``, ``scale_down_unneeded_time``, ``scale_down_delay_after_add`` and
-    ``max_empty`` (``--max-scale-down-parallelism``) are flags; ``new_pods`` and ``new_gpu_pods`` are constants of its loop.
-    ``error_signal`` is after what time the cloud's refusal reaches it (an Auto Scaling group's failed activity), None where only the
-    time-out tells. ``gpu_label`` says whether nodes bear the cloud's label for GPUs, without which a node counts as ready before its device
-    plugin is.
+    ``room`` is what is left where they are placed, None where no pod waits; ``coming`` are those in it that are not ready.
     """
 
-    scan_interval: float = 10.0
-    expander: str = LEAST_WASTE
-    max_node_provision_time: float = 900.0
-    scale_down_unneeded_time: float = 600.0
-    scale_down_delay_after_add: float = 600.0
-    max_empty: int = 10
-    max_nodes_per_scaleup: int = 1000
-    new_pods: float = 2.0
-    new_gpu_pods: float = 30.0
-    error_signal: float | None = None
-    gpu_label: bool = True
-    backoff: BackoffSettings = BackoffSettings()
+    unhelped: list[tuple[Pending, int]]
+    used: set[str]
+    room: Scheduler | None = None
+    coming: tuple[str, ...] = ()
 
 
 class ClusterAutoscaler:
@@ -63,6 +54,11 @@ class ClusterAutoscaler:
         self._groups = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
         self._choose = expander(self._settings.expander, seed=seed)
         self._backoff = Backoff(self._settings.backoff)
+        self._draining = Draining(
+            threshold=self._settings.scale_down_utilization_threshold,
+            gpu_threshold=self._settings.scale_down_gpu_utilization_threshold,
+            recheck=self._settings.unremovable_recheck,
+        )
         self._orders: dict[str, Order] = {}
         self._asked = 0
         #: Until when the machines of a raised group are expected.
@@ -82,7 +78,7 @@ class ClusterAutoscaler:
     def ask_at(self) -> float | None:
         return self._ask_at
 
-    def noticed(self, moment: Moment, view: View) -> None:  # noqa: ARG002  # the loop looks for itself
+    def noticed(self, moment: Moment, view: View) -> None:
         if self._began is None:
             self._began = moment.now
         for answer in moment.answers:
@@ -93,7 +89,7 @@ class ClusterAutoscaler:
                 del self._orders[answer.purchase]
         self._interrupted += [notice.machine.id for notice in moment.notices]
         news = (moment.arrived, moment.evicted, moment.answers, moment.registered, moment.opened, moment.idled, moment.notices, moment.lost)
-        if any(news) or moment.given_back:
+        if any(news) or moment.given_back or (moment.finished and next(iter(view.movable()), None) is not None):
             tick = self._tick(moment.now)
             self._ask_at = tick if self._ask_at is None else min(tick, self._ask_at)
 
@@ -108,7 +104,8 @@ class ClusterAutoscaler:
         removals += [Removal(seen.machine.id, "did not register in time") for seen in late]
         gone = {removal.node for removal in removals}
         machines = [seen for seen in machines if seen.machine.id not in gone]
-        unhelped, used = self._unhelped(view, machines)
+        demand = self._demand(view, machines)
+        unhelped = demand.unhelped
         wake = [self._next_deadline(now)]
         purchase = None
         young = self._too_new(unhelped, now)
@@ -121,8 +118,8 @@ class ClusterAutoscaler:
             self._last_scale_up = now
             wake.append(now + self._settings.scan_interval)
         elif young is None:
-            empty, next_removal = self._scale_down(machines, used, now)
-            removals += empty
+            unneeded, next_removal = self._scale_down(view, machines, demand, now)
+            removals += unneeded
             wake.append(next_removal)
         at = min(wake)
         self._ask_at = None if at == NEVER else self._tick(at)
@@ -187,18 +184,19 @@ class ClusterAutoscaler:
 
     # Scale-up
 
-    def _unhelped(self, view: View, machines: list[Seen]) -> tuple[list[tuple[Pending, int]], set[str]]:
-        """Pending pods (and how many of them) that no existing or upcoming node takes; and the nodes that the others would go to."""
+    def _demand(self, view: View, machines: list[Seen]) -> Demand:
         pending = view.pending()
         if not pending:
-            return [], set()
-        room = view.room()
+            return Demand([], set())
+        room, coming = view.room(), []
         for seen in machines:
             if not self._ready(seen):
                 expect(room, seen)
+                coming.append(seen.machine.id)
         for order in self._orders.values():
             for number in range(order.missing):
                 room.add(f"{order.id}/{number}", self._groups[order.group])
+                coming.append(f"{order.id}/{number}")
         used: set[str] = set()
         unhelped = []
         for group in sorted(pending, key=lambda group: (-group.spec.priority, group.oldest, group.pods[0])):
@@ -209,7 +207,7 @@ class ClusterAutoscaler:
                 placed += 1
             if placed < len(group.pods):
                 unhelped.append((group, len(group.pods) - placed))
-        return unhelped, used
+        return Demand(unhelped, used, room, tuple(coming))
 
     def _too_new(self, unhelped: list[tuple[Pending, int]], now: float) -> float | None:
         """Until when it waits for more pods to come before it buys for these; None when they are old enough."""
@@ -256,22 +254,41 @@ class ClusterAutoscaler:
 
     # Scale-down
 
-    def _scale_down(self, machines: list[Seen], used: set[str], now: float) -> tuple[list[Removal], float]:
+    def _scale_down(self, view: View, machines: list[Seen], demand: Demand, now: float) -> tuple[list[Removal], float]:
         """Nodes to remove now, and when the next may follow."""
         rules = self._settings
-        empty = [seen for seen in machines if self._ready(seen) and not seen.pods and not seen.closed and seen.node not in used]
-        self._unneeded = {seen.node: self._unneeded.get(seen.node, now) for seen in empty}
+        empty = [seen for seen in machines if self._ready(seen) and not seen.pods and not seen.closed and seen.node not in demand.used]
+        little_used, following = self._little_used(view, machines, empty, demand, now)
+        self._unneeded = {seen.node: self._unneeded.get(seen.node, now) for seen in (*empty, *little_used)}
         allowed = self._last_scale_up + rules.scale_down_delay_after_add
         sizes = Counter(seen.offering.pool for seen in machines if seen.registered is not None)
         removals: list[Removal] = []
-        following = NEVER
-        for seen in sorted(empty, key=lambda seen: (self._unneeded[seen.node], seen.node)):
-            due = max(self._unneeded[seen.node] + rules.scale_down_unneeded_time, allowed)
-            if due > now + 0.001:
-                following = min(following, due)
-            elif len(removals) == rules.max_empty:
-                following = min(following, now + rules.scan_interval)
-            elif sizes[seen.offering.pool] > self._pools[seen.offering.pool].min:
-                sizes[seen.offering.pool] -= 1
-                removals.append(Removal(seen.node, f"empty for {now - self._unneeded[seen.node]:.0f} s"))
+        for group, limit in ((empty, rules.max_empty), (little_used, rules.max_drain)):
+            number = 0
+            for seen in sorted(group, key=lambda seen: (self._unneeded[seen.node], seen.node)):
+                due = max(self._unneeded[seen.node] + rules.scale_down_unneeded_time, allowed)
+                if due > now + 0.001:
+                    following = min(following, due)
+                elif number == limit or len(removals) == rules.max_empty:
+                    following = min(following, now + rules.scan_interval)
+                elif sizes[seen.offering.pool] > self._pools[seen.offering.pool].min:
+                    sizes[seen.offering.pool] -= 1
+                    number += 1
+                    what = "little used" if seen.pods else "empty"
+                    removals.append(Removal(seen.node, f"{what} for {now - self._unneeded[seen.node]:.0f} s"))
         return removals, following
+
+    def _little_used(self, view: View, machines: list[Seen], empty: list[Seen], demand: Demand, now: float) -> tuple[list[Seen], float]:
+        """Nodes with pods that could be drained, and when others may be tried that are not tried now. Empty nodes take no pods."""
+        movable = set(view.movable()) - demand.used
+        if not movable:
+            return [], NEVER
+        room = demand.room or view.room()
+        unready = demand.coming or tuple(seen.node for seen in machines if seen.node and not self._ready(seen))
+        for name in (*unready, *(seen.node for seen in empty)):
+            room.close(name)
+        nodes = [seen for seen in machines if seen.node in movable and self._ready(seen)]
+        nodes.sort(key=lambda seen: seen.node not in self._unneeded)
+        # More than this many it could not remove anyway (``unneededNodesLimit``).
+        most = len(self._unneeded) + 2 * self._settings.max_empty - len(empty)
+        return self._draining.find(nodes, room, most=most, now=now)

@@ -4,6 +4,9 @@ from typing import Literal
 
 from msgspec import Struct
 
+from gpuscaler.simulation.peers.books import BackoffSettings
+from gpuscaler.simulation.peers.expanders import LEAST_WASTE
+
 ConsolidationPolicy = Literal["WhenEmptyOrUnderutilized", "WhenEmpty", "Balanced"]
 
 
@@ -31,3 +34,33 @@ class KarpenterSettings(Struct, frozen=True, gc=False):
     validation: float = 15.0
     unavailable: float = 180.0
     registration: float = 900.0
+
+
+class ClusterAutoscalerSettings(Struct, frozen=True, gc=False):
+    """Cluster Autoscaler's own settings, in seconds, with its defaults.
+
+    ``scan_interval``, ``expander``, ``max_node_provision_time``, ``scale_down_unneeded_time``, ``scale_down_delay_after_add``, the two
+    utilisation thresholds (shares of what a node has, of which GPUs alone count where it has any), ``max_empty``
+    (``--max-scale-down-parallelism``), ``max_drain`` (``--max-drain-parallelism``) and ``unremovable_recheck``
+    (``--unremovable-node-recheck-timeout``) are flags; ``new_pods`` and ``new_gpu_pods`` are constants of its loop.
+    ``error_signal`` is after what time the cloud's refusal reaches it (an Auto Scaling group's failed activity), None where only the
+    time-out tells. ``gpu_label`` says whether nodes bear the cloud's label for GPUs, without which a node counts as ready before its device
+    plugin is.
+    """
+
+    scan_interval: float = 10.0
+    expander: str = LEAST_WASTE
+    max_node_provision_time: float = 900.0
+    scale_down_unneeded_time: float = 600.0
+    scale_down_delay_after_add: float = 600.0
+    scale_down_utilization_threshold: float = 0.5
+    scale_down_gpu_utilization_threshold: float = 0.5
+    max_empty: int = 10
+    max_drain: int = 1
+    unremovable_recheck: float = 300.0
+    max_nodes_per_scaleup: int = 1000
+    new_pods: float = 2.0
+    new_gpu_pods: float = 30.0
+    error_signal: float | None = None
+    gpu_label: bool = True
+    backoff: BackoffSettings = BackoffSettings()

@@ -13,10 +13,10 @@ import msgspec
 from gpuscaler.model.pools import Policy
 from gpuscaler.simulation.autoscaler import Autoscaler
 from gpuscaler.simulation.meter import Result
-from gpuscaler.simulation.peers.cluster_autoscaler import ClusterAutoscaler, ClusterAutoscalerSettings
+from gpuscaler.simulation.peers.cluster_autoscaler import ClusterAutoscaler
 from gpuscaler.simulation.peers.expanders import EXPANDERS
 from gpuscaler.simulation.peers.karpenter import Karpenter
-from gpuscaler.simulation.peers.settings import KarpenterSettings
+from gpuscaler.simulation.peers.settings import ClusterAutoscalerSettings, KarpenterSettings
 
 S = TypeVar("S", bound=msgspec.Struct)
 
