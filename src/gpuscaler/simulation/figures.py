@@ -2,12 +2,13 @@
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from msgspec import Struct
 
 from gpuscaler.simulation.meter import MachineHours, Result
 from gpuscaler.simulation.shares import Share
-from gpuscaler.simulation.waits import CLASSES
+from gpuscaler.simulation.waits import CLASSES, Wait
 
 DOLLARS, HOURS, SECONDS, COUNT, PART = "dollars", "hours", "seconds", "count", "part"
 
@@ -18,8 +19,8 @@ AT_LEAST = "≥: at least; so many pods never ran, or were no longer wanted befo
 class Figure(Struct, frozen=True):
     """One figure: its key in JSON, its name for a person, its unit, how to work it out (None where a result does not say).
 
-    ``wait`` names the field of the result's wait that it is, for figures that may be lower bounds. One that is not ``always`` told is left
-    out of tables where it is nothing under every policy.
+    ``wait`` names the field that it is of ``waits`` of a result, for figures that may be lower bounds. One that is not ``always`` told is
+    left out of tables where it is nothing under every policy.
     """
 
     key: str
@@ -28,6 +29,7 @@ class Figure(Struct, frozen=True):
     of: Callable[[Result], float | None]
     wait: str = ""
     always: bool = True
+    waits: Callable[[Result], Wait] = attrgetter("wait")
 
 
 class Spread(Struct, frozen=True, gc=False):
@@ -55,6 +57,16 @@ def cost_per_gpu_hour(result: Result) -> float | None:
     return result.cost / result.gpu_hours_used if result.gpu_hours_used else None
 
 
+def late_cost(result: Result) -> float | None:
+    """Dollars spent in the last quarter."""
+    return None if result.last_quarter is None else result.last_quarter.cost
+
+
+def late_wait(result: Result) -> Wait:
+    """The waits of the last quarter."""
+    return Wait() if result.last_quarter is None else result.last_quarter.wait
+
+
 FIGURES = (
     Figure("cost", "cost", DOLLARS, lambda one: one.cost),
     Figure("lower_bound", "no policy can cost less than", DOLLARS, lambda one: one.lower_bound),
@@ -76,6 +88,16 @@ FIGURES = (
     Figure("failover_max", "to the next market, longest", SECONDS, lambda one: one.failover.max, always=False),
     Figure("reclaimed", "machines reclaimed", COUNT, lambda one: one.reclaimed, always=False),
     Figure("failed", "machines that failed", COUNT, lambda one: one.failed, always=False),
+    Figure("last_quarter_cost", "cost, last quarter", DOLLARS, late_cost, always=False),
+    Figure(
+        "last_quarter_wait_p95",
+        "wait, last quarter, 95 of 100",
+        SECONDS,
+        lambda one: late_wait(one).p95,
+        wait="p95",
+        always=False,
+        waits=late_wait,
+    ),
 )
 
 
@@ -92,7 +114,7 @@ def spread(figure: Figure, results: Sequence[Result]) -> Spread | None:
     values = [value for value in map(figure.of, results) if value is not None]
     if not values:
         return None
-    at_least = bool(figure.wait) and any(figure.wait in one.wait.at_least for one in results)
+    at_least = bool(figure.wait) and any(figure.wait in figure.waits(one).at_least for one in results)
     sd = statistics.stdev(values) if len(values) > 1 else None
     return Spread(statistics.fmean(values), sd, min(values), max(values), at_least)
 

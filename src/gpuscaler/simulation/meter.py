@@ -14,6 +14,7 @@ from gpuscaler.model.pools import Offering
 from gpuscaler.planning.plans import Ignored, Unplaced
 from gpuscaler.simulation.autoscaler import Purchase
 from gpuscaler.simulation.fleet import Presence
+from gpuscaler.simulation.last_quarter import LastQuarter
 from gpuscaler.simulation.queue import Task
 from gpuscaler.simulation.services import ServiceResult
 from gpuscaler.simulation.shares import Share, Shares
@@ -73,7 +74,8 @@ class Result(Struct, frozen=True, gc=False):
     themselves, ``capacity_errors`` refusals for want of machines. ``plans`` is how often the policy was asked.
 
     ``gpu_hours_held`` is how long pods held GPUs, lost work and image pulls included; None for a bound. ``waits`` has every pod, the
-    summaries of it stand beside. ``users``, ``namespaces`` and ``classes`` divide the cost; ``fleet`` is machines over time.
+    summaries of it stand beside. ``users``, ``namespaces`` and ``classes`` divide the cost; ``fleet`` is machines over time,
+    ``last_quarter`` the end of the trace by itself.
     """
 
     policy: str
@@ -109,6 +111,7 @@ class Result(Struct, frozen=True, gc=False):
     namespaces: tuple[Share, ...] = ()
     classes: tuple[Share, ...] = ()
     fleet: tuple[Presence, ...] = ()
+    last_quarter: LastQuarter | None = None
 
 
 class Meter:
@@ -172,7 +175,7 @@ class Meter:
         return tuple(self.waits)
 
     def _waited(self, task: Task, seconds: float, *, ran: bool) -> None:
-        self.waits.append(PodWait(task.key, class_of(task.member.gpus, task.gang), seconds, ran))
+        self.waits.append(PodWait(task.key, class_of(task.member.gpus, task.gang), seconds, ran, task.since))
 
     def evicted(self, task: Task, *, lost: float) -> None:
         """A running pod was evicted and ``lost`` seconds of its work with it."""

@@ -15,6 +15,7 @@ from gpuscaler.simulation.acting import carry_out, finish_drains
 from gpuscaler.simulation.autoscaler import Autoscaler, Moment, Notice
 from gpuscaler.simulation.bound import lower_bound
 from gpuscaler.simulation.fleet import presence
+from gpuscaler.simulation.last_quarter import last_quarter
 from gpuscaler.simulation.meter import Result, failover_of, gpu_hours_paid, machine_hours, unserved_reasons
 from gpuscaler.simulation.policies import autoscaler_of
 from gpuscaler.simulation.queue import Task
@@ -173,6 +174,9 @@ class _Replay:
             namespaces=meter.shares.by_namespace(cost, paid),
             classes=meter.shares.by_class(cost, paid),
             fleet=presence(world.cloud.history(), began=self.began, ended=self.ended),
+            last_quarter=last_quarter(
+                world.cloud, waits, began=self.began, last_submission=EPOCH + self._pods[-1].submit, ended=self.ended
+            ),
         )
 
     def _next(self) -> float | None:

@@ -10,6 +10,7 @@ from gpuscaler.simulation.bound import KIND
 from gpuscaler.simulation.campaign import Setting
 from gpuscaler.simulation.figures import FIGURES, by_policy, cost_per_gpu_hour, idle_gpu_hours, spread
 from gpuscaler.simulation.figures import allocation as gpu_allocation
+from gpuscaler.simulation.last_quarter import LastQuarter
 from gpuscaler.simulation.meter import Result
 from gpuscaler.simulation.shares import Share
 from gpuscaler.simulation.traces import Job
@@ -170,7 +171,15 @@ def policy_document(result: Result) -> dict[str, Any]:
         "cost_by_namespace": _shares("namespace", result.namespaces),
         "cost_by_class": _shares("class", result.classes),
         "hours": (result.ended - result.began) / 3600.0,
+        "last_quarter": _last_quarter(result.last_quarter),
     }
+
+
+def _last_quarter(part: LastQuarter | None) -> dict[str, Any] | None:
+    if part is None:
+        return None
+    counts = {"pods": part.pods, "served": part.served}
+    return {"after_hours": part.after / 3600.0, "cost": part.cost, **counts, "wait": _wait(part.wait), "at_least": part.wait.at_least}
 
 
 def _wait(wait: Wait) -> dict[str, float | None]:

@@ -26,12 +26,16 @@ POINTS = 160
 
 
 class PodWait(Struct, frozen=True, gc=False):
-    """Seconds from a pod's creation until it first ran; where it never ``ran``, until nobody waited for it any more."""
+    """Seconds from a pod's creation until it first ran; where it never ``ran``, until nobody waited for it any more.
+
+    ``since`` is when it was created, in seconds since the epoch.
+    """
 
     pod: str
     pod_class: str
     seconds: float
     ran: bool
+    since: float = 0.0
 
 
 class Wait(Struct, frozen=True, gc=False):
