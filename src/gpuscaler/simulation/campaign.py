@@ -12,7 +12,7 @@ from gpuscaler.clouds.markets import Key
 from gpuscaler.model.pools import Policy
 from gpuscaler.simulation.chart import thinned
 from gpuscaler.simulation.meter import Result
-from gpuscaler.simulation.peers.variants import AXES, sweep
+from gpuscaler.simulation.peers.variants import AXES, axes_of, sweep
 from gpuscaler.simulation.policies import HINDSIGHT
 from gpuscaler.simulation.replay import CHECKPOINT_SECONDS, EPOCH, run
 from gpuscaler.simulation.scheduler import LEAST_ALLOCATED
@@ -75,7 +75,8 @@ def best_of_sweeps(setting: Setting, names: Sequence[str], seed: int, *, workers
 
 def best_setting(setting: Setting, name: str, seed: int, *, workers: int) -> str:
     """The setting of the peer ``name`` that costs least on ``seed``, as a name: its own where it is best as it comes."""
-    return sweep(name, lambda tried: run_all(setting, tried, [seed], workers=workers))[0].policy
+    axes = axes_of(name, moves=setting.load is not None or setting.shaping.restart_cost is not None)
+    return sweep(name, lambda tried: run_all(setting, tried, [seed], workers=workers), axes=axes)[0].policy
 
 
 def run_each(runs: Sequence[tuple[Setting, str, int]], *, workers: int, told: Callable[[Result], Result] = thinned) -> list[Result]:

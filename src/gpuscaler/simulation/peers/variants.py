@@ -34,6 +34,16 @@ AXES: Mapping[str, Axes] = {
     },
 }
 
+#: What it tries beside where pods may be moved: elsewhere these settings change nothing.
+MOVING_AXES: Mapping[str, Axes] = {
+    "karpenter": {
+        "consolidation_policy": ("WhenEmptyOrUnderutilized", "WhenEmpty", "Balanced"),
+        "spot_to_spot": (False, True),
+    },
+    # A threshold of 0 would keep empty nodes too.
+    "cluster-autoscaler": {"scale_down_gpu_utilization_threshold": (0.5, 0.01, 1.0)},
+}
+
 _NAME = re.compile(r"([a-z-]+)(?:\((.*)\))?")
 
 
@@ -64,6 +74,11 @@ def _settings(kind: type[S], given: Mapping[str, str], name: str) -> S:
         raise ValueError(f"{name}: {error}") from error
 
 
+def axes_of(base: str, *, moves: bool) -> Axes:
+    """What a sweep tries of a peer; ``moves`` says whether pods of the run may be moved."""
+    return {**AXES[base], **(MOVING_AXES[base] if moves else {})}
+
+
 def named(base: str, changed: Mapping[str, object]) -> str:
     """The name of a peer with these settings changed."""
     parts = [f"{key}={'none' if value is None else value}" for key, value in sorted(changed.items())]
@@ -76,7 +91,7 @@ def sweep(base: str, run: Callable[[Sequence[str]], Sequence[Result]], *, axes: 
     Each setting is changed alone; then the values that did best of each are combined. A setting that leaves pods without a machine that
     another serves is no better for being cheap, and comes last.
     """
-    tried = AXES[base] if axes is None else axes
+    tried = axes_of(base, moves=False) if axes is None else axes
     singles = {(key, value): named(base, {key: value}) for key, values in tried.items() for value in values[1:]}
     names = [base, *singles.values()]
     results = dict(zip(names, run(names), strict=True))
