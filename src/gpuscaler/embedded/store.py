@@ -146,7 +146,8 @@ class Collection:
         future = asyncio.get_running_loop().create_future()
         self._waiting.add(future)
         try:
-            await asyncio.wait((future,), timeout=limit)
+            # A rest below the resolution of a clock would be waited for without end where time stands still meanwhile.
+            await asyncio.wait((future,), timeout=max(limit, 0.001))
         finally:
             self._waiting.discard(future)
 
