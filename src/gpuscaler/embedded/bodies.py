@@ -5,6 +5,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 
+from gpuscaler.embedded import protobuf
 from gpuscaler.embedded.failures import Failure, bad_request, unsupported_media_type
 from gpuscaler.kube.transport import Request
 
@@ -21,19 +22,21 @@ def media_type(request: Request) -> str:
 def read(request: Request, *accepted: str) -> Any:
     """The body's value.
 
-    Raises a Failure: 415 for another kind of body than JSON, YAML or ``accepted``, 413 for one too large, 400 for one that is damaged.
+    Raises a Failure: 415 for another kind of body than JSON, YAML, protobuf or ``accepted``, 413 for one too large, 400 for a damaged one.
     """
     if len(request.body) > LARGEST:
         raise Failure(413, "RequestEntityTooLarge", f"Request entity too large: limit is {LARGEST}")
     kind = media_type(request)
-    if kind not in (*_JSON, *_YAML, *accepted):
+    if kind not in (*_JSON, *_YAML, protobuf.MEDIA_TYPE, *accepted):
         raise unsupported_media_type()
     try:
+        if kind == protobuf.MEDIA_TYPE:
+            return protobuf.decode(request.body)
         if kind in _YAML and not request.body.lstrip().startswith(b"{"):
             # Through JSON, so that a time that YAML understands is text again.
             return msgspec.json.decode(msgspec.json.encode(yaml.load(request.body, Loader=yaml.CSafeLoader)))
         return msgspec.json.decode(request.body)
-    except (msgspec.MsgspecError, yaml.YAMLError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, yaml.YAMLError, ValueError) as error:
         raise bad_request(f"the object provided is unrecognized (must be of type object): couldn't get version/kind; {error}") from error
 
 
