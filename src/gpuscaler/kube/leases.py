@@ -13,6 +13,9 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Conflict, NotFound, Unreachable
 from gpuscaler.kube.resources import LEASES
 
+#: Less than this, in seconds, is no time to renew in.
+_MOMENT = 0.01
+
 
 class NotLeaderError(Exception):
     """A write was stopped: the lease is not held, or not for long enough that the write surely ends before another may lead."""
@@ -114,14 +117,14 @@ class LeaderElection:
         """Renew until ``leading`` ends or leadership is lost."""
         while self._renewed_at is not None:
             left = self._renewed_at + self._times.renew - self._clock()
-            if left <= 0:
+            if left < _MOMENT:
                 self._renewed_at = None
                 return
             await asyncio.wait([leading], timeout=min(left, self._times.retry))
             if leading.done():
                 return
             left = self._renewed_at + self._times.renew - self._clock()
-            if left > 0:
+            if left >= _MOMENT:
                 await self._try(min(left, self._times.renew / 2))
 
     async def _try(self, limit: float) -> None:
