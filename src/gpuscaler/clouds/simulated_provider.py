@@ -97,7 +97,8 @@ class SimulatedProvider:
                 self._tell(event)
             self._stirred.clear()
             following = self.core.next_event()
-            left = None if following is None else max(0.0, following - now) / self._speed
+            # Never less than a clock can tell: in virtual time that would be waited for without end.
+            left = None if following is None else max(0.001, (following - now) / self._speed)
             try:
                 async with asyncio.timeout(left):
                     await self._stirred.wait()

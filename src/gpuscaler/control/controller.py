@@ -168,7 +168,7 @@ class Controller:
         while (left := self._due - self._time()) > 0:
             self._rung.clear()
             try:
-                async with asyncio.timeout(left):
+                async with asyncio.timeout(max(left, 0.001)):
                     await self._rung.wait()
             except TimeoutError:
                 return

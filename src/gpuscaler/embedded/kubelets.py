@@ -88,7 +88,7 @@ class Kubelets:
                         self._spawn(pod, what)
                     else:
                         self._planned.pop((key, what), None)
-                left = max(0.0, self._due[0][0] - now) / self._speed if self._due else None
+                left = max(0.001, (self._due[0][0] - now) / self._speed) if self._due else None
                 try:
                     async with asyncio.timeout(left):
                         await self._stirred.wait()

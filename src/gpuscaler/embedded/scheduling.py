@@ -183,7 +183,7 @@ class Scheduler:
         """Until something changed, or a pod is to be tried again."""
         due = min((one.due() for one in self._tries.values()), default=None)
         try:
-            async with asyncio.timeout(None if due is None else max(0.0, due - self._now()) / self._speed):
+            async with asyncio.timeout(None if due is None else max(0.001, (due - self._now()) / self._speed)):
                 await self._picture.changed.wait()
         except TimeoutError:
             return
