@@ -230,6 +230,17 @@ def test_a_refused_purchase_is_noted_and_the_offering_is_shown_as_blocked() -> N
     assert result.served == 2
 
 
+@pytest.mark.parametrize("name", ["karpenter", "cluster-autoscaler", "static"])
+def test_policies_that_give_no_reasons_still_tell_pods_that_fit_nowhere_from_those_that_wait(name: str) -> None:
+    jobs = trace(Job("a", 0, 60, gpus=1), Job("huge", 0, 60, gpus=64), Job("b", 0, 60, cpu_milli=1000))
+    full = replace(POLICY, pools=tuple(replace(pool, max=0) for pool in POLICY.pools))
+    result = run(jobs, full, name=name, delays=FIXED, faults=NO_FAULTS)
+    assert result.unserved_reasons == (
+        UnservedReason(2, "still waiting when the run ended"),
+        UnservedReason(1, "no machine of any pool could hold it"),
+    )
+
+
 def test_a_policy_that_never_acts_is_not_asked_for_ever() -> None:
     shown = Scripted(*[Plan()] * 1000)
     result = replay(trace(Job("a", 0, 60, gpus=1)), decide=shown)

@@ -1,7 +1,7 @@
 """What a run is measured by, and its result."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -237,15 +237,24 @@ class Meter:
         self.timeline.append(Sample(now, *values))
 
 
-def unserved_reasons(tasks: Iterable[Task], unplaced: Iterable[Unplaced], ignored: Iterable[Ignored]) -> tuple[UnservedReason, ...]:
-    """The reasons of pods that never ran, as the last plan told them, most frequent first."""
+def unserved_reasons(
+    tasks: Iterable[Task], unplaced: Iterable[Unplaced], ignored: Iterable[Ignored], *, serves: Callable[[PodSpec], bool]
+) -> tuple[UnservedReason, ...]:
+    """The reasons of pods that never ran, as the last plan told them, most frequent first.
+
+    Not every policy gives reasons; ``serves`` says whether any machine could hold one pod of a specification.
+    """
     reasons = {one.pod: one.reason for one in ignored}
     for one in unplaced:
         told = [f"pool {reason.pool}: {reason.excluded_by}: {reason.detail}" for reason in one.reasons]
         reasons[one.pod] = "; ".join(told) or "there is no pool"
     counts: dict[str, int] = defaultdict(int)
+    able: dict[str, bool] = {}
     for task in tasks:
-        counts[reasons.get(task.key, "not planned when the run ended")] += 1
+        if task.key not in reasons and task.digest not in able:
+            able[task.digest] = serves(task.member.spec)
+        unsaid = "still waiting when the run ended" if able.get(task.digest) else "no machine of any pool could hold it"
+        counts[reasons.get(task.key, unsaid)] += 1
     return tuple(UnservedReason(pods, reason) for reason, pods in sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])))
 
 

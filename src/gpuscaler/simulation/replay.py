@@ -13,7 +13,7 @@ from gpuscaler.clouds.simulated import SimulatedCloud
 from gpuscaler.model.pools import Policy
 from gpuscaler.simulation.acting import carry_out, finish_drains
 from gpuscaler.simulation.autoscaler import Autoscaler, Moment, Notice
-from gpuscaler.simulation.bound import lower_bound
+from gpuscaler.simulation.bound import lower_bound, serves
 from gpuscaler.simulation.fleet import presence
 from gpuscaler.simulation.last_quarter import last_quarter
 from gpuscaler.simulation.meter import Result, failover_of, gpu_hours_paid, machine_hours, unserved_reasons
@@ -150,7 +150,9 @@ class _Replay:
             wait=wait_of(waits),
             served=sum(one.ran for one in waits),
             unserved=len(never),
-            unserved_reasons=unserved_reasons(never, world.refusals, world.ignored),
+            unserved_reasons=unserved_reasons(
+                never, world.refusals, world.ignored, serves=lambda spec: any(serves(one, spec) for one in offerings)
+            ),
             evictions=meter.evictions,
             lost_gpu_hours=meter.lost_hours,
             machine_hours=rows,
