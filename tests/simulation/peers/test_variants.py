@@ -7,11 +7,13 @@ from tests.simulation.peers.recording import pools_of, replay
 from tests.simulation.pools import GIB, trace
 
 from gpuscaler.simulation.meter import Result
-from gpuscaler.simulation.peers.variants import AXES, named, peer, sweep
+from gpuscaler.simulation.peers.settings import ClusterAutoscalerSettings, KarpenterSettings
+from gpuscaler.simulation.peers.variants import AXES, axes_of, named, peer, sweep
 from gpuscaler.simulation.policies import autoscaler_of
 from gpuscaler.simulation.traces import Job
 
 POLICY = pools_of(["g5.xlarge", "g5.12xlarge"])
+SETTINGS = {"karpenter": KarpenterSettings(), "cluster-autoscaler": ClusterAutoscalerSettings()}
 JOBS = trace(*[Job(f"p{number}", 300.0 * number, 500.0, gpus=1, cpu_milli=1000, memory=GIB) for number in range(12)])
 
 
@@ -64,3 +66,13 @@ def test_a_sweep_finds_nothing_dearer_than_the_defaults_and_tries_every_value(ba
         for value in values[1:]:
             assert named(base, {key: value}) in asked
     assert len(asked) == len(set(asked))
+
+
+@pytest.mark.parametrize("base", sorted(AXES))
+def test_where_pods_may_be_moved_a_sweep_tries_what_moves_them_too(base: str) -> None:
+    without, having = axes_of(base, moves=False), axes_of(base, moves=True)
+    assert without == AXES[base]
+    assert set(having) > set(without)
+    for key, values in having.items():
+        assert peer(named(base, {key: values[0]}), POLICY) is not None
+        assert getattr(SETTINGS[base], key) == values[0], "the default comes first"
