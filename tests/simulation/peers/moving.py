@@ -1,6 +1,7 @@
 """Two machines of eight GPUs whose pods end at chosen times, and pods that may be moved."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from tests.simulation.peers.recording import Recording, replay
 from tests.simulation.pools import GIB, trace
@@ -38,7 +39,7 @@ def leaving(first: int, second: int) -> list[Job]:
     return wave("a", 0.0, long=first) + wave("b", 400.0, long=second)
 
 
-def recorded(jobs: Sequence[Job], policy: Policy, scaler: Autoscaler, **options: object) -> tuple[Recording, Result]:
+def recorded(jobs: Sequence[Job], policy: Policy, scaler: Autoscaler, **options: Any) -> tuple[Recording, Result]:
     recording = Recording(scaler)
     options.setdefault("shaping", MOVABLE)
     return recording, replay(trace(*jobs), policy, recording, **options)
