@@ -26,7 +26,9 @@ from tests.kube.scripted import (
 
 from gpuscaler.kube.errors import Unreachable
 from gpuscaler.kube.resources import DEVICE_CLASSES, JOB_SETS, NODES, PODS, WORKLOADS
+from gpuscaler.model.aside import object_name
 from gpuscaler.model.pods import Pod
+from gpuscaler.model.workloads import PodGroup
 
 
 async def test_the_list_is_streamed_and_the_same_request_goes_on_as_a_watch() -> None:
@@ -329,6 +331,16 @@ async def test_a_native_workload_that_loses_a_group_loses_its_record() -> None:
             await asyncio.sleep(0.25)
         running.cancel()
     assert seen == [["workload/team/train/a", "workload/team/train/b"], ["workload/team/train/b", "workload/team/train/c"], []]
+
+
+async def test_a_native_workload_without_groups_that_was_unreadable_is_forgotten_when_it_can_be_read() -> None:
+    metadata = {"name": "train", "namespace": "team", "resourceVersion": "120"}
+    whole: Json = {"apiVersion": "scheduling.k8s.io/v1alpha1", "kind": "Workload", "metadata": metadata, "spec": {"podGroups": []}}
+    found, _ = await reflect(Scripted(Reply([listed({**whole, "spec": 7}), event("MODIFIED", whole), SILENCE])), WORKLOADS)
+    assert found.aside.keys() == {"Workload team/train"}
+    [(key, gone)] = found.batches[-1].changes.items()
+    assert object_name(PodGroup, key) == "Workload team/train"
+    assert gone is None
 
 
 async def test_an_object_of_any_size_in_pieces_of_any_size_is_read() -> None:

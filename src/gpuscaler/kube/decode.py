@@ -19,23 +19,24 @@ from gpuscaler.model.workloads import DeviceObject, PodGroup, Workload
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 _TYPES = {kind.__name__: kind for kind in (Pod, Node, *HOMES)}
-#: Kinds that the model keeps under another name, and what their keys begin with.
+#: Kinds that the model keeps under another name, and their keys there, of ``namespace/name`` or the name alone.
 _SHARED: dict[tuple[str, str], tuple[type, str]] = {
-    ("apps", "Deployment"): (Workload, "Deployment"),
-    ("apps", "ReplicaSet"): (Workload, "ReplicaSet"),
-    ("apps", "StatefulSet"): (Workload, "StatefulSet"),
-    ("apps", "DaemonSet"): (Workload, "DaemonSet"),
-    ("batch", "Job"): (Workload, "Job"),
-    ("resource.k8s.io", "ResourceClaim"): (DeviceObject, "ResourceClaim"),
-    ("resource.k8s.io", "ResourceSlice"): (DeviceObject, "ResourceSlice"),
-    ("resource.k8s.io", "DeviceClass"): (DeviceObject, "DeviceClass"),
-    ("scheduling.x-k8s.io", "PodGroup"): (PodGroup, "coscheduling"),
-    ("scheduling.sigs.k8s.io", "PodGroup"): (PodGroup, "coscheduling"),
-    ("scheduling.volcano.sh", "PodGroup"): (PodGroup, "volcano"),
-    ("scheduling.incubator.k8s.io", "PodGroup"): (PodGroup, "volcano"),
-    ("jobset.x-k8s.io", "JobSet"): (PodGroup, "jobset"),
-    ("scheduling.k8s.io", "Workload"): (PodGroup, "workload"),
-    ("scheduling.k8s.io", "PodGroup"): (PodGroup, "workload"),
+    ("apps", "Deployment"): (Workload, "Deployment/{}"),
+    ("apps", "ReplicaSet"): (Workload, "ReplicaSet/{}"),
+    ("apps", "StatefulSet"): (Workload, "StatefulSet/{}"),
+    ("apps", "DaemonSet"): (Workload, "DaemonSet/{}"),
+    ("batch", "Job"): (Workload, "Job/{}"),
+    ("resource.k8s.io", "ResourceClaim"): (DeviceObject, "ResourceClaim/{}"),
+    ("resource.k8s.io", "ResourceSlice"): (DeviceObject, "ResourceSlice//{}"),
+    ("resource.k8s.io", "DeviceClass"): (DeviceObject, "DeviceClass//{}"),
+    ("scheduling.x-k8s.io", "PodGroup"): (PodGroup, "coscheduling/{}"),
+    ("scheduling.sigs.k8s.io", "PodGroup"): (PodGroup, "coscheduling/{}"),
+    ("scheduling.volcano.sh", "PodGroup"): (PodGroup, "volcano/{}"),
+    ("scheduling.incubator.k8s.io", "PodGroup"): (PodGroup, "volcano/{}"),
+    ("jobset.x-k8s.io", "JobSet"): (PodGroup, "jobset/{}"),
+    # A Workload's groups are records of their own, behind its name; this is the key of none of them.
+    ("scheduling.k8s.io", "Workload"): (PodGroup, "workload/{}/"),
+    ("scheduling.k8s.io", "PodGroup"): (PodGroup, "workload/{}"),
 }
 
 
@@ -91,14 +92,11 @@ class ObjectDecoder:
         self._reader = reader
         self._interner = interner
         self._kind, self._api_version = resource.kind, resource.api_version
-        self.model, self._prefix = _SHARED.get((resource.group, resource.kind)) or (_TYPES[resource.kind], "")
-        self._namespaced = resource.namespaced
+        self.model, self._key = _SHARED.get((resource.group, resource.kind)) or (_TYPES[resource.kind], "")
 
     def key(self, identity: str) -> str:
         """The key under which the model holds the record of the object ``identity``."""
-        if not self._prefix:
-            return identity
-        return f"{self._prefix}/{identity}" if self._namespaced else f"{self._prefix}//{identity}"
+        return self._key.format(identity) if self._key else identity
 
     def read(self, data: Data) -> Found:
         """``data``, one object as JSON. Never raises: what cannot be understood is named as set aside."""

@@ -213,7 +213,10 @@ class Reflector:
         if found is not None:
             self._put(found, draft)
         elif event.type == "DELETED":
-            self._forget(identity_of(header_of(event.object)), draft)
+            identity = identity_of(header_of(event.object))
+            self._forget(identity, draft)
+            if self._seen is not None:
+                self._seen.discard(identity)
         elif event.type == "BOOKMARK":
             self._bookmark(event, draft)
         elif event.type == "ERROR":
@@ -244,21 +247,14 @@ class Reflector:
             self._known[identity] = None
             draft.changes[self._decoder.key(identity)] = found.items[0]
             return
-        if identity in self._known:
-            draft.changes |= dict.fromkeys(self._keys(identity))
+        self._forget(identity, draft)
         self._known[identity] = found.keys
-        draft.changes.update(zip(self._keys(identity), found.items, strict=True))
+        draft.changes.update(zip((self._decoder.key(identity),) if found.keys is None else found.keys, found.items, strict=True))
 
     def _forget(self, identity: str, draft: _Draft) -> None:
         draft.aside.pop(identity, None)
-        draft.changes |= dict.fromkeys(self._keys(identity))
-        self._known.pop(identity, None)
-        if self._seen is not None:
-            self._seen.discard(identity)
-
-    def _keys(self, identity: str) -> tuple[str, ...]:
-        keys = self._known.get(identity)
-        return (self._decoder.key(identity),) if keys is None else keys
+        # The plain key is among them even where no record has it: that an object is gone clears what was said about it.
+        draft.changes |= dict.fromkeys((self._decoder.key(identity), *(self._known.pop(identity, None) or ())))
 
     def _bookmark(self, event: WatchEvent, draft: _Draft) -> None:
         header = header_of(event.object)
