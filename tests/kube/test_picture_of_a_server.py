@@ -1,21 +1,29 @@
 """Whatever a server and its network do, the picture ends up the same as what the server has."""
 
 import asyncio
+import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
 import pytest
+import trustme
 from tests.kube.scripted import pod
+from tests.model import realistic
 
 from gpuscaler.embedded.api import ApiServer
 from gpuscaler.embedded.faults import Fault, broken, throttled, unavailable
 from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.embedded.server import serve
+from gpuscaler.kube.access import Access
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.decode import ObjectDecoder
+from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.resources import JOBS, NODES, PODS, PRIORITY_CLASSES, WATCHED
+from gpuscaler.kube.tls import Tls
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.decoding.interning import Interner
 
@@ -146,3 +154,31 @@ async def test_a_lasting_watch_of_a_quiet_cluster_costs_a_few_requests_an_hour()
         asked = sum(client.metrics.requests.values())
         assert picture.stale_for(3600.0) <= 61
     assert len(RESOURCES) * 6 <= asked <= len(RESOURCES) * 13
+
+
+@pytest.mark.looptime(False)
+async def test_a_picture_over_tls_shows_what_is_there_and_what_comes() -> None:
+    authority = trustme.CA()
+    secured = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(secured)
+    api = ApiServer(time.time)
+    api.load(realistic.pod(number) for number in range(500))
+    serving = await serve(api, tls=secured)
+    access = Access(server=serving.url, source="test", tls=Tls(owner="cluster", user="", authority=authority.cert_pem.bytes()))
+    loop = asyncio.get_running_loop()
+    try:
+        async with HttpTransport(access) as transport, asyncio.timeout(30):
+            client = Client(transport)
+            picture = Picture(client, clock=loop.time, random=Random(3), resources=(NODES, PODS))
+            running = asyncio.create_task(picture.run())
+            while not picture.synced:
+                await picture.changed.wait()
+                picture.changed.clear()
+            assert len((await picture.take()).cluster.pods) == 500
+            await client.create(PODS, {**pod("late"), "metadata": {"name": "late"}}, namespace="default")
+            await picture.changed.wait()
+            assert "default/late" in (await picture.take()).cluster.pods
+            running.cancel()
+            await asyncio.wait([running])
+    finally:
+        await serving.close()
