@@ -69,7 +69,8 @@ class TokenFile:
     def _read(self, now: float) -> None:
         self._read_at = now
         try:
-            text = self.path.read_bytes().decode().strip()
+            # A decoding error would carry the token; what is no ASCII is refused below.
+            text = self.path.read_bytes().decode("ascii", errors="replace").strip()
             if not text:
                 raise CredentialsError(f"{self.owner}: token file: saw {self.path}, which is empty, expected a token; restore the file")
             found = Presented({"authorization": bearer(text, f"{self.owner}: token file {self.path}")})

@@ -1,0 +1,81 @@
+"""Tokens in files: read again by age and after a refusal, and never lost while the file is away."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from gpuscaler.kube.credentials import TokenFile
+from gpuscaler.kube.errors import CredentialsError
+
+SECRET = "s3cr3t-TOKEN-that-must-not-be-seen"
+
+
+async def token(one: TokenFile) -> str:
+    return (await one.current()).headers["authorization"]
+
+
+async def test_a_token_file_is_read_again_after_a_minute(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("one\n")
+    one = TokenFile(file, "user 'u'")
+    assert await token(one) == "Bearer one"
+    file.write_text("two")
+    await asyncio.sleep(59)
+    assert await token(one) == "Bearer one"
+    await asyncio.sleep(2)
+    assert await token(one) == "Bearer two"
+
+
+async def test_a_refused_token_is_read_again_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("one")
+    one = TokenFile(file, "user 'u'")
+    first = await one.current()
+    assert await one.renewed(first) is None
+    file.write_text("two")
+    second = await one.renewed(first)
+    assert second is not None
+    assert second.headers == {"authorization": "Bearer two"}
+    assert await one.current() is second
+
+
+@pytest.mark.parametrize("content", [None, "", "a b", "\x00"])
+async def test_a_file_that_is_away_leaves_the_last_token_in_use(tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "token"
+    file.write_text("one")
+    one = TokenFile(file, "user 'u'")
+    first = await one.current()
+    if content is None:
+        file.unlink()
+    else:
+        file.write_text(content)
+    await asyncio.sleep(61)
+    assert await one.current() is first
+    assert await one.renewed(first) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "user 'u': token file: saw {file}: No such file or directory, expected a file with a token"),
+        (b"", "user 'u': token file: saw {file}, which is empty, expected a token"),
+        (f"{SECRET} {SECRET}".encode(), "user 'u': token file: saw {file}: it is no text that a header can carry"),
+        (SECRET.encode() + b"\xff", "user 'u': token file: saw {file}: it is no text that a header can carry"),
+    ],
+)
+async def test_a_token_that_was_never_there_is_said(tmp_path: Path, content: bytes | None, expected: str) -> None:
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(CredentialsError) as raised:
+        await TokenFile(file, "user 'u'").current()
+    assert expected.format(file=file) in str(raised.value)
+    assert SECRET not in str(raised.value) + repr(raised.value.__context__) + str(raised.value.__context__)
+
+
+async def test_a_token_never_shows_itself(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(SECRET)
+    one = TokenFile(file, "user 'u'")
+    assert SECRET not in repr(await one.current()) + repr(one)

@@ -1,0 +1,105 @@
+"""Answers that say no become typed errors, whatever their body."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuscaler.kube.errors import (
+    AlreadyExists,
+    ApiError,
+    Cause,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotFound,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    error_of,
+    error_of_status,
+)
+
+
+def status(**fields: object) -> bytes:
+    return msgspec.json.encode({"kind": "Status", "apiVersion": "v1", "status": "Failure", **fields})
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "expected"),
+    [
+        (400, "BadRequest", ApiError),
+        (401, "Unauthorized", Unauthorized),
+        (403, "Forbidden", Forbidden),
+        (404, "NotFound", NotFound),
+        (409, "Conflict", Conflict),
+        (409, "AlreadyExists", AlreadyExists),
+        (410, "Expired", Gone),
+        (410, "Gone", Gone),
+        (422, "Invalid", Invalid),
+        (429, "TooManyRequests", TooManyRequests),
+        (500, "InternalError", ServerError),
+        (504, "Timeout", ServerError),
+        (307, "", ApiError),
+    ],
+)
+def test_each_status_has_its_class(code: int, reason: str, expected: type[ApiError]) -> None:
+    found = error_of(code, {}, status(message="m", reason=reason, code=code))
+    assert type(found) is expected
+    assert (found.status, found.reason, found.message) == (code, reason, "m")
+
+
+def test_the_details_of_a_status_are_kept() -> None:
+    details = {
+        "name": "p",
+        "kind": "pods",
+        "retryAfterSeconds": 3,
+        "causes": [{"reason": "FieldValueInvalid", "message": "bad", "field": "spec.x"}, {"message": None}],
+    }
+    found = error_of(422, {}, status(message="m", details=details))
+    assert (found.name, found.kind, found.retry_after) == ("p", "pods", 3.0)
+    assert found.causes == (Cause("FieldValueInvalid", "bad", "spec.x"), Cause("", "", ""))
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"), [("7", 7.0), ("0", 0.0), ("-4", 0.0), ("", 3.0), ("soon", 3.0), ("nan", 3.0), ("1e9", 3.0)]
+)
+def test_the_header_says_first_when_to_try_again(header: str, expected: float) -> None:
+    assert error_of(429, {"retry-after": header}, status(details={"retryAfterSeconds": 3})).retry_after == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "Bad Gateway"),
+        (b"<html>\n <h1>502</h1></html>", "<html> <h1>502</h1></html>"),
+        (b'{"kind": "Pod"}', '{"kind": "Pod"}'),
+        (b'{"kind": "Status", "message": null}', "Bad Gateway"),
+        (b"[" * 50_000, "[" * 300 + "…"),
+        (b"\xff\xfe", "\ufffd\ufffd"),
+    ],
+)
+def test_a_body_that_is_no_status_is_quoted(body: bytes, message: str) -> None:
+    found = error_of(502, {}, body)
+    assert isinstance(found, ServerError)
+    assert found.message == message
+
+
+def test_an_error_reads_as_the_server_said_it() -> None:
+    assert str(error_of(404, {}, status(message='pods "p" not found', reason="NotFound"))) == 'pods "p" not found (404 NotFound)'
+    assert str(error_of(799, {}, b"")) == "an answer without a reason (799)"
+
+
+def test_an_error_event_of_a_watch_brings_its_own_code() -> None:
+    found = error_of_status(status(message="too old resource version: 1 (9)", reason="Expired", code=410))
+    assert isinstance(found, Gone)
+    assert isinstance(error_of_status(b"{}"), ServerError)
+    assert isinstance(error_of_status(b"?"), ServerError)
+
+
+@given(st.integers(300, 599), st.binary(max_size=200), st.dictionaries(st.just("retry-after"), st.text(max_size=9)))
+def test_any_answer_becomes_an_error(code: int, body: bytes, headers: dict[str, str]) -> None:
+    found = error_of(code, headers, body)
+    assert found.status == code
+    assert str(found)

@@ -1,0 +1,58 @@
+"""The token bucket: bursts at once, then evenly, in the order of asking."""
+
+import asyncio
+
+import pytest
+
+from gpuscaler.kube.rate import RateLimit
+
+
+async def test_a_burst_goes_at_once_and_the_rest_evenly() -> None:
+    limit = RateLimit(2, 3)
+    loop = asyncio.get_running_loop()
+    times = []
+    for _ in range(6):
+        await limit.wait()
+        times.append(loop.time())
+    assert times == pytest.approx([0, 0, 0, 0.5, 1.0, 1.5])
+
+
+async def test_requests_pass_in_the_order_they_came() -> None:
+    limit = RateLimit(10, 1)
+    passed: list[int] = []
+
+    async def one(number: int) -> None:
+        await limit.wait()
+        passed.append(number)
+
+    await asyncio.gather(*map(one, range(8)))
+    assert passed == list(range(8))
+    assert asyncio.get_running_loop().time() == pytest.approx(0.7)
+
+
+async def test_the_bucket_fills_again_but_not_over() -> None:
+    limit = RateLimit(1, 2)
+    for _ in range(2):
+        await limit.wait()
+    await asyncio.sleep(100)
+    assert [await limit.wait() for _ in range(3)] == pytest.approx([0, 0, 1])
+
+
+async def test_a_request_that_gives_up_gives_its_place_back() -> None:
+    limit = RateLimit(1, 1)
+    await limit.wait()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await limit.wait()
+    assert await limit.wait() == pytest.approx(0.5)
+
+
+async def test_a_limit_says_how_long_it_made_one_wait() -> None:
+    limit = RateLimit(4, 1)
+    assert [await limit.wait(), await limit.wait()] == pytest.approx([0, 0.25])
+
+
+@pytest.mark.parametrize(("qps", "burst"), [(0, 1), (-1, 1), (1, 0)])
+def test_a_limit_that_lets_nothing_through_is_refused(qps: float, burst: int) -> None:
+    with pytest.raises(ValueError, match="expected qps above 0 and burst of at least 1"):
+        RateLimit(qps, burst)

@@ -1,0 +1,43 @@
+"""Where resources are, and that every kind that is read is watched."""
+
+from gpuscaler.kube.resources import COSCHEDULING_POD_GROUPS, EVENTS, NODES, PODS, RESOURCE_SLICES, WATCHED
+from gpuscaler.model.decoding.kinds import reader_of
+
+
+def test_paths_are_those_of_the_api() -> None:
+    assert PODS.path() == "/api/v1/pods"
+    assert PODS.path("ns") == "/api/v1/namespaces/ns/pods"
+    assert PODS.path("ns", "p", "status") == "/api/v1/namespaces/ns/pods/p/status"
+    assert NODES.path(name="n") == "/api/v1/nodes/n"
+    assert EVENTS.path("ns", "e") == "/apis/events.k8s.io/v1/namespaces/ns/events/e"
+
+
+def test_a_resource_without_namespaces_is_in_none() -> None:
+    assert NODES.path("ns", "n") == "/api/v1/nodes/n"
+
+
+def test_names_cannot_leave_their_place() -> None:
+    assert PODS.path("a/b", "../secrets?x") == "/api/v1/namespaces/a%2Fb/pods/..%2Fsecrets%3Fx"
+
+
+def test_a_resource_has_an_api_version_and_a_label() -> None:
+    assert (PODS.api_version, PODS.label) == ("v1", "pods")
+    assert (EVENTS.api_version, EVENTS.label) == ("events.k8s.io/v1", "events.events.k8s.io")
+    assert RESOURCE_SLICES.at("v1beta1").path() == "/apis/resource.k8s.io/v1beta1/resourceslices"
+
+
+def test_every_watched_kind_can_be_read_in_all_its_versions() -> None:
+    for resource in WATCHED:
+        for version in (resource.version, *resource.older):
+            assert reader_of(resource.at(version).api_version, resource.kind) is not None, resource
+
+
+def test_pods_come_last_and_everything_once() -> None:
+    assert WATCHED[-2:] == (NODES, PODS)
+    assert len(set(WATCHED)) == len(WATCHED)
+
+
+def test_what_many_clusters_do_not_have_is_optional() -> None:
+    assert COSCHEDULING_POD_GROUPS.optional
+    assert RESOURCE_SLICES.optional
+    assert not PODS.optional

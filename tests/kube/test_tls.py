@@ -1,0 +1,95 @@
+"""Contexts: made anew when files change, kept when they are broken, never stopping for a password."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat, load_pem_private_key
+
+from gpuscaler.kube.errors import AccessError
+from gpuscaler.kube.tls import ClientCertificate, Contexts, Tls
+
+CA = trustme.CA()
+MINE = CA.issue_cert("me@example.org")
+CERTIFICATE = ClientCertificate(MINE.cert_chain_pems[0].bytes(), MINE.private_key_pem.bytes())
+
+
+def contexts(tls: Tls) -> tuple[Contexts, list[str]]:
+    warnings: list[str] = []
+    return Contexts(tls, warnings.append), warnings
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "ca.crt"
+    CA.cert_pem.write_to_path(str(path))
+    return path
+
+
+def renew(file: Path) -> None:
+    trustme.CA().cert_pem.write_to_path(str(file))
+
+
+def half_write(file: Path) -> None:
+    file.write_text("-----BEGIN CERTIFICATE-----\nMII")
+
+
+async def test_a_context_is_kept_while_its_files_stay(file: Path) -> None:
+    one, _ = contexts(Tls(authority_file=file))
+    first = await one.current(None)
+    await asyncio.sleep(3600)
+    assert await one.current(None) is first
+
+
+async def test_a_renewed_file_is_read_within_a_minute(file: Path) -> None:
+    one, warnings = contexts(Tls(authority_file=file))
+    first = await one.current(None)
+    renew(file)
+    assert await one.current(None) is first
+    await asyncio.sleep(61)
+    second = await one.current(None)
+    assert second is not first
+    assert second.get_ca_certs() != first.get_ca_certs()
+    assert warnings == []
+
+
+@pytest.mark.parametrize("damage", [half_write, Path.unlink])
+async def test_a_file_that_breaks_leaves_the_old_context_in_use_and_is_told(file: Path, damage: Callable[[Path], None]) -> None:
+    one, warnings = contexts(Tls(owner="cluster 'c'", authority_file=file))
+    first = await one.current(None)
+    damage(file)
+    await asyncio.sleep(61)
+    assert await one.current(None) is first
+    assert [text.startswith("cluster 'c': certificate-authority: saw") for text in warnings] == [True]
+    renew(file)
+    await asyncio.sleep(61)
+    assert await one.current(None) is not first
+
+
+async def test_another_issued_certificate_makes_another_context() -> None:
+    one, _ = contexts(Tls(authority=CA.cert_pem.bytes()))
+    first = await one.current(CERTIFICATE)
+    assert await one.current(CERTIFICATE) is first
+    other = CA.issue_cert("me@example.org")
+    assert await one.current(ClientCertificate(other.cert_chain_pems[0].bytes(), other.private_key_pem.bytes())) is not first
+
+
+def test_an_encrypted_key_is_refused_instead_of_asking_at_the_terminal() -> None:
+    key = load_pem_private_key(CERTIFICATE.key, None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    locked = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"password"))
+    with pytest.raises(AccessError, match=r"user 'u': saw a client certificate and key that cannot be used .*unencrypted key"):
+        Tls(user="user 'u'", certificate=CERTIFICATE.chain, key=locked).context()
+
+
+def test_an_empty_file_is_said(tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").write_text("\n")
+    with pytest.raises(AccessError, match=r"certificate-authority: saw .*ca.crt, which is empty, expected PEM"):
+        Tls(authority_file=tmp_path / "ca.crt").context()
+
+
+def test_without_an_authority_the_systems_are_trusted() -> None:
+    assert Tls().context().check_hostname
