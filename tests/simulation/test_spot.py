@@ -155,6 +155,12 @@ def test_a_map_that_names_no_series_or_several_is_an_error(read: Read, name: str
         markets_of(POLICY, [read(AVAILABILITY)], seed=1, began=0, spot_map={"*/*": Choice(name)})
 
 
+def test_blank_lines_are_passed_over_and_a_row_with_a_stray_quote_is_set_aside(read: Read) -> None:
+    file = read("\n" + AVAILABILITY.replace("z1,p3,1,100,0,", '"z1"x,p3,1,100,0,\n'))
+    assert (len(file.availability), file.set_aside, file.bad_rows[0].line) == (2, 1, 4)
+    assert file.bad_rows[0].reason.startswith("not a row of CSV: ")
+
+
 def test_the_series_that_are_given_are_read_whole() -> None:
     if not (DATA / "spot_availability_changes.csv.gz").exists():
         pytest.skip("needs ../shared/data beside the project")

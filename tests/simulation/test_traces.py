@@ -82,6 +82,14 @@ def test_a_malformed_row_is_set_aside_with_its_line_and_the_rest_goes_on(tmp_pat
     assert reason in trace.bad_rows[0].reason
 
 
+def test_a_row_with_a_stray_quote_is_set_aside_and_a_quote_that_is_never_closed_is_an_error(tmp_path: Path) -> None:
+    trace = read(tmp_path, '"a"b,0', GOOD)
+    assert (len(trace.jobs), trace.set_aside, trace.bad_rows[0].line) == (1, 1, 2)
+    assert trace.bad_rows[0].reason.startswith("not a row of CSV: ")
+    with pytest.raises(TraceError, match=r"not a CSV file \(unexpected end of data\)"):
+        read(tmp_path, GOOD, '"open,0')
+
+
 def test_every_malformed_row_is_counted_though_few_are_kept(tmp_path: Path) -> None:
     trace = read(tmp_path, GOOD, *["broken"] * 250)
     assert (trace.set_aside, len(trace.bad_rows)) == (250, 100)

@@ -280,8 +280,9 @@ def _mapping(path: Path) -> dict[str, tuple[str, ...]]:
     for model, products in content.items():
         listed = products if isinstance(products, list) else [products]
         if not isinstance(model, str) or not listed or not all(isinstance(product, str) and product for product in listed):
+            seen = f"{str(model)[:40]}: {str(products)[:60]}"
             raise click.BadParameter(
-                f"{path}: saw {model!r}: {products!r}, expected a model with one product label or a list of them", param_hint="--gpu-model"
+                f"{path}: saw {seen}, expected a model with one product label or a list of them", param_hint="--gpu-model"
             )
         mapping[model] = tuple(listed)
     return mapping

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gpuscaler.cli.printing import uncut_console
+from gpuscaler.cli.printing import count, uncut_console
 from gpuscaler.simulation.figures import (
     AT_LEAST,
     DOLLARS,
@@ -100,7 +100,9 @@ def print_report(inputs: Inputs, results: Sequence[Result]) -> None:
 
 def print_trace(console: Console, inputs: Inputs) -> None:
     """What was replayed."""
-    console.print(f"{inputs.trace}: {inputs.jobs:,} jobs, {inputs.pods:,} pods, submitted over {inputs.days:,.1f} days.", markup=False)
+    console.print(
+        f"{inputs.trace}: {count(inputs.jobs, 'job')}, {count(inputs.pods, 'pod')}, submitted over {inputs.days:,.1f} days.", markup=False
+    )
     if inputs.set_aside:
         first = inputs.set_aside_rows[0]
         rows = "row" if inputs.set_aside == 1 else "rows"

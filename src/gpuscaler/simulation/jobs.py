@@ -95,3 +95,46 @@ def opened(path: Path) -> Iterator[io.TextIOWrapper]:
         raise TraceError(f"{path}: not UTF-8 text at byte {error.start}; expected a CSV or JSON file, gzip or plain") from error
     except csv.Error as error:
         raise TraceError(f"{path}: not a CSV file ({error})") from error
+
+
+#: A row of CSV, or what is wrong with it.
+Row = list[str] | csv.Error
+
+
+def rows_of(lines: Iterable[str]) -> Iterator[tuple[int, Row]]:
+    """Rows of CSV with the line that each ends in, blank lines passed over; a row that cannot be taken apart comes as what is wrong.
+
+    Raises csv.Error for a quote that is never closed: nobody knows where rows begin behind it.
+    """
+    reader = csv.reader(lines, strict=True)
+    while True:
+        row: Row
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            if "end of data" in str(error):
+                raise
+            row = error
+        if row:
+            yield reader.line_num, row
+
+
+def header_of(rows: Iterator[tuple[int, Row]]) -> list[str]:
+    """The first row in which anything stands, blanks around names taken off; empty where there is none."""
+    for _, row in rows:
+        if isinstance(row, csv.Error):
+            raise row
+        if any(row):
+            return [name.strip() for name in row]
+    return []
+
+
+def fields_of(row: Row, count: int) -> list[str]:
+    """The fields of a row that has ``count`` of them. Raises ValueError for any other."""
+    if isinstance(row, csv.Error):
+        raise ValueError(f"not a row of CSV: {row}")
+    if len(row) != count:
+        raise ValueError(f"{len(row)} fields, expected {count}")
+    return row

@@ -5,7 +5,6 @@ sample_gap_s`` where there are several). A file of prices has a row for each day
 on_demand_usd_h, spot_usd_h``. Which of the two a file is, its header says.
 """
 
-import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
@@ -14,7 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from gpuscaler.clouds.markets import Steps
-from gpuscaler.simulation.traces import KEPT_ROWS, BadRow, TraceError, opened
+from gpuscaler.simulation.jobs import KEPT_ROWS, BadRow, TraceError, fields_of, header_of, opened, rows_of
 
 AVAILABILITY_COLUMNS = ("zone", "instance_type", "max_nodes_probed", "t_s", "nodes_available")
 PRICE_COLUMNS = ("date", "instance_type", "region", "on_demand_usd_h", "spot_usd_h")
@@ -76,22 +75,18 @@ def read_spot(path: Path) -> SpotFile:
     bad: list[BadRow] = []
     count = 0
     with opened(path) as text:
-        reader = csv.reader(text, strict=True)
-        header = [name.strip() for name in next(reader, [])]
+        read = rows_of(text)
+        header = header_of(read)
         prices = "date" in header or "spot_usd_h" in header
         parse = _priced if prices else _available
         _check(header, PRICE_COLUMNS if prices else AVAILABILITY_COLUMNS, path)
-        for fields in reader:
-            if not fields:
-                continue
+        for line, row in read:
             try:
-                if len(fields) != len(header):
-                    raise ValueError(f"{len(fields)} fields, expected {len(header)}")
-                rows.append(parse(dict(zip(header, map(str.strip, fields), strict=True))))
+                rows.append(parse(dict(zip(header, map(str.strip, fields_of(row, len(header))), strict=True))))
             except ValueError as error:
                 count += 1
                 if len(bad) < KEPT_ROWS:
-                    bad.append(BadRow(reader.line_num, str(error)))
+                    bad.append(BadRow(line, str(error)))
     if not rows:
         why = f"; the first problem is in line {bad[0].line}: {bad[0].reason}" if bad else ""
         raise SpotError(f"{path}: no usable row, expected at least one{why}")

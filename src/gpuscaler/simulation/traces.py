@@ -1,9 +1,8 @@
 """Reading traces of jobs, in our own columns or as they were published; the format is told by the header."""
 
-import csv
 import io
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +13,21 @@ from gpuscaler.simulation.formats.alibaba import OPENB, PAI_JOB_COLUMNS, PAI_SAM
 from gpuscaler.simulation.formats.fields import Fields, Layout
 from gpuscaler.simulation.formats.slurm import SLURM
 from gpuscaler.simulation.formats.tidy import TIDY
-from gpuscaler.simulation.jobs import KEPT_ROWS, MIB, MOST_SECONDS, BadRow, Job, Trace, TraceError, opened, shown
+from gpuscaler.simulation.jobs import (
+    KEPT_ROWS,
+    MIB,
+    MOST_SECONDS,
+    BadRow,
+    Job,
+    Row,
+    Trace,
+    TraceError,
+    fields_of,
+    header_of,
+    opened,
+    rows_of,
+    shown,
+)
 
 __all__ = ["KEPT_ROWS", "MIB", "MOST_SECONDS", "BadRow", "Job", "Trace", "TraceError", "opened", "read_trace"]
 
@@ -86,23 +99,20 @@ def _start(text: io.TextIOWrapper) -> list[str]:
 
 
 def _read_csv(lines: Iterable[str], path: Path, gathered: _Gathered) -> Layout:
-    rows = csv.reader(lines, strict=True)
-    top = next((row for row in rows if any(row)), [])
+    rows = rows_of(lines)
+    top = header_of(rows)
     columns = headless(top)
-    header = columns or tuple(name.strip() for name in top)
+    header = columns or tuple(top)
     layout = _layout(header, path)
     places = {name: header.index(name) for name in header}
-    body: Iterator[list[str]] = itertools.chain((top,), rows) if columns else rows
-    for row in body:
-        if row:
-            gathered.add(rows.line_num, partial(_job, row, places, width=len(header), layout=layout))
+    body: Iterable[tuple[int, Row]] = itertools.chain([(1, top)], rows) if columns else rows
+    for line, row in body:
+        gathered.add(line, partial(_job, row, places, width=len(header), layout=layout))
     return layout
 
 
-def _job(row: list[str], places: dict[str, int], *, width: int, layout: Layout) -> Job:
-    if len(row) != width:
-        raise ValueError(f"{len(row)} fields, expected {width}")
-    return layout.job(Fields(row, places))
+def _job(row: Row, places: dict[str, int], *, width: int, layout: Layout) -> Job:
+    return layout.job(Fields(fields_of(row, width), places))
 
 
 def _layout(header: tuple[str, ...], path: Path) -> Layout:

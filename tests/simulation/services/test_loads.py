@@ -44,6 +44,7 @@ def test_gzip_is_read_too(tmp_path: Path) -> None:
     ("row", "reason"),
     [
         ("m,0", "2 fields, expected 3"),
+        ('"m"x,0,1', "not a row of CSV"),
         (",0,1", "model is ''"),
         ("a/b,0,1", "without '/'"),
         ("m,x,1", "t_s is 'x', expected a number"),
@@ -71,7 +72,7 @@ def test_a_bad_row_is_set_aside_with_its_line_and_reason(tmp_path: Path, row: st
         ("model,t_s", "column rate_rps missing"),
         ("t_s,pod,duty", "column gpu_duty_cycle_pct missing"),
         ("job_id,submit_s", "columns t_s, model, rate_rps missing; seen: job_id, submit_s"),
-        ("", "seen: no header"),
+        ("", "seen: a, b, c"),
     ],
 )
 def test_a_file_of_the_wrong_shape_is_an_error_that_names_the_missing_column(tmp_path: Path, header: str, missing: str) -> None:

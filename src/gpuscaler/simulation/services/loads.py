@@ -1,13 +1,12 @@
 """Loads of services over time: CSV files, gzip or plain, of request rates by model or of GPU duty cycles by pod."""
 
-import csv
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from gpuscaler.simulation.traces import KEPT_ROWS, MOST_SECONDS, BadRow, TraceError, opened
+from gpuscaler.simulation.jobs import KEPT_ROWS, MOST_SECONDS, BadRow, TraceError, fields_of, header_of, opened, rows_of
 
 #: Far beyond any service, and small enough that sums stay exact enough.
 MOST_REQUESTS = 1e9
@@ -70,19 +69,17 @@ def read_load(path: Path) -> LoadFile:
     bad: list[BadRow] = []
     count = gaps = 0
     with opened(path) as text:
-        rows = csv.reader(text, strict=True)
-        header = [name.strip() for name in next(rows, [])]
+        rows = rows_of(text)
+        header = header_of(rows)
         shape = _shape(header, path)
         columns = {name: header.index(name) for name in (TIME_COLUMN, shape.name, shape.value)}
-        for row in rows:
-            if not row:
-                continue
+        for line, row in rows:
             try:
-                gaps += not _take(row, shape, columns, points, fields=len(header))
+                gaps += not _take(fields_of(row, len(header)), shape, columns, points)
             except ValueError as error:
                 count += 1
                 if len(bad) < KEPT_ROWS:
-                    bad.append(BadRow(rows.line_num, str(error)))
+                    bad.append(BadRow(line, str(error)))
     if not points:
         why = f"; the first problem is in line {bad[0].line}: {bad[0].reason}" if bad else ""
         raise TraceError(f"{path}: no usable load, expected at least one row with a {shape.value}{why}")
@@ -105,10 +102,8 @@ def _shape(header: list[str], path: Path) -> _Shape:
     return shape
 
 
-def _take(row: list[str], shape: _Shape, columns: Mapping[str, int], points: dict[str, dict[float, float]], *, fields: int) -> bool:
+def _take(row: list[str], shape: _Shape, columns: Mapping[str, int], points: dict[str, dict[float, float]]) -> bool:
     """Add a row to its series; returns whether anything was measured."""
-    if len(row) != fields:
-        raise ValueError(f"{len(row)} fields, expected {fields}")
     name = row[columns[shape.name]].strip()
     if not name or len(name) > 100 or not name.isprintable() or "/" in name or "#" in name:
         raise ValueError(f"{shape.name} is {name[:40]!r}, expected a name of 1 to 100 characters without '/' and '#'")
