@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.simulation.first_fit import first_fit
 from tests.simulation.pools import C8, FIXED, G1, G4, POLICY, offering, trace
 
-from gpuscaler.clouds.delays import NO_FAULTS
+from gpuscaler.clouds.delays import NO_FAULTS, Delay
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.plans import Machine, Move, Placement, Plan, Reason, Removal, Unplaced
@@ -310,3 +310,14 @@ def test_progress_is_told_how_many_pods_have_come() -> None:
     told: list[int] = []
     replay(trace(Job("a", 0, 1), Job("b", 0, 1), Job("c", 9, 1)), progress=told.append)
     assert told == [2, 3]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_pods_that_are_alike_the_oldest_starts_first_whichever_machine_is_there_first(seed: int) -> None:
+    jobs = trace(*(Job(f"{number}", 10.0 * number, 4000, gpus=1) for number in range(4)))
+    one_gpu = Policy((Pool("gpu", (G1,)),))
+    result = run(jobs, one_gpu, delays=replace(FIXED, boot=Delay(50, 100, 300)), faults=NO_FAULTS, seed=seed)
+    seconds = {wait.pod.removeprefix("trace/"): wait.seconds for wait in result.waits}
+    starts = [10.0 * number + seconds[f"{number}"] for number in range(4)]
+    assert starts == sorted(starts)
+    assert (result.kept, result.broken, sum(1 for one in result.decisions if one.kind == "buy")) == (4, 0, 4)

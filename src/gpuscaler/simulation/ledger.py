@@ -51,6 +51,10 @@ class Entry(Struct, gc=False):
         """One more pod waits for this machine."""
         self.upcoming = replace(self.upcoming, pods=(*self.upcoming.pods, key))
 
+    def exchange(self, gone: str, come: str) -> None:
+        """One pod waits for this machine in the place of another."""
+        self.upcoming = replace(self.upcoming, pods=tuple(come if key == gone else key for key in self.upcoming.pods))
+
 
 class Drain(Struct, frozen=True, gc=False):
     """A node to give back once the machines it ``needs`` (by their intents) are open; ``moves`` says where its pods go."""

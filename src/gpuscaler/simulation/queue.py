@@ -1,5 +1,6 @@
 """Pods of a run: waiting, promised to a machine that is coming, running, done."""
 
+import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -180,6 +181,17 @@ class Waiting:
         """The pods of each specification that are no gang's, and how many of them nothing is coming for."""
         for digest, tasks in self._by_spec.items():
             yield tasks, len(self._loose.get(digest, ()))
+
+    def overtaken(self, promised: Iterable[Task]) -> list[tuple[Task, Task]]:
+        """Pods of ``promised``, who wait for one machine, each with an older one that scheduling cannot tell from it and that does not."""
+        mine = [task for task in promised if not task.gang]
+        pairs: list[tuple[Task, Task]] = []
+        for like in {(task.digest, task.member.options): task for task in mine}.values():
+            here = [task for task in mine if task.digest == like.digest and task.member.options == like.member.options]
+            alike = (task for task in self._by_spec[like.digest].values() if task.member.options == like.member.options)
+            first = heapq.nsmallest(len(here), alike, key=lambda task: task.since)
+            pairs += zip([task for task in here if task not in first], [task for task in first if task not in here], strict=True)
+        return pairs
 
     def heads(self) -> list[Task]:
         """The first pod of every specification that is no gang's, in the scheduler's order: priority, then time."""

@@ -119,6 +119,18 @@ class Scheduler:
         ties = rows[scores == scores.max()]
         return self._names[int(ties[np.argmin(self._age[ties])])]
 
+    def best_for_all(self, specs: Sequence[PodSpec]) -> list[str] | None:
+        """The nodes that pods are bound to one after the other, or None when they do not all fit."""
+        trial = self.copy()
+        nodes: list[str] = []
+        for spec in specs:
+            node = trial.best(spec)
+            if node is None:
+                return None
+            trial.place(spec, node)
+            nodes.append(node)
+        return nodes
+
     def first(self, spec: PodSpec) -> str | None:
         """The node of longest standing on which a pod of ``spec`` fits: what a first-fit packer takes. None when it fits nowhere."""
         request = self._request(spec)

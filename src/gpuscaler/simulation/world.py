@@ -104,14 +104,9 @@ class World:
     def _try_gang(self, tasks: list[Task], now: float) -> None:
         if len(tasks) < tasks[0].member.options.gang_size:
             return
-        trial = self.scheduler.copy()
-        nodes: list[str] = []
-        for task in tasks:
-            node = trial.best(task.member.spec)
-            if node is None:
-                return
-            trial.place(task.member.spec, node)
-            nodes.append(node)
+        nodes = self.scheduler.best_for_all([task.member.spec for task in tasks])
+        if nodes is None:
+            return
         for task, node in zip(tasks, nodes, strict=True):
             self._sit(task, node)
         self._start(tasks, now)
@@ -342,6 +337,8 @@ class World:
         assert machine is not None, "only machines that were granted open"
         del self.ledger[entry.id], self.entries[machine.id]
         self.moment.opened.append(machine.id)
+        if self.steers:
+            self._oldest_first(entry)
         promised = list(self._promises.pop(entry.id, {}).values())
         for task in promised:
             self.waiting.release(task)
@@ -354,6 +351,20 @@ class World:
         for task in promised:
             if self.place(task, machine.id, now):
                 self.meter.kept += 1
+
+    def _oldest_first(self, entry: Entry) -> None:
+        """Of pods that scheduling cannot tell apart the oldest take the seats of a machine, whichever of them it was bought for.
+
+        The younger ones wait in their place: machines that boot slowly would else keep pods waiting that others overtook.
+        """
+        for task, older in self.waiting.overtaken(self._promises.get(entry.id, {}).values()):
+            other = older.promised
+            self._release(task)
+            self._release(older)
+            self.promise(older, entry.id)
+            if other:
+                self.promise(task, other)
+                self.ledger[other].exchange(older.key, task.key)
 
     def close(self, drain: Drain) -> None:
         """Take no more pods on a node that is going away."""
