@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import trustme
 from aiohttp import web
+from structlog.testing import capture_logs
 from tests.kube.servers import connect_proxy, ok, served, server_context
 
 from gpuscaler.kube.access import Access
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.credentials import Credentials, Fixed, Presented, TokenFile
-from gpuscaler.kube.errors import ApiError, CredentialsError, NotFound, Unauthorized, Unreachable
+from gpuscaler.kube.errors import ApiError, CredentialsError, Forbidden, NotFound, Unauthorized, Unreachable
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.kube.tls import ClientCertificate, Tls
@@ -382,3 +383,27 @@ def test_a_context_asks_no_more_of_certificates_than_go_does(ca: trustme.CA) -> 
     flags = trusting(ca).context().verify_flags
     assert not flags & ssl.VERIFY_X509_STRICT
     assert flags & ssl.VERIFY_X509_PARTIAL_CHAIN
+
+
+async def test_no_log_shows_a_token_or_a_password(ca: trustme.CA, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "ca.crt"
+    ca.cert_pem.write_to_path(str(file))
+
+    async def failing(_: web.Request) -> web.Response:
+        return web.json_response({"kind": "Status", "message": "no", "code": 403}, status=403)
+
+    with caplog.at_level("DEBUG"), capture_logs() as logs:
+        async with served(failing, server_context(ca)) as (url, _), connect_proxy() as (port, _):
+            proxy = f"http://user:hidden-pa55@127.0.0.1:{port}"
+            asked = access(url, Tls(authority_file=file), credentials=token(), proxy=proxy)
+            async with HttpTransport(asked) as transport:
+                with pytest.raises(Forbidden) as raised:
+                    await Client(transport).create(NODES, {})
+                file.write_text(SECRET)
+                transport._contexts.distrust()
+                with pytest.raises(Forbidden):
+                    await Client(transport).get(NODES, "n")
+    shown = caplog.text + repr(logs) + everything_said(raised.value)
+    assert "tls files cannot be used" in shown
+    assert SECRET not in shown
+    assert "hidden-pa55" not in shown
