@@ -73,14 +73,17 @@ class Cloud:
         """Ask for the list and the notices once. Half an answer is none: the old list stays when this raises."""
         async with asyncio.timeout(CALL_SECONDS):
             inventory = await self.provider.inventory()
+        if self.inventory is None or self.inventory.instances != inventory.instances:
+            self._wake()
+        self.inventory = inventory
+        self.going &= {one.id for one in inventory.instances if one.state in ALIVE}
+        async with asyncio.timeout(CALL_SECONDS):
             notices = await self.provider.notices()
         going = self.going | {one.instance for one in notices if one.kind == INTERRUPTION}
-        changed = self.inventory is None or self.inventory.instances != inventory.instances or going != self.going
-        self.inventory = inventory
-        self.going = going & {one.id for one in inventory.instances if one.state in ALIVE}
-        self.trouble = ""
-        if changed:
+        if going != self.going:
+            self.going = going
             self._wake()
+        self.trouble = ""
 
     def fresh(self, now: float, *, within: float) -> bool:
         return self.inventory is not None and now - self.inventory.at <= within
@@ -136,9 +139,7 @@ class Cloud:
                 bought = await self.provider.buy(Order(order.token, order.pool, order.offerings, order.count))
             answer = answered(order, bought, self._now())
         except CloudError as error:
-            # The call as a whole came to nothing: nothing was granted, and every offering is to blame.
-            refusals = tuple(Refusal(error.cause, key, error.detail, retry_after=error.retry_after) for key in order.offerings)
-            answer = answered(order, Bought(refusals=refusals), self._now())
+            answer = refused(order, error, self._now())
         except (LostAnswerError, TimeoutError) as error:
             answer = Answered(order, (ledger.Doubted(order.token, self._now()),), (), f"the answer was lost: {spoken(error)}")
         finally:
@@ -163,6 +164,17 @@ class Cloud:
                 await self.provider.withdraw(token)
         except (CloudError, LostAnswerError, TimeoutError) as error:
             self.trouble = f"{self.provider.name}: order {token} could not be withdrawn: {spoken(error)}"
+
+
+def refused(order: ledger.Order, error: CloudError, now: float) -> Answered:
+    """What it means that a call as a whole came to nothing.
+
+    An order that was sent before may have been granted then: that this call came to nothing says nothing about it.
+    """
+    if order.state == ledger.DOUBTFUL:
+        return Answered(order, (ledger.Doubted(order.token, now + error.retry_after),), (), error.detail)
+    refusals = tuple(Refusal(error.cause, key, error.detail, retry_after=error.retry_after) for key in order.offerings)
+    return answered(order, Bought(refusals=refusals), now)
 
 
 def spoken(error: Exception) -> str:

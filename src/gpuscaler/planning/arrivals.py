@@ -10,7 +10,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Offering, Policy, Pool
 from gpuscaler.model.taints import HARD_EFFECTS, Taint
 from gpuscaler.planning.keeping import ARRIVING_TAINT
-from gpuscaler.planning.membership import POOL_LABEL
+from gpuscaler.planning.membership import POOL_LABEL, members
 from gpuscaler.planning.state import events, ledger
 from gpuscaler.planning.state.boots import Arrived
 from gpuscaler.planning.state.ledger import ACCEPTED, Coming, Ledger, Order
@@ -65,8 +65,8 @@ class Arrivals(Struct, frozen=True, gc=False):
 def arrivals(book: Ledger, cluster: Cluster, inventory: Inventory | None, policy: Policy, *, waits: Waits, now: float) -> Arrivals:
     """What has become of the machines of ``book``. Without an ``inventory`` only the cluster speaks, and no machine is called gone."""
     look = _Look(book, cluster, policy, waits, now)
+    look.name(inventory)
     if inventory is not None:
-        look.name(inventory)
         look.miss(inventory)
     look.register()
     look.time_out()
@@ -79,6 +79,7 @@ class _Look:
     def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, waits: Waits, now: float) -> None:
         self.book = book
         self.cluster = cluster
+        self.policy = policy
         self.pools = {pool.name: pool for pool in policy.pools}
         self.offerings = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
         self.waits = waits
@@ -93,25 +94,37 @@ class _Look:
         self.steps.append(step)
         self.book = ledger.step(self.book, step)
 
-    def name(self, inventory: Inventory) -> None:
-        """Give names to the machines of answered and doubtful orders that the cloud lists."""
+    def name(self, inventory: Inventory | None) -> None:
+        """Give names to the machines of answered and doubtful orders that the cloud lists, or that have become nodes already."""
         orders = {order.token: order for order in self.book.orders if order.state != ledger.INTENDED}
         if not orders:
             return
         taken = {one.instance for one in self.book.coming if one.instance} | {one.instance for one in self.book.leaving} | self.book.past
-        free = sorted(
-            (one for one in inventory.instances if one.id not in taken and one.state in ALIVE), key=lambda one: (one.launched, one.id)
-        )
-        nameless = [one for one in self.book.coming if not one.instance and one.order in orders]
-        for one in nameless:
+        listed = inventory.instances if inventory is not None else ()
+        there = {one.id: one for one in (*self._closed_nodes(), *listed) if one.id not in taken and one.state in ALIVE}
+        free = sorted(there.values(), key=lambda one: (one.launched, one.id))
+        for one in self.book.coming:
+            if one.instance or one.order not in orders:
+                continue
             found = next((candidate for candidate in free if _is_of(candidate, one, orders[one.order])), None)
             if found is not None:
                 free.remove(found)
+                self.fates.append(events.Granted(found.key, self.now))
                 self.fold(ledger.Found(one.id, found.id, found.key, self.now))
         for token, order in orders.items():
             self._settle(token, order, inventory)
 
-    def _settle(self, token: str, order: Order, inventory: Inventory) -> None:
+    def _closed_nodes(self) -> list[Instance]:
+        """Nodes with our arriving taint that no machine stands for, as the instances that they are."""
+        nodes = {node.name: node for node in foreign(self.cluster, self.book, self.pools) if node.provider_id}
+        found = members(nodes, self.policy) if nodes else {}
+        return [
+            Instance(nodes[name].provider_id, *member.offering.key, launched=nodes[name].created)
+            for name, member in found.items()
+            if member.offering is not None
+        ]
+
+    def _settle(self, token: str, order: Order, inventory: Inventory | None) -> None:
         """Give up what an order lacks: at once when its answer was lost and the list would show it by now, else when time is over."""
         if all(one.order != token or one.instance for one in self.book.coming):
             return
@@ -119,8 +132,9 @@ class _Look:
             if self.now < order.since + self.waits.register:
                 return
             self.fates += [events.Failed(order.offerings[0], self.now, f"order {token} was accepted and not filled")]
-        elif self.waits.keeps_tokens or inventory.at < order.since + self.waits.lag + SKEW_SECONDS:
+        elif self.waits.keeps_tokens or inventory is None or inventory.at < order.since + self.waits.lag + SKEW_SECONDS:
             return
+        self.fates += [events.Dropped(key, self.now) for key in order.offerings]
         self.unfilled.append(token)
         self.fold(ledger.Settled(token))
 

@@ -31,6 +31,9 @@ from gpuscaler.planning.state.ledger import Coming, Ledger, Order
 from gpuscaler.planning.state.promises import Promises
 from gpuscaler.planning.templates import Overhead
 
+#: An order whose answer was lost is sent again this often, in seconds.
+RESEND_SECONDS = 5.0
+
 
 class Memory(Struct, frozen=True, gc=False):
     """What survives restarts."""
@@ -103,8 +106,13 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         outcomes=wheel.outcomes,
         stray=wheel.stray,
         kept=kept,
-        doubtful=tuple(one for one in book.orders if one.state == ledger.DOUBTFUL) if facts.waits.keeps_tokens else (),
+        doubtful=tuple(one for one in book.orders if facts.waits.keeps_tokens and is_due(one, now)),
     )
+
+
+def is_due(order: Order, now: float) -> bool:
+    """Whether an order whose answer was lost is to be sent again."""
+    return order.state == ledger.DOUBTFUL and now >= order.since + RESEND_SECONDS
 
 
 def _folded(known: breakers.Breakers, fates: Iterable[events.Event]) -> breakers.Breakers:

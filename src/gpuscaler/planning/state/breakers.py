@@ -25,6 +25,7 @@ from gpuscaler.planning.state.events import (
     UNKNOWN,
     Asked,
     Changed,
+    Dropped,
     Event,
     Failed,
     Granted,
@@ -139,6 +140,8 @@ def step(breakers: Breakers, event: Event) -> Breakers:
             return replace(breakers, open=tuple(probed(one, event) for one in breakers.open))
         case Granted():
             return granted(breakers, event)
+        case Dropped(offering=offering):
+            return replace(breakers, open=tuple(unprobed(one, offering) for one in breakers.open))
         case Registered():
             return replace(breakers, open=tuple(one for one in breakers.open if one.cause != FAILED or not closes(event, one)))
         case Changed():

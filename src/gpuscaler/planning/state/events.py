@@ -51,6 +51,13 @@ class Refused(Struct, frozen=True, gc=False, tag=True):
     filled: bool = False
 
 
+class Dropped(Struct, frozen=True, gc=False, tag=True):
+    """A request for ``offering`` was given up without an answer: a probe that it was has proved nothing, and the next may ask."""
+
+    offering: Key
+    at: float
+
+
 class Registered(Struct, frozen=True, gc=False, tag=True):
     """A machine of ``offering`` has become a node."""
 
@@ -80,4 +87,4 @@ class Changed(Struct, frozen=True, gc=False, tag=True):
     pool: str = ""
 
 
-Event = Asked | Granted | Refused | Registered | Failed | Reclaimed | Changed
+Event = Asked | Granted | Refused | Dropped | Registered | Failed | Reclaimed | Changed

@@ -1,0 +1,54 @@
+"""A controller that dies at any step between intent and arrival neither buys twice nor forgets (I2, I3)."""
+
+import pytest
+
+from gpuscaler.clouds.simulated_provider import CallFaults
+from tests.control.world import Deaths, luck, world
+
+#: Runs in the test; `make soak RUNS=N` makes as many as asked for.
+RUNS = 100
+
+
+@pytest.mark.parametrize("seed", range(RUNS))
+async def test_a_death_at_any_step_buys_nothing_twice_and_loses_nothing(seed: int) -> None:
+    await one_run(seed)
+
+
+async def one_run(seed: int) -> None:
+    dice = luck(seed, "restarts")
+    pods = dice.randint(1, 4)
+    tokens = dice.random() < 0.6
+    faults = CallFaults(
+        throttled=dice.choice((0.0, 0.1)),
+        lost=dice.choice((0.0, 0.0, 0.3)),
+        stale_seconds=dice.choice((0.0, 90.0)),
+        tokens=tokens,
+    )
+    async with world(seed=seed, calls=faults) as here:
+        here.start(Deaths(dice.randint(1, 12), before=dice.random() < 0.5))
+        await here.sleep(3.0)
+        for number in range(pods):
+            await here.submit(f"p{number}")
+        for _ in range(dice.randint(1, 3)):
+            if await here.until_dead(150.0):
+                await here.sleep(dice.choice((0.0, 5.0, 30.0)))
+                here.start(Deaths(dice.randint(1, 12), before=dice.random() < 0.5))
+        here.deaths.at = None
+        if here.deaths.dead.is_set():
+            await here.kill()
+            here.start()
+        for _ in range(40):
+            await here.sleep(20.0)
+            if all((await here.bound()).values()):
+                break
+        bought = here.cluster.core.history()
+        assert all((await here.bound()).values()), (await here.bound(), here.notes.failures[-3:])
+        assert len(bought) == pods, [(one.id, one.purchase) for one in bought]
+        assert here.controller is not None
+        for _ in range(60):
+            # Lists that are behind, and that often fail, take their time to tell what became of an order.
+            await here.sleep(20.0)
+            if not here.controller.memory.ledger.coming:
+                break
+        assert not here.controller.memory.ledger.coming
+        assert len(here.cluster.core.history()) == pods

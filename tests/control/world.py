@@ -1,0 +1,304 @@
+"""A whole cluster with one controller in virtual time, whose process can die at any step and come back."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import msgspec
+
+from gpuscaler.clouds.delays import Delay, Delays
+from gpuscaler.clouds.protocol import Bought, Notice, Order, Provider, Refusal
+from gpuscaler.clouds.simulated_provider import CallFaults
+from gpuscaler.control.attempts import Attempts
+from gpuscaler.control.cloud import Answered, Ended
+from gpuscaler.control.acting import Outcome
+from gpuscaler.control.controller import Controller, Pace
+from gpuscaler.control.store import MemoryStore
+from gpuscaler.embedded.cluster import Conditions, EmbeddedCluster
+from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.rate import RateLimit
+from gpuscaler.kube.resources import NODES, PODS
+from gpuscaler.kube.transport import Answer, Request
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import Inventory
+from gpuscaler.model.pools import Policy, Pool
+from gpuscaler.planning.memory import Look, Memory
+from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.state import State, ledger
+from gpuscaler.settings.pools_file import parse_policy
+
+#: Times that make a run short; everything that is tested is about order, not about length.
+QUICK = Delays(boot=Delay(15.0, 20.0, 40.0), device_plugin=Delay(2.0, 5.0, 10.0), answer=Delay(0.5, 1.0, 3.0), image_pull=Delay(0, 0, 0))
+#: The wall clock at the beginning.
+BEGAN = 1_800_000_000.0
+
+ONE_GPU_MACHINES = """
+region: us-east-1
+pools:
+  - name: gpu
+    types: [g4dn.xlarge]
+    markets: [on-demand]
+    zones: [us-east-1a]
+"""
+
+
+class Death(BaseException):
+    """The process is gone."""
+
+
+class Deaths:
+    """Kills the controller when it has made so many steps that leave the process; a step is a write to the API server or a cloud call.
+
+    ``before`` says that the last step is not made any more.
+    """
+
+    def __init__(self, at: int | None = None, *, before: bool = False) -> None:
+        self.at = at
+        self.before = before
+        self.steps = 0
+        self.dead = asyncio.Event()
+
+    async def step(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        if self.dead.is_set():
+            await asyncio.Event().wait()
+        self.steps += 1
+        if self.steps == self.at and self.before:
+            self.dead.set()
+            await asyncio.Event().wait()
+        # Nothing that is under way is called back when a process dies.
+        answer = await asyncio.shield(asyncio.ensure_future(call()))
+        if self.at is not None and self.steps >= self.at:
+            self.dead.set()
+            await asyncio.Event().wait()
+        return answer
+
+
+class MortalTransport:
+    """A transport whose writes are steps."""
+
+    def __init__(self, inner: MemoryTransport, deaths: Deaths) -> None:
+        self._inner, self._deaths = inner, deaths
+
+    @asynccontextmanager
+    async def exchange(self, request: Request) -> AsyncIterator[Answer]:
+        if request.method == "GET":
+            async with self._inner.exchange(request) as answer:
+                yield answer
+            return
+
+        async def call() -> Answer:
+            async with self._inner.exchange(request) as answer:
+                body = b"".join([piece async for piece in answer.pieces])
+                return Answer(answer.status, answer.headers, _one(body))
+
+        yield await self._deaths.step(call)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+async def _one(body: bytes) -> AsyncIterator[bytes]:
+    yield body
+
+
+class MortalProvider:
+    """A provider whose calls that change something are steps."""
+
+    def __init__(self, inner: Provider, deaths: Deaths) -> None:
+        self._inner, self._deaths = inner, deaths
+        self.name, self.keeps_tokens, self.read_lag = inner.name, inner.keeps_tokens, inner.read_lag
+
+    async def pools(self) -> Sequence[Pool]:
+        return await self._inner.pools()
+
+    async def inventory(self) -> Inventory:
+        return await self._inner.inventory()
+
+    async def buy(self, order: Order) -> Bought:
+        found: Bought = await self._deaths.step(lambda: self._inner.buy(order))
+        return found
+
+    async def withdraw(self, token: str) -> None:
+        await self._deaths.step(lambda: self._inner.withdraw(token))
+
+    async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:
+        found: Mapping[str, Refusal | None] = await self._deaths.step(lambda: self._inner.remove(ids))
+        return found
+
+    async def notices(self) -> Sequence[Notice]:
+        return await self._inner.notices()
+
+    async def close(self) -> None:
+        """The cloud outlives the process."""
+
+
+@dataclass
+class Notes:
+    """A recorder that counts."""
+
+    orders: list[ledger.Order] = field(default_factory=list)
+    plans: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    kept: list[tuple[str, str]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    stray: int = 0
+    last: Plan | None = None
+
+    def looked(self, seen: Look, cluster: Cluster, now: float) -> None:
+        self.kept += seen.kept
+        self.stray += len(seen.stray)
+        for outcome in seen.outcomes:
+            self.outcomes[type(outcome).__name__] += 1
+
+    def planned(self, plan: Plan, cluster: Cluster, state: State, policy: Policy, now: float) -> None:
+        self.plans += 1
+        self.last = plan
+
+    def sent(self, order: ledger.Order, machines: tuple[ledger.Coming, ...], memory: Memory, now: float) -> None:
+        self.orders.append(order)
+
+    def answered(self, answer: Answered, now: float) -> None:
+        """Counted by the cloud."""
+
+    def acted(self, outcome: Outcome, now: float) -> None:
+        if outcome.detail:
+            self.failures.append(outcome.detail)
+
+    def ended(self, ended: Ended, now: float) -> None:
+        if ended.detail:
+            self.failures.append(ended.detail)
+
+    def failed(self, what: str, error: BaseException, now: float) -> None:
+        self.failures.append(f"{what}: {error}")
+
+
+class World:
+    """An embedded cluster for ``policy``, and a controller that lives between :meth:`start` and :meth:`kill`."""
+
+    def __init__(self, policy: Policy, *, conditions: Conditions, pace: Pace | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        self.now: Callable[[], float] = lambda: BEGAN + loop.time() - began
+        self.policy = policy
+        self.pace = pace or Pace()
+        self.cluster = EmbeddedCluster(policy, now=self.now, conditions=conditions)
+        self.user = self.cluster.client("user")
+        self.notes = Notes()
+        self.controller: Controller | None = None
+        self.deaths = Deaths()
+        self._life: list[asyncio.Task[None]] = []
+        self._tasks = [loop.create_task(self.cluster.run())]
+        self._lives = 0
+
+    def start(self, deaths: Deaths | None = None) -> None:
+        """A new process of the controller."""
+        loop = asyncio.get_running_loop()
+        self.deaths = deaths or Deaths()
+        self._lives += 1
+        client = Client(
+            MortalTransport(MemoryTransport(self.cluster.api), self.deaths),
+            field_manager="gpuscaler",
+            limit=RateLimit(qps=1e9, burst=1_000_000),
+        )
+        picture = self.cluster.picture(client)
+        attempts = Attempts(client)
+        self.controller = Controller(
+            picture=picture,
+            client=client,
+            provider=MortalProvider(self.cluster.provider, self.deaths),
+            store=MemoryStore(client, namespace="kube-system"),
+            policy=self.policy,
+            recorder=self.notes,
+            now=self.now,
+            attempts=attempts,
+            pace=self.pace,
+        )
+        self._life = [loop.create_task(part.run()) for part in (picture, attempts, self.controller)]
+
+    async def kill(self) -> None:
+        """The process is gone between two of its steps."""
+        self.deaths.dead.set()
+        for task in self._life:
+            task.cancel()
+        await asyncio.gather(*self._life, return_exceptions=True)
+        self._life = []
+
+    async def until_dead(self, within: float) -> bool:
+        """Wait for the death that was arranged; False when it did not come ``within`` seconds."""
+        try:
+            async with asyncio.timeout(within):
+                await self.deaths.dead.wait()
+        except TimeoutError:
+            return False
+        await self.kill()
+        return True
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self.check()
+
+    def check(self) -> None:
+        """Raise what ended a part of the world that should live."""
+        for task in (*self._tasks, *self._life):
+            if task.done() and not task.cancelled():
+                task.result()
+
+    async def close(self) -> None:
+        await self.kill()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # The user
+
+    async def submit(self, name: str, gpus: int = 1, **annotations: str) -> None:
+        await self.user.create(PODS, pod(name, gpus, annotations), namespace="default")
+
+    async def pods(self) -> list[dict[str, Any]]:
+        return [msgspec.json.decode(one) for one in await self.user.list_all(PODS)]
+
+    async def nodes(self) -> list[dict[str, Any]]:
+        return [msgspec.json.decode(one) for one in await self.user.list_all(NODES)]
+
+    async def bound(self) -> dict[str, str]:
+        return {one["metadata"]["name"]: one["spec"].get("nodeName", "") for one in await self.pods()}
+
+
+def pod(name: str, gpus: int = 1, annotations: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """A pod of so many GPUs."""
+    resources = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"nvidia.com/gpu": str(gpus)} if gpus else {}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": dict(annotations or {})},
+        "spec": {"containers": [{"name": "main", "image": "train:1", "resources": resources}]},
+    }
+
+
+@asynccontextmanager
+async def world(
+    pools: str = ONE_GPU_MACHINES,
+    *,
+    seed: int = 0,
+    delays: Delays = QUICK,
+    calls: CallFaults | None = None,
+    pace: Pace | None = None,
+    **more: Any,
+) -> AsyncIterator[World]:
+    """A world that is taken down at the end."""
+    conditions = Conditions(seed=seed, delays=delays, calls=calls or CallFaults(), **more)
+    made = World(parse_policy(pools), conditions=conditions, pace=pace)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+def luck(seed: int, *what: object) -> Random:
+    """Random numbers that depend on ``seed`` and ``what`` alone."""
+    return Random("/".join(map(str, (seed, *what))))
