@@ -1,8 +1,13 @@
-"""What holds for all tests."""
+"""What all tests share.
+
+Asynchronous tests run in virtual time (looptime): ``asyncio.sleep`` and time-outs take no time, and what waits for the world outside the
+event loop makes no progress meanwhile. Tests over sockets, threads or processes say ``@pytest.mark.looptime(False)``.
+"""
 
 import asyncio
 
 
 def pytest_configure() -> None:
-    """Say that there is no event loop yet: looptime asks for one before each test, and Python would make one that nobody closes."""
+    # looptime asks for the current event loop also around tests that have none, and up to Python 3.13 asking makes one that nobody closes.
+    # Once a loop, or none, was set, asking raises what looptime expects.
     asyncio.set_event_loop(None)
