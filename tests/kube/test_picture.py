@@ -241,6 +241,16 @@ async def test_listeners_have_each_batch_as_it_comes() -> None:
     assert heard == ["team/a True", "team/a False"]
 
 
+async def test_a_listener_that_left_hears_nothing_more() -> None:
+    heard: list[str] = []
+    async with picture_of(pods=Scripted(Reply([listed(pod("a")), 2.0, event("DELETED", pod("a")), SILENCE]))) as picture:
+        leave = picture.listen(lambda batch: heard.extend(batch.changes))
+        await asyncio.sleep(1)
+        leave()
+        await asyncio.sleep(2)
+    assert heard == ["team/a"]
+
+
 @pytest.mark.looptime(False)
 async def test_many_changes_are_folded_in_beside_the_event_loop() -> None:
     many = [pod(f"p{number}", node=f"n{number % 10}") for number in range(300)]

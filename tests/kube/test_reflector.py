@@ -370,3 +370,24 @@ async def test_records_are_small_and_hold_nothing_of_the_page_they_came_in() -> 
     record = found.held["team/a"]
     assert isinstance(record, Pod)
     assert record.spec.requests["nvidia.com/gpu"] == 1
+
+
+async def test_credentials_that_are_refused_are_tried_again_soon() -> None:
+    server = Scripted(failure(401, "Unauthorized"), failure(401, "Unauthorized"), Reply([listed(pod("a")), SILENCE]))
+    found, reflector = await reflect(server, seconds=10)
+    assert found.names == ["a"]
+    assert reflector.trouble == ""
+
+
+async def test_a_list_without_a_version_to_watch_from_is_not_taken_for_one() -> None:
+    nowhere = Reply([b'{"kind":"PodList","metadata":{},"items":[]}'])
+    _, reflector = await reflect(Scripted(NO_STREAMS, *[nowhere] * 5), seconds=5)
+    assert not reflector.synced
+    assert "metadata.resourceVersion" in reflector.trouble
+
+
+@pytest.mark.parametrize("body", [b"<html>log in</html>", b"[]", b"", b'{"items":7}'])
+async def test_a_page_that_is_no_list_is_not_taken_for_an_empty_one(body: bytes) -> None:
+    found, reflector = await reflect(Scripted(Reply([listed(pod("a"))]), failure(410), NO_STREAMS, *[Reply([body])] * 9), seconds=20)
+    assert found.names == ["a"]
+    assert "no List as JSON" in reflector.trouble or "metadata.resourceVersion" in reflector.trouble

@@ -109,9 +109,13 @@ class Picture:
         """What goes wrong now, a sentence for each resource that is concerned."""
         return tuple(reflector.trouble for reflector in self.reflectors if reflector.trouble)
 
-    def listen(self, listener: Callable[[Batch], None]) -> None:
-        """Have every batch as it arrives, before it is folded into the cluster; objects that did not change may be among it."""
+    def listen(self, listener: Callable[[Batch], None]) -> Callable[[], None]:
+        """Have every batch as it arrives, before it is folded into the cluster; objects that did not change may be among it.
+
+        What is returned ends it.
+        """
         self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
 
     def receive(self, batch: Batch) -> None:
         """Take in what a reflector hands over."""
@@ -122,7 +126,7 @@ class Picture:
             self._news = self._news._replace(kinds=self._news.kinds | {batch.resource.kind})
         if changes or aside or batch.listed:
             self.changed.set()
-        for listener in self._listeners:
+        for listener in tuple(self._listeners):
             listener(batch)
 
     async def take(self) -> Taken:
