@@ -1,9 +1,9 @@
 """A controller that dies at any step between intent and arrival neither buys twice nor forgets (I2, I3)."""
 
 import pytest
+from tests.control.world import Deaths, luck, world
 
 from gpuscaler.clouds.simulated_provider import CallFaults
-from tests.control.world import Deaths, luck, world
 
 #: Runs in the test; `make soak RUNS=N` makes as many as asked for.
 RUNS = 100

@@ -13,9 +13,9 @@ import msgspec
 from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.clouds.protocol import Bought, Notice, Order, Provider, Refusal
 from gpuscaler.clouds.simulated_provider import CallFaults
+from gpuscaler.control.acting import Outcome
 from gpuscaler.control.attempts import Attempts
 from gpuscaler.control.cloud import Answered, Ended
-from gpuscaler.control.acting import Outcome
 from gpuscaler.control.controller import Controller, Pace
 from gpuscaler.control.store import MemoryStore
 from gpuscaler.embedded.cluster import Conditions, EmbeddedCluster
@@ -149,31 +149,31 @@ class Notes:
     stray: int = 0
     last: Plan | None = None
 
-    def looked(self, seen: Look, cluster: Cluster, now: float) -> None:
+    def looked(self, seen: Look, _cluster: Cluster, _now: float, /) -> None:
         self.kept += seen.kept
         self.stray += len(seen.stray)
         for outcome in seen.outcomes:
             self.outcomes[type(outcome).__name__] += 1
 
-    def planned(self, plan: Plan, cluster: Cluster, state: State, policy: Policy, now: float) -> None:
+    def planned(self, plan: Plan, _cluster: Cluster, _state: State, _policy: Policy, _now: float, /) -> None:
         self.plans += 1
         self.last = plan
 
-    def sent(self, order: ledger.Order, machines: tuple[ledger.Coming, ...], memory: Memory, now: float) -> None:
+    def sent(self, order: ledger.Order, _machines: tuple[ledger.Coming, ...], _memory: Memory, _now: float, /) -> None:
         self.orders.append(order)
 
-    def answered(self, answer: Answered, now: float) -> None:
+    def answered(self, _answer: Answered, _now: float, /) -> None:
         """Counted by the cloud."""
 
-    def acted(self, outcome: Outcome, now: float) -> None:
+    def acted(self, outcome: Outcome, _now: float, /) -> None:
         if outcome.detail:
             self.failures.append(outcome.detail)
 
-    def ended(self, ended: Ended, now: float) -> None:
+    def ended(self, ended: Ended, _now: float, /) -> None:
         if ended.detail:
             self.failures.append(ended.detail)
 
-    def failed(self, what: str, error: BaseException, now: float) -> None:
+    def failed(self, what: str, error: BaseException, _now: float, /) -> None:
         self.failures.append(f"{what}: {error}")
 
 
