@@ -72,6 +72,17 @@ def test_a_gang_waits_as_long_as_its_first_member() -> None:
     assert markets(planned([early, late], BOTH, state=DRY)) == ["on-demand", "on-demand"]
 
 
+def test_a_gang_tries_spot_for_half_a_minute_since_each_dry_zone_costs_it_an_answer() -> None:
+    gang = {"gang": "train", "gang_size": 2, "gang_source": "annotation"}
+
+    def bought(seconds: float) -> list[str]:
+        pods = [waiting(seconds, name, **gang) for name in "ab"]
+        return markets(planned(pods, BOTH, state=State(hunting=NOW - seconds + 1.0)))
+
+    assert bought(29.0) == ["spot", "spot"]
+    assert bought(30.0) == ["on-demand", "on-demand"]
+
+
 def test_whoever_waits_since_the_hunt_began_takes_on_demand_whatever_spot_is_untried() -> None:
     made = planned([waiting(9.0, "old"), waiting(1.0, "new")], BOTH, state=State(hunting=NOW - 8.0))
 

@@ -48,6 +48,15 @@ def test_a_gang_is_placed_in_one_zone_even_where_two_together_would_be_cheaper()
     assert [machine.zone for machine in made.machines] == ["z2"] * 3
 
 
+def test_a_member_whose_machine_never_came_is_bought_for_beside_one_that_holds_its_place_already() -> None:
+    first, second = gang("train", 2)
+    there = node("a", big("z1"))
+
+    made = planned([there, replace(first, nominated_node="a"), second], pool(big("z1"), big("z2", 5.0)))
+
+    assert [(machine.zone, machine.pods) for machine in made.machines] == [("z1", (second.key,))]
+
+
 def test_a_gang_takes_the_cheapest_zone_that_holds_it_whole() -> None:
     made = planned(gang("train", 3), pool(big("z1", 9.0), big("z2", 8.0), big("z3", 8.5)))
     assert [machine.zone for machine in made.machines] == ["z2"] * 3
@@ -118,9 +127,25 @@ def test_promised_members_pin_the_zone_too() -> None:
 
 
 def test_a_gang_uses_existing_machines_of_its_zone_before_it_buys() -> None:
-    made = planned([node("a", big("z2")), node("b", big("z2")), *gang("train", 3)], pool(big("z1", 7.0), big("z2", 8.0)))
+    made = planned([node("a", big("z2")), node("b", big("z2")), *gang("train", 3)], pool(big("z1", 8.0), big("z2", 8.0)))
     assert sorted(placed(made).values()) == ["a", "b"]
     assert [machine.zone for machine in made.machines] == ["z2"]
+
+
+def test_an_idle_spot_machine_is_no_reason_to_buy_on_demand_beside_it_where_spot_for_all_costs_less() -> None:
+    dry, fixed, other = big("z1", 4.0, market="spot"), big("z1", 8.0), big("z2", 5.0, market="spot", product="H100")
+    made = planned([node("a", dry), *gang("train", 2)], pool(dry, fixed, other), state=State(blocked_offerings=frozenset({dry.key})))
+    assert (placed(made), bought(made)) == ({}, {"g.8H": 2})
+
+
+def test_a_machine_that_others_use_as_well_costs_a_gang_nothing() -> None:
+    dry, fixed, other = big("z1", 4.0, market="spot"), big("z1", 8.0), big("z2", 5.0, market="spot", product="H100")
+    roomy = replace(dry, allocatable={name: 2 * amount for name, amount in dry.allocatable.items()})
+    runs = pod("other", EIGHT, on="a")
+    made = planned(
+        [node("a", roomy), runs, *gang("train", 2)], pool(dry, fixed, other), state=State(blocked_offerings=frozenset({dry.key}))
+    )
+    assert (placed(made), [machine.market for machine in made.machines]) == ({"train-0": "a"}, ["on-demand"])
 
 
 def test_nodes_that_nobody_labelled_with_a_product_have_that_of_their_type() -> None:

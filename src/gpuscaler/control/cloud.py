@@ -198,6 +198,7 @@ def answered(order: ledger.Order, bought: Bought, now: float) -> Answered:
                 every_zone=one.every_zone,
                 retry_after=one.retry_after,
                 filled=short <= 0,
+                partial=any(key == one.offering for _, key in granted),
             )
         )
     step = ledger.Answered(order.token, now, granted, bought.pending)

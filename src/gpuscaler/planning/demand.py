@@ -47,7 +47,10 @@ class PodClass:
 
 @dataclass(frozen=True)
 class Gang:
-    """Pods that are useful only together. ``nodes`` hold the members that are bound already; fewer than ``size`` in all cannot start."""
+    """Pods that are useful only together.
+
+    ``nodes`` are those of the members that are bound or nominated already; fewer than ``size`` in all cannot start.
+    """
 
     name: str
     size: int
@@ -113,7 +116,7 @@ def demand(cluster: Cluster, state: State, policy: Policy, now: float, *, live: 
     ignored += [Ignored(key, "finished") for key in cluster.finished]
     merged = merge(wanted, live_selectors(cluster, wanted))
     together = [one for one in merged if one.options.gang and not is_basic(cluster, one)]
-    gangs = gather(cluster, together)
+    gangs = gather(cluster, together, nominated)
     apart = set(map(id, merged)) - set(map(id, together))
     return Demand(
         classes=tuple(sorted((one for one in merged if id(one) in apart), key=lambda one: one.order)),
@@ -261,15 +264,15 @@ def parallelism(cluster: Cluster, namespace: str, name: str) -> int:
     return sum(workload.replicas for workload in cluster.workloads.values() if workload.kind == "Job" and workload.uid in jobs)
 
 
-def gather(cluster: Cluster, classes: Sequence[PodClass]) -> tuple[Gang, ...]:
-    """Join the classes of each gang, with the members that run already.
+def gather(cluster: Cluster, classes: Sequence[PodClass], nominated: Sequence[Nominated]) -> tuple[Gang, ...]:
+    """Join the classes of each gang, with the members that run already or hold their place, lest they wait for each other for ever.
 
     Its size is what its group object or annotation asks for, else what its Jobs run at a time, else all pods there are.
     """
     by_name: dict[tuple[str, str, str], list[PodClass]] = {}
     for one in classes:
         by_name.setdefault((one.options.gang_source, one.spec.namespace, one.options.gang), []).append(one)
-    running = running_members(cluster) if by_name else {}
+    running = seated_members(cluster, nominated) if by_name else {}
     gangs = []
     for (source, namespace, name), members in by_name.items():
         group = group_of(cluster, source, namespace, name)
@@ -290,9 +293,13 @@ def gather(cluster: Cluster, classes: Sequence[PodClass]) -> tuple[Gang, ...]:
     return tuple(sorted(gangs, key=lambda gang: (-gang.priority, -gang.count, gang.name)))
 
 
-def running_members(cluster: Cluster) -> dict[tuple[str, str, str], list[str]]:
-    """The nodes of the bound pods of each gang, one entry a pod."""
+def seated_members(cluster: Cluster, nominated: Sequence[Nominated]) -> dict[tuple[str, str, str], list[str]]:
+    """The nodes of the bound and the ``nominated`` pods of each gang, one entry a pod."""
     nodes: dict[tuple[str, str, str], list[str]] = {}
+    for promise in nominated:
+        options = promise.one.options
+        if options.gang:
+            nodes.setdefault((options.gang_source, promise.one.spec.namespace, options.gang), []).extend([promise.node] * promise.one.count)
     for name, pods in cluster.on_node.items():
         for pod in pods.values():
             if pod.options.gang and not pod.deleted:

@@ -87,6 +87,11 @@ def nothing_known(key: Key) -> str:  # noqa: ARG001  # stands in for what breake
     return ""
 
 
+def free_of_charge(row: int) -> float:  # noqa: ARG001  # stands in for what machines cost
+    """Nothing is known of what any machine costs."""
+    return 0.0
+
+
 @dataclass
 class Desk:
     """``room`` has rows for nodes, for upcoming machines, for ``templates``, and then for the machines bought so far.
@@ -98,7 +103,8 @@ class Desk:
     the zone, by row, with the templates that they may turn out to be. ``reach`` are kinds that were looked up, by the bytes of a mask of
     templates and the ``id`` of another. ``stages`` are the nodes alone and, where machines are on their way, those with them, all without
     pods of this plan. ``trouble`` says why an offering may not be asked; empty when nobody knows. ``unsettled`` are those that were refused
-    or reclaimed a short while ago.
+    or reclaimed a short while ago. ``idle_price`` says what a machine costs by the hour that stands or comes for nobody, by its row; 0 for
+    any other.
     """
 
     cluster: Cluster
@@ -112,6 +118,7 @@ class Desk:
     should_stop: Callable[[], bool] | None = None
     trouble: Callable[[Key], str] = nothing_known
     unsettled: frozenset[Key] = frozenset()
+    idle_price: Callable[[int], float] = free_of_charge
     taken: list[Taken] = field(default_factory=list)
     bought: list[Bought] = field(default_factory=list)
     built: int = 0

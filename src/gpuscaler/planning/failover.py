@@ -22,6 +22,9 @@ from gpuscaler.planning.state import State
 CHANGEOVER_SECONDS = 900.0
 #: How soon a decision is looked at again at the latest.
 STEP_SECONDS = 60.0
+#: How long a gang at least tries spot. It goes to one zone and one GPU product as a whole, so that no request can name all of them, and
+#: each that is dry costs an answer; what it pays for on-demand it pays for many machines, mostly for long.
+GANG_SECONDS = 30.0
 
 #: Markets, and why they are not what the pod's own annotation says; empty when they are.
 Wish = tuple[tuple[str, ...], str]
@@ -45,7 +48,8 @@ def in_their_markets(desk: Desk, wants: Demand, policy: Policy, state: State, no
         pods, done = desk.cluster.pods, state.progress
 
         def wish_of(key: str) -> Wish:
-            return wish(one.options, waiting_since(pods[key], together), state.hunting, now, done=done.get(key, 0.0))
+            hunting = state.hunting if together is None or now >= together + GANG_SECONDS else None
+            return wish(one.options, waiting_since(pods[key], together), hunting, now, done=done.get(key, 0.0))
 
         return divided(one, wish_of, desk)
 

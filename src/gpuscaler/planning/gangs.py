@@ -50,7 +50,11 @@ def settle_gang(desk: Desk, gang: Gang) -> tuple[Desk, list[Refused]]:
 
 
 def place_gang(desk: Desk, gang: Gang) -> tuple[Desk | None, int]:
-    """The cheapest desk with the whole gang on it, or None and the most members that any domain took."""
+    """The cheapest desk with the whole gang on it, or None and the most members that any domain took.
+
+    A machine that is idle costs what it costs, since it would go if the gang went elsewhere: an idle spot machine is no reason to buy
+    the on-demand machine beside it where two new spot machines cost less.
+    """
     if gang.topology == "any":
         return attempt(desk, gang, None)
     best: Desk | None = None
@@ -61,11 +65,18 @@ def place_gang(desk: Desk, gang: Gang) -> tuple[Desk | None, int]:
         if trial is None:
             continue
         priced += 1
-        if best is None or trial.cost < best.cost - 1e-9:
+        if best is None or outlay(desk, trial) < outlay(desk, best):
             best = trial
         if priced == DOMAINS_PRICED or trial.cost <= desk.cost + 1e-9:
             break
     return best, nearest
+
+
+def outlay(desk: Desk, trial: Desk) -> tuple[float, float]:
+    """What the machines cost by the hour that ``trial`` buys or takes out of idleness, to the cent of a cent; and those that it buys."""
+    before = {entry.row for entry in desk.taken}
+    idle = sum(desk.idle_price(row) for row in {entry.row for entry in trial.taken[len(desk.taken) :]} - before)
+    return round(trial.cost + idle, 4), round(trial.cost, 4)
 
 
 def attempt(desk: Desk, gang: Gang, only: Mask | None) -> tuple[Desk | None, int]:

@@ -119,8 +119,20 @@ def desk_for(asked: Asked, seen: Picture, room: Room, templates: Templates) -> D
         should_stop=asked.should_stop,
         trouble=lambda key: trouble(asked.state.breakers, key, asked.now),
         unsettled=asked.state.unsettled_offerings,
+        idle_price=lambda row: idle_price(asked, seen, row),
         undecided={row: tuple(row_of[key] for key in keys if key in row_of) for row, keys in chosen.items()},
     )
+
+
+def idle_price(asked: Asked, seen: Picture, row: int) -> float:
+    """What a node costs by the hour on which nothing runs but DaemonSets; 0 for any other row."""
+    name = seen.room.table.names[row] if row < len(seen.names) else ""
+    member = seen.by_node.get(name)
+    if member is None or member.offering is None:
+        return 0.0
+    if any(pod.owner.kind != "DaemonSet" for pod in asked.cluster.on_node.get(name, {}).values()):
+        return 0.0
+    return member.offering.price
 
 
 def stages(cluster: Cluster, seen: Picture) -> tuple[Stage, ...]:

@@ -41,6 +41,8 @@ class Gpuscaler:
     It does so a moment after changes that a plan could act on, when machines were idle for long enough, and now and then while pods wait.
     """
 
+    discourages = True
+
     def __init__(self, policy: Policy, *, name: str = "gpuscaler", steers: bool = True, decide: Decide | None = None) -> None:
         self.name = name
         self.steers = steers
@@ -152,15 +154,15 @@ class Gpuscaler:
 
     def _answered(self, answer: Answer, now: float) -> None:
         """Fold what the cloud granted and refused."""
-        for key in dict.fromkeys(machine.offering.key for machine in answer.machines):
+        granted = dict.fromkeys(machine.offering.key for machine in answer.machines)
+        for key in granted:
             self._fold(events.Granted(key, now))
         for machine in answer.machines:
             heapq.heappush(self._late, (now + REGISTRATION_LIMIT, machine.id))
-        for refusal in answer.refusals:
-            self._fold(events.Asked(refusal.offering, now))
-            self._fold(
-                events.Refused(refusal.offering, now, CAUSES.get(refusal.kind, events.UNKNOWN), refusal.detail, filled=not answer.missing)
-            )
+        for one in answer.refusals:
+            self._fold(events.Asked(one.offering, now))
+            cause, filled = CAUSES.get(one.kind, events.UNKNOWN), not answer.missing
+            self._fold(events.Refused(one.offering, now, cause, one.detail, filled=filled, partial=one.offering in granted))
 
     def _watch_idle(self, name: str, view: View) -> None:
         since, pool = view.idle_since(name), view.offering_of(name).pool

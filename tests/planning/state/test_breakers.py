@@ -205,6 +205,14 @@ def test_nobody_hunts_where_other_offerings_of_the_request_gave_what_one_had_not
     assert openness(breakers, ALL, 6.0).hunting is None
 
 
+def test_an_offering_that_gave_some_is_asked_once_more_for_the_rest_and_opens_when_it_gives_none() -> None:
+    some = after(Granted(A, 0.0), Refused(A, 0.0, partial=True))
+
+    assert (blocked(some, 1.0), half_open(some, 1.0)) == (set(), set())
+    assert blocked(step(some, Refused(A, 3.0)), 4.0) == {A, OTHER_POOL}
+    assert openness(some, ALL, 6.0).hunting == 0.0
+
+
 def test_a_hunt_is_over_when_nothing_was_refused_for_a_while() -> None:
     assert openness(after(Refused(A, 0.0)), ALL, 31.0).hunting is None
 

@@ -130,6 +130,9 @@ class Breakers(Struct, frozen=True, gc=False):
 def step(breakers: Breakers, event: Event) -> Breakers:
     """The breakers after ``event``. Events may come late: one that is older than what it would undo changes nothing for the worse."""
     match event:
+        case Refused(partial=True, cause=events.CAPACITY):
+            # Who has just given a machine is asked once more for the rest; only nothing at all is a strike.
+            return hunted(breakers, event)
         case Refused():
             return hunted(struck(breakers, event, target_of(event), event.cause), event)
         case Reclaimed(offering=(_, market, instance_type, zone)):
@@ -194,7 +197,8 @@ def struck(breakers: Breakers, event: Refused | Failed | Reclaimed, target: Targ
     elif known.probe is None and is_open(known, event.at):
         return replace(breakers, open=(*others, replace(known, detail=detail or known.detail)))
     else:
-        new = Breaker(target, cause, known.strikes + 1, known.since, event.at, None, detail=detail)
+        since, last = min(known.since, event.at), max(known.last, event.at)
+        new = Breaker(target, cause, known.strikes + 1, since, last, None, detail=detail)
     if cause in PERIODS:
         asked = event.retry_after if isinstance(event, Refused) else 0.0
         new = replace(new, until=event.at + max(period(new), asked))

@@ -38,7 +38,7 @@ class Refused(Struct, frozen=True, gc=False, tag=True):
 
     ``bucket`` are all instance types that the answer speaks of (a quota's), else the offering's own; ``every_zone`` says that it speaks of
     all zones; ``retry_after`` are seconds that the cloud asks to wait at least; ``filled`` says that other offerings of the same request
-    gave what this one had not, so that nobody has waited for it in vain.
+    gave what this one had not, so that nobody has waited for it in vain; ``partial`` that it gave some of what was asked itself.
     """
 
     offering: Key
@@ -49,6 +49,7 @@ class Refused(Struct, frozen=True, gc=False, tag=True):
     every_zone: bool = False
     retry_after: float = 0.0
     filled: bool = False
+    partial: bool = False
 
 
 class Dropped(Struct, frozen=True, gc=False, tag=True):
