@@ -108,7 +108,7 @@ def test_what_a_run_was_told_beside_its_files_is_in_its_report(folder: Path) -> 
     told = call(folder, "--json", "--restart-cost", "20m", "--load", str(folder / "load.csv"), "--policy", "optimal-hindsight")
     inputs = json.loads(told.stdout)["inputs"]
     assert (inputs["load"], inputs["restart_cost_seconds"]) == ("load.csv", 1200)
-    assert "restart cost of every pod: 1,200 s, as was asked; gpuscaler alone heeds it" in inputs["derived"]
+    assert "restart cost of every pod: 1,200 s, as was asked: pods may move, and gpuscaler alone weighs it" in inputs["derived"]
     assert "optimal-hindsight: without the services of load.csv, whose replicas depend on the policy" in inputs["derived"]
     silent = json.loads(call(folder, "--json", "--policy", "optimal-hindsight").stdout)["inputs"]
     assert (silent["load"], silent["restart_cost_seconds"]) == (None, None)

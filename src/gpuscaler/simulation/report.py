@@ -100,7 +100,7 @@ def _checkpoints(seconds: float) -> list[str]:
 def _restarts(shaping: Shaping) -> list[str]:
     if shaping.restart_cost is None:
         return []
-    return [f"restart cost of every pod: {shaping.restart_cost:,.0f} s, as was asked; gpuscaler alone heeds it"]
+    return [f"restart cost of every pod: {shaping.restart_cost:,.0f} s, as was asked: pods may move, and gpuscaler alone weighs it"]
 
 
 def _requests(jobs: Sequence[Job], shaping: Shaping) -> list[str]:

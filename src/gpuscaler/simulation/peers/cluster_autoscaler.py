@@ -47,6 +47,7 @@ class ClusterAutoscaler:
 
     name = "cluster-autoscaler"
     steers = False
+    discourages = False
 
     def __init__(self, policy: Policy, settings: ClusterAutoscalerSettings | None = None, *, seed: int = 0) -> None:
         self._settings = settings or ClusterAutoscalerSettings()
@@ -64,6 +65,8 @@ class ClusterAutoscaler:
         #: Until when the machines of a raised group are expected.
         self._expected: dict[Key, float] = {}
         self._unneeded: dict[str, float] = {}
+        #: When something happened last that may change what is unneeded.
+        self._news = -NEVER
         self._interrupted: list[str] = []
         self._last_scale_up = -NEVER
         self._began: float | None = None
@@ -90,6 +93,7 @@ class ClusterAutoscaler:
         self._interrupted += [notice.machine.id for notice in moment.notices]
         news = (moment.arrived, moment.evicted, moment.answers, moment.registered, moment.opened, moment.idled, moment.notices, moment.lost)
         if any(news) or moment.given_back or (moment.finished and next(iter(view.movable()), None) is not None):
+            self._news = moment.now
             tick = self._tick(moment.now)
             self._ask_at = tick if self._ask_at is None else min(tick, self._ask_at)
 
@@ -291,4 +295,4 @@ class ClusterAutoscaler:
         nodes.sort(key=lambda seen: seen.node not in self._unneeded)
         # More than this many it could not remove anyway (``unneededNodesLimit``).
         most = len(self._unneeded) + 2 * self._settings.max_empty - len(empty)
-        return self._draining.find(nodes, room, most=most, now=now)
+        return self._draining.find(nodes, room, most=most, now=now, news=self._news)

@@ -29,8 +29,10 @@ class Draining:
         self._recheck = recheck
         self._tried: dict[str, float] = {}
 
-    def find(self, nodes: Iterable[Seen], room: Scheduler, *, most: int, now: float) -> tuple[list[Seen], float]:
-        """The nodes that could go together, ``most`` at most, and when one may be tried again that is not tried now.
+    def find(self, nodes: Iterable[Seen], room: Scheduler, *, most: int, now: float, news: float) -> tuple[list[Seen], float]:
+        """The nodes that could go together, ``most`` at most, and when one is to be tried again that is not tried now.
+
+        What was tried after the last ``news`` (when something happened) would end the same way again.
 
         ``nodes`` are those whose pods may be moved, in the order of trial; ``room`` has the nodes that may take pods, and is used up.
         """
@@ -41,8 +43,9 @@ class Draining:
         for seen in filter(self._little_used, nodes):
             if len(found) >= most:
                 break
-            if seen.node in self._tried:
-                again = min(again, self._tried[seen.node])
+            until = self._tried.get(seen.node)
+            if until is not None:
+                again = min(again, until) if until - self._recheck <= news else again
             elif self._moves(seen, room, moved):
                 found.append(seen)
             else:
