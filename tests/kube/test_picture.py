@@ -1,6 +1,7 @@
 """One picture out of many reflectors."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
@@ -9,9 +10,14 @@ import pytest
 from tests.kube.scripted import SILENCE, Json, Reply, Scripted, event, failure, listed, page, pod, waiting
 
 from gpuscaler.kube.client import Client
+from gpuscaler.kube.decode import ObjectDecoder
 from gpuscaler.kube.picture import Picture, Taken
+from gpuscaler.kube.reflector import Batch
 from gpuscaler.kube.resources import JOB_SETS, NODES, PODS, Resource
 from gpuscaler.kube.transport import Answer, Request
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.decoding.interning import Interner
+from gpuscaler.model.pods import Pod
 
 
 class Servers:
@@ -274,6 +280,40 @@ async def test_a_picture_whose_taking_was_cancelled_loses_nothing() -> None:
     assert taking.cancelled()
     assert len(taken.cluster.pods) == 300
     assert taken.news.unschedulable == 300
+
+
+def batch_of(*pods: Json, aside: tuple[SetAside, ...] = ()) -> Batch:
+    decoder = ObjectDecoder(PODS, Interner())
+    found = [decoder.read(json.dumps(one).encode()) for one in pods]
+    return Batch(PODS, Pod, {one.identity: one.items[0] for one in found}, aside)
+
+
+@pytest.mark.looptime(False)
+async def test_a_change_back_that_comes_while_the_change_is_folded_in_is_not_lost() -> None:
+    picture = Picture(Client(Scripted()), clock=lambda: 0.0, random=Random(1), resources=[PODS], inline=100)
+    names = [f"p{number}" for number in range(300)]
+    picture.receive(batch_of(*map(pod, names)))
+    await picture.take()
+    picture.receive(batch_of(*(pod(name, node="n1") for name in names)))
+    taking = asyncio.create_task(picture.take())
+    await asyncio.sleep(0)
+    picture.receive(batch_of(pod("p0")))
+    assert (await taking).cluster.pods["team/p0"].node_name == "n1"
+    assert not (await picture.take()).cluster.pods["team/p0"].node_name
+
+
+@pytest.mark.looptime(False)
+async def test_what_can_be_read_again_while_it_is_being_set_aside_is_not_set_aside_for_good() -> None:
+    picture = Picture(Client(Scripted()), clock=lambda: 0.0, random=Random(1), resources=[PODS], inline=100)
+    names = [f"p{number}" for number in range(300)]
+    picture.receive(batch_of(*map(pod, names)))
+    await picture.take()
+    picture.receive(batch_of(*(pod(name, node="n1") for name in names[1:]), aside=(SetAside("Pod team/p0", "odd"),)))
+    taking = asyncio.create_task(picture.take())
+    await asyncio.sleep(0)
+    picture.receive(batch_of(pod("p0")))
+    assert len((await taking).cluster.set_aside) == 1
+    assert (await picture.take()).cluster.set_aside == ()
 
 
 async def test_pages_and_a_stream_give_the_same_picture() -> None:

@@ -82,7 +82,7 @@ class LeaderElection:
     def fence(self, timeout: float) -> None:
         """Raise :class:`NotLeaderError` unless a write that ends within ``timeout`` seconds from now ends before the deadline."""
         left = self.deadline() - self._clock()
-        if not self.is_leader or left <= timeout:
+        if left <= timeout:
             raise NotLeaderError(
                 f"lease {self._namespace}/{self._name}: saw {max(left, 0):.1f} s left for {self._identity}, "
                 f"expected more than {timeout:g} s; nothing was written"
