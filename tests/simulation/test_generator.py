@@ -102,7 +102,7 @@ def test_what_a_trace_has_beside_requests_is_written_too(tmp_path: Path) -> None
     )
     text = io.StringIO()
     write(read_trace(path), text)
-    assert text.getvalue().splitlines()[1] == "a,0.0,1.0,2,1,500,,,A10|T4,7,me,team"
+    assert text.getvalue().splitlines()[1] == "a,0.0,1.0,2,1,500,,,A10|T4,7,me,team,"
 
 
 def test_the_command_writes_a_trace_and_says_where_it_comes_from(tmp_path: Path) -> None:
@@ -112,6 +112,7 @@ def test_the_command_writes_a_trace_and_says_where_it_comes_from(tmp_path: Path)
     path = tmp_path / "trace.csv"
     path.write_text(done.stdout)
     assert read_trace(path).jobs == generate(seed=9, jobs=20, profile=PHILLY, days=3).jobs
+    assert read_trace(path).notes == (("generated like philly, seed 9", 20),)
 
 
 def test_the_command_offers_every_profile() -> None:

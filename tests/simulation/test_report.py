@@ -61,6 +61,15 @@ def test_a_trace_that_names_nobody_has_no_cost_by_user() -> None:
     assert (policy["cost_by_user"], policy["cost_by_namespace"], len(policy["cost_by_class"])) == ([], [], 2)
 
 
+def test_what_a_trace_says_was_derived_is_derived() -> None:
+    jobs = replace(JOBS, notes=(("pods_derived", 1), ("generated like philly, seed 9", 1200)))
+    derived = inputs_of(replace(SETTING, trace=jobs), pools="p", seed=0).derived
+    assert derived[:2] == (
+        "1 job of the trace, as its notes say: pods_derived",
+        "1,200 jobs of the trace, as its notes say: generated like philly, seed 9",
+    )
+
+
 def test_a_pod_that_never_ran_is_in_the_waits_of_its_kind(report: dict) -> None:  # type: ignore[type-arg]
     kinds = {one["class"]: one for one in report["policies"][0]["wait_by_class"]}
     assert {name: (one["pods"], one["served"]) for name, one in kinds.items()} == {

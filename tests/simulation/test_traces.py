@@ -90,6 +90,14 @@ def test_a_row_with_a_stray_quote_is_set_aside_and_a_quote_that_is_never_closed_
         read(tmp_path, GOOD, '"open,0')
 
 
+def test_what_a_trace_notes_of_its_jobs_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    rows = ["note,job_id,submit_s,duration_s,n_pods,gpus_per_pod,gpu_milli,cpu_milli,mem_mib", "pods_derived;,a,0,9,1,1,,,"]
+    path.write_text("\n".join([*rows, "pods_derived; cut\x1b,b,0,9,1,1,,,", "lost,b,0,9,1,1,,,", ",c,0,9,1,1,,,"]) + "\n")
+    trace = read_trace(path)
+    assert (trace.set_aside, trace.notes) == (1, (("pods_derived", 2), ("cut?", 1)))
+
+
 def test_every_malformed_row_is_counted_though_few_are_kept(tmp_path: Path) -> None:
     trace = read(tmp_path, GOOD, *["broken"] * 250)
     assert (trace.set_aside, len(trace.bad_rows)) == (250, 100)

@@ -25,6 +25,6 @@ def generate(*, profile: str, jobs: int, days: int, seed: int) -> None:
     from gpuscaler.simulation.marginals import PROFILES as MARGINALS
 
     text = io.StringIO()
-    write(draw(seed=seed, jobs=jobs, profile=MARGINALS[profile], days=days), text)
+    write(draw(seed=seed, jobs=jobs, profile=MARGINALS[profile], days=days), text, note=f"generated like {profile}, seed {seed}")
     sys.stdout.write(text.getvalue())
     click.echo(f"{jobs:,} jobs; {MARGINALS[profile].source}", err=True)

@@ -65,12 +65,16 @@ class BadRow(Struct, frozen=True, gc=False):
 
 
 class Trace(Struct, frozen=True, gc=False):
-    """Jobs in order of submission. ``set_aside`` counts malformed rows, ``bad_rows`` are the first of them."""
+    """Jobs in order of submission. ``set_aside`` counts malformed rows, ``bad_rows`` are the first of them.
+
+    ``notes`` are what the file itself says of some of its jobs, such as what was derived, and of how many; the most frequent first.
+    """
 
     name: str
     jobs: tuple[Job, ...]
     set_aside: int = 0
     bad_rows: tuple[BadRow, ...] = ()
+    notes: tuple[tuple[str, int], ...] = ()
 
     @property
     def fractional(self) -> bool:

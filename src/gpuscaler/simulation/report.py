@@ -13,7 +13,7 @@ from gpuscaler.simulation.figures import allocation as gpu_allocation
 from gpuscaler.simulation.last_quarter import LastQuarter
 from gpuscaler.simulation.meter import Result
 from gpuscaler.simulation.shares import Share
-from gpuscaler.simulation.traces import Job
+from gpuscaler.simulation.traces import Job, Trace
 from gpuscaler.simulation.waits import Wait
 from gpuscaler.simulation.workload import Shaping
 
@@ -67,7 +67,7 @@ def inputs_of(
         seeds=seeds,
         lower_bound=KIND,
         generated=(*_drawn(), *generated),
-        derived=(*_requests(trace.jobs, shaping), *_checkpoints(setting.checkpoint), *_restarts(shaping), *derived),
+        derived=(*_notes(trace), *_requests(trace.jobs, shaping), *_checkpoints(setting.checkpoint), *_restarts(shaping), *derived),
         load=printable(setting.load.name) if setting.load is not None else None,
         restart_cost_seconds=shaping.restart_cost,
     )
@@ -95,6 +95,11 @@ def _drawn() -> list[str]:
 
 def _checkpoints(seconds: float) -> list[str]:
     return [f"checkpoints: every {seconds:,.0f} s of work" if seconds else "checkpoints: none, an evicted pod begins anew"]
+
+
+def _notes(trace: Trace) -> list[str]:
+    """What a trace says of its own jobs."""
+    return [f"{count:,} {'job' if count == 1 else 'jobs'} of the trace, as its notes say: {note}" for note, count in trace.notes]
 
 
 def _restarts(shaping: Shaping) -> list[str]:

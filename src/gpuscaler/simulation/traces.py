@@ -1,7 +1,9 @@
 """Reading traces of jobs, in our own columns or as they were published; the format is told by the header."""
 
+import csv
 import io
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -34,6 +36,8 @@ __all__ = ["KEPT_ROWS", "MIB", "MOST_SECONDS", "BadRow", "Job", "Trace", "TraceE
 #: Formats of CSV files; where a header serves several, the first is meant.
 LAYOUTS = (TIDY, OPENB, SPOT, PAI_SAMPLE, PAI_TASKS, SLURM)
 
+#: Different notes of a file that are told.
+MOST_NOTES = 5
 WEEK = 7 * 86_400.0
 #: The first Monday of 1970, in seconds.
 MONDAY = 4 * 86_400.0
@@ -62,7 +66,7 @@ def read_trace(path: Path) -> Trace:
     if calendar:
         begin = (jobs[0].submit - MONDAY) // WEEK * WEEK + MONDAY
         jobs = [replace(job, submit=job.submit - begin) for job in jobs]
-    return Trace(path.name, tuple(jobs), gathered.count, tuple(bad))
+    return Trace(path.name, tuple(jobs), gathered.count, tuple(bad), tuple(gathered.notes.most_common(MOST_NOTES)))
 
 
 class _Gathered:
@@ -72,9 +76,10 @@ class _Gathered:
         self.jobs: list[Job] = []
         self.bad: list[BadRow] = []
         self.count = 0
+        self.notes: Counter[str] = Counter()
         self._seen: set[str] = set()
 
-    def add(self, line: int, read: Callable[[], Job]) -> None:
+    def add(self, line: int, read: Callable[[], Job]) -> bool:
         try:
             job = read()
             if job.id in self._seen:
@@ -86,6 +91,8 @@ class _Gathered:
         else:
             self._seen.add(job.id)
             self.jobs.append(job)
+            return True
+        return False
 
 
 def _start(text: io.TextIOWrapper) -> list[str]:
@@ -107,7 +114,9 @@ def _read_csv(lines: Iterable[str], path: Path, gathered: _Gathered) -> Layout:
     places = {name: header.index(name) for name in header}
     body: Iterable[tuple[int, Row]] = itertools.chain([(1, top)], rows) if columns else rows
     for line, row in body:
-        gathered.add(line, partial(_job, row, places, width=len(header), layout=layout))
+        read = gathered.add(line, partial(_job, row, places, width=len(header), layout=layout))
+        if read and layout.note in places and not isinstance(row, csv.Error):
+            gathered.notes.update({shown([part.strip()]) for part in row[places[layout.note]].split(";")} - {""})
     return layout
 
 

@@ -65,7 +65,7 @@ class Layout:
     """A format of CSV files. ``needed`` columns tell it from others; ``job`` reads a row.
 
     ``calendar`` times are counted from 1970 and moved so that second 0 is the Monday before the first of them. ``finish`` adds what stands
-    in other files beside this one.
+    in other files beside this one. The column ``note`` says, between semicolons, what was done to a row before it was published.
     """
 
     title: str
@@ -73,6 +73,7 @@ class Layout:
     job: Callable[[Fields], Job]
     calendar: bool = False
     finish: Callable[[list[Job], Path], list[Job]] | None = None
+    note: str = ""
 
 
 def number(text: str, name: str, *, least: float = 0, most: float) -> float:

@@ -8,7 +8,7 @@ from gpuscaler.simulation.jobs import MIB, MOST_GPUS, Job, Trace
 
 #: Needed, and then those that may be missing.
 COLUMNS = ("job_id", "submit_s", "duration_s", "n_pods", "gpus_per_pod", "gpu_milli", "cpu_milli", "mem_mib")
-MORE_COLUMNS = ("gpu_model", "priority", "user", "namespace")
+MORE_COLUMNS = ("gpu_model", "priority", "user", "namespace", "note")
 
 
 def job(row: Fields) -> Job:
@@ -34,15 +34,15 @@ def job(row: Fields) -> Job:
     )
 
 
-def write(trace: Trace, file: TextIO) -> None:
-    """Write jobs so that reading them gives the same again, memory to the MiB."""
+def write(trace: Trace, file: TextIO, *, note: str = "") -> None:
+    """Write jobs so that reading them gives the same again, memory to the MiB. Each row has the ``note``, which reports tell."""
     rows = csv.writer(file, lineterminator="\n")
     rows.writerow((*COLUMNS, *MORE_COLUMNS))
     for one in trace.jobs:
         memory = "" if one.memory is None else one.memory // MIB
         cpu = "" if one.cpu_milli is None else one.cpu_milli
         amounts = (one.pods, one.gpus, one.gpu_milli, cpu, memory)
-        rows.writerow((one.id, one.submit, one.duration, *amounts, "|".join(one.gpu_models), one.priority, one.user, one.namespace))
+        rows.writerow((one.id, one.submit, one.duration, *amounts, "|".join(one.gpu_models), one.priority, one.user, one.namespace, note))
 
 
-TIDY = Layout("a trace of this program", COLUMNS, job)
+TIDY = Layout("a trace of this program", COLUMNS, job, note="note")
