@@ -67,7 +67,7 @@ async def ok(_: web.Request) -> web.Response:
 
 
 @asynccontextmanager
-async def connect_proxy(*, refuse: bool = False) -> AsyncIterator[tuple[int, list[str]]]:
+async def connect_proxy(*, refuse: bool = False, tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[int, list[str]]]:
     """An HTTP proxy that tunnels; gives its port and the head of every request it got."""
     heads: list[str] = []
 
@@ -89,7 +89,7 @@ async def connect_proxy(*, refuse: bool = False) -> AsyncIterator[tuple[int, lis
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
         await asyncio.gather(pump(reader, back), pump(there, writer), return_exceptions=True)
 
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls)
     try:
         yield server.sockets[0].getsockname()[1], heads
     finally:

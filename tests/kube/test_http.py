@@ -336,6 +336,15 @@ async def test_a_proxy_tunnels_to_the_server_and_never_sees_the_token(ca: trustm
     assert "hidden-pa55" not in repr(asked)
 
 
+async def test_a_proxy_may_itself_be_asked_over_tls(ca: trustme.CA) -> None:
+    async with served(ok, server_context(ca)) as (url, seen), connect_proxy(tls=server_context(ca)) as (port, heads):
+        asked = access(url, trusting(ca), credentials=token(), proxy=f"https://127.0.0.1:{port}")
+        async with HttpTransport(asked) as transport:
+            assert (await get(transport))[0] == 200
+    assert len(heads) == 1
+    assert seen.tokens == [f"Bearer {SECRET}"]
+
+
 @pytest.mark.parametrize("refuse", [True, False])
 async def test_a_proxy_that_does_not_help_is_named_without_its_password(ca: trustme.CA, refuse: bool) -> None:
     async with connect_proxy(refuse=True) as (port, _):

@@ -11,7 +11,6 @@ from urllib.parse import urlencode
 import aiohttp
 import structlog
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
-from multidict import CIMultiDict
 from yarl import URL
 
 from gpuscaler import __version__
@@ -98,11 +97,8 @@ class HttpTransport:
         return await self._send(request, renewed)
 
     async def _send(self, request: Request, presented: Presented) -> ClientResponse:
-        headers = CIMultiDict(request.headers)
-        headers.extend(self.access.headers)
-        headers.extend(presented.headers)
-        headers.setdefault("user-agent", f"gpuscaler/{__version__}")
-        headers.setdefault("accept-encoding", "gzip" if self.access.compress else "identity")
+        ours = {"user-agent": f"gpuscaler/{__version__}", "accept-encoding": "gzip" if self.access.compress else "identity"}
+        headers = [*{**ours, **request.headers}.items(), *self.access.headers, *presented.headers.items()]
         secure = self.access.server.startswith("https:")
         query = f"?{urlencode(request.query)}" if request.query else ""
         return await self._opened().request(
