@@ -1,0 +1,84 @@
+"""Plans come true: pods land where they were planned, whatever the order in which machines arrive."""
+
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+
+from gpuscaler.clouds.delays import Delay, Delays
+from tests.control.world import World, luck, world
+
+#: Machines of three sizes at prices that make mixing worthwhile.
+SIZES = """
+region: us-east-1
+pools:
+  - name: gpu
+    types: [g4dn.xlarge, g4dn.12xlarge, g5.12xlarge, g5.48xlarge]
+    markets: [on-demand]
+    zones: [us-east-1a]
+"""
+#: Machines arrive in any order, up to 120 s apart, and their GPUs a little later.
+SCATTERED = Delays(
+    boot=Delay(30.0, 30.0, 150.0), device_plugin=Delay(1.0, 3.0, 20.0), answer=Delay(0.5, 1.0, 2.0), image_pull=Delay(0, 0, 0)
+)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How a workload went: pods that were planned and those bound, machines bought by the first plan and later, promises kept."""
+
+    planned: int
+    bound: int
+    bought: int
+    further: int
+    kept: int
+    promised: int
+
+
+async def outcome(seed: int, *, steered: bool = True) -> Kept:
+    """A random workload on machines that arrive in random order, with unrelated pods created meanwhile."""
+    dice = luck(seed, "promises")
+    async with world(SIZES, seed=seed, delays=SCATTERED, steered=steered) as here:
+        here.start()
+        await here.sleep(2.0)
+        wanted = await submit(here, dice)
+        await here.sleep(6.0)
+        first = len(here.cluster.core.history())
+        unrelated = dice.randint(0, 6)
+        for number in range(unrelated):
+            await here.sleep(dice.uniform(2.0, 25.0))
+            # They ask for no GPU, and sit wherever there is room: machines must not be kept from whom they are meant for.
+            await here.submit(f"other{number}", 0)
+        for _ in range(20):
+            await here.sleep(20.0)
+            bound = await here.bound()
+            if all(bound[name] for name in wanted):
+                break
+        await here.sleep(100.0)
+        bound = await here.bound()
+        notes = here.notes
+        return Kept(
+            planned=len(wanted),
+            bound=sum(bool(bound[name]) for name in wanted),
+            bought=first,
+            further=len(here.cluster.core.history()) - first,
+            kept=notes.outcomes["Kept"],
+            promised=notes.outcomes["Kept"] + notes.outcomes["Broken"] + notes.stray,
+        )
+
+
+async def submit(here: World, dice: Random) -> list[str]:
+    """Pods of mixed sizes, all within one debounce."""
+    sizes = [dice.choice((1, 1, 1, 2, 3, 4, 5, 8)) for _ in range(dice.randint(2, 14))]
+    for number, gpus in enumerate(sizes):
+        await here.submit(f"p{number}", gpus)
+    return [f"p{number}" for number in range(len(sizes))]
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_every_planned_pod_is_bound_and_nothing_more_is_bought(seed: int) -> None:
+    found = await outcome(seed)
+
+    assert found.bound == found.planned
+    assert found.further == 0
+    assert found.kept == found.promised
