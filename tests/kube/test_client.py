@@ -8,7 +8,7 @@ import pytest
 from tests.kube.doubles import Scripted, answer, refusal
 
 from gpuscaler.kube.client import Client
-from gpuscaler.kube.errors import Conflict, Forbidden, Gone, NotFound, ServerError, TooManyRequests, Unreachable
+from gpuscaler.kube.errors import Conflict, CredentialsError, Forbidden, Gone, NotFound, ServerError, TooManyRequests, Unreachable
 from gpuscaler.kube.eviction import Evicted, GoneAlready, Overlapping, Refused
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.requests import About
@@ -77,6 +77,13 @@ async def test_a_read_does_not_wait_for_minutes() -> None:
     with pytest.raises(TooManyRequests) as raised:
         await one.get(NODES, "n")
     assert raised.value.retry_after == 60
+    assert len(transport.requests) == 1
+
+
+async def test_a_read_without_credentials_is_not_repeated() -> None:
+    one, transport = client(CredentialsError("no such program"))
+    with pytest.raises(CredentialsError):
+        await one.get(NODES, "n")
     assert len(transport.requests) == 1
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuscaler.kube.errors import ApiError, Gone, ServerError, TooManyRequests, Unreachable, error_of
+from gpuscaler.kube.errors import ApiError, CredentialsError, Gone, ServerError, TooManyRequests, Unreachable, error_of
 from gpuscaler.kube.eviction import Evicted, Eviction, verdict
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.requests import About, RequestMetrics, about
@@ -203,6 +203,8 @@ class Client:
             try:
                 async with self.exchange(request) as answer:
                     return await _gathered(answer)
+            except CredentialsError:
+                raise  # They were just looked for; what is missing is not there a second later.
             except (Unreachable, TooManyRequests, ServerError) as error:
                 pause = max(_PAUSE * 2**attempt, getattr(error, "retry_after", None) or 0.0)
                 if attempt + 1 == _ATTEMPTS or pause > _LONGEST_PAUSE:
