@@ -264,8 +264,9 @@ async def test_a_line_that_is_no_event_twice_at_one_place_is_left_out() -> None:
 
 async def test_a_watch_that_breaks_in_the_middle_of_an_event_is_resumed_before_it() -> None:
     half = event("ADDED", pod("b", version=105))[:40]
-    server = Scripted(Reply([listed(pod("a")), half]), Reply([event("ADDED", pod("b", version=105)), SILENCE]))
+    server = Scripted(Reply([listed(pod("a")), 2.0, half]), Reply([event("ADDED", pod("b", version=105)), SILENCE]))
     found, _ = await reflect(server, seconds=10)
+    assert server.times[1] >= 2.8, "a fault, not an end in order"
     assert server.watches[1]["resourceVersion"] == "100"
     assert found.names == ["a", "b"]
 
