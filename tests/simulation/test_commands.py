@@ -110,8 +110,20 @@ def test_what_a_run_was_told_beside_its_files_is_in_its_report(folder: Path) -> 
     assert (inputs["load"], inputs["restart_cost_seconds"]) == ("load.csv", 1200)
     assert "restart cost of every pod: 1,200 s, as was asked: pods may move, and gpuscaler alone weighs it" in inputs["derived"]
     assert "optimal-hindsight: without the services of load.csv, whose replicas depend on the policy" in inputs["derived"]
+    assert any(note.startswith("optimal-hindsight: no policy but a lower bound") for note in inputs["derived"])
     silent = json.loads(call(folder, "--json", "--policy", "optimal-hindsight").stdout)["inputs"]
     assert (silent["load"], silent["restart_cost_seconds"]) == (None, None)
+
+
+def test_gangs_and_what_several_seeds_draw_are_told(folder: Path) -> None:
+    (folder / "load.csv").write_text("t_s,model,rate_rps\n0,chat,5\n600,chat,0\n")
+    options = ("--json", "--load", str(folder / "load.csv"), "--policy", "optimal-hindsight")
+    several = json.loads(call(folder, *options, "--seeds", "2", "--seed", "4", "--no-steering").stdout)["inputs"]["derived"]
+    assert "what a seed draws is told of seed 4; each of the others draws its own" in several
+    assert "jobs of several pods: gangs, which start together; in any zones" in several
+    one = json.loads(call(folder, *options).stdout)["inputs"]["derived"]
+    assert not any("draws its own" in note for note in one)
+    assert any("gpuscaler keeps each in one zone on one GPU product" in note for note in one)
 
 
 def test_machines_that_exist_at_the_beginning_serve_at_once_and_are_told(folder: Path) -> None:

@@ -176,6 +176,8 @@ def settings_of(asked: Asked, pools_files: Sequence[str]) -> "list[tuple[Setting
         derived += [f"{dropped} spot offerings of the pools file: left out, since no --spot says when they run dry"] if dropped else []
         derived += [f"at the beginning: {count} x {'/'.join(key)}, as was asked" for key, count in start.items()]
         derived += derived_from(load, seed=asked.seed) if load is not None else ()
+        if asked.seeds > 1 and (spot or load is not None):
+            derived.append(f"what a seed draws is told of seed {asked.seed}; each of the others draws its own")
         setting = Setting(
             trace=trace,
             policy=policy,

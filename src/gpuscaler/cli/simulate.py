@@ -38,8 +38,7 @@ def simulate(*, asked: Asked, pools_file: str, policies: tuple[str, ...], as_jso
         ((setting, derived),) = settings_of(asked, [pools_file])
         best = _best(setting, names, asked) if asked.sweep else ()
         results = _results(setting, (*names, *best), asked.all_seeds)
-    if setting.load is not None and HINDSIGHT in names:
-        derived.append(f"{HINDSIGHT}: without the services of {setting.load.name}, whose replicas depend on the policy")
+    derived += _hindsight(setting) if HINDSIGHT in names else ()
     derived += _swept(names, best) if asked.sweep else ()
     inputs = inputs_of(setting, pools=pools_file, seed=asked.seed, seeds=asked.seeds, derived=derived)
     if asked.out is not None:
@@ -54,6 +53,14 @@ def _best(setting: "Setting", names: tuple[str, ...], asked: Asked) -> tuple[str
     from gpuscaler.simulation.campaign import best_of_sweeps
 
     return best_of_sweeps(setting, names, asked.seed, workers=os.cpu_count() or 1)
+
+
+def _hindsight(setting: "Setting") -> list[str]:
+    """What a bound among policies is, and is not."""
+    notes = [f"{HINDSIGHT}: no policy but a lower bound, and a loose one: machines in parts, which neither boot nor idle"]
+    if setting.load is not None:
+        notes.append(f"{HINDSIGHT}: without the services of {setting.load.name}, whose replicas depend on the policy")
+    return notes
 
 
 def _swept(names: tuple[str, ...], best: tuple[str, ...]) -> list[str]:

@@ -67,7 +67,14 @@ def inputs_of(
         seeds=seeds,
         lower_bound=KIND,
         generated=(*_drawn(), *generated),
-        derived=(*_notes(trace), *_requests(trace.jobs, shaping), *_checkpoints(setting.checkpoint), *_restarts(shaping), *derived),
+        derived=(
+            *_notes(trace),
+            *_requests(trace.jobs, shaping),
+            *_gangs(trace.jobs, steering=setting.steering),
+            *_checkpoints(setting.checkpoint),
+            *_restarts(shaping),
+            *derived,
+        ),
         load=printable(setting.load.name) if setting.load is not None else None,
         restart_cost_seconds=shaping.restart_cost,
     )
@@ -118,11 +125,14 @@ def _requests(jobs: Sequence[Job], shaping: Shaping) -> list[str]:
         if silent:
             what = f"{given / unit:g} {words} per GPU, as was asked" if given else "none: nothing is requested"
             notes.append(f"{name} request of {silent:,} {'job' if silent == 1 else 'jobs'}: {what}")
-    if any(job.pods > 1 for job in jobs):
-        notes.append(
-            "jobs of several pods: gangs, which start together; gpuscaler keeps each in one zone on one GPU product, others need not"
-        )
     return notes
+
+
+def _gangs(jobs: Sequence[Job], *, steering: bool) -> list[str]:
+    if not any(job.pods > 1 for job in jobs):
+        return []
+    where = "gpuscaler keeps each in one zone on one GPU product, others need not" if steering else "in any zones"
+    return [f"jobs of several pods: gangs, which start together; {where}"]
 
 
 def document(inputs: Inputs, results: Sequence[Result]) -> dict[str, Any]:
