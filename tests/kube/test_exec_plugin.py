@@ -124,7 +124,7 @@ async def test_many_requests_at_once_run_it_once(tmp_path: Path) -> None:
 async def test_a_slow_plugin_gets_there_though_every_request_gives_up(tmp_path: Path) -> None:
     one = plugin(tmp_path, f"sleep 0.4\n{printing(credential(token='t'))}")
     tries = 0
-    while tries < 50:
+    while tries < 600:
         tries += 1
         try:
             async with asyncio.timeout(0.05):
@@ -132,7 +132,7 @@ async def test_a_slow_plugin_gets_there_though_every_request_gives_up(tmp_path: 
                 break
         except TimeoutError:
             continue
-    assert 1 < tries < 50
+    assert 1 < tries < 600
     assert runs(tmp_path) == 1
 
 
@@ -192,9 +192,10 @@ async def test_a_program_that_cannot_start_is_said(tmp_path: Path) -> None:
 
 
 async def test_a_program_that_never_ends_is_ended(tmp_path: Path) -> None:
-    one = plugin(tmp_path, f'echo $$ > "{tmp_path}/pid"; exec sleep 60', time_limit=0.3)
-    assert "saw no end after 0.3 s" in await failure(one)
-    assert not process_of(tmp_path / "pid").exists()
+    one = plugin(tmp_path, f'echo $$ > "{tmp_path}/pid"; exec sleep 60', time_limit=1.0)
+    assert "saw no end after 1 s" in await failure(one)
+    # On a machine so busy that the shell had not begun after a second, there is nothing to look for.
+    assert not (tmp_path / "pid").exists() or not process_of(tmp_path / "pid").exists()
 
 
 async def test_a_plugin_that_needs_a_person_is_refused_without_a_terminal(tmp_path: Path) -> None:
