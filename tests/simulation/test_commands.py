@@ -1,8 +1,10 @@
 """``gpuscaler simulate`` and ``gpuscaler demo`` as a user calls them."""
 
+import errno
 import gzip
 import json
 import os
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
@@ -285,6 +287,27 @@ def test_names_of_files_that_are_no_text_can_be_reported(folder: Path) -> None:
     assert done.exit_code == 0
     assert json.loads(done.stdout)["inputs"]["trace"] == "od\\udcffd\\x1b.csv"
     assert "od\\udcffd\\x1b.csv" in (folder / "report" / "report.html").read_text()
+
+
+def test_a_folder_that_fills_up_costs_no_result(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: Path, __: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    done = call(folder, "--out", str(folder / "report"))
+    assert done.exit_code == 2
+    assert "no policy can cost less than" in done.stdout
+    assert "report: No space left on device; expected a folder that can be written" in done.stderr
+
+
+def test_a_run_that_is_ended_from_outside_is_told_without_a_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise BrokenProcessPool("a process was terminated abruptly")
+
+    monkeypatch.setattr("gpuscaler.simulation.campaign.run_all", killed)
+    done = call(folder, "--seeds", "2")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "saw a run end from outside" in done.stderr
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_the_replay(folder: Path) -> None:

@@ -137,7 +137,9 @@ def prepare(asked: Asked, policies: Sequence[str]) -> None:
 
 @contextmanager
 def telling(asked: Asked) -> Iterator[None]:
-    """End with 2 and a message where a file cannot be used."""
+    """End with 2 and a message where a file cannot be used, with 1 where a process was ended by somebody else."""
+    from concurrent.futures import BrokenExecutor
+
     from gpuscaler.simulation.traces import TraceError
     from gpuscaler.simulation.workload import UnmappedModelsError
 
@@ -145,6 +147,9 @@ def telling(asked: Asked) -> Iterator[None]:
         yield
     except TraceError as error:
         fail(str(error))
+    except BrokenExecutor:
+        click.echo("saw a run end from outside, probably for want of memory; ask for fewer --policy or --seeds at a time", err=True)
+        sys.exit(1)
     except UnmappedModelsError as error:
         models, trace = ", ".join(error.models), asked.trace_file
         fail(f"{asked.gpu_model}: saw no entry for {models}, expected one for every GPU model of {trace}; add them")

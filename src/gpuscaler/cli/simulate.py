@@ -41,12 +41,13 @@ def simulate(*, asked: Asked, pools_file: str, policies: tuple[str, ...], as_jso
     derived += _hindsight(setting) if HINDSIGHT in names else ()
     derived += _swept(names, best) if asked.sweep else ()
     inputs = inputs_of(setting, pools=pools_file, seed=asked.seed, seeds=asked.seeds, derived=derived)
-    if asked.out is not None:
-        write_report(asked.out, inputs, results)
     if as_json:
         print_json(inputs, results)
     else:
         print_report(inputs, results)
+    # Last: a disk that fills up must not cost what was replayed.
+    if asked.out is not None:
+        write_report(asked.out, inputs, results)
 
 
 def _best(setting: "Setting", names: tuple[str, ...], asked: Asked) -> tuple[str, ...]:

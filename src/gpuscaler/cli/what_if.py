@@ -56,12 +56,12 @@ def what_if(*, asked: Asked, pools_files: tuple[str, ...], policies: tuple[str, 
         differences=[difference(*pair) for pair in pairs],
         runs=pairs,
     )
-    if asked.out is not None:
-        write(asked.out, comparison.document(), comparison.page())
     if as_json:
         print_data(comparison.document())
     else:
         _print(comparison)
+    if asked.out is not None:
+        write(asked.out, comparison.document(), comparison.page())
 
 
 def _paired(settings: "Sequence[Setting]", names: Sequence[str], asked: Asked) -> tuple[list[Pair], list[str]]:
