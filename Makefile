@@ -59,8 +59,8 @@ conformance: $(READY) ## compare CASES=20000 cases, PLANS=300 plans, AUTOSCALERS
 	@$(BIN)/python -m tests.conformance --plans $(PLANS) --seed $(SEED)
 	@$(BIN)/python -m tests.conformance_hpa --cases $(AUTOSCALERS) --seed $(SEED)
 
-oracle: $(READY) ## the tests of the programs that ask kube-scheduler's filters and the HorizontalPodAutoscaler
-	@$(BIN)/python -m pytest -q -m conformance tests/conformance tests/conformance_hpa
+oracle: $(READY) ## the tests that ask Kubernetes' own programs: kube-scheduler's filters, the HorizontalPodAutoscaler, kubectl
+	@$(BIN)/python -m pytest -q -m conformance tests/conformance tests/conformance_hpa tests/embedded
 
 bench: $(READY) ## measure, print a table, write build/bench.json
 	@$(BIN)/python -m benchmarks

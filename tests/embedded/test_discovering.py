@@ -57,6 +57,7 @@ async def test_openapi_says_that_fields_are_validated_by_the_server() -> None:
     assert operation["x-kubernetes-group-version-kind"] == {"group": "apps", "version": "v1", "kind": "Deployment"}
     assert "fieldValidation" in {parameter["name"] for parameter in operation["parameters"]}
     assert (await ask("GET", "/openapi/v3/apis/none/v1"))[0] == 404
+    assert await ask("GET", "/openapi/v2") == (200, "\n\x032.0")
 
 
 async def test_a_list_may_be_a_table() -> None:

@@ -5,19 +5,24 @@ kubectl 1.27 and later look for the query parameter ``fieldValidation`` of the p
 ``kubectl explain`` has nothing to explain.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from gpuscaler.embedded.discovery import VERSION
 from gpuscaler.embedded.kinds import KINDS, Kind
-from gpuscaler.embedded.replies import json_reply
+from gpuscaler.embedded.replies import json_reply, reply
 from gpuscaler.kube.transport import Answer
 
-_ROOT = "/openapi/v3"
+_ROOT: Final = "/openapi/v3"
+#: A document of OpenAPI v2 in protobuf, which says ``swagger: 2.0`` and nothing else. kubectl asks for it before it writes a List, and
+#: leaves alone what it says nothing about.
+_OLD: Final = b"\x0a\x032.0"
 
 
 def answer(path: str) -> Answer | None:
     """The index of documents, or the document of one group and version; None where ``path`` is neither."""
     roots = dict.fromkeys(kind.root for kind in KINDS)
+    if path == "/openapi/v2":
+        return reply(_OLD, headers={"content-type": "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"})
     if path == _ROOT:
         return json_reply({"paths": {root.removeprefix("/"): {"serverRelativeURL": f"{_ROOT}{root}"} for root in roots}})
     root = path.removeprefix(_ROOT)
