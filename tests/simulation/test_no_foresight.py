@@ -16,6 +16,8 @@ from gpuscaler.simulation.traces import Job, Trace
 POLICY = pools_of(["g5.xlarge", "g5.12xlarge", "g5.48xlarge"], markets=["spot", "on-demand"])
 #: Static knows the trace's peak, and the bound in hindsight all of it: they say so and are no autoscalers.
 AUTOSCALERS = ("gpuscaler", "karpenter", "cluster-autoscaler")
+#: When remaining times are dealt anew, in seconds: every seed has decisions soon after, before the first of those jobs ends.
+MOMENT = 2100.0
 
 
 def replayed(jobs: list[Job], name: str) -> Result:
@@ -57,12 +59,12 @@ def names(job: Job) -> list[str]:
 def test_no_decision_depends_on_how_long_running_jobs_still_run(name: str, seed: int) -> None:
     jobs = drawn(seed)
     result = replayed(jobs, name)
-    other_jobs, until = dealt_anew(jobs, result, 2400.0, seed)
+    other_jobs, until = dealt_anew(jobs, result, MOMENT, seed)
     other = replayed(other_jobs, name)
 
     def before(one: Result) -> list[Decision]:
         return [decision for decision in one.decisions if decision.at < EPOCH + until]
 
     assert before(result) == before(other)
-    assert any(decision.at > EPOCH + 2400.0 for decision in before(result))
+    assert any(decision.at > EPOCH + MOMENT for decision in before(result))
     assert result.decisions != other.decisions

@@ -124,3 +124,21 @@ def test_whole_gpus_need_whole_devices() -> None:
     assert scheduler.best(both) is None
     scheduler.leave(part, seat)
     assert scheduler.place(both, "a").devices == ((0, 1000), (1, 1000))
+
+
+def test_soft_taints_send_pods_to_machines_that_are_used_and_nobody_away() -> None:
+    scheduler = Scheduler([G4], discourages=True)
+    for name in "abc":
+        scheduler.add(name, G4)
+    gpu, three = spec(Job("one", 0, 1, gpus=1)), spec(Job("three", 0, 1, gpus=3))
+    scheduler.place(gpu, "b")
+    scheduler.place(three, "c")
+    taken = []
+    for _ in range(8):
+        node = scheduler.best(gpu)
+        assert node is not None
+        scheduler.place(gpu, node)
+        taken.append(node)
+    # The machine used by three quarters, then the one used by a quarter, then the idle one; without the taints it is the other way round.
+    assert taken == ["c", "b", "b", "b", "a", "a", "a", "a"]
+    assert scheduler.best(gpu) is None

@@ -214,6 +214,11 @@ class Autoscaler(Protocol):
         ...
 
     @property
+    def discourages(self) -> bool:
+        """Whether it marks little-used machines with soft taints, see :mod:`gpuscaler.planning.discouraging`."""
+        ...
+
+    @property
     def ask_at(self) -> float | None:
         """When it wants to be asked next; None when only news can change its mind. Never before now."""
         ...

@@ -78,7 +78,7 @@ def run(
     cloud = SimulatedCloud(policy.pools, seed=seed, delays=delays, faults=Faults() if faults is None else faults, markets=markets)
     pods = members(trace, shaping)
     autoscaler = autoscaler or autoscaler_of(name, policy, pods, steering=steering)
-    world = World(policy, cloud, scoring=scoring, steers=autoscaler.steers, checkpoint=checkpoint)
+    world = World(policy, cloud, scoring=scoring, steers=autoscaler.steers, discourages=autoscaler.discourages, checkpoint=checkpoint)
     found = services_of(load, seed=seed)[0] if load is not None else ()
     began = float(math.ceil(EPOCH + pods[0].submit))
     services = Services(found, began=began, seed=seed, shaping=shaping, fractional=trace.fractional)

@@ -3,7 +3,8 @@
 It has the filters that pods of traces can meet (node affinity, node selector, taints, resources, pod count, and the devices behind parts
 of GPUs) and the default scores that tell their nodes apart: NodeResourcesFit and NodeResourcesBalancedAllocation, weight 1 each, over cpu
 and memory (``pkg/scheduler/framework/plugins/noderesources``). NodeResourcesFit scores as kube-scheduler is configured: LeastAllocated,
-its default, spreads pods and so keeps machines from falling idle; MostAllocated fills one machine before the next. Of equal nodes
+its default, spreads pods and so keeps machines from falling idle; MostAllocated fills one machine before the next. TaintToleration, weight
+3, comes on top where an autoscaler marks its machines with soft taints (:mod:`gpuscaler.planning.discouraging`). Of equal nodes
 kube-scheduler takes a random one; this takes the one that has been there longest, so that a run can be repeated.
 """
 
@@ -16,6 +17,7 @@ from gpuscaler.clouds.machines import KUBELET_RESOURCES
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering
 from gpuscaler.model.table import Array, Mask
+from gpuscaler.planning.discouraging import MEASURED, shares_used, taints_due
 from gpuscaler.simulation.workload import GPU_MILLI
 
 #: How NodeResourcesFit may score (``scoringStrategy`` of a KubeSchedulerConfiguration); the first is kube-scheduler's default.
@@ -23,6 +25,8 @@ LEAST_ALLOCATED, MOST_ALLOCATED = SCORINGS = ("least-allocated", "most-allocated
 
 #: What a pod without requests counts as when nodes are scored (``pkg/scheduler/util/pod_resources.go``): millicores and bytes.
 SCORED_CPU, SCORED_MEMORY = 100, 200 * 1024 * 1024
+#: The weight of TaintToleration among the default plug-ins; those of resources have 1.
+TAINT_WEIGHT = 3
 
 
 class Seat(Struct, frozen=True, gc=False):
@@ -35,16 +39,21 @@ class Seat(Struct, frozen=True, gc=False):
 class Scheduler:
     """Open nodes and the room left on them. Rows of the arrays are nodes; a row is used again after its node is gone.
 
-    Nodes of the pools ``kept`` are closed to whoever is not sent there: they take the pods that somebody places on them.
+    Nodes of the pools ``kept`` are closed to whoever is not sent there: they take the pods that somebody places on them. Where somebody
+    ``discourages``, little-used nodes bear their soft taints at any moment: the second that a controller takes for them is left out.
     """
 
-    def __init__(self, offerings: Sequence[Offering], *, scoring: str = LEAST_ALLOCATED, kept: Collection[str] = ()) -> None:
+    def __init__(
+        self, offerings: Sequence[Offering], *, scoring: str = LEAST_ALLOCATED, kept: Collection[str] = (), discourages: bool = False
+    ) -> None:
         names = sorted({name for offering in offerings for name in offering.allocatable} | {"cpu", "memory", "pods"})
         self._column = {name: number for number, name in enumerate(names)}
         self._kubelet: Array = np.array([name in KUBELET_RESOURCES for name in names], dtype=np.int64)
         self._offerings = tuple(offerings)
         self._unsteered: Mask = np.array([offering.pool not in kept for offering in offerings], dtype=np.bool_)
         self._fill = scoring == MOST_ALLOCATED
+        self._discourages = discourages
+        self._measured = [name for name in MEASURED if name in self._column]
         self._kind_of_offering = {offering.key: number for number, offering in enumerate(offerings)}
         self._devices = max((offering.allocatable.get(GPU_MILLI, 0) // 1000 for offering in offerings), default=0)
         self._row: dict[str, int] = {}
@@ -214,6 +223,14 @@ class Scheduler:
         shares = 1.0 - left / capacity
         balanced = ((1.0 - np.abs(shares[:, 0] - shares[:, 1]) / 2.0) * 100.0).astype(np.int64)
         scores: Array = fit + balanced
+        return scores + TAINT_WEIGHT * self._taint_scores(rows) if self._discourages else scores
+
+    def _taint_scores(self, rows: Array) -> Array:
+        """100 for nodes without soft taints, 0 for those with most of them (``pkg/scheduler/framework/plugins/tainttoleration``)."""
+        whole = {name: self._capacity[rows, self._column[name]] for name in self._measured}
+        taken = {name: amount - self._free[rows, self._column[name]] for name, amount in whole.items()}
+        taints = taints_due(shares_used(taken, whole))
+        scores: Array = 100 - 100 * taints // max(1, int(taints.max()))
         return scores
 
     def _take_devices(self, row: int, milli: int) -> tuple[tuple[int, int], ...]:

@@ -19,17 +19,27 @@ from gpuscaler.simulation.workload import Member
 class World:
     """Everything that is true at a moment of virtual time.
 
-    ``steers`` says whether machines arrive closed and seat the pods they were bought for first. A pod saves its work every ``checkpoint``
-    seconds, never where that is 0. ``started`` collects pods whose end has to be put on the calendar, ``moment`` what happens now.
+    ``steers`` says whether machines arrive closed and seat the pods they were bought for first, ``discourages`` whether little-used ones
+    bear soft taints. A pod saves its work every ``checkpoint`` seconds, never where that is 0. ``started`` collects pods whose end has to
+    be put on the calendar, ``moment`` what happens now.
     """
 
-    def __init__(self, policy: Policy, cloud: SimulatedCloud, *, scoring: str, steers: bool = True, checkpoint: float = 0.0) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        cloud: SimulatedCloud,
+        *,
+        scoring: str,
+        steers: bool = True,
+        discourages: bool = False,
+        checkpoint: float = 0.0,
+    ) -> None:
         self.cloud = cloud
         self.steers = steers
         #: Pools whose machines stay closed: only who steers can keep them so.
         self.kept = frozenset(pool.name for pool in policy.pools if pool.min_gpus_per_pod and steers)
         offerings = [offering for pool in policy.pools for offering in pool.offerings]
-        self.scheduler = Scheduler(offerings, scoring=scoring, kept=self.kept)
+        self.scheduler = Scheduler(offerings, scoring=scoring, kept=self.kept, discourages=discourages)
         self.meter = Meter()
         self.waiting = Waiting()
         self.tasks: dict[str, Task] = {}

@@ -34,6 +34,10 @@ class Recording:
         return self._inner.steers
 
     @property
+    def discourages(self) -> bool:
+        return self._inner.discourages
+
+    @property
     def ask_at(self) -> float | None:
         at = self._inner.ask_at
         return None if at is None or at - EPOCH > self.until else at
