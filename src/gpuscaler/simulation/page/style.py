@@ -64,6 +64,7 @@ svg .name {{ font-weight: 600; fill: var(--ink); }}
   h2, caption, thead {{ break-after: avoid; }}
   tbody tr:first-child {{ break-before: avoid; }}
   figure, tr {{ break-inside: avoid; }}
+  figure svg {{ max-height: 225mm; }}
   thead {{ display: table-header-group; }}
   .scroll {{ overflow: visible; }}
   th, td {{ padding-right: .6rem; white-space: normal; }}
