@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, Final
 
 from gpuscaler.embedded import bodies, discovery, openapi
+from gpuscaler.embedded.disruptions import Disruptions
 from gpuscaler.embedded.failures import Failure, Severed, bad_request, method_not_allowed, no_such_path, unauthorized
 from gpuscaler.embedded.faults import Faults
 from gpuscaler.embedded.kinds import BY_NAME, NAMESPACES, PRIORITY_CLASSES, Kind
@@ -30,7 +31,8 @@ class ApiServer:
 
     ``clock`` tells POSIX seconds. ``tokens`` are the bearer tokens that are taken, None takes everyone. ``history`` is how many changes
     of a kind a watch can be resumed over. ``seed`` makes uids and generated names the same in every run. ``streaming_lists`` False
-    refuses watches that begin with a list, as Kubernetes 1.33 does. Faults are asked for through ``faults``.
+    refuses watches that begin with a list, as Kubernetes 1.33 does. Faults are asked for through ``faults``. Budgets have a status, which
+    evictions need, only while ``disruptions.run()`` runs.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class ApiServer:
         self._watches = Watches(self.store, clock=clock, random=Random(seed), streaming_lists=streaming_lists)
         self._patcher = Patcher(self.store, self._writer)
         self._parts = Parts(self.store, self._writer, self._patcher)
+        self.disruptions = Disruptions(self.store, clock=clock, timestamp=self._writer.now)
         for name in NAMES_AT_START:
             self._writer.create(NAMESPACES, "", {"metadata": {"name": name}})
         for name, value in PRIORITIES_AT_START:

@@ -76,7 +76,7 @@ class Collection:
         self._changes: list[Change] = []
         self._base = 0
         self._history = history
-        self._waiting: set[asyncio.Future[None]] = set()
+        self.waiting: set[asyncio.Future[None]] = set()
 
     @property
     def keys(self) -> list[str]:
@@ -111,10 +111,10 @@ class Collection:
         self._changes.append(change)
         if len(self._changes) > 2 * self._history:
             self.forget(len(self._changes) - self._history)
-        for future in self._waiting:
+        for future in self.waiting:
             if not future.done():
                 future.set_result(None)
-        self._waiting.clear()
+        self.waiting.clear()
 
     def forget(self, count: int | None = None) -> None:
         """Drop the oldest ``count`` changes (None: all): who has not seen them has to list again."""
@@ -141,21 +141,28 @@ class Collection:
             return None
         return self._changes[position - self._base : position - self._base + most]
 
-    async def wait(self, limit: float) -> None:
-        """Until the next change, at most ``limit`` seconds."""
-        future = asyncio.get_running_loop().create_future()
-        self._waiting.add(future)
-        try:
-            # A rest below the resolution of a clock would be waited for without end where time stands still meanwhile.
-            await asyncio.wait((future,), timeout=max(limit, 0.001))
-        finally:
-            self._waiting.discard(future)
-
     def wake(self) -> None:
         """Let everyone who waits look again."""
-        for future in self._waiting:
+        for future in self.waiting:
             if not future.done():
                 future.set_result(None)
+
+
+async def change_in(collections: Sequence[Collection], limit: float) -> bool:
+    """Wait for the next change in one of ``collections``, at most ``limit`` seconds, and say whether there was one.
+
+    None is missed between the call and the wait: nothing else runs there. The shortest wait is a millisecond: less may be nothing to
+    a clock, and whoever waits for its end would never see it pass.
+    """
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    for collection in collections:
+        collection.waiting.add(future)
+    try:
+        done, _ = await asyncio.wait((future,), timeout=max(limit, 0.001))
+    finally:
+        for collection in collections:
+            collection.waiting.discard(future)
+    return bool(done)
 
 
 class Store:

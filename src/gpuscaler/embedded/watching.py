@@ -13,7 +13,7 @@ from gpuscaler.embedded.failures import Failure, Severed, invalid, too_new, too_
 from gpuscaler.embedded.kinds import Kind
 from gpuscaler.embedded.reading import PIECE, number, shown
 from gpuscaler.embedded.selecting import Filter
-from gpuscaler.embedded.store import Change, Store, Stored
+from gpuscaler.embedded.store import Change, Store, Stored, change_in
 from gpuscaler.kube.transport import Request
 
 #: Seconds between two bookmarks.
@@ -130,7 +130,7 @@ class Watches:
                 mark = loop.time() + BOOKMARK_PERIOD
                 yield line.bookmark(self._store.revision)
                 continue
-            await collection.wait(min(end, mark if plan.bookmarks else end) - loop.time())
+            await change_in((collection,), min(end, mark if plan.bookmarks else end) - loop.time())
 
 
 def _pieces(lines: Iterable[bytes]) -> Iterable[bytes]:
