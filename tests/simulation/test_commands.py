@@ -117,6 +117,15 @@ def test_what_a_run_was_told_beside_its_files_is_in_its_report(folder: Path) -> 
     assert (silent["load"], silent["restart_cost_seconds"]) == (None, None)
 
 
+def test_a_peer_may_be_given_other_settings_beside_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuscaler.cli.simulate.os.cpu_count", lambda: 1)
+    patient = "cluster-autoscaler(scale_down_unneeded_time=3600,expander=price)"
+    report = json.loads(call(folder, "--json", "--policy", "cluster-autoscaler", "--policy", patient).stdout)
+    own, given = report["policies"]
+    assert (own["name"], given["name"]) == ("cluster-autoscaler", patient)
+    assert own["hours"] < given["hours"]
+
+
 def test_gangs_and_what_several_seeds_draw_are_told(folder: Path) -> None:
     (folder / "load.csv").write_text("t_s,model,rate_rps\n0,chat,5\n600,chat,0\n")
     options = ("--json", "--load", str(folder / "load.csv"), "--policy", "optimal-hindsight")
@@ -167,6 +176,13 @@ def test_spot_offerings_are_left_out_and_that_is_said(folder: Path) -> None:
         (["--cpu-per-gpu", "1G"], "expected a quantity from 0 to 1k"),
         (["--seed", "-1"], "--seed"),
         (["--policy", "nobody"], "nobody"),
+        (["--policy", "static(size=2)"], "'static(size=2)' is not one of"),
+        (["--policy", "karpenter(budget)"], "'karpenter(budget)' is not one of"),
+        (["--policy", "karpenter(speed=2)"], "unknown setting speed: expected one of batch_idle"),
+        (["--policy", "karpenter(budget=much)"], "karpenter(budget=much): "),
+        (["--policy", "karpenter(batch_idle=2,budget=-1)"], "saw budget=-1, expected a number from 0"),
+        (["--policy", "cluster-autoscaler(scan_interval=0.0)"], "saw scan_interval=0.0, expected a number from 0 (scan_interval: above 0)"),
+        (["--policy", "cluster-autoscaler(expander=cheapest)"], "unknown expander 'cheapest': expected one of random"),
         (["--seeds", "0"], "--seeds"),
         (["--start", "gpu"], "saw gpu, expected POOL=N or POOL/TYPE=N"),
         (["--start", "gpu=-1"], "saw gpu=-1, expected POOL=N"),

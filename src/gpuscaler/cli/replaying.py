@@ -1,6 +1,7 @@
 """What commands share that replay a trace: their options, reading what these name, and telling what cannot be read."""
 
 import functools
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,22 @@ GPU_MODELS = ("ignore", "strict")
 SCORINGS = ("least-allocated", "most-allocated")
 #: Policies that a sweep tries with other settings.
 SWEPT = ("karpenter", "cluster-autoscaler")
+
+
+if TYPE_CHECKING:
+    Choice = click.Choice[str]
+else:
+    # Older releases of click have no type arguments here.
+    Choice = click.Choice
+
+
+class PolicyName(Choice):
+    """A policy by its name, or one of those with settings that a user gives: ``karpenter(budget=1,batch_idle=10)``."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        given = re.fullmatch(r"([a-z-]+)\(\w+=[^,=()]+(?:,\w+=[^,=()]+)*\)", value)
+        return value if given and given[1] in SWEPT and given[1] in self.choices else super().convert(value, param, ctx)
+
 
 OPTIONS = (
     click.option(
@@ -126,7 +143,17 @@ class Asked(Struct, frozen=True):
 def prepare(asked: Asked, policies: Sequence[str]) -> None:
     """Refuse what could not be done in the end, before anything is replayed."""
     from gpuscaler.cli.reporting import writable
+    from gpuscaler.model.pools import Policy
+    from gpuscaler.simulation.peers.variants import peer
 
+    for name in policies:
+        try:
+            peer(name, Policy(()))
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--policy") from error
+        wrong = re.search(r"\w+=(-[^,)]*|nan)|scan_interval=0*\.?0*(?=[,)])", name)
+        if wrong is not None:
+            raise click.BadParameter(f"{name}: saw {wrong[0]}, expected a number from 0 (scan_interval: above 0)", param_hint="--policy")
     if asked.sweep and not set(SWEPT) & set(policies):
         raise click.BadParameter(f"saw no policy with settings to try, expected {' or '.join(SWEPT)} among --policy", param_hint="--sweep")
     if asked.spot_map is not None and not asked.spot_files:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuscaler.cli.plan import FILE
-from gpuscaler.cli.replaying import SWEPT, Asked, prepare, progress_bar, replay_options, settings_of, telling
+from gpuscaler.cli.replaying import SWEPT, Asked, PolicyName, prepare, progress_bar, replay_options, settings_of, telling
 
 if TYPE_CHECKING:
     from gpuscaler.simulation.campaign import Setting
@@ -18,9 +18,7 @@ HINDSIGHT = POLICIES[-1]
 
 @click.command()
 @click.option("--pools", "pools_file", required=True, type=FILE, metavar="FILE", help="The pools file.")
-@click.option(
-    "--policy", "policies", multiple=True, type=click.Choice(POLICIES), default=POLICIES[:1], help="Who decides; may be repeated."
-)
+@click.option("--policy", "policies", multiple=True, type=PolicyName(POLICIES), default=POLICIES[:1], help="Who decides; may be repeated.")
 @replay_options
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def simulate(*, asked: Asked, pools_file: str, policies: tuple[str, ...], as_json: bool) -> None:

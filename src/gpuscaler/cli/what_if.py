@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from gpuscaler.cli.plan import FILE
-from gpuscaler.cli.replaying import SWEPT, Asked, prepare, replay_options, settings_of, telling
+from gpuscaler.cli.replaying import SWEPT, Asked, PolicyName, prepare, replay_options, settings_of, telling
 from gpuscaler.cli.simulate import POLICIES
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ BUYERS = POLICIES[:4]
 
 @click.command("what-if")
 @click.option("--pools", "pools_files", multiple=True, required=True, type=FILE, metavar="FILE", help="A pools file; give two: A, then B.")
-@click.option("--policy", "policies", multiple=True, type=click.Choice(BUYERS), default=BUYERS[:1], help="Who decides; may be repeated.")
+@click.option("--policy", "policies", multiple=True, type=PolicyName(BUYERS), default=BUYERS[:1], help="Who decides; may be repeated.")
 @replay_options
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 def what_if(*, asked: Asked, pools_files: tuple[str, ...], policies: tuple[str, ...], as_json: bool) -> None:
