@@ -258,3 +258,18 @@ def test_a_label_set_is_a_key_and_never_changes() -> None:
     for change in (one.update, one.pop, one.clear, one.setdefault, one.popitem):
         with pytest.raises(TypeError, match="does not change"):
             change("a")
+
+
+@given(st.lists(nodes, max_size=6, unique_by=lambda one: one.name), st.lists(nodes, max_size=4), st.lists(st.integers(0, 5), max_size=3))
+def test_a_changed_table_is_the_table_of_the_nodes_after_the_change(before: list[Node], more: list[Node], gone: list[int]) -> None:
+    cluster = Cluster.of(before)
+    table = cluster.table
+    table.allocatable("cpu"), table.column("zone"), table.taints
+    deletes = tuple((Node, before[number].name) for number in {*gone} if number < len(before))
+    changed = cluster.apply(Delta(tuple(more), deletes)).table
+    kept = {one.name: one for one in before if (Node, one.name) not in deletes} | {one.name: one for one in more}
+    whole = type(table)([kept[name] for name in sorted(kept)])
+    assert (changed.nodes, changed.names, changed.row) == (whole.nodes, whole.names, whole.row)
+    assert changed.allocatable("cpu").tolist() == whole.allocatable("cpu").tolist()
+    assert zones(changed.column("zone")) == zones(whole.column("zone"))
+    assert [changed.taints[1][code] for code in changed.taints[0]] == [one.taints for one in changed.nodes]

@@ -4,11 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.planning.building import ZONE, bought, near, node, offering, planned, pod, pods, pool, reasons, spec, unplaced, zones
 
-from gpuscaler.model.cluster import Item
-from gpuscaler.model.pools import Limits, Spare
+from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.pools import Limits, Policy, Spare
+from gpuscaler.planning.limits import Remaining
 from gpuscaler.planning.state import State, Upcoming
+from gpuscaler.planning.templates import Templates
 
 COMING = Upcoming("m-1", "main", "g.1", "on-demand", "z1")
 PAIR = Limits(machines=2)
@@ -179,3 +183,16 @@ def test_a_limit_binds_pods_that_stay_in_one_zone_and_of_which_no_machine_takes_
     assert len(made.machines) == machines
     assert len({machine.zone for machine in made.machines}) == 1
     assert len(unplaced(made)) == len(waiting) - sum(len(machine.pods) for machine in made.machines)
+
+
+bounds = st.none() | st.integers(0, 9)
+
+
+@given(bounds, bounds, st.none() | st.floats(0, 9), st.dictionaries(st.sampled_from(["main", "other"]), st.integers(0, 2)))
+def test_the_limits_admit_the_kinds_of_which_they_admit_one(machines: Any, gpus: Any, dollars: Any, pools: dict[str, int]) -> None:
+    few = offering("g.2", gpus=2, price=2.5, count=1)
+    kinds = pool(offering(), offering("c.1", gpus=0, price=0.0), few, offering("g.8", gpus=8, price=9.0))
+    templates = Templates(Cluster(), Policy((kinds, pool(offering("g.4", gpus=4, price=4.5), name="other"))), frozenset())
+    for spent in ({}, {few.key: 1}):
+        left = Remaining(machines, gpus, dollars, pools, spent)
+        assert left.admitted(templates).tolist() == [left.most(kind, 1) > 0 for kind in templates.kinds]

@@ -193,7 +193,7 @@ class _Change:
         self._owned: set[tuple[str, Any]] = set()
 
     def run(self, delta: Delta) -> None:
-        nodes = self.cluster.nodes
+        nodes: dict[str, Node | None] = {}
         pods: list[tuple[str, Pod | None]] = []
         for kind, key in delta.deletes:
             if kind is Pod:
@@ -202,6 +202,7 @@ class _Change:
                 self._own(HOMES[kind][0]).pop(key, None)
             elif key in self.cluster.nodes:
                 del self._own("nodes")[key]
+                nodes[key] = None
                 self._warn(object_name(Node, key), ())
         for item in delta.upserts:
             if isinstance(item, Pod):
@@ -212,25 +213,25 @@ class _Change:
             elif self.cluster.nodes.get(item.name) != item:
                 # Most updates of a node are heartbeats, of which nothing is read.
                 self._own("nodes")[item.name] = item
+                nodes[item.name] = item
                 self._warn(object_name(Node, item.name), item.warnings)
         touched = self._change_pods(pods)
-        if self.cluster.nodes is not nodes:
-            touched |= self._change_table()
+        if nodes:
+            touched |= self._change_table(nodes)
         self._request_again(touched)
 
-    def _change_table(self) -> set[str]:
-        """Rows anew, with what is requested on each moved along; returns the names of nodes that had no row before."""
+    def _change_table(self, nodes: Mapping[str, Node | None]) -> set[str]:
+        """Fold changes of nodes into the rows, with what is requested on each; returns the names of nodes that had no row before."""
         cluster, before = self.cluster, self.cluster.table
-        cluster.table = before.followed_by([cluster.nodes[name] for name in sorted(cluster.nodes)])
-        if cluster.table.names == before.names:
+        cluster.table, rows = before.changed(nodes)
+        if cluster.table.names is before.names:
             return set()
-        rows = np.array([before.row.get(name, -1) for name in cluster.table.names], dtype=np.int64)
         known = rows >= 0
         for resource, array in self._own("requested").items():
             moved = np.zeros(len(rows), dtype=np.int64)
             moved[known] = array[rows[known]]
             cluster.requested[resource] = moved
-        return set(cluster.table.names) - before.row.keys()
+        return nodes.keys() - before.row.keys()
 
     def _own(self, name: str) -> dict[Any, Any]:
         """The dictionary attribute ``name``, copied the first time it is about to change."""

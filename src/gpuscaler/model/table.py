@@ -1,6 +1,7 @@
 """Nodes as arrays: one contiguous int64 array per resource, one column of codes per label key that somebody asks for."""
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -29,8 +30,8 @@ class NodeTable:
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = tuple(nodes)
-        self.names = tuple(node.name for node in self.nodes)
-        self.row = {name: row for row, name in enumerate(self.names)}
+        self.names = tuple([node.name for node in self.nodes])
+        self._row: Mapping[str, int] | None = None
         self._allocatable: dict[str, Array] = {}
         self._columns: dict[str, Column] = {}
         self._taints: tuple[Codes, tuple[tuple[Taint, ...], ...]] | None = None
@@ -41,26 +42,78 @@ class NodeTable:
     def __len__(self) -> int:
         return len(self.nodes)
 
+    @property
+    def row(self) -> Mapping[str, int]:
+        """The row of each node, by its name."""
+        if self._row is None:
+            self._row = {name: row for row, name in enumerate(self.names)}
+        return self._row
+
     def extended(self, nodes: Sequence[Node]) -> "NodeTable":
-        """These rows and ``nodes`` after them; arrays and codes are joined from those of both, which are computed once."""
-        more = NodeTable(nodes)
+        """These rows and ``nodes`` after them."""
+        return self.joined(NodeTable(nodes))
+
+    def joined(self, more: "NodeTable") -> "NodeTable":
+        """These rows and those of ``more`` after them; arrays and codes are joined from those of both, which are computed once."""
         new = NodeTable(())
         new.nodes = self.nodes + more.nodes
         new.names = self.names + more.names
-        new.row = {**self.row, **{name: len(self) + row for name, row in more.row.items()}}
         new._parts = (self, more)
         return new
 
     def followed_by(self, nodes: Sequence[Node]) -> "NodeTable":
-        """The table of ``nodes``, most of which are rows here: amounts that are known are moved, and only read for those that are not."""
+        """The table of ``nodes``, most of which are rows here: what is known is moved, and only read for those that are not."""
+        known, own = self.row, self.nodes
+        rows = [known.get(node.name, -1) for node in nodes]
+        fresh = [row for row, old in enumerate(rows) if old < 0 or own[old] is not nodes[row]]
+        return self._moved(nodes, np.array(rows, dtype=np.int64), fresh)
+
+    def changed(self, changes: Mapping[str, Node | None]) -> tuple["NodeTable", Array]:
+        """A table in the order of names after ``changes``: nodes that are new or different, by name, and None for those that are gone.
+
+        With it comes the row that each of its rows had here, -1 for those that had none.
+        """
+        known, nodes, names = self.row, list(self.nodes), list(self.names)
+        kept = {name: node for name, node in changes.items() if node is not None}
+        for name, node in kept.items():
+            if name in known:
+                nodes[known[name]] = node
+        gone = sorted((known[name] for name in changes.keys() - kept.keys() if name in known), reverse=True)
+        for row in gone:
+            del nodes[row], names[row]
+        # Each is put before those behind it are moved: the places are those of rows that stay.
+        new = sorted(kept.keys() - known.keys(), reverse=True)
+        places = [bisect_left(names, name) for name in new]
+        for place, name in zip(places, new, strict=True):
+            names.insert(place, name)
+            nodes.insert(place, kept[name])
+        rows = np.insert(np.delete(np.arange(len(self), dtype=np.int64), gone), places, -1)
+        fresh = [bisect_left(names, name) for name in kept]
+        return self._moved(nodes, rows, fresh, names=None if gone or new else self.names), rows
+
+    def _moved(self, nodes: Sequence[Node], rows: Array, fresh: Sequence[int], *, names: tuple[str, ...] | None = None) -> "NodeTable":
+        """The table of ``nodes``, which are ``rows`` here; what is known here is read anew only for those that are ``fresh``.
+
+        ``names`` are given where they are those of this table.
+        """
         new = NodeTable(nodes)
-        rows = np.array([self.row.get(name, -1) for name in new.names], dtype=np.int64)
-        for resource, array in self._allocatable.items() if len(self) else ():
-            new._allocatable[resource] = array[rows]
-        fresh = [row for row, old in enumerate(rows.tolist()) if old < 0 or self.nodes[old] is not new.nodes[row]]
-        for resource, array in new._allocatable.items():
-            array[fresh] = [new.nodes[row].allocatable.get(resource, 0) for row in fresh]
-            _frozen(array)
+        if names is not None:
+            new.names, new._row = names, self._row
+        if not len(self):
+            return new
+        for resource, array in self._allocatable.items():
+            moved = new._allocatable[resource] = array[rows]
+            moved[fresh] = [new.nodes[row].allocatable.get(resource, 0) for row in fresh]
+            _frozen(moved)
+        if self._taints is not None:
+            codes, lists = self._taints
+            known = {taints: code for code, taints in enumerate(lists)}
+            found = [known.get(new.nodes[row].taints, -1) for row in fresh]
+            # Where one is new all are read again: lists that no row has any more would never end.
+            if -1 not in found:
+                renewed = codes[rows]
+                renewed[fresh] = found
+                new._taints = (_frozen(renewed), lists)
         return new
 
     def allocatable(self, resource: str) -> Array:
@@ -87,7 +140,7 @@ class NodeTable:
 
     @property
     def taints(self) -> tuple[Codes, tuple[tuple[Taint, ...], ...]]:
-        """Distinct taint lists: ``(codes, lists)`` with ``lists[codes[row]]`` the taints of a row."""
+        """Distinct taint lists: ``(codes, lists)`` with ``lists[codes[row]]`` the taints of a row; a list may be that of no row."""
         if self._taints is None and self._parts is not None:
             self._taints = _joined(*(part.taints for part in self._parts))
         if self._taints is None:

@@ -44,7 +44,7 @@ def within_reach(desk: Desk, tier: int) -> Mask:
     """Kinds of pools with priority ``tier`` of which the limits admit one more machine."""
     mask: Mask = desk.templates.tiers == tier
     if desk.remaining.any() or desk.templates.scarce:
-        mask = mask & np.array([desk.remaining.most(kind, 1) > 0 for kind in desk.templates.kinds], dtype=np.bool_)
+        mask = mask & desk.remaining.admitted(desk.templates)
     return mask
 
 

@@ -3,13 +3,19 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.pools import Policy
+import numpy as np
+
+from gpuscaler.model.accelerators import gpus_in
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pools import Offering, Policy
+from gpuscaler.model.table import Mask
 from gpuscaler.planning.membership import Member
 from gpuscaler.planning.mix.problem import Limits as MixLimits
 from gpuscaler.planning.state import State
-from gpuscaler.planning.templates import Kind, gpus_by_row
+from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.templates import Kind, Templates
 
 
 @dataclass(frozen=True)
@@ -71,26 +77,53 @@ class Remaining:
             room.append(math.floor(self.dollars_per_hour / kind.price + 1e-9))
         return max(0, min(room))
 
+    def admitted(self, templates: Templates) -> Mask:
+        """The kinds of which the limits admit one more machine: where :meth:`most` of one is not 0."""
+        mask = np.full(len(templates.kinds), self.machines is None or self.machines >= 1)
+        if not mask.any():
+            return mask
+        if full := [name for name, left in self.pools.items() if left < 1]:
+            mask &= np.array([kind.pool.name not in full for kind in templates.kinds], dtype=np.bool_)
+        if self.gpus is not None:
+            mask &= (templates.gpus == 0) | (templates.gpus <= self.gpus)
+        if self.dollars_per_hour is not None:
+            prices = templates.prices
+            many = np.divide(self.dollars_per_hour, prices, out=np.full(len(prices), np.inf), where=prices > 0)
+            mask &= many + 1e-9 >= 1
+        for index in templates.counted:
+            mask[index] = mask[index] and self.most(templates.kinds[index], 1) > 0
+        return mask
 
-def fleets(cluster: Cluster, policy: Policy, state: State, members: Mapping[str, Member]) -> dict[str, Fleet]:
-    """What each pool has, registered or coming; a machine of the ledger that has registered is counted once (I3)."""
-    prices = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
+
+class Worth(NamedTuple):
+    """What one machine counts for under the limits of its pool and of all."""
+
+    pool: str
+    gpus: int
+    price: float
+
+
+def worth(node: Node, member: Member) -> Worth:
+    """What a node counts for. One whose device plug-in is not up yet, or that offers only slices, has the GPUs it was bought with."""
+    gpus, bought = gpus_in(node.allocatable), member.offering
+    return Worth(member.pool.name, max(gpus, bought.gpus), bought.price) if bought else Worth(member.pool.name, gpus, 0.0)
+
+
+def fleets(policy: Policy, offerings: Mapping[Key, Offering], state: State, nodes: Mapping[str, Worth]) -> dict[str, Fleet]:
+    """What each pool has, registered (``nodes``, by name) or coming; a machine of the ledger that has registered is counted once (I3)."""
     coming = {machine.node for machine in state.upcoming if machine.node}
-    counted: dict[str, list[tuple[int, float]]] = {pool.name: [] for pool in policy.pools}
-    gpus = dict(zip(cluster.table.names, gpus_by_row(cluster.table).tolist(), strict=True))
-    for name, member in members.items():
+    gpus: dict[str, list[int]] = {pool.name: [] for pool in policy.pools}
+    prices: dict[str, list[float]] = {pool.name: [] for pool in policy.pools}
+    for name, (pool, has, costs) in nodes.items():
         if name not in coming:
-            bought = member.offering
-            # A node whose device plug-in is not up yet, or that offers only slices, has the GPUs that it was bought with.
-            counted[member.pool.name].append((max(gpus[name], bought.gpus), bought.price) if bought else (gpus[name], 0.0))
+            gpus[pool].append(has)
+            prices[pool].append(costs)
     for machine in state.upcoming:
-        offering = prices.get((machine.pool, machine.market, machine.instance_type, machine.zone))
-        if machine.pool in counted:
-            counted[machine.pool].append((offering.gpus, offering.price) if offering else (0, 0.0))
-    return {
-        name: Fleet(len(machines), sum(gpus for gpus, _ in machines), math.fsum(price for _, price in machines))
-        for name, machines in counted.items()
-    }
+        offering = offerings.get((machine.pool, machine.market, machine.instance_type, machine.zone))
+        if machine.pool in gpus:
+            gpus[machine.pool].append(offering.gpus if offering else 0)
+            prices[machine.pool].append(offering.price if offering else 0.0)
+    return {name: Fleet(len(prices[name]), sum(gpus[name]), math.fsum(prices[name])) for name in prices}
 
 
 def remaining(policy: Policy, state: State, have: Mapping[str, Fleet]) -> Remaining:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.table import Mask, NodeTable
 from gpuscaler.planning.keeping import least_gpus
-from gpuscaler.planning.limits import Fleet, fleets
+from gpuscaler.planning.limits import Fleet, Worth, fleets, worth
 from gpuscaler.planning.membership import Member, members
 from gpuscaler.planning.room import Room, Rows
 from gpuscaler.planning.state import State, Upcoming
@@ -19,17 +20,24 @@ from gpuscaler.planning.templates import Templates
 from gpuscaler.planning.upcoming import Promised, arriving
 
 
+class Belonging(NamedTuple):
+    """The pool of each node by its name, and what it counts for under limits."""
+
+    members: Mapping[str, Member]
+    worths: Mapping[str, Worth]
+
+
 @dataclass(frozen=True)
 class Stand:
     """What of a picture only changes with the nodes and the machines on their way.
 
-    ``by_node`` tells the pool of each node, ``coming`` the nodes that upcoming machines will be, by machine id, ``registered`` the id of
+    ``belonging`` tells the pool of each node, ``coming`` the nodes that upcoming machines will be, by machine id, ``registered`` the id of
     those whose Node exists, by its name, ``pools`` the pools of upcoming machines, by id. ``rows`` are the nodes, then the other machines;
     ``standing`` flags those that are there for new pods, and ``names`` says what each is called in a plan.
     """
 
     nodes: Mapping[str, Node]
-    by_node: Mapping[str, Member]
+    belonging: Belonging
     coming: Mapping[str, Node]
     registered: Mapping[str, str]
     pools: Mapping[str, Member]
@@ -47,7 +55,7 @@ class Stand:
 
 @dataclass(frozen=True)
 class Picture:
-    """``open_rows`` flags rows that count as capacity; ``have`` is what each pool has."""
+    """``open_rows`` flags rows that count as capacity; ``have`` is what each pool has, empty where no limit and no minimum asks for it."""
 
     stand: Stand
     room: Room
@@ -65,7 +73,7 @@ class Picture:
 
     @property
     def by_node(self) -> Mapping[str, Member]:
-        return self.stand.by_node
+        return self.stand.belonging.members
 
     @property
     def members(self) -> Mapping[int, Member]:
@@ -81,11 +89,15 @@ class Pictures:
         self._policy = policy
         self._pools = {pool.name: pool for pool in policy.pools}
         self._keeping = any(pool.min_gpus_per_pod for pool in policy.pools)
+        limits = (policy.limits.machines, policy.limits.gpus, policy.limits.dollars_per_hour, *(pool.max for pool in policy.pools))
+        spares = any(pool.min or pool.spare.machines or pool.spare.gpus for pool in policy.pools)
+        self._counting = spares or any(limit is not None for limit in limits)
         self._offerings = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
         self._promised: dict[str, Promised] = {}
         self._stand: Stand | None = None
-        self._fleets: tuple[Mapping[str, Node], tuple[Upcoming, ...], Mapping[str, Fleet]] | None = None
-        self._wide: tuple[Rows, Templates, Rows] | None = None
+        self._fleets: tuple[Mapping[str, Worth], tuple[Upcoming, ...], Mapping[str, Fleet]] | None = None
+        self._behind: tuple[Templates, Rows] | None = None
+        self._wide: tuple[Rows, Rows] | None = None
 
     def of(self, cluster: Cluster, state: State) -> Picture:
         """Rows for nodes and upcoming machines. A registered machine of the ledger is one row, as its offering promises (I3)."""
@@ -98,45 +110,61 @@ class Pictures:
             or stand.nodes is not cluster.nodes
             or (stand.coming, stand.registered, stand.pools) != (coming, registered, pools)
         ):
-            stand = self._stand = standing(cluster, self._members(cluster.nodes), coming, registered, pools, keeping=self._keeping)
+            belonging = self._belonging(cluster.nodes)
+            stand = self._stand = standing(cluster, belonging, coming, registered, pools, keeping=self._keeping)
         else:
             stand.rows.forget()
         return Picture(
             stand=stand,
             room=Room.over(cluster, stand.rows),
             open_rows=without(stand.standing, [stand.rows.table.row[name] for name in state.disrupting if name in cluster.nodes]),
-            have=self._have(cluster, state, stand.by_node),
+            have=self._have(state, stand),
             warnings=tuple(warnings),
         )
 
-    def _members(self, nodes: Mapping[str, Node]) -> Mapping[str, Member]:
-        """The pool of every node, found anew for those that changed."""
-        if self._stand is None or self._stand.nodes is nodes:
-            return self._stand.by_node if self._stand is not None else members(nodes, self._policy)
-        before, known = self._stand.nodes, self._stand.by_node
-        fresh = members({name: node for name, node in nodes.items() if before.get(name) is not node}, self._policy)
-        kept = {name: member for name, member in known.items() if nodes.get(name) is before[name]}
-        return kept | fresh
+    def _belonging(self, nodes: Mapping[str, Node]) -> Belonging:
+        """What every node belongs to, found anew for those that changed."""
+        stand = self._stand
+        if stand is not None and stand.nodes is nodes:
+            return stand.belonging
+        before, known = (stand.nodes, stand.belonging) if stand is not None else ({}, Belonging({}, {}))
+        by_node, worths = dict(known.members), dict(known.worths)
+        changed = {name: node for name, node in nodes.items() if before.get(name) is not node}
+        for name in (before.keys() - nodes.keys()) | changed.keys():
+            by_node.pop(name, None)
+            worths.pop(name, None)
+        fresh = members(changed, self._policy)
+        by_node.update(fresh)
+        worths.update({name: worth(nodes[name], member) for name, member in fresh.items()})
+        return Belonging(by_node, worths)
 
-    def _have(self, cluster: Cluster, state: State, by_node: Mapping[str, Member]) -> Mapping[str, Fleet]:
-        known = self._fleets
-        if known is None or known[0] is not cluster.nodes or known[1] != state.upcoming:
-            known = self._fleets = (cluster.nodes, state.upcoming, fleets(cluster, self._policy, state, by_node))
+    def _have(self, state: State, stand: Stand) -> Mapping[str, Fleet]:
+        if not self._counting:
+            return {}
+        known, worths = self._fleets, stand.belonging.worths
+        if known is None or known[0] is not worths or known[1] != state.upcoming:
+            known = self._fleets = (worths, state.upcoming, fleets(self._policy, self._offerings, state, worths))
         return known[2]
 
     def with_templates(self, seen: Picture, templates: Templates) -> Room:
         """The room of a picture with ``templates`` as rows behind the machines, boundless."""
-        rows, wide = seen.stand.rows, self._wide
-        if wide is None or wide[0] is not rows or wide[1] is not templates:
-            wide = self._wide = (rows, templates, rows.extended(templates.boundless, templates.least_gpus))
+        rows = seen.stand.rows
+        behind = self._behind if self._behind is not None and self._behind[0] is templates else None
+        if behind is None:
+            behind = self._behind = (templates, Rows(NodeTable(templates.boundless), templates.least_gpus))
+            self._wide = None
         else:
-            wide[2].forget()
-        return seen.room.over_more(wide[2])
+            behind[1].forget()
+        if self._wide is None or self._wide[0] is not rows:
+            self._wide = (rows, rows.joined(behind[1]))
+        else:
+            self._wide[1].forget()
+        return seen.room.over_more(self._wide[1])
 
 
 def standing(
     cluster: Cluster,
-    by_node: Mapping[str, Member],
+    belonging: Belonging,
     coming: Mapping[str, Node],
     registered: Mapping[str, str],
     pools: Mapping[str, Member],
@@ -146,7 +174,7 @@ def standing(
     """What stands; ``keeping`` says that some pool keeps its machines for large pods."""
     table = cluster.table
     if registered:
-        table = NodeTable([coming[registered[node.name]] if node.name in registered else node for node in table.nodes])
+        table = table.followed_by([coming[registered[node.name]] if node.name in registered else node for node in table.nodes])
     names = tuple(registered.get(name, name) for name in table.names)
     ready = [is_standing(node) for node in table.nodes]
     waiting = [machine_id for machine_id in coming if machine_id not in registered.values()]
@@ -154,9 +182,11 @@ def standing(
         table = table.extended([coming[machine_id] for machine_id in waiting])
     ready += [True] * len(waiting)
     names += tuple(waiting)
-    found = {**by_node, **pools} if keeping else {}
-    least = least_gpus(member.pool if (member := found.get(name)) is not None else None for name in names) if keeping else None
-    return Stand(cluster.nodes, by_node, coming, registered, pools, Rows(table, least), np.array(ready, dtype=np.bool_), names)
+    least = None
+    if keeping:
+        found = {**belonging.members, **pools}
+        least = least_gpus([member.pool if (member := found.get(name)) is not None else None for name in names])
+    return Stand(cluster.nodes, belonging, coming, registered, pools, Rows(table, least), np.array(ready, dtype=np.bool_), names)
 
 
 def is_standing(node: Node) -> bool:

@@ -84,9 +84,12 @@ class Planner:
             self._templates = Templates(cluster, policy, state.blocked_offerings, state.probed_offerings)
         seen = self._pictures.of(cluster, state)
         wants = demand(cluster, state, policy, now, live=live)
-        desk = desk_for(asked, seen, self._pictures.with_templates(seen, self._templates), self._templates)
+        # What may be bought needs no rows where nobody waits for a place.
+        waits = bool(wants.classes or wants.gangs or wants.nominated)
+        room = self._pictures.with_templates(seen, self._templates) if waits else seen.room
+        desk = desk_for(asked, seen, room, self._templates)
         held = hold_nominated(desk, seen, wants)
-        desk, refused, queues = place_all(asked, desk, seen, wants)
+        desk, refused, queues = place_all(asked, desk, seen, wants) if waits else (desk, [], [])
         spares = spare_machines(desk, policy.pools, seen.have, seen)
         down = give_back(asked, desk, seen, held, self._surveys)
         return write(
@@ -104,18 +107,18 @@ class Planner:
 
 
 def desk_for(asked: Asked, seen: Picture, room: Room, templates: Templates) -> Desk:
-    row_of = {offering.key: row for row, offering in enumerate(templates.offerings)}
     open_still = [m for m in asked.state.upcoming if m.id in seen.row_of and len(m.choices) > 1 and m.node not in asked.cluster.nodes]
     chosen = {seen.row_of[machine.id]: choices_of(machine) for machine in open_still}
+    row_of = {offering.key: row for row, offering in enumerate(templates.offerings)} if chosen else {}
     return Desk(
         cluster=asked.cluster,
         templates=templates,
         room=room,
-        open_rows=np.concatenate((seen.open_rows, np.zeros(len(templates.nodes), dtype=np.bool_))),
+        open_rows=np.concatenate((seen.open_rows, np.zeros(len(room) - len(seen.room), dtype=np.bool_))),
         first_template=len(seen.room),
         remaining=remaining(asked.policy, asked.state, seen.have),
         work=asked.policy.work_budget,
-        stages=stages(asked.cluster, seen),
+        stages=stages(asked.cluster, seen) if room is not seen.room else (),
         should_stop=asked.should_stop,
         trouble=lambda key: trouble(asked.state.breakers, key, asked.now),
         unsettled=asked.state.unsettled_offerings,
@@ -125,14 +128,17 @@ def desk_for(asked: Asked, seen: Picture, room: Room, templates: Templates) -> D
 
 
 def idle_price(asked: Asked, seen: Picture, row: int) -> float:
-    """What a node costs by the hour on which nothing runs but DaemonSets; 0 for any other row."""
-    name = seen.room.table.names[row] if row < len(seen.names) else ""
+    """What a machine costs by the hour on which nothing runs but DaemonSets, or that is on its way; 0 for any other row."""
+    if row >= len(seen.names):
+        return 0.0
+    name = seen.room.table.names[row]
+    coming = next((machine for machine in asked.state.upcoming if machine.id == seen.names[row]), None)
+    if coming is not None:
+        keys = choices_of(coming)
+        return min((one.price for pool in asked.policy.pools for one in pool.offerings if one.key in keys), default=0.0)
     member = seen.by_node.get(name)
-    if member is None or member.offering is None:
-        return 0.0
-    if any(pod.owner.kind != "DaemonSet" for pod in asked.cluster.on_node.get(name, {}).values()):
-        return 0.0
-    return member.offering.price
+    busy = any(pod.owner.kind != "DaemonSet" for pod in asked.cluster.on_node.get(name, {}).values())
+    return member.offering.price if member is not None and member.offering is not None and not busy else 0.0
 
 
 def stages(cluster: Cluster, seen: Picture) -> tuple[Stage, ...]:
@@ -160,7 +166,7 @@ def hold_nominated(desk: Desk, seen: Picture, wants: Demand) -> set[int]:
 def keep_promises(desk: Desk, seen: Picture, state: State, wants: Demand, late: Set[str] = frozenset()) -> Demand:
     """Pods that a machine of the ledger was bought for stay with it, as long as they fit; the rest of the demand is returned.
 
-    So are those who are ``late``: others are there before them.
+    So are those who are ``late``: others are there before them; and gangs of which nobody runs, if a member lacks a machine.
     """
     known = [machine for machine in state.upcoming if machine.id in seen.row_of]
     promised = {pod: seen.row_of[machine.id] for machine in known for pod in machine.pods if pod not in late}
@@ -168,6 +174,10 @@ def keep_promises(desk: Desk, seen: Picture, state: State, wants: Demand, late: 
         return wants
     gangs = []
     for gang in wants.gangs:
+        if not gang.nodes and any(key not in promised for one in gang.classes for key in one.keys):
+            # Somebody's machine was lost or refused before any member had its place: a better zone for all of them may be another one now.
+            gangs.append(gang)
+            continue
         classes = tuple(without_promised(desk, one, promised) for one in gang.classes)
         waiting = {key for one in classes for key in one.keys}
         kept = [key for one in gang.classes for key in one.keys if key not in waiting]
@@ -193,15 +203,20 @@ def without_promised(desk: Desk, one: PodClass, promised: Mapping[str, int]) -> 
     # Pods that only take resources leave as much room on other machines as there was.
     alone = not (spec.spread or spec.affinity or spec.anti_affinity or spec.host_ports or spec.volumes)
     room = desk.room.capacity(spec, one.labels)
+    counts: dict[int, int] = {}
     for row, keys in sorted(by_row.items()):
         if unsure is not None and unsure[row]:
             continue
         room = room if alone else desk.room.capacity(spec, one.labels)
         fitting = tuple(keys[: int(room[row])])
         if fitting:
-            desk.room.place(one.spec, one.labels, row, len(fitting))
+            counts[row] = len(fitting)
+            if not alone:
+                desk.room.place(one.spec, one.labels, row, len(fitting))
             desk.taken.append(Taken(one, row, fitting))
             kept.update(fitting)
+    if alone and counts:
+        desk.room.place_all(one.spec, one.labels, np.array(list(counts), dtype=np.int64), np.array(list(counts.values()), dtype=np.int64))
     return replace(one, keys=tuple(key for key in one.keys if key not in kept)) if kept else one
 
 

@@ -65,12 +65,15 @@ class Rows:
         self.spread = SpreadMasks(self.nodes)
         self._verdicts: dict[str, Static] = {}
         self._before: dict[str, Static] = {}
+        self._parts: tuple[Rows, ...] = ()
 
     def verdict(self, spec: PodSpec) -> Static:
         """The rows that ``spec`` may run on by selector, affinity, taints and cordons, together and by filter. Not to be changed."""
         known = self._verdicts.get(spec.digest)
         if known is None:
-            known = self._before.get(spec.digest) or self._look(spec)
+            # Parts are asked each time: they forget what nobody asks for.
+            parts = [part.verdict(spec) for part in self._parts]
+            known = self._before.get(spec.digest) or (joined(parts) if parts else self._look(spec))
             self._verdicts[spec.digest] = known
         return known
 
@@ -89,7 +92,14 @@ class Rows:
 
     def extended(self, nodes: Sequence[Node], least_gpus: Array | None = None) -> "Rows":
         """These rows with ``nodes`` behind them."""
-        return Rows(self.table.extended(nodes), followed_by(self.least_gpus, len(self.table), least_gpus, len(nodes)))
+        return self.joined(Rows(NodeTable(nodes), least_gpus))
+
+    def joined(self, more: "Rows") -> "Rows":
+        """These rows with ``more`` behind them; each part is looked at by itself, and once."""
+        least = followed_by(self.least_gpus, len(self.table), more.least_gpus, len(more.table))
+        new = Rows(self.table.joined(more.table), least)
+        new._parts = (self, more)
+        return new
 
     def forget(self) -> None:
         """Drop what was not asked for since the last call."""
@@ -107,6 +117,19 @@ def together(passes: Passes) -> Static:
     for array in (mask, *passes.values()):
         array.setflags(write=False)
     return mask, passes
+
+
+def joined(parts: Sequence[Static]) -> Static:
+    """What is said of several parts of a table, as said of the whole. A part without a filter has nothing that it could reject."""
+    names = dict.fromkeys(name for _, passes in parts for name in passes)
+    everywhere = [np.ones(len(mask), dtype=np.bool_) for mask, _ in parts]
+    whole = {
+        name: np.concatenate([passes.get(name, every) for (_, passes), every in zip(parts, everywhere, strict=True)]) for name in names
+    }
+    mask = np.concatenate([mask for mask, _ in parts])
+    for array in (mask, *whole.values()):
+        array.setflags(write=False)
+    return mask, whole
 
 
 class _Fixed:
@@ -371,7 +394,8 @@ def _unreadable(spec: PodSpec) -> Iterator[str]:
 
 def _requested(cluster: Cluster, table: NodeTable) -> Mapping[str, Array]:
     """What is requested per row of ``table``, which need not be the cluster's own."""
-    if table is cluster.table:
+    if table is cluster.table or table.names[: len(cluster.table)] == cluster.table.names:
+        # Rows behind the cluster's have nothing on them.
         return cluster.requested
     pairs = [(row, cluster.table.row[name]) for name, row in table.row.items() if name in cluster.table.row]
     rows, sources = [pair[0] for pair in pairs], [pair[1] for pair in pairs]

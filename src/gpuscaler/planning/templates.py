@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gpuscaler.model.accelerators import ACCELERATORS, GPU_MILLI, gpus_in
+from gpuscaler.model.accelerators import GPU_MILLI, gpus_in
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import PodSpec
@@ -25,12 +26,6 @@ HOSTNAME = "kubernetes.io/hostname"
 ARCH = "kubernetes.io/arch"
 #: Room enough for any demand: templates bound what fits by their own arithmetic, the filters only need the resource to exist.
 BOUNDLESS = 2**60
-
-
-def gpus_by_row(table: NodeTable) -> Array:
-    """As :func:`gpus_in`, of every row."""
-    whole: Array = np.sum([table.allocatable(name) for name in ACCELERATORS], axis=0)
-    return np.where(whole, whole, table.allocatable(GPU_MILLI) // 1000)
 
 
 @dataclass(frozen=True)
@@ -178,6 +173,21 @@ class Templates:
     def scarce(self) -> bool:
         """Whether less may be had than asked for even without limits: offerings that run out, sets that are in no one domain."""
         return any(len(kind.rows) > 1 or kind.count is not None for kind in self.kinds)
+
+    @cached_property
+    def counted(self) -> tuple[int, ...]:
+        """The kinds of which only so many can be had."""
+        return tuple(index for index, kind in enumerate(self.kinds) if kind.count is not None)
+
+    @cached_property
+    def gpus(self) -> Array:
+        """The accelerators of each kind."""
+        return np.array([kind.offering.gpus for kind in self.kinds], dtype=np.int64)
+
+    @cached_property
+    def prices(self) -> NDArray[np.float64]:
+        """The price of each kind, in dollars per hour."""
+        return np.array([kind.price for kind in self.kinds], dtype=np.float64)
 
     @cached_property
     def tiers(self) -> Array:

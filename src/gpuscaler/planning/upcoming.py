@@ -28,15 +28,16 @@ def arriving(
     nodes: dict[str, Node] = {}
     warnings: list[str] = []
     for machine in sorted(state.upcoming, key=lambda m: m.id):
-        found = [offering for key in choices_of(machine) if (offering := offerings.get(key)) is not None]
-        if not found:
-            warnings.append(
-                f"upcoming machine {machine.id}: pool {machine.pool!r} no longer offers {machine.instance_type}; not counted as capacity"
-            )
-            continue
         registered, pods = cluster.nodes.get(machine.node), cluster.on_node.get(machine.node)
         before = known.get(machine.id)
-        if before is None or before[0] != machine or before[1] is not registered or before[2] is not pods or before[3] != overhead.daemons:
+        if before is None or before[1] is not registered or before[2] is not pods or before[0] != machine or before[3] != overhead.daemons:
+            found = [offering for key in choices_of(machine) if (offering := offerings.get(key)) is not None]
+            if not found:
+                warnings.append(
+                    f"upcoming machine {machine.id}: pool {machine.pool!r} no longer offers {machine.instance_type}; "
+                    "not counted as capacity"
+                )
+                continue
             known[machine.id] = before = (machine, registered, pods, overhead.daemons, promised_node(cluster, machine, found, overhead))
         nodes[machine.id] = before[4]
     for gone in known.keys() - nodes.keys():

@@ -121,7 +121,7 @@ class Scheduler:
         request = self._request(spec)
         if request is None:
             return None
-        rows = np.flatnonzero(self._fitting(spec, request) & self._unsteered[self._kind])
+        rows = self._fitting(spec, request, self._unsteered)
         if not rows.size:
             return None
         scores = self._scores(rows, request)
@@ -145,14 +145,14 @@ class Scheduler:
         request = self._request(spec)
         if request is None:
             return None
-        rows = np.flatnonzero(self._fitting(spec, request))
+        rows = self._fitting(spec, request)
         return self._names[int(rows[np.argmin(self._age[rows])])] if rows.size else None
 
     def fits(self, spec: PodSpec, name: str) -> bool:
         """Whether a pod of ``spec`` fits on that node now."""
         row = self._row.get(name)
         request = self._request(spec)
-        return row is not None and request is not None and bool(self._fitting(spec, request)[row])
+        return row is not None and request is not None and row in self._fitting(spec, request)
 
     def place(self, spec: PodSpec, name: str) -> Seat:
         """Take room on a node where the pod fits."""
@@ -198,20 +198,24 @@ class Scheduler:
             self._requests[spec.digest] = np.array([wanted.get(name, 0) for name in self._column], dtype=np.int64) if known else None
         return self._requests[spec.digest]
 
-    def _fitting(self, spec: PodSpec, request: Array) -> Mask:
+    def _fitting(self, spec: PodSpec, request: Array, offerings: Mask | None = None) -> Array:
+        """Rows of open nodes, of ``offerings`` where given, on which a pod of ``spec`` fits."""
         eligible = self._eligible.get(spec.digest)
         if eligible is None:
             eligible = np.array([offering.admits(spec) for offering in self._offerings], dtype=np.bool_)
             self._eligible[spec.digest] = eligible
-        # A column that is not asked for is no obstacle, even where more than everything is taken.
-        mask: Mask = self._open & eligible[self._kind] & ((self._free >= request) | (request == 0)).all(axis=1)
+        rows = np.flatnonzero(self._open & (eligible if offerings is None else eligible & offerings)[self._kind])
+        # A column that is not asked for is no obstacle, even where more than everything is taken. Devices first: few nodes have any left.
+        asked = np.flatnonzero(request)
+        for column in asked[np.argsort(self._kubelet[asked], kind="stable")].tolist():
+            if not rows.size:
+                return rows
+            rows = rows[self._free[rows, column] >= request[column]]
         milli = spec.requests.get(GPU_MILLI, 0)
-        if milli:
-            if milli <= 1000:
-                mask &= self._device_room.max(axis=1) >= milli
-            else:
-                mask &= (self._device_room == 1000).sum(axis=1) * 1000 >= milli
-        return mask
+        if milli and rows.size:
+            room = self._device_room[rows]
+            rows = rows[room.max(axis=1) >= milli if milli <= 1000 else (room == 1000).sum(axis=1) * 1000 >= milli]
+        return rows
 
     def _scores(self, rows: Array, request: Array) -> Array:
         cpu, memory = self._column["cpu"], self._column["memory"]

@@ -9,7 +9,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Owner, Pod, PodOptions, PodSpec
 from gpuscaler.model.pools import Offering, Policy, Pool
 from gpuscaler.model.selectors import LabelSelector, Requirement
-from gpuscaler.planning.limits import fleets, remaining
+from gpuscaler.planning.limits import fleets, remaining, worth
 from gpuscaler.planning.membership import POOL_LABEL, members
 from gpuscaler.planning.room import Room
 from gpuscaler.planning.scale_down import Down, Situation, scale_down
@@ -93,6 +93,7 @@ def situation(
     state = State(idle_seconds=dict.fromkeys(cluster.nodes, 3600.0)) if state is None else state
     rules = Policy(pools or (pool(),), **policy)
     belongs = members(cluster.nodes, rules)
+    have = fleets(rules, {}, state, {name: worth(cluster.nodes[name], one) for name, one in belongs.items()})
     return Situation(
         cluster=cluster,
         state=state,
@@ -102,7 +103,7 @@ def situation(
         members=belongs,
         taken=frozenset(taken),
         templates=Templates(cluster, rules, state.blocked_offerings),
-        limits=remaining(rules, state, fleets(cluster, rules, state, belongs)).for_mix(),
+        limits=remaining(rules, state, have).for_mix(),
     )
 
 

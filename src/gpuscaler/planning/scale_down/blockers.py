@@ -1,7 +1,8 @@
 """Why a node may not be removed, whatever its room and price: what is known of the node itself, and of each pod on it."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
@@ -17,8 +18,7 @@ LEAVING_TAINT = "gpuscaler.io/leaving"
 SYSTEM_NAMESPACE = "kube-system"
 
 
-@dataclass(frozen=True)
-class Blocker:
+class Blocker(Struct, frozen=True, gc=False):
     """``word`` is for machines and filters, ``detail`` a sentence for people."""
 
     word: str

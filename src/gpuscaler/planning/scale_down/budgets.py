@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Set
+from functools import cached_property
 
 from gpuscaler.model.pools import Budget, Pool
 from gpuscaler.model.schedules import parse_schedule
@@ -48,7 +49,7 @@ def allowed(pool: Pool, reason: str, *, nodes: int, now: float) -> int | None:
 
 
 class Allowances:
-    """The accounts of one plan. :meth:`refusal` asks, :meth:`take` books, :meth:`give_back` undoes.
+    """The accounts of one plan, opened when somebody asks. :meth:`refusal` asks, :meth:`take` books, :meth:`give_back` undoes.
 
     A pool's machines that are disrupted already (leaving, deleted, not Ready) use up its disruption budgets and, when leaving, its
     minimum size.
@@ -56,18 +57,34 @@ class Allowances:
 
     def __init__(self, situation: Situation, leaving: Set[str]) -> None:
         """``leaving`` are the nodes whose removal is under way."""
-        self._pools = {pool.name: pool for pool in situation.policy.pools}
-        members, unready = situation.members, {node.name for node in situation.cluster.nodes.values() if not node.ready}
-        total = Counter([member.pool.name for member in members.values()])
-        leave = Counter([members[name].pool.name for name in leaving if name in members])
-        disrupted = Counter([members[name].pool.name for name in leaving | unready if name in members])
-        self._above_minimum = {name: total[name] - leave[name] - pool.min for name, pool in self._pools.items()}
-        self._budgets: dict[tuple[str, str], int | None] = {}
-        for name, pool in self._pools.items():
+        self._situation = situation
+        self._leaving = leaving
+
+    @cached_property
+    def _total(self) -> Counter[str]:
+        return Counter([member.pool.name for member in self._situation.members.values()])
+
+    @cached_property
+    def _above_minimum(self) -> dict[str, int]:
+        members = self._situation.members
+        leave = Counter([members[name].pool.name for name in self._leaving if name in members])
+        return {pool.name: self._total[pool.name] - leave[pool.name] - pool.min for pool in self._situation.policy.pools}
+
+    @cached_property
+    def _budgets(self) -> dict[tuple[str, str], int | None]:
+        members = self._situation.members
+        unready = {node.name for node in self._situation.cluster.nodes.values() if not node.ready}
+        disrupted = Counter([members[name].pool.name for name in self._leaving | unready if name in members])
+        found: dict[tuple[str, str], int | None] = {}
+        for pool in self._situation.policy.pools:
             for reason in (IDLE, CONSOLIDATION):
-                limit = allowed(pool, reason, nodes=total[name], now=situation.now)
-                self._budgets[name, reason] = None if limit is None else limit - disrupted[name]
-        self._disruptions = {key: budget.disruptions_allowed for key, budget in situation.cluster.budgets.items()}
+                limit = allowed(pool, reason, nodes=self._total[pool.name], now=self._situation.now)
+                found[pool.name, reason] = None if limit is None else limit - disrupted[pool.name]
+        return found
+
+    @cached_property
+    def _disruptions(self) -> dict[str, int]:
+        return {key: budget.disruptions_allowed for key, budget in self._situation.cluster.budgets.items()}
 
     def refusal(self, pool: Pool, reason: str, evictions: Mapping[str, int] | None = None) -> Blocker | None:
         """Why one more machine of ``pool`` may not go. ``evictions`` counts its pods by the key of the PodDisruptionBudget over them."""

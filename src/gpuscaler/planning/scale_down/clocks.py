@@ -1,5 +1,7 @@
 """Idle clocks: how long a machine has been observed idle, against what its pool waits for."""
 
+from functools import lru_cache
+
 from gpuscaler.planning.scale_down.blockers import Blocker
 from gpuscaler.planning.scale_down.situation import Situation
 from gpuscaler.planning.scale_down.survey import Candidate
@@ -35,7 +37,11 @@ def idle_reason(situation: Situation, candidate: Candidate) -> str:
 
 def spoken(seconds: float) -> str:
     """Seconds as Go writes a duration, without fractions: ``90s`` is ``1m30s``."""
-    whole = int(max(0.0, seconds))
+    return _spoken(int(max(0.0, seconds)))
+
+
+@lru_cache(maxsize=1 << 12)
+def _spoken(whole: int) -> str:
     hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
     parts = [f"{value}{unit}" for value, unit in ((hours, "h"), (minutes, "m"), (rest, "s")) if value]
     return "".join(parts) or "0s"

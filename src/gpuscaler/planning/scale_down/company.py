@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from msgspec import structs
 
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.filters.spread import hard
@@ -49,7 +50,7 @@ def localised(
                         of[known] = manners[one]
                     here = known
                 load[here] = pods
-            candidate = replace(candidate, load=load)
+            candidate = structs.replace(candidate, load=load)
         found.append(candidate)
     return found, of
 

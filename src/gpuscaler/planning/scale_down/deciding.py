@@ -27,7 +27,8 @@ def scale_down(situation: Situation, memory: Memory | None = None) -> Down:
     """
     memory = memory or Memory()
     memory.look(situation)
-    leaving = {name for name, look in memory.looks.items() if look.leaves or name in situation.state.disrupting}
+    disrupting = situation.state.disrupting
+    leaving = {name for name, look in memory.looks.items() if look.leaves or name in disrupting}
     situation = reserved(situation, leaving)
     first = survey(situation, memory)
     ledger = Ledger(Allowances(situation, leaving), blocked=dict(first.blocked))

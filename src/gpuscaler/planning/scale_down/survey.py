@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
+from msgspec import Struct
+
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.table import NodeTable
@@ -23,8 +25,7 @@ from gpuscaler.planning.scale_down.running import Classes, Grouping, Load, Resid
 from gpuscaler.planning.scale_down.situation import Situation
 
 
-@dataclass(frozen=True, eq=False)
-class Candidate:
+class Candidate(Struct, frozen=True, eq=False):
     """A node that nothing but room, price and accounts keeps. ``row`` is its row in the room; ``load`` is empty when it is idle.
 
     ``evictions`` counts the pods of ``load`` by the key of the PodDisruptionBudget over them.
@@ -109,7 +110,7 @@ class Memory:
         for node in table.nodes:
             name = node.name
             pods, member, known = on_node.get(name), members.get(name), before.get(name)
-            if known is None or known.node is not node or known.pods is not pods or known.member != member:
+            if known is None or known.node is not node or known.pods is not pods or not (known.member is member or known.member == member):
                 known = Look(node, pods, member, own_blocker(node, member), is_leaving(node, frozenset()))
             self.looks[name] = known
 
@@ -121,7 +122,7 @@ def survey(situation: Situation, memory: Memory) -> Survey:
     guard = unhealthy(cluster.nodes.values(), situation.members, promised)
     if guard is not None:
         return Survey(blocked=dict.fromkeys(memory.looks, guard))
-    found = Survey()
+    found, members, row_of = Survey(), situation.members, situation.room.table.row
     asking = _Asking(situation, memory.classes)
     special = promised | situation.state.disrupting
     for name, look in memory.looks.items():
@@ -134,7 +135,7 @@ def survey(situation: Situation, memory: Memory) -> Survey:
         if blocker is not None:
             found.blocked[name] = blocker
             continue
-        candidate = Candidate(look.node, situation.room.table.row[name], situation.members[name], load, look.evictions)
+        candidate = Candidate(look.node, row_of[name], members[name], load, look.evictions)
         (found.busy if load else found.idle).append(candidate)
     movable = {one for candidate in found.busy for one in candidate.load}
     found.classes = tuple(sorted(movable, key=lambda one: one.order))

@@ -48,20 +48,26 @@ def openness(breakers: Breakers, offerings: Iterable[Key], now: float) -> Openne
     fresh = [one.target for one in breakers.closed if now < one.at + SETTLE_SECONDS]
     if not active and not fresh:
         return Openness(hunting=hunting)
-    exact = {(one.target.market, one.target.instance_types[0], one.target.zone): one for one in active if is_exact(one.target)}
+    exact = {place_of(one.target): one for one in active if is_exact(one.target)}
     wide = [one for one in active if not is_exact(one.target)]
+    fresh_places, fresh = {place_of(target) for target in fresh if is_exact(target)}, [target for target in fresh if not is_exact(target)]
     blocked, half_open, probing, unsettled = set(), set(), set(), set()
     for key in offerings:
+        place = key[1:]
+        if place in fresh_places or (fresh and any(target.covers(key) for target in fresh)):
+            unsettled.add(key)
         found = [one for one in wide if one.target.covers(key)]
-        if (one := exact.get(key[1:])) is not None:
+        if (one := exact.get(place)) is not None:
             found.append(one)
+        if not found:
+            continue
         if any(is_open(one, now) for one in found):
             blocked.add(key)
-        elif found:
+        else:
             half_open.add(key)
             if any(one.cause not in LIGHT for one in found):
                 probing.add(key)
-        if any(not is_settled(one, now) for one in found) or any(target.covers(key) for target in fresh):
+        if any(not is_settled(one, now) for one in found):
             unsettled.add(key)
     return Openness(frozenset(blocked), frozenset(half_open), frozenset(probing), frozenset(unsettled), hunting)
 
@@ -88,6 +94,11 @@ def is_settled(one: Breaker, now: float) -> bool:
 def is_exact(target: Target) -> bool:
     """Whether ``target`` is one offering of every pool, as capacity errors mostly are."""
     return not target.pool and bool(target.market and target.zone) and len(target.instance_types) == 1
+
+
+def place_of(target: Target) -> tuple[str, str, str]:
+    """Market, instance type and zone of an exact target: what the keys of its offerings end with."""
+    return (target.market, target.instance_types[0], target.zone)
 
 
 def next_change(breakers: Breakers, now: float) -> float | None:
