@@ -119,9 +119,9 @@ def test_members_that_run_already_pin_the_zone_and_count_towards_the_size() -> N
     assert [machine.zone for machine in made.machines] == ["z2", "z2"]
 
 
-def test_promised_members_pin_the_zone_too() -> None:
+def test_a_gang_stays_where_a_machine_comes_for_it_unless_another_zone_costs_less() -> None:
     coming = Upcoming("m-1", "main", "g.8A", "on-demand", "z2", pods=("default/train-0",))
-    made = planned(gang("train", 2), pool(big("z1", 1.0), big("z2", 9.0)), state=State(upcoming=(coming,)))
+    made = planned(gang("train", 2), pool(big("z1", 9.0), big("z2", 9.0)), state=State(upcoming=(coming,)))
     assert placed(made) == {"train-0": "m-1"}
     assert [machine.zone for machine in made.machines] == ["z2"]
 
@@ -130,6 +130,18 @@ def test_a_gang_uses_existing_machines_of_its_zone_before_it_buys() -> None:
     made = planned([node("a", big("z2")), node("b", big("z2")), *gang("train", 3)], pool(big("z1", 8.0), big("z2", 8.0)))
     assert sorted(placed(made).values()) == ["a", "b"]
     assert [machine.zone for machine in made.machines] == ["z2"]
+
+
+def test_a_gang_of_which_nobody_runs_goes_elsewhere_where_a_member_lost_its_machine_and_all_cost_less_there() -> None:
+    dry, fixed, other = big("z1", 4.0, market="spot"), big("z1", 8.0), big("z2", 5.0, market="spot", product="H100")
+    first, second = gang("train", 2)
+    comes = Upcoming("m-1", "main", "g.8A", "spot", "z1", pods=(first.key,))
+
+    lost = planned([first, second], pool(dry, fixed, other), state=State(upcoming=(comes,), blocked_offerings=frozenset({dry.key})))
+    none = planned([first, second], pool(dry, fixed, other), state=State(upcoming=(comes,)))
+
+    assert (placed(lost), bought(lost)) == ({}, {"g.8H": 2})
+    assert (placed(none), bought(none)) == ({"train-0": "m-1"}, {"g.8A": 1})
 
 
 def test_an_idle_spot_machine_is_no_reason_to_buy_on_demand_beside_it_where_spot_for_all_costs_less() -> None:

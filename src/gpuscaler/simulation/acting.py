@@ -35,7 +35,7 @@ def _place(placements: tuple[Placement, ...], world: World, now: float) -> bool:
     gangs = set()
     for placement in placements:
         task = world.tasks.get(placement.pod)
-        if task is None or task.seat is not None or task.promised:
+        if task is None or task.seat is not None or task.promised == placement.node or (task.promised and not task.gang):
             continue
         if placement.node in world.ledger:
             world.promise(task, placement.node)

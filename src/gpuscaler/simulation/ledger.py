@@ -51,6 +51,10 @@ class Entry(Struct, gc=False):
         """One more pod waits for this machine."""
         self.upcoming = replace(self.upcoming, pods=(*self.upcoming.pods, key))
 
+    def drop_pod(self, key: str) -> None:
+        """A pod waits for this machine no more."""
+        self.upcoming = replace(self.upcoming, pods=tuple(pod for pod in self.upcoming.pods if pod != key))
+
     def exchange(self, gone: str, come: str) -> None:
         """One pod waits for this machine in the place of another."""
         self.upcoming = replace(self.upcoming, pods=tuple(come if key == gone else key for key in self.upcoming.pods))

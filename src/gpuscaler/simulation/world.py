@@ -144,7 +144,13 @@ class World:
         self.nodes_changed.add(node)
 
     def promise(self, task: Task, intent: str) -> None:
-        """A machine is coming for a waiting pod; should room appear elsewhere before, the scheduler binds it there."""
+        """A machine is coming for a waiting pod; should room appear elsewhere before, the scheduler binds it there.
+
+        A gang that lacks a machine may be planned for another zone as a whole: what came for its members comes for nobody then.
+        """
+        if task.promised:
+            self.ledger[task.promised].drop_pod(task.key)
+            self._release(task)
         self.waiting.promise(task, intent)
         self._promises.setdefault(intent, {})[task.key] = task
 
@@ -245,7 +251,7 @@ class World:
             self.bought.append(now)
             for key in entry.intent.pods:
                 task = self.tasks.get(key)
-                if task is not None and task.seat is None and not task.promised:
+                if task is not None and task.seat is None and (task.gang or not task.promised):
                     self.promise(task, entry.id)
                     self.meter.failovers += task.failed_over(purchase.offerings, now)
         self.meter.asked(purchase, now)
