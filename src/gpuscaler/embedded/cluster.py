@@ -82,5 +82,5 @@ class EmbeddedCluster:
     async def run(self) -> None:
         """Live until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for part in (self._pods, self._seen, self.machines, self.provider, self._kubelets, self._scheduler):
+            for part in (self.api.disruptions, self._pods, self._seen, self.machines, self.provider, self._kubelets, self._scheduler):
                 tasks.create_task(part.run())
