@@ -1,0 +1,120 @@
+"""What `gpuscaler run` is told: the policy, and how to carry it out. Every field is described in ``docs/reference/run-file.md``."""
+
+from msgspec import Struct
+
+from gpuscaler.model.pools import Policy
+
+#: Clouds that this version can drive.
+CLOUDS = ("simulated",)
+#: Clouds that a later version will drive, so that their names are no spelling mistakes.
+LATER_CLOUDS = ("aws", "azure")
+LEVELS = ("debug", "info", "warning", "error")
+
+
+class Span(Struct, frozen=True, gc=False):
+    """A time that varies: never below ``low`` or above ``high``, most often near ``mode``; in seconds."""
+
+    low: float
+    mode: float
+    high: float
+
+
+class Dry(Struct, frozen=True, gc=False):
+    """Offerings of which there is nothing to buy; what is empty matches all."""
+
+    pool: str = ""
+    type: str = ""
+    market: str = ""
+    zone: str = ""
+
+
+class Reclaim(Struct, frozen=True, gc=False):
+    """How machines of a market that ran dry are taken back: ``after`` so long, told ``notice`` seconds before, but for a share."""
+
+    after: Span = Span(0.0, 0.0, 180.0)
+    notice: float = 120.0
+    without_notice: float = 0.05
+
+
+class Simulated(Struct, frozen=True, gc=False):
+    """The simulated cloud. ``series`` is the path of a file of spot markets over time, empty where ``dry`` says all."""
+
+    boot: Span = Span(150.0, 200.0, 240.0)
+    device_plugin_delay: Span = Span(30.0, 45.0, 60.0)
+    capacity_error_delay: Span = Span(1.0, 1.5, 5.0)
+    dry: tuple[Dry, ...] = ()
+    series: str = ""
+    reclaim: Reclaim = Reclaim()
+    seed: int = 0
+    kubelet: bool = True
+
+
+class PaceSettings(Struct, frozen=True, gc=False):
+    """How the loop waits, in seconds."""
+
+    debounce: float = 0.2
+    patience: float = 0.6
+    resync: float = 10.0
+    register_timeout: float = 900.0
+    ready_timeout: float = 900.0
+
+
+class ElectionSettings(Struct, frozen=True, gc=False):
+    """Whether and how several copies agree which one acts; times in seconds."""
+
+    enabled: bool = True
+    name: str = "gpuscaler"
+    lease: float = 15.0
+    renew: float = 10.0
+    retry: float = 2.0
+
+
+class RateSettings(Struct, frozen=True, gc=False):
+    """How many requests a second the API server is asked at most, and how many at once."""
+
+    qps: float = 50.0
+    burst: int = 100
+
+
+class HttpSettings(Struct, frozen=True, gc=False):
+    """Where metrics, health and explanations are served; an empty ``host`` means all addresses.
+
+    ``certificate`` and ``key`` are paths of PEM files; without them there is no TLS. ``alive_within`` seconds must the loop have turned in.
+    """
+
+    enabled: bool = True
+    host: str = ""
+    port: int = 8080
+    certificate: str = ""
+    key: str = ""
+    alive_within: float = 120.0
+
+
+class HistorySettings(Struct, frozen=True, gc=False):
+    """How many decisions are kept for ``why`` and ``replay``; ``folder`` is empty where they are kept in memory only."""
+
+    folder: str = ""
+    decisions: int = 1_000
+    bytes: int = 64 * 1024**2
+
+
+class LogSettings(Struct, frozen=True, gc=False):
+    level: str = "info"
+
+
+class RunSettings(Struct, frozen=True, gc=False):
+    """A run file. ``cloud`` is empty in a pools file, which ``plan`` takes and ``run`` does not.
+
+    ``namespace`` is where Lease, memory and status are; empty for the pod's own, else kube-system.
+    """
+
+    policy: Policy
+    cloud: str = ""
+    simulated: Simulated = Simulated()
+    namespace: str = ""
+    pace: PaceSettings = PaceSettings()
+    leader_election: ElectionSettings = ElectionSettings()
+    rate_limit: RateSettings = RateSettings()
+    http: HttpSettings = HttpSettings()
+    history: HistorySettings = HistorySettings()
+    log: LogSettings = LogSettings()
