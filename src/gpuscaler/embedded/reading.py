@@ -22,10 +22,14 @@ PIECE: Final = 256 * 1024
 
 
 class Page(NamedTuple):
-    """A list that is not read to its end: what is left of it, all at ``revision``."""
+    """A list that is not read to its end: its objects at ``revision``, and where the next page of it starts.
+
+    All pages share one list: a copy of 150,000 references for each page costs more than the page.
+    """
 
     revision: int
-    rest: Sequence[Stored]
+    objects: Sequence[Stored]
+    start: int
 
 
 class Reader:
@@ -60,16 +64,18 @@ class Reader:
         if token := query.get("continue"):
             if query.get("resourceVersion"):
                 raise bad_request("specifying resource version is not allowed when using continue")
-            revision, found = self._continued(kind, namespace, chosen, token)
+            revision, found, start = self._continued(kind, namespace, chosen, token)
         else:
             self._check_revision(kind, query)
-            revision, found = self._store.revision, chosen.among(self._store[kind].within(namespace))
+            revision, found, start = self._store.revision, chosen.among(self._store[kind].within(namespace)), 0
         metadata: Object = {"resourceVersion": str(revision)}
-        if limit and len(found) > limit:
-            metadata["continue"] = self._keep(revision, found[limit - 1].key, found[limit:])
+        end = len(found)
+        if limit and end - start > limit:
+            end = start + limit
+            metadata["continue"] = self._keep(Page(revision, found, end))
             if chosen.everything:
-                metadata["remainingItemCount"] = len(found) - limit
-            found = found[:limit]
+                metadata["remainingItemCount"] = len(found) - end
+        found = found[start:end]
         if tables.wanted(request):
             table = tables.table(kind, [stored.read() for stored in found], now=self._clock(), request=request)
             table["metadata"] = metadata
@@ -86,14 +92,14 @@ class Reader:
         if match == "Exact" and 0 < asked < self._store.revision:
             raise too_old(asked, self._store.revision)
 
-    def _keep(self, revision: int, last: str, rest: Sequence[Stored]) -> str:
+    def _keep(self, page: Page) -> str:
         self._lists += 1
-        self._pages[revision, self._lists] = Page(revision, rest)
+        self._pages[page.revision, self._lists] = page
         while len(self._pages) > OPEN_LISTS:
             self._pages.popitem(last=False)
-        return _token(revision, self._lists, last)
+        return _token(page.revision, self._lists, page.objects[page.start - 1].key)
 
-    def _continued(self, kind: Kind, namespace: str, chosen: Filter, token: str) -> tuple[int, list[Stored]]:
+    def _continued(self, kind: Kind, namespace: str, chosen: Filter, token: str) -> Page:
         """The rest of a list at its revision; a token without one goes on from the same key at the newest."""
         try:
             told = msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
@@ -101,12 +107,13 @@ class Reader:
         except (ValueError, KeyError, TypeError, msgspec.DecodeError) as error:
             raise bad_request("continue key is not valid: the token cannot be read") from error
         if revision < 0:
-            return self._store.revision, [s for s in chosen.among(self._store[kind].within(namespace)) if s.key > last]
+            found = [stored for stored in chosen.among(self._store[kind].within(namespace)) if stored.key > last]
+            return Page(self._store.revision, found, 0)
         page = self._pages.get((revision, number_))
         if page is None:
             raise expired(EXPIRED_PAGE, _token(-1, 0, last))
         self._pages.move_to_end((revision, number_))
-        return page.revision, list(page.rest)
+        return page
 
 
 def _token(revision: int, number_: int, last: str) -> str:
