@@ -1,9 +1,23 @@
 """Which machines bear soft taints."""
 
-import numpy as np
+from collections.abc import Sequence
 
-from gpuscaler.model.taints import HARD_EFFECTS
-from gpuscaler.planning.discouraging import SOFT_TAINTS, shares_used, taints_due
+import numpy as np
+from msgspec.structs import replace
+
+from gpuscaler.model.cluster import Cluster, Delta
+from gpuscaler.model.labels import NO_LABELS
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod, PodSpec
+from gpuscaler.model.pools import Offering, Policy, Pool
+from gpuscaler.model.taints import HARD_EFFECTS, Taint
+from gpuscaler.planning.discouraging import IDLE, LITTLE_USED, SOFT_TAINTS, discourage, shares_used, taints_due
+from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
+
+SIZE = {"cpu": 8000, "memory": 2**35, "pods": 50, "nvidia.com/gpu": 4}
+POLICY = Policy((Pool("gpu", (Offering("gpu", "on-demand", "g4", "z1", 1.0, SIZE, {}),)),))
+KEYS = (LITTLE_USED.key, IDLE.key)
 
 
 def due(taken: dict[str, list[int]], whole: dict[str, list[int]]) -> list[int]:
@@ -37,3 +51,44 @@ def test_a_machine_that_tells_of_no_resource_counts_as_idle() -> None:
 def test_the_taints_keep_nobody_away() -> None:
     assert not {taint.effect for taint in SOFT_TAINTS} & set(HARD_EFFECTS)
     assert len({taint.key for taint in SOFT_TAINTS}) == len(SOFT_TAINTS)
+
+
+def cluster(used: int, *, taints: Sequence[Taint] = (), pool: str = "gpu") -> Cluster:
+    """One machine of 4 GPUs with ``used`` pods of one GPU."""
+    node = Node(name="n", labels={"gpuscaler.io/pool": pool}, allocatable=SIZE, taints=tuple(taints))
+    spec = PodSpec(digest="one", namespace="d", requests={"nvidia.com/gpu": 1})
+    pods = tuple(
+        Pod(namespace="d", name=f"p{number}", spec=spec, labels=NO_LABELS, uid=f"p{number}", node_name="n", phase="Running")
+        for number in range(used)
+    )
+    return Cluster().apply(Delta((node, *pods)))
+
+
+def marks(of: Cluster, policy: Policy = POLICY) -> list[tuple[str, ...]]:
+    return [act.taints for act in discourage(of, policy)]
+
+
+def test_a_machine_gets_the_taints_that_are_due_and_loses_those_that_are_not() -> None:
+    assert marks(cluster(0)) == [KEYS]
+    assert marks(cluster(2)) == [KEYS[:1]]
+    assert marks(cluster(2, taints=SOFT_TAINTS)) == [KEYS[:1]]
+    assert marks(cluster(3, taints=SOFT_TAINTS)) == [()]
+
+
+def test_a_machine_that_bears_what_is_due_is_left_as_it_is() -> None:
+    assert marks(cluster(0, taints=SOFT_TAINTS)) == []
+    assert marks(cluster(4)) == []
+
+
+def test_machines_that_arrive_or_leave_or_are_nobodys_are_left_as_they_are() -> None:
+    assert marks(cluster(0, taints=(Taint(ARRIVING_TAINT),))) == []
+    assert marks(cluster(0, taints=(Taint(LEAVING_TAINT),))) == []
+    assert marks(cluster(0, pool="another")) == []
+
+
+def test_machines_that_are_kept_for_large_pods_are_left_as_they_are() -> None:
+    assert marks(cluster(0), Policy((replace(POLICY.pools[0], min_gpus_per_pod=2),))) == []
+
+
+def test_the_reason_tells_how_much_is_used() -> None:
+    assert [act.reason for act in discourage(cluster(1), POLICY)] == ["25% of it is used"]

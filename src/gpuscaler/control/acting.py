@@ -11,7 +11,8 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Conflict, NotFound, Unreachable
 from gpuscaler.kube.eviction import Evicted, GoneAlready, Overlapping, Refused
 from gpuscaler.kube.resources import NODES, PODS
-from gpuscaler.planning.acts import Act, Close, End, Evict, Lift, Mark, Nominate, Unmark
+from gpuscaler.planning.acts import Act, Close, Discourage, End, Evict, Lift, Mark, Nominate, Unmark
+from gpuscaler.planning.discouraging import SOFT, SOFT_TAINTS
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 
@@ -19,6 +20,7 @@ from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 ABREAST = 16
 #: How often a taint is tried when somebody else changes the node at the same moment.
 ATTEMPTS = 4
+SOFT_KEYS = frozenset(taint.key for taint in SOFT_TAINTS)
 
 
 class Outcome(Struct, frozen=True, gc=False):
@@ -61,6 +63,7 @@ class Actor:
             Close: lambda act: self._taint(act.node, ARRIVING_TAINT, present=True),
             Mark: lambda act: self._taint(act.node, LEAVING_TAINT, present=True),
             Unmark: lambda act: self._taint(act.node, LEAVING_TAINT, present=False),
+            Discourage: lambda act: self._taints(act.node, SOFT_KEYS, [WireTaint(key, SOFT) for key in act.taints]),
             Evict: self._evict,
         }
 
@@ -86,18 +89,21 @@ class Actor:
         return ""
 
     async def _taint(self, node: str, key: str, *, present: bool) -> str:
-        """Put our taint on, or take it off; the others stay as they are, whoever writes at the same time."""
+        """Put a taint of ours on, or take it off."""
+        return await self._taints(node, frozenset({key}), [WireTaint(key, "NoSchedule")] if present else [])
+
+    async def _taints(self, node: str, ours: frozenset[str], wanted: list[WireTaint]) -> str:
+        """Let a node bear ``wanted`` of the taints with the keys ``ours``; all others stay as they are, whoever writes at the same time."""
         for _ in range(ATTEMPTS):
             try:
                 found = msgspec.json.decode(await self._client.get(NODES, node), type=WireNode)
             except NotFound:
                 return f"node {node} is gone"
             taints = found.spec.taints or []
-            others = [one for one in taints if one.key != key]
-            wanted = [*others, WireTaint(key, "NoSchedule")] if present else others
-            if len(wanted) == len(taints):
+            if {one.key for one in taints} & ours == {one.key for one in wanted}:
                 return ""
-            patch = {"metadata": {"resourceVersion": found.metadata.version}, "spec": {"taints": wanted or None}}
+            after = [one for one in taints if one.key not in ours] + wanted
+            patch = {"metadata": {"resourceVersion": found.metadata.version}, "spec": {"taints": after or None}}
             try:
                 await self._client.merge_patch(NODES, node, patch)
             except Conflict:

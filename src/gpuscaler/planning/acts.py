@@ -39,6 +39,14 @@ class Unmark(Struct, frozen=True, gc=False, tag=True):
     reason: str
 
 
+class Discourage(Struct, frozen=True, gc=False, tag=True):
+    """Let a node bear these of our soft taints, by their keys, and none of the others."""
+
+    node: str
+    taints: tuple[str, ...]
+    reason: str
+
+
 class Evict(Struct, frozen=True, gc=False, tag=True):
     """Evict a pod from a node that leaves. ``node`` names the removal that it belongs to."""
 
@@ -56,4 +64,4 @@ class End(Struct, frozen=True, gc=False, tag=True):
     reason: str
 
 
-Act = Nominate | Lift | Close | Mark | Unmark | Evict | End
+Act = Nominate | Lift | Close | Mark | Unmark | Discourage | Evict | End

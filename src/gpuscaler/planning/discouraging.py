@@ -12,9 +12,15 @@ from collections.abc import Mapping
 import numpy as np
 
 from gpuscaler.model.accelerators import ACCELERATORS, GPU_MILLI
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pools import Policy
 from gpuscaler.model.table import Array
 from gpuscaler.model.taints import Taint
+from gpuscaler.planning.acts import Discourage
 from gpuscaler.planning.fragmentation import Floats
+from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.planning.membership import members
+from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 
 SOFT = "PreferNoSchedule"
 #: A machine bears as many of these as :func:`taints_due` says, the first of them first.
@@ -45,6 +51,34 @@ def taints_due(shares: Floats) -> Array:
     """How many of :data:`SOFT_TAINTS` each machine is to bear, by the share of it that is used."""
     due: Array = (shares <= LITTLE).astype(np.int64) + (shares <= 0.0)
     return due
+
+
+def discourage(cluster: Cluster, policy: Policy) -> tuple[Discourage, ...]:
+    """What has to change for every open machine of the pools to bear the soft taints that are due, in the order of nodes.
+
+    Machines that arrive or leave take no new pods, those kept for large pods only whom a plan places there: they are left as they are. So
+    are machines that offer none of what they are measured by.
+    """
+    table, keys = cluster.table, tuple(taint.key for taint in SOFT_TAINTS)
+    pools = {name: member.pool for name, member in members(cluster.nodes, policy).items()}
+    whole = {name: table.allocatable(name) for name in MEASURED}
+    nothing = np.zeros(len(table), dtype=np.int64)
+    shares = shares_used({name: cluster.requested.get(name, nothing) for name in MEASURED}, whole)
+    measured = sum(whole.values(), nothing) > 0
+    acts = []
+    for node, share, due, known in zip(table.nodes, shares.tolist(), taints_due(shares).tolist(), measured.tolist(), strict=True):
+        borne = {taint.key for taint in node.taints}
+        if (
+            not known
+            or node.deleted
+            or node.name not in pools
+            or pools[node.name].min_gpus_per_pod
+            or borne & {ARRIVING_TAINT, LEAVING_TAINT}
+        ):
+            continue
+        if borne.intersection(keys) != set(keys[:due]):
+            acts.append(Discourage(node.name, keys[:due], f"{share:.0%} of it is used"))
+    return tuple(acts)
 
 
 def _most(taken: Mapping[str, Array], whole: Mapping[str, Array], names: tuple[str, ...] | list[str], rows: int) -> Floats:

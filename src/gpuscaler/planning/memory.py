@@ -17,6 +17,7 @@ from gpuscaler.planning import leaving, steering
 from gpuscaler.planning.acts import Act
 from gpuscaler.planning.alternatives import alternatives
 from gpuscaler.planning.arrivals import Arrivals, Waits, arrivals
+from gpuscaler.planning.discouraging import discourage
 from gpuscaler.planning.membership import members
 from gpuscaler.planning.plans import Machine, Plan
 from gpuscaler.planning.scale_down.idle import idle_nodes
@@ -89,7 +90,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     memory = replace(memory, breakers=_folded(memory.breakers, taken))
     wheel = steering.steer(book, cluster, policy, attempts=facts.attempts, now=now)
     book = ledger.folded(book, wheel.steps)
-    acts: tuple[Act, ...] = wheel.acts
+    acts: tuple[Act, ...] = (*wheel.acts, *discourage(cluster, policy))
     kept: tuple[tuple[str, str], ...] = ()
     if facts.fresh:
         gone = leaving.take_leave(book, cluster, facts.inventory, policy, now=now)

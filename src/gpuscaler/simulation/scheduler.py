@@ -40,7 +40,7 @@ class Scheduler:
     """Open nodes and the room left on them. Rows of the arrays are nodes; a row is used again after its node is gone.
 
     Nodes of the pools ``kept`` are closed to whoever is not sent there: they take the pods that somebody places on them. Where somebody
-    ``discourages``, little-used nodes bear their soft taints at any moment: the second that a controller takes for them is left out.
+    ``discourages``, little-used nodes bear their soft taints at any moment: the seconds until a controller looks again are left out.
     """
 
     def __init__(
