@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from gpuscaler.planning.discouraging import IDLE, LITTLE_USED, SOFT
 from tests.control.world import world
+
+from gpuscaler.planning.discouraging import IDLE, LITTLE_USED, SOFT
 
 ONE_SIZE = """
 region: us-east-1
