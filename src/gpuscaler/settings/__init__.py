@@ -1,6 +1,7 @@
 """Settings that people write: strict parsing with every mistake named at once, and JSON Schemas."""
 
 from gpuscaler.settings.errors import Problem, SettingsError
-from gpuscaler.settings.pools_file import load_policy, parse_policy
+from gpuscaler.settings.pools_file import load_policy, load_settings, parse_policy, parse_settings
+from gpuscaler.settings.run_settings import RunSettings
 
-__all__ = ["Problem", "SettingsError", "load_policy", "parse_policy"]
+__all__ = ["Problem", "RunSettings", "SettingsError", "load_policy", "load_settings", "parse_policy", "parse_settings"]

@@ -140,6 +140,12 @@ class Cursor:
         self.wrong(f"one of {', '.join(options)}" + (f"; did you mean {hint[0]}?" if hint else ""))
         return None
 
+    def boolean(self) -> bool | None:
+        if isinstance(self.entry.value, bool):
+            return self.entry.value
+        self.wrong("true or false")
+        return None
+
     def integer(self, *, minimum: int, expected: str, maximum: int = 2**31 - 1) -> int | None:
         value = self.entry.value
         if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:

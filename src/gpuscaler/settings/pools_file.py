@@ -1,4 +1,7 @@
-"""The pools file: strict YAML to :class:`~gpuscaler.model.pools.Policy`. Every key is described in ``docs/reference/pools-file.md``."""
+"""The pools file: strict YAML to :class:`~gpuscaler.model.pools.Policy`. Every key is described in ``docs/reference/pools-file.md``.
+
+A run file is a pools file with a few keys more, so whoever reads the one reads the other.
+"""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -10,6 +13,8 @@ from gpuscaler.settings.document import read_document
 from gpuscaler.settings.errors import Problem, SettingsError
 from gpuscaler.settings.offerings import PoolFacts, read_offerings
 from gpuscaler.settings.pieces import read_budgets, read_labels, read_taints
+from gpuscaler.settings.run_file import RUN_KEYS, read_run
+from gpuscaler.settings.run_settings import RunSettings
 
 TOP_KEYS = ("pools", "limits", "region", "preferences", "schedulers", "priority_cutoff", "min_saving")
 LIMIT_KEYS = ("gpus", "machines", "dollars_per_hour", "machines_per_minute")
@@ -39,39 +44,62 @@ ARCHITECTURES = ("amd64", "arm64", "ppc64le", "s390x")
 
 def load_policy(path: str | Path) -> Policy:
     """The policy in the file at ``path``. Raises :class:`SettingsError` with everything that is wrong with it."""
+    return load_settings(path).policy
+
+
+def parse_policy(text: str, source: str = "pools file") -> Policy:
+    """The policy in ``text``; ``source`` names it in messages. Raises :class:`SettingsError` with everything that is wrong with it."""
+    return parse_settings(text, source).policy
+
+
+def load_settings(path: str | Path) -> RunSettings:
+    """What the file at ``path`` says. Paths in it are relative to its folder. Raises :class:`SettingsError`, as :func:`load_policy`."""
+    return decode_settings(read_settings(path), path)
+
+
+def read_settings(path: str | Path) -> bytes:
+    """The bytes of the file at ``path``. Raises :class:`SettingsError` where it cannot be read."""
     try:
-        data = Path(path).read_bytes()
+        return Path(path).read_bytes()
     except OSError as error:
         problem = f"cannot be read ({error.strerror}); expected a pools file: check the path and its permissions"
         raise SettingsError(str(path), (Problem("", None, problem),)) from error
+
+
+def decode_settings(data: bytes, path: str | Path) -> RunSettings:
+    """What ``data`` from the file at ``path`` says. Raises :class:`SettingsError`."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         problem = f"saw the byte 0x{data[error.start]:02x}, expected UTF-8 text; save the file as UTF-8"
         raise SettingsError(str(path), (Problem("", line, problem),)) from error
-    return parse_policy(text, str(path))
+    return parse_settings(text, str(path), folder=Path(path).parent)
 
 
-def parse_policy(text: str, source: str = "pools file") -> Policy:
-    """The policy in ``text``; ``source`` names it in messages. Raises :class:`SettingsError` with everything that is wrong with it."""
+def parse_settings(text: str, source: str = "run file", *, folder: Path | None = None) -> RunSettings:
+    """What ``text`` says; ``source`` names it in messages, and paths in it are relative to ``folder``. Raises :class:`SettingsError`."""
     root, problems = read_document(text)
     report = Report(problems)
-    policy = None
+    settings = None
     if root is not None and root.value is not None:
         try:
-            policy = _policy(Cursor("", root, report))
+            settings = _settings(Cursor("", root, report), folder or Path())
         except TooMuchError:
             report.add(Problem("", None, f"unfolds to more than {MAX_VALUES:,} values; use fewer anchors, types, markets or zones"))
     elif not problems:
         report.add(Problem("", None, "is empty, expected a mapping with the key pools; see the reference of the pools file"))
-    if policy is None or report.problems:
+    if settings is None or report.problems:
         raise SettingsError(source, report.problems)
-    return policy
+    return settings
 
 
-def _policy(top: Cursor) -> Policy:
-    fields = top.mapping(TOP_KEYS, required=("pools",))
+def _settings(top: Cursor, folder: Path) -> RunSettings:
+    fields = top.mapping((*TOP_KEYS, *RUN_KEYS), required=("pools",))
+    return read_run(fields, _policy(fields), folder)
+
+
+def _policy(fields: dict[str, Cursor]) -> Policy:
     region = ""
     if "region" in fields:
         region = fields["region"].label_value("a region such as us-east-1") or ""

@@ -1,0 +1,260 @@
+"""The keys that a run file has beside those of a pools file. Every key is described in ``docs/reference/run-file.md``."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from gpuscaler.model.pools import MARKETS, Policy
+from gpuscaler.model.quantities import QuantityError, parse
+from gpuscaler.settings.cursor import Cursor, did_you_mean
+from gpuscaler.settings.run_settings import (
+    CLOUDS,
+    LATER_CLOUDS,
+    LEVELS,
+    Dry,
+    ElectionSettings,
+    HistorySettings,
+    HttpSettings,
+    LogSettings,
+    PaceSettings,
+    RateSettings,
+    Reclaim,
+    RunSettings,
+    Simulated,
+    Span,
+)
+
+RUN_KEYS = ("cloud", "simulated", "namespace", "pace", "leader_election", "rate_limit", "http", "history", "log")
+SIMULATED_KEYS = ("boot", "device_plugin_delay", "capacity_error_delay", "dry", "reclaim", "seed", "kubelet")
+DRY_KEYS = ("pool", "type", "market", "zone")
+RECLAIM_KEYS = ("after", "notice", "without_notice")
+PACE_KEYS = ("debounce", "patience", "resync", "register_timeout", "ready_timeout")
+ELECTION_KEYS = ("enabled", "name", "lease", "renew", "retry")
+RATE_KEYS = ("qps", "burst")
+HTTP_KEYS = ("enabled", "address", "certificate", "key", "alive_within")
+HISTORY_KEYS = ("folder", "decisions", "bytes")
+LOG_KEYS = ("level",)
+
+#: DNS-1123: what namespaces are called, and what objects are.
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]*)):([0-9]{1,5})")
+#: Shorter waits than this, in seconds, would only burn time.
+_SHORTEST = 0.01
+
+Fields = dict[str, Cursor]
+T = TypeVar("T")
+
+
+def read_run(fields: Fields, policy: Policy, folder: Path) -> RunSettings:
+    """The settings of a file whose known keys are ``fields``; paths are relative to ``folder``."""
+    default = RunSettings(policy)
+    return RunSettings(
+        policy=policy,
+        cloud=_cloud(fields["cloud"]) if "cloud" in fields else "",
+        simulated=_simulated(fields["simulated"], policy, folder) if "simulated" in fields else default.simulated,
+        namespace=_dns_label(fields["namespace"], "a namespace such as kube-system") if "namespace" in fields else "",
+        pace=_pace(fields["pace"]) if "pace" in fields else default.pace,
+        leader_election=_election(fields["leader_election"]) if "leader_election" in fields else default.leader_election,
+        rate_limit=_rate(fields["rate_limit"]) if "rate_limit" in fields else default.rate_limit,
+        http=_http(fields["http"], folder) if "http" in fields else default.http,
+        history=_history(fields["history"], folder) if "history" in fields else default.history,
+        log=_log(fields["log"]) if "log" in fields else default.log,
+    )
+
+
+def _cloud(at: Cursor) -> str:
+    if at.entry.value in LATER_CLOUDS:
+        at.wrong(f"{' or '.join(CLOUDS)}: this version cannot drive {at.entry.value} yet")
+        return ""
+    return at.choice(CLOUDS) or ""
+
+
+def _simulated(at: Cursor, policy: Policy, folder: Path) -> Simulated:
+    fields, default = at.mapping(SIMULATED_KEYS), Simulated()
+    series, dry = _dry(fields["dry"], policy, folder) if "dry" in fields else ("", ())
+    return Simulated(
+        boot=_span(fields["boot"], default.boot) if "boot" in fields else default.boot,
+        device_plugin_delay=_span(fields["device_plugin_delay"], default.device_plugin_delay)
+        if "device_plugin_delay" in fields
+        else default.device_plugin_delay,
+        capacity_error_delay=_span(fields["capacity_error_delay"], default.capacity_error_delay)
+        if "capacity_error_delay" in fields
+        else default.capacity_error_delay,
+        dry=dry,
+        series=series,
+        reclaim=_reclaim(fields["reclaim"]) if "reclaim" in fields else default.reclaim,
+        seed=_value(fields, "seed", lambda one: one.integer(minimum=0, expected="a whole number, 0 or more"), default.seed),
+        kubelet=_value(fields, "kubelet", Cursor.boolean, default.kubelet),
+    )
+
+
+def _span(at: Cursor, default: Span) -> Span:
+    """One duration, which never varies, or three."""
+    if not isinstance(at.entry.value, list):
+        always = at.duration()
+        return default if always is None else Span(always, always, always)
+    found = [item.duration() for item in at.items()]
+    if len(found) != 3:
+        at.wrong("one duration, or the shortest, the typical and the longest in [ ]", seen=f"a list of {len(found)}")
+        return default
+    low, mode, high = found
+    if low is None or mode is None or high is None:
+        return default
+    if not low <= mode <= high:
+        at.wrong("the shortest, the typical and the longest in this order", seen=", ".join(item.entry.raw for item in at.items()))
+        return default
+    return Span(low, mode, high)
+
+
+def _dry(at: Cursor, policy: Policy, folder: Path) -> tuple[str, tuple[Dry, ...]]:
+    """The path of a file of series, or the list."""
+    if isinstance(at.entry.value, list):
+        return "", tuple(_dry_entry(item, policy) for item in at.items())
+    if isinstance(at.entry.value, str):
+        return _path(at, folder, "the path of a file of spot series"), ()
+    at.wrong("a list such as [{market: spot, zone: us-east-1a}], or the path of a file of spot series")
+    return "", ()
+
+
+def _dry_entry(at: Cursor, policy: Policy) -> Dry:
+    fields = at.mapping(DRY_KEYS)
+    offerings = [offering for pool in policy.pools for offering in pool.offerings]
+    known = {
+        "pool": {pool.name for pool in policy.pools},
+        "type": {one.instance_type for one in offerings},
+        "market": set(MARKETS),
+        "zone": {one.zone for one in offerings} - {""},
+    }
+    found = {}
+    for key, one in fields.items():
+        text = one.label_value(f"a {key} of the pools")
+        if text is not None and text not in known[key]:
+            one.wrong(f"a {key} of the pools; {did_you_mean(text, sorted(known[key]))}")
+        found[key] = text or ""
+    return Dry(**found)
+
+
+def _reclaim(at: Cursor) -> Reclaim:
+    fields, default = at.mapping(RECLAIM_KEYS), Reclaim()
+    share = _value(fields, "without_notice", lambda one: one.number(expected="a share from 0 to 1"), default.without_notice)
+    if share > 1:
+        fields["without_notice"].wrong("a share from 0 to 1")
+    return Reclaim(
+        after=_span(fields["after"], default.after) if "after" in fields else default.after,
+        notice=_value(fields, "notice", Cursor.duration, default.notice),
+        without_notice=share,
+    )
+
+
+def _pace(at: Cursor) -> PaceSettings:
+    fields, default = at.mapping(PACE_KEYS), PaceSettings()
+    found = {key: _wait(fields, key, getattr(default, key)) for key in PACE_KEYS}
+    pace = PaceSettings(**found)
+    if pace.debounce > pace.patience:
+        at.say(
+            f"saw debounce {pace.debounce:g} s above patience {pace.patience:g} s, expected at most that; lower debounce or raise patience"
+        )
+    return pace
+
+
+def _election(at: Cursor) -> ElectionSettings:
+    fields, default = at.mapping(ELECTION_KEYS), ElectionSettings()
+    found = ElectionSettings(
+        enabled=_value(fields, "enabled", Cursor.boolean, default.enabled),
+        name=_dns_label(fields["name"], "the name of a Lease such as gpuscaler") if "name" in fields else default.name,
+        lease=_wait(fields, "lease", default.lease),
+        renew=_wait(fields, "renew", default.renew),
+        retry=_wait(fields, "retry", default.retry),
+    )
+    if not found.lease > found.renew > found.retry:
+        saw = f"saw lease {found.lease:g} s, renew {found.renew:g} s, retry {found.retry:g} s"
+        at.say(f"{saw}, expected lease above renew above retry; raise lease or lower the others")
+    elif found.lease != int(found.lease):
+        fields["lease"].wrong("whole seconds, which is how a Lease is written")
+    return found
+
+
+def _rate(at: Cursor) -> RateSettings:
+    fields, default = at.mapping(RATE_KEYS), RateSettings()
+    return RateSettings(
+        qps=_value(fields, "qps", lambda one: one.number(expected="requests a second, above 0", positive=True), default.qps),
+        burst=_value(fields, "burst", lambda one: one.integer(minimum=1, expected="a number of requests, 1 or more"), default.burst),
+    )
+
+
+def _http(at: Cursor, folder: Path) -> HttpSettings:
+    fields, default = at.mapping(HTTP_KEYS), HttpSettings()
+    host, port = _address(fields["address"]) if "address" in fields else (default.host, default.port)
+    for key, other in (("certificate", "key"), ("key", "certificate")):
+        if key in fields and other not in fields:
+            at.say(f"saw {key} without {other}, expected both or neither; add {other}")
+    return HttpSettings(
+        enabled=_value(fields, "enabled", Cursor.boolean, default.enabled),
+        host=host,
+        port=port,
+        certificate=_path(fields["certificate"], folder, "the path of a certificate as PEM") if "certificate" in fields else "",
+        key=_path(fields["key"], folder, "the path of a private key as PEM") if "key" in fields else "",
+        alive_within=_wait(fields, "alive_within", default.alive_within),
+    )
+
+
+def _address(at: Cursor) -> tuple[str, int]:
+    text = at.text("HOST:PORT, such as 127.0.0.1:8080 or :8080")
+    found = _ADDRESS.fullmatch(text or "")
+    if text is not None and (found is None or int(found[3]) > 65535):
+        at.wrong("HOST:PORT, such as 127.0.0.1:8080 or :8080")
+        found = None
+    return (found[1] or found[2] or "", int(found[3])) if found else (HttpSettings().host, HttpSettings().port)
+
+
+def _history(at: Cursor, folder: Path) -> HistorySettings:
+    fields, default = at.mapping(HISTORY_KEYS), HistorySettings()
+    return HistorySettings(
+        folder=_path(fields["folder"], folder, "the path of a folder that can be written") if "folder" in fields else "",
+        decisions=_value(
+            fields, "decisions", lambda one: one.integer(minimum=1, expected="a number of decisions, 1 or more"), default.decisions
+        ),
+        bytes=_value(fields, "bytes", _bytes, default.bytes),
+    )
+
+
+def _bytes(at: Cursor) -> int | None:
+    try:
+        amount = parse(at.entry.raw) if isinstance(at.entry.value, str | int) and not isinstance(at.entry.value, bool) else None
+    except QuantityError:
+        amount = None
+    if amount is None or not 1 <= amount < 2**63:
+        at.wrong("an amount of memory such as 64Mi")
+        return None
+    return int(amount)
+
+
+def _log(at: Cursor) -> LogSettings:
+    fields, default = at.mapping(LOG_KEYS), LogSettings()
+    return LogSettings(level=_value(fields, "level", lambda one: one.choice(LEVELS), default.level))
+
+
+def _value(fields: Fields, key: str, read: Callable[[Cursor], T | None], default: T) -> T:
+    """The value of a key; the default where the key is left out, or wrong, which was reported."""
+    found = read(fields[key]) if key in fields else None
+    return default if found is None else found
+
+
+def _wait(fields: Fields, key: str, default: float) -> float:
+    seconds = _value(fields, key, lambda one: one.duration(positive=True), default)
+    if seconds < _SHORTEST:
+        fields[key].wrong(f"at least {_SHORTEST * 1000:.0f}ms")
+    return seconds
+
+
+def _dns_label(at: Cursor, expected: str) -> str:
+    text = at.text(expected)
+    if text is not None and not _LABEL.fullmatch(text):
+        at.wrong(f"{expected}: up to 63 lower-case letters, digits and '-', with a letter or digit at both ends")
+    return text or ""
+
+
+def _path(at: Cursor, folder: Path, expected: str) -> str:
+    text = at.text(expected)
+    return "" if text is None else str(folder / text)
