@@ -19,14 +19,14 @@ def replayed(*jobs: Job, policy: Policy = POLICY) -> Result:
     return run(trace(*jobs), policy, delays=FIXED, faults=NO_FAULTS)
 
 
-def test_it_has_the_waits_of_jobs_submitted_in_it_and_all_that_machines_cost_since() -> None:
+def test_it_has_the_waits_of_jobs_submitted_in_it_and_all_that_machines_cost_meanwhile() -> None:
     result = replayed(Job("a", 0, 3000, gpus=1), Job("b", 2999, 600, gpus=1), Job("c", 4000, 600, gpus=1))
     part = result.last_quarter
     assert part is not None
     assert (part.after, part.pods, part.served) == (3000, 1, 1)
     assert part.wait.p50 == next(one.seconds for one in result.waits if one.pod == "trace/c")
     spent = sum(
-        sample.dollars_per_hour / 3600 * max(0.0, until - max(sample.at, result.began + 3000))
+        sample.dollars_per_hour / 3600 * max(0.0, min(until, result.began + 4000) - max(sample.at, result.began + 3000))
         for sample, until in zip(result.timeline, [*(one.at for one in result.timeline[1:]), result.ended], strict=True)
     )
     assert 0 < part.cost < result.cost

@@ -15,7 +15,8 @@ from gpuscaler.simulation.waits import PodWait, Wait, wait_of
 class LastQuarter(Struct, frozen=True, gc=False):
     """From ``after`` seconds into a run on, when three quarters of the time are over in which jobs are submitted.
 
-    ``cost`` is of all machines from then on, in dollars; ``wait`` is of the ``pods`` that were created since, of which ``served`` ran.
+    ``cost`` is of all machines from then to the last submission, in dollars: what comes later is the tail of long jobs. ``wait`` is of the
+    ``pods`` that were created since, of which ``served`` ran.
     """
 
     after: float
@@ -33,10 +34,16 @@ def last_quarter(
         return None
     after = began + 0.75 * (last_submission - began)
     late = [one for one in waits if one.since >= after]
-    return LastQuarter(after - began, _cost(cloud, after, ended), len(late), sum(one.ran for one in late), wait_of(late))
+    cost = _cost(cloud, after, last_submission, ended=ended)
+    return LastQuarter(after - began, cost, len(late), sum(one.ran for one in late), wait_of(late))
 
 
-def _cost(cloud: SimulatedCloud, after: float, ended: float) -> float:
-    """What machines are billed from ``after`` on."""
-    spans = [(machine, machine.bought_at + cloud.billed_seconds(machine, ended)) for machine in cloud.history()]
-    return sum(cloud.markets.cost(machine.offering, max(machine.bought_at, after), end) for machine, end in spans if end > after)
+def _cost(cloud: SimulatedCloud, begin: float, end: float, *, ended: float) -> float:
+    """What machines are billed from ``begin`` to ``end``."""
+    cost = 0.0
+    for machine in cloud.history():
+        since = max(machine.bought_at, begin)
+        until = min(machine.bought_at + cloud.billed_seconds(machine, ended), end)
+        if until > since:
+            cost += cloud.markets.cost(machine.offering, since, until)
+    return cost
