@@ -1,0 +1,40 @@
+"""Kubernetes Events: waiting pods learn what was ordered for them or why nothing can be, nodes why they come, stay and go."""
+
+from dataclasses import dataclass
+
+from gpuscaler.control.records.happening import EVENTS, Happening
+from gpuscaler.control.records.latest import Latest
+from gpuscaler.control.records.records import Sink
+from gpuscaler.kube.events import EventRecorder, Reference
+
+#: So many pods get an Event of one happening; an order for thousands says nothing new to the last of them.
+MOST_PODS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Announcer(Sink):
+    """A sink that writes through ``events``, which is to be kept running, about objects of the latest cluster."""
+
+    events: EventRecorder
+    latest: Latest
+
+    def happened(self, what: Happening, /) -> None:
+        told = EVENTS.get(what.kind)
+        if told is None:
+            return
+        about = self._pods(what) if told.on == "pod" else [self._node(what.node)]
+        related = self._node(what.node) if told.on == "pod" and what.node else None
+        for one in about:
+            self.events.record(one, told.reason, what.text, action=told.action, warning=told.warning, related=related)
+
+    def _pods(self, what: Happening) -> list[Reference]:
+        found = []
+        for key in what.pods[:MOST_PODS]:
+            pod = self.latest.cluster.pods.get(key)
+            if pod is not None and not (pod.finished or pod.deleted):
+                found.append(Reference("Pod", pod.name, pod.namespace, pod.uid))
+        return found
+
+    def _node(self, name: str) -> Reference:
+        # The kubelet's Events about a node have the node's name as uid, and `kubectl describe node` looks for that as well.
+        return Reference("Node", name, uid=name)

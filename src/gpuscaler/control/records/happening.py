@@ -1,0 +1,64 @@
+"""Everything worth telling is a happening: one small record that logs, Events, metrics and the history are all made of."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from gpuscaler.planning.state.events import Key
+
+#: Kinds of happenings, in the order in which a machine's life meets them.
+PLANNED, UNPLACED = "planned", "unplaced"
+ORDERED, GRANTED, INSTEAD, REFUSED, ANSWER_LOST, UNFILLED = "ordered", "granted", "granted-instead", "refused", "answer-lost", "unfilled"
+REGISTERED, READY, OPENED, LOST, BROKEN = "registered", "ready", "opened", "lost", "promise-broken"
+DECIDED, MARKED, DRAINING, ENDING, KEPT, REMOVED = "removal-decided", "marked", "draining", "ending", "kept", "removed"
+ACTED, FAILED = "act-failed", "failed"
+
+
+class Told(NamedTuple):
+    """How Events tell a kind: ``reason`` and ``action`` in CamelCase, on the happening's pods (``pod``) or its node (``node``)."""
+
+    reason: str
+    action: str
+    on: str
+    warning: bool = False
+
+
+#: Kinds that get Events. The reasons for pods that machines are bought for, or not, are Cluster Autoscaler's.
+EVENTS: Mapping[str, Told] = {
+    ORDERED: Told("TriggeredScaleUp", "Order", "pod"),
+    INSTEAD: Told("TriggeredScaleUp", "Order", "pod"),
+    UNPLACED: Told("NotTriggerScaleUp", "Plan", "pod", warning=True),
+    REFUSED: Told("OfferingRefused", "Order", "pod", warning=True),
+    LOST: Told("MachineLost", "Order", "pod", warning=True),
+    BROKEN: Told("PromiseBroken", "Steer", "pod", warning=True),
+    OPENED: Told("NodeOpened", "Open", "node"),
+    DECIDED: Told("ScaleDown", "Remove", "node"),
+    MARKED: Told("ScaleDownMarked", "Remove", "node"),
+    DRAINING: Told("ScaleDownDraining", "Remove", "node"),
+    ENDING: Told("ScaleDownRemoving", "Remove", "node"),
+    KEPT: Told("ScaleDownGivenUp", "Remove", "node"),
+}
+#: Kinds that are trouble, in logs.
+TROUBLE = frozenset({UNPLACED, REFUSED, ANSWER_LOST, UNFILLED, LOST, BROKEN, ACTED, FAILED})
+
+
+class Happening(Struct, frozen=True, gc=False, omit_defaults=True):
+    """One thing that happened at ``at`` (seconds since the epoch), of one of the kinds above, told in ``text``.
+
+    ``pods`` are those it matters to, ``machine`` is the cloud's id, ``order`` the token of a purchase, ``decision`` the id of the plan that
+    led to it. ``late`` is by how many seconds a machine was ready after its forecast, negative when it was early; ``seen`` says whether the
+    forecast rested on machines that were seen.
+    """
+
+    at: float
+    kind: str
+    text: str
+    pods: tuple[str, ...] = ()
+    node: str = ""
+    machine: str = ""
+    offering: Key | None = None
+    order: str = ""
+    decision: str = ""
+    late: float | None = None
+    seen: bool = False

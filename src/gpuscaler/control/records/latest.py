@@ -1,0 +1,24 @@
+"""What the controller has last seen and decided: the one place that status, metrics, pages and answers read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.memory import Memory
+from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.state.boots import Forecast
+
+
+@dataclass(slots=True)
+class Latest:
+    """Times are seconds since the epoch, 0 before the first. ``forecasts`` are those that were made when machines were granted."""
+
+    cluster: Cluster = field(default_factory=Cluster)
+    memory: Memory = field(default_factory=Memory)
+    plan: Plan = field(default_factory=Plan)
+    policy: Policy | None = None
+    looked_at: float = 0.0
+    planned_at: float = 0.0
+    decision: str = ""
+    forecasts: Mapping[str, Forecast] = field(default_factory=dict)

@@ -1,0 +1,196 @@
+"""The controller's recorder: turns what it is told into happenings, once, and hands each to everything that keeps or tells them.
+
+Nothing here raises into the loop or waits: a sink that fails is counted and logged, and the others are told all the same.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+
+import structlog
+from msgspec.structs import replace
+
+from gpuscaler.control.acting import Outcome
+from gpuscaler.control.cloud import Answered, Ended
+from gpuscaler.control.records import happening as kinds
+from gpuscaler.control.records import telling
+from gpuscaler.control.records.happening import Happening
+from gpuscaler.control.records.latest import Latest
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.memory import Look, Memory
+from gpuscaler.planning.plans import Plan, Reason
+from gpuscaler.planning.state import State, ledger
+from gpuscaler.planning.state.boots import Forecast, forecast
+
+_LOG = structlog.get_logger(__name__)
+#: So many pods are told in one turn why they wait; the others are told in the next ones, so that no turn is held up.
+TOLD_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A plan, with all that it was made from: planning again from this gives the same plan."""
+
+    id: str
+    at: float
+    text: str
+    cluster: Cluster
+    state: State
+    policy: Policy
+    plan: Plan
+
+
+class Sink:
+    """Takes what happens, as much of it as it overrides. It may raise, which costs nobody else anything, and must not wait."""
+
+    __slots__ = ()
+
+    def happened(self, what: Happening, /) -> None: ...
+
+    def decided(self, decision: Decision, /) -> None:
+        """A plan that acts, or would on a dry run."""
+
+    def looked(self, seen: Look, /) -> None: ...
+
+    def planned(self, plan: Plan, /) -> None:
+        """Any plan."""
+
+
+@dataclass(slots=True)
+class Records:
+    """Implements :class:`~gpuscaler.control.controller.Recorder` over ``sinks``; ``latest`` is what is known now."""
+
+    sinks: Sequence[Sink] = ()
+    latest: Latest = field(default_factory=Latest)
+    #: How often a sink failed or a happening could not be made.
+    failures: int = field(default=0, init=False)
+    #: Whether there was a look before: what is there at the first one is no news.
+    _begun: bool = field(default=False, init=False)
+    _number: int = field(default=0, init=False)
+    _orders: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False)
+    _decisions: dict[str, str] = field(default_factory=dict, init=False)
+    _told: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict, init=False)
+    _same: object = field(default=None, init=False)
+    _complained: set[str] = field(default_factory=set, init=False)
+
+    # What the controller calls
+
+    def looked(self, seen: Look, cluster: Cluster, now: float, /) -> None:
+        self._guarded("a look", lambda: self._looked(seen, cluster, now))
+
+    def planned(self, plan: Plan, cluster: Cluster, state: State, policy: Policy, now: float, /) -> None:
+        self._guarded("a plan", lambda: self._planned(plan, cluster, state, policy, now))
+
+    def sent(self, order: ledger.Order, machines: tuple[ledger.Coming, ...], memory: Memory, now: float, /) -> None:
+        self._guarded("an order", lambda: self._sent(order, machines, memory, now))
+
+    def answered(self, answer: Answered, now: float, /) -> None:
+        self._guarded("an answer", lambda: self._answered(answer, now))
+
+    def acted(self, outcome: Outcome, now: float, /) -> None:
+        self._guarded("an act", lambda: self._tell(telling.of_outcome(outcome, now)))
+
+    def ended(self, ended: Ended, now: float, /) -> None:
+        self._guarded("an end", lambda: self._tell(telling.of_end(ended, now)))
+
+    def failed(self, what: str, error: BaseException, now: float, /) -> None:
+        self._guarded("a failure", lambda: self._tell(Happening(now, kinds.FAILED, f"{what}: {error}")))
+
+    # What that means
+
+    def _looked(self, seen: Look, cluster: Cluster, now: float) -> None:
+        latest, book = self.latest, seen.memory.ledger
+        before, latest.memory = latest.memory, seen.memory
+        latest.cluster, latest.looked_at = cluster, now
+        # What was known before this look is what the forecast was that people were told.
+        forecasts = {one.id: latest.forecasts.get(one.id) or forecast(before.boots, one.key) for one in book.coming if one.granted}
+        known: dict[str, Forecast] = {**latest.forecasts, **forecasts}
+        self._each("a look", lambda sink: sink.looked(seen))
+        if self._begun:
+            for what in telling.of_look(before, seen, cluster, known, now):
+                self._tell(what)
+        self._begun = True
+        latest.forecasts = forecasts
+        alive = {one.order for one in book.coming} | {one.token for one in book.orders}
+        self._orders = {token: pods for token, pods in self._orders.items() if token in alive}
+        kept = alive | {one.node for one in book.leaving}
+        self._decisions = {name: decision for name, decision in self._decisions.items() if name in kept}
+
+    def _planned(self, plan: Plan, cluster: Cluster, state: State, policy: Policy, now: float) -> None:
+        latest = self.latest
+        latest.plan, latest.policy, latest.cluster, latest.planned_at, latest.decision = plan, policy, cluster, now, ""
+        self._each("a plan", lambda sink: sink.planned(plan))
+        # A dry run decides the same at every turn, since nothing comes of it: once is enough.
+        same = (plan.purchases, plan.removals, len(plan.unplaced))
+        if same != self._same:
+            self._same = same
+            self._decide(plan, cluster, state, policy, now)
+        self._tell_unplaced(plan, now)
+
+    def _decide(self, plan: Plan, cluster: Cluster, state: State, policy: Policy, now: float) -> None:
+        what = telling.of_plan(plan, now)
+        if not (plan.machines or plan.removals):
+            if plan.unplaced:
+                self._tell(what)
+            return
+        self._number += 1
+        name = f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S}-{self._number}"
+        self.latest.decision = name
+        self._decisions.update((one.node, name) for one in plan.removals)
+        decision = Decision(name, now, what.text, cluster, state, policy, plan)
+        self._each("a decision", lambda sink: sink.decided(decision))
+        self._tell(Happening(now, kinds.PLANNED, what.text, decision=name))
+
+    def _tell_unplaced(self, plan: Plan, now: float) -> None:
+        """Say why pods cannot be served, once for as long as the reasons stay the same."""
+        before, self._told = self._told, {}
+        fresh: dict[tuple[Reason, ...], list[str]] = {}
+        number = 0
+        for one in plan.unplaced:
+            # Details quote amounts and times that change all the time; what excludes the pod does not.
+            why = tuple((reason.pool, reason.excluded_by) for reason in one.reasons)
+            if before.get(one.pod) != why:
+                number += 1
+                if number > TOLD_AT_ONCE:
+                    continue
+                fresh.setdefault(one.reasons, []).append(one.pod)
+            self._told[one.pod] = why
+        for reasons, pods in fresh.items():
+            self._tell(telling.of_reasons(reasons, tuple(pods), now))
+
+    def _sent(self, order: ledger.Order, machines: tuple[ledger.Coming, ...], memory: Memory, now: float) -> None:
+        # Whatever is planned next is another decision, even if it looks the same.
+        self._same = None
+        self._orders[order.token] = tuple(pod for one in machines for pod in one.pods)
+        if self.latest.decision:
+            self._decisions[order.token] = self.latest.decision
+        self._tell(telling.of_order(order, machines, memory.boots, now))
+
+    def _answered(self, answer: Answered, now: float) -> None:
+        pods = self._orders.get(answer.order.token, ())
+        for what in telling.of_answer(answer, pods, self.latest.policy, self.latest.memory.boots, now):
+            self._tell(what)
+
+    def _tell(self, what: Happening | None) -> None:
+        if what is None:
+            return
+        decision = what.decision or self._decisions.get(what.order) or self._decisions.get(what.node) or ""
+        told = replace(what, decision=decision)
+        self._each(f"a happening ({told.kind})", lambda sink: sink.happened(told))
+
+    def _each(self, what: str, call: Callable[[Sink], None]) -> None:
+        for sink in self.sinks:
+            self._guarded(what, partial(call, sink))
+
+    def _guarded(self, what: str, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001  # a record that cannot be kept must not stop the controller; it is counted and logged
+            self.failures += 1
+            kind = f"{what}: {type(error).__name__}"
+            if kind not in self._complained:
+                # Once a kind: a broken record would say the same at every turn.
+                self._complained.add(kind)
+                _LOG.exception("a record was not kept", record=what)

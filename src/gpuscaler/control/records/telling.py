@@ -1,0 +1,187 @@
+"""What the controller tells its recorder, as happenings. Pure: the same calls give the same happenings."""
+
+from collections.abc import Iterator, Mapping
+
+from gpuscaler.control.acting import Outcome
+from gpuscaler.control.cloud import Answered, Ended
+from gpuscaler.control.records import happening as kinds
+from gpuscaler.control.records.happening import Happening
+from gpuscaler.control.records.words import counted, expected, money, offering, some, spoken
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.acts import Evict, Mark, Nominate
+from gpuscaler.planning.memory import Look, Memory
+from gpuscaler.planning.plans import Plan, Reason
+from gpuscaler.planning.state import events, ledger
+from gpuscaler.planning.state.boots import Boots, Forecast, forecast
+from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.ledger import DRAINING, ENDING, Coming, Leaving
+from gpuscaler.planning.state.telling import WORDS
+
+
+def of_plan(plan: Plan, now: float) -> Happening:
+    """A plan in one line."""
+    parts = []
+    if plan.machines:
+        price = sum(one.price_per_hour for one in plan.machines)
+        pods = sum(len(one.pods) for one in plan.machines)
+        parts.append(f"buys {counted(len(plan.machines), 'machine')} at {money(price)}/h for {counted(pods, 'pod')}")
+    if plan.removals:
+        saving = sum(one.saving_per_hour for one in plan.removals)
+        parts.append(f"gives back {counted(len(plan.removals), 'node')}, saving {money(saving)}/h")
+    if plan.placements:
+        parts.append(f"finds room for {counted(len(plan.placements), 'pod')}")
+    if plan.unplaced:
+        parts.append(f"cannot place {counted(len(plan.unplaced), 'pod')}")
+    return Happening(now, kinds.PLANNED, "; ".join(parts) or "nothing to do")
+
+
+def of_reasons(reasons: tuple[Reason, ...], pods: tuple[str, ...], now: float) -> Happening:
+    """Why some pods cannot be served, all for the same reasons."""
+    said = "; ".join(f"pool {one.pool}: {one.detail}" for one in reasons) or "there is no pool"
+    return Happening(now, kinds.UNPLACED, f"no machine can be bought for it now: {said}", pods=pods)
+
+
+def of_order(order: ledger.Order, machines: tuple[Coming, ...], boots: Boots, now: float) -> Happening:
+    """A purchase that is being sent, with what is expected of it."""
+    key = order.offerings[0]
+    meant = max((one.meant for one in machines), default=1)
+    number = f"{order.count} x " if order.count > 1 else ""
+    others = f" (or another of {meant} offerings, as the cloud chooses)" if meant > 1 else ""
+    price = machines[0].price if machines else 0.0
+    text = f"{number}{offering(key)} ordered{others}: {expected(forecast(boots, key), price)}"
+    pods = tuple(pod for one in machines for pod in one.pods)
+    return Happening(now, kinds.ORDERED, text, pods=pods, offering=key, order=order.token)
+
+
+def of_answer(answer: Answered, pods: tuple[str, ...], policy: Policy | None, boots: Boots, now: float) -> Iterator[Happening]:
+    """What a cloud answered. ``pods`` are those that the order was for."""
+    wanted, token = answer.order.offerings[0], answer.order.token
+    for step in answer.steps:
+        match step:
+            case ledger.Answered(granted=granted):
+                for instance, key in granted:
+                    text = f"machine {instance} granted: {offering(key)}"
+                    yield Happening(now, kinds.GRANTED, text, machine=instance, offering=key, order=token)
+                for key in dict.fromkeys(key for _, key in granted if key != wanted):
+                    text = f"{offering(key)} granted instead of {offering(wanted)}: {expected(forecast(boots, key), price_of(policy, key))}"
+                    yield Happening(now, kinds.INSTEAD, text, pods=pods, offering=key, order=token)
+            case ledger.Doubted():
+                text = f"the answer to the order of {offering(wanted)} was lost: {answer.detail}"
+                yield Happening(now, kinds.ANSWER_LOST, text, offering=wanted, order=token)
+    for fate in answer.fates:
+        if isinstance(fate, events.Refused):
+            said = f" ({fate.detail})" if fate.detail else ""
+            text = f"{offering(fate.offering)} refused: {WORDS.get(fate.cause, fate.cause)}{said}"
+            waiting = () if fate.filled else pods
+            yield Happening(now, kinds.REFUSED, text, pods=waiting, offering=fate.offering, order=token)
+
+
+def price_of(policy: Policy | None, key: Key) -> float:
+    """Dollars per hour of an offering; 0 where the policy does not have it any more."""
+    pools = policy.pools if policy is not None else ()
+    return next((one.price for pool in pools if pool.name == key[0] for one in pool.offerings if one.key == key), 0.0)
+
+
+def of_look(before: Memory, seen: Look, cluster: Cluster, forecasts: Mapping[str, Forecast], now: float) -> Iterator[Happening]:
+    """What a look found out. ``forecasts`` are those made when machines were granted, by the ledger's names."""
+    yield from _arriving(before, seen, forecasts, now)
+    yield from _gone(before, seen, cluster, now)
+    yield from _leaving(before, seen, now)
+    for pod, node in seen.memory.ledger.broken:
+        if (pod, node) not in before.ledger.broken:
+            text = f"node {node} was opened for pod {pod} and did not take it; it is planned anew"
+            yield Happening(now, kinds.BROKEN, text, pods=(pod,), node=node)
+
+
+def _arriving(before: Memory, seen: Look, forecasts: Mapping[str, Forecast], now: float) -> Iterator[Happening]:
+    known = {one.id: one for memory in (before, seen.memory) for one in memory.ledger.coming}
+    nodes: dict[str, str] = {}
+    for step in seen.arrivals.steps:
+        match step:
+            case ledger.Registered(machine=machine, node=node) if machine in known:
+                one = known[machine]
+                nodes[machine] = node
+                text = f"machine {one.instance} has become node {node} {spoken(now - (one.granted or now))} after its grant"
+                yield Happening(now, kinds.REGISTERED, text, node=node, machine=one.instance, offering=one.key, order=one.order)
+            case ledger.Ready(machine=machine) if machine in known:
+                one = known[machine]
+                node, took = one.node or nodes.get(machine, ""), now - (one.granted or now)
+                said = forecasts.get(machine)
+                late = None if said is None else took - said.typical
+                against = "" if said is None else f", {spoken(said.typical)} was forecast"
+                yield Happening(
+                    now,
+                    kinds.READY,
+                    f"node {node} is ready {spoken(took)} after its grant{against}",
+                    node=node,
+                    machine=one.instance,
+                    offering=one.key,
+                    order=one.order,
+                    late=late,
+                    seen=said is not None and said.seen > 0,
+                )
+    for token in seen.arrivals.unfilled:
+        yield Happening(now, kinds.UNFILLED, f"order {token} was not filled in time; the rest of it is withdrawn", order=token)
+
+
+def _gone(before: Memory, seen: Look, cluster: Cluster, now: float) -> Iterator[Happening]:
+    """Machines that left the ledger: open, or lost. Those that never had a name were refused, which is told already."""
+    left = {one.id for one in seen.memory.ledger.coming}
+    lost = {step.machine for step in seen.arrivals.steps if isinstance(step, ledger.Lost)}
+    overdue = {one.machine.id: one.reason for one in seen.arrivals.overdue}
+    taken = {one.instance for one in seen.memory.ledger.leaving if one.forced}
+    for one in before.ledger.coming:
+        if one.id in left or not one.instance:
+            continue
+        if one.id in lost or one.id in overdue or one.instance in taken or one.node not in cluster.nodes:
+            why = overdue.get(one.id) or ("the cloud takes it back" if one.instance in taken else "it ended before it opened")
+            text = f"machine {one.instance} ({offering(one.key)}) is lost: {why}"
+            yield Happening(now, kinds.LOST, text, pods=one.pods, node=one.node, machine=one.instance, offering=one.key, order=one.order)
+        else:
+            pods = f" for {some(one.pods)}" if one.pods else ""
+            text = f"node {one.node} is open{pods}"
+            yield Happening(now, kinds.OPENED, text, pods=one.pods, node=one.node, machine=one.instance, offering=one.key, order=one.order)
+
+
+def _leaving(before: Memory, seen: Look, now: float) -> Iterator[Happening]:
+    known = {one.node: one for one in before.ledger.leaving}
+    going = {one.node: one for one in seen.memory.ledger.leaving}
+    kept = dict(seen.kept)
+    for node, why in seen.kept:
+        yield _of_leaving(going.get(node) or known.get(node), node, kinds.KEPT, f"it stays after all: {why}", now)
+    for node, one in going.items():
+        earlier = known.get(node)
+        if earlier is None:
+            moved = f"; {counted(len(one.pods), 'pod')} to move first" if one.pods else ""
+            yield _of_leaving(one, node, kinds.DECIDED, f"it is to be removed: {one.reason}{moved}", now)
+        if one.step == DRAINING and (earlier is None or earlier.step != DRAINING):
+            yield _of_leaving(one, node, kinds.DRAINING, f"its pods are evicted: {one.reason}", now)
+        if one.step == ENDING and (earlier is None or earlier.step != ENDING):
+            yield _of_leaving(one, node, kinds.ENDING, f"its machine is ended: {one.reason}", now)
+    for node, one in known.items():
+        if node not in going and node not in kept and one.step == ENDING:
+            yield _of_leaving(one, node, kinds.REMOVED, f"node {node} is gone: {one.reason}", now)
+
+
+def _of_leaving(one: Leaving | None, node: str, kind: str, text: str, now: float) -> Happening:
+    if one is None:
+        return Happening(now, kind, text, node=node)
+    return Happening(now, kind, text, node=node, machine=one.instance, offering=one.offering)
+
+
+def of_outcome(outcome: Outcome, now: float) -> Happening | None:
+    """What came of an act; None where there is nothing to tell: nominations and evictions that worked are seen on the pods."""
+    act = outcome.act
+    if not outcome.detail:
+        return Happening(now, kinds.MARKED, f"closed to new pods: {act.reason}", node=act.node) if isinstance(act, Mark) else None
+    what = type(act).__name__.lower()
+    pods = (act.pod,) if isinstance(act, Nominate | Evict) else ()
+    return Happening(now, kinds.ACTED, f"{what} failed: {outcome.detail}", pods=pods, node=act.node)
+
+
+def of_end(ended: Ended, now: float) -> Happening | None:
+    if not ended.detail:
+        return None
+    text = f"machine {ended.instance} could not be ended: {ended.detail}"
+    return Happening(now, kinds.ACTED, text, node=ended.node, machine=ended.instance)

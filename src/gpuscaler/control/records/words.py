@@ -1,0 +1,47 @@
+"""Durations, offerings and forecasts the way a person says them."""
+
+from gpuscaler.planning.state.boots import Forecast
+from gpuscaler.planning.state.events import Key
+
+
+def spoken(seconds: float) -> str:
+    """``45s``, ``3m40s``, ``6m``, ``1h05m``, ``2d3h``: what matters at that length, and no more."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        minutes, rest = divmod(whole, 60)
+        return f"{minutes}m{rest:02}s" if rest else f"{minutes}m"
+    if whole < 86_400:
+        hours, rest = divmod(whole // 60, 60)
+        return f"{hours}h{rest:02}m" if rest else f"{hours}h"
+    days, rest = divmod(whole // 3600, 24)
+    return f"{days}d{rest}h" if rest else f"{days}d"
+
+
+def offering(key: Key) -> str:
+    """``g5.xlarge spot in us-east-1a``."""
+    pool, market, instance_type, zone = key
+    where = f" in {zone}" if zone else ""
+    return f"{instance_type} {market}{where}" if instance_type else f"a machine of pool {pool}"
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def expected(forecast: Forecast, price: float) -> str:
+    """``ready in about 3m40s, p95 6m, $1.01/h``; a forecast that nothing was seen for says so."""
+    assumed = "" if forecast.seen else " (assumed, none of its kind was seen yet)"
+    return f"ready in about {spoken(forecast.typical)}, p95 {spoken(forecast.late)}{assumed}, {money(price)}/h"
+
+
+def money(dollars: float) -> str:
+    """Cents, or more digits where cents would say nothing."""
+    return f"${dollars:.2f}" if dollars >= 0.1 or dollars == 0 else f"${dollars:.4f}"
+
+
+def some(names: tuple[str, ...], most: int = 3) -> str:
+    """The first of ``names``, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
