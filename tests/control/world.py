@@ -71,18 +71,39 @@ class Deaths:
             self.dead.set()
             await asyncio.Event().wait()
         # Nothing that is under way is called back when a process dies.
-        answer = await asyncio.shield(asyncio.ensure_future(call()))
+        made = asyncio.ensure_future(call())
+        made.add_done_callback(_forget)
+        answer = await asyncio.shield(made)
         if self.at is not None and self.steps >= self.at:
             self.dead.set()
             await asyncio.Event().wait()
         return answer
 
 
+def _forget(made: asyncio.Future[Any]) -> None:
+    """What came of a call that nobody waits for any more is nobody's concern."""
+    if not made.cancelled():
+        made.exception()
+
+
+class Watchman:
+    """Is shown everything that leaves the controller's process, before it does."""
+
+    async def write(self, request: Request) -> None:
+        """A write to the API server."""
+
+    async def buy(self, order: Order) -> None:
+        """A purchase."""
+
+    async def remove(self, ids: Sequence[str]) -> None:
+        """The end of machines."""
+
+
 class MortalTransport:
     """A transport whose writes are steps."""
 
-    def __init__(self, inner: MemoryTransport, deaths: Deaths) -> None:
-        self._inner, self._deaths = inner, deaths
+    def __init__(self, inner: MemoryTransport, deaths: Deaths, watchman: Watchman) -> None:
+        self._inner, self._deaths, self._watchman = inner, deaths, watchman
 
     @asynccontextmanager
     async def exchange(self, request: Request) -> AsyncIterator[Answer]:
@@ -90,6 +111,8 @@ class MortalTransport:
             async with self._inner.exchange(request) as answer:
                 yield answer
             return
+
+        await self._watchman.write(request)
 
         async def call() -> Answer:
             async with self._inner.exchange(request) as answer:
@@ -109,8 +132,8 @@ async def _one(body: bytes) -> AsyncIterator[bytes]:
 class MortalProvider:
     """A provider whose calls that change something are steps."""
 
-    def __init__(self, inner: Provider, deaths: Deaths) -> None:
-        self._inner, self._deaths = inner, deaths
+    def __init__(self, inner: Provider, deaths: Deaths, watchman: Watchman) -> None:
+        self._inner, self._deaths, self._watchman = inner, deaths, watchman
         self.name, self.keeps_tokens, self.read_lag = inner.name, inner.keeps_tokens, inner.read_lag
 
     async def pools(self) -> Sequence[Pool]:
@@ -120,6 +143,7 @@ class MortalProvider:
         return await self._inner.inventory()
 
     async def buy(self, order: Order) -> Bought:
+        await self._watchman.buy(order)
         found: Bought = await self._deaths.step(lambda: self._inner.buy(order))
         return found
 
@@ -127,6 +151,7 @@ class MortalProvider:
         await self._deaths.step(lambda: self._inner.withdraw(token))
 
     async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:
+        await self._watchman.remove(ids)
         found: Mapping[str, Refusal | None] = await self._deaths.step(lambda: self._inner.remove(ids))
         return found
 
@@ -191,6 +216,8 @@ class World:
         self.notes = Notes()
         self.controller: Controller | None = None
         self.deaths = Deaths()
+        self.watchman = Watchman()
+        self.network: MemoryTransport | None = None
         self._life: list[asyncio.Task[None]] = []
         self._tasks = [loop.create_task(self.cluster.run())]
         self._lives = 0
@@ -200,8 +227,9 @@ class World:
         loop = asyncio.get_running_loop()
         self.deaths = deaths or Deaths()
         self._lives += 1
+        self.network = MemoryTransport(self.cluster.api)
         client = Client(
-            MortalTransport(MemoryTransport(self.cluster.api), self.deaths),
+            MortalTransport(self.network, self.deaths, self.watchman),
             field_manager="gpuscaler",
             limit=RateLimit(qps=1e9, burst=1_000_000),
         )
@@ -210,7 +238,7 @@ class World:
         self.controller = Controller(
             picture=picture,
             client=client,
-            provider=MortalProvider(self.cluster.provider, self.deaths),
+            provider=MortalProvider(self.cluster.provider, self.deaths, self.watchman),
             store=MemoryStore(client, namespace="kube-system"),
             policy=self.policy,
             recorder=self.notes,

@@ -1,0 +1,282 @@
+"""Schedules of everything that can happen to a cluster and its controller, and what must hold at every moment of them."""
+
+import asyncio
+import zlib
+from base64 import b64decode
+from collections.abc import Coroutine, Sequence
+from random import Random
+from typing import Any
+
+import looptime
+import msgspec
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from tests.control.world import BEGAN, QUICK, Watchman, World, pod
+
+from gpuscaler.clouds.delays import Delay, Faults
+from gpuscaler.clouds.markets import Markets, Steps
+from gpuscaler.clouds.protocol import Order
+from gpuscaler.clouds.simulated import gpus_of
+from gpuscaler.clouds.simulated_provider import CallFaults, provider_id
+from gpuscaler.control.store import KEY
+from gpuscaler.embedded import faults
+from gpuscaler.embedded.cluster import Conditions
+from gpuscaler.kube.errors import NotFound
+from gpuscaler.kube.resources import CONFIG_MAPS, NODES, PODS
+from gpuscaler.kube.transport import Request
+from gpuscaler.planning.memory import Memory
+from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
+from gpuscaler.planning.state import ledger
+from gpuscaler.settings.pools_file import parse_policy
+
+GPUS = 24
+POOLS = f"""
+region: us-east-1
+limits: {{gpus: {GPUS}}}
+pools:
+  - name: gpu
+    types: [g4dn.xlarge, g4dn.12xlarge, g5.xlarge]
+    markets: [spot, on-demand]
+    zones: [us-east-1a, us-east-1b]
+    idle_after: 60s
+    max: 12
+"""
+PROTECTED = {"karpenter.sh/do-not-disrupt": "true"}
+STRANGER = "stranger"
+
+
+class Guard(Watchman):
+    """Checks what must hold of everything that leaves the controller's process."""
+
+    def __init__(self, here: World) -> None:
+        self._here = here
+        #: Since when the cloud, and the API server, cannot be reached.
+        self.dark: float | None = None
+        self.purchases = self.removals = 0
+
+    async def written(self) -> Memory:
+        try:
+            body = msgspec.json.decode(await self._here.user.get(CONFIG_MAPS, "gpuscaler-state", namespace="kube-system"))
+        except NotFound:
+            return Memory()
+        return msgspec.json.decode(zlib.decompress(b64decode(body["binaryData"][KEY])), type=Memory)
+
+    async def buy(self, order: Order) -> None:
+        book = (await self.written()).ledger
+        known = next((one for one in book.orders if one.token == order.token), None)
+        assert known is not None, f"I2: order {order.token} was sent and is not written down"
+        assert known.why, "I8: an order without a reason"
+        assert known.count == order.count, f"I2: order {order.token} was written down for {known.count}, and sent for {order.count}"
+        self.purchases += 1
+
+    async def remove(self, ids: Sequence[str]) -> None:
+        book = (await self.written()).ledger
+        for instance in ids:
+            found = next((one for one in book.leaving if one.instance == instance and one.step == ledger.ENDING), None)
+            assert found is not None, f"I1: {instance} was ended, and no removal that is written down names it"
+            assert found.reason, "I8: a removal without a reason"
+            dark = 0.0 if self.dark is None else self._here.now() - self.dark
+            assert dark < 150.0 or found.since < self._here.now() - dark + 150.0, f"I4: {instance} was ended {dark:.0f} s into an outage"
+            self.removals += 1
+
+    async def write(self, request: Request) -> None:
+        path = request.path
+        assert f"/nodes/{STRANGER}" not in path, "I7: a node that is none of ours was written to"
+        if path.endswith("/eviction"):
+            name = path.split("/")[-2]
+            protected = name.startswith("protected")
+            assert not protected or self._here.cluster.core.markets is None, f"I6: pod {name} is protected and was evicted"
+
+
+class Schedules(RuleBasedStateMachine):
+    """Anything may happen at any time; afterwards everything heals and comes to rest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = looptime.new_event_loop()
+        asyncio.set_event_loop(self.loop)
+        self.loop.setup_looptime(start=0, noop_cycles=1, _enabled=True)
+        self.here: World
+        self.pods = 0
+        self.dead_since: float | None = None
+        self.cut = False
+
+    def do(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self.loop.run_until_complete(work)
+
+    @initialize(seed=st.integers(0, 2**32), tokens=st.booleans(), stale=st.sampled_from((0.0, 0.0, 90.0)), lossy=st.booleans())
+    def begin(self, seed: int, tokens: bool, stale: float, lossy: bool) -> None:
+        dice = Random(seed)
+        calls = CallFaults(throttled=0.05 * lossy, lost=0.1 * lossy, stale_seconds=stale, tokens=tokens)
+        self.do(self._begin(seed, dice, calls))
+
+    async def _begin(self, seed: int, dice: Random, calls: CallFaults) -> None:
+        policy = parse_policy(POOLS)
+        spot = [offering for pool in policy.pools for offering in pool.offerings if offering.market == "spot"]
+        # Spot comes and goes; from minute 20 on it is there.
+        capacity = {
+            offering.key: Steps(
+                (0.0, *sorted(dice.uniform(1, 1100) for _ in range(4)), 1200.0), (*(dice.choice((0.0, 1.0, 50.0)) for _ in range(5)), 50.0)
+            )
+            for offering in spot
+        }
+        conditions = Conditions(
+            seed=seed,
+            delays=QUICK,
+            calls=calls,
+            faults=Faults(never_registers=0.03, partial_grants=0.2, gpu_hours_between_failures=0.0, reclaim=Delay(0.0, 10.0, 60.0)),
+            markets=Markets(capacity, began=BEGAN),
+        )
+        self.here = World(policy, conditions=conditions)
+        self.guard = Guard(self.here)
+        self.here.watchman = self.guard
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": STRANGER}, "spec": {"unschedulable": True}}
+        await self.here.user.create(NODES, body)
+        self.here.start()
+        await self.here.sleep(2.0)
+
+    # What users do
+
+    @rule(gpus=st.sampled_from((0, 1, 1, 2, 4)), runs=st.sampled_from((20, 60, 300, None)), protected=st.booleans())
+    def submit(self, gpus: int, runs: int | None, protected: bool) -> None:
+        name = f"{'protected' if protected else 'pod'}-{self.pods}"
+        self.pods += 1
+        notes = {**({"gpuscaler.io/run-for": f"{runs}s"} if runs else {}), **(PROTECTED if protected else {})}
+        self.do(self.here.user.create(PODS, pod(name, gpus, notes), namespace="default"))
+
+    @precondition(lambda self: self.pods)
+    @rule(which=st.integers(0, 99))
+    def delete(self, which: int) -> None:
+        self.do(self._delete(which))
+
+    async def _delete(self, which: int) -> None:
+        names = sorted(one["metadata"]["name"] for one in await self.here.pods())
+        if names:
+            await self.here.user.delete(PODS, names[which % len(names)], namespace="default")
+
+    # What time and the world do
+
+    @rule(seconds=st.sampled_from((0.5, 3.0, 15.0, 40.0, 120.0)))
+    def wait(self, seconds: float) -> None:
+        self.do(self._sleep(seconds))
+
+    async def _sleep(self, seconds: float) -> None:
+        left = seconds
+        while left > 0:
+            await asyncio.sleep(min(left, 10.0))
+            left -= 10.0
+            self.here.check()
+            self.holds()
+
+    @rule(steps=st.integers(1, 8), before=st.booleans(), pause=st.sampled_from((0.0, 4.0, 30.0)))
+    def die(self, steps: int, before: bool, pause: float) -> None:
+        self.do(self._die(steps, before, pause))
+
+    async def _die(self, steps: int, before: bool, pause: float) -> None:
+        self.here.deaths.at, self.here.deaths.before = self.here.deaths.steps + steps, before
+        await self.here.until_dead(30.0)
+        if not self.here.deaths.dead.is_set():
+            await self.here.kill()
+        await asyncio.sleep(pause)
+        self.here.start()
+
+    @rule(chance=st.sampled_from((0.1, 0.5)), what=st.sampled_from(("429", "500", "sever", "after")))
+    def spoil(self, chance: float, what: str) -> None:
+        fault = {
+            "429": faults.Fault(chance=chance, refusal=faults.throttled()),
+            "500": faults.Fault(chance=chance, refusal=faults.broken()),
+            "sever": faults.Fault(chance=chance, sever="before"),
+            "after": faults.Fault(method="PUT", chance=chance, sever="after"),
+        }[what]
+        self.here.cluster.api.faults.add(fault)
+        self.do(self._sleep(10.0))
+        self.here.cluster.api.faults.clear()
+
+    @rule()
+    def drop_watches(self) -> None:
+        self.here.cluster.api.drop_watches()
+
+    @rule()
+    def forget_history(self) -> None:
+        self.here.cluster.api.forget()
+        self.here.cluster.api.drop_watches()
+
+    @rule(seconds=st.sampled_from((5.0, 60.0, 240.0)))
+    def darken(self, seconds: float) -> None:
+        self.do(self._darken(seconds))
+
+    async def _darken(self, seconds: float) -> None:
+        self.here.cluster.provider.outage = "the cloud is down"
+        self.guard.dark = self.here.now()
+        await self._sleep(seconds)
+        self.here.cluster.provider.outage = ""
+        self.guard.dark = None
+
+    @rule(seconds=st.sampled_from((5.0, 60.0, 240.0)))
+    def cut_off(self, seconds: float) -> None:
+        assert self.here.network is not None
+        self.here.network.cut()
+        self.do(self._sleep(seconds))
+        self.here.network.mend()
+
+    # What must hold
+
+    def holds(self) -> None:
+        """At every moment: limits (I5), and the ledger counts nothing twice (I3)."""
+        core = self.here.cluster.core
+        gpus = sum(gpus_of(one.offering) for one in core.list())
+        assert gpus <= GPUS, f"I5: {gpus} GPUs, and the limit is {GPUS}"
+        if self.here.controller is not None:
+            book = self.here.controller.memory.ledger
+            named = [one.instance for one in book.coming if one.instance]
+            assert len(named) == len(set(named)), "I3: one machine stands in the ledger twice"
+            nodes = [one.node for one in book.coming if one.node]
+            assert len(nodes) == len(set(nodes)), "I3: one node is two machines of the ledger"
+
+    def teardown(self) -> None:
+        try:
+            if hasattr(self, "here"):
+                self.do(self._rest())
+        finally:
+            if hasattr(self, "here"):
+                self.do(self.here.close())
+            self.loop.close()
+            asyncio.set_event_loop(None)
+
+    async def _rest(self) -> None:
+        """Everything heals; then every pod that can run does, and nothing is left under way."""
+        self.here.cluster.api.faults.clear()
+        for _ in range(130):
+            await self._sleep(30.0)
+            if self.here.now() > BEGAN + 1300.0 and await self.at_rest():
+                break
+        assert await self.at_rest(), await self.unrest()
+        alive = {provider_id(one) for one in self.here.cluster.core.list()}
+        nodes = {one["spec"].get("providerID", "") for one in await self.here.nodes()}
+        assert alive <= nodes, f"a machine was lost: {alive - nodes}"
+        for node in await self.here.nodes():
+            taints = [taint["key"] for taint in node["spec"].get("taints") or ()]
+            assert LEAVING_TAINT not in taints, f"node {node['metadata']['name']} was left closed"
+
+    async def at_rest(self) -> bool:
+        return not await self.unrest()
+
+    async def unrest(self) -> list[str]:
+        """What is not at rest, in words."""
+        assert self.here.controller is not None
+        book = self.here.controller.memory.ledger
+        found = [f"{len(part)} {name}" for name in ("orders", "coming", "promises", "leaving") if (part := getattr(book, name))]
+        pods = await self.here.pods()
+        waiting = [one["metadata"]["name"] for one in pods if not one["spec"].get("nodeName")]
+        # What the limits leave no room for may wait for ever.
+        room = GPUS - sum(gpus_of(one.offering) for one in self.here.cluster.core.list())
+        if waiting and room >= 8:
+            found.append(f"pods {waiting} wait, with room for {room} GPUs")
+        idle = {one.id for one in self.here.cluster.core.list()} - {one["spec"].get("nodeName", "") for one in pods if live(one)}
+        if idle:
+            found.append(f"machines {sorted(idle)} are idle")
+        return found
+
+
+def live(one: dict[str, Any]) -> bool:
+    return one["status"].get("phase") not in {"Succeeded", "Failed"}
