@@ -10,9 +10,10 @@ from gpuscaler.clouds.protocol import INTERRUPTION, Bought, CloudError, LostAnsw
 from gpuscaler.model.instances import ALIVE, Inventory
 from gpuscaler.planning.state import events, ledger
 
-#: How often the cloud is asked for its list, its notices and its pools, in seconds, and how long one call may take.
+#: How often the cloud is asked for its list, its notices and its pools, in seconds, and how long one call may take. A lease of 15 s that is
+#: renewed every 2 s always has more than 10 s left, and no call begins that may outlast it.
 LIST_SECONDS, NOTICE_SECONDS = 10.0, 5.0
-CALL_SECONDS = 20.0
+CALL_SECONDS = 10.0
 #: After failures the list is asked for ever more rarely, up to this many seconds.
 LONGEST_PAUSE = 120.0
 

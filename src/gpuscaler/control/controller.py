@@ -123,6 +123,11 @@ class Controller:
             self.memory = replace(self.memory, breakers=breakers.step(self.memory.breakers, events.Changed(self._now())))
             self._plan_by(self._time())
 
+    def set_pace(self, pace: Pace) -> None:
+        """From the next turn on, wait as ``pace`` says."""
+        self._pace = pace
+        self._wake()
+
     async def run(self) -> None:
         """Lead until cancelled. Raises what says that somebody else leads, or that the memory cannot be read."""
         self._picture.listen(self._heard)

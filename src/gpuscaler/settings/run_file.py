@@ -39,6 +39,8 @@ LOG_KEYS = ("level",)
 #: DNS-1123: what namespaces are called, and what objects are.
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]*)):([0-9]{1,5})")
+#: How long a call of a cloud may take, in seconds: the controller's.
+LONGEST_CALL = 10.0
 #: Shorter waits than this, in seconds, would only burn time.
 _SHORTEST = 0.01
 
@@ -172,6 +174,11 @@ def _election(at: Cursor) -> ElectionSettings:
         at.say(f"{saw}, expected lease above renew above retry; raise lease or lower the others")
     elif found.lease != int(found.lease):
         fields["lease"].wrong("whole seconds, which is how a Lease is written")
+    elif found.lease - found.retry < LONGEST_CALL + 1:
+        at.say(
+            f"saw lease {found.lease:g} s and retry {found.retry:g} s, expected at least {LONGEST_CALL + 1:g} s between them: "
+            f"calls of a cloud take up to {LONGEST_CALL:g} s, and none begins that may outlast the lease; raise lease"
+        )
     return found
 
 

@@ -1,0 +1,249 @@
+"""`gpuscaler run` put together: from a settings file and a way to the API server to a controller that leads."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any, Protocol
+
+import structlog
+
+from gpuscaler.clouds.protocol import Provider
+from gpuscaler.control.attempts import Attempts
+from gpuscaler.control.controller import Controller, Pace, Recorder
+from gpuscaler.control.settings_file import SettingsFile, changed_keys
+from gpuscaler.control.store import MemoryStore, OvertakenError, StoreError
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import ApiError, NotFound, Unreachable
+from gpuscaler.kube.leases import LeaderElection, NotLeaderError, Times
+from gpuscaler.kube.picture import Picture
+from gpuscaler.kube.rate import RateLimit
+from gpuscaler.kube.resources import CONFIG_MAPS, LEASES, NODES, PODS
+from gpuscaler.kube.transport import Transport
+from gpuscaler.model.pools import Policy
+from gpuscaler.settings.run_settings import PaceSettings, RunSettings
+
+_LOG = structlog.get_logger(__name__)
+
+#: After leadership was lost or the API server was away while the memory was read, the controller begins anew after so many seconds.
+AGAIN_SECONDS = 2.0
+#: What takes effect while the controller runs; anything else when it is started again.
+LIVE = frozenset({"policy", "pace", "log"})
+
+#: Something that lives beside the controller until it is cancelled.
+Part = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Clocks(Protocol):
+    """What time it is: ``wall`` in seconds since the epoch, ``monotonic`` for leases, which best goes on while the machine sleeps."""
+
+    def wall(self) -> float: ...
+
+    def monotonic(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What the parts of one process share.
+
+    ``client`` is fenced by the election, and withholds writes where ``dry_run``. ``namespace`` is where the objects of gpuscaler itself
+    are, ``identity`` is this process' own. ``election`` is None where there is none, and ``troubles`` tells what is wrong now.
+    """
+
+    client: Client
+    picture: Picture
+    namespace: str
+    identity: str
+    dry_run: bool
+    now: Callable[[], float]
+    election: LeaderElection | None
+    file: SettingsFile
+
+    def troubles(self) -> tuple[str, ...]:
+        """What goes wrong now, a sentence each."""
+        election = self.election.trouble if self.election else ""
+        return tuple(one for one in (self.file.trouble, election, *self.picture.troubles) if one)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A provider, the ``parts`` that must run beside it while this process leads, and whom to tell of another policy."""
+
+    provider: Provider
+    parts: Sequence[Part] = ()
+    set_policy: Callable[[Policy], None] = lambda _policy: None
+
+
+#: Makes the provider of the settings each time that leading begins; what it remembers is read from the cluster.
+MakeProvider = Callable[[RunSettings, Place], Coroutine[Any, Any, Made]]
+
+
+class Records(Recorder, Protocol):
+    """A recorder that lives as long as the process."""
+
+    def led_by(self, controller: Controller | None, /) -> None:
+        """Who leads in this process, None when nobody does."""
+
+    def settings_changed(self, settings: RunSettings, /) -> None: ...
+
+    async def run(self) -> None:
+        """Serve and write until cancelled."""
+
+
+MakeRecords = Callable[[RunSettings, Place], Records]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """One process of the controller. ``namespace`` holds where the settings name none."""
+
+    file: SettingsFile
+    transport: Transport
+    namespace: str
+    identity: str
+    clocks: Clocks
+    make_provider: MakeProvider
+    make_records: MakeRecords
+    dry_run: bool = False
+
+    async def run(self) -> None:
+        """Run until cancelled; the lease is then given back.
+
+        Raises :class:`ApiError` or :class:`Unreachable` where the API server cannot be used at all when this begins, and
+        :class:`~gpuscaler.control.store.StoreError` for a memory that cannot be read.
+        """
+        place = self._place()
+        await check(place.client, place.namespace, elects=place.election is not None)
+        records = self.make_records(self.file.settings, place)
+        lead = _Leading(self, place, records, Attempts(place.client))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for part in (place.picture, lead.attempts, records):
+                    tasks.create_task(part.run())
+                tasks.create_task(self.file.follow(lead.reload, broken))
+                tasks.create_task(lead.run() if place.election is None else place.election.run(lead.run))
+        except BaseExceptionGroup as group:
+            if isinstance(error := first(group), ApiError | Unreachable | StoreError):
+                raise error from None
+            raise
+
+    def _place(self) -> Place:
+        settings = self.file.settings
+        rate = settings.rate_limit
+        namespace = settings.namespace or self.namespace
+        client = Client(self.transport, limit=RateLimit(qps=rate.qps, burst=rate.burst), dry_run=self.dry_run)
+        election = None
+        if settings.leader_election.enabled and not self.dry_run:
+            told = settings.leader_election
+            # With a rate limit of its own: it must get through when the controller itself is held back.
+            election = LeaderElection(
+                replace(client, limit=RateLimit(qps=5.0, burst=10)),
+                name=told.name,
+                namespace=namespace,
+                identity=self.identity,
+                clock=self.clocks.monotonic,
+                wall=self.clocks.wall,
+                random=Random(self.identity),
+                times=Times(lease=told.lease, renew=told.renew, retry=told.retry),
+            )
+            client = client.fenced(election.fence)
+        return Place(
+            client=client,
+            picture=Picture(client, clock=asyncio.get_running_loop().time, random=Random(self.identity)),
+            namespace=namespace,
+            identity=self.identity,
+            dry_run=self.dry_run,
+            now=self.clocks.wall,
+            election=election,
+            file=self.file,
+        )
+
+
+class _Leading:
+    """What runs while this process leads."""
+
+    def __init__(self, running: Running, place: Place, records: Records, attempts: Attempts) -> None:
+        self.attempts = attempts
+        self._running, self._place, self._records = running, place, records
+        self._controller: Controller | None = None
+        self._made: Made | None = None
+
+    async def run(self) -> None:
+        """Lead until cancelled: each time that somebody else wrote, or might have, everything is read anew."""
+        while True:
+            try:
+                await self._once()
+            except* (OvertakenError, NotLeaderError, ApiError, Unreachable) as group:
+                _LOG.warning("begins anew", problem=str(first(group)))
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _once(self) -> None:
+        place, settings = self._place, self._running.file.settings
+        made = await self._running.make_provider(settings, place)
+        controller = Controller(
+            picture=place.picture,
+            client=place.client,
+            provider=made.provider,
+            store=MemoryStore(place.client, namespace=place.namespace),
+            policy=settings.policy,
+            recorder=self._records,
+            now=place.now,
+            attempts=self.attempts,
+            pace=pace_of(settings.pace),
+            dry_run=place.dry_run,
+        )
+        self._controller, self._made = controller, made
+        self._records.led_by(controller)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for part in (*made.parts, controller.run):
+                    tasks.create_task(part())
+        finally:
+            self._controller = self._made = None
+            self._records.led_by(None)
+
+    def reload(self, before: RunSettings, now: RunSettings) -> None:
+        """The file has changed."""
+        keys = changed_keys(before, now)
+        _LOG.info("settings changed", keys=keys)
+        if late := [key for key in keys if key not in LIVE]:
+            _LOG.warning("takes effect when gpuscaler is started again", keys=late)
+        self._records.settings_changed(now)
+        if self._controller is not None and self._made is not None:
+            self._made.set_policy(now.policy)
+            self._controller.set_policy(now.policy)
+            self._controller.set_pace(pace_of(now.pace))
+
+
+def broken(trouble: str) -> None:
+    """The file has changed, and cannot be used."""
+    _LOG.error("the settings stay as they were", problem=trouble)
+
+
+async def check(client: Client, namespace: str, *, elects: bool) -> None:
+    """Ask the API server for what nothing works without; raises what it answers instead."""
+    for resource in (NODES, PODS):
+        await client.get_page(resource, limit=1)
+    for resource, name in ((CONFIG_MAPS, "gpuscaler-state"), *([(LEASES, "gpuscaler")] if elects else [])):
+        try:
+            await client.get(resource, name, namespace=namespace)
+        except NotFound:
+            continue
+
+
+def pace_of(settings: PaceSettings) -> Pace:
+    return Pace(
+        debounce=settings.debounce,
+        patience=settings.patience,
+        resync=settings.resync,
+        register=settings.register_timeout,
+        ready=settings.ready_timeout,
+    )
+
+
+def first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error among several that happened together."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

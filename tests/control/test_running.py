@@ -1,0 +1,195 @@
+"""The whole of `gpuscaler run` but the sockets, in virtual time: a file, an API server, and what comes of them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from tests.control.world import pod
+
+from gpuscaler.control.controller import Controller
+from gpuscaler.control.running import Place, Running
+from gpuscaler.control.settings_file import SettingsFile
+from gpuscaler.control.told import LogRecords
+from gpuscaler.embedded import providers
+from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.embedded.scheduling import Scheduler
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.picture import Picture
+from gpuscaler.kube.resources import LEASES, NODES, PODS, Resource
+from gpuscaler.settings.run_settings import RunSettings
+
+BEGAN = 1_800_000_000.0
+SMALL = """
+region: us-east-1
+cloud: simulated
+simulated: {boot: 20s, device_plugin_delay: 5s, capacity_error_delay: 1s}
+pools:
+  - name: gpu
+    types: [g4dn.xlarge]
+    zones: [us-east-1a]
+"""
+
+
+class Ticking:
+    """Both clocks on the loop's time."""
+
+    def wall(self) -> float:
+        return BEGAN + asyncio.get_running_loop().time()
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+class Kept(LogRecords):
+    """Records that remember who led, and with which settings."""
+
+    def __init__(self) -> None:
+        self.controller: Controller | None = None
+        self.place: Place | None = None
+        self.changes: list[RunSettings] = []
+
+    def led_by(self, controller: Controller | None, /) -> None:
+        self.controller = controller
+
+    def settings_changed(self, settings: RunSettings, /) -> None:
+        self.changes.append(settings)
+
+
+@dataclass
+class Cluster:
+    """An API server with a scheduler, and processes of the controller."""
+
+    api: ApiServer
+    folder: Path
+    lives: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.user = Client(MemoryTransport(self.api))
+        self.path = self.folder / "run.yaml"
+
+    def start(self, text: str = SMALL, *, identity: str = "one", dry_run: bool = False) -> tuple[Running, Kept]:
+        self.path.write_text(text)
+        kept = Kept()
+
+        def records(_settings: RunSettings, place: Place) -> Kept:
+            kept.place = place
+            return kept
+
+        running = Running(
+            file=SettingsFile(self.path),
+            transport=MemoryTransport(self.api),
+            namespace="kube-system",
+            identity=identity,
+            clocks=Ticking(),
+            make_provider=providers.make,
+            make_records=records,
+            dry_run=dry_run,
+        )
+        self.lives.append(asyncio.get_running_loop().create_task(running.run()))
+        return running, kept
+
+    async def stop(self) -> None:
+        life = self.lives.pop()
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+
+    async def all(self, resource: Resource) -> list[dict[str, Any]]:
+        return [msgspec.json.decode(one) for one in await self.user.list_all(resource)]
+
+    async def submit(self, name: str) -> None:
+        await self.user.create(PODS, pod(name), namespace="default")
+
+    async def bound(self) -> list[str]:
+        return [one["metadata"]["name"] for one in await self.all(PODS) if one["spec"].get("nodeName")]
+
+    async def lease(self) -> dict[str, Any]:
+        found: dict[str, Any] = msgspec.json.decode(await self.user.get(LEASES, "gpuscaler", namespace="kube-system"))
+        spec: dict[str, Any] = found["spec"]
+        return spec
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    clocks = Ticking()
+    made = Cluster(ApiServer(clocks.wall), tmp_path)
+    picture = Picture(made.user, clock=clocks.monotonic, random=Random(1))
+    parts = [asyncio.create_task(part.run()) for part in (picture, Scheduler(made.user, picture, now=clocks.wall))]
+    try:
+        yield made
+    finally:
+        while made.lives:
+            await made.stop()
+        for part in parts:
+            part.cancel()
+        await asyncio.gather(*parts, return_exceptions=True)
+
+
+async def test_a_waiting_pod_gets_a_machine_of_the_simulated_cloud(cluster: Cluster) -> None:
+    cluster.start()
+    await cluster.submit("train")
+    await asyncio.sleep(60)
+
+    assert await cluster.bound() == ["train"]
+    assert [one["metadata"]["labels"]["gpuscaler.io/pool"] for one in await cluster.all(NODES)] == ["gpu"]
+    assert (await cluster.lease())["holderIdentity"] == "one"
+
+
+async def test_a_dry_run_writes_nothing_anywhere(cluster: Cluster) -> None:
+    await cluster.submit("train")
+    await asyncio.sleep(5)
+    before = {kind.kind.plural: len(kind.within("")) for kind in cluster.api.store}
+    revision = cluster.api.store.revision
+    cluster.start(dry_run=True)
+    await asyncio.sleep(120)
+
+    assert cluster.api.store.revision == revision
+    assert {kind.kind.plural: len(kind.within("")) for kind in cluster.api.store} == before
+
+
+async def test_stopping_gives_the_lease_back_so_that_another_leads_at_once(cluster: Cluster) -> None:
+    cluster.start(identity="one")
+    await asyncio.sleep(10)
+    cluster.start(identity="two")
+    await asyncio.sleep(10)
+    assert (await cluster.lease())["holderIdentity"] == "one"
+    cluster.lives.reverse()
+    await cluster.stop()
+    assert (await cluster.lease())["holderIdentity"] == ""
+    await asyncio.sleep(6)
+
+    assert (await cluster.lease())["holderIdentity"] == "two"
+
+
+async def test_a_broken_new_file_changes_nothing_and_is_told_until_it_is_mended(cluster: Cluster) -> None:
+    _, kept = cluster.start()
+    await asyncio.sleep(10)
+    cluster.path.write_text("pools: [")
+    await asyncio.sleep(10)
+    assert kept.place is not None
+    assert "not YAML" in kept.place.troubles()[0]
+    await cluster.submit("train")
+    await asyncio.sleep(60)
+    assert await cluster.bound() == ["train"]
+    cluster.path.write_text(SMALL)
+    await asyncio.sleep(10)
+
+    assert kept.place.troubles() == ()
+    assert kept.changes == []
+
+
+async def test_a_changed_file_is_followed_while_the_controller_runs(cluster: Cluster) -> None:
+    _, kept = cluster.start(f"{SMALL}limits: {{gpus: 0}}")
+    await cluster.submit("train")
+    await asyncio.sleep(60)
+    assert await cluster.bound() == []
+    cluster.path.write_text(SMALL)
+    await asyncio.sleep(60)
+
+    assert await cluster.bound() == ["train"]
+    assert len(kept.changes) == 1
