@@ -1,19 +1,18 @@
 """Real traces through gpuscaler and through the autoscalers people run, on AWS GPU machines of five families, spot beside on-demand."""
 
-import os
 import resource
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from time import perf_counter
 
 from msgspec.structs import replace
 
 from benchmarks.figures import GIB, REGION, Figure, families
+from benchmarks.simulation_runs import Case, Runs
 from gpuscaler.clouds.markets import Markets, Steps
 from gpuscaler.model.pools import Policy
 from gpuscaler.settings import parse_policy
-from gpuscaler.simulation.campaign import Setting, best_of_sweeps, run_each, run_one
+from gpuscaler.simulation.campaign import Setting
 from gpuscaler.simulation.meter import Result
 from gpuscaler.simulation.replay import EPOCH, run
 from gpuscaler.simulation.spot import read_spot
@@ -26,7 +25,6 @@ SPOT = DATA / "spot_availability_changes.csv.gz"
 #: What Philly's jobs ask for beside GPUs: its trace does not say.
 SHAPING = Shaping(cpu_per_gpu=4000, memory_per_gpu=16 * GIB)
 OURS, PEERS = "gpuscaler", ("karpenter", "cluster-autoscaler")
-WORKERS = os.cpu_count() or 1
 #: What pods without GPUs run on; openb has some.
 CPU = ("c6i", "m6i")
 
@@ -42,15 +40,17 @@ def figures() -> Iterator[Figure]:
         if not path.exists():
             print(f"simulation: left out, since ../shared/data/{path.name} is not here")
             return
-    setting = Setting(trace=read_trace(PHILLY), policy=pools(ONE_POOL), shaping=SHAPING)
-    yield speed(setting)
-    yield from growth(setting)
-    yield from against_peers(setting, "41,125 jobs of Philly")
-    yield steering(setting)
+    runs = Runs()
+    philly = Case("Philly", Setting(trace=read_trace(PHILLY), policy=pools(ONE_POOL), shaping=SHAPING))
+    yield speed(runs, philly)
+    yield from growth(runs, philly)
+    yield from against_peers(runs, philly, "41,125 jobs of Philly")
+    yield steering(runs, philly)
     yield failover()
-    openb = Setting(trace=read_trace(OPENB), policy=pools(ONE_POOL, *CPU))
-    yield from against_peers(openb, "8,152 jobs of openb")
-    yield from against_peers(replace(setting, spot=(read_spot(SPOT),)), "Philly with spot markets that run dry")
+    openb = Case("openb", Setting(trace=read_trace(OPENB), policy=pools(ONE_POOL, *CPU)))
+    yield from against_peers(runs, openb, "8,152 jobs of openb")
+    dry = Case("Philly, spot", replace(philly.setting, spot=(read_spot(SPOT),)))
+    yield from against_peers(runs, dry, "Philly with spot markets that run dry")
 
 
 def pools(name: str, *families_beside: str) -> Policy:
@@ -62,30 +62,23 @@ def pools(name: str, *families_beside: str) -> Policy:
     return parse_policy(text, name)
 
 
-def speed(setting: Setting) -> Figure:
-    began = perf_counter()
-    result = run_one(setting, OURS, 0)
-    seconds = perf_counter() - began
+def speed(runs: Runs, case: Case) -> Figure:
+    result, seconds = runs.timed(case, OURS)
     return Figure(
-        f"replay of {len(setting.trace.jobs):,} jobs of Philly through gpuscaler, one core",
+        f"replay of {len(case.setting.trace.jobs):,} jobs of Philly through gpuscaler, one core",
         "",
-        "≤ 60 s",
+        "≤ 60 s of processor time",
         f"{seconds:.1f} s, {result.plans:,} plans",
         seconds <= 60,
         {"seconds": seconds, "plans": result.plans},
     )
 
 
-def growth(setting: Setting) -> Iterator[Figure]:
-    seconds: dict[int, float] = {}
-    for jobs in (10_000, 20_000, 40_000):
-        part = replace(setting, trace=Trace(setting.trace.name, setting.trace.jobs[:jobs]))
-        began = perf_counter()
-        run_one(part, OURS, 0)
-        seconds[jobs] = perf_counter() - began
+def growth(runs: Runs, case: Case) -> Iterator[Figure]:
+    seconds = {jobs: runs.timed(first(case, jobs), OURS)[1] for jobs in (10_000, 20_000, 40_000)}
     mebibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     yield Figure(
-        "time and memory against trace length: 10k, 20k, 40k jobs",
+        "processor time and memory against trace length: 10k, 20k, 40k jobs",
         "",
         "linear; ≤ 1 GB",
         f"{' / '.join(f'{value:.1f}' for value in seconds.values())} s, {mebibytes:.0f} MiB",
@@ -93,6 +86,12 @@ def growth(setting: Setting) -> Iterator[Figure]:
         seconds[40_000] / 40_000 <= 2 * min(value / jobs for jobs, value in seconds.items()) and mebibytes <= 1000,
         {"seconds_10k": seconds[10_000], "seconds_20k": seconds[20_000], "seconds_40k": seconds[40_000], "mebibytes": mebibytes},
     )
+
+
+def first(case: Case, jobs: int) -> Case:
+    """A case with the first jobs of its trace alone."""
+    trace = case.setting.trace
+    return Case(f"{case.name}, {jobs}", replace(case.setting, trace=Trace(trace.name, trace.jobs[:jobs])))
 
 
 def failover() -> Figure:
@@ -122,18 +121,18 @@ def told(result: Result) -> str:
     return f"${result.cost:,.0f} (p95 wait {result.wait.p95 or 0:.0f} s)"
 
 
-def against_peers(setting: Setting, what: str) -> Iterator[Figure]:
-    best = best_of_sweeps(setting, PEERS, 0, workers=WORKERS)
+def against_peers(runs: Runs, case: Case, what: str) -> Iterator[Figure]:
+    setting = case.setting
     beside = CPU if any(pool.name == "cpu" for pool in setting.policy.pools) else ()
-    by_size = replace(setting, policy=pools(BY_SIZE, *beside))
-    names = (*PEERS, *best)
-    ours, plain, *peers = run_each([(by_size, OURS, 0), *((setting, name, 0) for name in (OURS, *names))], workers=WORKERS)
+    by_size = Case(f"{case.name}, by size", replace(setting, policy=pools(BY_SIZE, *beside)))
+    ours, plain, *peers = runs.of([(by_size, OURS), (case, OURS), *((case, peer) for peer in PEERS)])
+    best = [found for found in (runs.best(case, peer) for peer in PEERS) if found.policy not in PEERS]
     bound = ours.lower_bound
-    yield cost_figure(f"{what}: cost against the better default", ours, peers[: len(PEERS)], bound, 0.75)
-    yield cost_figure(f"{what}: cost against the best setting of a sweep", ours, peers, bound, 1.0)
+    yield cost_figure(f"{what}: cost against the better default", ours, peers, bound, 0.75)
+    yield cost_figure(f"{what}: cost against the best setting of a sweep", ours, [*peers, *best], bound, 1.0)
     yield Figure(
         f"{what}: cost against optimal-hindsight",
-        " / ".join(f"{peer.policy} {peer.cost / bound:.3f} x" for peer in peers),
+        " / ".join(f"{peer.policy} {peer.cost / bound:.3f} x" for peer in (*peers, *best)),
         "≤ 1.10 x",
         f"{ours.cost / bound:.3f} x ${bound:,.0f}; with one pool, as the peers have it, {plain.cost / bound:.3f} x, {told(plain)}",
         ours.cost <= 1.10 * bound,
@@ -157,9 +156,10 @@ def cost_figure(what: str, ours: Result, peers: Sequence[Result], bound: float, 
     )
 
 
-def steering(setting: Setting) -> Figure:
-    part = replace(setting, trace=Trace(setting.trace.name, setting.trace.jobs[:10_000]))
-    on, off = run_one(part, OURS, 0), run_one(replace(part, steering=False), OURS, 0)
+def steering(runs: Runs, case: Case) -> Figure:
+    part = first(case, 10_000)
+    unsteered = Case(f"{part.name}, unsteered", replace(part.setting, steering=False))
+    on, off = runs.of([(part, OURS), (unsteered, OURS)])
     return Figure(
         "steering on against off, 10,000 jobs of Philly",
         "",

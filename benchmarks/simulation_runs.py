@@ -1,0 +1,47 @@
+"""Replays that several figures are about, each made once: by hand with its processor time, or many at a time in processes of their own."""
+
+import os
+import time
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from gpuscaler.simulation.campaign import Setting, run_each, run_one
+from gpuscaler.simulation.chart import thinned
+from gpuscaler.simulation.meter import Result
+from gpuscaler.simulation.peers.variants import sweep
+
+WORKERS = os.cpu_count() or 1
+SEED = 0
+
+
+class Case(Struct, frozen=True):
+    """A setting under a name of its own: two cases of one name are one."""
+
+    name: str
+    setting: Setting
+
+
+class Runs:
+    """Results by case and policy, thinned, all of seed 0."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], Result] = {}
+
+    def timed(self, case: Case, policy: str) -> tuple[Result, float]:
+        """A new replay in this process, and the seconds of processor time it took: other load on the machine does not count."""
+        began = time.process_time()
+        result = run_one(case.setting, policy, SEED)
+        seconds = time.process_time() - began
+        self._known[case.name, policy] = thinned(result)
+        return result, seconds
+
+    def of(self, pairs: Sequence[tuple[Case, str]]) -> list[Result]:
+        """One result for each pair of a case and a policy, in their order; only those that are not known yet are run."""
+        missing = {(case.name, policy): (case.setting, policy, SEED) for case, policy in pairs if (case.name, policy) not in self._known}
+        self._known.update(zip(missing, run_each(list(missing.values()), workers=WORKERS), strict=True))
+        return [self._known[case.name, policy] for case, policy in pairs]
+
+    def best(self, case: Case, peer: str) -> Result:
+        """The cheapest run of a peer over the settings of its sweep."""
+        return sweep(peer, lambda tried: self.of([(case, name) for name in tried]))[0]
