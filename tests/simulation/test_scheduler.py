@@ -5,6 +5,7 @@ from tests.simulation.pools import C8, G1, G4, GIB, GPU_TAINT, offering, trace
 
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Policy, Pool
+from gpuscaler.planning.discouraging import LIMITS
 from gpuscaler.simulation.scheduler import MOST_ALLOCATED, Scheduler
 from gpuscaler.simulation.traces import Job
 from gpuscaler.simulation.workload import Shaping, members, with_gpu_milli
@@ -127,7 +128,7 @@ def test_whole_gpus_need_whole_devices() -> None:
 
 
 def test_soft_taints_send_pods_to_machines_that_are_used_and_nobody_away() -> None:
-    scheduler = Scheduler([G4], discourages=True)
+    scheduler = Scheduler([G4], discourages=LIMITS)
     for name in "abc":
         scheduler.add(name, G4)
     gpu, three = spec(Job("one", 0, 1, gpus=1)), spec(Job("three", 0, 1, gpus=3))

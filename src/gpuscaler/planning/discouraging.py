@@ -7,7 +7,7 @@ times the weight of each score by resources, so a pod goes there only where noth
 marks nodes that it does not need in the same way (``--max-bulk-soft-taint-count``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -25,8 +25,9 @@ from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 SOFT = "PreferNoSchedule"
 #: A machine bears as many of these as :func:`taints_due` says, the first of them first.
 LITTLE_USED, IDLE = SOFT_TAINTS = (Taint("gpuscaler.io/little-used", effect=SOFT), Taint("gpuscaler.io/idle", effect=SOFT))
-#: Half a machine or less is little. Finer steps were tried: they save 1 % more and change taints more often.
-LITTLE = 0.5
+#: One taint is due at or below each of these shares of use: half a machine or less is little. Finer steps save 1 % more on public traces
+#: and change taints more often.
+LIMITS = (0.5, 0.0)
 #: What a machine is measured by that has no devices.
 ORDINARY = ("cpu", "memory")
 #: The names of resources that a machine is measured by.
@@ -47,9 +48,9 @@ def shares_used(taken: Mapping[str, Array], whole: Mapping[str, Array]) -> Float
     return np.where(has_devices, _most(taken, whole, devices, rows), _most(taken, whole, ORDINARY, rows))
 
 
-def taints_due(shares: Floats) -> Array:
+def taints_due(shares: Floats, limits: Sequence[float] = LIMITS) -> Array:
     """How many of :data:`SOFT_TAINTS` each machine is to bear, by the share of it that is used."""
-    due: Array = (shares <= LITTLE).astype(np.int64) + (shares <= 0.0)
+    due: Array = (shares[:, None] <= np.array(limits)).sum(axis=1)
     return due
 
 

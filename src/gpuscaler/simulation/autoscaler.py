@@ -214,8 +214,8 @@ class Autoscaler(Protocol):
         ...
 
     @property
-    def discourages(self) -> bool:
-        """Whether it marks little-used machines with soft taints, see :mod:`gpuscaler.planning.discouraging`."""
+    def discourages(self) -> tuple[float, ...]:
+        """Shares of use at or below which a machine bears one more soft taint, see :mod:`gpuscaler.planning.discouraging`."""
         ...
 
     @property

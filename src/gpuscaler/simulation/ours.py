@@ -12,6 +12,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning import failover
 from gpuscaler.planning.alternatives import alternatives
+from gpuscaler.planning.discouraging import LIMITS
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Machine, Plan, Removal
 from gpuscaler.planning.state import State, events
@@ -41,7 +42,7 @@ class Gpuscaler:
     It does so a moment after changes that a plan could act on, when machines were idle for long enough, and now and then while pods wait.
     """
 
-    discourages = True
+    discourages = LIMITS
 
     def __init__(self, policy: Policy, *, name: str = "gpuscaler", steers: bool = True, decide: Decide | None = None) -> None:
         self.name = name

@@ -39,12 +39,18 @@ class Seat(Struct, frozen=True, gc=False):
 class Scheduler:
     """Open nodes and the room left on them. Rows of the arrays are nodes; a row is used again after its node is gone.
 
-    Nodes of the pools ``kept`` are closed to whoever is not sent there: they take the pods that somebody places on them. Where somebody
-    ``discourages``, little-used nodes bear their soft taints at any moment: the seconds until a controller looks again are left out.
+    Nodes of the pools ``kept`` are closed to whoever is not sent there: they take the pods that somebody places on them. A node
+    bears a soft taint for each of the shares ``discourages`` that it is used by or less, at any moment: the seconds until a controller
+    looks again are left out.
     """
 
     def __init__(
-        self, offerings: Sequence[Offering], *, scoring: str = LEAST_ALLOCATED, kept: Collection[str] = (), discourages: bool = False
+        self,
+        offerings: Sequence[Offering],
+        *,
+        scoring: str = LEAST_ALLOCATED,
+        kept: Collection[str] = (),
+        discourages: Sequence[float] = (),
     ) -> None:
         names = sorted({name for offering in offerings for name in offering.allocatable} | {"cpu", "memory", "pods"})
         self._column = {name: number for number, name in enumerate(names)}
@@ -233,7 +239,7 @@ class Scheduler:
         """100 for nodes without soft taints, 0 for those with most of them (``pkg/scheduler/framework/plugins/tainttoleration``)."""
         whole = {name: self._capacity[rows, self._column[name]] for name in self._measured}
         taken = {name: amount - self._free[rows, self._column[name]] for name, amount in whole.items()}
-        taints = taints_due(shares_used(taken, whole))
+        taints = taints_due(shares_used(taken, whole), self._discourages)
         scores: Array = 100 - 100 * taints // max(1, int(taints.max()))
         return scores
 

@@ -28,7 +28,7 @@ class Static:
 
     name = "static"
     steers = False
-    discourages = False
+    discourages = ()
 
     def __init__(self, policy: Policy, pods: Sequence[Member]) -> None:
         # Nobody steers here, so that no machine can be kept for large pods.

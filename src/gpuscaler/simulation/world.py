@@ -19,9 +19,9 @@ from gpuscaler.simulation.workload import Member
 class World:
     """Everything that is true at a moment of virtual time.
 
-    ``steers`` says whether machines arrive closed and seat the pods they were bought for first, ``discourages`` whether little-used ones
-    bear soft taints. A pod saves its work every ``checkpoint`` seconds, never where that is 0. ``started`` collects pods whose end has to
-    be put on the calendar, ``moment`` what happens now.
+    ``steers`` says whether machines arrive closed and seat the pods they were bought for first, ``discourages`` at which
+    shares of use they bear soft taints. A pod saves its work every ``checkpoint`` seconds, never where that is 0. ``started`` collects
+    pods whose end has to be put on the calendar, ``moment`` what happens now.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class World:
         *,
         scoring: str,
         steers: bool = True,
-        discourages: bool = False,
+        discourages: Sequence[float] = (),
         checkpoint: float = 0.0,
     ) -> None:
         self.cloud = cloud

@@ -34,7 +34,7 @@ class Recording:
         return self._inner.steers
 
     @property
-    def discourages(self) -> bool:
+    def discourages(self) -> tuple[float, ...]:
         return self._inner.discourages
 
     @property

@@ -47,7 +47,8 @@ class ClusterAutoscaler:
 
     name = "cluster-autoscaler"
     steers = False
-    discourages = False
+    #: It marks nodes that it does not need (``--max-bulk-soft-taint-count``), and no pod of a trace may be moved: those that are empty.
+    discourages = (0.0,)
 
     def __init__(self, policy: Policy, settings: ClusterAutoscalerSettings | None = None, *, seed: int = 0) -> None:
         self._settings = settings or ClusterAutoscalerSettings()

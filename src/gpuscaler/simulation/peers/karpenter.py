@@ -36,7 +36,7 @@ class Karpenter:
 
     name = "karpenter"
     steers = False
-    discourages = False
+    discourages = ()
 
     def __init__(self, policy: Policy, settings: KarpenterSettings | None = None) -> None:
         self._settings = settings or KarpenterSettings()
