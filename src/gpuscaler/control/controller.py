@@ -30,9 +30,12 @@ from gpuscaler.planning.memory import Facts, Look, Memory, look, ordered, state_
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import State, asking, breakers, events, learned, ledger
+from gpuscaler.planning.writing import without_removals
 
 #: A node or pod that somebody waits for changed: look soon, and once for all that change together.
 SOON_SECONDS = 0.1
+#: The pause after the memory could not be read or written, in seconds.
+AGAIN_SECONDS = 1.0
 #: What has been confirmed this recently is fresh, in seconds. API servers confirm a quiet watch once a minute.
 FRESH_PICTURE, FRESH_LIST = 120.0, 45.0
 
@@ -130,8 +133,23 @@ class Controller:
 
     async def run(self) -> None:
         """Lead until cancelled. Raises what says that somebody else leads, or that the memory cannot be read."""
-        self._picture.listen(self._heard)
-        self.memory = await self._store.load()
+        unlisten = self._picture.listen(self._heard)
+        try:
+            await self._run()
+        finally:
+            unlisten()
+
+    async def _remember(self) -> Memory:
+        """What was remembered; asked for again while the API server does not answer."""
+        while True:
+            try:
+                return await self._store.load()
+            except (ApiError, Unreachable) as error:
+                self._recorder.failed("the memory could not be read", error, self._now())
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _run(self) -> None:
+        self.memory = await self._remember()
         # What was written down and perhaps sent before we came is in doubt.
         now = self._now()
         doubts = tuple(ledger.Doubted(one.token, now) for one in self.memory.ledger.orders if one.state == ledger.INTENDED)
@@ -210,7 +228,7 @@ class Controller:
         except (ApiError, Unreachable) as error:
             # Nothing was acted on that is not written down: the next turn begins anew from what is remembered.
             self._recorder.failed("the memory could not be written", error, self._now())
-            self._due = self._time() + self._pace.debounce * 5
+            self._due = self._time() + AGAIN_SECONDS
 
     async def turn(self) -> None:
         """Look, write down, act; then plan if it is time to."""
@@ -303,7 +321,7 @@ class Controller:
             plan = await asyncio.to_thread(self._planner.plan, cluster, state, now, live=True)
         self.plans += 1
         if not self._fresh(self._now()):
-            plan = replace(plan, removals=())
+            plan = without_removals(plan)
         self._recorder.planned(plan, cluster, state, policy, now)
         changes = (asking.next_change(self.memory.breakers, now), self._markets_change(cluster, now))
         for change in changes:

@@ -17,6 +17,9 @@ from gpuscaler.planning.scale_down import Down
 from gpuscaler.planning.templates import Kind
 from gpuscaler.planning.topology import selects, shape
 
+#: The warning of a plan whose removals were left out.
+REMOVALS_WITHHELD = "nothing is given back now: what is known of the cluster or of the cloud is old or incomplete"
+
 
 @dataclass(frozen=True)
 class Draft:
@@ -67,6 +70,16 @@ def write(draft: Draft) -> tuple[Plan, Solved | None]:
         brake=braked or down.brake,
     )
     return plan, proof
+
+
+def without_removals(plan: Plan) -> Plan:
+    """``plan`` for a moment at which nothing may be removed: without removals and without what replaces them, and it says so."""
+    if not plan.removals:
+        return plan
+    machines = tuple(one for one in plan.machines if one.purpose != "replacement")
+    return msgspec.structs.replace(
+        plan, machines=machines, purchases=purchases(machines), removals=(), warnings=(*plan.warnings, REMOVALS_WITHHELD)
+    )
 
 
 def pods_by_row(desk: Desk) -> Mapping[int, tuple[str, ...]]:

@@ -1,0 +1,137 @@
+"""The inputs of a plan as bytes: nothing is lost, and planning again from them gives the same plan."""
+
+import zlib
+from random import Random
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.control.records.test_records import Kept, recorded
+from tests.control.world import world
+from tests.planning.building import NOW, node, offering, pods, pool, spec
+from tests.planning.changing import POLICIES, World
+
+from gpuscaler.control.records.inputs import InputsError, packed, unpacked
+from gpuscaler.control.records.records import Decision
+from gpuscaler.control.records.replaying import replayed
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.cluster import HOMES, Cluster
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.planner import plan
+from gpuscaler.planning.state import State
+from gpuscaler.planning.writing import REMOVALS_WITHHELD, without_removals
+
+POLICY = Policy((pool(offering("g.1", 1.0, gpus=1, cpu=4), idle_after=60.0),))
+#: The head of inputs that a later version might write.
+NEWER = msgspec.msgpack.encode({"form": 9, "version": "7.0"})
+
+
+def decided(cluster: Cluster, state: State, policy: Policy, now: float) -> Decision:
+    return Decision("d-1", now, "buys", cluster, state, policy, plan(cluster, state, policy, now, live=True))
+
+
+def idle() -> Decision:
+    """A decision to give a node back."""
+    state = State(idle_seconds={"n1": 1e6})
+    return decided(Cluster.of([node("n1", offering("g.1", 1.0, gpus=1, cpu=4))]), state, POLICY, NOW)
+
+
+@settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from(POLICIES), st.integers(0, 2**32), st.integers(0, 12))
+def test_whatever_happened_to_a_cluster_its_plan_is_made_again_to_the_last_bit(policy: Policy, seed: int, steps: int) -> None:
+    here = World(Random(seed))
+    for _ in range(steps):
+        here.step()
+    decision = decided(here.cluster, here.state, policy, here.now)
+
+    again, _ = unpacked(packed(decision))
+
+    for home, _ in HOMES.values():
+        assert getattr(again.cluster, home) == getattr(decision.cluster, home)
+    assert again.cluster.pods == decision.cluster.pods
+    assert list(again.cluster.pods) == list(decision.cluster.pods)
+    assert again.cluster.nodes == decision.cluster.nodes
+    assert again.cluster.table.names == decision.cluster.table.names
+    assert again.cluster.warned == decision.cluster.warned
+    assert (again.state, again.policy, again.at, again.plan) == (decision.state, decision.policy, decision.at, decision.plan)
+    assert replayed(again).identical
+    # Pods that no scheduler has tried yet are left alone in a live cluster: plan for them as well.
+    for_all = [plan(one.cluster, one.state, one.policy, one.at) for one in (decision, again)]
+    assert msgspec.json.encode(for_all[0]) == msgspec.json.encode(for_all[1])
+
+
+def test_what_was_set_aside_is_in_the_plan_that_is_made_again() -> None:
+    cluster = Cluster.of(pods("a", 2), [SetAside("Pod x/y", "saw a number, expected a string")])
+
+    again, _ = unpacked(packed(decided(cluster, State(), POLICY, NOW)))
+
+    assert again.cluster.set_aside == cluster.set_aside
+    assert replayed(again).identical
+
+
+def test_pods_share_what_they_shared() -> None:
+    again, _ = unpacked(packed(decided(Cluster.of(pods("a", 3, spec())), State(), POLICY, NOW)))
+
+    assert len({id(pod.spec) for pod in again.cluster.pods.values()}) == 1
+
+
+async def test_every_decision_of_a_running_controller_is_made_again() -> None:
+    async with world() as here:
+        kept = Kept()
+        recorded(here, kept)
+        await here.sleep(3.0)
+        for number in range(3):
+            await here.submit(f"p{number}")
+            await here.sleep(25.0)
+        await here.sleep(900.0)
+
+    assert len(kept.decisions) >= 3
+    for decision in kept.decisions:
+        assert replayed(unpacked(packed(decision))[0]).identical
+
+
+def test_a_plan_that_withheld_removals_is_made_again_without_them() -> None:
+    decision = idle()
+    assert decision.plan.removals
+    withheld = Decision("d", NOW, "", decision.cluster, decision.state, POLICY, without_removals(decision.plan))
+
+    again = replayed(withheld)
+
+    assert again.identical
+    assert again.plan.removals == ()
+    assert REMOVALS_WITHHELD in again.plan.warnings
+
+
+def test_a_plan_that_differs_is_told_entry_by_entry() -> None:
+    decision = idle()
+    other = Decision("d", NOW, "", decision.cluster, decision.state, POLICY, replace(decision.plan, removals=(), gap=0.5))
+
+    differences = replayed(other).differences
+
+    assert any(line.startswith('removals: now and not recorded: {"node":"n1"') for line in differences)
+    assert "gap: recorded 0.5, now 0.0" in differences
+
+
+def test_entries_in_another_order_are_a_difference() -> None:
+    decision = decided(Cluster.of(pods("a", 2, spec(gpus=1), unschedulable=True)), State(), POLICY, NOW)
+    assert len(decision.plan.machines) == 2
+    other = Decision("d", NOW, "", decision.cluster, State(), POLICY, replace(decision.plan, machines=decision.plan.machines[::-1]))
+
+    assert replayed(other).differences == ("machines: the same entries in another order",)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "expected the inputs of a decision"),
+        (b"no zlib at all", "cannot be read"),
+        (packed(idle())[:-20], "end early"),
+        (zlib.compress(b"\x00\x00\x00\x01\xff"), "cannot be read"),
+        (zlib.compress(len(NEWER).to_bytes(4) + NEWER), "of form 9"),
+    ],
+)
+def test_bytes_that_are_no_inputs_are_told_apart(data: bytes, said: str) -> None:
+    with pytest.raises(InputsError, match=said):
+        unpacked(data)
