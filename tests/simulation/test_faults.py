@@ -1,6 +1,7 @@
 """What goes wrong in a replay: markets that run dry, machines that fail, and what becomes of the pods."""
 
 import random
+from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace
@@ -11,6 +12,7 @@ from gpuscaler.clouds.delays import NO_FAULTS, Delay, Faults
 from gpuscaler.clouds.markets import Markets, Steps
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.plans import Machine, Plan
+from gpuscaler.simulation.autoscaler import Decisions, View
 from gpuscaler.simulation.meter import Result
 from gpuscaler.simulation.ours import Gpuscaler
 from gpuscaler.simulation.policies import POLICIES, autoscaler_of
@@ -58,6 +60,31 @@ def test_from_a_dozen_dry_spot_offerings_to_on_demand_takes_at_most_ten_seconds(
     assert (result.served, set(hours(result))) == (1, {"on-demand"})
     assert result.failover.max is not None
     assert 0 <= result.failover.max <= 10
+
+
+class Counting(Gpuscaler):
+    """Notes when each offering is asked."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__(policy)
+        self.asked: list[tuple[float, str]] = []
+
+    def decide(self, view: View, now: float) -> Decisions:
+        found = super().decide(view, now)
+        self.asked += [(now, key[2]) for one in found.purchases for key in one.offerings if key[1] == "spot"]
+        return found
+
+
+def test_a_dry_offering_is_asked_a_few_times_an_hour_however_many_pods_come() -> None:
+    spots = [replace(offering("gpu", f"s{number}", price=1 + number / 100, gpus=1), market="spot") for number in range(3)]
+    policy = Policy((Pool("gpu", (*spots, G1)),))
+    counting = Counting(policy)
+    jobs = trace(*(Job(f"j{number}", 10.0 * number, 600, gpus=1) for number in range(360)))
+    replay(jobs, policy, autoscaler=counting, markets=Markets({one.key: Steps([0], [0]) for one in spots}))
+    for one in spots:
+        at = [now for now, kind in counting.asked if kind == one.instance_type]
+        assert 1 <= len(at) <= 8
+        assert all(later - earlier >= 180 for earlier, later in pairwise(at))
 
 
 def test_when_spot_is_back_it_is_bought_again() -> None:

@@ -28,8 +28,9 @@ Decide = Callable[[Cluster, State, float], Plan]
 DEBOUNCE_SECONDS = 0.6
 #: Who leaves something waiting is asked again after a minute, then ever more rarely while nothing is found to do.
 RESYNC_FIRST, RESYNC_LAST = 60.0, 6 * 3600.0
-#: While pods run that may be moved, it is asked at least this often whether that pays by now.
-CONSOLIDATION = 600.0
+#: While pods run that may be moved, it is asked so often at most whether that pays by now, and so often where nothing has changed: what
+#: moving them loses only grows with time, so that a budget's schedule alone could make a difference then.
+CONSOLIDATION, UNCHANGED = 600.0, 3600.0
 #: A machine that has not registered this long after it was bought is given back.
 REGISTRATION_LIMIT = 900.0
 #: What the cloud's refusals mean to breakers; a pool at its maximum is nothing that a breaker knows.
@@ -62,6 +63,8 @@ class Gpuscaler:
         self._markets_change_at: float | None = None
         #: Whether pods have come that may be moved, and whether any runs.
         self._movable = self._running = False
+        #: When it was last looked at whether that pays, which offerings nothing was moved to then, and whether pods or machines changed.
+        self._looked_at, self._unsettled, self._changed = -UNCHANGED, frozenset[Key](), True
         #: What was decided and is being carried out.
         self._acting: Decisions | None = None
 
@@ -104,6 +107,7 @@ class Gpuscaler:
             elif lost.why == FAILED and lost.machine.registered_at > now:
                 self._fold(events.Failed(lost.machine.offering.key, now, "it ended before it became a node"))
         freed = moment.finished or moment.opened or moment.evicted or moment.given_back or moment.lost
+        self._changed |= bool(freed or moment.arrived)
         if moment.broken or ((freed or moment.arrived) and view.promising):
             self._plan_by(now + DEBOUNCE_SECONDS)
         if self._acting is not None:
@@ -120,6 +124,7 @@ class Gpuscaler:
         cluster, state = view.picture(now)
         self._plans += 1
         state = with_breakers(state, self._breakers, self._offerings, now)
+        state = replace(state, consolidating=self._consolidates(state, now))
         plan = self._decide(cluster, state, now)
         blocked, half_open = state.blocked_offerings, state.half_open_offerings
         overhead = Overhead(cluster)
@@ -142,6 +147,15 @@ class Gpuscaler:
         self._movable |= any(key.options.restart_cost is not None for key in cluster.unbound)
         self._running = bool(cluster.on_node)
         return self._acting
+
+    def _consolidates(self, state: State, now: float) -> bool:
+        """Whether a plan should look for better places for pods that run."""
+        if self._movable:
+            news = self._changed or self._unsettled - state.unsettled_offerings
+            if now < self._looked_at + (CONSOLIDATION if news else UNCHANGED):
+                return False
+        self._looked_at, self._unsettled, self._changed = now, state.unsettled_offerings, False
+        return True
 
     def _drain(self) -> Decisions:
         """Empty the machines that the cloud will take back; their pods are planned for once they wait again."""
@@ -186,7 +200,7 @@ class Gpuscaler:
         if decisions.purchases or decisions.placements or decisions.removals:
             self._resync = RESYNC_FIRST
         if self._movable and self._running:
-            self._plan_by(now + CONSOLIDATION)
+            self._plan_by(now + (CONSOLIDATION if self._changed or self._unsettled else UNCHANGED))
         if not view.hopeful and not any(self._overstays(name, view, now) for name in view.idle()):
             return
         for change in (next_change(self._breakers, now), self._markets_change_at):

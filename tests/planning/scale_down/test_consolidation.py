@@ -53,6 +53,17 @@ def test_a_machine_whose_pods_fit_elsewhere_goes() -> None:
     assert removal.needs == ()
 
 
+def test_where_nobody_asks_for_consolidation_only_idle_machines_go() -> None:
+    idle = node("c")
+    answer = down(
+        [node("a"), node("b"), idle, *crowd("x", "a", 2), *crowd("y", "b", 3)],
+        state=State(consolidating=False, idle_seconds={"c": 3600.0}),
+    )
+    assert removed(answer) == ["c"]
+    assert blockers(answer) == {"a": "in-use", "b": "in-use"}
+    assert detail(answer, "a") == "pods run on it; whether they fit elsewhere was looked at a short while ago"
+
+
 def test_the_machine_that_stays_says_that_it_is_in_use() -> None:
     answer = down([node("a"), *crowd("x", "a", 2)])
     assert blockers(answer) == {"a": "in-use"}

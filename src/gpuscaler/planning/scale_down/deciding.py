@@ -58,6 +58,9 @@ def remove_idle(situation: Situation, ledger: Ledger, due: Sequence[Candidate], 
 
 def consolidate(situation: Situation, ledger: Ledger, first: Survey, kept: Mapping[str, Blocker], leaving: Set[str]) -> None:
     """Give back machines whose pods fit elsewhere."""
+    if not situation.state.consolidating:
+        ledger.blocked.update({candidate.name: NOT_NOW for candidate in first.busy if candidate.name not in ledger.blocked})
+        return
     if not first.busy:
         return
     classes = [one for one in first.classes if one.spec.priority >= situation.policy.priority_cutoff]
@@ -112,3 +115,5 @@ def open_nodes(situation: Situation, first: Survey, ledger: Ledger, closed: Set[
 
 #: Stands for the lack of a blocker.
 LEAVES = Blocker("", "")
+#: Of a machine with pods that may be moved, where the plan does not look for a better place for them.
+NOT_NOW = Blocker("in-use", "pods run on it; whether they fit elsewhere was looked at a short while ago")

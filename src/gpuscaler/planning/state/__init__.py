@@ -42,7 +42,8 @@ class State(Struct, frozen=True, gc=False):
     ``bought_last_minute``: machines bought in the last 60 s. ``disrupting``: node names whose removal is under way. ``broken_promises``:
     pods ("namespace/name") that a node was promised to and that the scheduler did not bind there; a nomination no longer holds them.
     ``progress``: seconds of its work that a waiting pod with a deadline need not do again. ``breakers`` is what the blocked offerings are
-    explained by.
+    explained by. ``consolidating``: whether to look if pods that run would fit better elsewhere, the dearest part of a plan, which whoever
+    plans at every change need not ask for each time; idle machines go all the same.
     """
 
     upcoming: tuple[Upcoming, ...] = ()
@@ -58,3 +59,4 @@ class State(Struct, frozen=True, gc=False):
     broken_promises: frozenset[str] = frozenset()
     progress: Mapping[str, float] = {}
     breakers: Breakers = Breakers()
+    consolidating: bool = True
