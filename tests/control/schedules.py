@@ -84,8 +84,15 @@ class Guard(Watchman):
         assert f"/nodes/{STRANGER}" not in path, "I7: a node that is none of ours was written to"
         if path.endswith("/eviction"):
             name = path.split("/")[-2]
-            protected = name.startswith("protected")
-            assert not protected or self._here.cluster.core.markets is None, f"I6: pod {name} is protected and was evicted"
+            if name.startswith("protected"):
+                assert await self.taken_away(name), f"I6: pod {name} is protected and was evicted"
+
+    async def taken_away(self, name: str) -> bool:
+        """Whether the cloud takes away the machine that a pod runs on."""
+        controller = self._here.controller
+        node = (await self._here.bound()).get(name)
+        ids = {provider_id(one) for one in self._here.cluster.core.list() if one.id == node}
+        return controller is not None and bool(ids & controller.cloud.going)
 
 
 class Schedules(RuleBasedStateMachine):

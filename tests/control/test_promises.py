@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from random import Random
 
 import pytest
+from tests.control.world import World, luck, world
 
 from gpuscaler.clouds.delays import Delay, Delays
-from tests.control.world import World, luck, world
 
 #: Machines of three sizes at prices that make mixing worthwhile.
 SIZES = """

@@ -22,6 +22,8 @@ from gpuscaler.embedded.scheduling import Scheduler
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.resources import LEASES, NODES, PODS, Resource
+from gpuscaler.planning.memory import Memory
+from gpuscaler.planning.state import ledger
 from gpuscaler.settings.run_settings import RunSettings
 
 BEGAN = 1_800_000_000.0
@@ -53,6 +55,10 @@ class Kept(LogRecords):
         self.controller: Controller | None = None
         self.place: Place | None = None
         self.changes: list[RunSettings] = []
+        self.orders: list[ledger.Order] = []
+
+    def sent(self, order: ledger.Order, _machines: tuple[ledger.Coming, ...], _memory: Memory, _now: float, /) -> None:
+        self.orders.append(order)
 
     def led_by(self, controller: Controller | None, /) -> None:
         self.controller = controller
@@ -193,3 +199,12 @@ async def test_a_changed_file_is_followed_while_the_controller_runs(cluster: Clu
 
     assert await cluster.bound() == ["train"]
     assert len(kept.changes) == 1
+
+
+async def test_a_pod_that_waits_when_the_controller_begins_is_served_at_once(cluster: Cluster) -> None:
+    await cluster.submit("train")
+    await asyncio.sleep(30)
+    _, kept = cluster.start()
+    await asyncio.sleep(3)
+
+    assert len(kept.orders) == 1
