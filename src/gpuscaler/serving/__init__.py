@@ -1,0 +1,1 @@
+"""What our HTTP servers share: TLS with live reload, health, logging, metrics."""

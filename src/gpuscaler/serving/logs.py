@@ -1,0 +1,88 @@
+"""JSON logs: one object a line, with the time in UTC, and never a secret."""
+
+import logging
+import re
+from collections.abc import Callable, Mapping, MutableMapping
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+import structlog
+
+#: Levels by the names that settings use.
+LEVELS: Mapping[str, int] = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+#: Fields that are never shown, whatever they hold; and what in any text looks like a credential.
+_SECRET = re.compile(r"(?i)(^|_|-)(token|password|passwd|secret|authorization|credential|api_?key)s?$")
+_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}")
+#: JSON Web Tokens begin so wherever they are: base64 of ``{"``.
+_JWT = re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
+HIDDEN = "(hidden)"
+
+Event = MutableMapping[str, Any]
+
+
+def configure(stream: TextIO, level: str, *, now: Callable[[], float]) -> None:
+    """Write every log line of the program to ``stream`` as JSON, from ``level`` on; libraries' lines of warning and above, too.
+
+    May be called again when the level changes. ``now`` is the wall clock in seconds since the epoch.
+    """
+
+    def stamp(_logger: Any, _method: str, event: Event) -> Event:
+        event["time"] = timestamp(now())
+        return event
+
+    shared: list[Any] = [structlog.stdlib.add_log_level, stamp, structlog.processors.format_exc_info, without_secrets]
+    structlog.configure(
+        processors=[structlog.contextvars.merge_contextvars, *shared, rendered],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=structlog.WriteLoggerFactory(stream),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=[*shared, named], processors=[_stripped, rendered]))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(LEVELS[level], logging.WARNING))
+
+
+def timestamp(seconds: float) -> str:
+    """RFC 3339 with milliseconds, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def named(_logger: Any, _method: str, event: Event) -> Event:
+    """Say which library speaks."""
+    event["logger"] = event["_record"].name
+    return event
+
+
+def without_secrets(_logger: Any, _method: str, event: Event) -> Event:
+    """Hide what must not be in a log, at any depth."""
+    for name, value in list(event.items()):
+        event[name] = _clean(name, value)
+    return event
+
+
+def _clean(name: str, value: Any) -> Any:
+    if _SECRET.search(name):
+        return HIDDEN
+    if isinstance(value, str):
+        return _JWT.sub(HIDDEN, _BEARER.sub(lambda found: f"{found[1]} {HIDDEN}", value))
+    if isinstance(value, Mapping):
+        return {key: _clean(str(key), inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean("", inner) for inner in value]
+    return value
+
+
+def rendered(logger: Any, method: str, event: Event) -> str:
+    """One line of JSON: time, level and message first, then the fields."""
+    ordered = {name: event.pop(name) for name in ("time", "level") if name in event}
+    ordered["message"] = event.pop("event", "")
+    render = structlog.processors.JSONRenderer(ensure_ascii=False, default=str)
+    line = render(logger, method, {**ordered, **event})
+    return line if isinstance(line, str) else line.decode()
+
+
+def _stripped(_logger: Any, _method: str, event: Event) -> Event:
+    """Without what only the formatter of the standard library needs."""
+    return {name: value for name, value in event.items() if not name.startswith("_")}

@@ -1,0 +1,74 @@
+"""TLS for servers, whose certificate may change on disk at any time: new connections get the new one, old ones go on."""
+
+import asyncio
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+
+#: How often the files are looked at, in seconds. Kubernetes takes a minute to bring a new Secret into a pod.
+LOOK_SECONDS = 5.0
+
+
+class CertificateError(Exception):
+    """A certificate or key that cannot be used; the text names the files, what was seen, and what was expected."""
+
+
+@dataclass(slots=True)
+class LiveTls:
+    """A server context over PEM files, current while :meth:`run` runs. ``trouble`` says what is wrong with the newest files.
+
+    Raises :class:`CertificateError` where the first ones cannot be used; later, the old ones stay in use.
+    """
+
+    certificate: Path
+    key: Path
+    trouble: str = field(default="", init=False)
+    context: ssl.SSLContext = field(init=False)
+    _current: ssl.SSLContext = field(init=False)
+    _seen: tuple[bytes, bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._seen = self._read()
+        self.context = self._current = self._loaded()
+        self.context.sni_callback = self._swap
+
+    async def run(self) -> None:
+        """Look at the files every few seconds, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self.look()
+
+    def look(self) -> None:
+        """Use the files as they are now, if they changed and can be used."""
+        try:
+            seen = self._read()
+            if seen == self._seen:
+                self.trouble = ""
+                return
+            self._current = self._loaded()
+        except CertificateError as error:
+            self.trouble = f"{error}; the one before stays in use"
+        else:
+            self._seen, self.trouble = seen, ""
+
+    def _swap(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
+        """Called at the beginning of each handshake, whether or not the client names a server."""
+        connection.context = self._current
+
+    def _read(self) -> tuple[bytes, bytes]:
+        try:
+            return self.certificate.read_bytes(), self.key.read_bytes()
+        except OSError as error:
+            raise CertificateError(f"{error.filename}: saw {error.strerror}, expected a PEM file") from error
+
+    def _loaded(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            # Without a callback an encrypted key would ask at the terminal for its password.
+            context.load_cert_chain(self.certificate, self.key, password=lambda: "")
+        except (ssl.SSLError, ValueError) as error:
+            raise CertificateError(
+                f"{self.certificate} and {self.key}: saw {error}, expected a certificate chain and its key, not encrypted, as PEM"
+            ) from error
+        return context

@@ -1,0 +1,129 @@
+"""The small HTTP server: probes, metrics, and a certificate that changes while it serves."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+import trustme
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter
+
+from gpuscaler.serving import exposition
+from gpuscaler.serving.health import Health
+from gpuscaler.serving.server import Server, serve
+from gpuscaler.serving.tls import CertificateError, LiveTls
+
+pytestmark = pytest.mark.looptime(False)
+
+
+@asynccontextmanager
+async def served(*routes: web.RouteDef, tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
+    server = await serve(routes, host="127.0.0.1", port=0, tls=tls)
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+async def get(url: str, *, trust: ssl.SSLContext | bool = True, **headers: str) -> tuple[int, str, str]:
+    async with aiohttp.ClientSession() as session, session.get(url, ssl=trust, headers=headers) as answer:
+        return answer.status, await answer.text(), answer.headers["Content-Type"]
+
+
+async def test_a_probe_names_every_check_and_fails_with_any_of_them() -> None:
+    trouble = {"loop": "", "synced": "nodes are not listed yet"}
+    health = Health(alive={"loop": lambda: trouble["loop"]}, ready={"synced": lambda: trouble["synced"]})
+    async with served(*health.routes()) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        alive, ready = await get(f"{url}/healthz"), await get(f"{url}/readyz")
+        assert alive[:2] == (200, "[+]loop ok\nok\n")
+        assert ready[:2] == (503, "[+]loop ok\n[-]synced nodes are not listed yet\nfailed\n")
+        trouble.update(loop="no turn for 90 s", synced="")
+        assert (await get(f"{url}/healthz"))[0] == 503
+        assert (await get(f"{url}/readyz"))[0] == 503
+
+
+async def test_a_check_that_breaks_is_one_that_fails() -> None:
+    def broken() -> str:
+        raise ValueError("no clock")
+
+    async with served(*Health(alive={"clock": broken}).routes()) as server:
+        assert (await get(f"http://127.0.0.1:{server.port}/healthz"))[:2] == (503, "[-]clock ValueError: no clock\nfailed\n")
+
+
+async def test_metrics_come_in_the_format_that_is_asked_for() -> None:
+    registry = CollectorRegistry()
+    Counter("machines_bought", "Machines.", registry=registry).inc(3)
+    async with served(*exposition.routes(registry)) as server:
+        url = f"http://127.0.0.1:{server.port}/metrics"
+        plain, newer = await get(url), await get(url, Accept="application/openmetrics-text; version=1.0.0")
+        assert "machines_bought_total 3.0" in plain[1]
+        assert plain[2].startswith("text/plain")
+        assert newer[2].startswith("application/openmetrics-text")
+        assert newer[1].endswith("# EOF\n")
+
+
+async def test_a_port_that_is_taken_is_an_error_of_the_system() -> None:
+    async with served() as server:
+        with pytest.raises(OSError, match="address"):
+            await serve([], host="127.0.0.1", port=server.port)
+
+
+async def serial(port: int, authority: trustme.CA) -> int:
+    """The serial number of the certificate that a new connection is shown."""
+    trust = ssl.create_default_context()
+    authority.configure_trust(trust)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust, server_hostname="localhost")
+    shown = writer.get_extra_info("peercert")["serialNumber"]
+    writer.close()
+    await writer.wait_closed()
+    assert reader is not None
+    return int(shown, 16)
+
+
+def written(folder: Path, authority: trustme.CA) -> tuple[Path, Path]:
+    made = authority.issue_cert("localhost", "127.0.0.1")
+    certificate, key = folder / "tls.crt", folder / "tls.key"
+    certificate.write_bytes(b"".join(one.bytes() for one in made.cert_chain_pems))
+    key.write_bytes(made.private_key_pem.bytes())
+    return certificate, key
+
+
+async def test_a_certificate_that_changes_on_disk_is_shown_to_new_connections(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    live = LiveTls(*written(tmp_path, authority))
+    async with served(tls=live.context) as server:
+        first = await serial(server.port, authority)
+        written(tmp_path, authority)
+        assert await serial(server.port, authority) == first
+        live.look()
+        second = await serial(server.port, authority)
+
+    assert second != first
+    assert live.trouble == ""
+
+
+async def test_a_new_certificate_that_cannot_be_used_leaves_the_old_one_and_says_so(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    certificate, key = written(tmp_path, authority)
+    live = LiveTls(certificate, key)
+    good = certificate.read_bytes()
+    async with served(tls=live.context) as server:
+        first = await serial(server.port, authority)
+        certificate.write_text("no certificate")
+        live.look()
+        assert await serial(server.port, authority) == first
+        assert live.trouble.startswith(f"{certificate} and {key}: saw ")
+        assert live.trouble.endswith("the one before stays in use")
+        certificate.write_bytes(good)
+        live.look()
+        assert live.trouble == ""
+
+
+def test_a_server_does_not_begin_with_a_certificate_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(CertificateError, match=r"nothing\.crt: saw No such file or directory, expected a PEM file"):
+        LiveTls(tmp_path / "nothing.crt", tmp_path / "nothing.key")
