@@ -7,13 +7,14 @@ PYTHON ?= python3
 CASES ?= 20000
 PLANS ?= 300
 AUTOSCALERS ?= 3000
+RUNS ?= 10000
 SEED ?= 1
 UPGRADE ?=
 
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup demo picture test check lint format types layers packaging package conformance oracle bench lock clean
+.PHONY: help setup demo picture test check lint format types layers packaging package conformance oracle soak bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-13s%s\n' "$$name" "$$text"; done
@@ -61,6 +62,9 @@ conformance: $(READY) ## compare CASES=20000 cases, PLANS=300 plans, AUTOSCALERS
 
 oracle: $(READY) ## the tests that ask Kubernetes' own programs: kube-scheduler's filters, the HorizontalPodAutoscaler, kubectl
 	@$(BIN)/python -m pytest -q -m conformance tests/conformance tests/conformance_hpa tests/embedded
+
+soak: $(READY) ## RUNS=10000 schedules of faults and restarts against the controller, and a tenth as many deaths, drawn with SEED=1
+	@SOAK_RUNS=$(RUNS) SOAK_SEED=$(SEED) $(BIN)/python -m pytest -q -n 2 tests/control/test_invariants.py tests/control/test_restarts.py
 
 bench: $(READY) ## measure, print a table, write build/bench.json
 	@$(BIN)/python -m benchmarks

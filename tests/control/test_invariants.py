@@ -7,9 +7,10 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 from tests.control.schedules import Schedules
 
-#: Schedules of one test; together they make RUNS.
+#: Schedules of one test; together they make RUNS (`make soak RUNS=N SEED=N`).
 EACH = 25
 RUNS = int(os.environ.get("SOAK_RUNS", "1000"))
+SEED = int(os.environ.get("SOAK_SEED", "0"))
 
 
 @pytest.mark.parametrize("part", range(max(1, RUNS // EACH)))
@@ -24,4 +25,4 @@ def test_every_schedule_keeps_the_invariants(part: int) -> None:
         suppress_health_check=list(HealthCheck),
         report_multiple_bugs=False,
     )
-    seed(part)(run_state_machine_as_test)(Schedules, settings=quiet)
+    seed(SEED * 1_000_000 + part)(run_state_machine_as_test)(Schedules, settings=quiet)

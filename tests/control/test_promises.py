@@ -8,6 +8,9 @@ from tests.control.world import World, luck, world
 
 from gpuscaler.clouds.delays import Delay, Delays
 
+#: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
 #: Machines of three sizes at prices that make mixing worthwhile.
 SIZES = """
 region: us-east-1
