@@ -63,3 +63,14 @@ def test_a_change_that_has_just_been_seen_is_not_the_next_one_however_times_are_
         seen.append(change - now)
         now = change
     assert min(seen) > 700
+
+
+@pytest.mark.parametrize("began", [0.0, 1.8e9 + 0.1, 1_794_000_000.123456])
+def test_at_the_moment_of_a_change_the_new_value_holds_however_times_are_rounded(began: float) -> None:
+    markets = Markets({SPOT.key: Steps([0, 0.28 * 7200, 3600.7], [float("inf"), 0, 5])}, began=began)
+    dry = markets.next_change(SPOT.key, began)
+    assert dry is not None
+    assert markets.capacity(SPOT.key, dry) == 0
+    back = markets.next_change(SPOT.key, dry)
+    assert back is not None
+    assert markets.capacity(SPOT.key, back) == 5

@@ -95,7 +95,8 @@ class Markets:
     def capacity(self, key: Key, now: float) -> float:
         """How many machines of an offering there are."""
         steps = self._capacity.get(key)
-        return float("inf") if steps is None else steps.at(now - self._began)
+        # A series looks back by less than a tick, so that at the moment of a change, which is rounded, the new value holds.
+        return float("inf") if steps is None else steps.at(now - self._began + TICK / 2)
 
     def next_change(self, key: Key, now: float) -> float | None:
         """When the capacity of an offering changes next."""
