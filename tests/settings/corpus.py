@@ -23,6 +23,21 @@ GOOD = {
         "limits: {gpus: 0, machines: 1, dollars_per_hour: 0, machines_per_minute: 3}\n"
         "pools: [{name: a, types: [g5.xlarge], chooser: cloud}]"
     ),
+    "smallest to run": "region: us-east-1\ncloud: simulated\npools: [{name: a, types: [g5.xlarge]}]",
+    "everything to run": (
+        "region: us-east-1\ncloud: simulated\nnamespace: a-b\npools: [{name: a, types: [g5.xlarge], zones: [us-east-1a]}]\n"
+        "simulated: {boot: [1s, 2s, 3m], device_plugin_delay: 0, capacity_error_delay: 2s, seed: 7, kubelet: false,\n"
+        "  dry: [{}, {pool: a, type: g5.xlarge, market: spot, zone: us-east-1a}],\n"
+        "  reclaim: {after: 1s, notice: 0s, without_notice: 1}}\n"
+        "pace: {debounce: 10ms, patience: 1s, resync: 1m, register_timeout: 5m, ready_timeout: 5m}\n"
+        "leader_election: {enabled: false, name: other, lease: 30s, renew: 20s, retry: 5s}\n"
+        "rate_limit: {qps: 0.5, burst: 1}\nhttp: {enabled: false, address: '[::1]:0', certificate: a.pem, key: b.pem, alive_within: 5m}\n"
+        "history: {folder: /data, decisions: 1, bytes: 1Gi}\nlog: {level: debug}"
+    ),
+    "run keys without values": (
+        "region: us-east-1\ncloud:\nsimulated: {dry: }\npace:\nhttp: {address: }\nlog:\npools: [{name: a, types: [g5.xlarge]}]"
+    ),
+    "dry as a file": "region: us-east-1\nsimulated: {dry: spot.csv}\npools: [{name: a, types: [g5.xlarge]}]",
 }
 
 
@@ -139,12 +154,44 @@ BAD_FORM = [
     Bad(_offering("type: g5.xlarge, resources: 5"), "pools[0].offerings[0].resources", "expected a mapping"),
     Bad(_offering("type: g5.xlarge, resources: {gpu: 5}"), "pools[0].offerings[0].resources.gpu", "did you mean nvidia.com/gpu?"),
     Bad(_offering("type: g5.xlarge, resources: {cpu: [1]}"), "pools[0].offerings[0].resources.cpu", "such as 7910m"),
+    Bad(_top("cloud: simulatd"), "cloud", "did you mean simulated?"),
+    Bad(_top("cloud: aws"), "cloud", 'saw "aws", expected simulated: this version cannot drive aws yet'),
+    Bad(_top("namespace: Kube"), "namespace", "lower-case letters"),
+    Bad(_top("simulated: {boots: 1s}"), "simulated.boots", "did you mean boot?"),
+    Bad(_top("simulated: {boot: 20}"), "simulated.boot", "a duration with its unit"),
+    Bad(_top("simulated: {boot: [1s, 2s]}"), "simulated.boot", "the shortest, the typical and the longest"),
+    Bad(_top("simulated: {dry: 5}"), "simulated.dry", "or the path of a file of spot series"),
+    Bad(_top("simulated: {dry: [{kind: x}]}"), "simulated.dry[0].kind", "unknown key"),
+    Bad(_top("simulated: {kubelet: 1}"), "simulated.kubelet", "true or false"),
+    Bad(_top("simulated: {seed: -1}"), "simulated.seed", "a whole number"),
+    Bad(_top("simulated: {reclaim: {without_notice: 2}}"), "simulated.reclaim.without_notice", "a share from 0 to 1"),
+    Bad(_top("pace: {debounce: 200}"), "pace.debounce", "a duration with its unit"),
+    Bad(_top("leader_election: false"), "leader_election", "expected a mapping"),
+    Bad(_top("leader_election: {name: a_b}"), "leader_election.name", "lower-case letters"),
+    Bad(_top("rate_limit: {qps: 0}"), "rate_limit.qps", "above 0"),
+    Bad(_top("rate_limit: {burst: 0}"), "rate_limit.burst", "1 or more"),
+    Bad(_top("http: {address: '8080'}"), "http.address", "HOST:PORT"),
+    Bad(_top("history: {decisions: 0}"), "history.decisions", "1 or more"),
+    Bad(_top("history: {bytes: [1]}"), "history.bytes", "such as 64Mi"),
+    Bad(_top("log: {level: verbose}"), "log.level", "expected one of debug, info"),
     Bad("region: us-east-1\npools: [{name: a, types: ['g5.*']}]", "pools[0].types[0]", "up to 63 letters"),
     Bad(_offering("type: g5.xlarge, market: reserved, price: -.inf"), "pools[0].offerings[0].price", "saw the number -.inf"),
 ]
 
 #: Good in form, wrong in meaning: only the parser refuses.
 BAD_MEANING = [
+    Bad(_top("simulated: {boot: [3s, 2s, 4s]}"), "simulated.boot", "saw 3s, 2s, 4s, expected the shortest"),
+    Bad(_top("simulated: {dry: [{pool: q}]}"), "simulated.dry[0].pool", "expected a pool of the pools; expected one of p"),
+    Bad(_top("simulated: {dry: [{type: g5.2xlarge}]}"), "simulated.dry[0].type", "did you mean g5.xlarge?"),
+    Bad(_top("pace: {debounce: 1s, patience: 500ms}"), "pace", "lower debounce or raise patience"),
+    Bad(_top("pace: {resync: 1ms}"), "pace.resync", "at least 10ms"),
+    Bad(_top("pace: {resync: 0s}"), "pace.resync", "above 0"),
+    Bad(_top("leader_election: {renew: 20s}"), "leader_election", "saw lease 15 s, renew 20 s, retry 2 s, expected lease above renew"),
+    Bad(_top("leader_election: {lease: 15.5s}"), "leader_election.lease", "whole seconds"),
+    Bad(_top("leader_election: {lease: 12s}"), "leader_election", "expected at least 11 s between them"),
+    Bad(_top("http: {address: ':70000'}"), "http.address", "HOST:PORT"),
+    Bad(_top("http: {certificate: a.pem}"), "http", "saw certificate without key"),
+    Bad(_top("history: {bytes: 0}"), "history.bytes", "such as 64Mi"),
     Bad(_pool("min: 5\n  max: 4"), "pools[0].min", "saw 5, expected at most max, which is 4"),
     Bad("region: us-east-1\npools: [{name: a, types: [m6i.large], spare: {gpus: 2}}]", "pools[0].spare.gpus", "spare: N"),
     Bad(_pool("min_gpus_per_pod: 8"), "pools[0].min_gpus_per_pod", "saw 8, expected at most 1, the GPUs of g5.xlarge"),

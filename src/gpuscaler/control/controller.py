@@ -234,6 +234,9 @@ class Controller:
         """Look, write down, act; then plan if it is time to."""
         started = self._time()
         self._due = started + self._pace.resync
+        if started < self._plan_at:
+            # A plan that is due sooner stays due then, whatever this look is for.
+            self._due = min(self._due, self._plan_at)
         cluster = (await self._picture.take()).cluster
         if self._failure is not None:
             raise self._failure

@@ -14,11 +14,11 @@ from gpuscaler.control.controller import Controller, Pace, Recorder
 from gpuscaler.control.settings_file import SettingsFile, changed_keys
 from gpuscaler.control.store import MemoryStore, OvertakenError, StoreError
 from gpuscaler.kube.client import Client
-from gpuscaler.kube.errors import ApiError, NotFound, Unreachable
+from gpuscaler.kube.errors import ApiError, Forbidden, NotFound, Unreachable
 from gpuscaler.kube.leases import LeaderElection, NotLeaderError, Times
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.rate import RateLimit
-from gpuscaler.kube.resources import CONFIG_MAPS, LEASES, NODES, PODS
+from gpuscaler.kube.resources import CONFIG_MAPS, LEASES, NAMESPACES, NODES, PODS
 from gpuscaler.kube.transport import Transport
 from gpuscaler.model.pools import Policy
 from gpuscaler.settings.run_settings import PaceSettings, RunSettings
@@ -113,7 +113,7 @@ class Running:
         :class:`~gpuscaler.control.store.StoreError` for a memory that cannot be read.
         """
         place = self._place()
-        await check(place.client, place.namespace, elects=place.election is not None)
+        await check(place, self.file.settings.leader_election.name)
         records = self.make_records(self.file.settings, place)
         lead = _Leading(self, place, records, Attempts(place.client))
         try:
@@ -220,15 +220,23 @@ def broken(trouble: str) -> None:
     _LOG.error("the settings stay as they were", problem=trouble)
 
 
-async def check(client: Client, namespace: str, *, elects: bool) -> None:
+async def check(place: Place, lease: str) -> None:
     """Ask the API server for what nothing works without; raises what it answers instead."""
+    client, namespace = place.client, place.namespace
     for resource in (NODES, PODS):
         await client.get_page(resource, limit=1)
-    for resource, name in ((CONFIG_MAPS, "gpuscaler-state"), *([(LEASES, "gpuscaler")] if elects else [])):
+    names = [(CONFIG_MAPS, "gpuscaler-state"), *([(LEASES, lease)] if place.election is not None else [])]
+    for resource, name in names:
         try:
             await client.get(resource, name, namespace=namespace)
         except NotFound:
             continue
+    try:
+        await client.get(NAMESPACES, namespace)
+    except NotFound as error:
+        raise StoreError(f"namespace {namespace}: saw none of that name, expected it to be there; create it, or set namespace") from error
+    except Forbidden:
+        return  # One that may not be read may well be there.
 
 
 def pace_of(settings: PaceSettings) -> Pace:

@@ -1,5 +1,8 @@
 """The providers that `gpuscaler run` can be told of, made from its settings."""
 
+import asyncio
+from random import Random
+
 from gpuscaler.clouds.delays import NO_FAULTS, Delay, Delays, Faults
 from gpuscaler.clouds.markets import Key, Markets, Steps
 from gpuscaler.clouds.simulated import SimulatedCloud
@@ -7,6 +10,8 @@ from gpuscaler.clouds.simulated_provider import SimulatedProvider
 from gpuscaler.control.running import Made, Place
 from gpuscaler.embedded.kubelets import Kubelets
 from gpuscaler.embedded.machines import Machines
+from gpuscaler.kube.picture import Picture
+from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.model.pools import Policy
 from gpuscaler.settings.run_settings import Dry, RunSettings, Simulated, Span
 
@@ -26,8 +31,12 @@ async def make(settings: RunSettings, place: Place) -> Made:
         except KeyError:
             return 0.0
 
-    kubelets = [Kubelets(place.client, place.picture, now=place.now, pull=pull).run] if told.kubelet else []
-    return Made(provider=provider, parts=(provider.run, machines.run, *kubelets))
+    parts = [provider.run, machines.run]
+    if told.kubelet:
+        # A picture of their own: they must hear of everything that is there when they begin.
+        picture = Picture(place.client, clock=asyncio.get_running_loop().time, random=Random(told.seed), resources=(PODS, NODES))
+        parts += [Kubelets(place.client, picture, now=place.now, pull=pull).run, picture.run]
+    return Made(provider=provider, parts=parts)
 
 
 def delays_of(told: Simulated) -> Delays:

@@ -32,7 +32,7 @@ class Access:
     """Everything that a transport needs; it reads nothing else. ``source`` says in messages where this is from.
 
     ``server`` is a URL that may have a path, ``proxy`` one or empty, and ``namespace`` that of the context or pod. ``warnings`` are for
-    people. ``compress`` asks for gzipped answers, which pays where the server is far.
+    people. ``compress`` asks for gzipped answers, which pays where the server is far. ``in_pod`` says that this is a pod's own access.
     """
 
     server: str
@@ -44,6 +44,7 @@ class Access:
     headers: tuple[tuple[str, str], ...] = ()
     compress: bool = False
     warnings: tuple[str, ...] = ()
+    in_pod: bool = False
 
 
 def from_kubeconfig(

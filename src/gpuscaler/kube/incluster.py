@@ -43,6 +43,7 @@ def in_cluster(environ: Mapping[str, str], *, root: Path = ROOT) -> Access:
         credentials=TokenFile(root / "token", _OWNER),
         namespace=_namespace(root / "namespace"),
         proxy=proxy_of(urlsplit(server), environ),
+        in_pod=True,
     )
 
 

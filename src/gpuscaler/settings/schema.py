@@ -1,4 +1,4 @@
-"""The JSON Schema of the pools file, for editors and other programs.
+"""The JSON Schema of pools files and run files, for editors and other programs.
 
 It says what a schema can say: keys, types, forms and ranges. What needs knowledge (whether a type exists, its price, names that are
 used twice, min against max) only the parser says.
@@ -9,6 +9,8 @@ from typing import Any
 from gpuscaler.model.pools import MARKETS
 from gpuscaler.settings.pieces import EFFECTS, REASONS
 from gpuscaler.settings.pools_file import ARCHITECTURES, CHOOSERS, PREFERENCES
+from gpuscaler.settings.run_file import DRY_KEYS, PACE_KEYS
+from gpuscaler.settings.run_settings import CLOUDS, LEVELS
 
 Schema = dict[str, Any]
 
@@ -22,7 +24,7 @@ def pools_file_schema() -> Schema:
     """A schema of draft 2020-12."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "gpuscaler pools file",
+        "title": "gpuscaler pools file or run file",
         **_object(
             {
                 "pools": {"type": "array", "minItems": 1, "items": _pool()},
@@ -32,10 +34,65 @@ def pools_file_schema() -> Schema:
                 "schedulers": _optional({**_names("scheduler"), "default": ["default-scheduler"]}),
                 "priority_cutoff": _optional({"type": "integer", **_INT32, "default": -10}),
                 "min_saving": _optional({"type": "number", "minimum": 0, "default": 0, "description": "US dollars per hour."}),
+                **_run(),
             },
             required=["pools"],
         ),
     }
+
+
+def _run() -> Schema:
+    """The keys that only `gpuscaler run` uses."""
+    path = {"type": "string", "minLength": 1, "description": "A path, relative to the file's folder."}
+    wait, flag = _duration(), {"type": "boolean"}
+    dns = {"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"}
+    number = {"type": "number", "exclusiveMinimum": 0}
+    groups: dict[str, Schema] = {
+        "simulated": {
+            "boot": _span(),
+            "device_plugin_delay": _span(),
+            "capacity_error_delay": _span(),
+            "dry": {"anyOf": [path, {"type": "array", "items": _object({key: _optional(_name()) for key in DRY_KEYS})}]},
+            "reclaim": _object(
+                {
+                    "after": _optional(_span()),
+                    "notice": _optional(wait),
+                    "without_notice": _optional({"type": "number", "minimum": 0, "maximum": 1}),
+                }
+            ),
+            "seed": _count("Seed of everything that is drawn."),
+            "kubelet": {**flag, "default": True},
+        },
+        "pace": dict.fromkeys(PACE_KEYS, wait),
+        "leader_election": {"enabled": {**flag, "default": True}, "name": dns, "lease": wait, "renew": wait, "retry": wait},
+        "rate_limit": {"qps": {**number, "default": 50}, "burst": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1, "default": 100}},
+        "http": {
+            "enabled": {**flag, "default": True},
+            "address": {"type": "string", "pattern": "^(\\[[0-9A-Fa-f:.]+\\]|[A-Za-z0-9.-]*):[0-9]{1,5}$", "default": ":8080"},
+            "certificate": path,
+            "key": path,
+            "alive_within": wait,
+        },
+        "history": {
+            "folder": path,
+            "decisions": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1, "default": 1000},
+            "bytes": {"type": ["string", "integer"]},
+        },
+        "log": {"level": {"enum": list(LEVELS), "default": "info"}},
+    }
+    return {
+        "cloud": _optional({"enum": list(CLOUDS)}),
+        "namespace": _optional(dns),
+        **{group: _optional(_object({key: _optional(value) for key, value in keys.items()})) for group, keys in groups.items()},
+    }
+
+
+def _span() -> Schema:
+    return {"anyOf": [_duration(), {"type": "array", "minItems": 3, "maxItems": 3, "items": _duration()}]}
+
+
+def _name() -> Schema:
+    return {"type": "string", "pattern": _LABEL_VALUE}
 
 
 def _pool() -> Schema:

@@ -1,0 +1,67 @@
+"""What commands that talk to a cluster share: how it is named, and what is said when it cannot be had."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from gpuscaler.kube.access import Access
+
+#: Exit statuses: a cluster cannot be reached, or does not allow what is needed.
+UNREACHABLE, FORBIDDEN = 3, 5
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_KUBECONFIG = click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The kubeconfig; the default is what kubectl takes: KUBECONFIG, ~/.kube/config, the pod's own account.",
+)
+_CONTEXT = click.option("--context", default="", metavar="NAME", help="The context of the kubeconfig; the default is its current one.")
+
+
+def access_options(command: F) -> F:
+    """``--kubeconfig`` and ``--context``."""
+    return _KUBECONFIG(_CONTEXT(command))
+
+
+def find(kubeconfig: Path | None, context: str) -> "Access":
+    """The way to the cluster; what cannot be used ends the command with exit code 2. Warnings go to standard error."""
+    from gpuscaler.kube.errors import AccessError
+    from gpuscaler.kube.incluster import find_access
+
+    try:
+        access = find_access(os.environ, kubeconfig=kubeconfig, context=context, attended=sys.stdin.isatty())
+    except AccessError as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
+    for warning in access.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    return access
+
+
+@contextmanager
+def told(access: "Access") -> Iterator[None]:
+    """Say what an API server answered, or that it did not, and end the command with the exit status for it."""
+    from gpuscaler.kube.errors import ApiError, Forbidden, Unauthorized, Unreachable
+
+    try:
+        yield
+    except Unreachable as error:
+        click.echo(f"{error}; expected an API server that answers: check the server, the network and the context", err=True)
+        sys.exit(UNREACHABLE)
+    except Unauthorized as error:
+        click.echo(f"{access.server} ({access.source}): saw {error}, expected credentials that it knows; log in again", err=True)
+        sys.exit(FORBIDDEN)
+    except Forbidden as error:
+        click.echo(f"{access.server} ({access.source}): saw {error}, expected to be allowed that; add it to a role of this user", err=True)
+        sys.exit(FORBIDDEN)
+    except ApiError as error:
+        click.echo(f"{access.server} ({access.source}): saw {error}, expected an answer", err=True)
+        sys.exit(UNREACHABLE)

@@ -1,0 +1,109 @@
+"""``gpuscaler run``: the controller, on the cluster of a pod or of a kubeconfig."""
+
+import asyncio
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import click
+
+from gpuscaler.cli.reaching import access_options, find, told
+
+if TYPE_CHECKING:
+    from gpuscaler.control.running import Running
+    from gpuscaler.control.settings_file import SettingsFile
+    from gpuscaler.kube.access import Access
+
+#: Where the controller keeps what is its own when it runs outside of the cluster and the settings do not say.
+NAMESPACE = "kube-system"
+
+
+@click.command()
+@click.option("--config", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The run file: pools, cloud and the rest.")
+@access_options
+@click.option("--dry-run", is_flag=True, help="Plan and say what would be done; write nothing anywhere.")
+def run(config: Path, kubeconfig: Path | None, context: str, dry_run: bool) -> None:
+    """Watch the cluster, buy what waiting pods need and give back what nobody uses, until it is stopped."""
+    from gpuscaler.control.store import StoreError
+
+    file = load(config)
+    access = find(kubeconfig, context)
+    try:
+        with told(access):
+            asyncio.run(_run(file, access, dry_run=dry_run))
+    except StoreError as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
+
+
+def load(path: Path) -> "SettingsFile":
+    """The run file; every mistake in it is printed and ends the command with exit code 2."""
+    from gpuscaler.control.settings_file import SettingsFile
+    from gpuscaler.settings import SettingsError
+    from gpuscaler.settings.run_settings import CLOUDS
+
+    try:
+        file = SettingsFile(path)
+    except SettingsError as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
+    if not file.settings.cloud:
+        click.echo(f"{path}: saw no cloud, expected one of {', '.join(CLOUDS)}; add cloud: …", err=True)
+        sys.exit(2)
+    return file
+
+
+class Clocks:
+    """The machine's clocks. Leases are timed by one that goes on while the machine sleeps, where there is such a clock."""
+
+    def wall(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+async def _run(file: "SettingsFile", access: "Access", *, dry_run: bool) -> None:
+    """Run until SIGTERM, which is how Kubernetes asks to end, or Ctrl-C."""
+    from gpuscaler.control.running import Running
+    from gpuscaler.control.told import LogRecords
+    from gpuscaler.embedded.providers import make
+    from gpuscaler.kube.http import HttpTransport
+
+    async with HttpTransport(access) as transport:
+        running = Running(
+            file=file,
+            transport=transport,
+            namespace=access.namespace if access.in_pod else NAMESPACE,
+            identity=f"{socket.gethostname()}_{uuid4().hex[:12]}",
+            clocks=Clocks(),
+            make_provider=make,
+            make_records=lambda _settings, _place: LogRecords(),
+            dry_run=dry_run,
+        )
+        await until_terminated(running)
+
+
+async def until_terminated(running: "Running") -> None:
+    """Let ``running`` run, and end it in order when the process is told to terminate."""
+    life = asyncio.create_task(running.run(), name="run")
+    terminated = False
+
+    def terminate() -> None:
+        nonlocal terminated
+        terminated = True
+        life.cancel()
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, terminate)
+    try:
+        await life
+    except asyncio.CancelledError:
+        if not terminated:
+            raise
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)

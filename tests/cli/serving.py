@@ -1,0 +1,110 @@
+"""An API server over HTTP in a thread of its own, for commands that are run as people run them."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+import yaml
+
+from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.embedded.scheduling import Scheduler
+from gpuscaler.embedded.server import serve
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.picture import Picture
+from gpuscaler.kube.transport import Answer, Request
+
+T = TypeVar("T")
+
+
+class Listening(ApiServer):
+    """Remembers what was written over HTTP, which is not how the scheduler writes."""
+
+    writes: Sequence[str] = ()
+
+    def handle(self, request: Request) -> AbstractAsyncContextManager[Answer]:
+        if request.method != "GET" and "user-agent" in request.headers:
+            self.writes = (*self.writes, f"{request.method} {request.path}")
+        return super().handle(request)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server at ``url``, which ``kubeconfig`` leads to."""
+
+    api: Listening
+    url: str
+    kubeconfig: Path
+    loop: asyncio.AbstractEventLoop
+
+    def ask(self, question: Callable[[Client], Coroutine[Any, Any, T]], within: float = 20.0) -> T:
+        """Ask the server something, in its own thread."""
+        return asyncio.run_coroutine_threadsafe(question(Client(MemoryTransport(self.api))), self.loop).result(within)
+
+    def load(self, *objects: Mapping[str, Any]) -> None:
+        async def put(_client: Client) -> None:
+            self.api.load(objects)
+
+        self.ask(put)
+
+    def until(self, question: Callable[[Client], Coroutine[Any, Any, T]], within: float = 20.0) -> T:
+        """The first answer that is true."""
+        end = time.monotonic() + within
+        while not (answer := self.ask(question)):
+            assert time.monotonic() < end, f"still {answer!r} after {within:g} s"
+            time.sleep(0.05)
+        return answer
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[Served]:
+    """A server with a scheduler."""
+    loop = asyncio.new_event_loop()
+    ready = threading.Event()
+    made: list[Served] = []
+    ends: list[asyncio.Event] = []
+
+    async def live() -> None:
+        api = Listening(time.time)
+        serving = await serve(api)
+        made.append(Served(api, serving.url, kubeconfig(folder, serving.url), loop))
+        ends.append(asyncio.Event())
+        client = Client(MemoryTransport(api))
+        picture = Picture(client, clock=loop.time, random=Random(1))
+        tasks = [asyncio.create_task(part.run()) for part in (picture, Scheduler(client, picture, now=time.time))]
+        ready.set()
+        await ends[0].wait()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await serving.close()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(live()), name="api server")
+    thread.start()
+    assert ready.wait(20)
+    try:
+        yield made[0]
+    finally:
+        loop.call_soon_threadsafe(ends[0].set)
+        thread.join(20)
+        loop.close()
+
+
+def kubeconfig(folder: Path, url: str) -> Path:
+    """A kubeconfig that leads to ``url`` as nobody."""
+    path = folder / "kubeconfig"
+    told = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "clusters": [{"name": "here", "cluster": {"server": url}}],
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": ""}}],
+    }
+    path.write_text(yaml.safe_dump(told))
+    return path

@@ -1,0 +1,145 @@
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+from tests.cli.serving import Served, kubeconfig, served
+from tests.control.world import pod
+
+from gpuscaler.cli import main
+from gpuscaler.embedded.failures import Failure
+from gpuscaler.embedded.faults import Fault
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.resources import LEASES, PODS
+
+RUN_FILE = """
+region: us-east-1
+cloud: simulated
+simulated: {boot: 500ms, device_plugin_delay: 100ms, capacity_error_delay: 100ms}
+http: {address: "127.0.0.1:0"}
+pools:
+  - name: gpu
+    types: [g4dn.xlarge]
+    zones: [us-east-1a]
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Served]:
+    with served(tmp_path) as server:
+        yield server
+
+
+def started(cluster: Served, *more: str) -> subprocess.Popen[str]:
+    path = cluster.kubeconfig.parent / "run.yaml"
+    path.write_text(RUN_FILE)
+    command = [sys.executable, "-c", "from gpuscaler.cli import run; run()", "run"]
+    command += ["--config", str(path), "--kubeconfig", str(cluster.kubeconfig), *more]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+async def holder(client: Client) -> str:
+    leases = [msgspec.json.decode(one) for one in await client.list_all(LEASES)]
+    return leases[0]["spec"]["holderIdentity"] if leases else ""
+
+
+async def submit(client: Client) -> None:
+    await client.create(PODS, pod("train"), namespace="default")
+
+
+async def bound(client: Client) -> bool:
+    pods = [msgspec.json.decode(one) for one in await client.list_all(PODS)]
+    return bool(pods) and all(one["spec"].get("nodeName") for one in pods)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_it_serves_pods_until_it_is_stopped_and_gives_the_lease_back(cluster: Served, number: signal.Signals, status: int) -> None:
+    with started(cluster) as process:
+        try:
+            cluster.ask(submit)
+            cluster.until(bound, within=30)
+            assert cluster.ask(holder)
+            process.send_signal(number)
+            output, _ = process.communicate(timeout=20)
+        finally:
+            process.kill()
+
+    assert (process.returncode, "Traceback" in output) == (status, False), output
+    assert cluster.ask(holder) == ""
+
+
+def test_a_dry_run_says_what_it_would_buy_and_writes_nothing(cluster: Served) -> None:
+    cluster.ask(submit)
+    cluster.until(waiting)
+    with started(cluster, "--dry-run") as process:
+        try:
+            assert process.stdout is not None
+            said = next(line for line in process.stdout if "planned" in line)
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=20)
+        finally:
+            process.kill()
+
+    assert "machines=1" in said
+    assert cluster.api.writes == ()
+
+
+async def waiting(client: Client) -> bool:
+    return "Unschedulable" in str(await client.list_all(PODS))
+
+
+def invoke(config: Path, access: Path) -> Result:
+    return CliRunner().invoke(main, ["run", "--config", str(config), "--kubeconfig", str(access)])
+
+
+def test_a_pools_file_without_a_cloud_exits_2_and_says_what_to_add(tmp_path: Path) -> None:
+    path = tmp_path / "pools.yaml"
+    path.write_text(RUN_FILE.replace("cloud: simulated\n", ""))
+
+    done = invoke(path, tmp_path / "absent")
+
+    assert done.exit_code == 2
+    assert done.stderr == f"{path}: saw no cloud, expected one of simulated; add cloud: …\n"
+
+
+def test_a_kubeconfig_that_is_not_there_exits_2(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(RUN_FILE)
+
+    done = invoke(tmp_path / "run.yaml", tmp_path / "absent")
+
+    assert done.exit_code == 2
+    assert "absent: saw No such file" in done.stderr
+
+
+def test_a_server_that_does_not_answer_exits_3_and_names_it(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(RUN_FILE)
+
+    done = invoke(tmp_path / "run.yaml", kubeconfig(tmp_path, "http://127.0.0.1:9"))
+
+    assert done.exit_code == 3
+    assert "http://127.0.0.1:9" in done.stderr
+    assert "Traceback" not in done.output
+
+
+def test_a_server_that_forbids_what_is_needed_exits_5_and_says_what(cluster: Served, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(RUN_FILE)
+    refusal = Failure(403, "Forbidden", 'configmaps "gpuscaler-state" is forbidden: User "me" cannot get resource "configmaps"')
+    cluster.api.faults.add(Fault(path="configmaps", refusal=refusal))
+
+    done = invoke(tmp_path / "run.yaml", cluster.kubeconfig)
+
+    assert done.exit_code == 5
+    assert "configmaps" in done.stderr
+
+
+def test_a_namespace_that_is_not_there_exits_2(cluster: Served, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(f"{RUN_FILE}namespace: nowhere\n")
+
+    done = invoke(tmp_path / "run.yaml", cluster.kubeconfig)
+
+    assert done.exit_code == 2
+    assert "namespace nowhere: saw none" in done.stderr
