@@ -1,4 +1,4 @@
-"""The embedded cluster put together: API server, scheduler, kubelets and a simulated cloud, in one process."""
+"""The embedded cluster put together: API server, scheduler, kubelets, controllers and a simulated cloud, in one process."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -15,6 +15,7 @@ from gpuscaler.embedded.kubelets import Kubelets
 from gpuscaler.embedded.machines import Machines
 from gpuscaler.embedded.memory import MemoryTransport
 from gpuscaler.embedded.scheduling import Scheduler
+from gpuscaler.embedded.workloads.controllers import Workloads
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.rate import RateLimit
@@ -58,6 +59,8 @@ class EmbeddedCluster:
         self._seen = self.picture(client)
         self._kubelets = Kubelets(client, self._pods, now=now, pull=self._pull, speed=speed)
         self._scheduler = Scheduler(client, self._seen, now=now, speed=speed)
+        clock = asyncio.get_running_loop().time
+        self._workloads = Workloads(client, now=now, clock=clock, random=Random(conditions.seed), speed=speed)
         self.listeners: list[Callable[[CloudEvent], None]] = []
 
     def client(self, manager: str) -> Client:
@@ -82,5 +85,7 @@ class EmbeddedCluster:
     async def run(self) -> None:
         """Live until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for part in (self.api.disruptions, self._pods, self._seen, self.machines, self.provider, self._kubelets, self._scheduler):
+            for part in (self.api.disruptions, self._pods, self._seen, self.machines, self.provider):
                 tasks.create_task(part.run())
+            for worker in (self._kubelets, self._scheduler, self._workloads):
+                tasks.create_task(worker.run())

@@ -1,0 +1,83 @@
+"""Takes away pods that nothing else would: those of nodes that are gone, and those whose owner is gone.
+
+Source: ``k8s.io/kubernetes/pkg/controller/podgc/gc_controller.go`` and ``garbagecollector``, Kubernetes 1.35.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from gpuscaler.embedded.scheduling import timestamp
+from gpuscaler.embedded.workloads.mirror import Mirror
+from gpuscaler.embedded.workloads.steps import Object, is_finished, name_of
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import NotFound
+from gpuscaler.kube.resources import NODES, PODS, Resource
+
+#: A node must be gone for so many seconds before its pods are.
+QUARANTINE = 40.0
+
+
+class Collector:
+    """Looks for pods of nodes that are gone, in what ``mirror`` has."""
+
+    def __init__(self, client: Client, mirror: Mirror, *, now: Callable[[], float]) -> None:
+        self._client, self._mirror, self._now = client, mirror, now
+        #: Nodes that pods are bound to and that are not there, and since when.
+        self._missing: dict[str, float] = {}
+
+    def touched(self, kind: str, obj: Object) -> float | None:
+        """When to :meth:`collect` after this change."""
+        node = name_of(obj) if kind == "Node" else (obj.get("spec") or {}).get("nodeName")
+        if not node:
+            return None
+        if self._mirror.get("Node", node) is not None:
+            self._missing.pop(node, None)
+            return None
+        return self._missing.setdefault(node, self._now()) + QUARANTINE
+
+    async def collect(self) -> float | None:
+        """Fail and delete the pods of nodes that have been gone for long; returns when to look again."""
+        now = self._now()
+        due = {node for node, since in self._missing.items() if now >= since + QUARANTINE - 0.001}
+        pods = [pod for pod in self._mirror.all("Pod") if pod["spec"].get("nodeName") in due] if due else []
+        for node in sorted(due):
+            if not await self._there(NODES, node):
+                for pod in [pod for pod in pods if pod["spec"]["nodeName"] == node]:
+                    await self._end(pod, now)
+            del self._missing[node]
+        return min((since + QUARANTINE for since in self._missing.values()), default=None)
+
+    async def without_owner(self, owners: Resource, objects: Sequence[Object], resource: Resource) -> None:
+        """Delete those of ``objects``, of ``resource``, whose controller, one of ``owners``, is really gone."""
+        for obj in objects:
+            owner = next(one for one in obj["metadata"]["ownerReferences"] if one.get("controller"))
+            namespace = obj["metadata"].get("namespace", "")
+            if not obj["metadata"].get("deletionTimestamp") and not await self._there(owners, owner["name"], namespace, owner["uid"]):
+                await self._delete(resource, obj, None)
+
+    async def _there(self, resource: Resource, name: str, namespace: str = "", uid: str = "") -> bool:
+        try:
+            found = msgspec.json.decode(await self._client.get(resource, name, namespace=namespace))
+        except NotFound:
+            return False
+        return not uid or found["metadata"]["uid"] == uid
+
+    async def _end(self, pod: Object, now: float) -> None:
+        if not is_finished(pod):
+            told = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "lastTransitionTime": timestamp(now)}
+            kept = [one for one in (pod.get("status") or {}).get("conditions") or () if one.get("type") != told["type"]]
+            status = {"phase": "Failed", "conditions": [*kept, {**told, "message": "PodGC: node no longer exists"}]}
+            body = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}
+            try:
+                await self._client.merge_patch(PODS, name_of(pod), body, namespace=pod["metadata"]["namespace"], subresource="status")
+            except NotFound:
+                return
+        await self._delete(PODS, pod, 0)
+
+    async def _delete(self, resource: Resource, obj: Object, grace: int | None) -> None:
+        metadata = obj["metadata"]
+        try:
+            await self._client.delete(resource, metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"], grace=grace)
+        except NotFound:
+            return

@@ -1,0 +1,217 @@
+"""Runs the controllers of workloads: whatever changes is looked at again, and what was decided is carried out."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any, Final
+
+import msgspec
+
+from gpuscaler.embedded.workloads import daemon_sets, deployments, jobs, replica_sets, stateful_sets
+from gpuscaler.embedded.workloads.collecting import Collector
+from gpuscaler.embedded.workloads.mirror import Key, Mirror, owner_of
+from gpuscaler.embedded.workloads.steps import Object, Steps, controller_of, identity, name_of
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import ApiError, Conflict, NotFound, Unreachable
+from gpuscaler.kube.resources import DAEMON_SETS, DEPLOYMENTS, JOBS, NODES, PODS, REPLICA_SETS, STATEFUL_SETS, Resource
+from gpuscaler.model.decoding import Interner, decode_object
+from gpuscaler.model.nodes import Node
+
+#: The kinds that are controlled.
+WORKLOADS: Final = {resource.kind: resource for resource in (DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS, DAEMON_SETS, JOBS)}
+#: Changes are gathered for so long, and what failed is tried again after so long, in seconds.
+DEBOUNCE, AGAIN = 0.02, 1.0
+#: While lists are incomplete it is looked again after so long.
+LISTING = 0.1
+
+
+class Workloads:
+    """Controls the workloads of the cluster behind ``client`` for as long as :meth:`run` runs.
+
+    ``now`` is the wall clock in seconds since the epoch, of which ``speed`` seconds pass in a second of the event loop; ``clock`` is the
+    loop's. At most ``abreast`` requests are out at once. Where Kubernetes' own controller manager runs, this must not.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        now: Callable[[], float],
+        clock: Callable[[], float],
+        random: Random,
+        speed: float = 1.0,
+        abreast: int = 32,
+    ) -> None:
+        self._client, self._now, self._speed = client, now, speed
+        resources = (*WORKLOADS.values(), NODES, PODS)
+        self._mirror = Mirror(client, resources, clock=clock, random=random, touched=self._touched)
+        self._collector = Collector(client, self._mirror, now=now)
+        self._jobs = jobs.Jobs()
+        self._nodes: dict[str, Node] = {}
+        self._due: dict[Key, float] = {}
+        self._stirred = asyncio.Event()
+        self._slots = asyncio.Semaphore(abreast)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for reflector in self._mirror.reflectors:
+                tasks.create_task(reflector.run())
+            tasks.create_task(self._work())
+
+    # What is to be looked at
+
+    def _touched(self, kind: str, obj: Object) -> None:
+        if kind in WORKLOADS:
+            self._look(kind, identity(obj))
+        if (owner := owner_of(obj)) is not None and owner[0] in WORKLOADS:
+            self._look(*owner)
+        if kind == "Node":
+            self._node_changed(name_of(obj))
+        if kind in {"Node", "Pod"} and (at := self._collector.touched(kind, obj)) is not None:
+            self._look("", "", at)
+
+    def _node_changed(self, name: str) -> None:
+        found = self._mirror.get("Node", name)
+        node = None if found is None else decode_object(found, Interner())
+        before = self._nodes.pop(name, None)
+        if isinstance(node, Node):
+            self._nodes[name] = node
+        else:
+            node = None
+        if before is None or node is None or (before.labels, before.taints) != (node.labels, node.taints):
+            for daemon_set in self._mirror.all("DaemonSet"):
+                self._look("DaemonSet", identity(daemon_set))
+
+    def _look(self, kind: str, name: str, at: float = 0.0) -> None:
+        """Look at a workload ``at`` that time, or as soon as can be."""
+        self._due[kind, name] = min(at, self._due.get((kind, name), at))
+        self._stirred.set()
+
+    async def _work(self) -> None:
+        while True:
+            self._stirred.clear()
+            now = self._now()
+            ready = [key for key, at in self._due.items() if at <= now + 0.001] if self._mirror.synced else []
+            for key in ready:
+                del self._due[key]
+            await asyncio.gather(*(self._turn(key) for key in ready))
+            if not ready:
+                await self._wait(now)
+            await asyncio.sleep(DEBOUNCE)
+
+    async def _wait(self, now: float) -> None:
+        # Before everything is listed only what comes can change anything, and what completes a list may be nothing at all.
+        left = LISTING if not self._mirror.synced else max(0.001, (min(self._due.values()) - now) / self._speed) if self._due else None
+        try:
+            async with asyncio.timeout(left):
+                await self._stirred.wait()
+        except TimeoutError:
+            return
+
+    # Carrying out
+
+    async def _turn(self, key: Key) -> None:
+        try:
+            if key == ("", ""):
+                again = await self._collector.collect()
+            else:
+                again = await self._reconcile(key)
+        except (ApiError, Unreachable):
+            again = self._now() + AGAIN * self._speed
+        if again is not None:
+            self._look(*key, again)
+
+    async def _reconcile(self, key: Key) -> float | None:
+        workload = self._mirror.get(*key)
+        owned = self._mirror.owned(key, "ReplicaSet" if key[0] == "Deployment" else "Pod")
+        uid = workload["metadata"]["uid"] if workload is not None else ""
+        strays = [one for one in owned if (controller_of(one) or {}).get("uid") != uid]
+        if strays:
+            if key[0] == "Job":
+                await self._carry_out(JOBS, None, jobs.orphaned(strays))
+            await self._collector.without_owner(WORKLOADS[key[0]], strays, REPLICA_SETS if key[0] == "Deployment" else PODS)
+        if workload is None:
+            self._jobs.forget(key[1])
+            return None
+        steps = self._decide(key[0], workload, [one for one in owned if one not in strays])
+        await self._carry_out(WORKLOADS[key[0]], workload, steps)
+        return steps.again
+
+    def _decide(self, kind: str, workload: Object, owned: list[Object]) -> Steps:
+        match kind:
+            case "Deployment":
+                return deployments.decide(workload, owned, self._now())
+            case "ReplicaSet":
+                return replica_sets.decide(workload, owned)
+            case "StatefulSet":
+                return stateful_sets.decide(workload, owned)
+            case "DaemonSet":
+                return daemon_sets.decide(workload, owned, self._nodes.values())
+            case _:
+                return self._jobs.decide(workload, owned, self._now())
+
+    async def _carry_out(self, resource: Resource, workload: Object | None, steps: Steps) -> None:
+        if workload is not None and (patch := difference(workload.get("status") or {}, steps.status)):
+            await self._patch(resource, workload, {"metadata": {"uid": workload["metadata"]["uid"]}, "status": patch}, "status")
+        await self._all(self._patch(*patch) for patch in steps.patches)
+        await self._all(self._delete(*gone) for gone in steps.deletes)
+        await self._all(self._create(*made) for made in steps.creates)
+
+    async def _all(self, writes: Any) -> None:
+        """Every write is tried; the first that failed is raised."""
+        answers = await asyncio.gather(*map(self._slotted, writes), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+
+    async def _slotted(self, write: Coroutine[Any, Any, None]) -> None:
+        async with self._slots:
+            await write
+
+    async def _patch(self, resource: Resource, obj: Object, patch: Object, part: str = "") -> None:
+        try:
+            answer = await self._client.merge_patch(
+                resource, name_of(obj), patch, namespace=obj["metadata"].get("namespace", ""), subresource=part
+            )
+        except NotFound:
+            return
+        self._know(resource, answer)
+
+    async def _delete(self, resource: Resource, obj: Object) -> None:
+        metadata = obj["metadata"]
+        try:
+            await self._client.delete(
+                resource, metadata["name"], namespace=metadata.get("namespace", ""), uid=metadata["uid"], propagation="Background"
+            )
+        except (NotFound, Conflict):
+            # Gone, or another of that name: the watch will tell.
+            return
+        # Until the watch tells how it goes, it counts as going.
+        known = self._mirror.get(resource.kind, identity(obj))
+        if known is not None and known["metadata"]["uid"] == metadata["uid"]:
+            metadata_now = known["metadata"]
+            metadata_now.setdefault("deletionTimestamp", metadata_now.get("creationTimestamp"))
+
+    async def _create(self, resource: Resource, obj: Object) -> None:
+        answer = await self._client.create(resource, obj, namespace=obj["metadata"].get("namespace", ""))
+        self._know(resource, answer)
+
+    def _know(self, resource: Resource, answer: bytes) -> None:
+        obj = msgspec.json.decode(answer)
+        # The last step of a deletion answers with the object as it was.
+        if not obj["metadata"].get("deletionTimestamp") or obj["metadata"].get("finalizers"):
+            self._mirror.put(resource.kind, obj)
+
+
+def difference(before: Object, wanted: Object) -> Object:
+    """The merge patch that makes the fields of ``wanted`` in ``before`` what they are there; None stands for a field that is not."""
+    patch: Object = {}
+    for name, value in wanted.items():
+        known = before.get(name)
+        if isinstance(value, dict) and isinstance(known, dict):
+            inner = difference(known, {**dict.fromkeys(known), **value})
+            if inner:
+                patch[name] = inner
+        elif known != value:
+            patch[name] = value
+    return patch

@@ -1,0 +1,189 @@
+"""Deployments: a ReplicaSet for each template, and the way from one to the next.
+
+Source: ``k8s.io/kubernetes/pkg/controller/deployment`` (``rolling.go``, ``recreate.go``, ``sync.go``), Kubernetes 1.35. A rollout that
+makes no progress is waited for without end.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpuscaler.embedded.workloads.steps import Object, Steps, counted, hash_of, is_leaving, name_of, owned_by, with_conditions
+from gpuscaler.kube.resources import DEPLOYMENTS, REPLICA_SETS
+
+HASH = "pod-template-hash"
+REVISION = "deployment.kubernetes.io/revision"
+
+
+def decide(deployment: Mapping[str, Any], replica_sets: Sequence[Object], now: float) -> Steps:
+    """What to do about ``deployment``, which owns ``replica_sets``."""
+    steps = Steps()
+    current = hash_of(deployment["spec"]["template"])
+    found = [one for one in replica_sets if not is_leaving(one)]
+    new = next((one for one in found if (one["metadata"].get("labels") or {}).get(HASH) == current), None)
+    old = sorted((one for one in found if one is not new), key=lambda one: (_revision(one), name_of(one)))
+    if not is_leaving(deployment):
+        paused = bool(deployment["spec"].get("paused"))
+        revision = max([0, *map(_revision, old)]) + 1 if new is None or _revision(new) <= max([0, *map(_revision, old)]) else _revision(new)
+        if new is None and not paused:
+            steps.creates.append((REPLICA_SETS, _replica_set(deployment, current, revision, _room_for_new(deployment, old))))
+        elif new is not None:
+            _roll(steps, deployment, new, old, revision)
+        if not paused and (deployment["metadata"].get("annotations") or {}).get(REVISION) != str(revision):
+            steps.patches.append((DEPLOYMENTS, dict(deployment), {"metadata": {"annotations": {REVISION: str(revision)}}}))
+        _forget(steps, deployment, old)
+    steps.status = _status(deployment, new, old, now)
+    return steps
+
+
+def _revision(replica_set: Mapping[str, Any]) -> int:
+    text = (replica_set["metadata"].get("annotations") or {}).get(REVISION, "")
+    return int(text) if text.isdigit() else 0
+
+
+def _wanted(obj: Mapping[str, Any]) -> int:
+    replicas: int = obj["spec"].get("replicas") or 0
+    return replicas
+
+
+def _counted(replica_set: Mapping[str, Any], what: str) -> int:
+    number: int = (replica_set.get("status") or {}).get(what) or 0
+    return number
+
+
+def _settled(replica_set: Mapping[str, Any]) -> bool:
+    """Whether the counts of a ReplicaSet are of what was last asked of it."""
+    generation: int = replica_set["metadata"].get("generation", 1)
+    return _counted(replica_set, "observedGeneration") >= generation
+
+
+def _limits(deployment: Mapping[str, Any]) -> tuple[int, int]:
+    """How many pods there may be in all during a rollout, and how many must be available."""
+    told = (deployment["spec"].get("strategy") or {}).get("rollingUpdate") or {}
+    wanted = _wanted(deployment)
+    surge = _share(told.get("maxSurge", "25%"), wanted, up=True)
+    missing = min(wanted, _share(told.get("maxUnavailable", "25%"), wanted, up=False))
+    if not surge and not missing:
+        missing = 1
+    return wanted + surge, wanted - missing
+
+
+def _share(value: int | str, whole: int, *, up: bool) -> int:
+    if isinstance(value, int):
+        return value
+    part = int(value.removesuffix("%")) * whole / 100
+    return math.ceil(part) if up else math.floor(part)
+
+
+def _recreates(deployment: Mapping[str, Any]) -> bool:
+    return (deployment["spec"].get("strategy") or {}).get("type") == "Recreate"
+
+
+def _room_for_new(deployment: Mapping[str, Any], old: Sequence[Object]) -> int:
+    """How many pods of the new template there may be now."""
+    wanted = _wanted(deployment)
+    if _recreates(deployment):
+        return 0 if any(_wanted(one) or _counted(one, "replicas") for one in old) else wanted
+    return max(0, min(wanted, _limits(deployment)[0] - sum(map(_wanted, old))))
+
+
+def _roll(steps: Steps, deployment: Mapping[str, Any], new: Object, old: Sequence[Object], revision: int) -> None:
+    wanted, has = _wanted(deployment), _wanted(new)
+    room = _room_for_new(deployment, old)
+    target = has if deployment["spec"].get("paused") and any(map(_wanted, old)) else wanted if has > wanted else max(has, room)
+    patch: Object = {} if target == has else {"spec": {"replicas": target}}
+    if _revision(new) != revision:
+        patch["metadata"] = {"annotations": {REVISION: str(revision)}}
+    if patch:
+        steps.patches.append((REPLICA_SETS, new, patch))
+    if deployment["spec"].get("paused"):
+        return
+    for one, left in _shrunk(deployment, new, old):
+        steps.patches.append((REPLICA_SETS, one, {"spec": {"replicas": left}}))
+
+
+def _shrunk(deployment: Mapping[str, Any], new: Object, old: Sequence[Object]) -> list[tuple[Object, int]]:
+    """Old ReplicaSets that get smaller, and how large they stay: first what is not available goes, then what can be spared."""
+    alive = [one for one in old if _wanted(one)]
+    if _recreates(deployment):
+        return [(one, 0) for one in alive]
+    if not all(map(_settled, (new, *alive))):
+        return []
+    least = _limits(deployment)[1]
+    unavailable = max(0, _wanted(new) - _counted(new, "availableReplicas"))
+    spare = sum(map(_wanted, (new, *alive))) - least - unavailable
+    left = {name_of(one): _wanted(one) for one in alive}
+    for one in alive:
+        gone = max(0, min(spare, _wanted(one) - _counted(one, "availableReplicas")))
+        left[name_of(one)] -= gone
+        spare -= gone
+    spare = min(spare, sum(_counted(one, "availableReplicas") for one in (new, *alive)) - least)
+    for one in alive:
+        gone = max(0, min(spare, left[name_of(one)]))
+        left[name_of(one)] -= gone
+        spare -= gone
+    return [(one, left[name_of(one)]) for one in alive if left[name_of(one)] != _wanted(one)]
+
+
+def _replica_set(deployment: Mapping[str, Any], current: str, revision: int, replicas: int) -> Object:
+    spec = deployment["spec"]
+    template = {**spec["template"], "metadata": dict(spec["template"].get("metadata") or {})}
+    template["metadata"]["labels"] = {**(template["metadata"].get("labels") or {}), HASH: current}
+    chosen = spec.get("selector") or {}
+    return {
+        "apiVersion": REPLICA_SETS.api_version,
+        "kind": REPLICA_SETS.kind,
+        "metadata": {
+            "name": f"{name_of(deployment)}-{current}",
+            "namespace": deployment["metadata"]["namespace"],
+            "labels": template["metadata"]["labels"],
+            "annotations": {REVISION: str(revision)},
+            "ownerReferences": owned_by(deployment, DEPLOYMENTS),
+        },
+        "spec": {
+            "replicas": replicas,
+            "selector": {**chosen, "matchLabels": {**(chosen.get("matchLabels") or {}), HASH: current}},
+            "template": template,
+        },
+    }
+
+
+def _forget(steps: Steps, deployment: Mapping[str, Any], old: Sequence[Object]) -> None:
+    """Old ReplicaSets without pods go, the oldest first, until no more are left than are kept for going back."""
+    limit = deployment["spec"].get("revisionHistoryLimit", 10)
+    empty = [one for one in old if not _wanted(one) and not _counted(one, "replicas") and _settled(one)]
+    steps.deletes += [(REPLICA_SETS, one) for one in empty[: max(0, len(old) - limit)]]
+
+
+def _status(deployment: Mapping[str, Any], new: Object | None, old: Sequence[Object], now: float) -> Object:
+    found = [*old, *([new] if new else [])]
+    replicas, ready, available = (sum(_counted(one, what) for one in found) for what in ("replicas", "readyReplicas", "availableReplicas"))
+    updated = _counted(new, "replicas") if new else 0
+    wanted = _wanted(deployment)
+    done = new is not None and updated == replicas == wanted == available and _settled(new)
+    enough = available >= _limits(deployment)[1]
+    progress = (
+        ("NewReplicaSetAvailable", f'ReplicaSet "{name_of(new)}" has successfully progressed.')
+        if done and new is not None
+        else ("ReplicaSetUpdated", f'ReplicaSet "{name_of(new)}" is progressing.')
+        if new is not None
+        else ("NewReplicaSetCreated", "Created new replica set")
+    )
+    told = [
+        {
+            "type": "Available",
+            "status": "True" if enough else "False",
+            "reason": "MinimumReplicasAvailable" if enough else "MinimumReplicasUnavailable",
+            "message": f"Deployment {'has' if enough else 'does not have'} minimum availability.",
+        },
+        {"type": "Progressing", "status": "True", "reason": progress[0], "message": progress[1]},
+    ]
+    return {
+        "observedGeneration": deployment["metadata"].get("generation"),
+        "replicas": counted(replicas),
+        "updatedReplicas": counted(updated),
+        "readyReplicas": counted(ready),
+        "availableReplicas": counted(available),
+        "unavailableReplicas": counted(max(0, max(wanted, replicas) - available)),
+        "conditions": with_conditions(deployment, told, now),
+    }

@@ -1,0 +1,23 @@
+"""Sets of indexes as a Job's status writes them: ``1,3-5,7``."""
+
+from collections.abc import Iterable
+
+
+def indexes_of(text: str) -> set[int]:
+    """The indexes in ``text``."""
+    found: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def text_of(indexes: Iterable[int]) -> str:
+    """Indexes in short, runs of three or more as one."""
+    runs: list[list[int]] = []
+    for index in sorted(indexes):
+        if runs and runs[-1][1] == index - 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ",".join(str(first) if first == last else f"{first},{last}" if last == first + 1 else f"{first}-{last}" for first, last in runs)

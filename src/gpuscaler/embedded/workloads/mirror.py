@@ -1,0 +1,117 @@
+"""Objects of several resources as an API server has them, whole, and who controls them."""
+
+from collections.abc import Callable, Iterable, Mapping
+from random import Random
+from typing import Any, cast
+
+import msgspec
+
+from gpuscaler.embedded.workloads.steps import Object, controller_of, identity
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.decode import Found, ObjectDecoder
+from gpuscaler.kube.reflector import Batch, Reflector
+from gpuscaler.kube.resources import Resource
+from gpuscaler.kube.turns import Turn
+from gpuscaler.model.cluster import Item
+from gpuscaler.model.decoding.objects import Data
+
+#: A workload, by kind and ``namespace/name``.
+Key = tuple[str, str]
+
+
+class WholeObjects(ObjectDecoder):
+    """Reads objects as they are, where others make small records of them."""
+
+    def __init__(self) -> None:
+        self.model = dict
+
+    def key(self, identity: str) -> str:
+        return identity
+
+    def read(self, data: Data) -> Found:
+        obj = msgspec.json.decode(data)
+        return Found(identity(obj), (cast(Item, obj),))
+
+
+class Mirror:
+    """Keeps the objects of ``resources``, by kind and identity, current through :attr:`reflectors`.
+
+    ``touched`` is told of every object that came, changed or went. What we wrote ourselves is put in at once, with :meth:`put`, so that
+    nobody decides on a picture without it.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        resources: Iterable[Resource],
+        *,
+        clock: Callable[[], float],
+        random: Random,
+        touched: Callable[[str, Object], None],
+    ) -> None:
+        self._touched = touched
+        self._objects: dict[str, dict[str, Object]] = {resource.kind: {} for resource in resources}
+        self._owned: dict[Key, dict[str, dict[str, None]]] = {}
+        turn = Turn()
+        self.reflectors = tuple(
+            Reflector(client, resource, WholeObjects(), self._receive, clock=clock, random=random, turn=turn) for resource in resources
+        )
+
+    @property
+    def synced(self) -> bool:
+        return all(reflector.settled for reflector in self.reflectors)
+
+    def get(self, kind: str, name: str) -> Object | None:
+        """An object by its identity."""
+        return self._objects[kind].get(name)
+
+    def all(self, kind: str) -> Iterable[Object]:
+        return self._objects[kind].values()
+
+    def owned(self, owner: Key, kind: str) -> list[Object]:
+        """The objects of ``kind`` that ``owner`` controls, whatever its uid."""
+        return [self._objects[kind][name] for name in self._owned.get(owner, {}).get(kind, ())]
+
+    def put(self, kind: str, obj: Object) -> None:
+        """An object as the API server answered it; one that is older than what is known is passed over."""
+        name = identity(obj)
+        known = self._objects[kind].get(name)
+        if known is None or _version(obj) > _version(known):
+            self._drop(kind, name)
+            self._objects[kind][name] = obj
+            if (owner := owner_of(obj)) is not None:
+                self._owned.setdefault(owner, {}).setdefault(kind, {})[name] = None
+            self._touched(kind, obj)
+
+    def _drop(self, kind: str, name: str) -> Object | None:
+        gone = self._objects[kind].pop(name, None)
+        owner = None if gone is None else owner_of(gone)
+        if owner is not None:
+            kinds = self._owned[owner]
+            del kinds[kind][name]
+            if not any(kinds.values()):
+                del self._owned[owner]
+        return gone
+
+    def _receive(self, batch: Batch) -> None:
+        kind = batch.resource.kind
+        for name, item in batch.changes.items():
+            if item is not None:
+                self.put(kind, cast(Object, item))
+            elif (gone := self._drop(kind, name)) is not None:
+                self._touched(kind, gone)
+
+
+def owner_of(obj: Mapping[str, Any]) -> Key | None:
+    """Who controls ``obj``."""
+    owner = controller_of(obj)
+    if owner is None:
+        return None
+    namespace = obj["metadata"].get("namespace")
+    return str(owner["kind"]), f"{namespace}/{owner['name']}" if namespace else str(owner["name"])
+
+
+def _version(obj: Mapping[str, Any]) -> int:
+    """Versions of objects may be compared as numbers (Kubernetes KEP-5504, true of every API server on etcd)."""
+    text = obj["metadata"].get("resourceVersion", "")
+    return int(text) if text.isdigit() else 0

@@ -1,0 +1,39 @@
+"""ReplicaSets: as many pods as asked for.
+
+Source: ``k8s.io/kubernetes/pkg/controller/replicaset/replica_set.go``, Kubernetes 1.35. Pods that nobody owns are not adopted.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpuscaler.embedded.workloads.steps import Object, Steps, counted, first_to_go, is_active, is_leaving, is_ready, name_of, pod_of
+from gpuscaler.kube.resources import PODS, REPLICA_SETS
+
+#: So many pods are created or deleted in one go (``BurstReplicas``).
+BURST = 500
+
+
+def decide(replica_set: Mapping[str, Any], pods: Sequence[Object]) -> Steps:
+    """What to do about ``replica_set``, which owns ``pods``."""
+    spec = replica_set["spec"]
+    active = [pod for pod in pods if is_active(pod)]
+    ready = counted(sum(map(is_ready, active)))
+    steps = Steps(
+        status={
+            "replicas": len(active),
+            "fullyLabeledReplicas": counted(len(active)),
+            "readyReplicas": ready,
+            "availableReplicas": ready,
+            "observedGeneration": replica_set["metadata"].get("generation"),
+        }
+    )
+    missing = (spec.get("replicas") or 0) - len(active)
+    if is_leaving(replica_set) or not missing:
+        return steps
+    if missing < 0:
+        steps.deletes = [(PODS, pod) for pod in first_to_go(active)[: min(-missing, BURST)]]
+    for _ in range(min(missing, BURST)):
+        pod = pod_of(spec["template"], replica_set, REPLICA_SETS)
+        pod["metadata"]["generateName"] = f"{name_of(replica_set)}-"
+        steps.creates.append((PODS, pod))
+    return steps

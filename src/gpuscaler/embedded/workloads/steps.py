@@ -1,0 +1,143 @@
+"""What a controller of workloads decided, and what pods look like to it. Objects are as the API writes them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, field
+
+from gpuscaler.embedded.scheduling import timestamp
+from gpuscaler.kube.resources import Resource
+
+Object = dict[str, Any]
+
+#: Letters of the hashes in names: none that make words (``k8s.io/apimachinery/pkg/util/rand``).
+_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
+
+
+class Steps(Struct, gc=False):
+    """What is to be done about one workload, in this order: its status, patches, deletions, creations.
+
+    ``status`` holds only fields that may have changed, None for those that go. ``again`` is when to look again though nothing happens, in
+    seconds since the epoch.
+    """
+
+    status: Object = field(default_factory=dict)
+    patches: list[tuple[Resource, Object, Object]] = field(default_factory=list)
+    deletes: list[tuple[Resource, Object]] = field(default_factory=list)
+    creates: list[tuple[Resource, Object]] = field(default_factory=list)
+    again: float | None = None
+
+
+def seconds_of(text: str | None) -> float:
+    """A time of the API in seconds since the epoch; 0 where there is none."""
+    return datetime.fromisoformat(text).timestamp() if text else 0.0
+
+
+def name_of(obj: Mapping[str, Any]) -> str:
+    name: str = obj["metadata"]["name"]
+    return name
+
+
+def identity(obj: Mapping[str, Any]) -> str:
+    """``namespace/name``, or the name alone of what has no namespace."""
+    namespace = obj["metadata"].get("namespace")
+    return f"{namespace}/{name_of(obj)}" if namespace else name_of(obj)
+
+
+def controller_of(obj: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The owner reference of the one who controls ``obj``."""
+    return next((owner for owner in obj["metadata"].get("ownerReferences") or () if owner.get("controller")), None)
+
+
+def owned_by(owner: Mapping[str, Any], resource: Resource) -> list[Object]:
+    """The owner references of what ``owner`` controls."""
+    reference = {"apiVersion": resource.api_version, "kind": resource.kind, "name": name_of(owner), "uid": owner["metadata"]["uid"]}
+    return [{**reference, "controller": True, "blockOwnerDeletion": True}]
+
+
+def condition(obj: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """The condition of that type; empty where there is none."""
+    found = (obj.get("status") or {}).get("conditions") or ()
+    return next((item for item in found if item.get("type") == kind), {})
+
+
+def holds(obj: Mapping[str, Any], kind: str) -> bool:
+    return condition(obj, kind).get("status") == "True"
+
+
+def with_conditions(obj: Mapping[str, Any], told: Iterable[Mapping[str, str]], now: float) -> list[Object]:
+    """The conditions of ``obj`` after ``told``; the time of one that stays as true as it was stays too."""
+    found = {item["type"]: item for item in (obj.get("status") or {}).get("conditions") or ()}
+    for one in told:
+        before = found.get(one["type"])
+        if before is None or any(before.get(name) != value for name, value in one.items()):
+            same = before is not None and before.get("status") == one["status"]
+            at = before["lastTransitionTime"] if before is not None and same else timestamp(now)
+            found[one["type"]] = {**one, "lastUpdateTime": timestamp(now), "lastTransitionTime": at}
+    return list(found.values())
+
+
+def is_finished(pod: Mapping[str, Any]) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def is_leaving(obj: Mapping[str, Any]) -> bool:
+    return bool(obj["metadata"].get("deletionTimestamp"))
+
+
+def is_active(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod counts for whoever wants it: it neither ended nor goes away."""
+    return not is_finished(pod) and not is_leaving(pod)
+
+
+def is_ready(pod: Mapping[str, Any]) -> bool:
+    return holds(pod, "Ready")
+
+
+def first_to_go(pods: Sequence[Object]) -> list[Object]:
+    """Active pods in the order in which they are given up: those that do least first, then the youngest.
+
+    Source: ``ActivePodsWithRanks`` in ``k8s.io/kubernetes/pkg/controller/controller_utils.go``, Kubernetes 1.35.
+    """
+    by_age = sorted(pods, key=lambda pod: (pod["metadata"].get("creationTimestamp") or "", name_of(pod)), reverse=True)
+    return sorted(by_age, key=_use)
+
+
+def _use(pod: Mapping[str, Any]) -> tuple[bool, bool, bool]:
+    running = (pod.get("status") or {}).get("phase") == "Running"
+    return bool((pod.get("spec") or {}).get("nodeName")), running, is_ready(pod)
+
+
+def pod_of(template: Mapping[str, Any], owner: Mapping[str, Any], resource: Resource) -> Object:
+    """A new pod of ``template``, without a name."""
+    metadata = template.get("metadata") or {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "namespace": owner["metadata"]["namespace"],
+            "labels": dict(metadata.get("labels") or {}),
+            "annotations": dict(metadata.get("annotations") or {}),
+            "finalizers": list(metadata.get("finalizers") or ()),
+            "ownerReferences": owned_by(owner, resource),
+        },
+        "spec": dict(template.get("spec") or {}),
+    }
+
+
+def hash_of(template: Mapping[str, Any]) -> str:
+    """Ten letters that tell templates apart."""
+    number = int.from_bytes(sha256(msgspec.json.encode(template, order="sorted")).digest()[:8])
+    letters = ""
+    for _ in range(10):
+        number, place = divmod(number, len(_LETTERS))
+        letters += _LETTERS[place]
+    return letters
+
+
+def counted(number: int) -> int | None:
+    """A count as a status has it: nought is left out."""
+    return number or None

@@ -1,0 +1,100 @@
+"""A cluster with nodes that somebody else brought, in virtual time: API server, scheduler, kubelets and controllers of workloads."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from tests.embedded.asking import virtual_clock
+
+from gpuscaler.clouds.delays import Delay, Delays
+from gpuscaler.embedded.cluster import Conditions, EmbeddedCluster
+from gpuscaler.kube.resources import NODES, PODS, Resource
+from gpuscaler.model.pools import Policy
+
+LABELS = {"app": "web"}
+
+
+class Lab:
+    """What a person does to the cluster, and sees."""
+
+    def __init__(self) -> None:
+        self.cluster = EmbeddedCluster(Policy(pools=()), now=virtual_clock, conditions=Conditions(delays=Delays(image_pull=Delay(0, 0, 0))))
+        self.user = self.cluster.client("user")
+        self._task = asyncio.get_running_loop().create_task(self.cluster.run())
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def wait(self, seconds: float = 5.0) -> None:
+        await asyncio.sleep(seconds)
+        if self._task.done():
+            self._task.result()
+
+    async def node(self, name: str, *, cpu: int = 8, labels: Mapping[str, str] | None = None, taint: str = "") -> None:
+        amounts = {"cpu": str(cpu), "memory": "32Gi", "pods": "110"}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}},
+            "spec": {"taints": [{"key": taint, "effect": "NoSchedule"}] if taint else []},
+            "status": {"capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]},
+        }
+        await self.user.create(NODES, body)
+
+    async def create(
+        self, resource: Resource, name: str, *, run_for: str = "", template: Mapping[str, Any] | None = None, **spec: Any
+    ) -> None:
+        """A workload of pods with one processor each."""
+        container = {"name": "c", "image": "web:1", "resources": {"requests": {"cpu": "1"}}}
+        inner: dict[str, Any] = {"containers": [container], **(template or {})}
+        if resource.plural == "jobs":
+            inner.setdefault("restartPolicy", "Never")
+        else:
+            spec.setdefault("selector", {"matchLabels": LABELS})
+        annotations = {"gpuscaler.io/run-for": run_for} if run_for else {}
+        whole = {"template": {"metadata": {"labels": LABELS, "annotations": annotations}, "spec": inner}, **spec}
+        body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}, "spec": whole}
+        await self.user.create(resource, body, namespace="default")
+
+    async def patch(self, resource: Resource, name: str, patch: Mapping[str, Any], *, part: str = "") -> None:
+        await self.user.merge_patch(resource, name, patch, namespace="default", subresource=part)
+
+    async def get(self, resource: Resource, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = msgspec.json.decode(await self.user.get(resource, name, namespace="default"))
+        return found
+
+    async def status(self, resource: Resource, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = (await self.get(resource, name)).get("status") or {}
+        return found
+
+    async def all(self, resource: Resource = PODS) -> list[dict[str, Any]]:
+        return [msgspec.json.decode(one) for one in await self.user.list_all(resource)]
+
+    async def pods(self) -> list[dict[str, Any]]:
+        """Pods that neither ended nor go away."""
+        found = await self.all()
+        return [pod for pod in found if pod["status"]["phase"] in ("Pending", "Running") and "deletionTimestamp" not in pod["metadata"]]
+
+    async def fail(self, pod: Mapping[str, Any], *conditions: Mapping[str, str]) -> None:
+        """The containers of a pod ended in an error."""
+        await self.patch(PODS, pod["metadata"]["name"], {"status": {"phase": "Failed", "conditions": list(conditions)}}, part="status")
+
+
+@asynccontextmanager
+async def lab(*nodes: str) -> AsyncIterator[Lab]:
+    """A cluster with ``nodes`` of eight processors."""
+    made = Lab()
+    try:
+        await made.wait(1.0)
+        for name in nodes:
+            await made.node(name)
+        yield made
+    finally:
+        await made.close()
+
+
+def names(objects: list[dict[str, Any]]) -> list[str]:
+    return sorted(one["metadata"]["name"] for one in objects)

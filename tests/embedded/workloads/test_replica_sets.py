@@ -1,0 +1,83 @@
+"""ReplicaSets keep as many pods as asked for."""
+
+from tests.embedded.workloads.lab import lab, names
+
+from gpuscaler.embedded.faults import Fault, broken
+from gpuscaler.kube.resources import NODES, PODS, REPLICA_SETS
+
+
+async def test_as_many_pods_run_as_are_asked_for_and_the_status_counts_them() -> None:
+    async with lab("a", "b") as here:
+        await here.create(REPLICA_SETS, "web", replicas=3)
+        await here.wait()
+        pods = await here.pods()
+        assert len(pods) == 3
+        assert all(pod["spec"]["nodeName"] and pod["metadata"]["name"].startswith("web-") for pod in pods)
+        status = await here.status(REPLICA_SETS, "web")
+        expected = {"replicas": 3, "readyReplicas": 3, "availableReplicas": 3, "fullyLabeledReplicas": 3, "observedGeneration": 1}
+        assert status == expected
+
+
+async def test_an_evicted_pod_comes_back_under_another_name() -> None:
+    async with lab("a") as here:
+        await here.create(REPLICA_SETS, "web", replicas=2)
+        await here.wait()
+        before = names(await here.pods())
+        await here.user.evict("default", before[0])
+        await here.wait()
+        after = names(await here.pods())
+        assert len(after) == 2
+        assert before[0] not in after
+        assert before[1] in after
+
+
+async def test_scaling_down_takes_pods_that_do_nothing_first() -> None:
+    async with lab("a") as here:
+        await here.create(REPLICA_SETS, "web", replicas=10)
+        await here.wait()
+        waiting = [pod for pod in await here.pods() if "nodeName" not in pod["spec"]]
+        assert len(waiting) == 2
+        await here.patch(REPLICA_SETS, "web", {"spec": {"replicas": 8}})
+        await here.wait()
+        left = await here.pods()
+        assert len(left) == 8
+        assert not set(names(left)) & set(names(waiting))
+        await here.patch(REPLICA_SETS, "web", {"spec": {"replicas": 0}})
+        await here.wait()
+        assert await here.all() == []
+        assert (await here.status(REPLICA_SETS, "web"))["replicas"] == 0
+
+
+async def test_pods_of_a_node_that_is_gone_run_elsewhere() -> None:
+    async with lab("a") as here:
+        await here.create(REPLICA_SETS, "web", replicas=2)
+        await here.wait()
+        await here.node("b")
+        await here.user.delete(NODES, "a")
+        await here.wait(60.0)
+        assert [pod["spec"]["nodeName"] for pod in await here.pods()] == ["b", "b"]
+
+
+async def test_its_pods_go_with_it() -> None:
+    async with lab("a") as here:
+        await here.create(REPLICA_SETS, "web", replicas=2)
+        await here.wait()
+        await here.user.delete(REPLICA_SETS, "web", namespace="default")
+        await here.wait()
+        assert await here.all() == []
+
+
+async def test_with_a_server_that_fails_and_answers_that_are_lost_it_ends_with_as_many_as_asked_for() -> None:
+    async with lab("a") as here:
+        await here.create(REPLICA_SETS, "web", replicas=6)
+        for method in ("POST", "PATCH", "DELETE"):
+            here.cluster.api.faults.add(Fault(method=method, path="/pods", chance=0.2, refusal=broken()))
+            here.cluster.api.faults.add(Fault(method=method, path="/pods", chance=0.2, sever="after"))
+        for _ in range(10):
+            await here.wait(2.0)
+            here.cluster.api.drop_watches()
+            here.cluster.api.forget()
+        here.cluster.api.faults.clear()
+        await here.wait(60.0)
+        assert len(await here.all(PODS)) == 6
+        assert (await here.status(REPLICA_SETS, "web"))["readyReplicas"] == 6
