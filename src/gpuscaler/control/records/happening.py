@@ -46,9 +46,9 @@ TROUBLE = frozenset({UNPLACED, REFUSED, ANSWER_LOST, UNFILLED, LOST, BROKEN, ACT
 class Happening(Struct, frozen=True, gc=False, omit_defaults=True):
     """One thing that happened at ``at`` (seconds since the epoch), of one of the kinds above, told in ``text``.
 
-    ``pods`` are those it matters to, ``machine`` is the cloud's id, ``order`` the token of a purchase, ``decision`` the id of the plan that
-    led to it. ``late`` is by how many seconds a machine was ready after its forecast, negative when it was early; ``seen`` says whether the
-    forecast rested on machines that were seen.
+    ``pods`` are those it matters to, ``machine`` is the cloud's id, ``machines`` how many were ordered, ``order`` the token of a purchase,
+    ``decision`` the id of the plan that led to it, ``cause`` why a cloud refused. ``late`` is by how many seconds a machine was ready after
+    its forecast, negative when it was early; ``seen`` says whether the forecast rested on machines that were seen.
     """
 
     at: float
@@ -57,8 +57,10 @@ class Happening(Struct, frozen=True, gc=False, omit_defaults=True):
     pods: tuple[str, ...] = ()
     node: str = ""
     machine: str = ""
+    machines: int = 0
     offering: Key | None = None
     order: str = ""
     decision: str = ""
+    cause: str = ""
     late: float | None = None
     seen: bool = False

@@ -75,6 +75,10 @@ class Records:
     _same: object = field(default=None, init=False)
     _complained: set[str] = field(default_factory=set, init=False)
 
+    def forget(self) -> None:
+        """Another controller begins: what it finds at its first look is no news."""
+        self._begun, self._same = False, None
+
     # What the controller calls
 
     def looked(self, seen: Look, cluster: Cluster, now: float, /) -> None:

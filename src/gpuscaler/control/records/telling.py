@@ -29,8 +29,6 @@ def of_plan(plan: Plan, now: float) -> Happening:
     if plan.removals:
         saving = sum(one.saving_per_hour for one in plan.removals)
         parts.append(f"gives back {counted(len(plan.removals), 'node')}, saving {money(saving)}/h")
-    if plan.placements:
-        parts.append(f"finds room for {counted(len(plan.placements), 'pod')}")
     if plan.unplaced:
         parts.append(f"cannot place {counted(len(plan.unplaced), 'pod')}")
     return Happening(now, kinds.PLANNED, "; ".join(parts) or "nothing to do")
@@ -51,7 +49,7 @@ def of_order(order: ledger.Order, machines: tuple[Coming, ...], boots: Boots, no
     price = machines[0].price if machines else 0.0
     text = f"{number}{offering(key)} ordered{others}: {expected(forecast(boots, key), price)}"
     pods = tuple(pod for one in machines for pod in one.pods)
-    return Happening(now, kinds.ORDERED, text, pods=pods, offering=key, order=order.token)
+    return Happening(now, kinds.ORDERED, text, pods=pods, machines=order.count, offering=key, order=order.token)
 
 
 def of_answer(answer: Answered, pods: tuple[str, ...], policy: Policy | None, boots: Boots, now: float) -> Iterator[Happening]:
@@ -74,7 +72,7 @@ def of_answer(answer: Answered, pods: tuple[str, ...], policy: Policy | None, bo
             said = f" ({fate.detail})" if fate.detail else ""
             text = f"{offering(fate.offering)} refused: {WORDS.get(fate.cause, fate.cause)}{said}"
             waiting = () if fate.filled else pods
-            yield Happening(now, kinds.REFUSED, text, pods=waiting, offering=fate.offering, order=token)
+            yield Happening(now, kinds.REFUSED, text, pods=waiting, offering=fate.offering, order=token, cause=fate.cause)
 
 
 def price_of(policy: Policy | None, key: Key) -> float:

@@ -1,0 +1,153 @@
+"""The status ConfigMap: written when something changed, not too often, and now and then in any case so that its age says something."""
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import structlog
+from msgspec.structs import replace
+
+from gpuscaler.control.records import happening as kinds
+from gpuscaler.control.records.happening import Happening
+from gpuscaler.control.records.latest import Latest
+from gpuscaler.control.records.records import Sink
+from gpuscaler.control.records.status import Process, Status, status_of, summary
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import ApiError, NotFound, Unreachable
+from gpuscaler.kube.leases import NotLeaderError
+from gpuscaler.kube.resources import CONFIG_MAPS
+
+_LOG = structlog.get_logger(__name__)
+NAME, KEY, SUMMARY = "gpuscaler-status", "status.json", "summary"
+#: A changed status is written at most, and an unchanged one at least, every so many seconds.
+CHANGED_SECONDS, REFRESH_SECONDS = 10.0, 60.0
+#: Older than this, a status says little about now: several refreshes have failed.
+OLD_SECONDS = 180.0
+#: Happenings that are shown.
+SHOWN = 20
+#: Clusters of more nodes than this are looked through in a thread.
+INLINE = 1_000
+#: What happens to every machine on its way says nothing new beside these.
+_NUMBERS = re.compile(r"\d+")
+_STEPS = frozenset({kinds.GRANTED, kinds.REGISTERED, kinds.READY, kinds.MARKED, kinds.DRAINING, kinds.ENDING})
+
+
+class Reporter(Sink):
+    """A sink that keeps the newest happenings, and the newest :class:`Status` of everything, current while :meth:`run` runs.
+
+    ``leading`` says whether this process leads: only then is the ConfigMap ``namespace/gpuscaler-status`` written. ``troubles`` are
+    sentences about what is wrong now.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        latest: Latest,
+        *,
+        namespace: str,
+        process: Callable[[], Process],
+        troubles: Callable[[], tuple[str, ...]],
+        leading: Callable[[], bool],
+        now: Callable[[], float],
+    ) -> None:
+        self.status: Status | None = None
+        self.trouble = ""
+        self._client, self._latest, self._namespace = client, latest, namespace
+        self._process, self._troubles, self._leading, self._now = process, troubles, leading, now
+        self._happened: deque[Happening] = deque(maxlen=SHOWN)
+        self._written: Status | None = None
+
+    def happened(self, what: Happening, /) -> None:
+        if what.kind not in _STEPS:
+            self._happened.append(what)
+
+    async def run(self) -> None:
+        """Look and write every few seconds, until cancelled."""
+        while True:
+            await self.look()
+            if self._leading():
+                await self._write()
+            else:
+                self._written = None
+            await asyncio.sleep(CHANGED_SECONDS)
+
+    async def look(self) -> Status:
+        """Bring the status up to date."""
+        latest = snapshot(self._latest)
+        happened, troubles, process, now = tuple(self._happened), self._troubles(), self._process(), self._now()
+
+        def made() -> Status:
+            return status_of(latest, process, troubles=troubles, happened=happened, now=now)
+
+        self.status = made() if len(latest.cluster.nodes) <= INLINE else await asyncio.to_thread(made)
+        return self.status
+
+    async def _write(self) -> None:
+        status, before = self.status, self._written
+        if status is None or (before is not None and status.at < before.at + REFRESH_SECONDS and _same(status, before)):
+            return
+        body = body_of(status, self._namespace)
+        try:
+            try:
+                await self._client.replace(CONFIG_MAPS, NAME, body, namespace=self._namespace)
+            except NotFound:
+                await self._client.create(CONFIG_MAPS, body, namespace=self._namespace)
+            self._written, self.trouble = status, ""
+        except NotLeaderError:
+            self._written = None
+        except (ApiError, Unreachable) as error:
+            if not self.trouble:
+                _LOG.warning("the status could not be written", problem=str(error))
+            self.trouble = f"ConfigMap {self._namespace}/{NAME}: {error}"
+
+
+def snapshot(latest: Latest) -> Latest:
+    """A copy that stays as it is: a thread reads it while the controller goes on."""
+    return Latest(
+        latest.cluster,
+        latest.memory,
+        latest.plan,
+        latest.policy,
+        latest.looked_at,
+        latest.planned_at,
+        latest.decision,
+        dict(latest.forecasts),
+    )
+
+
+def _same(one: Status, other: Status) -> bool:
+    """Whether two say the same, but for when they were made and sentences that tell how much time has passed."""
+    return _timeless(one) == _timeless(other)
+
+
+def _timeless(one: Status) -> Status:
+    waiting = tuple(replace(entry, reason=_NUMBERS.sub("", entry.reason)) for entry in one.waiting)
+    return replace(one, at=0.0, looked_at=0.0, planned_at=0.0, waiting=waiting)
+
+
+def body_of(status: Status, namespace: str) -> dict[str, Any]:
+    """The ConfigMap."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": NAME, "namespace": namespace, "labels": {"app.kubernetes.io/managed-by": "gpuscaler"}},
+        "data": {SUMMARY: summary(status), KEY: msgspec.json.format(msgspec.json.encode(status), indent=1).decode()},
+    }
+
+
+class WireConfigMap(msgspec.Struct):
+    data: dict[str, str] | None = None
+
+
+def status_in(config_map: bytes) -> Status:
+    """What a ConfigMap of :func:`body_of` holds. Raises ValueError for anything else."""
+    try:
+        data = msgspec.json.decode(config_map, type=WireConfigMap).data or {}
+        if KEY not in data:
+            raise ValueError(f"saw no key {KEY}, expected what gpuscaler writes there")
+        return msgspec.json.decode(data[KEY], type=Status)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"saw a status that cannot be read ({error}), expected that of this version of gpuscaler") from error

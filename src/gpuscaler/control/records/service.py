@@ -1,0 +1,186 @@
+"""Everything that records, put together for ``gpuscaler run``: the recorder, and what must run beside the controller for it."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import structlog
+
+from gpuscaler import __version__
+from gpuscaler.control.controller import Controller
+from gpuscaler.control.records.announcing import Announcer
+from gpuscaler.control.records.history import open_history
+from gpuscaler.control.records.keeping import Keeper
+from gpuscaler.control.records.logging import LogLines
+from gpuscaler.control.records.metrics import Gauges, Metrics
+from gpuscaler.control.records.pages import Pages
+from gpuscaler.control.records.records import Records
+from gpuscaler.control.records.reporting import Reporter
+from gpuscaler.control.records.status import Process
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.events import EventRecorder
+from gpuscaler.kube.picture import Picture
+from gpuscaler.kube.rate import RateLimit
+from gpuscaler.serving import exposition
+from gpuscaler.serving.health import Health
+from gpuscaler.serving.server import Server, serve
+from gpuscaler.serving.tls import LiveTls
+from gpuscaler.settings.run_settings import HttpSettings, RunSettings
+
+_LOG = structlog.get_logger(__name__)
+#: Events and the status must not wait behind the controller's own writes, nor these behind them. client-go's default for Events.
+QPS, BURST = 5.0, 50
+#: How often it is measured how late the event loop is, in seconds.
+LAG_SECONDS = 0.5
+#: The last Events get so long at the end, in seconds.
+FLUSH_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the records need of the process. ``pod`` is the name of its pod, empty outside a cluster; ``now`` the wall clock.
+
+    ``client`` is fenced by the election and withholds writes on a dry run. ``troubles`` tells what is wrong elsewhere.
+    """
+
+    client: Client
+    picture: Picture
+    namespace: str
+    identity: str
+    now: Callable[[], float]
+    troubles: Callable[[], tuple[str, ...]]
+    pod: str = ""
+    dry_run: bool = False
+
+
+@dataclass(slots=True)
+class Service(Records):
+    """A recorder with everything that keeps, tells and serves what it records, while :meth:`run` runs."""
+
+    here: Surroundings = field(kw_only=True)
+    settings: RunSettings = field(kw_only=True)
+    metrics: Metrics = field(init=False)
+    events: EventRecorder = field(init=False)
+    keeper: Keeper = field(init=False)
+    reporter: Reporter = field(init=False)
+    #: The port that pages are served at, 0 while none is.
+    port: int = field(default=0, init=False)
+    _controller: Controller | None = field(default=None, init=False)
+    _led_since: float = field(default=0.0, init=False)
+    _history_trouble: str = field(default="", init=False)
+    _tls: LiveTls | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        here, kept = self.here, self.settings.history
+        history, self._history_trouble = open_history("" if here.dry_run else kept.folder, decisions=kept.decisions, most_bytes=kept.bytes)
+        self.metrics, self.keeper = Metrics(), Keeper(history)
+        own = replace(here.client, limit=RateLimit(qps=QPS, burst=BURST))
+        self.events = EventRecorder(own, now=here.now, instance=here.identity)
+        self.reporter = Reporter(
+            own,
+            self.latest,
+            namespace=here.namespace,
+            process=self.process,
+            troubles=self.troubles,
+            leading=lambda: self._controller is not None,
+            now=here.now,
+        )
+        self.metrics.registry.register(self._gauges())
+        self.sinks = (LogLines(), self.metrics, self.keeper, self.reporter, Announcer(self.events, self.latest))
+
+    # What is known of this process
+
+    def process(self) -> Process:
+        here = self.here
+        return Process(here.identity, __version__, here.pod, here.namespace, self.port, self._tls is not None)
+
+    def troubles(self) -> tuple[str, ...]:
+        """Everything that is wrong now, a sentence each."""
+        controller = self._controller
+        cloud = controller.cloud.trouble if controller is not None else ""
+        tls = self._tls.trouble if self._tls is not None else ""
+        own = (cloud, self._history_trouble, self.keeper.trouble, self.reporter.trouble, tls)
+        lost = f"{self.failures} records could not be made; the log says which kinds" if self.failures else ""
+        return tuple(one for one in (*self.here.troubles(), *own, lost) if one)
+
+    def alive(self) -> str:
+        """What is wrong with the loop, if anything is: a process that leads must look at the cluster again and again."""
+        if self._controller is None or not self.here.picture.synced:
+            return ""
+        last = max(self.latest.looked_at, self._led_since)
+        age, most = self.here.now() - last, self.settings.http.alive_within
+        return f"the controller has not looked at the cluster for {age:.0f} s, expected every {most:g} s" if age > most else ""
+
+    def synced(self) -> str:
+        return "" if self.here.picture.synced else "; ".join(self.here.picture.troubles) or "not every kind has been listed yet"
+
+    # What the process tells
+
+    def led_by(self, controller: Controller | None, /) -> None:
+        """Who leads in this process, None when nobody does: what the next one finds at its first look is no news."""
+        self._controller, self._led_since = controller, self.here.now()
+        self.forget()
+        _LOG.info("leads" if controller is not None else "does not lead any more", identity=self.here.identity)
+
+    def settings_changed(self, settings: RunSettings, /) -> None:
+        """What can change while it runs does; addresses and files of the history hold until the next start."""
+        self.settings = settings
+
+    # What runs
+
+    async def run(self) -> None:
+        """Keep, tell and serve until cancelled; then write what was not written yet."""
+        server = await self._serve(self.settings.http)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for part in (self.keeper.run, self.reporter.run, self.events.run, self._measure):
+                    tasks.create_task(part())
+                if self._tls is not None:
+                    tasks.create_task(self._tls.run())
+        finally:
+            if server is not None:
+                await server.close()
+            await self._last_events()
+            self.keeper.history.close()
+
+    async def _serve(self, http: HttpSettings) -> Server | None:
+        if not http.enabled:
+            return None
+        self._tls = LiveTls(Path(http.certificate), Path(http.key)) if http.certificate else None
+        pages = Pages(self.latest, self.keeper, self.reporter, now=self.here.now)
+        health = Health(alive={"loop": self.alive}, ready={"synced": self.synced})
+        routes = [*health.routes(), *exposition.routes(self.metrics.registry), *pages.routes()]
+        server = await serve(routes, host=http.host, port=http.port, tls=None if self._tls is None else self._tls.context)
+        self.port = server.port
+        _LOG.info("serves", host=http.host or "all addresses", port=server.port, tls=self._tls is not None)
+        return server
+
+    async def _last_events(self) -> None:
+        try:
+            async with asyncio.timeout(FLUSH_SECONDS):
+                await self.events.flush()
+        except TimeoutError:
+            _LOG.warning("the last Events were not written in time")
+
+    async def _measure(self) -> None:
+        """How late the event loop is: how long whatever is due has to wait for others."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + LAG_SECONDS
+            await asyncio.sleep(LAG_SECONDS)
+            self.metrics.lag.observe(max(0.0, loop.time() - due))
+
+    def _gauges(self) -> Gauges:
+        return Gauges(
+            status=lambda: self.reporter.status,
+            requests=self.here.client.metrics,
+            leading=lambda: self._controller is not None,
+            synced=lambda: self.here.picture.synced,
+            numbers={
+                "gpuscaler_events_written": ("Kubernetes Events written.", lambda: float(self.events.written)),
+                "gpuscaler_events_dropped": ("Kubernetes Events that were not written.", lambda: float(self.events.dropped)),
+                "gpuscaler_record_failures": ("Records that could not be made.", lambda: float(self.failures)),
+                "gpuscaler_history_lost": ("Happenings and decisions that are not in the history.", lambda: float(self.keeper.lost)),
+            },
+        )

@@ -1,0 +1,247 @@
+"""The state of everything at a moment, small enough for a ConfigMap: what ``gpuscaler status`` prints and the gauges show."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from gpuscaler.control.records.happening import Happening
+from gpuscaler.control.records.latest import Latest
+from gpuscaler.control.records.words import counted, offering, spoken
+from gpuscaler.kube.events import shortened
+from gpuscaler.model.accelerators import gpus_in, gpus_of
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pools import Policy, Pool
+from gpuscaler.planning.membership import Member, members
+from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.state.boots import forecast
+from gpuscaler.planning.state.breakers import Breakers, counts, is_open
+from gpuscaler.planning.state.ledger import Coming, Ledger
+from gpuscaler.planning.state.telling import told
+
+#: Entries of each list, pods named in one, and bytes of a sentence; the counts beside them are of everything.
+MOST, NAMED, SENTENCE = 40, 5, 400
+
+
+class PoolNow(Struct, frozen=True, omit_defaults=True):
+    """A pool: machines that are nodes, those on their way, those being removed; ``used`` are GPUs that bound pods have asked for."""
+
+    name: str
+    machines: int = 0
+    coming: int = 0
+    leaving: int = 0
+    min: int = 0
+    max: int | None = None
+    gpus: int = 0
+    used: int = 0
+    dollars_per_hour: float = 0.0
+
+
+class Kind(Struct, frozen=True):
+    """Machines of one kind that are open, ``coming`` or ``leaving``."""
+
+    pool: str
+    market: str
+    instance_type: str
+    state: str
+    machines: int
+
+
+class Limit(Struct, frozen=True):
+    """A limit over all pools: what is used of it, machines on their way included."""
+
+    name: str
+    used: float
+    most: float
+
+
+class BreakerNow(Struct, frozen=True):
+    """A breaker that stops something; ``until`` is None where it waits for a change of settings."""
+
+    target: str
+    cause: str
+    open: bool
+    until: float | None
+    text: str
+
+
+class Waiting(Struct, frozen=True):
+    """Pods that wait for the same reason: ``count`` of them, a few by their names."""
+
+    reason: str
+    count: int
+    pods: tuple[str, ...]
+
+
+class Said(Struct, frozen=True):
+    """Something that happened, or an object that was set aside."""
+
+    about: str
+    text: str
+    at: float = 0.0
+
+
+class Process(Struct, frozen=True):
+    """Who wrote a status, and how its pages are reached: ``pod`` is empty outside a cluster, ``port`` 0 where nothing is served."""
+
+    identity: str = ""
+    version: str = ""
+    pod: str = ""
+    namespace: str = ""
+    port: int = 0
+    tls: bool = False
+
+
+class Status(Struct, frozen=True):
+    """Everything. Times are seconds since the epoch; ``at`` is when this was written."""
+
+    at: float
+    leader: Process
+    looked_at: float = 0.0
+    planned_at: float = 0.0
+    nodes: int = 0
+    pods: int = 0
+    pools: tuple[PoolNow, ...] = ()
+    kinds: tuple[Kind, ...] = ()
+    limits: tuple[Limit, ...] = ()
+    breakers: tuple[BreakerNow, ...] = ()
+    unplaced: int = 0
+    coming: int = 0
+    waiting: tuple[Waiting, ...] = ()
+    happened: tuple[Said, ...] = ()
+    set_aside_count: int = 0
+    set_aside: tuple[Said, ...] = ()
+    troubles: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    promises_kept: int = 0
+    promises_broken: int = 0
+
+
+def status_of(latest: Latest, leader: Process, *, troubles: Iterable[str], happened: Sequence[Happening], now: float) -> Status:
+    """The status at ``now``. Work grows with nodes and with pods that wait; call it in a thread where these are many."""
+    cluster, memory, plan = latest.cluster, latest.memory, latest.plan
+    policy = latest.policy or Policy(())
+    found = members(cluster.nodes, policy)
+    coming_nodes = {one.node for one in memory.ledger.coming if one.node}
+    leaving = {one.node for one in memory.ledger.leaving}
+    pools = tuple(_pool(pool, cluster, found, memory.ledger, coming_nodes) for pool in policy.pools)
+    waiting = _waiting(latest, now)
+    return Status(
+        at=now,
+        leader=leader,
+        looked_at=latest.looked_at,
+        planned_at=latest.planned_at,
+        nodes=len(cluster.nodes),
+        pods=len(cluster.pods),
+        pools=pools,
+        kinds=_kinds(cluster, found, memory.ledger, coming_nodes, leaving),
+        limits=_limits(policy, pools, memory.ledger),
+        breakers=_breakers(memory.breakers, now)[:MOST],
+        unplaced=len(plan.unplaced),
+        coming=sum(len(one.pods) for one in memory.ledger.coming),
+        waiting=waiting[:MOST],
+        happened=tuple(Said(one.kind, shortened(one.text, SENTENCE), one.at) for one in happened),
+        set_aside_count=len(cluster.set_aside),
+        set_aside=tuple(Said(one.object, shortened(one.reason, SENTENCE)) for one in cluster.set_aside[:MOST]),
+        troubles=tuple(shortened(one, SENTENCE) for one in troubles)[:MOST],
+        warnings=tuple(shortened(one, SENTENCE) for one in plan.warnings[:MOST]),
+        promises_kept=memory.promises.kept,
+        promises_broken=memory.promises.broken,
+    )
+
+
+def _pool(pool: Pool, cluster: Cluster, found: Mapping[str, Member], book: Ledger, coming: set[str]) -> PoolNow:
+    """A node that is still closed counts as coming, and is no machine yet: each is counted once."""
+    names = [name for name, member in found.items() if member.pool.name == pool.name and name not in coming]
+    nodes = [cluster.nodes[name] for name in names]
+    offerings = [found[name].offering for name in names]
+    return PoolNow(
+        name=pool.name,
+        machines=len(names),
+        coming=sum(one.key[0] == pool.name for one in book.coming),
+        leaving=sum(one.offering[0] == pool.name for one in book.leaving),
+        min=pool.min,
+        max=pool.max,
+        gpus=sum(gpus_of(node.allocatable, node.labels) for node in nodes),
+        used=sum(gpus_in(pod.spec.requests) for name in names for pod in cluster.on_node.get(name, {}).values()),
+        dollars_per_hour=round(sum(one.price for one in offerings if one is not None), 6),
+    )
+
+
+def _kinds(cluster: Cluster, found: Mapping[str, Member], book: Ledger, coming: set[str], leaving: set[str]) -> tuple[Kind, ...]:
+    tally: Counter[tuple[str, str, str, str]] = Counter()
+    for name in cluster.nodes:
+        member = found.get(name)
+        if member is None or name in coming:
+            continue
+        _, market, instance_type, _ = member.offering.key if member.offering is not None else ("", "", "", "")
+        tally[member.pool.name, market, instance_type, "leaving" if name in leaving else "open"] += 1
+    for one in book.coming:
+        tally[one.key[0], one.key[1], one.key[2], "coming"] += 1
+    return tuple(Kind(*kind, count) for kind, count in sorted(tally.items()))
+
+
+def _limits(policy: Policy, pools: tuple[PoolNow, ...], book: Ledger) -> tuple[Limit, ...]:
+    gpus = {one.key: one.gpus for pool in policy.pools for one in pool.offerings}
+    used = {
+        "machines": sum(pool.machines + pool.coming for pool in pools),
+        "gpus": sum(pool.gpus for pool in pools) + sum(gpus.get(one.key, 0) for one in book.coming),
+        "dollars_per_hour": round(sum(pool.dollars_per_hour for pool in pools) + sum(one.price for one in book.coming), 6),
+    }
+    limits = policy.limits
+    most = {"machines": limits.machines, "gpus": limits.gpus, "dollars_per_hour": limits.dollars_per_hour}
+    return tuple(Limit(name, float(used[name]), float(value)) for name, value in most.items() if value is not None)
+
+
+def _breakers(breakers: Breakers, now: float) -> tuple[BreakerNow, ...]:
+    stopping = sorted((one for one in breakers.open if counts(one)), key=lambda one: one.target.words)
+    return tuple(
+        BreakerNow(one.target.words, one.cause, is_open(one, now), one.until, shortened(told(one, now), SENTENCE)) for one in stopping
+    )
+
+
+def _waiting(latest: Latest, now: float) -> tuple[Waiting, ...]:
+    """Pods that wait, by the reason: first those that nothing can be bought for."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for pod, reason in unplaced(latest.plan):
+        groups[reason].append(pod)
+    for one in latest.memory.ledger.coming:
+        if one.pods:
+            groups[coming(one, latest, now)] += one.pods
+    return tuple(Waiting(shortened(reason, SENTENCE), len(pods), tuple(pods[:NAMED])) for reason, pods in groups.items())
+
+
+def unplaced(plan: Plan) -> Iterable[tuple[str, str]]:
+    """Every pod that nothing can be bought for, and why."""
+    said: dict[int, str] = {}
+    for one in plan.unplaced:
+        # Pods of one class share their reasons.
+        if id(one.reasons) not in said:
+            said[id(one.reasons)] = "; ".join(f"pool {reason.pool}: {reason.detail}" for reason in one.reasons) or "there is no pool"
+        yield one.pod, said[id(one.reasons)]
+
+
+def coming(one: Coming, latest: Latest, now: float) -> str:
+    """Where a machine that is on its way stands, and when it should be ready."""
+    if one.ready:
+        return f"{offering(one.key)} is ready as node {one.node} and is being opened"
+    expected = forecast(latest.memory.boots, one.key)
+    if not one.granted:
+        return (
+            f"{offering(one.key)} is asked for, since {spoken(now - one.asked)}; it takes about {spoken(expected.typical)} from its grant"
+        )
+    left = one.granted + expected.typical - now
+    when = f"should be ready in about {spoken(left)}" if left > 0 else f"should have been ready {spoken(-left)} ago"
+    stage = f"is node {one.node}, and not ready yet" if one.node else "was granted"
+    return f"{offering(one.key)} {stage}; it {when}"
+
+
+def summary(status: Status) -> str:
+    """One line: how many machines, GPUs and waiting pods there are, and what it costs."""
+    machines, gpus = sum(pool.machines for pool in status.pools), sum(pool.gpus for pool in status.pools)
+    used, dollars = sum(pool.used for pool in status.pools), sum(pool.dollars_per_hour for pool in status.pools)
+    return (
+        f"{counted(machines, 'machine')} in {counted(len(status.pools), 'pool')} at ${dollars:.2f}/h; "
+        f"{used} of {counted(gpus, 'GPU')} in use; {counted(status.unplaced, 'pod')} cannot be placed, "
+        f"{status.coming} wait for machines on their way"
+    )

@@ -1,0 +1,151 @@
+"""Why a pod waits or runs where it does, and why a node is there, stays or goes: sentences from what is known now, then what happened."""
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from gpuscaler.control.records.happening import Happening
+from gpuscaler.control.records.latest import Latest
+from gpuscaler.control.records.status import Said, coming
+from gpuscaler.control.records.words import counted, money, offering, some, spoken
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+from gpuscaler.planning.membership import members
+from gpuscaler.planning.scale_down.idle import leaves_with_machine
+from gpuscaler.planning.state.clocks import idle_seconds
+from gpuscaler.planning.state.ledger import DRAINING, ENDING, MARKING, NOMINATING, REOPENING, WAITING, Coming, Leaving
+
+#: Steps of a removal, in words.
+STEPS = {
+    MARKING: "it is being closed to new pods",
+    WAITING: "it is closed to new pods; what replaces it is awaited",
+    DRAINING: "its pods are being evicted",
+    ENDING: "its machine is being ended",
+    REOPENING: "the removal was given up; it is being opened again",
+}
+
+
+class Answer(Struct, frozen=True):
+    """``subject`` is ``pod NS/NAME`` or ``node NAME``; ``known`` says whether it exists, or ever was heard of.
+
+    ``now`` are sentences about now, ``happened`` what came before, the oldest first.
+    """
+
+    subject: str
+    known: bool
+    now: tuple[str, ...]
+    happened: tuple[Said, ...] = ()
+    at: float = 0.0
+
+
+def why_pod(latest: Latest, key: str, history: Sequence[Happening], now: float) -> Answer:
+    """About the pod ``namespace/name``."""
+    pod = latest.cluster.pods.get(key)
+    lines = tuple(_of_pod(latest, pod, key, now)) if pod is not None else ("there is no such pod now",)
+    return Answer(f"pod {key}", pod is not None or bool(history), lines, _said(history), now)
+
+
+def why_node(latest: Latest, name: str, history: Sequence[Happening], now: float) -> Answer:
+    """About the node ``name``, or the machine of that id where it is no node yet."""
+    node = latest.cluster.nodes.get(name)
+    machine = next((one for one in latest.memory.ledger.coming if name in (one.node, one.instance) and name), None)
+    lines = tuple(_of_node(latest, node, name, machine, now))
+    known = node is not None or machine is not None or bool(history)
+    return Answer(f"node {name}", known, lines or ("there is no such node now",), _said(history), now)
+
+
+def _said(history: Sequence[Happening]) -> tuple[Said, ...]:
+    return tuple(Said(f"{one.kind}{f' ({one.decision})' if one.decision else ''}", one.text, one.at) for one in history)
+
+
+def _of_pod(latest: Latest, pod: Pod, key: str, now: float) -> Iterator[str]:
+    book, plan = latest.memory.ledger, latest.plan
+    yield from (f"could not be read in full: {warning}" for warning in pod.warnings)
+    if pod.finished:
+        yield f"it has ended ({pod.phase})"
+        return
+    leaving = next((one for one in book.leaving if one.node == pod.node_name), None)
+    if pod.node_name:
+        yield f"it is on node {pod.node_name}" + (f", which is leaving: {leaving.reason}" if leaving is not None else "")
+        return
+    if pod.deleted:
+        yield "it is being deleted"
+        return
+    yield from _waits(latest, key, now)
+    for entry in plan.unplaced:
+        if entry.pod == key:
+            yield "no machine can be bought for it now:"
+            yield from (f"  pool {one.pool}: {one.excluded_by}: {one.detail}" for one in entry.reasons)
+            yield from () if entry.reasons else ("  there is no pool",)
+    for ignored in plan.ignored:
+        if ignored.pod == key:
+            yield f"it is left alone: {ignored.reason}"
+    if not latest.planned_at:
+        yield "no plan was made yet"
+    elif pod.unschedulable_since and pod.unschedulable_since > latest.planned_at:
+        yield "it became unschedulable after the newest plan; the next one looks at it"
+
+
+def _waits(latest: Latest, key: str, now: float) -> Iterator[str]:
+    book, plan = latest.memory.ledger, latest.plan
+    names = {one.id: one for one in book.coming}
+    meant = {one.pod: one.node for one in plan.placements}
+    for machine in book.coming:
+        if key in machine.pods:
+            yield f"{coming(machine, latest, now)}; {money(machine.price)}/h"
+            return
+    for promise in book.promises:
+        if key in promise.pods:
+            step = "it is being opened for it" if promise.step == NOMINATING else "it is open, and the scheduler is awaited"
+            yield f"node {promise.node} is promised to it: {step}"
+            return
+    if key in meant:
+        to = names.get(meant[key])
+        yield f"it fits on {coming(to, latest, now) if to is not None else f'node {meant[key]}'}; the scheduler will bind it"
+    for machine_ in plan.machines:
+        if key in machine_.pods and not any(one.order for one in book.coming):
+            kind = (machine_.pool, machine_.market, machine_.instance_type, machine_.zone)
+            yield f"the newest plan buys {offering(kind)} for it, at {money(machine_.price_per_hour)}/h"
+
+
+def _of_node(latest: Latest, node: Node | None, name: str, machine: Coming | None, now: float) -> Iterator[str]:
+    book = latest.memory.ledger
+    leaving = next((one for one in book.leaving if one.node == name), None)
+    if machine is not None:
+        yield f"{coming(machine, latest, now)}; {money(machine.price)}/h, bought for {counted(len(machine.pods), 'pod')}"
+    if leaving is not None:
+        yield from _of_leaving(leaving, now)
+    if node is None:
+        return
+    yield from (f"could not be read in full: {warning}" for warning in node.warnings)
+    promise = next((one for one in book.promises if one.node == name), None)
+    if promise is not None:
+        yield f"it is kept for {counted(len(promise.pods), 'pod')} that it was opened for: {some(promise.pods)}"
+    member = members({name: node}, latest.policy).get(name) if latest.policy is not None else None
+    if member is None:
+        yield "it belongs to no pool of the settings: it is never removed"
+        return
+    kind = f"{offering(member.offering.key)} at {money(member.offering.price)}/h" if member.offering is not None else "a machine"
+    yield f"it is {kind} of pool {member.pool.name}"
+    if machine is None and leaving is None:
+        yield from _stays(latest, name, now)
+
+
+def _of_leaving(one: Leaving, now: float) -> Iterator[str]:
+    yield f"it is being removed since {spoken(now - one.at)}: {one.reason}"
+    needs = f" ({counted(len(one.needs), 'machine')})" if one.needs else ""
+    detail = f": {one.detail}" if one.detail else ""
+    yield f"{STEPS.get(one.step, one.step)}{needs}{detail}"
+
+
+def _stays(latest: Latest, name: str, now: float) -> Iterator[str]:
+    for blocked in latest.plan.blocked_nodes:
+        if blocked.node == name:
+            yield f"it stays: {blocked.blocker}: {blocked.detail}"
+    here = [pod for pod in latest.cluster.on_node.get(name, {}).values() if not leaves_with_machine(pod, now)]
+    if here:
+        keys = tuple(sorted(pod.key for pod in here))
+        yield f"{counted(len(here), 'pod')} {'runs' if len(here) == 1 else 'run'} there: {some(keys)}"
+    else:
+        idle = idle_seconds(latest.memory.clocks, now).get(name)
+        yield "nothing runs there but what leaves with it" + (f", since {spoken(idle)}" if idle is not None else "")

@@ -1,0 +1,268 @@
+"""Everything that records together, beside a controller in the embedded cluster in virtual time."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client import generate_latest
+from tests.control.records.test_records import DRY, IDLE_SOON
+from tests.control.world import ONE_GPU_MACHINES, World, pod, world
+
+from gpuscaler.clouds.markets import Markets, Steps
+from gpuscaler.control.records.reporting import CHANGED_SECONDS, REFRESH_SECONDS, status_in
+from gpuscaler.control.records.service import Service, Surroundings
+from gpuscaler.control.records.status import Status
+from gpuscaler.embedded.faults import Fault, broken
+from gpuscaler.kube.errors import NotFound
+from gpuscaler.kube.resources import CONFIG_MAPS, EVENTS, PODS
+from gpuscaler.kube.transport import Request
+from gpuscaler.settings.pools_file import parse_policy
+from gpuscaler.settings.run_settings import HttpSettings, RunSettings
+
+NAMESPACE = "kube-system"
+
+
+@asynccontextmanager
+async def serviced(pools: str = ONE_GPU_MACHINES, *, dry_run: bool = False, **conditions: Any) -> AsyncIterator[tuple[World, Service]]:
+    """A world whose controller tells a service."""
+    async with world(pools, **conditions) as here:
+        client = replace(here.cluster.client("gpuscaler"), dry_run=dry_run)
+        picture = here.cluster.picture(client)
+        service = Service(
+            here=Surroundings(
+                client=client,
+                picture=picture,
+                namespace=NAMESPACE,
+                identity="test_1",
+                now=here.now,
+                troubles=lambda: ("the moon is full",),
+                dry_run=dry_run,
+            ),
+            settings=RunSettings(parse_policy(pools), http=HttpSettings(enabled=False)),
+        )
+        here.notes = service  # type: ignore[assignment]  # the world only asks for a recorder
+        here.start()
+        service.led_by(here.controller)
+        tasks = [asyncio.create_task(part.run()) for part in (picture, service)]
+        try:
+            await here.sleep(3.0)
+            yield here, service
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def status(here: World) -> Status:
+    return status_in(await here.user.get(CONFIG_MAPS, "gpuscaler-status", namespace=NAMESPACE))
+
+
+async def events(here: World) -> list[tuple[str, str, str]]:
+    """Object, reason and note of every Event of ours, the oldest first."""
+    found = [msgspec.json.decode(one) for one in await here.user.list_all(EVENTS)]
+    ours = [one for one in found if one.get("reportingController") == "gpuscaler"]
+    return [
+        (f"{one['regarding']['kind']} {one['regarding']['name']}", one["reason"], one["note"])
+        for one in sorted(ours, key=lambda one: one["eventTime"])
+    ]
+
+
+async def test_a_waiting_pod_and_its_node_are_told_everything_in_events() -> None:
+    async with serviced(IDLE_SOON) as (here, _):
+        await here.user.create(PODS, pod("a", 1, {"gpuscaler.io/run-for": "60s"}), namespace="default")
+        await here.sleep(90.0)
+        node = (await here.nodes())[0]["metadata"]["name"]
+        told = await events(here)
+        await here.sleep(400.0)
+        later = await events(here)
+
+    assert [one[:2] for one in told] == [("Pod a", "TriggeredScaleUp"), (f"Node {node}", "NodeOpened")]
+    assert told[0][2].startswith("g4dn.xlarge on-demand in us-east-1a ordered: ready in about 4m, p95 5m (assumed")
+    assert [reason for name, reason, _ in later if name == f"Node {node}"] == [
+        "NodeOpened",
+        "ScaleDown",
+        "ScaleDownMarked",
+        "ScaleDownRemoving",
+    ]
+    assert "idle" in next(note for _, reason, note in later if reason == "ScaleDown")
+
+
+async def test_a_pod_that_cannot_be_served_gets_one_event_that_says_why() -> None:
+    async with serviced() as (here, _):
+        await here.submit("big", 8)
+        await here.sleep(300.0)
+        told = await events(here)
+
+    assert [one[:2] for one in told] == [("Pod big", "NotTriggerScaleUp")]
+    assert "8 nvidia.com/gpu requested, an empty machine has 1" in told[0][2]
+
+
+async def test_pods_that_wait_are_told_of_offerings_that_were_refused() -> None:
+    async with serviced(markets=Markets({DRY: Steps([0.0], [0.0])})) as (here, _):
+        await here.submit("a")
+        await here.sleep(60.0)
+        told = await events(here)
+
+    refusals = [note for name, reason, note in told if (name, reason) == ("Pod a", "OfferingRefused")]
+    assert refusals
+    assert refusals[0].startswith("g4dn.xlarge on-demand in us-east-1a refused: no capacity")
+
+
+async def test_the_status_shows_pools_pods_breakers_decisions_and_troubles() -> None:
+    async with serviced() as (here, _):
+        await here.submit("a")
+        await here.submit("big", 8)
+        await here.sleep(15.0)
+        early = await status(here)
+        await here.sleep(100.0)
+        late = await status(here)
+
+    (pool,) = early.pools
+    assert (pool.name, pool.machines, pool.coming) == ("gpu", 0, 1)
+    assert {one.reason.split(":")[0]: one.pods for one in early.waiting}["pool gpu"] == ("default/big",)
+    assert any("g4dn.xlarge on-demand in us-east-1a was granted" in one.reason for one in early.waiting if "default/a" in one.pods)
+    assert early.troubles == ("the moon is full",)
+    assert early.leader.identity == "test_1"
+    (pool,) = late.pools
+    assert (pool.machines, pool.coming, pool.gpus, pool.used) == (1, 0, 1, 1)
+    assert pool.dollars_per_hour == pytest.approx(0.526)
+    assert late.promises_kept == 1
+    assert {"planned", "ordered", "opened", "unplaced"} <= {one.about for one in late.happened}
+
+
+async def test_a_dry_offering_is_in_the_status_with_the_time_it_is_asked_again() -> None:
+    async with serviced(markets=Markets({DRY: Steps([0.0], [0.0])})) as (here, _):
+        await here.submit("a")
+        await here.sleep(40.0)
+        (breaker,) = (await status(here)).breakers
+        now = here.now()
+
+    assert (breaker.target, breaker.cause, breaker.open) == ("on-demand g4dn.xlarge us-east-1a", "capacity", True)
+    assert breaker.until is not None
+    assert breaker.until > now
+
+
+async def test_the_status_is_written_when_something_changed_at_most_every_ten_seconds_and_refreshed_every_minute() -> None:
+    written: list[float] = []
+    async with serviced() as (here, service):
+        handle = here.cluster.api.handle
+
+        def counted(request: Request) -> Any:
+            if request.method in ("PUT", "POST") and "configmaps" in request.path and b"gpuscaler-status" in request.body:
+                written.append(here.now())
+            return handle(request)
+
+        here.cluster.api.handle = counted  # type: ignore[method-assign]  # what is written is counted
+        await here.sleep(10 * REFRESH_SECONDS)
+        quiet, written[:] = len(written), []
+        for number in range(30):
+            await here.submit(f"p{number}")
+            await here.sleep(4.0)
+        assert service.reporter.trouble == ""
+
+    assert 9 <= quiet <= 12
+    assert all(later - earlier >= CHANGED_SECONDS - 0.1 for earlier, later in pairwise(written))
+    assert len(written) >= 8
+
+
+async def test_who_does_not_lead_writes_no_status() -> None:
+    async with serviced() as (here, service):
+        service.led_by(None)
+        await here.user.delete(CONFIG_MAPS, "gpuscaler-status", namespace=NAMESPACE)
+        await here.sleep(2 * REFRESH_SECONDS)
+        with pytest.raises(NotFound):
+            await status(here)
+
+
+async def test_a_dry_run_writes_neither_events_nor_a_status_nor_a_file() -> None:
+    async with serviced(dry_run=True) as (here, service):
+        await here.submit("big", 8)
+        await here.sleep(120.0)
+        assert await events(here) == []
+        with pytest.raises(NotFound):
+            await status(here)
+        assert not service.keeper.history.on_disk
+        assert service.reporter.status is not None
+        assert ("default/big",) in [one.pods for one in service.reporter.status.waiting]
+
+
+async def test_an_api_server_that_refuses_the_status_is_a_trouble_and_no_failure() -> None:
+    async with serviced() as (here, service):
+        here.cluster.api.faults.add(Fault(method="PUT", path="gpuscaler-status", refusal=broken()))
+        await here.submit("a")
+        await here.sleep(30.0)
+        assert any("gpuscaler-status" in one for one in service.troubles())
+
+
+async def test_another_controller_tells_nothing_of_what_it_finds_there() -> None:
+    async with serviced() as (here, service):
+        await here.submit("a")
+        await here.sleep(100.0)
+        before = len(service.keeper.history.recent(most=1_000))
+        await here.kill()
+        service.led_by(None)
+        here.start()
+        service.led_by(here.controller)
+        await here.sleep(30.0)
+        assert len(service.keeper.history.recent(most=1_000)) == before
+
+
+async def test_a_loop_that_does_not_turn_any_more_is_not_alive() -> None:
+    async with serviced() as (here, service):
+        await here.sleep(60.0)
+        assert service.alive() == ""
+        assert service.synced() == ""
+        await here.kill()
+        await here.sleep(300.0)
+        assert service.alive().startswith("the controller has not looked at the cluster for ")
+        service.led_by(None)
+        assert service.alive() == ""
+
+
+async def test_metrics_count_what_happened() -> None:
+    async with serviced(IDLE_SOON) as (here, service):
+        await here.user.create(PODS, pod("a", 1, {"gpuscaler.io/run-for": "60s"}), namespace="default")
+        await here.sleep(500.0)
+        await here.submit("big", 8)
+        await here.sleep(30.0)
+        text = generate_latest(service.metrics.registry).decode()
+
+    labels = 'instance_type="g4dn.xlarge",market="on-demand",pool="gpu"'
+    for line in (
+        f"gpuscaler_machines_ordered_total{{{labels}}} 1.0",
+        f"gpuscaler_machines_granted_total{{{labels}}} 1.0",
+        f"gpuscaler_machines_opened_total{{{labels}}} 1.0",
+        'gpuscaler_removals_total{pool="gpu",result="removed"} 1.0',
+        'gpuscaler_promises_total{outcome="kept"} 1.0',
+        'gpuscaler_forecast_error_seconds_count{basis="assumed"} 1.0',
+        'gpuscaler_pending_pods{state="unplaced"} 1.0',
+        "gpuscaler_promises_kept_ratio 1.0",
+        "gpuscaler_leader 1.0",
+        "gpuscaler_record_failures_total 0.0",
+    ):
+        assert line in {sorted_labels(one) for one in text.splitlines()}, line
+
+
+def sorted_labels(line: str) -> str:
+    name, brace, rest = line.partition("{")
+    if not brace:
+        return line
+    labels, _, value = rest.partition("}")
+    return f"{name}{{{','.join(sorted(labels.split(',')))}}}{value}"
+
+
+async def test_no_metric_has_the_name_of_a_pod_or_a_node() -> None:
+    async with serviced() as (here, service):
+        for number in range(3):
+            await here.submit(f"special-pod-{number}")
+        await here.sleep(120.0)
+        nodes = [one["metadata"]["name"] for one in await here.nodes()]
+        text = generate_latest(service.metrics.registry).decode()
+
+    assert len(nodes) == 3
+    assert not [name for name in (*nodes, "special-pod") if name in text]
