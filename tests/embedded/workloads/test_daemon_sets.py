@@ -1,0 +1,81 @@
+"""DaemonSets have a pod on every node that takes it."""
+
+from tests.embedded.workloads.lab import lab
+
+from gpuscaler.kube.resources import DAEMON_SETS, NODES
+
+
+async def test_every_node_gets_a_pod_that_can_go_nowhere_else() -> None:
+    async with lab("a", "b") as here:
+        await here.create(DAEMON_SETS, "agent")
+        await here.wait()
+        assert sorted(pod["spec"]["nodeName"] for pod in await here.pods()) == ["a", "b"]
+        await here.node("c")
+        await here.wait()
+        assert sorted(pod["spec"]["nodeName"] for pod in await here.pods()) == ["a", "b", "c"]
+        status = await here.status(DAEMON_SETS, "agent")
+        assert status == {
+            "observedGeneration": 1,
+            "desiredNumberScheduled": 3,
+            "currentNumberScheduled": 3,
+            "numberMisscheduled": 0,
+            "numberReady": 3,
+            "numberAvailable": 3,
+            "updatedNumberScheduled": 3,
+        }
+
+
+async def test_a_pod_waits_for_its_own_node_when_that_is_full() -> None:
+    async with lab("a") as here:
+        await here.node("small", cpu=0)
+        await here.create(DAEMON_SETS, "agent")
+        await here.wait()
+        found = {pod["spec"].get("nodeName", ""): pod["status"]["phase"] for pod in await here.pods()}
+        assert found == {"a": "Running", "": "Pending"}
+
+
+async def test_nodes_that_it_does_not_tolerate_or_choose_get_none_until_that_changes() -> None:
+    async with lab() as here:
+        await here.node("gpu", labels={"kind": "gpu"}, taint="gpuscaler.io/arriving")
+        await here.node("cpu")
+        await here.create(DAEMON_SETS, "agent", template={"nodeSelector": {"kind": "gpu"}})
+        await here.wait()
+        assert await here.pods() == []
+        await here.user.merge_patch(NODES, "gpu", {"spec": {"taints": None}})
+        await here.wait()
+        assert [pod["spec"]["nodeName"] for pod in await here.pods()] == ["gpu"]
+        await here.user.merge_patch(NODES, "gpu", {"metadata": {"labels": {"kind": None}}})
+        await here.wait()
+        assert await here.all() == []
+
+
+async def test_a_cordoned_node_keeps_and_gets_its_pod() -> None:
+    async with lab("a") as here:
+        taint = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+        await here.user.merge_patch(NODES, "a", {"spec": {"unschedulable": True, "taints": [taint]}})
+        await here.create(DAEMON_SETS, "agent")
+        await here.wait()
+        assert [pod["status"]["phase"] for pod in await here.pods()] == ["Running"]
+
+
+async def test_a_node_that_goes_takes_its_pod_along() -> None:
+    async with lab("a", "b") as here:
+        await here.create(DAEMON_SETS, "agent")
+        await here.wait()
+        await here.user.delete(NODES, "b")
+        await here.wait(60.0)
+        assert [pod["spec"]["nodeName"] for pod in await here.all()] == ["a"]
+        assert (await here.status(DAEMON_SETS, "agent"))["desiredNumberScheduled"] == 1
+
+
+async def test_a_new_template_replaces_one_pod_at_a_time() -> None:
+    async with lab("a", "b", "c") as here:
+        await here.create(DAEMON_SETS, "agent")
+        await here.wait()
+        await here.patch(DAEMON_SETS, "agent", {"spec": {"template": {"metadata": {"labels": {"version": "2"}}}}})
+        fewest = 3
+        for _ in range(100):
+            await here.wait(0.2)
+            fewest = min(fewest, sum(pod["status"]["phase"] == "Running" for pod in await here.pods()))
+        assert [pod["metadata"]["labels"]["version"] for pod in await here.pods()] == ["2"] * 3
+        assert fewest == 2
