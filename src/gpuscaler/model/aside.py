@@ -7,11 +7,15 @@ from msgspec import Struct
 from gpuscaler.model.workloads import DeviceObject, PodGroup, Workload
 
 
-class SetAside(Struct, frozen=True, gc=False):
-    """``object`` names it as ``Kind namespace/name`` (as much of it as could be read); ``reason`` says what was seen and expected."""
+class SetAside(Struct, frozen=True, gc=False, omit_defaults=True):
+    """``object`` names it as ``Kind namespace/name`` (as much of it as could be read); ``reason`` says what was seen and expected.
+
+    ``node`` is where a pod holds room: empty when it is bound to no node or has finished, None when that could not be read.
+    """
 
     object: str
     reason: str
+    node: str | None = None
 
 
 def object_name(kind: type, key: str) -> str:

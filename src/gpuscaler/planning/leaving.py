@@ -17,7 +17,7 @@ from gpuscaler.planning.acts import Act, End, Evict, Mark, Unmark
 from gpuscaler.planning.arrivals import Overdue
 from gpuscaler.planning.membership import members
 from gpuscaler.planning.plans import Removal
-from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT, Protection
+from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT, Blocker, Protection, unread
 from gpuscaler.planning.scale_down.idle import leaves_with_machine
 from gpuscaler.planning.scale_down.running import Grouping
 from gpuscaler.planning.state import ledger
@@ -100,6 +100,7 @@ class _Door:
         self.now = now
         self.alive = None if inventory is None else {one.id for one in inventory.instances if one.state in ALIVE}
         self.listed_at = 0.0 if inventory is None else inventory.at
+        self.unread_somewhere, self.unread_here = unread(cluster)
         self.steps: list[ledger.Event] = []
         self.acts: list[Act] = []
         self.kept: list[tuple[str, str]] = []
@@ -155,8 +156,14 @@ class _Door:
         promised = [key for promise in self.book.promises if promise.node == node.name for key in promise.pods]
         if promised:
             return f"pod {promised[0]} is promised to it"
-        blocker = Protection(self.cluster, self.policy, self.now).blocker(Grouping(self.cluster, self.now, {}).load(node))
+        blocker = self.unread(node) or Protection(self.cluster, self.policy, self.now).blocker(
+            Grouping(self.cluster, self.now, {}).load(node)
+        )
         return None if blocker is None else blocker.detail
+
+    def unread(self, node: Node) -> Blocker | None:
+        """A pod that cannot be read and that runs there, or may."""
+        return self.unread_here.get(node.name) or self.unread_somewhere
 
     def residents(self, node: Node) -> list[Pod]:
         here = self.cluster.on_node.get(node.name, {})
@@ -165,7 +172,10 @@ class _Door:
     def drain(self, one: Leaving, node: Node) -> None:
         """Evict what is left; a node that does not get empty stays."""
         left = self.residents(node)
-        if not left:
+        unread = None if one.forced or left else self.unread(node)
+        if unread is not None:
+            self.keep(one, node, unread.detail)
+        elif not left:
             self.end(self.go(one, ENDING), node)
         elif self.now >= one.since + DRAIN_SECONDS and not one.forced:
             self.keep(

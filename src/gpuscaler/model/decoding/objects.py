@@ -33,8 +33,20 @@ class _Identity(Struct, gc=False):
     metadata: Any = None
 
 
+class _Whereabouts(Struct, gc=False, rename="camel"):
+    node_name: str | None = None
+
+
+class _Bound(Struct, gc=False):
+    """Where a pod is, of all that it says: what else is wrong with it must not hide that."""
+
+    spec: _Whereabouts | None = None
+    status: Any = None
+
+
 _header = msgspec.json.Decoder(Header).decode
 _identity = msgspec.json.Decoder(_Identity).decode
+_bound = msgspec.json.Decoder(_Bound).decode
 _anything = msgspec.json.Decoder(Any).decode
 #: The decoder's names of types in a reader's words.
 _WORDS = {"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false"}
@@ -85,13 +97,29 @@ def decode_with(
 
 def _refused(data: Data, error: Exception, kind: str) -> SetAside:
     name = _name_of(data, kind)
+    return SetAside(name, _trouble(data, error), _node_of(data) if name.split(" ")[0] == "Pod" else None)
+
+
+def _trouble(data: Data, error: Exception) -> str:
     if isinstance(error, UnreadableError):
-        return SetAside(name, str(error))
+        return str(error)
     if isinstance(error, RecursionError):
-        return SetAside(name, "saw values nested too deeply, expected a Kubernetes object")
+        return "saw values nested too deeply, expected a Kubernetes object"
     if isinstance(error, msgspec.ValidationError):
-        return SetAside(name, _explained(data, str(error)))
-    return SetAside(name, f"saw {shortened(str(error), 120)}, expected a Kubernetes object as JSON")
+        return _explained(data, str(error))
+    return f"saw {shortened(str(error), 120)}, expected a Kubernetes object as JSON"
+
+
+def _node_of(data: Data) -> str | None:
+    """The node on which a pod that cannot be read holds room; None where not even that can be read."""
+    try:
+        found = _bound(data)
+    except _FAILURES:
+        return None
+    ended = isinstance(found.status, Mapping) and found.status.get("phase") in ("Succeeded", "Failed")
+    if ended:
+        return ""
+    return None if found.spec is None else found.spec.node_name or ""
 
 
 def _explained(data: Data, message: str) -> str:

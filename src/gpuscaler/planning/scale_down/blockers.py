@@ -72,6 +72,27 @@ def own_blocker(node: Node, member: Member | None) -> Blocker | None:
     return None
 
 
+def unread(cluster: Cluster) -> tuple[Blocker | None, Mapping[str, Blocker]]:
+    """What pods that cannot be read keep: every node where it is not known on which of them one runs, else theirs, by name.
+
+    A node whose only pod cannot be read looks empty.
+    """
+    everywhere, here = None, dict[str, Blocker]()
+    for entry in cluster.set_aside:
+        kind, _, key = entry.object.partition(" ")
+        if kind != "Pod":
+            continue
+        # What was read of it before tells where it is: a pod never moves.
+        before = cluster.pods.get(key)
+        node = before.node_name if entry.node is None and before is not None and before.node_name else entry.node
+        if node is None:
+            where = "and on which node it runs is not known; nothing is removed until it can be read or is gone"
+            everywhere = Blocker("unreadable-pod", f"{entry.object} cannot be read ({entry.reason}), {where}")
+        elif node:
+            here[node] = Blocker("unreadable-pod", f"{entry.object} runs on it and cannot be read: {entry.reason}")
+    return everywhere, here
+
+
 class Protection:
     """What each class of pods forbids. ``now`` is in seconds since the epoch."""
 

@@ -20,6 +20,7 @@ from gpuscaler.planning.scale_down.blockers import (
     own_blocker,
     promised_nodes,
     unhealthy,
+    unread,
 )
 from gpuscaler.planning.scale_down.running import Classes, Grouping, Load, Residents, RunningClass
 from gpuscaler.planning.scale_down.situation import Situation
@@ -119,7 +120,8 @@ def survey(situation: Situation, memory: Memory) -> Survey:
     """What each node of the cluster is; ``memory`` has looked at them already."""
     cluster, taken = situation.cluster, situation.taken
     promised = promised_nodes(situation)
-    guard = unhealthy(cluster.nodes.values(), situation.members, promised)
+    unread_somewhere, unread_here = unread(cluster)
+    guard = unhealthy(cluster.nodes.values(), situation.members, promised) or unread_somewhere
     if guard is not None:
         return Survey(blocked=dict.fromkeys(memory.looks, guard))
     found, members, row_of = Survey(), situation.members, situation.room.table.row
@@ -127,8 +129,8 @@ def survey(situation: Situation, memory: Memory) -> Survey:
     special = promised | situation.state.disrupting
     for name, look in memory.looks.items():
         blocker = look.own if name not in special else node_blocker(situation, look.node, promised)
-        if blocker is None and name in taken:
-            blocker = NEEDED
+        if blocker is None:
+            blocker = unread_here.get(name) or (NEEDED if name in taken else None)
         if blocker is None:
             load = asking.residents(look).load
             blocker = look.blocker
