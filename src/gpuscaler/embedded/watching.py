@@ -25,7 +25,7 @@ INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One watch: what it is of, from which position on, and how long."""
+    """One watch: what it is of, from which position on, and how long. ``revision`` is the store's at that position."""
 
     kind: Kind
     namespace: str
@@ -33,6 +33,7 @@ class Plan:
     request: Request
     first: tuple[Stored, ...]
     position: int
+    revision: int
     bookmarks: bool
     mark_first: bool
     seconds: float
@@ -73,6 +74,7 @@ class Watches:
             request,
             tuple(chosen.among(collection.within(namespace))) if everything else (),
             position,
+            self._store.revision,
             query.get("allowWatchBookmarks") in ("true", "1"),
             bool(initial),
             seconds,
@@ -107,7 +109,8 @@ class Watches:
         for piece in _pieces(line.of("ADDED", stored) for stored in plan.first):
             yield piece
         if plan.mark_first and plan.bookmarks:
-            yield line.bookmark(self._store.revision, {INITIAL_EVENTS_END: "true"})
+            # Not what the store has by now: who resumes from here has to see what came since.
+            yield line.bookmark(plan.revision, {INITIAL_EVENTS_END: "true"})
         loop, collection, position = asyncio.get_running_loop(), self._store[plan.kind], plan.position
         end, mark = loop.time() + plan.seconds, loop.time() + BOOKMARK_PERIOD
         while True:
