@@ -1,0 +1,143 @@
+"""Why a pod waits, and why a node stays or goes, in sentences."""
+
+from tests.planning.building import NOW, node, offering, pod, pool, spec
+
+from gpuscaler.control.records import happening as kinds
+from gpuscaler.control.records.happening import Happening
+from gpuscaler.control.records.latest import Latest
+from gpuscaler.control.records.why import why_node, why_pod
+from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.pods import Owner
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.memory import Memory
+from gpuscaler.planning.plans import BlockedNode, Ignored, Placement, Plan, Reason, Unplaced
+from gpuscaler.planning.state.boots import Boots, Kind
+from gpuscaler.planning.state.clocks import IdleClocks
+from gpuscaler.planning.state.ledger import DRAINING, OPEN, Coming, Leaving, Ledger, Promise
+
+G1 = offering("g.1", 1.0, gpus=1, cpu=4)
+POLICY = Policy((pool(G1),))
+#: Machines of that kind were ready after a minute, each time.
+SEEN = Boots((Kind(G1.pool, "g.1", (50.0, 50.0), (10.0, 10.0)),))
+WAITS = pod("a", spec(gpus=1))
+
+
+def latest(*items: Item, book: Ledger | None = None, plan: Plan | None = None, idle: float | None = None) -> Latest:
+    clocks = IdleClocks({"n1": NOW - idle}) if idle is not None else IdleClocks()
+    memory = Memory(ledger=book or Ledger(), boots=SEEN, clocks=clocks)
+    return Latest(Cluster.of(items), memory, plan or Plan(), POLICY, NOW, NOW)
+
+
+def machine(**fields: object) -> Coming:
+    made = {"id": "m", "order": "t", "offerings": (G1.key,), "price": 1.0, "asked": NOW - 30, "pods": (WAITS.key,)}
+    return Coming(**{**made, **fields})  # type: ignore[arg-type]  # a few fields of many
+
+
+def pod_lines(known: Latest, key: str = WAITS.key) -> tuple[str, ...]:
+    return why_pod(known, key, [], NOW).now
+
+
+def node_lines(known: Latest, name: str = "n1") -> tuple[str, ...]:
+    return why_node(known, name, [], NOW).now
+
+
+def test_a_pod_whose_machine_is_asked_for_is_told_so_and_how_long_such_machines_take() -> None:
+    (line,) = pod_lines(latest(WAITS, book=Ledger(coming=(machine(),))))
+
+    assert line == f"g.1 {G1.market} in {G1.zone} is asked for, since 30s; it takes about 1m from its grant; $1.00/h"
+
+
+def test_a_pod_whose_machine_boots_is_told_when_it_should_be_ready() -> None:
+    granted = machine(instance="i-1", offering=G1.key, granted=NOW - 20)
+    late = machine(instance="i-1", offering=G1.key, granted=NOW - 90, node="n9", registered=NOW - 10)
+
+    assert "was granted; it should be ready in about 40s" in pod_lines(latest(WAITS, book=Ledger(coming=(granted,))))[0]
+    assert "is node n9, and not ready yet; it should have been ready 30s ago" in pod_lines(latest(WAITS, book=Ledger(coming=(late,))))[0]
+
+
+def test_a_pod_that_a_node_was_opened_for_is_told_which() -> None:
+    promised = Ledger(promises=(Promise("n1", G1.key, (WAITS.key,), NOW, OPEN),))
+
+    assert pod_lines(latest(WAITS, book=promised)) == ("node n1 is promised to it: it is open, and the scheduler is awaited",)
+
+
+def test_a_pod_that_nothing_can_be_bought_for_is_told_why_pool_by_pool() -> None:
+    plan = Plan(unplaced=(Unplaced(WAITS.key, (Reason("gpu", "taint", "g.1: it has a taint"), Reason("cpu", "resource", "no GPU"))),))
+
+    assert pod_lines(latest(WAITS, plan=plan)) == (
+        "no machine can be bought for it now:",
+        "  pool gpu: taint: g.1: it has a taint",
+        "  pool cpu: resource: no GPU",
+    )
+
+
+def test_a_pod_that_is_left_alone_or_fits_somewhere_is_told_so() -> None:
+    ignored = Plan(ignored=(Ignored(WAITS.key, "it has scheduling gates"),))
+    fits = Plan(placements=(Placement(WAITS.key, "n1"),))
+
+    assert pod_lines(latest(WAITS, plan=ignored)) == ("it is left alone: it has scheduling gates",)
+    assert pod_lines(latest(WAITS, plan=fits)) == ("it fits on node n1; the scheduler will bind it",)
+
+
+def test_a_pod_that_runs_is_told_where_and_whether_its_node_leaves() -> None:
+    runs = pod("a", spec(gpus=1), on="n1")
+    leaving = Ledger(leaving=(Leaving("n1", "i-1", G1.key, "idle for 10m", NOW - 5, NOW),))
+
+    assert pod_lines(latest(runs)) == ("it is on node n1",)
+    assert pod_lines(latest(runs, book=leaving)) == ("it is on node n1, which is leaving: idle for 10m",)
+
+
+def test_a_pod_nobody_knows_is_unknown_unless_something_is_remembered_of_it() -> None:
+    happened = [Happening(NOW - 60, kinds.ORDERED, "g.1 ordered", pods=("x/y",), decision="d-7")]
+
+    assert not why_pod(latest(), "x/y", [], NOW).known
+    remembered = why_pod(latest(), "x/y", happened, NOW)
+    assert remembered.known
+    assert remembered.now == ("there is no such pod now",)
+    assert [(one.about, one.text, one.at) for one in remembered.happened] == [("ordered (d-7)", "g.1 ordered", NOW - 60)]
+
+
+def test_a_node_that_stays_says_what_blocks_it_and_who_runs_there() -> None:
+    plan = Plan(blocked_nodes=(BlockedNode("n1", "restart-cost", "pod default/a would lose its work"),))
+
+    assert node_lines(latest(node("n1", G1), pod("a", spec(gpus=1), on="n1"), plan=plan)) == (
+        f"it is g.1 {G1.market} in {G1.zone} at $1.00/h of pool {G1.pool}",
+        "it stays: restart-cost: pod default/a would lose its work",
+        "1 pod runs there: default/a",
+    )
+
+
+def test_a_node_that_idles_says_for_how_long_daemons_apart() -> None:
+    daemon = pod("log", spec(cpu=1), on="n1", owner=Owner("DaemonSet", "log", "u"))
+
+    assert node_lines(latest(node("n1", G1), daemon, idle=125.0))[1:] == ("nothing runs there but what leaves with it, since 2m05s",)
+
+
+def test_a_node_that_leaves_says_why_and_how_far_it_is() -> None:
+    leaving = Leaving("n1", "i-1", G1.key, "idle for 10m", NOW - 70, NOW, DRAINING, detail="a budget allows none")
+
+    assert node_lines(latest(node("n1", G1), book=Ledger(leaving=(leaving,))))[:2] == (
+        "it is being removed since 1m10s: idle for 10m",
+        "its pods are being evicted: a budget allows none",
+    )
+
+
+def test_a_node_of_no_pool_is_never_removed_and_says_so() -> None:
+    foreign = node("other", G1, labels={"gpuscaler.io/pool": "someone-elses"})
+
+    assert node_lines(latest(foreign), "other") == ("it belongs to no pool of the settings: it is never removed",)
+
+
+def test_a_machine_that_is_no_node_yet_is_found_by_its_id() -> None:
+    granted = Ledger(coming=(machine(instance="i-1", offering=G1.key, granted=NOW - 20),))
+
+    answer = why_node(latest(book=granted), "i-1", [], NOW)
+
+    assert answer.known
+    assert answer.now[0].endswith("was granted; it should be ready in about 40s; $1.00/h, bought for 1 pod")
+
+
+def test_nothing_is_known_of_a_node_that_never_was() -> None:
+    answer = why_node(latest(), "nobody", [], NOW)
+
+    assert (answer.known, answer.now) == (False, ("there is no such node now",))
