@@ -3,8 +3,8 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -28,10 +28,12 @@ class Listening(ApiServer):
 
     writes: Sequence[str] = ()
 
-    def handle(self, request: Request) -> AbstractAsyncContextManager[Answer]:
+    @asynccontextmanager
+    async def handle(self, request: Request) -> AsyncIterator[Answer]:
         if request.method != "GET" and "user-agent" in request.headers:
             self.writes = (*self.writes, f"{request.method} {request.path}")
-        return super().handle(request)
+        async with super().handle(request) as answer:
+            yield answer
 
 
 @dataclass(frozen=True)

@@ -241,7 +241,7 @@ def test_the_time_to_plan_for_may_be_chosen(desktop: Desktop, moment: str) -> No
     assert machines(desktop.plan(file)) == ["g.1"]
 
 
-@pytest.mark.parametrize("arguments", [(), ("--cluster", "x"), ("--pools", "x"), ("--cluster", "x", "--pools", "x", "--jsn")])
+@pytest.mark.parametrize("arguments", [(), ("--cluster", "x"), ("--cluster", "x", "--pools", "x", "--jsn")])
 def test_a_call_with_something_missing_or_unknown_ends_with_2(desktop: Desktop, arguments: tuple[str, ...]) -> None:
     done = desktop.run(*arguments)
     assert done.exit_code == 2

@@ -3,13 +3,18 @@
 import sys
 import time
 from datetime import datetime
-from typing import TYPE_CHECKING, BinaryIO, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 import click
+
+from gpuscaler.cli.reaching import access_options, find, namespace_of, told
 
 if TYPE_CHECKING:
     from gpuscaler.model.cluster import Cluster
     from gpuscaler.model.pools import Policy
+    from gpuscaler.planning.state import State
+    from gpuscaler.settings import RunSettings
 
 #: A path, so that shells complete files; whether it can be read is found out and told where it is opened.
 FILE = click.Path(readable=False, allow_dash=True)
@@ -19,28 +24,49 @@ FILE = click.Path(readable=False, allow_dash=True)
 @click.option(
     "--cluster",
     "files",
-    required=True,
     multiple=True,
     type=FILE,
     metavar="FILE",
-    help="Kubernetes objects as kubectl prints them (JSON or YAML); may be repeated; - is standard input.",
+    help="Kubernetes objects as kubectl prints them (JSON or YAML); may be repeated; - is standard input. Without it, a cluster is asked.",
 )
-@click.option("--pools", required=True, type=FILE, metavar="FILE", help="The pools file.")
+@access_options
+@click.option("--pools", required=True, type=FILE, metavar="FILE", help="The pools file, or a run file.")
 @click.option("--now", metavar="RFC3339", help="The time to plan for, such as 2026-11-21T12:00:00Z; the default is the current time.")
+@click.option(
+    "--add-pods", multiple=True, type=FILE, metavar="FILE", help="What if these pods, Jobs or Deployments were there? May be repeated."
+)
+@click.option("--without-pool", multiple=True, metavar="NAME", help="What if this pool could buy nothing? May be repeated.")
+@click.option("--price", "prices", multiple=True, metavar="TYPE=USD", help="What if this type cost that much per hour? May be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 @click.option("--proof", type=FILE, metavar="FILE", help="Write what proves the lower bound; gpuscaler check-proof checks it.")
-def plan(files: tuple[str, ...], pools: str, now: str | None, as_json: bool, proof: str | None) -> None:
-    """Print what would be bought and given back. Nothing is changed anywhere."""
+def plan(
+    *,
+    files: tuple[str, ...],
+    kubeconfig: Path | None,
+    context: str,
+    pools: str,
+    now: str | None,
+    add_pods: tuple[str, ...],
+    without_pool: tuple[str, ...],
+    prices: tuple[str, ...],
+    as_json: bool,
+    proof: str | None,
+) -> None:
+    """Print what would be bought and given back, for a cluster as it is or as it might be. Nothing is changed anywhere."""
+    from gpuscaler.cli.changing import with_pods, with_prices, without_pools
     from gpuscaler.cli.printing import plan_json, print_plan
     from gpuscaler.cli.proofs import write_proof
     from gpuscaler.planning.planner import Planner
-    from gpuscaler.planning.state import State
 
+    if files and (kubeconfig is not None or context):
+        raise click.UsageError("saw --cluster beside --kubeconfig or --context, expected files or a cluster; leave one of them out")
     moment = parse_time(now) if now is not None else time.time()
-    policy = load_pools(pools)
-    cluster = load_cluster(files)
+    settings = load_settings(pools)
+    policy = with_prices(without_pools(settings.policy, without_pool), prices)
+    known = from_files(files, policy) if files else from_cluster(kubeconfig, context, settings, policy, moment)
+    cluster = with_pods(known.cluster, add_pods, now=moment)
     began = time.perf_counter()
-    made, solved = Planner(policy).plan_and_proof(cluster, State(), moment)
+    made, solved = Planner(known.policy).plan_and_proof(cluster, known.state, moment)
     seconds = time.perf_counter() - began
     if proof is not None:
         write_proof(proof, solved)
@@ -48,6 +74,38 @@ def plan(files: tuple[str, ...], pools: str, now: str | None, as_json: bool, pro
         click.echo(plan_json(made, seconds))
     else:
         print_plan(made, cluster, seconds)
+
+
+class Known(NamedTuple):
+    """What is planned from."""
+
+    cluster: "Cluster"
+    policy: "Policy"
+    state: "State"
+
+
+def from_files(files: tuple[str, ...], policy: "Policy") -> Known:
+    """What files say; they tell nothing of what a controller remembers."""
+    from gpuscaler.planning.state import State
+
+    return Known(load_cluster(files), policy, State())
+
+
+def from_cluster(kubeconfig: Path | None, context: str, settings: "RunSettings", policy: "Policy", now: float) -> Known:
+    """What an API server says, the memory of a controller that runs there included."""
+    import asyncio
+
+    from gpuscaler.cli.looking import look
+    from gpuscaler.planning.memory import state_of
+    from gpuscaler.planning.state import learned
+
+    access = find(kubeconfig, context)
+    with told(access):
+        seen = asyncio.run(look(access, namespace_of(settings, access)))
+    for note in seen.notes:
+        click.echo(f"note: {note}", err=True)
+    policy = learned.corrected(policy, seen.memory.learned)
+    return Known(seen.cluster, policy, state_of(seen.memory, policy, now))
 
 
 def parse_time(text: str) -> float:
@@ -63,11 +121,16 @@ def parse_time(text: str) -> float:
 
 def load_pools(path: str) -> "Policy":
     """The policy of a pools file; every mistake in it is printed and ends the command with exit code 2."""
-    from gpuscaler.settings import SettingsError, load_policy
+    return load_settings(path).policy
+
+
+def load_settings(path: str) -> "RunSettings":
+    """What a pools file or run file says; every mistake in it is printed and ends the command with exit code 2."""
+    from gpuscaler import settings
 
     try:
-        return load_policy(path)
-    except SettingsError as error:
+        return settings.load_settings(path)
+    except settings.SettingsError as error:
         click.echo(str(error), err=True)
         sys.exit(2)
 

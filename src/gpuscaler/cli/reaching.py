@@ -11,6 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from gpuscaler.kube.access import Access
+    from gpuscaler.settings import RunSettings
 
 #: Exit statuses: a cluster cannot be reached, or does not allow what is needed.
 UNREACHABLE, FORBIDDEN = 3, 5
@@ -44,6 +45,11 @@ def find(kubeconfig: Path | None, context: str) -> "Access":
     for warning in access.warnings:
         click.echo(f"warning: {warning}", err=True)
     return access
+
+
+def namespace_of(settings: "RunSettings", access: "Access") -> str:
+    """Where gpuscaler keeps what is its own: as the settings say, else in the pod's own namespace, else in kube-system."""
+    return settings.namespace or (access.namespace if access.in_pod else "kube-system")
 
 
 @contextmanager

@@ -11,15 +11,12 @@ from uuid import uuid4
 
 import click
 
-from gpuscaler.cli.reaching import access_options, find, told
+from gpuscaler.cli.reaching import access_options, find, namespace_of, told
 
 if TYPE_CHECKING:
     from gpuscaler.control.running import Running
     from gpuscaler.control.settings_file import SettingsFile
     from gpuscaler.kube.access import Access
-
-#: Where the controller keeps what is its own when it runs outside of the cluster and the settings do not say.
-NAMESPACE = "kube-system"
 
 
 @click.command()
@@ -78,7 +75,7 @@ async def _run(file: "SettingsFile", access: "Access", *, dry_run: bool) -> None
         running = Running(
             file=file,
             transport=transport,
-            namespace=access.namespace if access.in_pod else NAMESPACE,
+            namespace=namespace_of(file.settings, access),
             identity=f"{socket.gethostname()}_{uuid4().hex[:12]}",
             clocks=Clocks(),
             make_provider=make,

@@ -1,0 +1,183 @@
+"""What-if changes of what is planned for: more pods, fewer pools, other prices."""
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from math import isfinite
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from gpuscaler.model.cluster import Cluster
+    from gpuscaler.model.pools import Policy
+
+#: Kinds that make pods of a template, and the field that says how many.
+COUNTED: Mapping[str, str] = {
+    "Deployment": "replicas",
+    "ReplicaSet": "replicas",
+    "ReplicationController": "replicas",
+    "StatefulSet": "replicas",
+    "Job": "parallelism",
+}
+#: More pods than this from one file are a mistake.
+MOST_PODS = 100_000
+
+
+def without_pools(policy: "Policy", names: Sequence[str]) -> "Policy":
+    """``policy`` as if pools of these names could buy nothing; their nodes stay what they are, and belong to no pool."""
+    from msgspec.structs import replace
+
+    known = {pool.name for pool in policy.pools}
+    for name in names:
+        if name not in known:
+            raise click.BadParameter(f"saw {name!r}, expected a pool of the file: {_nearest(name, known)}", param_hint="--without-pool")
+    left = tuple(pool for pool in policy.pools if pool.name not in names)
+    if not left:
+        raise click.BadParameter("saw every pool of the file, expected at least one to be left", param_hint="--without-pool")
+    return replace(policy, pools=left)
+
+
+def with_prices(policy: "Policy", prices: Sequence[str]) -> "Policy":
+    """``policy`` with other prices: ``TYPE=USD``, or ``TYPE/MARKET=USD`` for one market of a type. What is reserved keeps its price."""
+    from msgspec.structs import replace
+
+    for text in prices:
+        kind, market, price = _price(text)
+        found = {(one.instance_type, one.market) for pool in policy.pools for one in pool.offerings}
+        meant = {one for one in found if one[0] == kind and (one[1] == market if market else one[1] != "reserved")}
+        if not meant:
+            types = {one for one, _ in found} | {f"{one}/{market}" for one, market in found}
+            seen = text.partition("=")[0]
+            raise click.BadParameter(f"saw {seen!r}, expected an instance type of the file: {_nearest(seen, types)}", param_hint="--price")
+        pools = tuple(
+            replace(
+                pool,
+                offerings=tuple(replace(one, price=price) if (one.instance_type, one.market) in meant else one for one in pool.offerings),
+            )
+            for pool in policy.pools
+        )
+        policy = replace(policy, pools=pools)
+    return policy
+
+
+def _price(text: str) -> tuple[str, str, float]:
+    name, _, amount = text.partition("=")
+    kind, _, market = name.partition("/")
+    try:
+        price = float(amount)
+    except ValueError:
+        price = -1.0
+    if not kind or not isfinite(price) or price <= 0:
+        raise click.BadParameter(f"saw {text!r}, expected TYPE=USD such as g5.xlarge=0.35, dollars per hour above 0", param_hint="--price")
+    return kind, market, price
+
+
+def _nearest(word: str, options: set[str]) -> str:
+    near = get_close_matches(word, options, 1)
+    return f"did you mean {near[0]}?" if near else ", ".join(sorted(options)[:20])
+
+
+def with_pods(cluster: "Cluster", files: Sequence[str], *, now: float) -> "Cluster":
+    """``cluster`` with the objects of ``files``: pods, and those that a Deployment or Job would make, wait for a place since ``now``.
+
+    A file that cannot be used ends the command with exit code 2.
+    """
+    from gpuscaler.model.aside import SetAside
+    from gpuscaler.model.cluster import Delta, Item
+    from gpuscaler.model.decoding import Interner, decode_object
+    from gpuscaler.model.pods import Pod
+
+    interner = Interner()
+    added: list[Item] = []
+    seen: set[str] = set()
+    for file in files:
+        for raw in _expanded(file, _objects(file), now):
+            found = decode_object(raw, interner)
+            if isinstance(found, SetAside):
+                _refuse(f"{file}: {found.object}: {found.reason}")
+            if found is None:
+                continue
+            items: Iterable[Item] = found if isinstance(found, Sequence) else [found]
+            for item in items:
+                if isinstance(item, Pod):
+                    if item.key in cluster.pods or item.key in seen:
+                        where = "the cluster" if item.key in cluster.pods else "the files"
+                        _refuse(f"{file}: Pod {item.key}: saw a pod of that name in {where} already, expected a new one; rename it")
+                    seen.add(item.key)
+                added.append(item)
+    return cluster.apply(Delta(tuple(added)))
+
+
+def _objects(file: str) -> Iterator[dict[str, Any]]:
+    """The objects of a file as mappings, those of Lists one by one."""
+    import yaml
+
+    try:
+        with click.open_file(file, "rb") as stream:
+            documents = list(yaml.load_all(stream.read(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    except OSError as error:
+        _refuse(f"{file}: saw {error.strerror}, expected a readable file with Kubernetes objects")
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        _refuse(f"{file}: saw what is no YAML or JSON ({' '.join(str(error).split())}), expected Kubernetes objects")
+    for document in documents:
+        if document is None:
+            continue
+        items = document.get("items") if isinstance(document, dict) and str(document.get("kind", "")).endswith("List") else [document]
+        for one in items if isinstance(items, list) else []:
+            if not isinstance(one, dict) or not isinstance(one.get("kind"), str) or not isinstance(one.get("metadata"), dict):
+                _refuse(f"{file}: saw something without kind and metadata, expected Kubernetes objects")
+            yield one
+
+
+def _expanded(file: str, objects: Iterator[dict[str, Any]], now: float) -> Iterator[dict[str, Any]]:
+    for one in objects:
+        metadata = {"namespace": "default", **one["metadata"]}
+        if one["kind"] == "Pod":
+            yield _waiting({**one, "metadata": metadata}, now)
+            continue
+        yield {**one, "metadata": metadata}
+        if one["kind"] in COUNTED:
+            spec = _mapping(one.get("spec"))
+            count = spec.get(COUNTED[one["kind"]], 1)
+            template = _mapping(spec.get("template"))
+            if not template or not isinstance(count, int) or not 0 <= count <= MOST_PODS:
+                name = f"{one['kind']} {metadata['namespace']}/{metadata.get('name', '')}"
+                _refuse(f"{file}: {name}: saw no template or no usable count, expected what kubectl apply takes")
+            yield from (_waiting(_made(one, metadata, template, number), now) for number in range(count))
+
+
+def _made(owner: Mapping[str, Any], metadata: Mapping[str, Any], template: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """The pod that a controller would make of its template."""
+    name = str(metadata.get("name", ""))
+    reference = {"apiVersion": owner.get("apiVersion", ""), "kind": owner["kind"], "name": name, "uid": f"added-{name}", "controller": True}
+    own = {
+        **_mapping(template.get("metadata")),
+        "name": f"{name}-{number}",
+        "namespace": metadata["namespace"],
+        "ownerReferences": [reference],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": own, "spec": template.get("spec", {})}
+
+
+def _waiting(pod: dict[str, Any], now: float) -> dict[str, Any]:
+    """The pod as if it had just been created and the scheduler had found no node for it."""
+    from datetime import UTC, datetime
+
+    moment = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    spec = {key: value for key, value in _mapping(pod.get("spec")).items() if key != "nodeName"}
+    metadata = dict(pod["metadata"])
+    metadata.setdefault("name", metadata.get("generateName", ""))
+    metadata |= {"uid": f"added-{metadata['namespace']}-{metadata['name']}", "creationTimestamp": moment}
+    metadata.pop("deletionTimestamp", None)
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": moment}
+    return {**pod, "metadata": metadata, "spec": spec, "status": {"phase": "Pending", "conditions": [scheduled]}}
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _refuse(message: str) -> NoReturn:
+    click.echo(message, err=True)
+    sys.exit(2)

@@ -1,0 +1,38 @@
+"""Reading a live cluster once: its objects, and what a controller that runs there remembers."""
+
+from typing import NamedTuple
+
+from gpuscaler.control.store import MemoryStore, StoreError
+from gpuscaler.kube.access import Access
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import Forbidden
+from gpuscaler.kube.http import HttpTransport
+from gpuscaler.kube.snapshot import snapshot
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.planning.memory import Memory
+
+
+class Looked(NamedTuple):
+    """``notes`` say what a plan from this does not know."""
+
+    cluster: Cluster
+    memory: Memory
+    notes: tuple[str, ...]
+
+
+async def look(access: Access, namespace: str) -> Looked:
+    """Read everything. Nothing can be written: the client withholds writes."""
+    async with HttpTransport(access) as transport:
+        client = Client(transport, dry_run=True)
+        seen = await snapshot(client)
+        notes = [f"{name} may not be read: planned without them" for name in seen.withheld]
+        store = MemoryStore(client, namespace=namespace)
+        try:
+            memory = await store.load()
+        except (Forbidden, StoreError) as error:
+            notes.append(f"{store.place}: {error}; planned without what the controller remembers")
+            memory = Memory()
+        coming = len(memory.ledger.coming)
+        if coming:
+            notes.append(f"{store.place}: {coming} {'machine is' if coming == 1 else 'machines are'} on the way")
+        return Looked(seen.cluster, memory, tuple(notes))

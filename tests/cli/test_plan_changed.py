@@ -1,0 +1,129 @@
+"""What if: ``gpuscaler plan`` with more pods, fewer pools, other prices."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.cli.test_plan import Desktop, machines, node, pod
+
+POOLS = """
+region: us-east-1
+pools:
+  - name: gpu
+    offerings:
+      - {type: g.8, market: on-demand, zone: z1, price: 8.0, resources: {cpu: 64, memory: 512Gi, nvidia.com/gpu: 8, pods: 110}}
+      - {type: g.1, market: on-demand, zone: z1, price: 1.5, resources: {cpu: 8, memory: 64Gi, nvidia.com/gpu: 1, pods: 110}}
+      - {type: g.1, market: spot, zone: z1, price: 1.2, resources: {cpu: 8, memory: 64Gi, nvidia.com/gpu: 1, pods: 110}}
+  - name: other
+    offerings:
+      - {type: h.1, market: reserved, zone: z1, price: 0, resources: {cpu: 8, memory: 64Gi, nvidia.com/gpu: 1, pods: 110}}
+"""
+
+
+@pytest.fixture
+def desktop(tmp_path: Path) -> Desktop:
+    made = Desktop(tmp_path)
+    made.pools = made.write("pools.yaml", POOLS)
+    return made
+
+
+def template(gpus: int) -> dict[str, Any]:
+    return {"metadata": {"labels": {"app": "a"}}, "spec": pod("x", gpus)["spec"]}
+
+
+def test_a_pool_that_is_left_out_buys_nothing(desktop: Desktop) -> None:
+    file = desktop.objects(pod("a"))
+
+    assert machines(desktop.plan(file)) == ["h.1"]
+    assert machines(desktop.plan(file, more=("--without-pool", "other"))) == ["g.1"]
+
+
+def test_prices_of_a_type_or_of_one_of_its_markets_can_be_others(desktop: Desktop) -> None:
+    file, without = desktop.objects(pod("a")), ("--without-pool", "other")
+
+    assert [one["market"] for one in desktop.plan(file, more=without)["machines"]] == ["spot"]
+    dearer = desktop.plan(file, more=(*without, "--price", "g.1/spot=2"))
+    assert [(one["market"], one["price_per_hour"]) for one in dearer["machines"]] == [("on-demand", 1.5)]
+    assert machines(desktop.plan(file, more=(*without, "--price", "g.1=20"))) == ["g.8"]
+
+
+def test_added_pods_wait_for_a_place_beside_those_that_are_there(desktop: Desktop) -> None:
+    running = {**pod("b", 8, nodeName="n1"), "status": {"phase": "Running"}}
+    file = desktop.objects(node("n1"), {**pod("a", 8, nodeName="n1"), "status": {"phase": "Running"}})
+
+    assert machines(desktop.plan(file)) == []
+    assert machines(desktop.plan(file, more=("--add-pods", desktop.objects(running, name="more.yaml")))) == ["g.8"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"), [("Job", {"parallelism": 3}), ("Deployment", {"replicas": 3}), ("StatefulSet", {"replicas": 3})]
+)
+def test_what_makes_pods_counts_as_the_pods_it_makes(desktop: Desktop, kind: str, count: dict[str, int]) -> None:
+    version = "batch/v1" if kind == "Job" else "apps/v1"
+    selector = {"selector": {"matchLabels": {"app": "a"}}}
+    made = {"apiVersion": version, "kind": kind, "metadata": {"name": "w"}, "spec": {**count, **selector, "template": template(8)}}
+
+    plan = desktop.plan(desktop.objects(node("n1", 0)), more=("--add-pods", desktop.objects(made, name="more.yaml")))
+
+    assert machines(plan) == ["g.8"] * 3
+    assert sorted(name for one in plan["machines"] for name in one["pods"]) == ["default/w-0", "default/w-1", "default/w-2"]
+
+
+def test_a_list_of_objects_in_json_is_added_too(desktop: Desktop) -> None:
+    items = yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [pod("a", 8), pod("b", 8)]}, default_flow_style=True)
+
+    plan = desktop.plan(desktop.objects(node("n1", 0)), more=("--add-pods", desktop.write("more.json", items)))
+
+    assert machines(plan) == ["g.8", "g.8"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--without-pool", "gqu"), "saw 'gqu', expected a pool of the file: did you mean gpu?"),
+        (("--without-pool", "gpu", "--without-pool", "other"), "expected at least one to be left"),
+        (("--price", "g.1"), "expected TYPE=USD such as"),
+        (("--price", "g.1=-1"), "expected TYPE=USD such as"),
+        (("--price", "g.1=inf"), "expected TYPE=USD such as"),
+        (("--price", "g.2=1"), "saw 'g.2', expected an instance type of the file: did you mean g."),
+        (("--price", "h.1=1"), "saw 'h.1', expected an instance type of the file"),
+        (("--price", "g.8/spot=1"), "expected an instance type of the file"),
+        (("--context", "x"), "saw --cluster beside --kubeconfig or --context"),
+    ],
+)
+def test_a_change_that_cannot_be_made_ends_with_2_and_says_what_can(desktop: Desktop, arguments: tuple[str, ...], says: str) -> None:
+    done = desktop.run("--cluster", desktop.objects(pod("a")), "--pools", desktop.pools, *arguments)
+
+    assert done.exit_code == 2
+    assert says in " ".join(done.stderr.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (yaml.safe_dump(pod("a")), "Pod default/a: saw a pod of that name in the cluster already"),
+        (yaml.safe_dump_all([pod("b"), pod("b")]), "Pod default/b: saw a pod of that name in the files already"),
+        ("a: [", "saw what is no YAML or JSON"),
+        ("- 1", "saw something without kind and metadata"),
+        ("kind: Job\nmetadata: {name: j}\nspec: {parallelism: 2}", "Job default/j: saw no template or no usable count"),
+        ("apiVersion: v1\nkind: Pod\nmetadata: {name: c}\nspec: {containers: 5}", "more.yaml: Pod default/c: "),
+    ],
+)
+def test_a_file_of_pods_that_cannot_be_used_ends_with_2_and_names_the_object(desktop: Desktop, content: str, says: str) -> None:
+    more = desktop.write("more.yaml", content)
+
+    done = desktop.run("--cluster", desktop.objects(pod("a")), "--pools", desktop.pools, "--add-pods", more)
+
+    assert done.exit_code == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.output
+
+
+def test_a_file_of_pods_that_is_not_there_ends_with_2(desktop: Desktop) -> None:
+    done = desktop.run("--cluster", desktop.objects(pod("a")), "--pools", desktop.pools, "--add-pods", "nowhere.yaml")
+
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "nowhere.yaml: saw No such file or directory, expected a readable file with Kubernetes objects\n",
+    )

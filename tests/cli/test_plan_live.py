@@ -1,0 +1,107 @@
+"""``gpuscaler plan`` of a cluster that is asked, over HTTP."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.cli.serving import Served, kubeconfig, served
+from tests.cli.test_plan import POOLS, machines, node, pod
+
+from gpuscaler.cli import main
+from gpuscaler.control.store import MemoryStore
+from gpuscaler.embedded.failures import Failure
+from gpuscaler.embedded.faults import Fault
+from gpuscaler.kube.client import Client
+from gpuscaler.planning.memory import Memory
+from gpuscaler.planning.state.ledger import Coming, Ledger
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Served]:
+    with served(tmp_path) as server:
+        yield server
+
+
+def plan(cluster: Served, *more: str) -> Result:
+    pools = cluster.kubeconfig.parent / "pools.yaml"
+    pools.write_text(POOLS)
+    return CliRunner().invoke(main, ["plan", "--pools", str(pools), "--kubeconfig", str(cluster.kubeconfig), *more])
+
+
+def planned(cluster: Served, *more: str) -> dict[str, Any]:
+    done = plan(cluster, "--json", *more)
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def refusal(what: str) -> Failure:
+    return Failure(403, "Forbidden", f'{what} is forbidden: User "me" cannot list resource "{what}"')
+
+
+def test_waiting_pods_of_the_cluster_are_planned_for(cluster: Served) -> None:
+    cluster.load(node("n1", 0), pod("a", 8))
+
+    assert machines(planned(cluster, "--context", "here")) == ["g.8"]
+    assert cluster.api.writes == ()
+
+
+def test_more_pods_can_be_added_to_those_of_the_cluster(cluster: Served, tmp_path: Path) -> None:
+    cluster.load(node("n1", 0))
+    (tmp_path / "more.json").write_text(json.dumps(pod("a", 8)))
+
+    assert machines(planned(cluster, "--add-pods", str(tmp_path / "more.json"))) == ["g.8"]
+
+
+def test_machines_that_a_controller_has_ordered_are_not_bought_again(cluster: Served) -> None:
+    cluster.load(node("n1", 0), pod("a", 8))
+    coming = Coming("o-0", "o", (("gpu", "on-demand", "g.8", "z1"),), price=8.0, asked=1.0)
+
+    async def remember(client: Client) -> None:
+        store = MemoryStore(client, namespace="kube-system")
+        await store.load()
+        await store.save(Memory(ledger=Ledger(coming=(coming,))))
+
+    cluster.ask(remember)
+    done = plan(cluster)
+
+    assert done.exit_code == 0, done.output
+    assert "Nothing to buy." in done.stdout
+    assert "ConfigMap kube-system/gpuscaler-state: 1 machine is on the way" in done.stderr
+
+
+def test_what_is_optional_and_forbidden_is_planned_without_and_named(cluster: Served) -> None:
+    cluster.load(node("n1", 0), pod("a", 8))
+    cluster.api.faults.add(Fault(path="resourceslices", refusal=refusal("resourceslices")))
+    cluster.api.faults.add(Fault(path="configmaps", refusal=refusal("configmaps")))
+
+    done = plan(cluster)
+
+    assert done.exit_code == 0
+    assert "resourceslices.resource.k8s.io may not be read: planned without them" in done.stderr
+    assert "planned without what the controller remembers" in done.stderr
+
+
+def test_a_cluster_that_forbids_what_is_needed_exits_5_and_says_what(cluster: Served) -> None:
+    cluster.api.faults.add(Fault(path="/pods", refusal=refusal("pods")))
+
+    done = plan(cluster)
+
+    assert done.exit_code == 5
+    assert 'cannot list resource "pods"' in done.stderr
+
+
+def test_a_cluster_that_does_not_answer_exits_3(cluster: Served, tmp_path: Path) -> None:
+    cluster.kubeconfig.write_text(kubeconfig(tmp_path, "http://127.0.0.1:9").read_text())
+
+    assert plan(cluster).exit_code == 3
+
+
+def test_a_context_that_is_not_there_exits_2_and_names_those_that_are(cluster: Served) -> None:
+    done = plan(cluster, "--context", "nowhere")
+
+    assert done.exit_code == 2
+    assert "saw no context 'nowhere', expected one of 'here'" in done.stderr
