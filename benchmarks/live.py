@@ -1,0 +1,137 @@
+"""The controller beside 5,000 nodes with 150,000 pods of 6 kB, which an API server in a process of its own serves over TLS."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import REGION, Figure, families
+
+NODES, PODS = 5_000, 150_000
+#: Pod events a second while the rest is measured, and how long it is left alone before that.
+RATE, SETTLE = 200.0, 20.0
+#: How long the steady state is watched, in seconds, and how many pods become unschedulable.
+STEADY, DEMANDS = 60.0, 100
+SIZE = f"{NODES:,} nodes, {PODS:,} pods"
+
+
+def figures() -> Iterator[Figure]:
+    seen = measure(NODES, PODS)
+    ingest = seen["ingest"]
+    yield Figure(
+        f"{SIZE} of {seen['bytes'] / PODS / 1000:.1f} kB over TLS: ingest",
+        "",
+        "≤ 10 s, ≤ 500 MB, no stall over 50 ms",
+        f"{told(ingest)}, {seen['megabytes']:.0f} MB",
+        ingest["wall"] <= 10 and seen["megabytes"] <= 500 and ingest["own_stall"] <= 0.05,
+        ingest | {"megabytes": seen["megabytes"]},
+    )
+    waits = seen["waits"]
+    yield Figure(
+        f"{SIZE}, {RATE:g} pod events/s: from unschedulable to the cloud asked",
+        "",
+        "p99 ≤ 1 s",
+        f"p99 {rank(waits, 0.99):.2f} s, p50 {rank(waits, 0.5):.2f} s of {len(waits)} pods; {told(seen['demand'])}",
+        len(waits) == DEMANDS and rank(waits, 0.99) <= 1,
+        {"p99": rank(waits, 0.99), "p50": rank(waits, 0.5), "pods": len(waits)},
+    )
+    steady = seen["steady"]
+    share = steady["cpu"] / steady["wall"]
+    yield Figure(
+        f"{SIZE}, {RATE:g} pod events/s: steady state",
+        "",
+        "≤ 30 % of one core",
+        f"{share:.1%}, {steady['plans']:.0f} plans in {steady['wall']:.0f} s, stalls up to {steady['own_stall'] * 1000:.0f} ms",
+        share <= 0.3,
+        steady | {"share": share},
+    )
+
+
+def told(part: dict[str, float]) -> str:
+    return (
+        f"{part['wall']:.1f} s ({part['cpu']:.1f} s of processor), stalls up to {part['own_stall'] * 1000:.0f} ms "
+        f"({part['stall'] * 1000:.0f} ms with what other programs took)"
+    )
+
+
+def rank(values: list[float], share: float) -> float:
+    """The value that ``share`` of all do not exceed."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else float("inf")
+
+
+@dataclass
+class Process:
+    """A process that is spoken to in lines of JSON."""
+
+    popen: subprocess.Popen[str]
+
+    def hear(self) -> dict[str, Any]:
+        assert self.popen.stdout is not None
+        line = self.popen.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.popen.args!r}: saw its end, expected a line")
+        said: dict[str, Any] = json.loads(line)
+        return said
+
+    def say(self, **what: object) -> None:
+        assert self.popen.stdin is not None
+        self.popen.stdin.write(json.dumps(what) + "\n")
+        self.popen.stdin.flush()
+
+    def ask(self, **what: object) -> dict[str, Any]:
+        self.say(**what)
+        return self.hear()
+
+
+@contextmanager
+def process(module: str, *arguments: object) -> Iterator[Process]:
+    command = [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as popen:
+        try:
+            yield Process(popen)
+        finally:
+            popen.kill()
+
+
+def measure(nodes: int, pods: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder, process("live_server", nodes, pods) as server:
+        there = server.hear()
+        config, authority = Path(folder) / "run.yaml", Path(folder) / "ca.pem"
+        config.write_text(run_file())
+        authority.write_text(there["authority"])
+        with process("live_process", config, there["url"], authority, nodes) as controller:
+            found = {"bytes": there["bytes"], "ingest": controller.hear(), "planned": controller.hear()}
+            server.say(churn=RATE)
+            time.sleep(SETTLE)
+            found["settled"] = controller.ask(mark="settled")
+            time.sleep(STEADY)
+            found["steady"] = controller.ask(mark="steady")
+            found["steady"]["plans"] -= found["settled"]["plans"]
+            demanded = server.ask(demand=DEMANDS)["demanded"]
+            time.sleep(3)
+            found["demand"] = controller.ask(mark="demand")
+            assert controller.popen.stdin is not None
+            controller.popen.stdin.close()
+            asked = controller.hear()["asked"]
+    found["megabytes"] = found["demand"]["megabytes"]
+    found["waits"] = [asked[pod] - at for pod, at in demanded.items() if asked.get(pod)]
+    return found
+
+
+def run_file() -> str:
+    """Six pools that the nodes are members of, and one to buy from."""
+    zones = ", ".join(f"us-east-1{letter}" for letter in "abc")
+    own = "".join(f"- {{name: pool-{number}, types: [p4d.24xlarge], zones: [{zones}]}}\n" for number in range(6))
+    types = ", ".join(families("g5", "g6", "p4d"))
+    more = "cloud: simulated\nhttp: {enabled: false}\n"
+    return f"region: {REGION}\n{more}pools:\n{own}- {{name: other, types: [{types}], zones: [{zones}], markets: [spot, on-demand]}}\n"
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(*(int(argument) for argument in sys.argv[1:])), indent=1))

@@ -1,0 +1,184 @@
+"""The controller in a process of its own, as ``gpuscaler run`` puts it together, with a watch on its event loop.
+
+Commands come on standard input: ``{"mark": NAME}`` tells what was measured since the last mark, the end of the input ends the process.
+"""
+
+import asyncio
+import resource
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import structlog
+from tests.model import realistic
+
+from benchmarks.live_server import commands, tell
+from gpuscaler.clouds.protocol import Bought, Notice, Order, Refusal
+from gpuscaler.control.running import Made, Place, Running
+from gpuscaler.control.settings_file import SettingsFile
+from gpuscaler.control.told import LogRecords
+from gpuscaler.kube.access import Access
+from gpuscaler.kube.http import HttpTransport
+from gpuscaler.kube.tls import Tls
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import Instance, Inventory
+from gpuscaler.model.pools import Policy, Pool
+from gpuscaler.planning.memory import Look, Memory
+from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.state import State, ledger
+from gpuscaler.settings.run_settings import RunSettings
+
+#: How often the event loop is asked whether it still turns, in seconds.
+TICK = 0.005
+
+
+class Cloud:
+    """A cloud that grants everything, and whose new machines never boot: what is measured is when it is asked."""
+
+    name, keeps_tokens, read_lag = "benchmark", True, 0.0
+
+    def __init__(self, pools: Sequence[Pool], nodes: int) -> None:
+        self._pools = pools
+        self._instances = [self._standing(realistic.node(number)) for number in range(nodes)]
+        self.asked: dict[str, float] = {}
+
+    def _standing(self, node: Mapping[str, dict[str, dict[str, str]]]) -> Instance:
+        labels = node["metadata"]["labels"]
+        kind, zone = labels["node.kubernetes.io/instance-type"], labels["topology.kubernetes.io/zone"]
+        return Instance(str(node["spec"]["providerID"]), labels["gpuscaler.io/pool"], "on-demand", kind, zone)
+
+    async def pools(self) -> Sequence[Pool]:
+        return self._pools
+
+    async def inventory(self) -> Inventory:
+        return Inventory(time.time(), tuple(self._instances))
+
+    async def buy(self, order: Order) -> Bought:
+        self.asked.setdefault(order.token, time.monotonic())
+        granted = [
+            Instance(f"{order.token}-{number}", *order.offerings[0], launched=time.time(), token=order.token)
+            for number in range(order.count)
+        ]
+        self._instances += granted
+        return Bought(tuple(granted))
+
+    async def withdraw(self, token: str) -> None:
+        """Everything was granted."""
+
+    async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:
+        gone = set(ids)
+        self._instances = [one for one in self._instances if one.id not in gone]
+        return dict.fromkeys(ids)
+
+    async def notices(self) -> Sequence[Notice]:
+        return ()
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass
+class Noting(LogRecords):
+    """Records that remember which pods each order was for, and count. The first look is made when everything has been listed."""
+
+    ordered: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    seen: int = 0
+    looks: int = 0
+    plans: int = 0
+    acts: int = 0
+    first_look: asyncio.Event = field(default_factory=asyncio.Event)
+    first_plan: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def looked(self, seen: Look, cluster: Cluster, now: float, /) -> None:
+        super().looked(seen, cluster, now)
+        self.seen, self.looks, self.acts = len(cluster.pods), self.looks + 1, self.acts + len(seen.acts)
+        self.first_look.set()
+
+    def planned(self, plan: Plan, cluster: Cluster, state: State, policy: Policy, now: float, /) -> None:
+        super().planned(plan, cluster, state, policy, now)
+        self.plans += 1
+        self.first_plan.set()
+
+    def sent(self, order: ledger.Order, machines: tuple[ledger.Coming, ...], memory: Memory, now: float, /) -> None:
+        super().sent(order, machines, memory, now)
+        self.ordered[order.token] = tuple(pod for one in machines for pod in one.pods)
+
+
+class Watch:
+    """How long the event loop did not turn, and what the process used, since the last mark."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.monotonic(), time.process_time()
+        self._worst, self._worst_own, self._over = 0.0, 0.0, 0
+
+    def mark(self) -> dict[str, float]:
+        wall, cpu = self._wall, self._cpu
+        worst, own, over = self._worst, self._worst_own, self._over
+        self._wall, self._cpu = time.monotonic(), time.process_time()
+        self._worst, self._worst_own, self._over = 0.0, 0.0, 0
+        return {"wall": self._wall - wall, "cpu": self._cpu - cpu, "stall": worst, "own_stall": own, "stalls": over}
+
+    async def run(self) -> None:
+        while True:
+            wall, cpu = time.monotonic(), time.process_time()
+            await asyncio.sleep(TICK)
+            late, used = time.monotonic() - wall - TICK, time.process_time() - cpu
+            # On a machine that others use, too, the process is late through no fault of its own: what it did not use was taken from it.
+            own = min(late, used)
+            self._worst, self._worst_own = max(self._worst, late), max(self._worst_own, own)
+            self._over += own > 0.05
+
+
+def memory() -> float:
+    """Megabytes resident at most, up to now."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+async def live(config: Path, url: str, authority: Path, nodes: int) -> None:
+    records, watch, file = Noting(), Watch(), SettingsFile(config)
+    cloud = Cloud(file.settings.policy.pools, nodes)
+
+    async def make_provider(_settings: RunSettings, _place: Place) -> Made:
+        return Made(provider=cloud)
+
+    access = Access(server=url, source="benchmark", tls=Tls(authority_file=authority))
+    async with HttpTransport(access) as transport, asyncio.TaskGroup() as tasks:
+        running = Running(
+            file=file,
+            transport=transport,
+            namespace="kube-system",
+            identity="benchmark",
+            clocks=Clocks(),
+            make_provider=make_provider,
+            make_records=lambda _settings, _place: records,
+        )
+        parts = [tasks.create_task(watch.run()), tasks.create_task(running.run())]
+        await records.first_look.wait()
+        tell(mark="ingest", megabytes=memory(), **watch.mark())
+        await records.first_plan.wait()
+        tell(mark="planned", megabytes=memory(), **watch.mark())
+        async for line in await commands():
+            counts = {"looks": records.looks, "plans": records.plans, "acts": records.acts, "seen": records.seen}
+            tell(mark=msgspec.json.decode(line)["mark"], megabytes=memory(), **watch.mark(), **counts)
+        tell(mark="asked", asked={pod: cloud.asked.get(token, 0.0) for token, pods in records.ordered.items() for pod in pods})
+        for part in parts:
+            part.cancel()
+
+
+class Clocks:
+    """The machine's clocks."""
+
+    def wall(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+if __name__ == "__main__":
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    where = sys.argv[1:]
+    asyncio.run(live(Path(where[0]), where[1], Path(where[2]), int(where[3])))
