@@ -4,7 +4,8 @@ A cloud takes many offerings in one request and grants from the first that has c
 several types). A dozen dry markets then cost one answer and not a dozen.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Mapping, MutableMapping, Sequence, Set
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
@@ -17,28 +18,51 @@ from gpuscaler.planning.templates import Overhead
 SPOT, ON_DEMAND = "spot", "on-demand"
 PRODUCT = "nvidia.com/gpu.product"
 
+#: Spot offerings that would do, cheapest first, by the machine's own and its pods: whether they are bound, and how many of each spec.
+Known = MutableMapping[tuple[Key, bool, frozenset[tuple[str, int]]], tuple[Offering, ...]]
+
 
 def alternatives(
-    machine: Machine, cluster: Cluster, offerings: Mapping[Key, Offering], *, overhead: Overhead, blocked: Set[Key], half_open: Set[Key]
+    machine: Machine,
+    cluster: Cluster,
+    offerings: Mapping[Key, Offering],
+    *,
+    overhead: Overhead,
+    blocked: Set[Key],
+    half_open: Set[Key],
+    known: Known | None = None,
 ) -> tuple[Key, ...]:
     """Spot offerings of the machine's pool that hold its pods as well, cheapest first; none for a machine that is not spot's.
 
     None is as dear as the cheapest on-demand machine that would hold them, and none is ``blocked`` by a breaker; those of ``half_open``,
     whose breaker is, come last: who gets so far has nothing to lose by a probe. ``overhead`` is that of ``cluster``.
-    Pods that are placed with regard to others stay in the zone, and on the GPU product, that the plan chose for them.
+    Pods that are placed with regard to others stay in the zone, and on the GPU product, that the plan chose for them. Who asks again
+    and again while offerings and DaemonSets stay the same gives ``known``, in which what was found is kept.
     """
     chosen = offerings.get((machine.pool, machine.market, machine.instance_type, machine.zone))
     pods = [cluster.pods[key] for key in machine.pods if key in cluster.pods]
     if chosen is None or machine.market != SPOT or machine.choices or not pods or len(pods) != len(machine.pods):
         return ()
-    wanted = total([pod.spec for pod in pods])
-    specs = list({pod.spec.digest: pod.spec for pod in pods}.values())
-    bound_to = chosen if any(map(is_bound, pods)) else None
-    fitting = [one for one in offerings.values() if one.pool == machine.pool and is_like(one, bound_to)]
+    bound = any(map(is_bound, pods))
+    known = {} if known is None else known
+    key = (chosen.key, bound, frozenset(Counter(pod.spec.digest for pod in pods).items()))
+    if key not in known:
+        known[key] = others(chosen, [pod.spec for pod in pods], offerings, overhead=overhead, bound=bound)
+    able = [one.key for one in known[key] if one.key not in blocked]
+    return tuple(sorted(able, key=lambda one: one in half_open))
+
+
+def others(
+    chosen: Offering, pods: Sequence[PodSpec], offerings: Mapping[Key, Offering], *, overhead: Overhead, bound: bool
+) -> tuple[Offering, ...]:
+    """Spot offerings beside ``chosen`` that hold ``pods`` together and are worth asking, cheapest first."""
+    wanted = total(pods)
+    specs = list({spec.digest: spec for spec in pods}.values())
+    fitting = [one for one in offerings.values() if one.pool == chosen.pool and is_like(one, chosen if bound else None)]
     fitting = [one for one in fitting if holds(one, wanted, overhead) and all(one.admits(spec) for spec in specs)]
     most = min((one.price for one in fitting if one.market == ON_DEMAND), default=float("inf"))
-    others = [one for one in fitting if one.market == SPOT and one.key != chosen.key and one.key not in blocked and one.price < most]
-    return tuple(one.key for one in sorted(others, key=lambda one: (one.key in half_open, one.price, one.key)))
+    cheap = (one for one in fitting if one.market == SPOT and one.key != chosen.key and one.price < most)
+    return tuple(sorted(cheap, key=lambda one: (one.price, one.key)))
 
 
 def is_bound(pod: Pod) -> bool:

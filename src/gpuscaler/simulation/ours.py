@@ -1,6 +1,7 @@
 """The production planner as an autoscaler of a replay: when it is asked, what it remembers, how its plans become decisions."""
 
 import heapq
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
@@ -11,12 +12,12 @@ from gpuscaler.clouds.markets import Key
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning import failover
-from gpuscaler.planning.alternatives import alternatives
+from gpuscaler.planning.alternatives import Known, alternatives
 from gpuscaler.planning.discouraging import LIMITS
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Machine, Plan, Removal
 from gpuscaler.planning.state import State, events
-from gpuscaler.planning.state.asking import next_change, with_breakers
+from gpuscaler.planning.state.asking import Openness, next_change, openness, with_openness
 from gpuscaler.planning.state.breakers import Breakers, step
 from gpuscaler.planning.templates import Overhead
 from gpuscaler.simulation.autoscaler import Decisions, Intent, Moment, Purchase, View
@@ -58,6 +59,10 @@ class Gpuscaler:
         self._reclaimed: dict[str, float] = {}
         self._drain_at: float | None = None
         self._breakers = Breakers()
+        #: What the breakers said last, and until when that holds without news.
+        self._openness, self._openness_until = Openness(), -1.0
+        #: Offerings that stand behind those of a plan: no replay has DaemonSets that could change them.
+        self._standbys: Known = {}
         self._plans = 0
         self._view: View | None = None
         self._markets_change_at: float | None = None
@@ -123,7 +128,7 @@ class Gpuscaler:
             heapq.heappop(self._idle)
         cluster, state = view.picture(now)
         self._plans += 1
-        state = with_breakers(state, self._breakers, self._offerings, now)
+        state = self._with_breakers(state, now)
         state = replace(state, consolidating=self._consolidates(state, now))
         plan = self._decide(cluster, state, now)
         blocked, half_open = state.blocked_offerings, state.half_open_offerings
@@ -131,7 +136,9 @@ class Gpuscaler:
         purchases, names = purchases_of(
             plan,
             self._plans,
-            lambda one: alternatives(one, cluster, self._offerings, overhead=overhead, blocked=blocked, half_open=half_open),
+            lambda one: alternatives(
+                one, cluster, self._offerings, overhead=overhead, blocked=blocked, half_open=half_open, known=self._standbys
+            ),
         )
         # What only stands behind it may never be asked; if it is, its answer comes with the purchase's.
         for key in sorted({key for one in plan.machines for key in offerings_of(one)} & half_open):
@@ -166,6 +173,16 @@ class Gpuscaler:
 
     def _fold(self, event: events.Event) -> None:
         self._breakers = step(self._breakers, event)
+        self._openness_until = -1.0
+
+    def _with_breakers(self, state: State, now: float) -> State:
+        """``state`` with what may be asked, looked at anew only where news or time may have changed it."""
+        if now >= self._openness_until:
+            self._openness = openness(self._breakers, self._offerings, now)
+            change = next_change(self._breakers, now)
+            # A hunt still counts at the moment of its end, and not after it: no answer given then holds any longer.
+            self._openness_until = now if self._breakers.hunt is not None else math.inf if change is None else change
+        return with_openness(state, self._openness, self._breakers)
 
     def _answered(self, answer: Answer, now: float) -> None:
         """Fold what the cloud granted and refused."""

@@ -74,7 +74,11 @@ def openness(breakers: Breakers, offerings: Iterable[Key], now: float) -> Openne
 
 def with_breakers(state: State, breakers: Breakers, offerings: Iterable[Key], now: float) -> State:
     """``state`` with what may be asked at ``now``."""
-    found = openness(breakers, offerings, now)
+    return with_openness(state, openness(breakers, offerings, now), breakers)
+
+
+def with_openness(state: State, found: Openness, breakers: Breakers) -> State:
+    """``state`` with what was ``found`` to be asked of ``breakers``."""
     return replace(
         state,
         blocked_offerings=found.blocked,
