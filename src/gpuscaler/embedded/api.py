@@ -13,6 +13,7 @@ from gpuscaler.embedded.faults import Faults
 from gpuscaler.embedded.kinds import BY_NAME, NAMESPACES, PRIORITY_CLASSES, Kind
 from gpuscaler.embedded.parts import Parts
 from gpuscaler.embedded.patches import Patcher
+from gpuscaler.embedded.proxying import Proxies
 from gpuscaler.embedded.reading import Reader
 from gpuscaler.embedded.replies import json_reply, reply, streamed
 from gpuscaler.embedded.routing import Target, target
@@ -31,8 +32,8 @@ class ApiServer:
 
     ``clock`` tells POSIX seconds. ``tokens`` are the bearer tokens that are taken, None takes everyone. ``history`` is how many changes
     of a kind a watch can be resumed over. ``seed`` makes uids and generated names the same in every run. ``streaming_lists`` False
-    refuses watches that begin with a list, as Kubernetes 1.33 does. Faults are asked for through ``faults``. Budgets have a status, which
-    evictions need, only while ``disruptions.run()`` runs.
+    refuses watches that begin with a list, as Kubernetes 1.33 does. Faults go through ``faults``, programs that play pods through
+    ``proxies``. Budgets have a status, which evictions need, only while ``disruptions.run()`` runs.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class ApiServer:
         self._watches = Watches(self.store, clock=clock, random=Random(seed), streaming_lists=streaming_lists)
         self._patcher = Patcher(self.store, self._writer)
         self._parts = Parts(self.store, self._writer, self._patcher)
+        self.proxies = Proxies(self.store)
         self.disruptions = Disruptions(self.store, clock=clock, timestamp=self._writer.now)
         for name in NAMES_AT_START:
             self._writer.create(NAMESPACES, "", {"metadata": {"name": name}})
@@ -117,7 +119,7 @@ class ApiServer:
                 raise fault.refusal
             if fault is not None and fault.sever == "before":
                 raise Severed
-            answer = self._dispatch(request)
+            answer = await self.proxies.answer(request) or self._dispatch(request)
             if fault is not None and fault.sever == "after":
                 raise Severed
             return self.faults.spoiled(answer, fault)
