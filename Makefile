@@ -24,11 +24,12 @@ $(READY): requirements/dev.txt pyproject.toml tools/setup
 
 setup: $(READY) ## make .venv with the locked packages and the program
 
-demo: $(READY) ## replay a generated GPU workload through the planner and show what it cost
-	@$(BIN)/gpuscaler demo
+demo: $(READY) ## watch a whole cluster in one process being scaled, for a minute; the report is in build/demo
+	@$(BIN)/gpuscaler demo --out build/demo
 
 picture: $(READY) ## draw the picture of the README anew
-	@$(BIN)/gpuscaler demo --svg docs/images/demo.svg >/dev/null
+	@$(BIN)/gpuscaler demo --speed 2000 --out build/demo >/dev/null
+	@cp build/demo/screen.svg docs/images/demo.svg
 
 test: $(READY) ## run the tests, all but the comparison with Kubernetes' own code
 	@$(BIN)/python -m pytest -n 2 -m "not conformance"

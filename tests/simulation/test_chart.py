@@ -1,6 +1,4 @@
-"""Charts of a run, as text and as SVG."""
-
-from xml.etree import ElementTree as ET
+"""Charts of a run, as text."""
 
 import pytest
 from tests.simulation.first_fit import first_fit
@@ -12,7 +10,6 @@ from gpuscaler.simulation.fleet import STRETCHES
 from gpuscaler.simulation.meter import Result, Sample
 from gpuscaler.simulation.ours import Gpuscaler
 from gpuscaler.simulation.replay import run
-from gpuscaler.simulation.svg import nice, svg_chart
 from gpuscaler.simulation.traces import Job
 
 
@@ -76,27 +73,3 @@ def test_a_partly_filled_row_shows_eighths() -> None:
 
 def test_a_day_without_gpus_says_so() -> None:
     assert text_chart((Bin(0, 0, 0, 0),), height=4, hours=1) == ["no GPU was wanted"]
-
-
-def test_the_svg_is_well_formed_self_contained_and_names_the_figures() -> None:
-    one = result()
-    text = svg_chart(one)
-    root = ET.fromstring(text)
-    assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    assert text.count("http") == 1
-    assert f"${one.cost:,.0f}" in text
-    assert f"less than ${one.lower_bound:,.0f}" in text
-    assert "prefers-color-scheme: dark" in text
-
-
-def test_the_svg_of_a_run_that_bought_nothing_is_still_a_picture() -> None:
-    nothing = run(
-        trace(Job("big", 0, 60, gpus=64)), POLICY, autoscaler=Gpuscaler(POLICY, decide=first_fit(POLICY)), delays=FIXED, faults=NO_FAULTS
-    )
-    assert ET.fromstring(svg_chart(nothing)).tag.endswith("svg")
-
-
-@pytest.mark.parametrize(("value", "top"), [(0, 2), (1, 2), (2, 2), (7, 8), (68, 80), (81, 100), (100, 200), (1388, 2000)])
-def test_an_axis_ends_at_a_number_that_halves_well(value: float, top: float) -> None:
-    assert nice(value) >= value
-    assert nice(value) in (top, value)

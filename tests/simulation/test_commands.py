@@ -1,4 +1,4 @@
-"""``gpuscaler simulate`` and ``gpuscaler demo`` as a user calls them."""
+"""``gpuscaler simulate`` as a user calls it."""
 
 import errno
 import gzip
@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gpuscaler.cli.demo import demo
 from gpuscaler.cli.replaying import SCORINGS as OFFERED_SCORINGS
 from gpuscaler.cli.replaying import SWEPT
 from gpuscaler.cli.simulate import POLICIES as OFFERED
@@ -249,43 +248,6 @@ def test_real_jobs_are_replayed_and_none_is_lost(folder: Path) -> None:
     (policy,) = json.loads(call(folder, "--json", trace="some.csv", pools="large.yaml").stdout)["policies"]
     assert (policy["served"], policy["unserved"]) == (399, 0)
     assert policy["lower_bound"] < policy["cost"] < 5 * policy["lower_bound"]
-
-
-def test_the_demo_tells_a_whole_day_and_draws_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuscaler.cli.demo.JOBS", 300)
-    picture = tmp_path / "day.svg"
-    done = CliRunner().invoke(demo, ["--svg", str(picture)])
-    assert done.exit_code == 0
-    for words in (
-        "GPUs over the day",
-        "Machines bought:",
-        "no policy can cost less than",
-        "Some of the decisions",
-        "hours of virtual time",
-    ):
-        assert words in done.stdout
-    assert "█" in done.stdout
-    assert picture.read_text().startswith("<svg")
-
-
-def test_the_demo_draws_in_ascii_where_output_cannot_show_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuscaler.cli.demo.JOBS", 20)
-    done = CliRunner(charset="ascii").invoke(demo, [])
-    assert done.exit_code == 0
-    assert "GPUs over the day:  # at work   : paid, not at work   , wanted" in done.stdout
-
-
-def test_the_demo_as_json_names_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuscaler.cli.demo.JOBS", 40)
-    report = json.loads(CliRunner().invoke(demo, ["--json", "--seed", "5"]).stdout)
-    assert (report["policies"][0]["served"], report["policies"][0]["seed"]) == (40, 5)
-    assert any("openb" in note for note in report["inputs"]["generated"])
-
-
-def test_a_picture_that_cannot_be_written_is_told_before_the_replay(tmp_path: Path) -> None:
-    refused = CliRunner().invoke(demo, ["--svg", str(tmp_path / "absent" / "day.svg")])
-    assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "No such file or directory" in refused.stderr
 
 
 def test_a_folder_gets_the_report_as_data_and_as_a_page(folder: Path) -> None:

@@ -1,108 +1,221 @@
-"""``gpuscaler demo``: a day of GPU work in virtual time, and what it cost."""
+"""``gpuscaler demo``: a cluster in this process, the real controller on it, and what it does, as it happens."""
 
-import shutil
+import asyncio
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from importlib import resources
-from typing import TYPE_CHECKING, TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gpuscaler.simulation.meter import Decision, Result
+    from gpuscaler.embedded.demo.frames import Frame
+    from gpuscaler.embedded.demo.scenario import Scenario
+    from gpuscaler.embedded.demo.stage import Demo
+    from gpuscaler.simulation.meter import Result
 
-#: About a day's work for some fifty GPUs: enough to see machines come and go, little enough to be over in seconds.
-JOBS = 1500
-POOLS = "demo_pools.yaml"
+#: Two hours in a minute.
+SPEED = 120.0
+#: A terminal is drawn anew so often, in seconds of real time.
+REDRAW = 0.15
+#: Where there is no terminal: how often lines are printed, and how often one says how things stand, in seconds of the cluster's time.
+LINES, STATUS = 20.0, 600.0
+#: The most rows that the view takes.
+ROWS = 40
+PICTURE = "screen.svg"
 #: The chart's characters where the terminal has no better ones.
 ASCII = str.maketrans("█▇▆▅▄▃▂▁░·┤┼─", "#####...:,|+-")
-#: Decisions that are shown.
-SHOWN = 8
 
 
 @click.command()
+@click.option("--trace", "trace_file", metavar="FILE", type=click.Path(path_type=Path), help="Submit the first two hours of this trace.")
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(min=0), help="Seed of the workload and of the machines' delays.")
 @click.option(
-    "--svg",
-    "picture",
-    metavar="FILE",
-    # Opened before the replay, so that a file that cannot be written is told at once; renamed into place after it.
-    type=click.File("w", encoding="utf-8", lazy=False, atomic=True),
-    help="Also draw the day as an SVG file.",
+    "--speed",
+    default=SPEED,
+    show_default=True,
+    metavar="X",
+    type=click.FloatRange(min=0.1, max=1e6),
+    help="How many seconds pass in the cluster in a second.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def demo(seed: int, picture: TextIO | None, as_json: bool) -> None:
-    """Replay a generated day of GPU work through the planner, in seconds, and show what it bought, gave back and paid.
+@click.option(
+    "--out",
+    default=Path("gpuscaler-demo"),
+    show_default=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the report is written: report.html, report.json, and a picture of the screen.",
+)
+def demo(trace_file: Path | None, seed: int, speed: float, out: Path) -> None:
+    """Run a cluster in this process and let gpuscaler scale it, before your eyes, in about a minute.
 
-    Nothing is needed and nothing is changed: machines and time are simulated, prices are list prices.
+    API server, scheduler, kubelets and cloud are built in and spoken to over HTTP; the controller is that of `gpuscaler run`. In the middle
+    of it the spot market runs dry. Nothing is needed, and nothing outside of the process is touched but the folder of the report.
     """
-    from gpuscaler.cli.reporting import print_json
-    from gpuscaler.settings import parse_policy
-    from gpuscaler.simulation.campaign import Setting, run_one
-    from gpuscaler.simulation.generator import generate
-    from gpuscaler.simulation.marginals import OPENB
-    from gpuscaler.simulation.report import inputs_of
-    from gpuscaler.simulation.scheduler import MOST_ALLOCATED
-    from gpuscaler.simulation.svg import svg_chart
+    from gpuscaler.cli.reporting import writable
+    from gpuscaler.embedded.pacing import PacedLoop
 
-    policy = parse_policy((resources.files("gpuscaler.simulation") / POOLS).read_text(encoding="utf-8"), POOLS)
-    trace = generate(seed=seed, jobs=JOBS)
-    began = time.perf_counter()
-    setting = Setting(trace=trace, policy=policy, scoring=MOST_ALLOCATED)
-    result = run_one(setting, "gpuscaler", seed)
-    seconds = time.perf_counter() - began
-    if picture is not None:
-        picture.write(svg_chart(result))
-    inputs = inputs_of(setting, pools=POOLS, seed=seed, generated=[OPENB.source])
-    if as_json:
-        print_json(inputs, [result])
-    else:
-        _tell(result, jobs=len(trace.jobs), seed=seed, seconds=seconds)
+    told = _scenario(trace_file, seed)
+    writable(out)
+    with _no_logs(), asyncio.Runner(loop_factory=partial(PacedLoop, speed)) as runner:
+        show = _Show(speed)
+        ended = runner.run(show.run(told))
+    _tell(ended, show, out)
 
 
-def _tell(result: "Result", *, jobs: int, seed: int, seconds: float) -> None:
-    from gpuscaler.cli.printing import uncut_console
-    from gpuscaler.cli.reporting import print_comparison, print_machines
+def _scenario(trace_file: Path | None, seed: int) -> "Scenario":
+    from gpuscaler.embedded.demo.scenario import scenario
+    from gpuscaler.simulation.traces import TraceError, read_trace
 
-    console = uncut_console()
-    console.print(f"A day of GPU work: {jobs:,} jobs, drawn with seed {seed} from the mix of Alibaba's openb trace of 2023.")
-    console.print("Machines are simulated; prices are AWS list prices of us-east-1. Every decision is the production planner's;")
-    console.print("pods that fit an open node are bound by a model of kube-scheduler that fills nodes (MostAllocated).\n")
-    _draw(console, result)
-    bought = sum(row.machines for row in result.machine_hours)
-    back = sum(decision.kind == "remove" for decision in result.decisions)
-    console.print(f"Machines bought: {bought:,}; given back: {back:,}. The planner was asked {result.plans:,} times.\n")
+    try:
+        return scenario(seed, None if trace_file is None else read_trace(trace_file))
+    except TraceError as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
+
+
+@contextmanager
+def _no_logs() -> Iterator[None]:
+    """The controller's log would be printed over the view, which shows what it says."""
+    import structlog
+
+    before = structlog.get_config()
+    structlog.configure(processors=[_drop])
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+def _drop(_logger: object, _name: str, _event: object) -> str:
+    import structlog
+
+    raise structlog.DropEvent
+
+
+class _Show:
+    """Shows a demo while it runs: drawn over and over in a terminal, as lines elsewhere."""
+
+    def __init__(self, speed: float) -> None:
+        from gpuscaler.cli.printing import uncut_console
+
+        self.console: Console = uncut_console()
+        #: The moment that tells most, for the picture.
+        self.best: Frame | None = None
+        self._speed = speed
+
+    async def run(self, told: "Scenario") -> "Demo":
+        """The demo, once it has ended."""
+        from gpuscaler.control.settings_file import SettingsFile
+        from gpuscaler.embedded.demo.stage import Demo
+
+        with resources.as_file(resources.files("gpuscaler.embedded.demo") / "run.yaml") as path:
+            demo = Demo(SettingsFile(path), told, began=float(int(time.time())), speed=self._speed)
+            running = asyncio.create_task(demo.run(), name="demo")
+            watching = asyncio.create_task(self._draw(demo) if self.console.is_terminal else self._print(demo), name="show")
+            try:
+                await asyncio.wait((running, watching), return_when=asyncio.FIRST_COMPLETED)
+                if watching.done():
+                    watching.result()
+            finally:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+                if not running.done():
+                    running.cancel()
+                await asyncio.wait((running,))
+            running.result()
+        return demo
+
+    async def _draw(self, demo: "Demo") -> None:
+        from rich.live import Live
+
+        from gpuscaler.cli.demo_screen import Screen
+
+        with Live(console=self.console, auto_refresh=False, transient=True, redirect_stdout=False) as live:
+            while True:
+                await asyncio.sleep(REDRAW * self._speed)
+                if (frame := await self._frame(demo)) is not None:
+                    height = min(self.console.height - 1, ROWS)
+                    live.update(Screen(frame, began=demo.began, height=height), refresh=True)
+
+    async def _print(self, demo: "Demo") -> None:
+        from gpuscaler.cli.demo_screen import status_of
+
+        printed = 0
+        due = 0.0
+        while True:
+            await asyncio.sleep(min(LINES, self._speed))
+            printed = self.print_lines(demo, printed)
+            if (frame := await self._frame(demo)) is not None and frame.elapsed >= due:
+                self.console.print(status_of(frame), markup=False)
+                due += STATUS
+
+    def print_lines(self, demo: "Demo", printed: int) -> int:
+        """Print what has happened since the first ``printed`` happenings; returns how many there are now."""
+        from gpuscaler.cli.demo_screen import line_of
+        from gpuscaler.embedded.demo.decisions import lines
+
+        for one in lines(demo.notes.happenings[printed:]):
+            self.console.print(line_of(one, began=demo.began).plain, markup=False)
+        return len(demo.notes.happenings)
+
+    async def _frame(self, demo: "Demo") -> "Frame | None":
+        from gpuscaler.cli.demo_screen import telling
+
+        frame = await demo.frame()
+        if frame is not None and (self.best is None or telling(frame) > telling(self.best)):
+            self.best = frame
+        return frame
+
+
+def _tell(ended: "Demo", show: _Show, out: Path) -> None:
+    """The summary, and the report."""
+    from gpuscaler.cli.demo_screen import line_of, picture_of
+    from gpuscaler.cli.printing import count
+    from gpuscaler.cli.reporting import print_comparison, print_machines, write
+    from gpuscaler.embedded.demo.decisions import lines
+    from gpuscaler.embedded.demo.report import inputs_of, result_of
+    from gpuscaler.simulation.page import report_page
+    from gpuscaler.simulation.report import document
+
+    result, inputs, console = result_of(ended), inputs_of(ended), show.console
+    console.print(_ending(ended) + "\n")
+    _chart(console, result)
     print_comparison(console, [result])
     print_machines(console, [result])
-    console.print("Some of the decisions, and why:")
-    for one in _some(result.decisions):
-        console.print(f"  {_clock(one.at - result.began)}  {one.kind:6}  {one.what}", markup=False)
-        console.print(f"                 {one.why}", markup=False)
-    hours = (result.ended - result.began) / 3600
-    console.print(f"\n{hours:.1f} hours of virtual time in {seconds:.1f} s. The same on a trace of your own: gpuscaler simulate --help")
+    promised = result.kept + result.broken
+    console.print(f"Of {count(promised, 'pod')} that machines were opened for, {result.kept:,} ran on the machine that was meant for them.")
+    told = [line_of(one, began=ended.began).plain for one in lines(ended.notes.happenings)]
+    page = report_page(inputs, [result], heading="Demo:", lead={"What was decided, and why:": told})
+    write(out, document(inputs, [result]), page)
+    if show.best is not None:
+        (out / PICTURE).write_text(picture_of(show.best, began=ended.began), encoding="utf-8")
 
 
-def _draw(console: "Console", result: "Result") -> None:
+def _ending(ended: "Demo") -> str:
+    from gpuscaler.cli.demo_screen import clock_of
+    from gpuscaler.cli.printing import count
+
+    last, time_taken = ended.last, clock_of(ended.elapsed)
+    if last is None or not (last.running or last.pending or ended.cluster.core.list()):
+        return f"After {time_taken} all work is done and every machine is given back."
+    machines = count(len(ended.cluster.core.list()), "machine")
+    return f"Ended after {time_taken}: {count(last.running, 'pod')} still running, {len(last.pending):,} waiting, {machines}."
+
+
+def _chart(console: "Console", result: "Result") -> None:
     from gpuscaler.simulation.chart import bins, text_chart
 
-    width = max(24, min(shutil.get_terminal_size((100, 24)).columns - 8, 112))
+    width = max(24, min((console.width if console.is_terminal else 100) - 8, 112))
     hours = (result.ended - result.began) / 3600
-    lines = ["GPUs over the day:  █ at work   ░ paid, not at work   · wanted, machine on its way"]
-    lines += text_chart(bins(result.timeline, began=result.began, ended=result.ended, count=width), height=12, hours=hours)
-    for line in lines:
+    text = ["GPUs over time:  █ at work   ░ paid, not at work   · wanted, machine on its way"]
+    text += text_chart(bins(result.timeline, began=result.began, ended=result.ended, count=width), height=10, hours=hours)
+    for line in text:
         console.print(line if console.encoding.startswith("utf") else line.translate(ASCII), markup=False)
     console.print()
-
-
-def _some(decisions: "Sequence[Decision]") -> "list[Decision]":
-    """A few of them in order of time: the first, the purchases for most pods, and some of every part of the day."""
-    largest = sorted(decisions, key=lambda one: (-one.pods, one.at))[:2]
-    spread = decisions[:: max(1, len(decisions) // (SHOWN - len(largest)))]
-    chosen = dict.fromkeys([*largest, *spread])
-    return sorted(list(chosen)[:SHOWN], key=lambda one: one.at)
-
-
-def _clock(seconds: float) -> str:
-    return f"{int(seconds // 3600):02d}:{int(seconds % 3600 // 60):02d}"

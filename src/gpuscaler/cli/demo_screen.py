@@ -1,0 +1,191 @@
+"""How a moment of the demo looks in a terminal of any width, with and without colours."""
+
+import io
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.progress_bar import ProgressBar
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from gpuscaler.cli.printing import count, shown
+from gpuscaler.control.records import happening as kinds
+from gpuscaler.control.records.words import money, spoken
+from gpuscaler.embedded.demo.decisions import Line, lines
+from gpuscaler.embedded.demo.frames import Frame, Machine, Pending, PoolView
+
+#: What GPUs do: the character of each, one that any terminal has, and its colour.
+STATES = {"used": ("█", "#", "green"), "idle": ("░", ".", "yellow"), "arriving": ("▒", "+", "cyan"), "leaving": ("▚", "x", "magenta")}
+COLOURS = {
+    kinds.ORDERED: "green",
+    kinds.INSTEAD: "green",
+    kinds.OPENED: "cyan",
+    kinds.DECIDED: "magenta",
+    kinds.REFUSED: "red",
+    kinds.LOST: "red",
+    kinds.BROKEN: "red",
+    kinds.FAILED: "red",
+    kinds.ACTED: "red",
+    kinds.UNPLACED: "yellow",
+}
+#: Rows of pods that wait, and the least of decisions.
+PODS, DECISIONS = 4, 5
+#: The lag that is worth a word, in seconds of real time.
+LATE = 1.0
+
+
+class Screen:
+    """A frame, as something that rich can print in ``height`` rows. ``began`` is its second 0, in seconds since the epoch."""
+
+    def __init__(self, frame: Frame, *, began: float, height: int) -> None:
+        self._frame, self._began, self._height = frame, began, height
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        plain = not options.encoding.startswith("utf")
+        frame = self._frame
+        head = [*_head(frame), _legend(frame, plain=plain)]
+        waiting = _waiting(frame.pending)
+        room = self._height - len(head) - len(waiting) - DECISIONS - 3
+        pools = _pools(frame.pools, width=options.max_width, room=max(3, room), plain=plain)
+        used = len(head) + len(pools) + len(waiting) + 3
+        told = _decisions(tuple(lines(frame.happenings)), began=self._began, room=max(DECISIONS, self._height - used))
+        rule = "-" if plain else "─"
+        yield Group(
+            *head,
+            Rule("pools", align="left", style="dim", characters=rule),
+            *pools,
+            Rule(_pending_title(frame.pending), align="left", style="dim", characters=rule),
+            *waiting,
+            Rule("decisions", align="left", style="dim", characters=rule),
+            *told,
+        )
+
+
+def _head(frame: Frame) -> list[Text | Table]:
+    clock = Text.assemble(("gpuscaler demo", "bold"), f"  {clock_of(frame.elapsed)}", (f" / {clock_of(frame.span)}", "dim"))
+    clock.append(f"  {frame.speed:g}x", "dim")
+    if frame.behind > LATE * frame.speed:
+        clock.append(f"  {spoken(frame.behind / frame.speed)} behind", "red")
+    bar = Table.grid(padding=(0, 1), expand=True)
+    bar.add_column(no_wrap=True, overflow="ellipsis")
+    bar.add_column(ratio=1)
+    bar.add_row(clock, ProgressBar(total=frame.span, completed=min(frame.elapsed, frame.span)))
+    cost = Text.assemble((f"{money(frame.dollars_per_hour)}/h", "bold"), f"  {money(frame.spent)} so far")
+    cost.append(f"  {count(frame.running, 'pod')} running, {len(frame.pending):,} waiting, {frame.finished:,} done")
+    where = Text(f"kubectl --server {frame.server} get nodes,pods", "dim")
+    return [bar, _cut(cost), *(_cut(Text(shown(trouble), "red")) for trouble in frame.troubles), _cut(where)]
+
+
+def _legend(frame: Frame, *, plain: bool) -> Text:
+    text = Text("GPUs: ", no_wrap=True, overflow="ellipsis")
+    for (state, (mark, simple, colour)), number in zip(STATES.items(), frame.gpus, strict=True):
+        text.append(f"{simple if plain else mark}", colour).append(f" {number} {state}  ")
+    return text
+
+
+def _pools(pools: Sequence[PoolView], *, width: int, room: int, plain: bool) -> list[Text]:
+    """A line for each pool, and lines for its machines by type, cut where there are more than ``room``."""
+    rows: list[Text] = []
+    for pool in pools:
+        if not pool.machines and not pool.gpus:
+            continue
+        title = Text.assemble((pool.name, "bold"), f"  {count(len(pool.machines), 'machine')}")
+        if pool.refused:
+            title.append(f"  {pool.refused} of {pool.offerings} offerings refused lately and are not asked", "red")
+        rows.append(_cut(title))
+        rows += _types(pool.machines, width=width, plain=plain)
+    if len(rows) > room:
+        rows = [*rows[: room - 1], Text(f"  and {len(rows) - room + 1} more lines", "dim")]
+    return rows
+
+
+def _types(machines: Sequence[Machine], *, width: int, plain: bool) -> list[Text]:
+    """The machines of each type, their GPUs as blocks; a type takes as many lines as it needs."""
+    types: dict[str, list[Machine]] = defaultdict(list)
+    for one in machines:
+        types[one.instance_type].append(one)
+    rows = []
+    for name in sorted(types):
+        label = f"  {name:<13}"
+        row = Text(label)
+        for number, machine in enumerate(types[name]):
+            blocks = _blocks(machine, plain=plain)
+            if number and len(row) + len(blocks) + 1 > width:
+                rows.append(row)
+                row = Text(" " * len(label))
+            row.append(" ").append_text(blocks)
+        rows.append(row)
+    return [_cut(row) for row in rows]
+
+
+def _blocks(machine: Machine, *, plain: bool) -> Text:
+    text = Text()
+    for state, (mark, simple, colour) in STATES.items():
+        text.append((simple if plain else mark) * getattr(machine, state), colour)
+    return text
+
+
+def _pending_title(pending: Sequence[Pending]) -> str:
+    if not pending:
+        return "no pod waits"
+    return f"{count(len(pending), 'pod')} wait for {count(sum(one.gpus for one in pending), 'GPU')}"
+
+
+def _waiting(pending: Sequence[Pending]) -> list[Text]:
+    rows = []
+    for one in pending[:PODS]:
+        text = Text.assemble(f"  {shown(one.key)}", (f"  {count(one.gpus, 'GPU')}, {spoken(one.seconds)}: ", "dim"), shown(one.why))
+        rows.append(_cut(text))
+    return [*rows, *(Text("") for _ in range(PODS - len(rows)))]
+
+
+def _decisions(told: Sequence[Line], *, began: float, room: int) -> list[Text]:
+    return [line_of(one, began=began) for one in reversed(told[-room:])]
+
+
+def line_of(one: Line, *, began: float) -> Text:
+    """A decision on one line."""
+    text = Text.assemble((f"{clock_of(one.at - began)} ", "dim"), (f"{one.word:<10} ", COLOURS.get(one.kind, "")), shown(one.text))
+    return _cut(text)
+
+
+def _cut(text: Text) -> Text:
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+def clock_of(seconds: float) -> str:
+    """``1:02:03`` of hours, minutes and seconds."""
+    whole = max(0, int(seconds))
+    return f"{whole // 3600}:{whole % 3600 // 60:02}:{whole % 60:02}"
+
+
+def status_of(frame: Frame) -> str:
+    """A frame in one line of text."""
+    numbers = ", ".join(f"{number} {state}" for state, number in zip(STATES, frame.gpus, strict=True))
+    late = f"; {spoken(frame.behind / frame.speed)} behind" if frame.behind > LATE * frame.speed else ""
+    pods = f"{frame.running:,} pods running, {len(frame.pending):,} waiting, {frame.finished:,} done"
+    return f"{clock_of(frame.elapsed)} {money(frame.dollars_per_hour)}/h, {money(frame.spent)} so far; GPUs: {numbers}; {pods}{late}"
+
+
+#: rich's picture of a terminal, without the fonts that it would fetch from elsewhere.
+PICTURE = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace("Fira Code, monospace", "monospace")
+
+
+def picture_of(frame: Frame, *, began: float, width: int = 110, height: int = 36) -> str:
+    """A frame as an SVG picture that needs nothing else."""
+    console = Console(
+        record=True, file=io.StringIO(), width=width, height=height, force_terminal=True, color_system="truecolor", no_color=False
+    )
+    console.print(Screen(frame, began=began, height=height))
+    return console.export_svg(title="gpuscaler demo", code_format=PICTURE, unique_id="demo")
+
+
+def telling(frame: Frame) -> tuple[bool, int, int]:
+    """How much there is to see: something refused, GPUs in many states, and many of them on the move."""
+    states = sum(number > 0 for number in frame.gpus)
+    return any(pool.refused for pool in frame.pools), states + bool(frame.pending), frame.gpus[2] + frame.gpus[3]

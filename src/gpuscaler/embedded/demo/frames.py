@@ -1,0 +1,177 @@
+"""What is seen of a demo at one moment: data that anything can be drawn from."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from gpuscaler.clouds.machines import CloudMachine
+from gpuscaler.clouds.simulated import SimulatedCloud
+from gpuscaler.control.records.happening import Happening
+from gpuscaler.control.records.latest import Latest
+from gpuscaler.control.records.words import offering as named
+from gpuscaler.control.records.words import spoken
+from gpuscaler.embedded.demo.tally import GPU
+from gpuscaler.embedded.machines import name_of
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.nodes import Node
+from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.planning.memory import state_of
+from gpuscaler.planning.plans import Reason
+from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
+from gpuscaler.planning.state import ledger
+from gpuscaler.planning.state.boots import forecast
+
+
+class Machine(Struct, frozen=True, gc=False):
+    """One machine and its GPUs by what they do; one that is ``cpu_only`` counts as one. What is only ordered has no name yet."""
+
+    name: str
+    pool: str
+    instance_type: str
+    market: str
+    zone: str
+    used: int = 0
+    idle: int = 0
+    arriving: int = 0
+    leaving: int = 0
+    cpu_only: bool = False
+
+
+class Pending(Struct, frozen=True, gc=False):
+    """A pod without a node: how long it has waited, and what it waits for, in the controller's words."""
+
+    key: str
+    gpus: int
+    seconds: float
+    why: str
+
+
+class PoolView(Struct, frozen=True, gc=False):
+    """A pool, its machines, and how many of its ``offerings`` are not asked at the moment since they refused.
+
+    ``gpus`` says whether it has any.
+    """
+
+    name: str
+    machines: tuple[Machine, ...]
+    gpus: bool
+    offerings: int
+    refused: int
+
+
+class Frame(Struct, frozen=True, gc=False):
+    """One moment, ``elapsed`` seconds after the beginning; money in US dollars.
+
+    ``behind`` is by how many seconds the clock is later than at its ``speed``, ``troubles`` what goes wrong now, ``server`` the URL of the
+    API server, ``happenings`` the newest.
+    """
+
+    elapsed: float
+    span: float
+    speed: float
+    behind: float
+    pools: tuple[PoolView, ...]
+    pending: tuple[Pending, ...]
+    running: int
+    finished: int
+    dollars_per_hour: float
+    spent: float
+    troubles: tuple[str, ...]
+    server: str
+    happenings: tuple[Happening, ...]
+
+    @property
+    def gpus(self) -> tuple[int, int, int, int]:
+        """GPUs used, idle, arriving, leaving."""
+        machines = [one for pool in self.pools for one in pool.machines if not one.cpu_only]
+        used, idle = sum(one.used for one in machines), sum(one.idle for one in machines)
+        return used, idle, sum(one.arriving for one in machines), sum(one.leaving for one in machines)
+
+
+def pools_of(cluster: Cluster, latest: Latest, core: SimulatedCloud, now: float) -> tuple[PoolView, ...]:
+    """Every pool of the policy with the cloud's machines, what runs on their nodes, and what was ordered and has no name yet."""
+    policy = latest.policy
+    if policy is None:
+        return ()
+    book = latest.memory.ledger
+    leaving = {one.node for one in book.leaving}
+    found: dict[str, list[Machine]] = {pool.name: [] for pool in policy.pools}
+    for machine in core.list():
+        if machine.offering.pool in found:
+            found[machine.offering.pool].append(_machine(machine, cluster, leaving))
+    sizes = {one.key: one.allocatable.get(GPU, 0) for pool in policy.pools for one in pool.offerings}
+    for coming in book.coming:
+        if not coming.instance and coming.key[0] in found:
+            pool, market, kind, zone = coming.key
+            gpus = sizes.get(coming.key, 0)
+            found[pool].append(Machine("", pool, kind, market, zone, arriving=max(1, gpus), cpu_only=not gpus))
+    blocked = state_of(latest.memory, policy, now).blocked_offerings
+    return tuple(
+        PoolView(
+            name=pool.name,
+            machines=tuple(found[pool.name]),
+            gpus=any(sizes[one.key] for one in pool.offerings),
+            offerings=len(pool.offerings),
+            refused=sum(one.key in blocked for one in pool.offerings),
+        )
+        for pool in policy.pools
+    )
+
+
+def _machine(machine: CloudMachine, cluster: Cluster, leaving: set[str]) -> Machine:
+    pool, market, kind, zone = machine.offering.key
+    name = name_of(machine)
+    gpus = machine.offering.allocatable.get(GPU, 0)
+    pods = cluster.on_node.get(name, {}).values()
+    used = min(gpus, sum(pod.spec.requests.get(GPU, 0) for pod in pods)) if gpus else min(1, len(pods))
+    rest = _state(machine, cluster.nodes.get(name), leaving)
+    counts = {"used": used, rest: max(1, gpus) - used}
+    return Machine(name, pool, kind, market, zone, cpu_only=not gpus, **counts)
+
+
+def _state(machine: CloudMachine, node: Node | None, leaving: set[str]) -> str:
+    """What the part of a machine does that no pod holds."""
+    taints = {taint.key for taint in node.taints} if node is not None else set()
+    if name_of(machine) in leaving or LEAVING_TAINT in taints:
+        return "leaving"
+    if node is None or ARRIVING_TAINT in taints or node.allocatable.get(GPU, 0) < machine.offering.allocatable.get(GPU, 0):
+        return "arriving"
+    return "idle"
+
+
+def pending_of(cluster: Cluster, latest: Latest, now: float) -> tuple[Pending, ...]:
+    """Pods without a node, those that have waited longest first."""
+    waits_for = _Waits(latest, now)
+    waiting = [pod for bucket in cluster.unbound.values() for pod in bucket.pods.values() if not pod.deleted]
+    return tuple(
+        Pending(pod.key, pod.spec.requests.get(GPU, 0), max(0.0, now - pod.created), waits_for.told(pod.key))
+        for pod in sorted(waiting, key=lambda one: (one.created, one.key))
+    )
+
+
+class _Waits:
+    """What pods wait for, as the controller sees it."""
+
+    def __init__(self, latest: Latest, now: float) -> None:
+        book, self._boots, self._now = latest.memory.ledger, latest.memory.boots, now
+        self._coming = {pod: one for one in book.coming for pod in one.pods}
+        self._promised = {pod: one.node for one in book.promises for pod in one.pods}
+        self._placed = {one.pod: one.node for one in latest.plan.placements}
+        self._unplaced: Mapping[str, tuple[Reason, ...]] = {one.pod: one.reasons for one in latest.plan.unplaced}
+
+    def told(self, pod: str) -> str:
+        if pod in self._promised:
+            return f"node {self._promised[pod]} is being opened for it"
+        if (machine := self._coming.get(pod)) is not None:
+            return self._of_machine(machine)
+        if pod in self._placed:
+            return f"there is room on {self._placed[pod]}"
+        if pod in self._unplaced:
+            return "; ".join(f"pool {one.pool}: {one.detail}" for one in self._unplaced[pod]) or "there is no pool"
+        return "not planned yet"
+
+    def _of_machine(self, machine: ledger.Coming) -> str:
+        if not machine.instance:
+            return f"{named(machine.key)} is ordered"
+        left = machine.granted + forecast(self._boots, machine.key).typical - self._now
+        return f"{named(machine.key)} is on its way" + (f", ready in about {spoken(left)}" if left >= 1 else ", due any moment")

@@ -1,0 +1,145 @@
+"""A demo's outcome as a result of the simulator, so that its report is read like any other."""
+
+from collections.abc import Iterable, Sequence
+
+from gpuscaler.clouds.delays import Delays, Faults
+from gpuscaler.clouds.machines import FAILED, RECLAIMED
+from gpuscaler.control.records.happening import DECIDED, INSTEAD, LOST, ORDERED, REFUSED, Happening
+from gpuscaler.embedded.demo.stage import Demo
+from gpuscaler.embedded.demo.tally import Life
+from gpuscaler.model.pools import Offering, Policy
+from gpuscaler.simulation.bound import KIND, lower_bound
+from gpuscaler.simulation.fleet import presence
+from gpuscaler.simulation.meter import Decision, Result, UnservedReason, failover_of, gpu_hours_paid, machine_hours
+from gpuscaler.simulation.report import Inputs, printable
+from gpuscaler.simulation.waits import by_class, curve_of, wait_of
+
+#: What happenings are called among the decisions of a result.
+KINDS = {ORDERED: "buy", INSTEAD: "buy", DECIDED: "remove", REFUSED: "refused", LOST: "lost"}
+
+
+def result_of(demo: Demo) -> Result:
+    """What came out of a demo that has ended."""
+    core, ended, lives = demo.cluster.core, demo.wall(), demo.tally.lives
+    waits = tuple(life.wait(ended) for life in lives)
+    cut_short = [life for life in lives if life.started is not None and life.ended is not None and not life.finished]
+    done = [life for life in lives if life.finished]
+    return Result(
+        policy="gpuscaler",
+        seed=demo.scenario.seed,
+        cost=sum(core.cost(machine, ended) for machine in core.history()),
+        lower_bound=lower_bound([(life.spec, _hours(life, ended)) for life in done], _offerings(demo.policy)),
+        gpu_hours_used=_gpu_hours(done, ended),
+        gpu_hours_paid=gpu_hours_paid(core, ended),
+        wait=wait_of(waits),
+        served=sum(one.ran for one in waits),
+        unserved=sum(not one.ran for one in waits),
+        unserved_reasons=_unserved(demo),
+        evictions=len(cut_short),
+        lost_gpu_hours=_gpu_hours(cut_short, ended),
+        machine_hours=machine_hours(core, ended),
+        kept=demo.notes.kept,
+        broken=demo.notes.broken,
+        failover=failover_of(failovers(demo.notes.happenings)),
+        reclaimed=sum(event.why == RECLAIMED for event in demo.lost),
+        failed=sum(event.why == FAILED for event in demo.lost),
+        capacity_errors=sum(one.kind == REFUSED for one in demo.notes.happenings),
+        plans=demo.notes.plans,
+        began=demo.began,
+        ended=ended,
+        services=(),
+        timeline=tuple(demo.tally.timeline),
+        decisions=tuple(_decision(one) for one in demo.notes.happenings if one.kind in KINDS),
+        gpu_hours_held=sum(((life.ended or ended) - life.bound) / 3600.0 * life.gpus for life in lives if life.bound is not None),
+        waits=waits,
+        wait_by_class=by_class(waits),
+        wait_curve=curve_of(waits),
+        fleet=presence(core.history(), began=demo.began, ended=ended),
+    )
+
+
+def _hours(life: Life, ended: float) -> float:
+    return 0.0 if life.started is None else ((life.ended or ended) - life.started) / 3600.0
+
+
+def _gpu_hours(lives: Iterable[Life], ended: float) -> float:
+    return sum(_hours(life, ended) * life.gpus for life in lives)
+
+
+def _offerings(policy: Policy) -> Sequence[Offering]:
+    return [one for pool in policy.pools for one in pool.offerings]
+
+
+def _unserved(demo: Demo) -> tuple[UnservedReason, ...]:
+    """Why pods had not run when the demo ended, as the controller told it then."""
+    waiting = {life.key for life in demo.tally.lives if life.started is None and life.ended is None}
+    reasons: dict[str, int] = {}
+    for one in demo.last.pending if demo.last is not None else ():
+        if one.key in waiting:
+            reasons[one.why] = reasons.get(one.why, 0) + 1
+    return tuple(UnservedReason(pods, reason) for reason, pods in sorted(reasons.items(), key=lambda entry: (-entry[1], entry[0])))
+
+
+def failovers(happenings: Iterable[Happening]) -> list[float]:
+    """Seconds from the first refusal of a market until another market was asked, each time that happened."""
+    found: list[float] = []
+    dry: set[str] = set()
+    since = 0.0
+    for one in happenings:
+        market = one.offering[1] if one.offering else ""
+        if one.kind == REFUSED:
+            since = since if dry else one.at
+            dry.add(market)
+        elif one.kind == ORDERED and dry and market not in dry:
+            found.append(one.at - since)
+            dry.clear()
+    return found
+
+
+def _decision(one: Happening) -> Decision:
+    what = one.node or " ".join(one.offering[1:] if one.offering else ())
+    return Decision(one.at, KINDS[one.kind], what, one.text, len(one.pods))
+
+
+def inputs_of(demo: Demo) -> Inputs:
+    """What a demo was made from."""
+    told, trace, delays, faults = demo.scenario, demo.scenario.trace, Delays(), Faults()
+    spell = f"spot machines: none to be had from {told.dry / 60:.0f} to {told.back / 60:.0f} minutes"
+    drawn = [
+        f"boot delay: {delays.boot}",
+        f"device plugin delay: {delays.device_plugin}",
+        f"answer of the cloud: {delays.answer}",
+        f"image pull of a machine's first pod: {delays.image_pull}",
+        f"{spell}; those that there are, reclaimed after {faults.reclaim}, with a notice of {faults.notice_seconds:.0f} s",
+    ]
+    return Inputs(
+        trace=printable(trace.name),
+        pools=printable(demo.pools_name),
+        spot=(),
+        jobs=len(trace.jobs),
+        pods=sum(job.pods for job in trace.jobs),
+        set_aside=trace.set_aside,
+        set_aside_rows=tuple({"line": row.line, "reason": row.reason} for row in trace.bad_rows),
+        days=(trace.jobs[-1].submit - trace.jobs[0].submit) / 86_400.0 if trace.jobs else 0.0,
+        gpu_model="ignore",
+        scheduler_scoring="LeastAllocated",
+        steering=True,
+        checkpoint_seconds=0.0,
+        seed=told.seed,
+        seeds=1,
+        lower_bound=KIND,
+        generated=tuple(drawn),
+        derived=tuple(_derived(demo)),
+    )
+
+
+def _derived(demo: Demo) -> list[str]:
+    trace = demo.scenario.trace
+    parts = sum(job.gpus > 0 and job.gpu_milli < 1000 for job in trace.jobs)
+    gangs = sum(job.pods > 1 for job in trace.jobs)
+    notes = [f"time: {demo.speed:g} times as fast as a clock's, one event loop for API server, scheduler, kubelets, cloud and controller"]
+    if parts:
+        notes.append(f"{parts:,} jobs that take a part of a GPU: a whole one each, since no device plugin shares GPUs here")
+    if gangs:
+        notes.append(f"{gangs:,} jobs of several pods: gangs, which start together")
+    return notes

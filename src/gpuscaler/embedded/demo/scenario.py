@@ -1,0 +1,37 @@
+"""What happens in a demo: when it ends at the latest, what is submitted, when the spot market has nothing."""
+
+from msgspec import Struct
+
+from gpuscaler.clouds.markets import Key, Markets, Steps
+from gpuscaler.embedded.cluster import Conditions
+from gpuscaler.embedded.demo.workload import cut, drawn
+from gpuscaler.model.pools import Policy
+from gpuscaler.simulation.jobs import Trace
+
+#: A demo is two hours of the cluster's time, which at the usual speed are a minute.
+SPAN = 7200.0
+#: When spot runs dry and when it comes back, as parts of the whole.
+DRY, BACK = 0.28, 0.5
+
+
+class Scenario(Struct, frozen=True):
+    """``trace`` has what is submitted within ``span`` seconds; between ``dry`` and ``back`` no spot machine is to be had."""
+
+    trace: Trace
+    seed: int
+    span: float = SPAN
+    dry: float = DRY * SPAN
+    back: float = BACK * SPAN
+
+
+def scenario(seed: int, trace: Trace | None = None) -> Scenario:
+    """The demo of ``seed``: its own workload, or the beginning of ``trace``."""
+    return Scenario(drawn(seed, SPAN) if trace is None else cut(trace, SPAN), seed)
+
+
+def conditions(told: Scenario, policy: Policy, began: float) -> Conditions:
+    """A cloud with the usual delays and faults, whose spot markets are dry for a while. ``began`` is second 0, since the epoch."""
+    many = float("inf")
+    steps = Steps([0.0, told.dry, told.back], [many, 0.0, many])
+    spot: dict[Key, Steps] = {one.key: steps for pool in policy.pools for one in pool.offerings if one.market == "spot"}
+    return Conditions(seed=told.seed, markets=Markets(spot, {}, began=began))

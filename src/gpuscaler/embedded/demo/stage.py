@@ -1,0 +1,203 @@
+"""The demo put together: the embedded cluster behind a real HTTP server, the controller of `gpuscaler run`, and who submits work."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from random import Random
+
+from gpuscaler.clouds.machines import LOST, CloudEvent
+from gpuscaler.control.controller import Controller
+from gpuscaler.control.records.announcing import Announcer
+from gpuscaler.control.records.happening import Happening
+from gpuscaler.control.records.records import Records, Sink
+from gpuscaler.control.running import Made, Place, Running
+from gpuscaler.control.settings_file import SettingsFile
+from gpuscaler.embedded.cluster import EmbeddedCluster
+from gpuscaler.embedded.demo.frames import Frame, pending_of, pools_of
+from gpuscaler.embedded.demo.scenario import Scenario, conditions
+from gpuscaler.embedded.demo.tally import GPU, Tally
+from gpuscaler.embedded.demo.workload import NAMESPACE, submissions
+from gpuscaler.embedded.pacing import PacedLoop
+from gpuscaler.embedded.server import serve
+from gpuscaler.kube.access import Access
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.events import EventRecorder
+from gpuscaler.kube.http import HttpTransport
+from gpuscaler.kube.picture import Picture
+from gpuscaler.kube.rate import RateLimit
+from gpuscaler.kube.resources import NODES, PODS
+from gpuscaler.planning.memory import Look
+from gpuscaler.planning.plans import Plan
+from gpuscaler.settings.run_settings import RunSettings
+
+#: How often the state of things is noted, and looked at for the end, in seconds of the cluster's time.
+SAMPLE_SECONDS = 15.0
+#: Happenings that a frame has.
+RECENT = 60
+
+
+@dataclass(slots=True)
+class Notes(Sink):
+    """A sink that keeps what happened, and counts promises and plans."""
+
+    happenings: list[Happening] = field(default_factory=list)
+    kept: int = 0
+    broken: int = 0
+    plans: int = 0
+
+    def happened(self, what: Happening, /) -> None:
+        self.happenings.append(what)
+
+    def looked(self, seen: Look, /) -> None:
+        self.kept = seen.memory.promises.kept
+        self.broken = seen.memory.promises.broken
+
+    def planned(self, _plan: Plan, /) -> None:
+        self.plans += 1
+
+
+class DemoRecords(Records):
+    """The controller's records, which write Events as well."""
+
+    def __init__(self, place: Place, notes: Notes) -> None:
+        # Events have a rate limit of their own, as nothing may wait behind them.
+        client = Client(place.client.transport, limit=RateLimit())
+        self.events = EventRecorder(client.fenced(place.client.fence), place.now)
+        super().__init__(sinks=())
+        self.sinks = (notes, Announcer(self.events, self.latest))
+        self.place = place
+
+    def led_by(self, controller: Controller | None, /) -> None:
+        """There is but one."""
+
+    def settings_changed(self, settings: RunSettings, /) -> None:
+        """They do not change."""
+
+    async def run(self) -> None:
+        await self.events.run()
+
+
+class Demo:
+    """One demo, to be run in a :class:`~gpuscaler.embedded.pacing.PacedLoop`.
+
+    ``began`` is the wall clock at its beginning, in seconds since the epoch.
+    """
+
+    def __init__(self, file: SettingsFile, scenario: Scenario, *, began: float, speed: float) -> None:
+        self.scenario, self.began, self.speed = scenario, began, speed
+        self.policy = file.settings.policy
+        self.pools_name = file.path.name
+        self.last: Frame | None = None
+        self._file = file
+        self._loop = asyncio.get_running_loop()
+        self._zero = self._loop.time()
+        self.cluster = EmbeddedCluster(self.policy, now=self.wall, conditions=conditions(scenario, self.policy, began))
+        self.cluster.listeners.append(self._heard)
+        self.tally = Tally(self.wall)
+        self.notes = Notes()
+        self.lost: list[CloudEvent] = []
+        self.server = ""
+        self._records: DemoRecords | None = None
+        self._seen: Picture | None = None
+        self._submitted = False
+
+    # The clocks of the controller
+
+    def wall(self) -> float:
+        return self.began + self.elapsed
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of the cluster's time since the beginning."""
+        return self._loop.time() - self._zero
+
+    def _heard(self, event: CloudEvent) -> None:
+        if event.kind == LOST:
+            self.lost.append(event)
+
+    # The whole
+
+    async def run(self) -> None:
+        """Until all work is done and every machine is back, or the time is over."""
+        async with AsyncExitStack() as stack:
+            serving = await serve(self.cluster.api)
+            stack.push_async_callback(serving.close)
+            self.server = serving.url
+            transport = await stack.enter_async_context(HttpTransport(Access(serving.url, "the demo")))
+            user = await stack.enter_async_context(HttpTransport(Access(serving.url, "the demo")))
+            client = Client(user, field_manager="demo", limit=RateLimit(qps=1e6, burst=1_000_000))
+            self._seen = Picture(client, clock=self.monotonic, random=Random(self.scenario.seed), resources=(NODES, PODS))
+            self._seen.listen(self.tally.hear)
+            running = Running(
+                file=self._file,
+                transport=transport,
+                namespace="kube-system",
+                identity="demo",
+                clocks=self,
+                make_provider=self._made,
+                make_records=self._make_records,
+            )
+            lives = [asyncio.create_task(one) for one in (self.cluster.run(), self._seen.run(), running.run(), self._submit(client))]
+            try:
+                await self._until_done(lives)
+                self.last = await self.frame()
+            finally:
+                for life in lives:
+                    life.cancel()
+                await asyncio.gather(*lives, return_exceptions=True)
+
+    async def _made(self, _settings: RunSettings, _place: Place) -> Made:
+        return Made(provider=self.cluster.provider)
+
+    def _make_records(self, _settings: RunSettings, place: Place) -> DemoRecords:
+        self._records = DemoRecords(place, self.notes)
+        return self._records
+
+    async def _submit(self, client: Client) -> None:
+        for one in submissions(self.scenario.trace):
+            await asyncio.sleep(max(0.0, one.at - self.elapsed))
+            for pod in one.pods:
+                await client.create(PODS, pod, namespace=NAMESPACE)
+        self._submitted = True
+        await asyncio.Event().wait()
+
+    async def _until_done(self, lives: list[asyncio.Task[None]]) -> None:
+        while self.elapsed < self.scenario.span:
+            await asyncio.sleep(SAMPLE_SECONDS)
+            for life in lives:
+                if life.done():
+                    life.result()
+            core, now = self.cluster.core, self.wall()
+            paid = sum(one.offering.allocatable.get(GPU, 0) for one in core.list())
+            self.tally.sample(paid=paid, dollars_per_hour=core.dollars_per_hour(now))
+            alive = any(one.ended is None for one in self.tally.lives)
+            if self._submitted and not alive and not core.list():
+                return
+
+    # What is seen
+
+    async def frame(self) -> Frame | None:
+        """How things stand; None before anything is known."""
+        if self._seen is None or self._records is None:
+            return None
+        cluster, latest = (await self._seen.take()).cluster, self._records.latest
+        core, now = self.cluster.core, self.wall()
+        lives = self.tally.lives
+        return Frame(
+            elapsed=self.elapsed,
+            span=self.scenario.span,
+            speed=self.speed,
+            behind=self._loop.behind if isinstance(self._loop, PacedLoop) else 0.0,
+            pools=pools_of(cluster, latest, core, now),
+            pending=pending_of(cluster, latest, now),
+            running=sum(one.started is not None and one.ended is None for one in lives),
+            finished=sum(one.finished for one in lives),
+            dollars_per_hour=core.dollars_per_hour(now),
+            spent=sum(core.cost(one, now) for one in core.history()),
+            troubles=self._records.place.troubles(),
+            server=self.server,
+            happenings=tuple(self.notes.happenings[-RECENT:]),
+        )

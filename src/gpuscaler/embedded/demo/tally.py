@@ -1,0 +1,81 @@
+"""What became of every pod, as the API server told it."""
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from gpuscaler.kube.reflector import Batch
+from gpuscaler.model.pods import Pod, PodSpec
+from gpuscaler.simulation.meter import Sample
+from gpuscaler.simulation.waits import PodWait, class_of
+
+GPU = "nvidia.com/gpu"
+
+
+class Life(Struct, gc=False):
+    """One pod. Moments are seconds since the epoch, None before they have come."""
+
+    key: str
+    spec: PodSpec
+    gang: str
+    created: float
+    bound: float | None = None
+    started: float | None = None
+    ended: float | None = None
+    finished: bool = False
+
+    @property
+    def gpus(self) -> int:
+        return self.spec.requests.get(GPU, 0)
+
+    def wait(self, now: float) -> PodWait:
+        """How long it waited, or has waited so far."""
+        until = self.started if self.started is not None else self.ended if self.ended is not None else now
+        return PodWait(self.key, class_of(self.gpus, self.gang), max(0.0, until - self.created), self.started is not None, self.created)
+
+
+class Tally:
+    """Lives of pods, from the batches of a watch that it hears. ``now`` is the wall clock."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._lives: dict[str, Life] = {}
+        self._by_key: dict[str, str] = {}
+        self.timeline: list[Sample] = []
+
+    @property
+    def lives(self) -> tuple[Life, ...]:
+        return tuple(self._lives.values())
+
+    def hear(self, batch: Batch) -> None:
+        if batch.model is not Pod:
+            return
+        for key, item in batch.changes.items():
+            uid = self._by_key.get(key)
+            if uid is not None and (item is None or (isinstance(item, Pod) and item.uid != uid)):
+                self._end(self._lives[uid], finished=False)
+            if isinstance(item, Pod):
+                self._by_key[key] = item.uid
+                self._see(item)
+
+    def _see(self, pod: Pod) -> None:
+        life = self._lives.get(pod.uid)
+        if life is None:
+            life = self._lives[pod.uid] = Life(pod.key, pod.spec, pod.options.gang, pod.created or self._now())
+        if pod.node_name and life.bound is None:
+            life.bound = self._now()
+        if pod.phase != "Pending" and life.started is None and pod.node_name:
+            life.started = self._now()
+        if pod.finished:
+            self._end(life, finished=pod.phase == "Succeeded")
+
+    def _end(self, life: Life, *, finished: bool) -> None:
+        if life.ended is None:
+            life.ended, life.finished = self._now(), finished
+
+    def sample(self, *, paid: float, dollars_per_hour: float) -> None:
+        """Note how things stand."""
+        alive = [one for one in self._lives.values() if one.ended is None]
+        wanted = sum(one.gpus for one in alive)
+        used = sum(one.gpus for one in alive if one.started is not None)
+        self.timeline.append(Sample(self._now(), wanted, used, paid, dollars_per_hour))

@@ -1,0 +1,107 @@
+"""What there is to do: jobs, drawn or of a trace, as objects for the API server."""
+
+import math
+import random
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.simulation.jobs import MIB, Job, Trace
+
+NAMESPACE = "default"
+#: Jobs of the drawn workload, and over which part of the whole time they are submitted.
+JOBS, SUBMITTED = 70, 0.6
+#: What one of them is: pods, GPUs of each, and how many in a hundred are like that. Several pods are a gang.
+SHAPES = ((1, 1, 48), (1, 2, 16), (1, 4, 14), (1, 8, 10), (4, 1, 6), (2, 8, 6))
+#: How long they run: seconds that half of them stay below, how far they are spread, the shortest and the longest.
+MEDIAN, SPREAD, SHORTEST, LONGEST = 720.0, 0.6, 240.0, 2100.0
+#: What a job needs beside each GPU: millicores, bytes.
+CPU, MEMORY = 3000, 12 * 1024 * MIB
+#: Nobody watches a demo for longer than a year.
+YEAR = 365 * 86_400.0
+
+
+class Submission(Struct, frozen=True):
+    """Objects that somebody submits ``at`` seconds after the beginning, all of one job."""
+
+    at: float
+    pods: tuple[dict[str, Any], ...]
+
+
+def drawn(seed: int, span: float) -> Trace:
+    """A trace of :data:`JOBS` jobs for a demo of ``span`` seconds; the same seed gives the same jobs."""
+    luck = random.Random(f"demo/{seed}")
+    # Somebody is there from the first moment on.
+    submits = sorted([1.0, 5.0, 10.0, *(luck.uniform(0.0, SUBMITTED * span) for _ in range(JOBS - 3))])
+    shapes = luck.choices(SHAPES, weights=[weight for _, _, weight in SHAPES], k=JOBS)
+    jobs = []
+    for number, (submit, (pods, gpus, _)) in enumerate(zip(submits, shapes, strict=True)):
+        lasts = min(LONGEST, max(SHORTEST, luck.lognormvariate(math.log(MEDIAN), SPREAD)))
+        kind = "gang" if pods > 1 else "train"
+        jobs.append(
+            Job(
+                id=f"{kind}-{number:03d}",
+                submit=submit,
+                duration=round(lasts),
+                pods=pods,
+                gpus=gpus,
+                cpu_milli=CPU * gpus,
+                memory=MEMORY * gpus,
+            )
+        )
+    return Trace(f"a generated workload, seed {seed}", tuple(jobs))
+
+
+def cut(trace: Trace, span: float) -> Trace:
+    """The jobs of ``trace`` that are submitted in its first ``span`` seconds, from its first submission on, which becomes second 0."""
+    began = trace.jobs[0].submit
+    jobs = tuple(replace(job, submit=job.submit - began) for job in trace.jobs if job.submit - began < span)
+    return replace(trace, jobs=jobs)
+
+
+def submissions(trace: Trace) -> Iterator[Submission]:
+    """What is submitted when. A job of several pods is a gang; one that takes a part of a GPU takes a whole one."""
+    taken: set[str] = set()
+    for number, job in enumerate(trace.jobs):
+        name = name_of(job.id, number)
+        while not taken.isdisjoint(names := members_of(name, job.pods)):
+            name += "-x"
+        taken.update(names)
+        yield Submission(job.submit, tuple(_pod(job, one, name) for one in names))
+
+
+def members_of(name: str, pods: int) -> list[str]:
+    """The names of a job's pods."""
+    return [name] if pods == 1 else [f"{name}-{member}" for member in range(pods)]
+
+
+def name_of(job: str, number: int) -> str:
+    """A name that Kubernetes takes, like that of ``job``, the ``number``-th of its trace: ids of traces may be anything."""
+    plain = re.sub(r"[^a-z0-9]+", "-", job.lower()).strip("-")[:40].strip("-")
+    return plain if plain and plain == job else f"{plain or 'job'}-{number}"
+
+
+def _pod(job: Job, name: str, gang: str) -> dict[str, Any]:
+    annotations = {"gpuscaler.io/run-for": f"{min(max(1.0, job.duration), YEAR):.3f}s"}
+    if job.pods > 1:
+        annotations |= {"gpuscaler.io/gang": gang, "gpuscaler.io/gang-size": str(job.pods)}
+    requests = {"cpu": f"{job.cpu_milli}m" if job.cpu_milli else "", "memory": str(job.memory) if job.memory else ""}
+    resources: dict[str, Mapping[str, str]] = {"requests": {key: amount for key, amount in requests.items() if amount}}
+    tolerations = []
+    if job.gpus:
+        resources["limits"] = {"nvidia.com/gpu": str(job.gpus)}
+        # What the admission plug-in ExtendedResourceToleration adds on a real cluster.
+        tolerations = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": NAMESPACE, "annotations": annotations},
+        "spec": {
+            "restartPolicy": "Never",
+            "tolerations": tolerations,
+            "containers": [{"name": "main", "image": "registry.example/train:1", "resources": resources}],
+        },
+    }

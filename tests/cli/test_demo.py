@@ -1,0 +1,145 @@
+"""``gpuscaler demo`` as a user calls it, over real sockets, as fast as the machine can."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gpuscaler.cli.demo import demo
+
+HEADER = "trace,job_id,submit_s,duration_s,n_pods,gpus_per_pod,gpu_milli,cpu_milli,mem_mib,gpu_model,priority,user,start_s,status,note"
+FAST = "100000"
+
+
+def test_it_scales_a_cluster_up_and_down_through_a_dry_spot_market_and_leaves_a_report(tmp_path: Path) -> None:
+    done = CliRunner().invoke(demo, ["--speed", FAST, "--out", str(tmp_path / "out")])
+
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert any(" buys " in line and " spot in " in line for line in lines)
+    assert any(" refused " in line and "no capacity" in line for line in lines)
+    assert any(" buys " in line and " on-demand in " in line for line in lines)
+    assert any(" gives back " in line and "idle for" in line for line in lines)
+    assert "GPUs over time" in done.stdout
+    assert "█" in done.stdout
+    assert done.stderr == f"Report: {tmp_path}/out/report.html\n"
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    (policy,) = report["policies"]
+    assert policy["unserved"] == 0
+    assert policy["served"] >= report["inputs"]["pods"]
+    assert policy["promises"]["kept"] > 0
+    assert policy["promises"]["broken"] == 0
+    assert 0 < policy["lower_bound"] < policy["cost"]
+    markets = {row["market"] for row in policy["machine_hours"]}
+    assert markets == {"spot", "on-demand"}
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "What was decided, and why" in page
+    assert re.findall(r"https?://\S+", page) == []
+    picture = (tmp_path / "out" / "screen.svg").read_text()
+    assert picture.startswith("<svg")
+    assert re.findall(r"https?://(?!www\.w3\.org|127\.0\.0\.1|www\.textualize\.io)\S+", picture) == []
+
+
+def test_a_trace_of_ones_own_is_submitted_as_it_says(tmp_path: Path) -> None:
+    rows = ("t,Mine_1,100,600,1,2,1000,2000,4096,T4,,,,,", "t,mine-2,160,300,1,0,0,500,512,,,,,,", "t,late,99999,60,1,1,1000,,,,,,,,")
+    (tmp_path / "jobs.csv").write_text("\n".join([HEADER, *rows]) + "\n")
+
+    done = CliRunner().invoke(demo, ["--trace", str(tmp_path / "jobs.csv"), "--speed", FAST, "--out", str(tmp_path / "out")])
+
+    assert done.exit_code == 0, done.output
+    assert "for default/mine-1-0" in done.stdout
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert (report["inputs"]["trace"], report["inputs"]["jobs"], report["policies"][0]["served"]) == ("jobs.csv", 2, 2)
+    assert {row["pool"] for row in report["policies"][0]["machine_hours"]} == {"spot", "cpu"}
+
+
+def test_a_trace_that_cannot_be_read_is_told_before_anything_runs(tmp_path: Path) -> None:
+    refused = CliRunner().invoke(demo, ["--trace", str(tmp_path / "absent.csv"), "--out", str(tmp_path / "out")])
+
+    assert refused.exit_code == 2
+    assert "absent.csv: cannot be read" in refused.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    refused = CliRunner().invoke(demo, ["--out", str(tmp_path / "file" / "out")])
+
+    assert refused.exit_code == 2
+    assert "--out" in refused.stderr
+    assert refused.stdout == ""
+
+
+@pytest.mark.parametrize("speed", ["0", "-1", "nan?", "1e9"])
+def test_a_speed_that_is_none_is_refused(speed: str) -> None:
+    assert CliRunner().invoke(demo, ["--speed", speed]).exit_code == 2
+
+
+def in_a_terminal(*options: str, columns: int, folder: Path, **environment: str) -> "subprocess.Popen[bytes]":
+    """The demo with a terminal of so many columns as its output, whose bytes are its standard output here."""
+    program = (
+        "import os, pty, sys, fcntl, struct, termios;"
+        "pid, fd = pty.fork();"
+        f"pid or (fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack('HHHH', 24, {columns}, 0, 0)), os.execvp(sys.argv[1], sys.argv[1:]));"
+        "import signal; signal.signal(signal.SIGINT, lambda *_: os.kill(pid, signal.SIGINT));"
+        "from contextlib import suppress\n"
+        "with suppress(OSError):\n"
+        "    while data := os.read(fd, 65536):\n"
+        "        os.write(1, data)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
+    )
+    command = [sys.executable, "-c", program, str(Path(sys.executable).parent / "gpuscaler"), "demo", *options]
+    given = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"}}
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**given, "TERM": "xterm-256color", "LANG": "C.UTF-8", **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def seen(output: bytes) -> list[str]:
+    """Lines of a terminal's output without colours; where the cursor is moved up, a line begins."""
+    output = re.sub(rb"\x1b\[[0-9]*A", b"\n", output)
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.decode()).replace("\r", "").split("\n")
+
+
+def test_a_narrow_terminal_without_colours_shows_pools_and_decisions_on_lines_that_fit(tmp_path: Path) -> None:
+    with in_a_terminal("--speed", "1500", columns=60, folder=tmp_path, NO_COLOR="1") as running:
+        output, _ = running.communicate(timeout=100)
+
+    assert running.returncode == 0, output.decode()
+    assert re.search(rb"\x1b\[[0-9;]*3[0-9]m", output) is None
+    view = [line for line in seen(output) if "gpuscaler demo" in line or line.startswith(("pools ─", "decisions ─", "GPUs:", "  g4dn"))]
+    assert any(line.startswith("gpuscaler demo") for line in view)
+    assert any("decisions" in line for line in view)
+    assert any("█" in line for line in view)
+    assert max(map(len, view)) <= 60
+    assert (tmp_path / "gpuscaler-demo" / "report.html").exists()
+
+
+def test_ctrl_c_ends_it_with_130_and_the_cursor_back(tmp_path: Path) -> None:
+    with in_a_terminal("--speed", "60", columns=100, folder=tmp_path) as running:
+        assert running.stdout is not None
+        output = b""
+        limit = time.monotonic() + 60
+        while b"decisions" not in output and time.monotonic() < limit:
+            output += os.read(running.stdout.fileno(), 65536)
+        running.send_signal(signal.SIGINT)
+        rest, _ = running.communicate(timeout=60)
+        output += rest
+
+    assert running.returncode == 130, output.decode()
+    assert output.rstrip().endswith(b"interrupted")
+    assert b"Traceback" not in output
+    assert output.rfind(b"\x1b[?25h") > output.rfind(b"\x1b[?25l")

@@ -1,0 +1,40 @@
+"""Lines of what was decided."""
+
+from gpuscaler.control.records import happening as kinds
+from gpuscaler.control.records.happening import Happening
+from gpuscaler.embedded.demo.decisions import lines
+
+
+def told(*happenings: Happening) -> list[tuple[float, str, str]]:
+    return [(one.at, one.word, one.text) for one in lines(happenings)]
+
+
+def refusal(at: float, kind: str, market: str = "spot") -> Happening:
+    text = f"{kind} {market} in z refused: no capacity (0 left)"
+    return Happening(at, kinds.REFUSED, text, offering=("p", market, kind, "z"))
+
+
+def test_a_market_that_refuses_a_dozen_offerings_at_once_is_one_line() -> None:
+    assert told(refusal(5, "a"), refusal(5, "b"), refusal(5, "c")) == [(5, "refused", "3 spot offerings: no capacity")]
+
+
+def test_refusals_of_other_markets_and_at_other_times_have_lines_of_their_own() -> None:
+    assert told(refusal(5, "a"), refusal(5, "b", "on-demand"), refusal(60, "b", "on-demand")) == [
+        (5, "refused", "a spot in z: no capacity (0 left)"),
+        (5, "refused", "b on-demand in z: no capacity (0 left)"),
+        (60, "refused", "b on-demand in z: no capacity (0 left)"),
+    ]
+
+
+def test_nodes_that_go_for_the_same_reason_are_one_line() -> None:
+    gone = [Happening(9, kinds.DECIDED, "it is to be removed: idle for 5m", node=f"n{number}") for number in range(5)]
+
+    assert told(*gone) == [(9, "gives back", "n0, n1, n2 and 2 more: idle for 5m")]
+
+
+def test_a_purchase_names_whom_it_is_for() -> None:
+    assert told(Happening(1, kinds.ORDERED, "g5 ordered", pods=("d/a", "d/b"))) == [(1, "buys", "g5 ordered, for d/a and 1 more")]
+
+
+def test_steps_that_only_follow_are_left_out() -> None:
+    assert told(*(Happening(1, kind, "x") for kind in (kinds.GRANTED, kinds.MARKED, kinds.ENDING, kinds.REMOVED))) == []

@@ -1,0 +1,70 @@
+"""What a demo submits."""
+
+import pytest
+
+from gpuscaler.embedded.demo.scenario import SPAN, scenario
+from gpuscaler.embedded.demo.workload import NAMESPACE, cut, drawn, name_of, submissions
+from gpuscaler.simulation.jobs import Job, Trace
+
+
+def test_the_same_seed_draws_the_same_jobs_and_another_seed_others() -> None:
+    assert drawn(3, SPAN) == drawn(3, SPAN)
+    assert drawn(3, SPAN).jobs != drawn(4, SPAN).jobs
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_drawn_jobs_come_in_order_and_early_enough_to_end(seed: int) -> None:
+    jobs = drawn(seed, SPAN).jobs
+
+    assert [job.submit for job in jobs] == sorted(job.submit for job in jobs)
+    assert max(job.submit + job.duration for job in jobs) < SPAN
+    assert {job.gpus for job in jobs} >= {1, 2, 8}
+    assert any(job.pods > 1 for job in jobs)
+
+
+def test_a_trace_is_cut_to_what_is_submitted_in_time_and_begins_at_once() -> None:
+    trace = Trace("t", (Job("a", 1000.0, 60), Job("b", 1500.0, 60), Job("c", 1000.0 + SPAN, 60)))
+
+    told = scenario(0, trace)
+
+    assert [(job.id, job.submit) for job in told.trace.jobs] == [("a", 0.0), ("b", 500.0)]
+
+
+def test_a_job_of_several_pods_is_a_gang_that_runs_as_long_as_the_trace_says() -> None:
+    (one,) = submissions(Trace("t", (Job("big", 7.0, 90.0, pods=2, gpus=8, cpu_milli=16000, memory=2**30),)))
+
+    assert one.at == 7.0
+    assert [pod["metadata"]["name"] for pod in one.pods] == ["big-0", "big-1"]
+    for pod in one.pods:
+        assert pod["metadata"]["namespace"] == NAMESPACE
+        assert pod["metadata"]["annotations"] == {
+            "gpuscaler.io/run-for": "90.000s",
+            "gpuscaler.io/gang": "big",
+            "gpuscaler.io/gang-size": "2",
+        }
+        resources = pod["spec"]["containers"][0]["resources"]
+        assert resources == {"requests": {"cpu": "16000m", "memory": str(2**30)}, "limits": {"nvidia.com/gpu": "8"}}
+
+
+def test_a_job_without_gpus_asks_for_none() -> None:
+    (one,) = submissions(Trace("t", (Job("cpu", 0.0, 90.0, cpu_milli=500),)))
+
+    (pod,) = one.pods
+    assert pod["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "500m"}}
+    assert pod["spec"]["tolerations"] == []
+
+
+@pytest.mark.parametrize(
+    ("job", "name"),
+    [("train-1", "train-1"), ("Application_99 X", "application-99-x-7"), ("", "job-7"), ("ä/ö", "job-7"), ("x" * 300, "x" * 40 + "-7")],
+)
+def test_any_id_becomes_a_name_that_kubernetes_takes(job: str, name: str) -> None:
+    assert name_of(job, 7) == name
+
+
+def test_names_stay_apart_where_ids_are_alike() -> None:
+    jobs = (Job("A b", 0.0, 60), Job("a B", 0.0, 60), Job("a-b-0", 0.0, 60), Job("a-b-1", 0.0, 60), Job("a-b", 0.0, 60, pods=2))
+
+    names = [pod["metadata"]["name"] for one in submissions(cut(Trace("t", jobs), SPAN)) for pod in one.pods]
+
+    assert len(names) == len(set(names)) == 6
