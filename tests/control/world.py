@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -269,6 +269,10 @@ class World:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
         self.check()
+
+    def support(self, *parts: Coroutine[Any, Any, None]) -> None:
+        """Let more of the world live."""
+        self._tasks += [asyncio.get_running_loop().create_task(part) for part in parts]
 
     def check(self) -> None:
         """Raise what ended a part of the world that should live."""

@@ -1,4 +1,4 @@
-"""When the scheduler last tried in vain to place each pod: what it says in its Events, and nowhere else."""
+"""When the scheduler last tried in vain to place each pod, and why: what it says in its Events, and nowhere else."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -17,6 +17,8 @@ from gpuscaler.model.wire import UnreadableError, seconds
 MOST = 50_000
 #: How long the watch may be quiet, how long one lasts, and the pause after a failure, in seconds.
 SILENCE, WATCH, PAUSE = 90.0, 600, 5.0
+#: So much of what the scheduler says is kept, in characters.
+WORDS = 300
 
 
 class WireReference(msgspec.Struct, gc=False):
@@ -30,6 +32,7 @@ class WireSeries(msgspec.Struct, gc=False, rename="camel"):
 
 class WireEvent(msgspec.Struct, gc=False, rename="camel"):
     reason: str | None = None
+    message: str | None = None
     involved_object: WireReference | None = None
     last_timestamp: str | None = None
     event_time: str | None = None
@@ -37,11 +40,12 @@ class WireEvent(msgspec.Struct, gc=False, rename="camel"):
 
 
 class Attempts(Mapping[str, float]):
-    """Seconds since the epoch by ``namespace/name`` of the pod, current while :meth:`run` runs."""
+    """Seconds since the epoch by ``namespace/name`` of the pod, current while :meth:`run` runs; ``said`` are the scheduler's words."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._at: dict[str, float] = {}
+        self.said: dict[str, str] = {}
         self.trouble = ""
 
     def __getitem__(self, pod: str) -> float:
@@ -88,6 +92,11 @@ class Attempts(Mapping[str, float]):
         if event.reason != "FailedScheduling" or about is None or not about.name or watched.type == "DELETED":
             return
         key = f"{about.namespace or ''}/{about.name}"
-        self._at[key] = max(at, self._at.pop(key, 0.0))
+        before = self._at.pop(key, 0.0)
+        self._at[key] = max(at, before)
+        if at >= before:
+            self.said[key] = (event.message or "")[:WORDS]
         while len(self._at) > MOST:
-            del self._at[next(iter(self._at))]
+            oldest = next(iter(self._at))
+            del self._at[oldest]
+            self.said.pop(oldest, None)

@@ -5,7 +5,7 @@ harmless: what is remembered is written before anything is sent, and every write
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
 from msgspec import Struct
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from gpuscaler.clouds.protocol import Provider
 from gpuscaler.control.acting import Actor, Outcome
+from gpuscaler.control.attempts import Attempts
 from gpuscaler.control.cloud import Answered, Cloud, Ended
 from gpuscaler.control.store import MemoryStore
 from gpuscaler.kube.client import Client
@@ -26,7 +27,7 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.planning import failover
 from gpuscaler.planning.acts import Act, End
 from gpuscaler.planning.arrivals import Waits
-from gpuscaler.planning.memory import Facts, Look, Memory, look, ordered, state_of
+from gpuscaler.planning.memory import Facts, Look, Memory, look, ordered, recalled, state_of
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import State, asking, breakers, events, learned, ledger
@@ -81,7 +82,7 @@ class Controller:
 
     ``picture`` must be running. ``now`` is the wall clock in seconds since the epoch. ``client`` is fenced and, on a dry run, withholds
     writes; with ``dry_run`` nothing is asked of the cloud either, and plans are only told to ``recorder``. ``attempts`` tells when the
-    scheduler last failed each pod.
+    scheduler last failed each pod, and must be running.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Controller:
         policy: Policy,
         recorder: Recorder,
         now: Callable[[], float],
-        attempts: Mapping[str, float],
+        attempts: Attempts,
         pace: Pace = NORMAL,
         dry_run: bool = False,
     ) -> None:
@@ -149,11 +150,7 @@ class Controller:
                 await asyncio.sleep(AGAIN_SECONDS)
 
     async def _run(self) -> None:
-        self.memory = await self._remember()
-        # What was written down and perhaps sent before we came is in doubt.
-        now = self._now()
-        doubts = tuple(ledger.Doubted(one.token, now) for one in self.memory.ledger.orders if one.state == ledger.INTENDED)
-        self.memory = replace(self.memory, ledger=ledger.folded(self.memory.ledger, doubts))
+        self.memory = recalled(await self._remember(), self._now())
         watching = asyncio.get_running_loop().create_task(self._cloud.watch())
         try:
             while not self._picture.synced:
@@ -243,7 +240,7 @@ class Controller:
         refused = self._take_answers()
         now = self._now()
         seen = look(self.memory, cluster, self._policy, self._facts(now), now)
-        changed = any(isinstance(fate, events.Failed | events.Reclaimed) for fate in seen.arrivals.fates) or bool(seen.kept)
+        changed = any(isinstance(fate, events.Failed | events.Reclaimed) for fate in seen.arrivals.fates) or bool(seen.kept or seen.refused)
         # What a removal that has ended makes room for need not wait for the next resync.
         changed = changed or len(seen.memory.ledger.leaving) < len(self.memory.ledger.leaving)
         self.memory = seen.memory
@@ -277,6 +274,7 @@ class Controller:
         return Facts(
             inventory=self._cloud.inventory,
             attempts=self._attempts,
+            said=self._attempts.said,
             going=self._cloud.going,
             fresh=self._fresh(now),
             waits=Waits(register=self._pace.register, ready=self._pace.ready, lag=provider.read_lag, keeps_tokens=provider.keeps_tokens),

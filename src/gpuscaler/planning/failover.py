@@ -1,6 +1,6 @@
 """What may be bought for pods now, who wait for spot, have a deadline, have waited long enough, or were not taken by what was bought.
 
-Machines that exist take any pod that fits, whatever their market; this is about what is bought.
+Machines that exist take any pod that fits, whatever their market, but for those that have refused it; this is about what is bought.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -15,6 +15,7 @@ from gpuscaler.model.pools import MARKETS, Policy
 from gpuscaler.planning.deadline import ON_DEMAND, PATIENCE, SPOT, Job, choose
 from gpuscaler.planning.demand import Demand, PodClass
 from gpuscaler.planning.desk import Desk, usable_templates
+from gpuscaler.planning.refusing import avoiding
 from gpuscaler.planning.state import State
 
 #: From asking for a machine to the pod at work on it, for plans that must hold: the time that a machine has to register by default, after
@@ -37,12 +38,15 @@ def in_their_markets(desk: Desk, wants: Demand, policy: Policy, state: State, no
     def is_plain(one: PodClass) -> bool:
         return not has_spot or (state.hunting is None and one.options.spot_wait is None and one.options.deadline is None)
 
-    if not state.paused_offerings and all(map(is_plain, chain(wants.classes, *(gang.classes for gang in wants.gangs)))):
+    everybody = chain(wants.classes, *(gang.classes for gang in wants.gangs))
+    if not (state.paused_offerings or state.refusing) and all(map(is_plain, everybody)):
         return wants
 
     def split(one: PodClass, together: float | None = None) -> list[PodClass]:
         if one.spec.digest in state.paused_offerings:
             one = replace(one, paused=state.paused_offerings[one.spec.digest])
+        if one.spec.digest in state.refusing:
+            one = replace(one, spec=avoiding(one.spec, state.refusing[one.spec.digest]))
         if is_plain(one):
             return [one]
         pods, done = desk.cluster.pods, state.progress

@@ -6,6 +6,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Inventory
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning import leaving, steering
+from gpuscaler.planning import leaving, refusing, steering
 from gpuscaler.planning.acts import Act
 from gpuscaler.planning.alternatives import alternatives
 from gpuscaler.planning.arrivals import Arrivals, Waits, arrivals
@@ -21,16 +22,19 @@ from gpuscaler.planning.discouraging import discourage
 from gpuscaler.planning.membership import members
 from gpuscaler.planning.plans import Machine, Plan
 from gpuscaler.planning.scale_down.idle import idle_nodes
-from gpuscaler.planning.state import State, boots, breakers, clocks, events, learned, ledger, promises
+from gpuscaler.planning.state import State, boots, breakers, clocks, events, learned, ledger, promises, refusals
 from gpuscaler.planning.state.asking import with_breakers
 from gpuscaler.planning.state.boots import Boots
 from gpuscaler.planning.state.breakers import Breakers
 from gpuscaler.planning.state.clocks import IdleClocks
 from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.state.learned import Learned
-from gpuscaler.planning.state.ledger import Coming, Ledger, Order
+from gpuscaler.planning.state.ledger import Coming, Leaving, Ledger, Order, Promise
 from gpuscaler.planning.state.promises import Promises
+from gpuscaler.planning.state.refusals import Refusals
 from gpuscaler.planning.templates import Overhead
+
+Dated = TypeVar("Dated", Order, Coming, Promise, Leaving)
 
 #: An order whose answer was lost is sent again this often, in seconds.
 RESEND_SECONDS = 5.0
@@ -45,16 +49,19 @@ class Memory(Struct, frozen=True, gc=False):
     learned: Learned = Learned()
     boots: Boots = Boots()
     clocks: IdleClocks = IdleClocks()
+    refusals: Refusals = Refusals()
 
 
 class Facts(Struct, frozen=True, gc=False):
     """What is known beside the cluster: the cloud's list, when the scheduler last failed each pod, whether all of it is fresh.
 
-    ``going`` are machines that the cloud has announced to take away, by id. Without ``fresh`` nothing is removed.
+    ``said`` are the scheduler's words then, by pod. ``going`` are machines that the cloud has announced to take away, by id. Without
+    ``fresh`` nothing is removed.
     """
 
     inventory: Inventory | None = None
     attempts: Mapping[str, float] = {}
+    said: Mapping[str, str] = {}
     going: frozenset[str] = frozenset()
     fresh: bool = True
     waits: Waits = Waits()
@@ -63,7 +70,7 @@ class Facts(Struct, frozen=True, gc=False):
 class Look(Struct, frozen=True, gc=False):
     """``memory`` after the look; what to do now, what was found out, and what changed its mind.
 
-    ``withdrawn`` are tokens of orders whose rest is to be withdrawn, ``doubtful`` orders to be sent again.
+    ``refused`` are pods that nodes with room for them do not take, ``doubtful`` orders to be sent again.
     """
 
     memory: Memory
@@ -72,6 +79,7 @@ class Look(Struct, frozen=True, gc=False):
     outcomes: tuple[promises.Kept | promises.Broken, ...] = ()
     stray: tuple[str, ...] = ()
     kept: tuple[tuple[str, str], ...] = ()
+    refused: tuple[refusals.Refused, ...] = ()
     doubtful: tuple[Order, ...] = ()
 
 
@@ -88,8 +96,12 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     )
     book, taken = _taken(book, cluster, policy, facts.going, now)
     memory = replace(memory, breakers=_folded(memory.breakers, taken))
-    wheel = steering.steer(book, cluster, policy, attempts=facts.attempts, now=now)
+    wheel = steering.steer(book, cluster, policy, attempts=facts.attempts, said=facts.said, now=now)
     book = ledger.folded(book, wheel.steps)
+    refused = refusing.refused(memory.refusals, cluster, attempts=facts.attempts, said=facts.said, now=now)
+    avoided = memory.refusals
+    for step in (*refused, *wheel.suspected):
+        avoided = refusals.step(avoided, step)
     acts: tuple[Act, ...] = (*wheel.acts, *discourage(cluster, policy))
     kept: tuple[tuple[str, str], ...] = ()
     if facts.fresh:
@@ -101,14 +113,41 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     for outcome in wheel.outcomes:
         kept_or_broken = promises.step(kept_or_broken, outcome)
     return Look(
-        memory=replace(memory, ledger=book, promises=kept_or_broken),
+        memory=replace(memory, ledger=book, promises=kept_or_broken, refusals=avoided),
         acts=acts,
         arrivals=found,
         outcomes=wheel.outcomes,
         stray=wheel.stray,
         kept=kept,
+        refused=tuple(one for one in refused if isinstance(one, refusals.Refused)),
         doubtful=tuple(one for one in book.orders if facts.waits.keeps_tokens and is_due(one, now)),
     )
+
+
+def recalled(memory: Memory, now: float) -> Memory:
+    """``memory`` as it was read at ``now``: what another's clock put into the future happened now, so that nothing waits for it.
+
+    Orders that were written down, and perhaps sent, are in doubt.
+    """
+    book = memory.ledger
+    book = replace(
+        book,
+        orders=tuple(_not_ahead(one, now) for one in book.orders),
+        coming=tuple(_not_ahead(one, now) for one in book.coming),
+        promises=tuple(_not_ahead(one, now) for one in book.promises),
+        leaving=tuple(_not_ahead(one, now) for one in book.leaving),
+        bought=tuple((min(at, now), many) for at, many in book.bought),
+    )
+    book = ledger.folded(book, (ledger.Doubted(one.token, now) for one in book.orders if one.state == ledger.INTENDED))
+    idle = IdleClocks({name: min(since, now) for name, since in memory.clocks.since.items()})
+    return replace(memory, ledger=book, clocks=idle)
+
+
+def _not_ahead(one: Dated, now: float) -> Dated:
+    """``one`` without moments after ``now``; no other number of it is as large."""
+    fields = {name: getattr(one, name) for name in one.__struct_fields__}
+    late = {name: now for name, value in fields.items() if isinstance(value, float) and value > now}
+    return replace(one, **late) if late else one
 
 
 def is_due(order: Order, now: float) -> bool:
@@ -164,6 +203,7 @@ def state_of(memory: Memory, policy: Policy, now: float) -> State:
         upcoming=ledger.upcoming(book),
         idle_seconds=clocks.idle_seconds(memory.clocks, now),
         paused_offerings=promises.paused(memory.promises, now),
+        refusing=refusals.refusing(memory.refusals, now),
         bought_last_minute=ledger.bought_last_minute(book, now),
         disrupting=ledger.disrupting(book),
         broken_promises=frozenset(pod for pod, _ in book.broken),
@@ -188,7 +228,9 @@ def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, sta
     known_breakers = memory.breakers
     for key in sorted({key for one in plan.machines for key in wanted(one)} & state.half_open_offerings):
         known_breakers = breakers.step(known_breakers, events.Asked(key, now))
-    return replace(memory, ledger=book, breakers=known_breakers), orders
+    closed = {one.node for one in book.promises} | {one.node for one in book.coming} | {one.node for one in book.leaving}
+    expected = refusals.step(memory.refusals, refusing.expected(cluster, plan.placements, closed, now))
+    return replace(memory, ledger=book, breakers=known_breakers, refusals=expected), orders
 
 
 def _intents(

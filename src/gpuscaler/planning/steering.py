@@ -19,33 +19,34 @@ from gpuscaler.planning.arrivals import foreign, missing
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import members
 from gpuscaler.planning.plans import Placement
+from gpuscaler.planning.refusing import tried_in_vain
 from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
-from gpuscaler.planning.state import ledger, promises
+from gpuscaler.planning.state import ledger, promises, refusals
 from gpuscaler.planning.state.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
 
 #: Nominations that have not shown after so long are written again; after ``PATIENCE`` the machine opens without them.
 REPEAT_SECONDS, PATIENCE_SECONDS = 5.0, 30.0
-#: A pod that the scheduler tried again and did not bind this long after its machine opened was promised in vain.
-PROMISE_SECONDS = 60.0
-#: kube-scheduler tries every unschedulable pod again within 5 minutes: without a word of it by then, an attempt is taken for made.
-ATTEMPT_SECONDS = 330.0
 
 
 class Steering(Struct, frozen=True, gc=False):
     """``steps`` change the ledger, ``outcomes`` the promises, ``acts`` are to be carried out now.
 
-    ``stray`` are pods that were bound to another node than the promised one.
+    ``stray`` are pods that were bound to another node than the promised one, ``suspected`` those that a node was opened for in vain.
     """
 
     steps: tuple[ledger.Event, ...] = ()
     outcomes: tuple[promises.Kept | promises.Broken, ...] = ()
+    suspected: tuple[refusals.Suspected, ...] = ()
     acts: tuple[Act, ...] = ()
     stray: tuple[str, ...] = ()
 
 
-def steer(book: Ledger, cluster: Cluster, policy: Policy, *, attempts: Mapping[str, float], now: float) -> Steering:
-    """What opens next. ``attempts`` tells when the scheduler last failed to place a pod, by ``namespace/name``."""
+def steer(
+    book: Ledger, cluster: Cluster, policy: Policy, *, attempts: Mapping[str, float], said: Mapping[str, str] | None = None, now: float
+) -> Steering:
+    """What opens next. ``attempts`` tells when the scheduler last failed to place a pod, by ``namespace/name``, ``said`` its words then."""
     wheel = _Wheel(book, cluster, policy, attempts, now)
+    wheel.said = said or {}
     for machine in book.coming:
         if machine.ready:
             wheel.arrive(machine)
@@ -53,7 +54,7 @@ def steer(book: Ledger, cluster: Cluster, policy: Policy, *, attempts: Mapping[s
         wheel.keep(promise)
     wheel.open_foreign()
     wheel.release()
-    return Steering(tuple(wheel.steps), tuple(wheel.outcomes), tuple(wheel.acts), tuple(wheel.stray))
+    return Steering(tuple(wheel.steps), tuple(wheel.outcomes), tuple(wheel.suspected), tuple(wheel.acts), tuple(wheel.stray))
 
 
 def promised_on(book: Ledger, cluster: Cluster, policy: Policy, placements: tuple[Placement, ...], now: float) -> tuple[ledger.Event, ...]:
@@ -82,8 +83,10 @@ class _Wheel:
         self.pools = {pool.name: pool for pool in policy.pools}
         self.attempts = attempts
         self.now = now
+        self.said: Mapping[str, str] = {}
         self.steps: list[ledger.Event] = []
         self.outcomes: list[promises.Kept | promises.Broken] = []
+        self.suspected: list[refusals.Suspected] = []
         self.acts: list[Act] = []
         self.stray: list[str] = []
         self.unready_gangs = {
@@ -189,9 +192,12 @@ class _Wheel:
                 continue
             if pod.node_name:
                 self.settle(promise, pod)
-            elif self.is_broken(promise, key):
+            elif tried_in_vain(key, promise.since, attempts=self.attempts, now=self.now):
                 self.fold(ledger.Broken(key, node.name))
-                self.outcomes.append(promises.Broken(promise.offering, pod.spec.digest, self.now, f"node {promise.node} did not take it"))
+                self.suspected.append(refusals.Suspected(key, node.name, promise.since))
+                words = self.said.get(key, "")
+                detail = f"node {promise.node} did not take it{': ' if words else ''}{words}"
+                self.outcomes.append(promises.Broken(promise.offering, pod.spec.digest, self.now, detail))
             else:
                 left.append(key)
                 if pod.nominated_node != node.name and self.now >= promise.nominated + REPEAT_SECONDS:
@@ -207,11 +213,6 @@ class _Wheel:
             self.outcomes.append(promises.Kept(promise.offering, pod.spec.digest, self.now))
         else:
             self.stray.append(pod.key)
-
-    def is_broken(self, promise: Promise, pod: str) -> bool:
-        if self.now < promise.since + PROMISE_SECONDS:
-            return False
-        return self.attempts.get(pod, 0.0) > promise.since or self.now >= promise.since + ATTEMPT_SECONDS
 
     def fulfil(self, promise: Promise) -> None:
         """Nobody is awaited any more."""

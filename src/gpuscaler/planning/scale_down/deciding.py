@@ -95,11 +95,12 @@ def anchor_blocker(candidate: Candidate, anchors: frozenset[RunningClass]) -> Bl
 
 
 def open_nodes(situation: Situation, first: Survey, ledger: Ledger, closed: Set[str]) -> list[str]:
-    """Nodes that moved pods may go to: ready, not arriving, and not ``closed`` because they leave or are headroom.
+    """Nodes that moved pods may go to: ready, not arriving, not refusing pods, and not ``closed`` because they leave or are headroom.
 
     An idle machine whose clock still runs is none: to fill it again would trade one machine for another and disturb pods for it.
     """
     promised = promised_nodes(situation)
+    refusing = frozenset[str]().union(*situation.state.refusing.values())
     fading = {candidate.name for candidate in first.idle if ledger.blocked.get(candidate.name, LEAVES).word != "minimum-size"}
     return [
         node.name
@@ -110,6 +111,7 @@ def open_nodes(situation: Situation, first: Survey, ledger: Ledger, closed: Set[
         and node.name not in promised
         and node.name not in closed
         and node.name not in fading
+        and node.name not in refusing
     ]
 
 

@@ -1,0 +1,72 @@
+"""Nodes that refuse pods which we see room for there: noticing them, and planning without them."""
+
+from collections.abc import Mapping, Set
+from hashlib import sha256
+
+from msgspec.structs import replace
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
+from gpuscaler.planning.plans import Placement
+from gpuscaler.planning.state import refusals
+from gpuscaler.planning.state.refusals import PATIENCE_SECONDS, Refusals
+
+#: kube-scheduler tries every unschedulable pod again within 5 minutes: without a word of it by then, an attempt is taken for made.
+ATTEMPT_SECONDS = 330.0
+#: Our own taints come and go by what we do; they say nothing of what a node can take.
+OWN_PREFIX = "gpuscaler.io/"
+
+
+def tried_in_vain(pod: str, since: float, *, attempts: Mapping[str, float], now: float) -> bool:
+    """Whether a pod that stays unbound should have been bound by now where it has had room ``since`` then.
+
+    ``attempts`` tells when the scheduler last failed to place a pod, by ``namespace/name``.
+    """
+    if now < since + PATIENCE_SECONDS:
+        return False
+    return attempts.get(pod, 0.0) > since or now >= since + ATTEMPT_SECONDS
+
+
+def expected(cluster: Cluster, placements: tuple[Placement, ...], closed: Set[str], now: float) -> refusals.Planned:
+    """Whom a plan expects the scheduler to bind by itself: pods on nodes that exist and are not ``closed``."""
+    return refusals.Planned(tuple((one.pod, one.node) for one in placements if one.node in cluster.nodes and one.node not in closed), now)
+
+
+def refused(
+    known: Refusals, cluster: Cluster, *, attempts: Mapping[str, float], said: Mapping[str, str], now: float
+) -> list[refusals.Refused | refusals.Cleared]:
+    """Who was refused by the node that plans put it on, and which nodes have changed since they refused somebody.
+
+    ``said`` are the scheduler's words about its last attempt, by pod.
+    """
+    found: list[refusals.Refused | refusals.Cleared] = []
+    for one in known.waits:
+        pod, node = cluster.pods.get(one.pod), cluster.nodes.get(one.node)
+        if one.suspected or pod is None or pod.node_name or pod.finished or pod.deleted or node is None or not node.ready:
+            continue
+        if tried_in_vain(one.pod, one.since, attempts=attempts, now=now):
+            found.append(refusals.Refused(one.pod, pod.spec.digest, one.node, face(node), now, said.get(one.pod, "")))
+    changed = (one.node for one in known.avoided if (node := cluster.nodes.get(one.node)) is None or face(node) != one.face)
+    return found + [refusals.Cleared(node) for node in dict.fromkeys(changed)]
+
+
+def face(node: Node) -> str:
+    """A hash of what decides about pods on an empty node: labels, allocatable, foreign taints, and whether a person has closed it."""
+    taints = sorted(str(taint) for taint in node.taints if not taint.key.startswith(OWN_PREFIX))
+    parts = (sorted(node.labels.items()), sorted(node.allocatable.items()), taints, node.unschedulable)
+    return sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def avoiding(spec: PodSpec, nodes: Set[str]) -> PodSpec:
+    """``spec`` for pods that may not go to ``nodes``, by a requirement that kube-scheduler would understand, under a digest of its own."""
+    names = sorted(nodes)
+    fields = tuple(Requirement("metadata.name", "NotIn", (name,)) for name in names)
+    if spec.node_affinity is None:
+        terms: tuple[NodeSelectorTerm, ...] = (NodeSelectorTerm(fields=fields),)
+    else:
+        # A term without any requirement matches no node, and must not begin to match some.
+        terms = tuple(replace(one, fields=(*one.fields, *fields)) for one in spec.node_affinity.terms if one.expressions or one.fields)
+    mark = sha256("\n".join(names).encode()).hexdigest()[:12]
+    return replace(spec, digest=f"{spec.digest}:avoids-{mark}", node_affinity=NodeSelector(terms))

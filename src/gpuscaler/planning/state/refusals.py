@@ -1,0 +1,108 @@
+"""Refusals: nodes that do not take pods which seem to fit there.
+
+The scheduler may know what we do not: a filter of its own, room that something holds out of our sight. As long as a plan counts on such a
+node for such pods, nothing is bought for them. So a pod that plans keep putting on an open node, and that the scheduler tried again and
+left unbound, lets its node be avoided for all pods of its specification, until the node has changed or an hour has passed.
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+#: So long a pod may stay unbound on room that it was planned onto, and so long the node is avoided then, in seconds.
+PATIENCE_SECONDS, AVOIDED_SECONDS = 60.0, 3600.0
+#: So many waits and so many refusals are remembered, the newest.
+MOST = 500
+
+
+class Wait(Struct, frozen=True, gc=False):
+    """Plans put ``pod`` on the open node ``node`` since ``since``; one that is only ``suspected`` counts if the next plan does so, too."""
+
+    pod: str
+    node: str
+    since: float
+    suspected: bool = False
+
+
+class Refusal(Struct, frozen=True, gc=False):
+    """``node`` did not take a pod of the specification ``pods`` (its digest), while it looked like ``face``.
+
+    ``detail`` is what the scheduler said, empty where nobody heard it.
+    """
+
+    pods: str
+    node: str
+    face: str
+    until: float
+    detail: str = ""
+
+
+class Refusals(Struct, frozen=True, gc=False):
+    """Pods that are expected on open nodes, and nodes that are avoided."""
+
+    waits: tuple[Wait, ...] = ()
+    avoided: tuple[Refusal, ...] = ()
+
+
+class Planned(Struct, frozen=True, gc=False, tag=True):
+    """The newest plan puts these pods on these open nodes; nobody is expected anywhere else any more."""
+
+    placements: tuple[tuple[str, str], ...]
+    at: float
+
+
+class Suspected(Struct, frozen=True, gc=False, tag=True):
+    """A node was opened for a pod at ``since`` and has not taken it: it refuses it, if the next plan still sees room for it there."""
+
+    pod: str
+    node: str
+    since: float
+
+
+class Refused(Struct, frozen=True, gc=False, tag=True):
+    """A node, as its ``face`` shows it, did not take ``pod``, of the specification ``pods``."""
+
+    pod: str
+    pods: str
+    node: str
+    face: str
+    at: float
+    detail: str = ""
+
+
+class Cleared(Struct, frozen=True, gc=False, tag=True):
+    """A node is avoided no more: it is gone, or another than it was."""
+
+    node: str
+
+
+Event = Planned | Suspected | Refused | Cleared
+
+
+def step(refusals: Refusals, event: Event) -> Refusals:
+    """The refusals after ``event``."""
+    waits, avoided = refusals.waits, refusals.avoided
+    match event:
+        case Planned(placements=placements, at=at):
+            known = {(one.pod, one.node): one.since for one in waits}
+            found = tuple(Wait(pod, node, known.get((pod, node), at)) for pod, node in placements[:MOST])
+            return refusals if found == waits else replace(refusals, waits=found)
+        case Suspected(pod=pod, node=node, since=since):
+            others = tuple(one for one in waits if one.pod != pod)
+            return replace(refusals, waits=(*others, Wait(pod, node, since, suspected=True))[-MOST:])
+        case Refused():
+            new = Refusal(event.pods, event.node, event.face, event.at + AVOIDED_SECONDS, event.detail)
+            kept = (one for one in avoided if one.until > event.at and (one.pods, one.node) != (new.pods, new.node))
+            return Refusals(tuple(one for one in waits if one.pod != event.pod), (*kept, new)[-MOST:])
+        case Cleared(node=node):
+            return replace(refusals, avoided=tuple(one for one in avoided if one.node != node))
+
+
+def refusing(refusals: Refusals, now: float) -> Mapping[str, frozenset[str]]:
+    """The names of nodes that are avoided now, by the digest of the specification of the pods that avoid them."""
+    found: dict[str, set[str]] = {}
+    for one in refusals.avoided:
+        if now < one.until:
+            found.setdefault(one.pods, set()).add(one.node)
+    return {pods: frozenset(nodes) for pods, nodes in sorted(found.items())}

@@ -1,0 +1,168 @@
+"""Machines that do not take whom they were planned for: the scheduler knows something that nobody told us."""
+
+from typing import Any
+
+import msgspec
+from tests.control.world import World, pod, world
+
+from gpuscaler.embedded.scheduling import Scheduler
+from gpuscaler.kube.resources import NODES, PODS
+from gpuscaler.model.cluster import Cluster, Delta
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pools import Policy
+from gpuscaler.settings.pools_file import parse_policy
+
+TYPE = "node.kubernetes.io/instance-type"
+TWO_TYPES = """
+region: us-east-1
+schedulers: [picky]
+pools:
+  - name: gpu
+    types: [g4dn.xlarge, g5.xlarge]
+    markets: [on-demand]
+    zones: [us-east-1a]
+    idle_after: 2h
+"""
+
+
+class Picky(Scheduler):
+    """A scheduler with a filter of its own: it sees no machines of ``spurned`` types, or those names."""
+
+    spurned: frozenset[str] = frozenset()
+
+    async def turn(self, cluster: Cluster) -> None:
+        hidden = (name for name, node in cluster.nodes.items() if {name, node.labels.get(TYPE, "")} & self.spurned)
+        await super().turn(cluster.apply(Delta(deletes=tuple((Node, name) for name in hidden))))
+
+
+async def picky(here: World, *spurned: str) -> Picky:
+    """Such a scheduler, at work."""
+    client = here.cluster.client("picky")
+    seen = here.cluster.picture(client)
+    scheduler = Picky(client, seen, now=here.now, scheduler="picky")
+    scheduler.spurned = frozenset(spurned)
+    here.support(seen.run(), scheduler.run())
+    return scheduler
+
+
+async def submit(here: World, name: str, **annotations: str) -> None:
+    body = pod(name, 1, annotations)
+    body["spec"]["schedulerName"] = "picky"
+    await here.user.create(PODS, body, namespace="default")
+
+
+def types(here: World) -> list[str]:
+    return [one.offering.instance_type for one in here.cluster.core.history()]
+
+
+async def test_a_pod_that_an_open_machine_does_not_take_is_demand_again_after_a_minute() -> None:
+    async with world(TWO_TYPES, seed=3) as here:
+        scheduler = await picky(here)
+        here.start()
+        await here.sleep(2.0)
+        await submit(here, "first", **{"gpuscaler.io/run-for": "3m"})
+        await here.sleep(300.0)
+        (node,) = await here.nodes()
+        # It is empty now, fits, and the scheduler has come to dislike it.
+        scheduler.spurned = frozenset({node["metadata"]["name"]})
+        await submit(here, "second")
+        await here.sleep(50.0)
+        assert types(here) == ["g4dn.xlarge"]
+        await here.sleep(130.0)
+
+        assert types(here) == ["g4dn.xlarge", "g4dn.xlarge"]
+        assert (await here.bound())["second"] not in {"", node["metadata"]["name"]}
+        assert here.controller is not None
+        (avoided,) = here.controller.memory.refusals.avoided
+        assert avoided.node == node["metadata"]["name"]
+        assert avoided.detail == "no nodes available to schedule pods"
+
+
+async def test_who_was_refused_once_is_refused_for_its_whole_class_until_the_node_changes() -> None:
+    async with world(TWO_TYPES, seed=4) as here:
+        scheduler = await picky(here)
+        here.start()
+        await here.sleep(2.0)
+        await submit(here, "first", **{"gpuscaler.io/run-for": "3m"})
+        await here.sleep(300.0)
+        (node,) = await here.nodes()
+        name = node["metadata"]["name"]
+        scheduler.spurned = frozenset({name})
+        await submit(here, "second")
+        await here.sleep(200.0)
+        assert len(types(here)) == 2
+        # Another of its class does not wait for that node a second time; a changed node is tried again.
+        await submit(here, "third")
+        await here.sleep(5.0)
+        assert len(types(here)) == 3
+        await here.user.merge_patch(NODES, name, {"metadata": {"labels": {"repaired": "yes"}}})
+        await here.sleep(15.0)
+        assert here.controller is not None
+        assert here.controller.memory.refusals.avoided == ()
+
+
+async def test_two_broken_promises_pause_the_offering_for_that_class() -> None:
+    async with world(TWO_TYPES, seed=5) as here:
+        await picky(here, "g4dn.xlarge")
+        here.start()
+        await here.sleep(2.0)
+        await submit(here, "p")
+        await here.sleep(400.0)
+
+        # The cheapest is tried twice, and then the next: nothing is bought for ever.
+        assert types(here) == ["g4dn.xlarge", "g4dn.xlarge", "g5.xlarge"]
+        assert here.notes.outcomes["Broken"] == 2
+        assert (await here.bound())["p"] == here.cluster.core.history()[-1].id
+
+
+# A template that promises more than its machines have
+
+
+def generous(policy: Policy, **more: int) -> Policy:
+    """``policy`` as somebody wrote it who thought that machines have so much more of each resource."""
+
+    def larger(amounts: Any) -> dict[str, int]:
+        return {name: amount + more.get(name, 0) for name, amount in amounts.items()}
+
+    pools = [
+        msgspec.structs.replace(
+            one, offerings=tuple(msgspec.structs.replace(offer, allocatable=larger(offer.allocatable)) for offer in one.offerings)
+        )
+        for one in policy.pools
+    ]
+    return msgspec.structs.replace(policy, pools=tuple(pools))
+
+
+TWO_SIZES = """
+region: us-east-1
+pools:
+  - name: gpu
+    types: [g4dn.xlarge, g4dn.2xlarge]
+    markets: [on-demand]
+    zones: [us-east-1a]
+    idle_after: 2h
+"""
+
+
+async def test_a_machine_with_less_room_than_its_template_is_bought_once_for_pods_that_need_all_of_it() -> None:
+    truth = parse_policy(TWO_SIZES)
+    small = next(one for one in truth.pools[0].offerings if one.instance_type == "g4dn.xlarge")
+    async with world(TWO_SIZES, seed=6) as here:
+        here.policy = generous(truth, memory=2 * 2**30)
+        here.start()
+        await here.sleep(2.0)
+        body = pod("p")
+        body["spec"]["containers"][0]["resources"]["requests"]["memory"] = str(small.allocatable["memory"] + 2**30)
+        await here.user.create(PODS, body, namespace="default")
+        await here.sleep(300.0)
+
+        assert types(here) == ["g4dn.xlarge", "g4dn.2xlarge"]
+        assert (await here.bound())["p"] == here.cluster.core.history()[-1].id
+        assert here.controller is not None
+        learned = {one.instance_type: one.allocatable for one in here.controller.memory.learned.lessons}
+        assert learned["g4dn.xlarge"]["memory"] == small.allocatable["memory"]
+        # Pods of the same kind go to the right size at once.
+        body["metadata"]["name"] = "q"
+        await here.user.create(PODS, body, namespace="default")
+        await here.sleep(3.0)
+        assert types(here)[2:] == ["g4dn.2xlarge"]
