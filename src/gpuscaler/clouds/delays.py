@@ -54,7 +54,8 @@ class Faults(Struct, frozen=True, gc=False):
     (a machine without any counts as one): 419 unexpected interruptions in 54 days on 16,384 GPUs, "The Llama 3 Herd of Models" (Meta,
     2024, table 5). 0 means that none fails. When a spot market runs dry, each of its machines is reclaimed ``reclaim`` seconds later (92 of
     100 interruptions of one market lie within 3 minutes, arXiv 2604.16457) and learns of it ``notice_seconds`` earlier, AWS's two minutes;
-    ``without_notice``, an assumption, is the share that is not told, since notices are best effort.
+    ``without_notice``, an assumption, is the share that is not told, since notices are best effort. Of machines with devices the share
+    ``never_visible`` never shows them; of those that never join, the cloud itself says of the share ``impaired`` that something is wrong.
     """
 
     never_registers: float = 0.005
@@ -63,6 +64,8 @@ class Faults(Struct, frozen=True, gc=False):
     reclaim: Delay = Delay(0.0, 0.0, 180.0)
     notice_seconds: float = 120.0
     without_notice: float = 0.05
+    never_visible: float = 0.0
+    impaired: float = 0.0
 
 
 #: A cloud in which nothing fails.

@@ -18,12 +18,18 @@ UNKNOWN_OFFERING, POOL_LIMIT, NO_CAPACITY = "unknown-offering", "pool-limit", "n
 #: Why a machine was lost: its spot market ran dry, or it broke.
 RECLAIMED, FAILED = "reclaimed", "failed"
 
+#: What the cloud says of a machine that fails its status check, in EC2's words.
+IMPAIRED = "Instance reachability check failed"
+
 #: Resources that only appear once a device plugin has registered: everything the kubelet does not count by itself.
 KUBELET_RESOURCES = ("cpu", "memory", "ephemeral-storage", "pods")
 
 
 class CloudMachine(Struct, gc=False):
-    """One machine. ``registered_at`` and ``visible_at`` are plans until the state says so, infinite where that never comes."""
+    """One machine. ``registered_at`` and ``visible_at`` are plans until the state says so, infinite where that never comes.
+
+    ``fault`` is what the cloud says is wrong with it.
+    """
 
     id: str
     offering: Offering
@@ -33,6 +39,17 @@ class CloudMachine(Struct, gc=False):
     registered_at: float
     visible_at: float
     ended_at: float | None = None
+    fault: str = ""
+
+    @property
+    def arrives(self) -> bool:
+        """Whether it is on its way and will show all it has."""
+        return self.state in {BOOTING, REGISTERED} and self.visible_at < float("inf")
+
+    @property
+    def accelerators(self) -> int:
+        """Whole accelerators that may fail, at least 1."""
+        return max(1, self.offering.allocatable.get("nvidia.com/gpu", 0))
 
 
 class Refusal(Struct, frozen=True, gc=False):

@@ -7,14 +7,15 @@ time that has come. Time is seconds since the epoch and never runs backwards.
 import heapq
 import random
 from collections.abc import Iterable, Iterator
-
-from msgspec import Struct
+from copy import copy
 
 from gpuscaler.clouds.delays import NO_FAULTS, Delays, Faults
+from gpuscaler.clouds.fleet import Fleet
 from gpuscaler.clouds.machines import (
     ANSWERED,
     BOOTING,
     FAILED,
+    IMPAIRED,
     KUBELET_RESOURCES,
     LOST,
     NO_CAPACITY,
@@ -31,6 +32,7 @@ from gpuscaler.clouds.machines import (
     Refusal,
 )
 from gpuscaler.clouds.markets import Key, Markets
+from gpuscaler.clouds.state import FORM, CloudState, Due, Standing, machine_of, rows_of
 from gpuscaler.model.pools import Offering, Pool
 
 #: Billing is by the second with a minimum of a minute, as EC2 bills on-demand Linux machines.
@@ -38,26 +40,6 @@ MINIMUM_BILLED_SECONDS = 60.0
 
 #: What happens to markets, inside: an order falls due, capacity changes.
 _ORDER, _MARKET = "order", "market"
-
-
-class _Order(Struct, gc=False):
-    token: str
-    offerings: tuple[Key, ...]
-    missing: int
-    spread: bool
-    standing: bool
-    answered: bool = False
-
-
-class _Due(Struct, frozen=True, gc=False, order=True):
-    """Something to happen: of one moment what was put here first comes first. ``what`` is a machine's id, a token, or an offering."""
-
-    at: float
-    order: int
-    kind: str
-    what: str
-    key: Key = ("", "", "", "")
-    why: str = ""
 
 
 class SimulatedCloud:
@@ -82,21 +64,18 @@ class SimulatedCloud:
         self._delays = delays or Delays()
         self._faults = faults
         self.markets = markets or Markets()
-        self._all: dict[str, CloudMachine] = {}
-        self._alive: dict[str, CloudMachine] = {}
-        self._asked: set[str] = set()
+        self._fleet = Fleet(self._pools, self._offerings)
+        #: Tokens that were seen, with what their orders were refused.
+        self._answers: dict[str, tuple[Refusal, ...]] = {}
+        self._asked = 0
         #: When the image is on a machine.
         self._images: dict[str, float] = {}
-        self._orders: dict[str, _Order] = {}
+        self._orders: dict[str, Standing] = {}
         self._unanswered = 0
         self._booting = 0
-        self._in_pool: dict[str, int] = dict.fromkeys(self._pools, 0)
-        self._of_offering: dict[Key, dict[str, CloudMachine]] = {key: {} for key in self._offerings}
-        #: Offerings with machines, in the order in which they came.
-        self._in_use: dict[Key, None] = {}
         self._watched: set[Key] = set()
         self._doomed: set[str] = set()
-        self._due: list[_Due] = []
+        self._due: list[Due] = []
         self._put_so_far = 0
 
     # Calls
@@ -109,12 +88,13 @@ class SimulatedCloud:
         """
         if count < 1:
             raise ValueError(f"count must be at least 1, got {count}")
-        if token in self._asked:
+        if token in self._answers:
             return
-        self._asked.add(token)
-        self._orders[token] = _Order(token, offerings, count, spread, standing)
+        self._answers[token] = ()
+        self._asked += 1
+        self._orders[token] = Standing(token, offerings, count, spread, standing)
         self._unanswered += 1
-        luck = random.Random(f"{self._seed}/answer/{len(self._asked)}")
+        luck = random.Random(f"{self._seed}/answer/{self._asked}")
         self._put(now + self._delays.answer.sample(luck), _ORDER, token)
 
     def withdraw(self, token: str) -> None:
@@ -128,6 +108,12 @@ class SimulatedCloud:
     def unanswered(self, token: str) -> bool:
         """Whether the answer to a purchase is still out."""
         return token in self._orders and not self._orders[token].answered
+
+    def answer(self, token: str) -> Answer | None:
+        """What an order was answered, again; None where it was not yet, or never was made."""
+        if token not in self._answers or self.unanswered(token):
+            return None
+        return Answer(token, tuple(one for one in self._fleet.all.values() if one.purchase == token), self._answers[token])
 
     def image_pull(self, machine_id: str, now: float) -> float:
         """Seconds until a pod's image is on a machine: the first pod brings it, and those that come meanwhile wait with it."""
@@ -152,15 +138,15 @@ class SimulatedCloud:
 
     def machine(self, machine_id: str) -> CloudMachine:
         """A machine by its id, ended or not; an unknown id raises KeyError."""
-        return self._all[machine_id]
+        return self._fleet.all[machine_id]
 
     def list(self) -> tuple[CloudMachine, ...]:
         """The machines that exist, oldest first."""
-        return tuple(self._alive.values())
+        return tuple(self._fleet.alive.values())
 
     def history(self) -> tuple[CloudMachine, ...]:
         """Every machine that was ever granted, oldest first."""
-        return tuple(self._all.values())
+        return tuple(self._fleet.all.values())
 
     @property
     def busy(self) -> bool:
@@ -179,7 +165,59 @@ class SimulatedCloud:
 
     def dollars_per_hour(self, now: float) -> float:
         """What the machines that exist cost at the moment."""
-        return sum(len(self._of_offering[key]) * self.markets.price(self._offerings[key], now) for key in self._in_use)
+        alive = (self._fleet.of_offering[key].values() for key in self._fleet.in_use)
+        return sum(len(found) * self.markets.price(next(iter(found)).offering, now) for found in alive)
+
+    # Writing down
+
+    def dump(self, *, ended_after: float = float("-inf"), tokens: int = 1_000) -> CloudState:
+        """All there is to know, without machines that ended before ``ended_after`` and with the last ``tokens`` tokens."""
+        kept = [one for one in self._fleet.all.values() if one.ended_at is None or one.ended_at > ended_after]
+        offerings, rows = rows_of(kept, self._images)
+        last = set(list(self._answers)[-tokens:]) | self._orders.keys()
+        return CloudState(
+            granted=self._fleet.granted,
+            asked=self._asked,
+            put=self._put_so_far,
+            offerings=offerings,
+            machines=rows,
+            answers=tuple(found for found in self._answers.items() if found[0] in last),
+            orders=tuple(copy(order) for order in self._orders.values()),
+            in_use=tuple(self._fleet.in_use),
+            doomed=tuple(sorted(self._doomed & self._fleet.alive.keys())),
+            due=tuple(sorted(due for due in self._due if due.kind in {_ORDER, _MARKET} or due.what in self._fleet.alive)),
+        )
+
+    def restore(self, state: CloudState) -> None:
+        """Be what was written down; only for a cloud in which nothing has happened. What is due is caught up with by :meth:`advance`."""
+        if state.form != FORM:
+            raise ValueError(f"saw a cloud of form {state.form}, expected {FORM}")
+        self._fleet.granted, self._asked, self._put_so_far = state.granted, state.asked, state.put
+        self._fleet.in_use = dict.fromkeys(state.in_use)
+        # Machines share their offering with the pools where these still have it.
+        offerings = tuple(one if (own := self._offerings.get(one.key)) != one else own for one in state.offerings)
+        for row in state.machines:
+            self._fleet.admit(machine_of(row, offerings))
+            if row.image_at is not None:
+                self._images[row.id] = row.image_at
+        self._answers = dict(state.answers)
+        self._orders = {order.token: copy(order) for order in state.orders}
+        self._doomed = set(state.doomed)
+        self._due = list(state.due)
+        self._watched = {due.key for due in state.due if due.kind == _MARKET}
+        self._unanswered = sum(not order.answered for order in self._orders.values())
+        self._booting = sum(one.arrives for one in self._fleet.alive.values())
+
+    def look_at_markets(self, now: float) -> None:
+        """Look at all markets ``now``, since they may not be what they were: machines beyond what they have are reclaimed."""
+        self._due = [due for due in self._due if due.kind != _MARKET]
+        heapq.heapify(self._due)
+        self._watched.clear()
+        wanted = [key for order in self._orders.values() for key in order.offerings]
+        for key in dict.fromkeys([*self._fleet.in_use, *wanted]):
+            if key in self._fleet.of_offering:
+                self._watched.add(key)
+                self._put(now, _MARKET, "", key)
 
     # Time
 
@@ -204,14 +242,14 @@ class SimulatedCloud:
             else:
                 yield self._change(due)
 
-    def _matters(self, due: _Due) -> bool:
-        if due.kind == _MARKET and not self._of_offering[due.key] and not self._wanting(due.key):
+    def _matters(self, due: Due) -> bool:
+        if due.kind == _MARKET and not self._fleet.of_offering.get(due.key) and not self._wanting(due.key):
             self._watched.discard(due.key)
             return False
-        return due.kind in {_ORDER, _MARKET} or due.what in self._alive
+        return due.kind in {_ORDER, _MARKET} or due.what in self._fleet.alive
 
-    def _change(self, due: _Due) -> CloudEvent:
-        machine = self._alive[due.what]
+    def _change(self, due: Due) -> CloudEvent:
+        machine = self._fleet.alive[due.what]
         if due.kind == LOST:
             self._end(machine, LOST, due.at)
         elif due.kind == NOTICE:
@@ -223,7 +261,7 @@ class SimulatedCloud:
 
     def _market(self, key: Key, now: float) -> Iterator[CloudEvent]:
         """Capacity may have changed: machines beyond it are reclaimed, the youngest first; standing orders are filled."""
-        alive = list(self._of_offering[key].values())
+        alive = list(self._fleet.of_offering[key].values())
         for machine in alive[int(min(len(alive), self.markets.capacity(key, now))) :]:
             self._reclaim(machine, now)
         for order in self._wanting(key):
@@ -246,10 +284,10 @@ class SimulatedCloud:
 
     # Granting
 
-    def _answer(self, order: _Order, now: float) -> CloudEvent:
+    def _answer(self, order: Standing, now: float) -> CloudEvent:
         machines: list[CloudMachine] = []
         refusals: dict[Key, Refusal] = {}
-        for key, wanted in self._shares(order):
+        for key, wanted in order.shares():
             offering = self._offerings.get(key)
             if offering is None:
                 refusals[key] = Refusal(UNKNOWN_OFFERING, key, wanted, f"no offering {'/'.join(key)}")
@@ -262,6 +300,7 @@ class SimulatedCloud:
             if refusal is not None:
                 refusals[key] = refusal
         order.answered = True
+        self._answers[order.token] = tuple(refusals.values())
         if order.missing and order.standing:
             for key in order.offerings:
                 self._watch(key, now)
@@ -269,20 +308,7 @@ class SimulatedCloud:
             del self._orders[order.token]
         return CloudEvent(now, ANSWERED, answer=Answer(order.token, tuple(machines), tuple(refusals.values()), order.missing))
 
-    def _shares(self, order: _Order) -> Iterator[tuple[Key, int]]:
-        """What to try, in order: an offering and how many of it. Consumed while ``order.missing`` is counted down."""
-        if order.spread and len(order.offerings) > 1:
-            # Everybody's fair share, then the rest from whoever has more.
-            share, more = divmod(order.missing, len(order.offerings))
-            for number, key in enumerate(order.offerings):
-                if share + (number < more):
-                    yield key, share + (number < more)
-        for key in order.offerings:
-            if not order.missing:
-                return
-            yield key, order.missing
-
-    def _wanting(self, key: Key) -> tuple[_Order, ...]:
+    def _wanting(self, key: Key) -> tuple[Standing, ...]:
         """Standing orders that were answered and lack machines of an offering."""
         return tuple(order for order in self._orders.values() if order.standing and order.answered and key in order.offerings)
 
@@ -291,11 +317,11 @@ class SimulatedCloud:
         key = offering.key
         granted, refusal = count, None
         capacity = min(self.markets.capacity(key, now), float("inf") if offering.count is None else offering.count)
-        if (left := max(0.0, capacity - len(self._of_offering[key]))) < granted:
+        if (left := max(0.0, capacity - len(self._fleet.of_offering[key]))) < granted:
             granted = int(left)
             refusal = Refusal(NO_CAPACITY, key, count - granted, f"{'/'.join(key)} has {granted} machines left, {count} were asked")
         maximum = self._pools[offering.pool].max
-        if maximum is not None and (left := max(0, maximum - self._in_pool[offering.pool])) < granted:
+        if maximum is not None and (left := max(0, maximum - self._fleet.in_pool[offering.pool])) < granted:
             granted = int(left)
             detail = f"pool {offering.pool} may have {maximum} machines and has {maximum - granted}, {count} were asked"
             refusal = Refusal(POOL_LIMIT, key, count - granted, detail)
@@ -303,7 +329,7 @@ class SimulatedCloud:
 
     def _part(self, offering: Offering, count: int, refusal: Refusal | None) -> tuple[int, Refusal | None]:
         """A spot market may have machines, and fewer than it was asked for."""
-        luck = random.Random(f"{self._seed}/part/{len(self._all) + 1}")
+        luck = random.Random(f"{self._seed}/part/{self._fleet.granted + 1}")
         if luck.random() >= self._faults.partial_grants:
             return count, refusal
         granted = luck.randrange(1, count)
@@ -312,26 +338,30 @@ class SimulatedCloud:
         return granted, Refusal(NO_CAPACITY, offering.key, missing, detail)
 
     def _buy(self, offering: Offering, token: str, now: float) -> CloudMachine:
-        luck = random.Random(f"{self._seed}/{len(self._all) + 1}")
+        luck = random.Random(f"{self._seed}/{self._fleet.granted + 1}")
         registered = now + self._delays.boot.sample(luck)
         plugin = self._delays.device_plugin.sample(luck)
         if luck.random() < self._faults.never_registers:
             registered = float("inf")
-        visible = registered + plugin if any(name not in KUBELET_RESOURCES for name in offering.allocatable) else registered
+        devices = any(name not in KUBELET_RESOURCES for name in offering.allocatable)
+        visible = registered + plugin if devices else registered
+        if devices and self._faults.never_visible and luck.random() < self._faults.never_visible:
+            visible = float("inf")
         machine = self._new(offering, token, now, registered=registered, visible=visible)
+        if registered == float("inf") and self._faults.impaired and luck.random() < self._faults.impaired:
+            machine.fault = IMPAIRED
         if registered < float("inf"):
-            self._booting += 1
             self._put(registered, REGISTERED, machine.id)
+        if visible < float("inf"):
+            self._booting += 1
             self._put(visible, VISIBLE, machine.id)
         self._age(machine)
         return machine
 
     def _new(self, offering: Offering, token: str, now: float, *, registered: float, visible: float) -> CloudMachine:
-        machine = CloudMachine(f"sim-{len(self._all) + 1:05d}", offering, token, BOOTING, now, registered, visible)
-        self._all[machine.id] = self._alive[machine.id] = machine
-        self._in_pool[offering.pool] += 1
-        self._of_offering[offering.key][machine.id] = machine
-        self._in_use[offering.key] = None
+        self._fleet.granted += 1
+        machine = CloudMachine(f"sim-{self._fleet.granted:05d}", offering, token, BOOTING, now, registered, visible)
+        self._fleet.admit(machine)
         self._watch(offering.key, now)
         return machine
 
@@ -340,19 +370,13 @@ class SimulatedCloud:
         mean = self._faults.gpu_hours_between_failures
         if mean:
             luck = random.Random(f"{self._seed}/failure/{machine.id}")
-            hours = luck.expovariate(1.0) * mean / gpus_of(machine.offering)
+            hours = luck.expovariate(1.0) * mean / machine.accelerators
             self._put(machine.bought_at + 3600.0 * hours, LOST, machine.id, why=FAILED)
 
     def _end(self, machine: CloudMachine, state: str, now: float) -> None:
-        if self._alive.pop(machine.id, None) is None:
-            return
-        self._booting -= machine.state in {BOOTING, REGISTERED} and machine.registered_at < float("inf")
-        machine.state = state
-        machine.ended_at = now
-        self._in_pool[machine.offering.pool] -= 1
-        del self._of_offering[machine.offering.key][machine.id]
-        if not self._of_offering[machine.offering.key]:
-            del self._in_use[machine.offering.key]
+        if machine.id in self._fleet.alive:
+            self._booting -= machine.arrives
+            self._fleet.end(machine, state, now)
 
     def _watch(self, key: Key, now: float) -> None:
         """Look again when the capacity of an offering changes."""
@@ -365,9 +389,4 @@ class SimulatedCloud:
 
     def _put(self, at: float, kind: str, what: str, key: Key = ("", "", "", ""), why: str = "") -> None:
         self._put_so_far += 1
-        heapq.heappush(self._due, _Due(at, self._put_so_far, kind, what, key, why))
-
-
-def gpus_of(offering: Offering) -> int:
-    """Whole accelerators of a machine, at least 1."""
-    return max(1, offering.allocatable.get("nvidia.com/gpu", 0))
+        heapq.heappush(self._due, Due(at, self._put_so_far, kind, what, key, why))

@@ -5,7 +5,7 @@ Every write names the version that it replaces, so that of two controllers that 
 
 import zlib
 from base64 import b64decode, b64encode
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -39,53 +39,57 @@ class WireConfigMap(msgspec.Struct):
     binary: dict[str, str] | None = msgspec.field(default=None, name="binaryData")
 
 
-class MemoryStore:
-    """Keeps the memory in the ConfigMap ``namespace/name``."""
+T = TypeVar("T")
 
-    def __init__(self, client: Client, *, namespace: str, name: str = "gpuscaler-state") -> None:
+
+class Store(Generic[T]):
+    """Keeps a memory in the ConfigMap ``namespace/name``; ``nothing`` is what is remembered before anything is."""
+
+    def __init__(self, client: Client, *, namespace: str, name: str, nothing: T) -> None:
         self._client = client
         self._namespace = namespace
         self._name = name
+        self._nothing = nothing
         self._version = ""
-        self._written: Memory | None = None
+        self._written: T | None = None
         #: A memory of which nobody knows whether it was written.
-        self._doubted: Memory | None = None
+        self._doubted: T | None = None
 
     @property
     def place(self) -> str:
         return f"ConfigMap {self._namespace}/{self._name}"
 
-    async def load(self) -> Memory:
+    async def load(self) -> T:
         """What was remembered; an empty memory where nothing was. Raises :class:`StoreError` for what cannot be understood."""
         try:
             found = msgspec.json.decode(await self._client.get(CONFIG_MAPS, self._name, namespace=self._namespace), type=WireConfigMap)
         except NotFound:
             self._version, self._written = "", None
-            return Memory()
+            return self._nothing
         self._version = found.metadata.version
         memory = self._read(found)
         self._written = memory
         return memory
 
-    def _read(self, found: WireConfigMap) -> Memory:
+    def _read(self, found: WireConfigMap) -> T:
         form = (found.data or {}).get(FORM_KEY, "")
         packed = (found.binary or {}).get(KEY, "")
         if not packed and not form:
-            return Memory()
+            return self._nothing
         if form != FORM:
             raise StoreError(
                 f"{self.place}: saw form {form!r} of the memory, expected {FORM!r}; "
                 f"run the version of gpuscaler that wrote it, or delete the ConfigMap once no machine is on its way"
             )
         try:
-            return msgspec.json.decode(zlib.decompress(b64decode(packed, validate=True)), type=Memory)
+            return msgspec.json.decode(zlib.decompress(b64decode(packed, validate=True)), type=type(self._nothing))
         except (ValueError, zlib.error, msgspec.MsgspecError) as error:
             raise StoreError(
                 f"{self.place}: saw a memory that cannot be read ({error}), expected what gpuscaler wrote there; "
                 f"delete the ConfigMap once no machine is on its way"
             ) from error
 
-    async def save(self, memory: Memory) -> None:
+    async def save(self, memory: T) -> None:
         """Write ``memory`` down unless it is there already. Raises :class:`OvertakenError` when somebody else wrote since.
 
         Any other error leaves open whether it was written; the next call finds out.
@@ -108,15 +112,15 @@ class MemoryStore:
         self._version = msgspec.json.decode(answer, type=WireConfigMap).metadata.version
         self._written = memory
 
-    async def _find_out(self, doubted: Memory) -> None:
+    async def _find_out(self, doubted: T) -> None:
         """Whether the write before took effect. What is there must be that, or what was there before."""
         before = self._written
         found = await self.load()
-        if found not in (doubted, before or Memory()):
+        if found not in (doubted, self._nothing if before is None else before):
             raise OvertakenError(f"{self.place}: saw a memory that this controller did not write")
         self._doubted = None
 
-    def _body(self, memory: Memory) -> dict[str, Any]:
+    def _body(self, memory: T) -> dict[str, Any]:
         packed = b64encode(zlib.compress(msgspec.json.encode(memory), 6)).decode()
         if len(packed) > MOST_BYTES:
             raise StoreError(
@@ -130,3 +134,10 @@ class MemoryStore:
         if self._version:
             metadata["resourceVersion"] = self._version
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {FORM_KEY: FORM}, "binaryData": {KEY: packed}}
+
+
+class MemoryStore(Store[Memory]):
+    """Keeps the controller's memory."""
+
+    def __init__(self, client: Client, *, namespace: str, name: str = "gpuscaler-state") -> None:
+        super().__init__(client, namespace=namespace, name=name, nothing=Memory())
