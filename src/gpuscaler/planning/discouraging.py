@@ -7,7 +7,7 @@ times the weight of each score by resources, so a pod goes there only where noth
 marks nodes that it does not need in the same way (``--max-bulk-soft-taint-count``).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 SOFT = "PreferNoSchedule"
 #: A machine bears as many of these as :func:`taints_due` says, the first of them first.
 LITTLE_USED, IDLE = SOFT_TAINTS = (Taint("gpuscaler.io/little-used", effect=SOFT), Taint("gpuscaler.io/idle", effect=SOFT))
+_KEYS = tuple(taint.key for taint in SOFT_TAINTS)
 #: One taint is due at or below each of these shares of use: half a machine or less is little. Finer steps save 1 % more on public traces
 #: and change taints more often.
 LIMITS = (0.5, 0.0)
@@ -60,26 +61,34 @@ def discourage(cluster: Cluster, policy: Policy) -> tuple[Discourage, ...]:
     Machines that arrive or leave take no new pods, those kept for large pods only whom a plan places there: they are left as they are. So
     are machines that offer none of what they are measured by.
     """
-    table, keys = cluster.table, tuple(taint.key for taint in SOFT_TAINTS)
-    pools = {name: member.pool for name, member in members(cluster.nodes, policy).items()}
+    table = cluster.table
+    if not len(table):
+        return ()
     whole = {name: table.allocatable(name) for name in MEASURED}
     nothing = np.zeros(len(table), dtype=np.int64)
     shares = shares_used({name: cluster.requested.get(name, nothing) for name in MEASURED}, whole)
-    measured = sum(whole.values(), nothing) > 0
-    acts = []
-    for node, share, due, known in zip(table.nodes, shares.tolist(), taints_due(shares).tolist(), measured.tolist(), strict=True):
-        borne = {taint.key for taint in node.taints}
-        if (
-            not known
-            or node.deleted
-            or node.name not in pools
-            or pools[node.name].min_gpus_per_pod
-            or borne & {ARRIVING_TAINT, LEAVING_TAINT}
-        ):
-            continue
-        if borne.intersection(keys) != set(keys[:due]):
-            acts.append(Discourage(node.name, keys[:due], f"{share:.0%} of it is used"))
-    return tuple(acts)
+    due = taints_due(shares)
+    codes, lists = table.taints
+    # Few lists of taints are different, and most machines bear what they should: only the others are looked at one by one.
+    wrong = (np.array([_borne(taints) for taints in lists], dtype=np.int64)[codes] != due) & (sum(whole.values(), nothing) > 0)
+    wrong &= ~np.array([_is_shut(taints) for taints in lists], dtype=np.bool_)[codes]
+    rows = [row for row in np.flatnonzero(wrong).tolist() if not table.nodes[row].deleted]
+    pools = {name: member.pool for name, member in members({table.names[row]: table.nodes[row] for row in rows}, policy).items()}
+    return tuple(
+        Discourage(name, _KEYS[: due[row]], f"{shares[row]:.0%} of it is used")
+        for row in rows
+        if (name := table.names[row]) in pools and not pools[name].min_gpus_per_pod
+    )
+
+
+def _borne(taints: Iterable[Taint]) -> int:
+    """How many of the soft taints are among ``taints``, as :func:`taints_due` counts; -1 for a set of them that is never due."""
+    borne = {taint.key for taint in taints}.intersection(_KEYS)
+    return len(borne) if borne == set(_KEYS[: len(borne)]) else -1
+
+
+def _is_shut(taints: Iterable[Taint]) -> bool:
+    return any(taint.key in (ARRIVING_TAINT, LEAVING_TAINT) for taint in taints)
 
 
 def _most(taken: Mapping[str, Array], whole: Mapping[str, Array], names: tuple[str, ...] | list[str], rows: int) -> Floats:
