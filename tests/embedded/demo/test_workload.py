@@ -33,25 +33,25 @@ def test_a_trace_is_cut_to_what_is_submitted_in_time_and_begins_at_once() -> Non
 def test_a_job_of_several_pods_is_a_gang_that_runs_as_long_as_the_trace_says() -> None:
     (one,) = submissions(Trace("t", (Job("big", 7.0, 90.0, pods=2, gpus=8, cpu_milli=16000, memory=2**30),)))
 
-    assert one.at == 7.0
-    assert [pod["metadata"]["name"] for pod in one.pods] == ["big-0", "big-1"]
-    for pod in one.pods:
-        assert pod["metadata"]["namespace"] == NAMESPACE
-        assert pod["metadata"]["annotations"] == {
-            "gpuscaler.io/run-for": "90.000s",
-            "gpuscaler.io/gang": "big",
-            "gpuscaler.io/gang-size": "2",
-        }
-        resources = pod["spec"]["containers"][0]["resources"]
-        assert resources == {"requests": {"cpu": "16000m", "memory": str(2**30)}, "limits": {"nvidia.com/gpu": "8"}}
+    assert (one.at, one.pods) == (7.0, 2)
+    assert one.job["metadata"] == {"name": "big", "namespace": NAMESPACE}
+    assert (one.job["spec"]["parallelism"], one.job["spec"]["completions"]) == (2, 2)
+    template = one.job["spec"]["template"]
+    assert template["metadata"]["annotations"] == {
+        "gpuscaler.io/run-for": "90.000s",
+        "gpuscaler.io/gang": "big",
+        "gpuscaler.io/gang-size": "2",
+    }
+    resources = template["spec"]["containers"][0]["resources"]
+    assert resources == {"requests": {"cpu": "16000m", "memory": str(2**30)}, "limits": {"nvidia.com/gpu": "8"}}
 
 
 def test_a_job_without_gpus_asks_for_none() -> None:
     (one,) = submissions(Trace("t", (Job("cpu", 0.0, 90.0, cpu_milli=500),)))
 
-    (pod,) = one.pods
-    assert pod["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "500m"}}
-    assert pod["spec"]["tolerations"] == []
+    pod = one.job["spec"]["template"]["spec"]
+    assert pod["containers"][0]["resources"] == {"requests": {"cpu": "500m"}}
+    assert pod["tolerations"] == []
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_any_id_becomes_a_name_that_kubernetes_takes(job: str, name: str) -> Non
 
 
 def test_names_stay_apart_where_ids_are_alike() -> None:
-    jobs = (Job("A b", 0.0, 60), Job("a B", 0.0, 60), Job("a-b-0", 0.0, 60), Job("a-b-1", 0.0, 60), Job("a-b", 0.0, 60, pods=2))
+    jobs = (Job("A", 0.0, 60), Job("a", 0.0, 60), Job("a-0", 0.0, 60), Job("a", 0.0, 60))
 
-    names = [pod["metadata"]["name"] for one in submissions(cut(Trace("t", jobs), SPAN)) for pod in one.pods]
+    names = [one.job["metadata"]["name"] for one in submissions(cut(Trace("t", jobs), SPAN))]
 
-    assert len(names) == len(set(names)) == 6
+    assert len(set(names)) == 4

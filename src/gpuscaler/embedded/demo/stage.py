@@ -25,7 +25,7 @@ from gpuscaler.kube.events import EventRecorder
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.rate import RateLimit
-from gpuscaler.kube.resources import NODES, PODS
+from gpuscaler.kube.resources import JOBS, NODES, PODS
 from gpuscaler.planning.memory import Look
 from gpuscaler.planning.plans import Plan
 from gpuscaler.settings.run_settings import RunSettings
@@ -99,7 +99,6 @@ class Demo:
         self.server = ""
         self._records: DemoRecords | None = None
         self._seen: Picture | None = None
-        self._submitted = False
 
     # The clocks of the controller
 
@@ -159,12 +158,11 @@ class Demo:
     async def _submit(self, client: Client) -> None:
         for one in submissions(self.scenario.trace):
             await asyncio.sleep(max(0.0, one.at - self.elapsed))
-            for pod in one.pods:
-                await client.create(PODS, pod, namespace=NAMESPACE)
-        self._submitted = True
+            await client.create(JOBS, one.job, namespace=NAMESPACE)
         await asyncio.Event().wait()
 
     async def _until_done(self, lives: list[asyncio.Task[None]]) -> None:
+        wanted = sum(job.pods for job in self.scenario.trace.jobs)
         while self.elapsed < self.scenario.span:
             await asyncio.sleep(SAMPLE_SECONDS)
             for life in lives:
@@ -173,8 +171,7 @@ class Demo:
             core, now = self.cluster.core, self.wall()
             paid = sum(one.offering.allocatable.get(GPU, 0) for one in core.list())
             self.tally.sample(paid=paid, dollars_per_hour=core.dollars_per_hour(now))
-            alive = any(one.ended is None for one in self.tally.lives)
-            if self._submitted and not alive and not core.list():
+            if sum(one.finished for one in self.tally.lives) >= wanted and not core.list():
                 return
 
     # What is seen

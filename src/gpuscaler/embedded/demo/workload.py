@@ -25,10 +25,11 @@ YEAR = 365 * 86_400.0
 
 
 class Submission(Struct, frozen=True):
-    """Objects that somebody submits ``at`` seconds after the beginning, all of one job."""
+    """A Job that somebody submits ``at`` seconds after the beginning, of so many ``pods``."""
 
     at: float
-    pods: tuple[dict[str, Any], ...]
+    pods: int
+    job: dict[str, Any]
 
 
 def drawn(seed: int, span: float) -> Trace:
@@ -67,15 +68,10 @@ def submissions(trace: Trace) -> Iterator[Submission]:
     taken: set[str] = set()
     for number, job in enumerate(trace.jobs):
         name = name_of(job.id, number)
-        while not taken.isdisjoint(names := members_of(name, job.pods)):
+        while name in taken:
             name += "-x"
-        taken.update(names)
-        yield Submission(job.submit, tuple(_pod(job, one, name) for one in names))
-
-
-def members_of(name: str, pods: int) -> list[str]:
-    """The names of a job's pods."""
-    return [name] if pods == 1 else [f"{name}-{member}" for member in range(pods)]
+        taken.add(name)
+        yield Submission(job.submit, job.pods, _job(job, name))
 
 
 def name_of(job: str, number: int) -> str:
@@ -84,10 +80,27 @@ def name_of(job: str, number: int) -> str:
     return plain if plain and plain == job else f"{plain or 'job'}-{number}"
 
 
-def _pod(job: Job, name: str, gang: str) -> dict[str, Any]:
+def _job(job: Job, name: str) -> dict[str, Any]:
+    """A Job whose pods are made again where they are evicted, which is not held against it."""
     annotations = {"gpuscaler.io/run-for": f"{min(max(1.0, job.duration), YEAR):.3f}s"}
     if job.pods > 1:
-        annotations |= {"gpuscaler.io/gang": gang, "gpuscaler.io/gang-size": str(job.pods)}
+        annotations |= {"gpuscaler.io/gang": name, "gpuscaler.io/gang-size": str(job.pods)}
+    evicted = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "parallelism": job.pods,
+            "completions": job.pods,
+            "backoffLimit": 6,
+            "podFailurePolicy": {"rules": [evicted]},
+            "template": {"metadata": {"annotations": annotations}, "spec": _pod(job)},
+        },
+    }
+
+
+def _pod(job: Job) -> dict[str, Any]:
     requests = {"cpu": f"{job.cpu_milli}m" if job.cpu_milli else "", "memory": str(job.memory) if job.memory else ""}
     resources: dict[str, Mapping[str, str]] = {"requests": {key: amount for key, amount in requests.items() if amount}}
     tolerations = []
@@ -96,12 +109,7 @@ def _pod(job: Job, name: str, gang: str) -> dict[str, Any]:
         # What the admission plug-in ExtendedResourceToleration adds on a real cluster.
         tolerations = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
     return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": NAMESPACE, "annotations": annotations},
-        "spec": {
-            "restartPolicy": "Never",
-            "tolerations": tolerations,
-            "containers": [{"name": "main", "image": "registry.example/train:1", "resources": resources}],
-        },
+        "restartPolicy": "Never",
+        "tolerations": tolerations,
+        "containers": [{"name": "main", "image": "registry.example/train:1", "resources": resources}],
     }
