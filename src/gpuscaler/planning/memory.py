@@ -204,8 +204,8 @@ def state_of(memory: Memory, policy: Policy, now: float) -> State:
         idle_seconds=clocks.idle_seconds(memory.clocks, now),
         paused_offerings=promises.paused(memory.promises, now),
         refusing=refusals.refusing(memory.refusals, now),
-        bought_last_minute=ledger.bought_last_minute(book, now),
-        disrupting=ledger.disrupting(book),
+        bought_last_minute=sum(many for at, many in book.bought if at > now - 60.0),
+        disrupting=frozenset(one.node for one in book.leaving),
         broken_promises=frozenset(pod for pod, _ in book.broken),
     )
     return with_breakers(state, memory.breakers, [offering.key for pool in policy.pools for offering in pool.offerings], now)

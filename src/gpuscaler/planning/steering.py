@@ -5,14 +5,16 @@ attempt clears it, so it is written again while the promise stands. What became 
 take its pods is not bought again for them.
 """
 
-from collections.abc import Iterator, Mapping
+import heapq
+from collections.abc import Iterator, Mapping, Set
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
-from gpuscaler.model.pods import Pod
+from gpuscaler.model.pods import Pod, PodOptions
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.acts import Act, Close, Lift, Nominate
 from gpuscaler.planning.arrivals import foreign, missing
@@ -47,9 +49,9 @@ def steer(
     """What opens next. ``attempts`` tells when the scheduler last failed to place a pod, by ``namespace/name``, ``said`` its words then."""
     wheel = _Wheel(book, cluster, policy, attempts, now)
     wheel.said = said or {}
-    for machine in book.coming:
-        if machine.ready:
-            wheel.arrive(machine)
+    for name in [machine.id for machine in book.coming if machine.ready]:
+        # Those that opened before it may have changed who waits for it.
+        wheel.arrive(next(machine for machine in wheel.book.coming if machine.id == name))
     for promise in wheel.book.promises:
         wheel.keep(promise)
     wheel.open_foreign()
@@ -119,21 +121,35 @@ class _Wheel:
             if promise.step != NOMINATING:
                 self.fold(ledger.Opened(machine.id))
             return
-        waiting = tuple(pod.key for pod in self.waiting(machine.pods))
+        if is_closed(node) and self.held(machine):
+            return
+        waiting = self.seated(machine)
         if not is_closed(node) or (keeps and not waiting):
             # It never had our taint, somebody took it off, or it stays closed until large pods are planned onto it.
             if waiting:
                 self.fold(ledger.Promised(Promise(node.name, machine.key, waiting, self.now, OPEN, self.now)))
             self.fold(ledger.Opened(machine.id))
-        elif not self.held(machine, waiting):
+        else:
             self.fold(ledger.Promised(Promise(node.name, machine.key, waiting, self.now, closes=keeps)))
 
-    def held(self, machine: Coming, waiting: tuple[str, ...]) -> bool:
+    def held(self, machine: Coming) -> bool:
         """Whether others must open first: what a plan's order says, or machines of the same gangs that are not ready."""
         still = {one.id for one in self.book.coming if self.is_shut(one)}
         if any(one in still for one in machine.after if one != machine.id):
             return True
-        return bool(self.unready_gangs) and any(self.gang(pod) in self.unready_gangs for pod in waiting)
+        return bool(self.unready_gangs) and any(self.gang(pod.key) in self.unready_gangs for pod in self.waiting(machine.pods))
+
+    def seated(self, machine: Coming) -> tuple[str, ...]:
+        """The pods that still wait for a machine which is about to open: of those that are alike, the oldest of all come in first.
+
+        Whoever has to make room for them waits for what they waited for, or is planned for anew.
+        """
+        pods = list(self.waiting(machine.pods))
+        pairs = overtaken(pods, self.cluster, busy={pod for one in self.book.promises for pod in one.pods} | set(dict(self.book.broken)))
+        if pairs:
+            self.fold(ledger.Exchanged(machine.id, pairs))
+        come = dict(pairs)
+        return tuple(come.get(pod.key, pod.key) for pod in pods)
 
     def is_shut(self, machine: Coming) -> bool:
         """Whether a machine of the ledger is not being opened yet."""
@@ -237,6 +253,29 @@ class _Wheel:
         for name, member in members(nodes, self.policy).items() if nodes else ():
             if not member.pool.min_gpus_per_pod and missing(nodes[name], member.offering, member.pool) is None:
                 self.acts.append(Lift(name, "it is ready, and no plan waits for it"))
+
+
+def overtaken(pods: list[Pod], cluster: Cluster, *, busy: Set[str]) -> tuple[tuple[str, str], ...]:
+    """Those of ``pods``, who wait for one machine, that an older pod is behind which scheduling cannot tell from them, each with that one.
+
+    Members of gangs have their places together, and pods that are ``busy`` have theirs. A volume of a pod's own may tie it to a zone.
+    """
+    mine: dict[tuple[str, LabelSet, PodOptions], list[Pod]] = {}
+    for pod in pods:
+        if not pod.options.gang and not any(volume.ephemeral for volume in pod.spec.volumes):
+            mine.setdefault((pod.spec.digest, pod.labels, pod.options), []).append(pod)
+    others: dict[tuple[str, LabelSet, PodOptions], list[Pod]] = {}
+    for key, bucket in cluster.unbound.items() if mine else ():
+        alike = (key.spec, key.labels, key.options)
+        if alike in mine and key.unschedulable and not key.terminating and not key.nominated:
+            others.setdefault(alike, []).extend(bucket.pods.values())
+    pairs: list[tuple[str, str]] = []
+    for alike, here in mine.items():
+        names = {pod.key for pod in here}
+        elsewhere = [pod for pod in others.get(alike, ()) if pod.key not in names and pod.key not in busy]
+        first = {pod.key for pod in heapq.nsmallest(len(here), [*here, *elsewhere], key=lambda pod: (pod.created, pod.key))}
+        pairs += zip((pod.key for pod in here if pod.key not in first), sorted(first - names), strict=True)
+    return tuple(pairs)
 
 
 def opening(waiting: list[Pod]) -> str:

@@ -193,6 +193,13 @@ class Planned(Struct, frozen=True, gc=False, tag=True):
     pods: Mapping[str, tuple[str, ...]]
 
 
+class Exchanged(Struct, frozen=True, gc=False, tag=True):
+    """``machine`` takes, of each of ``pairs``, the second pod in the place of the first, which waits for what the second waited for."""
+
+    machine: str
+    pairs: tuple[tuple[str, str], ...]
+
+
 class Promised(Struct, frozen=True, gc=False, tag=True):
     """A promise was made, or has gone on to what ``promise`` says."""
 
@@ -241,6 +248,7 @@ Event = (
     | Opened
     | Lost
     | Planned
+    | Exchanged
     | Promised
     | Redeemed
     | Broken
@@ -274,13 +282,12 @@ def step(ledger: Ledger, event: Event) -> Ledger:
 def _of_order(ledger: Ledger, event: Intended | Answered | Doubted | Settled) -> Ledger:
     match event:
         case Intended(order=order, machines=machines):
-            recent = tuple(one for one in ledger.bought if one[0] > order.at - 60.0)
             return replace(
                 ledger,
                 orders=(*ledger.orders, order),
                 coming=(*ledger.coming, *machines),
                 serial=ledger.serial + 1,
-                bought=(*recent, (order.at, len(machines))),
+                bought=(*(one for one in ledger.bought if one[0] > order.at - 60.0), (order.at, len(machines))),
             )
         case Answered():
             return _answered(ledger, event)
@@ -290,7 +297,7 @@ def _of_order(ledger: Ledger, event: Intended | Answered | Doubted | Settled) ->
             return _without(ledger, {one.id for one in ledger.coming if one.order == token and not one.instance})
 
 
-def _of_machine(ledger: Ledger, event: Found | Registered | Ready | Opened | Lost | Planned) -> Ledger:
+def _of_machine(ledger: Ledger, event: Found | Registered | Ready | Opened | Lost | Planned | Exchanged) -> Ledger:
     match event:
         case Found(machine=machine, instance=instance, offering=offering, at=at):
             return _tidied(_machine(ledger, machine, lambda one: replace(one, instance=instance, offering=offering, granted=at)))
@@ -306,6 +313,11 @@ def _of_machine(ledger: Ledger, event: Found | Registered | Ready | Opened | Los
         case Planned(pods=pods):
             coming = tuple(one if (to := pods.get(one.id, ())) == one.pods else replace(one, pods=to) for one in ledger.coming)
             return ledger if coming == ledger.coming else replace(ledger, coming=coming)
+        case Exchanged(machine=machine, pairs=pairs):
+            come, back = dict(pairs), {new: old for old, new in pairs}
+            swaps = (come if one.id == machine else back for one in ledger.coming)
+            changed = (tuple(swap.get(pod, pod) for pod in one.pods) for one, swap in zip(ledger.coming, swaps, strict=True))
+            return replace(ledger, coming=tuple(replace(one, pods=to) for one, to in zip(ledger.coming, changed, strict=True)))
 
 
 def folded(ledger: Ledger, events: Iterable[Event]) -> Ledger:
@@ -317,10 +329,9 @@ def folded(ledger: Ledger, events: Iterable[Event]) -> Ledger:
 
 def _answered(ledger: Ledger, event: Answered) -> Ledger:
     """The granted machines get their names; of those that the cloud neither granted nor accepted, the last are struck."""
-    grants = list(event.granted)
     known = {one.instance for one in ledger.coming if one.instance} | ledger.past
     # The cloud repeats its answer to a repeated order.
-    grants = [grant for grant in grants if grant[0] not in known]
+    grants = [grant for grant in event.granted if grant[0] not in known]
     coming, pending, refused = [], event.pending, set[str]()
     for one in ledger.coming:
         if one.order != event.token or one.instance:
@@ -340,8 +351,7 @@ def _answered(ledger: Ledger, event: Answered) -> Ledger:
 
 def _best(grants: list[tuple[str, Key]], one: Coming) -> tuple[str, Key]:
     """The granted machine that ``one`` wants most."""
-    places = {key: place for place, key in enumerate(one.offerings)}
-    return min(grants, key=lambda grant: places.get(grant[1], len(places)))
+    return min(grants, key=lambda grant: one.offerings.index(grant[1]) if grant[1] in one.offerings else len(one.offerings))
 
 
 def _order(ledger: Ledger, token: str, change: Callable[[Order], Order]) -> Ledger:
@@ -388,12 +398,3 @@ def upcoming(ledger: Ledger) -> tuple[Upcoming, ...]:
         )
         for one in ledger.coming
     )
-
-
-def disrupting(ledger: Ledger) -> frozenset[str]:
-    """Names of nodes whose removal is under way."""
-    return frozenset(one.node for one in ledger.leaving)
-
-
-def bought_last_minute(ledger: Ledger, now: float) -> int:
-    return sum(many for at, many in ledger.bought if at > now - 60.0)
