@@ -84,7 +84,7 @@ def test_a_dry_run_says_what_it_would_buy_and_writes_nothing(cluster: Served) ->
         finally:
             process.kill()
 
-    assert "machines=1" in said
+    assert "buys 1 machine" in said
     assert cluster.api.writes == ()
 
 

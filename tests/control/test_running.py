@@ -12,9 +12,9 @@ import pytest
 from tests.control.world import pod
 
 from gpuscaler.control.controller import Controller
+from gpuscaler.control.records.records import Records
 from gpuscaler.control.running import Place, Running
 from gpuscaler.control.settings_file import SettingsFile
-from gpuscaler.control.told import LogRecords
 from gpuscaler.embedded import providers
 from gpuscaler.embedded.api import ApiServer
 from gpuscaler.embedded.memory import MemoryTransport
@@ -48,10 +48,11 @@ class Ticking:
         return asyncio.get_running_loop().time()
 
 
-class Kept(LogRecords):
+class Kept(Records):
     """Records that remember who led, and with which settings."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.controller: Controller | None = None
         self.place: Place | None = None
         self.changes: list[RunSettings] = []
@@ -65,6 +66,9 @@ class Kept(LogRecords):
 
     def settings_changed(self, settings: RunSettings, /) -> None:
         self.changes.append(settings)
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
 
 
 @dataclass

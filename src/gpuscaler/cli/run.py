@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Plan and say what would be done; write nothing anywhere.")
 def run(config: Path, kubeconfig: Path | None, context: str, dry_run: bool) -> None:
     """Watch the cluster, buy what waiting pods need and give back what nobody uses, until it is stopped."""
+    from gpuscaler.control.running import UnusableError
     from gpuscaler.control.store import StoreError
 
     file = load(config)
@@ -32,7 +34,7 @@ def run(config: Path, kubeconfig: Path | None, context: str, dry_run: bool) -> N
     try:
         with told(access):
             asyncio.run(_run(file, access, dry_run=dry_run))
-    except StoreError as error:
+    except (StoreError, UnusableError) as error:
         click.echo(str(error), err=True)
         sys.exit(2)
 
@@ -66,11 +68,18 @@ class Clocks:
 
 async def _run(file: "SettingsFile", access: "Access", *, dry_run: bool) -> None:
     """Run until SIGTERM, which is how Kubernetes asks to end, or Ctrl-C."""
+    from gpuscaler.control.records.service import make as make_records
     from gpuscaler.control.running import Running
-    from gpuscaler.control.told import LogRecords
     from gpuscaler.embedded.providers import make
     from gpuscaler.kube.http import HttpTransport
+    from gpuscaler.serving.logs import configure
 
+    def log_from(level: str) -> None:
+        configure(sys.stderr, level, now=time.time)
+
+    log_from(file.settings.log.level)
+    # A pod's host name is its name.
+    pod = socket.gethostname() if access.in_pod else ""
     async with HttpTransport(access) as transport:
         running = Running(
             file=file,
@@ -79,7 +88,7 @@ async def _run(file: "SettingsFile", access: "Access", *, dry_run: bool) -> None
             identity=f"{socket.gethostname()}_{uuid4().hex[:12]}",
             clocks=Clocks(),
             make_provider=make,
-            make_records=lambda _settings, _place: LogRecords(),
+            make_records=partial(make_records, pod=pod, set_level=log_from),
             dry_run=dry_run,
         )
         await until_terminated(running)

@@ -78,6 +78,10 @@ class Made:
 MakeProvider = Callable[[RunSettings, Place], Coroutine[Any, Any, Made]]
 
 
+class UnusableError(Exception):
+    """Something around the controller cannot work as the settings say; the text names the key, what was seen, and what to do."""
+
+
 class Records(Recorder, Protocol):
     """A recorder that lives as long as the process."""
 
@@ -110,7 +114,7 @@ class Running:
         """Run until cancelled; the lease is then given back.
 
         Raises :class:`ApiError` or :class:`Unreachable` where the API server cannot be used at all when this begins, and
-        :class:`~gpuscaler.control.store.StoreError` for a memory that cannot be read.
+        :class:`~gpuscaler.control.store.StoreError` for a memory that cannot be read, and :class:`UnusableError`.
         """
         place = self._place()
         await check(place, self.file.settings.leader_election.name)
@@ -123,7 +127,7 @@ class Running:
                 tasks.create_task(self.file.follow(lead.reload, broken))
                 tasks.create_task(lead.run() if place.election is None else place.election.run(lead.run))
         except BaseExceptionGroup as group:
-            if isinstance(error := first(group), ApiError | Unreachable | StoreError):
+            if isinstance(error := first(group), ApiError | Unreachable | StoreError | UnusableError):
                 raise error from None
             raise
 

@@ -144,6 +144,13 @@ def open_history(folder: str, *, decisions: int, most_bytes: int) -> tuple[Histo
     return _of(memory, decisions=decisions, most_bytes=most_bytes, on_disk=False), trouble
 
 
+def read_history(path: Path) -> History:
+    """The history in the file ``path``, to be read only, also while a controller writes it. Raises sqlite3.Error."""
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+    connection.execute("SELECT count(*) FROM decisions").fetchone()
+    return _of(connection, decisions=0, most_bytes=0, on_disk=True)
+
+
 def _of(connection: sqlite3.Connection, *, decisions: int, most_bytes: int, on_disk: bool) -> History:
     return History(connection, decisions=decisions, most_bytes=most_bytes, on_disk=on_disk)
 

@@ -18,6 +18,7 @@ from gpuscaler.control.records.pages import Pages
 from gpuscaler.control.records.records import Records
 from gpuscaler.control.records.reporting import Reporter
 from gpuscaler.control.records.status import Process
+from gpuscaler.control.running import Place, UnusableError
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.events import EventRecorder
 from gpuscaler.kube.picture import Picture
@@ -25,7 +26,7 @@ from gpuscaler.kube.rate import RateLimit
 from gpuscaler.serving import exposition
 from gpuscaler.serving.health import Health
 from gpuscaler.serving.server import Server, serve
-from gpuscaler.serving.tls import LiveTls
+from gpuscaler.serving.tls import CertificateError, LiveTls
 from gpuscaler.settings.run_settings import HttpSettings, RunSettings
 
 _LOG = structlog.get_logger(__name__)
@@ -41,7 +42,8 @@ FLUSH_SECONDS = 3.0
 class Surroundings:
     """What the records need of the process. ``pod`` is the name of its pod, empty outside a cluster; ``now`` the wall clock.
 
-    ``client`` is fenced by the election and withholds writes on a dry run. ``troubles`` tells what is wrong elsewhere.
+    ``client`` is fenced by the election and withholds writes on a dry run. ``troubles`` tells what is wrong elsewhere, ``set_level`` is
+    told which lines of the log are wanted.
     """
 
     client: Client
@@ -52,6 +54,23 @@ class Surroundings:
     troubles: Callable[[], tuple[str, ...]]
     pod: str = ""
     dry_run: bool = False
+    set_level: Callable[[str], None] = lambda _level: None
+
+
+def make(settings: RunSettings, place: Place, *, pod: str, set_level: Callable[[str], None]) -> "Service":
+    """The records of ``gpuscaler run``. ``pod`` is the name of the process' pod, empty outside a cluster; ``set_level`` is the log's."""
+    here = Surroundings(
+        client=place.client,
+        picture=place.picture,
+        namespace=place.namespace,
+        identity=place.identity,
+        now=place.now,
+        troubles=place.troubles,
+        pod=pod,
+        dry_run=place.dry_run,
+        set_level=set_level,
+    )
+    return Service(here=here, settings=settings)
 
 
 @dataclass(slots=True)
@@ -126,6 +145,7 @@ class Service(Records):
     def settings_changed(self, settings: RunSettings, /) -> None:
         """What can change while it runs does; addresses and files of the history hold until the next start."""
         self.settings = settings
+        self.here.set_level(settings.log.level)
 
     # What runs
 
@@ -147,11 +167,20 @@ class Service(Records):
     async def _serve(self, http: HttpSettings) -> Server | None:
         if not http.enabled:
             return None
-        self._tls = LiveTls(Path(http.certificate), Path(http.key)) if http.certificate else None
+        try:
+            self._tls = LiveTls(Path(http.certificate), Path(http.key)) if http.certificate else None
+        except CertificateError as error:
+            raise UnusableError(f"http.certificate: {error}") from error
         pages = Pages(self.latest, self.keeper, self.reporter, now=self.here.now)
         health = Health(alive={"loop": self.alive}, ready={"synced": self.synced})
         routes = [*health.routes(), *exposition.routes(self.metrics.registry), *pages.routes()]
-        server = await serve(routes, host=http.host, port=http.port, tls=None if self._tls is None else self._tls.context)
+        try:
+            server = await serve(routes, host=http.host, port=http.port, tls=None if self._tls is None else self._tls.context)
+        except OSError as error:
+            where = f"{http.host or 'all addresses'}, port {http.port}"
+            raise UnusableError(
+                f"http: saw {error.strerror or error} for {where}, expected to listen there; set http.address, or http.enabled: false"
+            ) from error
         self.port = server.port
         _LOG.info("serves", host=http.host or "all addresses", port=server.port, tls=self._tls is not None)
         return server

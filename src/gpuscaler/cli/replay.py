@@ -1,0 +1,153 @@
+"""``gpuscaler replay``: plan again from what a decision was made from, and compare."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuscaler.cli.leading import NotInstalledError, OutOfReachError, asked, leader_option, namespace_option, talk
+from gpuscaler.cli.reaching import UNREACHABLE, access_options, find
+from gpuscaler.cli.status import line
+
+if TYPE_CHECKING:
+    from gpuscaler.control.records.history import Brief
+    from gpuscaler.kube.transport import Transport
+
+#: Exit status where the plan is another one now.
+DIFFERENT = 1
+
+
+@click.command()
+@click.argument("name", metavar="[ID]", default="")
+@access_options
+@namespace_option
+@leader_option
+@click.option("--history", type=click.Path(path_type=Path), metavar="FILE", help="Read this history.db, and ask nobody.")
+@click.option("--inputs", type=click.Path(path_type=Path), metavar="FILE", help="Read the inputs of a decision that --save wrote.")
+@click.option(
+    "--save", type=click.Path(path_type=Path), metavar="FILE", help="Also write the inputs there, to keep or to send to somebody."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the plan that is made now, as JSON.")
+def replay(
+    *,
+    name: str,
+    kubeconfig: Path | None,
+    context: str,
+    namespace: str,
+    leader: str,
+    history: Path | None,
+    inputs: Path | None,
+    save: Path | None,
+    as_json: bool,
+) -> None:
+    """Make the plan of a decision again, here, and say whether it is the same to the last bit. Without ID, list the decisions.
+
+    A decision's id is in the log, in the status and in what why answers.
+    """
+    if history is not None and inputs is not None:
+        raise click.UsageError("saw both --history and --inputs, expected one of them")
+    if inputs is not None:
+        sys.exit(compared(read(inputs), save, as_json=as_json))
+    if history is not None:
+        sys.exit(from_history(history, name, save, as_json=as_json))
+    access = find(kubeconfig, context)
+
+    async def talking(transport: "Transport") -> int:
+        path = f"/decisions/{name}/inputs" if name else "/decisions"
+        try:
+            status, body = await asked(access, transport, leader, namespace=namespace, path=path)
+        except (OutOfReachError, NotInstalledError) as error:
+            if isinstance(error, NotInstalledError):
+                raise
+            click.echo(f"the leader cannot be asked: {error}; its history.db can be read with --history", err=True)
+            return UNREACHABLE
+        if status != 200:
+            click.echo(body.decode(errors="replace").strip(), err=True)
+            return 2
+        if name:
+            return compared(body, save, as_json=as_json)
+        import msgspec
+
+        from gpuscaler.control.records.history import Brief
+
+        print_list(msgspec.json.decode(body, type=list[Brief]))
+        return 0
+
+    sys.exit(talk(access, talking))
+
+
+def read(path: Path) -> bytes:
+    """The file, or exit status 2 with a word about it."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        click.echo(f"{path}: saw {error.strerror}, expected a readable file", err=True)
+        sys.exit(2)
+
+
+def from_history(path: Path, name: str, save: Path | None, *, as_json: bool) -> int:
+    """Replay a decision, or list all, of a file."""
+    import sqlite3
+
+    from gpuscaler.control.records.history import read_history
+    from gpuscaler.control.records.pages import missing
+
+    read(path)
+    try:
+        kept = read_history(path)
+        if not name:
+            print_list(kept.decisions(most=1_000))
+            return 0
+        made = kept.decision(name, inputs=True)
+    except sqlite3.Error as error:
+        click.echo(f"{path}: saw {error}, expected the history.db of a controller", err=True)
+        return 2
+    if made is None:
+        click.echo(f"{path}: {missing(name)}".strip(), err=True)
+        return 2
+    if made.inputs is None:
+        click.echo(f"{path}: decision {name}: {made.missing}", err=True)
+        return 2
+    return compared(made.inputs, save, as_json=as_json)
+
+
+def compared(data: bytes, save: Path | None, *, as_json: bool) -> int:
+    """Plan again from ``data``, print how that went, and return the exit status."""
+    import msgspec
+
+    from gpuscaler import __version__
+    from gpuscaler.control.records.inputs import InputsError, unpacked
+    from gpuscaler.control.records.replaying import replayed
+
+    try:
+        decision, version = unpacked(data)
+    except InputsError as error:
+        click.echo(f"the inputs: {error}", err=True)
+        return 2
+    if save is not None:
+        save.write_bytes(data)
+    result = replayed(decision)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(result.plan), indent=2).decode())
+        return 0 if result.identical else DIFFERENT
+    line(f"Decision {decision.id}: {decision.text}.")
+    line(f"Made from {len(decision.cluster.nodes):,} nodes and {len(decision.cluster.pods):,} pods by gpuscaler {version}.")
+    if result.identical:
+        line("Planned again: identical.")
+        return 0
+    other = f" It was planned by gpuscaler {version}, this is {__version__}." if version != __version__ else ""
+    line(f"Planned again: different.{other}")
+    for difference in result.differences:
+        line(f"  {difference}")
+    return DIFFERENT
+
+
+def print_list(decisions: "list[Brief]") -> None:
+    from gpuscaler.serving.logs import timestamp
+
+    if not decisions:
+        line("No decision is kept.")
+    for one in decisions:
+        kept = "" if one.size else "  (inputs not kept)"
+        line(f"{one.id:<22}  {timestamp(one.at)}  {one.text}{kept}")

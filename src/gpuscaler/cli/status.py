@@ -1,0 +1,117 @@
+"""``gpuscaler status``: what the controller last wrote about everything."""
+
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuscaler.cli.leading import home, namespace_option, read_status, talk
+from gpuscaler.cli.reaching import access_options, find
+
+if TYPE_CHECKING:
+    from gpuscaler.control.records.status import Status
+    from gpuscaler.kube.transport import Transport
+
+
+@click.command()
+@access_options
+@namespace_option
+@click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
+def status(kubeconfig: Path | None, context: str, namespace: str, as_json: bool) -> None:
+    """Print pools, waiting pods, breakers and the last decisions, as the controller last wrote them."""
+    access = find(kubeconfig, context)
+
+    async def talking(transport: "Transport") -> int:
+        from gpuscaler.kube.client import Client
+
+        found = await read_status(Client(transport), home(namespace, access))
+        if as_json:
+            import msgspec
+
+            click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        else:
+            print_status(found, time.time())
+        return 0
+
+    sys.exit(talk(access, talking))
+
+
+def print_status(found: "Status", now: float) -> None:
+    """The status for a person."""
+    from gpuscaler.cli.printing import uncut_console
+    from gpuscaler.control.records.reporting import OLD_SECONDS
+    from gpuscaler.control.records.status import summary
+    from gpuscaler.control.records.words import spoken
+
+    console = uncut_console()
+    age = now - found.at
+    line(f"Written {spoken(age)} ago by {found.leader.identity} (gpuscaler {found.leader.version}).")
+    if age > OLD_SECONDS:
+        line(
+            "This is old: a controller that leads writes it every minute. Nothing below says how things are now; see the Lease and the log."
+        )
+    line(summary(found) + ".")
+    click.echo()
+    console.print(pools_table(found))
+    limits = [f"{one.name} {one.used:g} of {one.most:g}" for one in found.limits]
+    if limits:
+        line(f"\nLimits: {'; '.join(limits)}.")
+    told = found.promises_kept + found.promises_broken
+    if told:
+        line(f"\nPromises kept: {found.promises_kept:,} of {told:,} pods run where a machine was opened for them.")
+    section(
+        "Waiting",
+        [
+            f"{entry.count} x {', '.join(entry.pods)}{' …' if entry.count > len(entry.pods) else ''}: {entry.reason}"
+            for entry in found.waiting
+        ],
+    )
+    section("Not asked now", [one.text for one in found.breakers])
+    section("What is wrong", found.troubles)
+    section("Warnings", found.warnings)
+    section(
+        f"Set aside, since it could not be understood ({found.set_aside_count})", [f"{one.about}: {one.text}" for one in found.set_aside]
+    )
+    section("Last", [f"{spoken(now - one.at):>6} ago  {one.about:<15}  {one.text}" for one in reversed(found.happened)])
+
+
+def pools_table(found: "Status") -> object:
+    """Pools, a row each."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("pool")
+    for name in ("machines", "coming", "leaving", "limits", "GPUs", "in use", "$/h"):
+        table.add_column(name, justify="right")
+    for pool in found.pools:
+        limits = f"{pool.min}-{'' if pool.max is None else pool.max}"
+        table.add_row(
+            pool.name,
+            f"{pool.machines}",
+            f"{pool.coming}",
+            f"{pool.leaving}",
+            limits,
+            f"{pool.gpus}",
+            f"{pool.used}",
+            f"{pool.dollars_per_hour:.2f}",
+        )
+    return table
+
+
+def section(title: str, lines: Iterable[str]) -> None:
+    """A heading and its lines; nothing where there are none."""
+    entries = list(lines)
+    if entries:
+        line(f"\n{title}:")
+        for entry in entries:
+            line(f"  {entry}")
+
+
+def line(text: str) -> None:
+    """One line of what was read from a cluster, with nothing in it that a terminal would obey."""
+    from gpuscaler.cli.printing import shown
+
+    click.echo("\n".join(shown(part) for part in text.split("\n")))

@@ -1,0 +1,117 @@
+"""``gpuscaler why``: why a pod waits, or why a node is there, stays or goes."""
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuscaler.cli.leading import NotInstalledError, OutOfReachError, asked, leader_option, namespace_option, talk
+from gpuscaler.cli.reaching import access_options, find
+from gpuscaler.cli.status import line
+
+if TYPE_CHECKING:
+    from gpuscaler.control.records.why import Answer
+    from gpuscaler.kube.transport import Transport
+
+
+@click.command()
+@click.argument("kind", type=click.Choice(["pod", "node"]))
+@click.argument("name", metavar="NAME")
+@access_options
+@namespace_option
+@leader_option
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+def why(*, kind: str, name: str, kubeconfig: Path | None, context: str, namespace: str, leader: str, as_json: bool) -> None:
+    """Explain the pod NAMESPACE/NAME (or NAME, in the namespace "default") or the node NAME.
+
+    The controller that leads is asked; where it cannot be reached, Events tell what it said last.
+    """
+    access = find(kubeconfig, context)
+    subject = name if kind == "node" or "/" in name else f"default/{name}"
+
+    async def talking(transport: "Transport") -> int:
+        import msgspec
+
+        from gpuscaler.control.records.why import Answer
+
+        try:
+            status, body = await asked(access, transport, leader, namespace=namespace, path=f"/why/{kind}/{quoted(subject)}")
+            if status not in (200, 404):
+                raise OutOfReachError(f"the leader answered {status}: {body[:200].decode(errors='replace').strip()}")
+            answer = msgspec.json.decode(body, type=Answer)
+        except (OutOfReachError, NotInstalledError, msgspec.MsgspecError) as error:
+            click.echo(f"The leader cannot be asked ({error}); what Events say:", err=True)
+            answer = await from_events(transport, kind, subject)
+        if as_json:
+            click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
+        else:
+            print_answer(answer)
+        return 0 if answer.known else 2
+
+    sys.exit(talk(access, talking))
+
+
+def quoted(subject: str) -> str:
+    from urllib.parse import quote
+
+    return quote(subject, safe="/")
+
+
+def print_answer(answer: "Answer") -> None:
+    from gpuscaler.control.records.words import spoken
+
+    line(f"{answer.subject}:")
+    for entry in answer.now:
+        line(f"  {entry}")
+    if answer.happened:
+        line("\nWhat happened:")
+    for one in answer.happened:
+        line(f"  {spoken(answer.at - one.at):>6} ago  {one.about:<15}  {one.text}")
+
+
+async def from_events(transport: "Transport", kind: str, subject: str) -> "Answer":
+    """What our Events and the scheduler's tell of an object, the oldest first."""
+    import msgspec
+
+    from gpuscaler.control.records.status import Said
+    from gpuscaler.control.records.why import Answer
+    from gpuscaler.kube.client import Client
+    from gpuscaler.kube.errors import NotFound
+    from gpuscaler.kube.resources import CORE_EVENTS, NODES, PODS
+
+    client = Client(transport)
+    space, _, name = subject.rpartition("/")
+    try:
+        await client.get(PODS if kind == "pod" else NODES, name, namespace=space)
+        there = True
+    except NotFound:
+        there = False
+
+    class WireEvent(msgspec.Struct, rename="camel"):
+        reason: str | None = None
+        message: str | None = None
+        reporting_component: str | None = None
+        event_time: str | None = None
+        last_timestamp: str | None = None
+
+    query = {"fieldSelector": f"involvedObject.kind={kind.capitalize()},involvedObject.name={name}"}
+    told = []
+    # An Event of an object without a namespace lives in "default".
+    for raw in await client.list_all(CORE_EVENTS, namespace=space or "default", query=query):
+        event = msgspec.json.decode(raw, type=WireEvent)
+        if event.reporting_component == "gpuscaler" or event.reason == "FailedScheduling":
+            told.append(Said(event.reason or "", event.message or "", moment(event.last_timestamp or event.event_time)))
+    now = (() if there else (f"there is no such {kind} now",)) if told else ("no Event of gpuscaler tells of it",)
+    return Answer(f"{kind} {subject}", there or bool(told), now, tuple(sorted(told, key=lambda one: one.at)), time.time())
+
+
+def moment(text: str | None) -> float:
+    """A time of an Event in seconds since the epoch, 0 where it cannot be read."""
+    from gpuscaler.model.wire import UnreadableError, seconds
+
+    try:
+        return seconds(text, "eventTime")
+    except UnreadableError:
+        return 0.0
