@@ -149,6 +149,12 @@ class NodeTable:
             self._taints = (_frozen(array), tuple(codes))
         return self._taints
 
+    def tainted(self, key: str) -> list[Node]:
+        """The nodes with a taint of this ``key``, in the order of rows."""
+        codes, lists = self.taints
+        known = [any(taint.key == key for taint in taints) for taints in lists]
+        return [self.nodes[row] for row in np.flatnonzero(np.array(known)[codes]).tolist()] if any(known) else []
+
     @property
     def unschedulable(self) -> Mask:
         """Rows with ``spec.unschedulable``."""

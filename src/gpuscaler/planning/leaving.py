@@ -208,8 +208,8 @@ class _Door:
     def clean_up(self) -> None:
         """Our own taints that no removal stands behind are left from a time that nobody remembers: they come off."""
         under_way = {one.node for one in self.book.leaving}
-        for node in self.cluster.nodes.values():
-            if node.taints and is_marked(node) and node.name not in under_way:
+        for node in self.cluster.table.tainted(LEAVING_TAINT):
+            if node.name not in under_way:
                 self.acts.append(Unmark(node.name, "no removal of it is under way"))
 
 
