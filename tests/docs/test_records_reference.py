@@ -1,0 +1,62 @@
+"""The pages about metrics and records name everything that there is, and nothing else."""
+
+import re
+from pathlib import Path
+
+import msgspec
+from tests.control.records.test_service import serviced
+
+from gpuscaler.control.records import happening
+from gpuscaler.control.records.happening import EVENTS
+from gpuscaler.control.records.pages import Pages
+from gpuscaler.control.records.status import BreakerNow, Kind, Limit, PoolNow, Process, Said, Status, Waiting
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+
+
+def words(page: str) -> set[str]:
+    return set(re.findall(r"`([^`\n]+)`", (REFERENCE / page).read_text()))
+
+
+async def test_the_page_of_metrics_names_every_metric_and_no_other() -> None:
+    async with serviced() as (here, service):
+        await here.submit("a")
+        await here.sleep(120.0)
+        served = {family.name for family in service.metrics.registry.collect()}
+
+    assert {word for word in words("metrics.md") if re.fullmatch(r"(gpuscaler|process)_\w+", word)} == served
+
+
+async def test_the_page_of_metrics_names_every_label() -> None:
+    async with serviced() as (here, service):
+        await here.submit("a")
+        await here.sleep(120.0)
+        samples = [sample for family in service.metrics.registry.collect() for sample in family.samples]
+
+    assert {label for sample in samples for label in sample.labels} - {"le"} - words("metrics.md") == set()
+
+
+def test_the_page_of_records_names_every_event() -> None:
+    assert {told.reason for told in EVENTS.values()} - words("records.md") == set()
+
+
+def test_the_page_of_records_names_every_kind_of_line() -> None:
+    kinds = {value for name, value in vars(happening).items() if name.isupper() and isinstance(value, str)}
+
+    assert len(kinds) > 20
+    assert kinds - words("records.md") == set()
+
+
+def test_the_page_of_records_names_every_field_of_the_status() -> None:
+    shapes = (Status, Process, PoolNow, Kind, Limit, BreakerNow, Waiting)
+    fields = {field.encode_name for shape in shapes for field in msgspec.structs.fields(shape)}
+
+    assert fields - words("records.md") == set()
+    assert {field.encode_name for field in msgspec.structs.fields(Said)} == {"about", "text", "at"}
+
+
+def test_the_page_of_records_names_every_page() -> None:
+    routes = {route.path for route in Pages(None, None, None, now=lambda: 0.0).routes()}  # type: ignore[arg-type]  # nothing is asked
+    shown = {re.sub(r"\{(\w+)[^}]*\}", lambda found: found[1].upper(), route) for route in routes}
+
+    assert shown - words("records.md") == set()
