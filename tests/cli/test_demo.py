@@ -146,3 +146,17 @@ def test_ctrl_c_ends_it_with_130_and_the_cursor_back(tmp_path: Path) -> None:
     assert output.rstrip().endswith(b"interrupted")
     assert b"Traceback" not in output
     assert output.rfind(b"\x1b[?25h") > output.rfind(b"\x1b[?25l")
+
+
+def test_ctrl_c_ends_it_with_130_where_there_is_no_terminal_either(tmp_path: Path) -> None:
+    command = [str(Path(sys.executable).parent / "gpuscaler"), "demo", "--speed", "60"]
+    with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running:
+        assert running.stdout is not None
+        first = running.stdout.readline()
+        running.send_signal(signal.SIGINT)
+        rest, _ = running.communicate(timeout=60)
+
+    assert b" buys " in first or b" so far; GPUs: " in first
+    assert running.returncode == 130, rest.decode()
+    assert rest.endswith(b"interrupted\n")
+    assert b"Traceback" not in rest

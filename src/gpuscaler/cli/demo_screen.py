@@ -179,7 +179,14 @@ PICTURE = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.
 def picture_of(frame: Frame, *, began: float, width: int = 110, height: int = 36) -> str:
     """A frame as an SVG picture that needs nothing else."""
     console = Console(
-        record=True, file=io.StringIO(), width=width, height=height, force_terminal=True, color_system="truecolor", no_color=False
+        record=True,
+        file=io.StringIO(),
+        width=width,
+        height=height,
+        force_terminal=True,
+        color_system="truecolor",
+        no_color=False,
+        highlight=False,
     )
     console.print(Screen(frame, began=began, height=height))
     return console.export_svg(title="gpuscaler demo", code_format=PICTURE, unique_id="demo")

@@ -156,6 +156,7 @@ class _Waits:
         book, self._boots, self._now = latest.memory.ledger, latest.memory.boots, now
         self._coming = {pod: one for one in book.coming for pod in one.pods}
         self._promised = {pod: one.node for one in book.promises for pod in one.pods}
+        self._known = {one.id: one for one in book.coming}
         self._placed = {one.pod: one.node for one in latest.plan.placements}
         self._unplaced: Mapping[str, tuple[Reason, ...]] = {one.pod: one.reasons for one in latest.plan.unplaced}
 
@@ -164,8 +165,9 @@ class _Waits:
             return f"node {self._promised[pod]} is being opened for it"
         if (machine := self._coming.get(pod)) is not None:
             return self._of_machine(machine)
-        if pod in self._placed:
-            return f"there is room on {self._placed[pod]}"
+        if (place := self._placed.get(pod)) is not None:
+            # Room on a machine that is coming goes by the ledger's name of that machine.
+            return self._of_machine(self._known[place]) if place in self._known else f"there is room on node {place}"
         if pod in self._unplaced:
             return "; ".join(f"pool {one.pool}: {one.detail}" for one in self._unplaced[pod]) or "there is no pool"
         return "not planned yet"

@@ -1,0 +1,27 @@
+"""Figures of a demo's report."""
+
+from gpuscaler.control.records.happening import GRANTED, ORDERED, REFUSED, Happening
+from gpuscaler.embedded.demo.report import failovers
+
+
+def of(kind: str, at: float, market: str) -> Happening:
+    return Happening(at, kind, "", offering=("p", market, "g", "z"))
+
+
+def test_a_failover_lasts_from_the_first_refusal_until_another_market_is_asked() -> None:
+    happened = [
+        of(ORDERED, 1, "spot"),
+        of(REFUSED, 3, "spot"),
+        of(ORDERED, 4, "spot"),
+        of(REFUSED, 6, "spot"),
+        of(ORDERED, 7, "on-demand"),
+        of(ORDERED, 20, "on-demand"),
+        of(REFUSED, 30, "on-demand"),
+        of(ORDERED, 31, "spot"),
+    ]
+
+    assert failovers(happened) == [4.0, 1.0]
+
+
+def test_a_market_that_goes_on_refusing_is_no_failover() -> None:
+    assert failovers([of(REFUSED, 3, "spot"), of(ORDERED, 9, "spot"), of(GRANTED, 10, "spot")]) == []

@@ -1,0 +1,90 @@
+"""What became of pods, from what a watch brings."""
+
+from dataclasses import dataclass, field
+
+from tests.planning.building import node, pod, spec
+
+from gpuscaler.embedded.demo.tally import Tally
+from gpuscaler.kube.reflector import Batch
+from gpuscaler.kube.resources import NODES, PODS
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+
+BEGAN = 1000.0
+
+
+@dataclass
+class Watch:
+    """A watch of pods, and a clock that stands until it is moved."""
+
+    time: float = BEGAN
+    tally: Tally = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tally = Tally(lambda: self.time)
+
+    def brings(self, at: float, *pods: Pod, gone: str = "") -> None:
+        self.time = BEGAN + at
+        changes: dict[str, Pod | None] = {one.key: one for one in pods}
+        self.tally.hear(Batch(PODS, Pod, {**changes, **({gone: None} if gone else {})}))
+
+
+def one(uid: str = "u1", *, on: str = "", phase: str = "Pending", created: float = BEGAN) -> Pod:
+    return pod("a", spec(gpus=2), uid=uid, on=on, phase=phase, created=created)
+
+
+def test_a_pod_waits_until_it_runs_and_is_done_when_it_has_succeeded() -> None:
+    watch = Watch()
+    watch.brings(1, one())
+    watch.brings(30, one(on="n1"))
+    watch.brings(45, one(on="n1", phase="Running"))
+    watch.brings(345, one(on="n1", phase="Succeeded"))
+    watch.brings(400, gone="default/a")
+
+    (life,) = watch.tally.lives
+
+    assert (life.bound, life.started, life.ended, life.finished) == (BEGAN + 30, BEGAN + 45, BEGAN + 345, True)
+    wait = life.wait(BEGAN + 500)
+    assert (wait.seconds, wait.ran, wait.pod_class) == (45.0, True, "2-3 GPUs")
+
+
+def test_a_pod_that_vanishes_while_it_runs_was_cut_short() -> None:
+    watch = Watch()
+    watch.brings(45, one(on="n1", phase="Running"))
+    watch.brings(60, gone="default/a")
+
+    (life,) = watch.tally.lives
+
+    assert (life.ended, life.finished) == (BEGAN + 60, False)
+
+
+def test_a_pod_that_comes_again_under_its_name_is_another() -> None:
+    watch = Watch()
+    watch.brings(45, one("u1", on="n1", phase="Running"))
+    watch.brings(60, one("u2", created=BEGAN + 60))
+
+    first, second = watch.tally.lives
+
+    assert (first.ended, first.finished, second.ended) == (BEGAN + 60, False, None)
+    wait = second.wait(BEGAN + 70)
+    assert (wait.seconds, wait.ran) == (10.0, False)
+
+
+def test_samples_tell_gpus_that_are_wanted_from_those_at_work() -> None:
+    watch = Watch()
+    watch.brings(5, one("u1", on="n1", phase="Running"), pod("b", spec(gpus=4), uid="u2", created=BEGAN))
+    watch.tally.sample(paid=8, dollars_per_hour=3.0)
+    watch.brings(9, gone="default/b")
+    watch.tally.sample(paid=2, dollars_per_hour=1.0)
+
+    assert [(one.at, one.wanted, one.used, one.paid, one.dollars_per_hour) for one in watch.tally.timeline] == [
+        (BEGAN + 5, 6, 2, 8, 3.0),
+        (BEGAN + 9, 2, 2, 2, 1.0),
+    ]
+
+
+def test_nodes_are_none_of_its_business() -> None:
+    watch = Watch()
+    watch.tally.hear(Batch(NODES, Node, {"n": node("n")}))
+
+    assert watch.tally.lives == ()
