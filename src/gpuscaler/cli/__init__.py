@@ -16,6 +16,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "demo": ("gpuscaler.cli.demo", "Replay a day of GPU work in virtual time and show what it cost."),
     "generate": ("gpuscaler.cli.generate", "Write a trace drawn from a published one's marginals."),
     "plan": ("gpuscaler.cli.plan", "Print what would be bought and given back for a cluster."),
+    "record": ("gpuscaler.cli.record", "Record what runs on a cluster, and on which machines, as a trace."),
     "run": ("gpuscaler.cli.run", "Run the controller on a cluster."),
     "simulate": ("gpuscaler.cli.simulate", "Replay a trace of jobs through the planner and print what it cost."),
     "what-if": ("gpuscaler.cli.what_if", "Compare two pools files on one trace and explain the difference."),

@@ -1,0 +1,231 @@
+"""``gpuscaler record``: what runs on a cluster, and on which machines, as a trace."""
+
+import asyncio
+import csv
+import io
+import os
+import signal
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuscaler.cli.plan import FILE, load_pools
+from gpuscaler.cli.reaching import access_options, find, told
+
+if TYPE_CHECKING:
+    from gpuscaler.kube.access import Access
+    from gpuscaler.kube.client import Client
+    from gpuscaler.kube.reflector import Batch
+    from gpuscaler.model.pools import Policy
+    from gpuscaler.simulation.recording import Recording
+
+#: How often the files are written, in seconds: so much a kill loses at most.
+WRITE_SECONDS = 60.0
+
+
+@click.command()
+@access_options
+@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The trace; the machines go beside it.")
+@click.option("--pools", type=FILE, metavar="FILE", help="A pools file whose prices count before list prices.")
+@click.option("--for", "lasting", metavar="DURATION", help="How long to record, such as 168h; the default is until it is stopped.")
+def record(kubeconfig: Path | None, context: str, out: Path, pools: str | None, lasting: str | None) -> None:
+    """Record pods and machines of a cluster as they come and go, for `simulate`. Nothing is changed anywhere.
+
+    A recording that was stopped or killed goes on in the same file.
+    """
+    seconds = duration(lasting) if lasting is not None else None
+    policy = load_pools(pools) if pools is not None else None
+    recording = begun(out, policy)
+    access = find(kubeconfig, context)
+    try:
+        with told(access):
+            asyncio.run(_record(recording, access, out, seconds))
+    finally:
+        summarise(recording, out)
+
+
+def duration(text: str) -> float:
+    """Seconds; anything but a duration above 0 is bad input."""
+    from gpuscaler.model.durations import parse_duration
+
+    try:
+        seconds = parse_duration(text)
+    except ValueError:
+        seconds = 0.0
+    if seconds <= 0:
+        raise click.BadParameter(f"saw {text!r}, expected a duration above 0 such as 168h or 30m", param_hint="--for")
+    return seconds
+
+
+def machines_beside(out: Path) -> Path:
+    """Where the machines of a recording go: week.csv has week.machines.csv."""
+    return out.with_name(f"{out.stem}.machines{out.suffix}")
+
+
+def begun(out: Path, policy: "Policy | None") -> "Recording":
+    """A recording that goes on where the files end, or a new one. Files that are no recording end the command with exit code 2."""
+    from gpuscaler.simulation.machine_prices import offer_of
+    from gpuscaler.simulation.recording import JOB_COLUMNS, MACHINE_COLUMNS, Recording
+
+    recording = Recording(began=time.time(), offer_of=lambda node: offer_of(node, policy))
+    try:
+        jobs, machines = rows(out, JOB_COLUMNS), rows(machines_beside(out), MACHINE_COLUMNS)
+        recording.resume(jobs, machines)
+        # Found out now, and not a minute into the recording.
+        write(recording, out)
+    except (ValueError, KeyError, csv.Error) as error:
+        click.echo(f"{out}: saw a file that is no recording ({error}), expected one of this command, or none; name another file", err=True)
+        sys.exit(2)
+    except OSError as error:
+        click.echo(f"{error.filename or out}: saw {error.strerror}, expected a file that can be written", err=True)
+        sys.exit(2)
+    return recording
+
+
+def rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    """The rows of a file as they were written; none where there is no file."""
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        read = csv.DictReader(file)
+        if tuple(read.fieldnames or ()) != tuple(columns):
+            raise ValueError(f"its columns are {', '.join(read.fieldnames or ['none'])[:80]}")
+        return list(read)
+
+
+def write(recording: "Recording", out: Path) -> None:
+    """Write both files anew. Each is whole at every moment: it is renamed into place."""
+    from gpuscaler.simulation.recording import JOB_COLUMNS, MACHINE_COLUMNS
+
+    for path, columns, found in (
+        (out, JOB_COLUMNS, recording.job_rows()),
+        (machines_beside(out), MACHINE_COLUMNS, recording.machine_rows()),
+    ):
+        text = io.StringIO()
+        lines = csv.writer(text, lineterminator="\n")
+        lines.writerow(columns)
+        lines.writerows(found)
+        fresh = path.with_name(f"{path.name}.new")
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(text.getvalue())
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+
+
+async def _record(recording: "Recording", access: "Access", out: Path, seconds: float | None) -> None:
+    """Watch until told to end, or for so long."""
+    from gpuscaler.kube.client import Client
+    from gpuscaler.kube.http import HttpTransport
+    from gpuscaler.kube.resources import NODES, PODS
+
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, ended.set)
+    if seconds is not None:
+        loop.call_later(seconds, ended.set)
+    async with HttpTransport(access) as transport:
+        client = Client(transport, dry_run=True)
+        for resource in (NODES, PODS):
+            await client.get_page(resource, limit=1)
+        watch = _Watch(client, recording)
+        watching = loop.create_task(watch.run())
+        try:
+            while not ended.is_set() and not watching.done():
+                try:
+                    async with asyncio.timeout(WRITE_SECONDS):
+                        await ended.wait()
+                except TimeoutError:
+                    pass
+                watch.keep(out)
+            if watching.done():
+                watching.result()
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+            watch.keep(out)
+
+
+class _Watch:
+    """Tells ``recording`` all that happens to nodes and pods."""
+
+    def __init__(self, client: "Client", recording: "Recording") -> None:
+        from gpuscaler.kube.decode import ObjectDecoder
+        from gpuscaler.kube.reflector import Reflector
+        from gpuscaler.kube.resources import NODES, PODS
+        from gpuscaler.kube.turns import Turn
+        from gpuscaler.model.decoding import Interner
+        from gpuscaler.model.nodes import Node
+        from gpuscaler.model.pods import Pod
+
+        clock, luck, turn, interner = asyncio.get_running_loop().time, Random(), Turn(), Interner()
+        self._recording = recording
+        self._unlisted: set[type] = {Pod, Node}
+        self._said = ""
+        self._reflectors = [
+            Reflector(client, one, ObjectDecoder(one, interner), self._hear, clock=clock, random=luck, turn=turn) for one in (NODES, PODS)
+        ]
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for one in self._reflectors:
+                tasks.create_task(one.run())
+
+    def _hear(self, batch: "Batch") -> None:
+        from gpuscaler.model.nodes import Node
+        from gpuscaler.model.pods import Pod
+
+        now = time.time()
+        for key, item in batch.changes.items():
+            if batch.model is Pod and (item is None or isinstance(item, Pod)):
+                self._recording.pod(key, item, now)
+            elif item is None or isinstance(item, Node):
+                self._recording.node(key, item, now)
+        if batch.listed and self._unlisted:
+            self._unlisted.discard(batch.model)
+            if not self._unlisted:
+                self._recording.settle()
+
+    def keep(self, out: Path) -> None:
+        """Write what is known, once everything has been listed."""
+        trouble = "; ".join(one.trouble for one in self._reflectors if one.trouble)
+        if trouble != self._said:
+            self._said = trouble
+            click.echo(trouble or "the cluster is watched again", err=True)
+        if self._unlisted:
+            return
+        if not trouble:
+            self._recording.until(time.time())
+        write(self._recording, out)
+
+
+def summarise(recording: "Recording", out: Path) -> None:
+    """What was recorded, to standard error: that is where people look while the file is for programs."""
+    from gpuscaler.cli.printing import count
+
+    jobs = count(sum(work.start is not None for work in recording.works), "job")
+    left = f"; {count(recording.unserved, 'pod')} that never started left out" if recording.unserved else ""
+    click.echo(f"{out}: {jobs}{left}", err=True)
+    click.echo(f"{machines_beside(out)}: {spent(recording)}", err=True)
+
+
+def spent(recording: "Recording") -> str:
+    """Machines and dollars by market, in words."""
+    from gpuscaler.cli.printing import count
+
+    hours: dict[str, float] = defaultdict(float)
+    dollars, unknown = 0.0, 0
+    for machine in recording.machines:
+        hours[machine.offer.market] += (machine.end - machine.begin) / 3600
+        paid = machine.dollars
+        dollars += paid or 0.0
+        unknown += paid is None
+    told = "".join(f", {amount:,.1f} h {market}" for market, amount in sorted(hours.items()))
+    without = f"; the price of {unknown:,} of them is not known" if unknown else ""
+    return f"{count(len(recording.machines), 'machine')}{told}, ${dollars:,.2f}{without}"

@@ -1,0 +1,42 @@
+"""What the machine behind a node costs, as far as labels, a pools file and the catalogue tell."""
+
+from typing import NamedTuple
+
+from gpuscaler import catalogue
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.membership import INSTANCE_TYPE_LABELS, ZONE_LABELS, first_label, market_of, members
+from gpuscaler.settings.regions import region_of
+
+REGION_LABELS = ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region")
+
+
+class Offer(NamedTuple):
+    """How a machine was bought. ``price`` is US dollars per hour, None where nobody knows; ``source`` is who says so.
+
+    ``market`` is on-demand where no label says how the node was bought.
+    """
+
+    pool: str
+    market: str
+    instance_type: str
+    zone: str
+    price: float | None
+    source: str
+
+
+def offer_of(node: Node, policy: Policy | None) -> Offer:
+    """The offering of ``policy`` with the node's type, zone and market; its list price where there is none."""
+    kind, zone = first_label(node, INSTANCE_TYPE_LABELS), first_label(node, ZONE_LABELS)
+    market = market_of(node) or "on-demand"
+    member = members({node.name: node}, policy).get(node.name) if policy is not None else None
+    pool = member.pool.name if member is not None else ""
+    offering = member.offering if member is not None else None
+    if offering is not None and offering.market == market and offering.zone in ("", zone):
+        return Offer(pool, market, kind, zone, offering.price, "pools file")
+    region = first_label(node, REGION_LABELS) or region_of(zone, policy.region if policy is not None else "")
+    known = catalogue.lookup(kind, region) if region else None
+    price = known.prices[region] if known is not None else None
+    if price is None or market not in ("spot", "on-demand"):
+        return Offer(pool, market, kind, zone, None, "")
+    return Offer(pool, market, kind, zone, price.spot if market == "spot" else price.on_demand, "catalogue")

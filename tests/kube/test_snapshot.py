@@ -1,0 +1,79 @@
+"""A cluster listed once, from servers of different ages and with different rights."""
+
+import time
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+
+from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.failures import Failure
+from gpuscaler.embedded.faults import Fault
+from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import Forbidden, NotFound
+from gpuscaler.kube.snapshot import snapshot
+from gpuscaler.kube.transport import Answer, Request
+
+MISSING = Failure(404, "NotFound", "the server could not find the requested resource")
+FORBIDDEN = Failure(403, "Forbidden", "it is forbidden: User cannot list it")
+
+
+class Noting:
+    """A transport that remembers what was asked for."""
+
+    def __init__(self, api: ApiServer) -> None:
+        self._inner = MemoryTransport(api)
+        self.paths: list[str] = []
+
+    def exchange(self, request: Request) -> AbstractAsyncContextManager[Answer]:
+        self.paths.append(request.path)
+        return self._inner.exchange(request)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+@pytest.fixture
+def api() -> ApiServer:
+    made = ApiServer(time.time)
+    made.load([{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}])
+    return made
+
+
+async def test_everything_that_is_there_is_in_the_snapshot(api: ApiServer) -> None:
+    seen = await snapshot(Client(MemoryTransport(api)))
+
+    assert (list(seen.cluster.nodes), seen.withheld) == (["n"], ())
+    assert "system-cluster-critical" in seen.cluster.priority_classes
+
+
+async def test_an_older_version_of_a_resource_is_listed_where_the_server_has_no_newer(api: ApiServer) -> None:
+    api.faults.add(Fault(path="resource.k8s.io/v1/", refusal=MISSING))
+    transport = Noting(api)
+    await snapshot(Client(transport))
+
+    assert "/apis/resource.k8s.io/v1/resourceslices" in transport.paths
+    assert "/apis/resource.k8s.io/v1beta2/resourceslices" in transport.paths
+
+
+async def test_an_object_that_cannot_be_understood_is_set_aside_and_the_rest_is_there(api: ApiServer) -> None:
+    api.load([{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "odd"}, "status": {"allocatable": {"cpu": "many"}}}])
+    seen = await snapshot(Client(MemoryTransport(api)))
+
+    assert list(seen.cluster.nodes) == ["n"]
+    assert [one.object for one in seen.cluster.set_aside] == ["Node odd"]
+
+
+async def test_what_is_optional_and_forbidden_is_named_and_what_is_not_is_raised(api: ApiServer) -> None:
+    api.faults.add(Fault(path="/resourceslices", refusal=FORBIDDEN))
+    assert (await snapshot(Client(MemoryTransport(api)))).withheld == ("resourceslices.resource.k8s.io",)
+
+    api.faults.add(Fault(path="/poddisruptionbudgets", refusal=FORBIDDEN))
+    with pytest.raises(Forbidden):
+        await snapshot(Client(MemoryTransport(api)))
+
+
+async def test_a_server_that_is_no_kubernetes_is_told_from_one_that_is_empty(api: ApiServer) -> None:
+    api.faults.add(Fault(refusal=MISSING))
+    with pytest.raises(NotFound):
+        await snapshot(Client(MemoryTransport(api)))
