@@ -13,13 +13,20 @@ class Fleet:
     came to have some. ``granted`` counts the machines there ever were, also those that are not kept any more.
     """
 
-    def __init__(self, pools: Iterable[str], offerings: Iterable[Key]) -> None:
+    def __init__(self) -> None:
         self.granted = 0
         self.all: dict[str, CloudMachine] = {}
         self.alive: dict[str, CloudMachine] = {}
-        self.in_pool: dict[str, int] = dict.fromkeys(pools, 0)
-        self.of_offering: dict[Key, dict[str, CloudMachine]] = {key: {} for key in offerings}
+        self.in_pool: dict[str, int] = {}
+        self.of_offering: dict[Key, dict[str, CloudMachine]] = {}
         self.in_use: dict[Key, None] = {}
+
+    def know(self, pools: Iterable[str], offerings: Iterable[Key]) -> None:
+        """Have a place for machines of ``pools`` and ``offerings``."""
+        for pool in pools:
+            self.in_pool.setdefault(pool, 0)
+        for key in offerings:
+            self.of_offering.setdefault(key, {})
 
     def admit(self, machine: CloudMachine) -> None:
         """Have one more machine, ended or not."""
@@ -27,8 +34,9 @@ class Fleet:
         if machine.ended_at is None:
             key = machine.offering.key
             self.alive[machine.id] = machine
-            self.in_pool[key[0]] = self.in_pool.get(key[0], 0) + 1
-            self.of_offering.setdefault(key, {})[machine.id] = machine
+            self.know((key[0],), (key,))
+            self.in_pool[key[0]] += 1
+            self.of_offering[key][machine.id] = machine
             self.in_use[key] = None
 
     def end(self, machine: CloudMachine, state: str, now: float) -> None:

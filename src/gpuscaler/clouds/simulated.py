@@ -58,13 +58,12 @@ class SimulatedCloud:
         faults: Faults = NO_FAULTS,
         markets: Markets | None = None,
     ) -> None:
-        self._pools = {pool.name: pool for pool in pools}
-        self._offerings = {offering.key: offering for pool in self._pools.values() for offering in pool.offerings}
         self._seed = seed
         self._delays = delays or Delays()
         self._faults = faults
         self.markets = markets or Markets()
-        self._fleet = Fleet(self._pools, self._offerings)
+        self._fleet = Fleet()
+        self.set_pools(pools)
         #: Tokens that were seen, with what their orders were refused.
         self._answers: dict[str, tuple[Refusal, ...]] = {}
         self._asked = 0
@@ -167,6 +166,12 @@ class SimulatedCloud:
         """What the machines that exist cost at the moment."""
         alive = (self._fleet.of_offering[key].values() for key in self._fleet.in_use)
         return sum(len(found) * self.markets.price(next(iter(found)).offering, now) for found in alive)
+
+    def set_pools(self, pools: Iterable[Pool]) -> None:
+        """Offer other pools from now on; machines of the old ones stay."""
+        self._pools = {pool.name: pool for pool in pools}
+        self._offerings = {offering.key: offering for pool in self._pools.values() for offering in pool.offerings}
+        self._fleet.know(self._pools, self._offerings)
 
     # Writing down
 

@@ -5,9 +5,10 @@ Time passes where :meth:`SimulatedProvider.run` runs: it moves the core along an
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuscaler.clouds.machines import (
     BOOTING,
@@ -34,6 +35,7 @@ from gpuscaler.clouds.protocol import (
     Refusal,
 )
 from gpuscaler.clouds.simulated import SimulatedCloud
+from gpuscaler.clouds.state import CloudState
 from gpuscaler.model.instances import PENDING, RUNNING, Instance, Inventory
 from gpuscaler.model.pools import Pool
 
@@ -55,6 +57,23 @@ class CallFaults(Struct, frozen=True, gc=False):
 
 
 NO_CALL_FAULTS = CallFaults()
+#: How ids of machines begin.
+SCHEME = "simulated:///"
+#: Machines that ended are remembered for so many seconds when the cloud is written down.
+REMEMBERED = 3600.0
+
+
+class ProviderState(Struct, frozen=True, gc=False):
+    """A simulated cloud with its calls, to be written down. ``began`` is second 0 of its markets, 0 where it never ran."""
+
+    began: float = 0.0
+    sent: int = 0
+    notices: tuple[Notice, ...] = ()
+    core: CloudState = CloudState()
+
+
+async def keep_nothing() -> None:
+    """Of a cloud that lives no longer than the process, nothing is written down."""
 
 
 class SimulatedProvider:
@@ -62,6 +81,7 @@ class SimulatedProvider:
 
     ``listener`` is told every event of a machine, as the core tells it; ended machines come with the state ``terminated``. ``outage`` may
     be set to a sentence: then every call fails with it. ``speed`` says how many seconds of ``now`` pass in a second of the event loop.
+    ``keep`` may be set to what writes :meth:`state` down: it is called after whatever must not be forgotten, before anybody is told.
     """
 
     name = "simulated"
@@ -79,6 +99,7 @@ class SimulatedProvider:
     ) -> None:
         self.core = core
         self.outage = ""
+        self.keep: Callable[[], Awaitable[None]] = keep_nothing
         self.keeps_tokens = faults.tokens
         self.read_lag = faults.stale_seconds
         self._pools = tuple(pools)
@@ -89,11 +110,36 @@ class SimulatedProvider:
         self._stirred = asyncio.Event()
         self._sent = 0
 
+    def state(self, began: float) -> ProviderState:
+        """All that a later process needs to go on."""
+        now = self._now()
+        return ProviderState(began, self._sent, tuple(self._notices), self.core.dump(ended_after=now - REMEMBERED))
+
+    def resume(self, state: ProviderState) -> None:
+        """Go on from ``state``, before anything else happens: what fell due since is caught up with.
+
+        Markets are looked at as they are now, since settings may have changed.
+        """
+        now = self._now()
+        self.core.restore(state.core)
+        self._notices, self._sent = list(state.notices), state.sent
+        for event in self.core.advance(now):
+            self._tell(event)
+        self.core.look_at_markets(now)
+
+    def set_pools(self, pools: Iterable[Pool]) -> None:
+        """Offer other pools from now on; machines of the old ones stay."""
+        self._pools = tuple(pools)
+        self.core.set_pools(self._pools)
+
     async def run(self) -> None:
         """Let time pass, until cancelled."""
         while True:
             now = self._now()
-            for event in self.core.advance(now):
+            events = self.core.advance(now)
+            if events:
+                await self.keep()
+            for event in events:
                 self._tell(event)
             self._stirred.clear()
             following = self.core.next_event()
@@ -118,8 +164,10 @@ class SimulatedProvider:
     # Calls
 
     async def pools(self) -> Sequence[Pool]:
+        """The pools at the prices of the moment."""
         await self._call()
-        return self._pools
+        now, price = self._now(), self.core.markets.price
+        return tuple(replace(pool, offerings=tuple(replace(one, price=price(one, now)) for one in pool.offerings)) for pool in self._pools)
 
     async def inventory(self) -> Inventory:
         await self._call()
@@ -137,8 +185,11 @@ class SimulatedProvider:
             token = f"{order.token}/{self._sent}"
         if token not in self._answers:
             self._answers[token] = asyncio.get_running_loop().create_future()
+            if (before := self.core.answer(token)) is not None:
+                self._answers[token].set_result(before)
             self.core.ask(token, order.offerings, count=order.count, now=self._now())
             self._stirred.set()
+            await self.keep()
         if lost:
             raise LostAnswerError(f"the connection broke while order {order.token} was answered")
         answer = await asyncio.shield(self._answers[token])
@@ -150,6 +201,7 @@ class SimulatedProvider:
     async def withdraw(self, token: str) -> None:
         await self._call(writes=True)
         self.core.withdraw(token)
+        await self.keep()
 
     async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:
         lost = await self._call(writes=True)
@@ -159,6 +211,7 @@ class SimulatedProvider:
                 ended = self.core.terminate(by_id[name].id, self._now())
                 self._listener(CloudEvent(self._now(), ended.state, ended))
         self._stirred.set()
+        await self.keep()
         if lost:
             raise LostAnswerError(f"the connection broke while {len(ids)} machines were ended")
         return dict.fromkeys(ids)
@@ -187,11 +240,11 @@ class SimulatedProvider:
 
 def provider_id(machine: CloudMachine) -> str:
     """What ``spec.providerID`` of the machine's Node says."""
-    return f"simulated:///{machine.offering.zone or 'zone'}/{machine.id}"
+    return f"{SCHEME}{machine.offering.zone or 'zone'}/{machine.id}"
 
 
 def instance_of(machine: CloudMachine, now: float, *, tagged: bool) -> Instance:
     pool, market, instance_type, zone = machine.offering.key
     state = PENDING if machine.state == BOOTING and now < machine.registered_at else RUNNING
     token = machine.purchase if tagged else ""
-    return Instance(provider_id(machine), pool, market, instance_type, zone, state, machine.bought_at, token)
+    return Instance(provider_id(machine), pool, market, instance_type, zone, state, machine.bought_at, token, machine.fault)

@@ -51,7 +51,7 @@ class EmbeddedCluster:
             policy.pools, seed=conditions.seed, delays=conditions.delays, faults=conditions.faults, markets=conditions.markets
         )
         client = self.client("embedded")
-        self.machines = Machines(client, policy.pools, now=now, steered=conditions.steered)
+        self.machines = Machines(client, now=now, steered=conditions.steered)
         self.provider = SimulatedProvider(
             self.core, policy.pools, now=now, listener=self._hear, faults=conditions.calls, seed=conditions.seed, speed=speed
         )

@@ -4,16 +4,18 @@ Only the API is used, so that this works against any API server.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
+from functools import partial
 from typing import Any
 
+import msgspec
+
 from gpuscaler.clouds.machines import LOST, REGISTERED, TERMINATED, VISIBLE, CloudEvent, CloudMachine, before_device_plugin
-from gpuscaler.clouds.simulated_provider import provider_id
+from gpuscaler.clouds.simulated_provider import SCHEME, provider_id
 from gpuscaler.embedded.scheduling import timestamp
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import AlreadyExists, ApiError, NotFound, Unreachable
 from gpuscaler.kube.resources import NODES
-from gpuscaler.model.pools import Pool
 from gpuscaler.model.taints import Taint
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import POOL_LABEL
@@ -30,9 +32,8 @@ class Machines:
     ``steered`` says that machines register with our arriving taint, as pools do whose boot configuration sets it.
     """
 
-    def __init__(self, client: Client, pools: Iterable[Pool], *, now: Callable[[], float], steered: bool = True) -> None:
+    def __init__(self, client: Client, *, now: Callable[[], float], steered: bool = True) -> None:
         self._client, self._now, self._steered = client, now, steered
-        self._pools = {pool.name: pool for pool in pools}
         self._events: asyncio.Queue[CloudEvent] = asyncio.Queue()
 
     def hear(self, event: CloudEvent) -> None:
@@ -45,28 +46,41 @@ class Machines:
         while True:
             event = await self._events.get()
             assert event.machine is not None, "only events of machines are kept"
-            pause = FIRST_PAUSE
-            while True:
-                try:
-                    await self._follow(event.kind, event.machine)
-                    break
-                except (ApiError, Unreachable):
-                    await asyncio.sleep(pause)
-                    pause = min(2 * pause, LONGEST_PAUSE)
+            await _until_done(partial(self._follow, event.kind, event.machine))
+
+    async def agree(self, machines: Sequence[CloudMachine]) -> None:
+        """Have a Node for each of ``machines`` that is up, and none for any other of this cloud: after what nobody saw."""
+        for machine in machines:
+            if machine.state in {REGISTERED, VISIBLE}:
+                self.hear(CloudEvent(self._now(), REGISTERED, machine))
+            if machine.state == VISIBLE:
+                self.hear(CloudEvent(self._now(), VISIBLE, machine))
+        names = {provider_id(machine) for machine in machines}
+        await _until_done(partial(self._clear, names))
+
+    async def _clear(self, names: Set[str]) -> None:
+        for raw in await self._client.list_all(NODES):
+            node = msgspec.json.decode(raw)
+            name = (node.get("spec") or {}).get("providerID") or ""
+            if name.startswith(SCHEME) and name not in names:
+                await self._remove(node["metadata"]["name"])
+
+    async def _remove(self, name: str) -> None:
+        try:
+            await self._client.delete(NODES, name, grace=0)
+        except NotFound:
+            return
 
     async def _follow(self, kind: str, machine: CloudMachine) -> None:
         if kind == REGISTERED:
             try:
-                await self._client.create(NODES, node_of(machine, self._pools[machine.offering.pool], self._now(), steered=self._steered))
+                await self._client.create(NODES, node_of(machine, self._now(), steered=self._steered))
             except AlreadyExists:
                 return
         elif kind == VISIBLE:
             await self._show(machine)
         elif kind in {LOST, TERMINATED}:
-            try:
-                await self._client.delete(NODES, name_of(machine), grace=0)
-            except NotFound:
-                return
+            await self._remove(name_of(machine))
 
     async def _show(self, machine: CloudMachine) -> None:
         """The device plugin has registered."""
@@ -76,7 +90,20 @@ class Machines:
             await self._client.merge_patch(NODES, name_of(machine), patch, subresource="status")
         except NotFound:
             # A machine that was there from the beginning, or whose Node somebody deleted.
-            await self._client.create(NODES, node_of(machine, self._pools[machine.offering.pool], self._now(), steered=False, whole=True))
+            await self._client.create(NODES, node_of(machine, self._now(), steered=False, whole=True))
+
+
+async def _until_done(write: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Try ``write`` until the API server takes it."""
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            await write()
+        except (ApiError, Unreachable):
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+        else:
+            return
 
 
 def name_of(machine: CloudMachine) -> str:
@@ -84,7 +111,7 @@ def name_of(machine: CloudMachine) -> str:
     return machine.id
 
 
-def node_of(machine: CloudMachine, pool: Pool, now: float, *, steered: bool, whole: bool = False) -> dict[str, Any]:
+def node_of(machine: CloudMachine, now: float, *, steered: bool, whole: bool = False) -> dict[str, Any]:
     """The Node that a machine registers as: Ready, ``whole`` or without what its device plugin brings."""
     offering = machine.offering
     amounts = quantities(offering.allocatable if whole else before_device_plugin(offering.allocatable))
@@ -96,7 +123,7 @@ def node_of(machine: CloudMachine, pool: Pool, now: float, *, steered: bool, who
         "kind": "Node",
         "metadata": {
             "name": name_of(machine),
-            "labels": {POOL_LABEL: pool.name, **offering.labels, "kubernetes.io/hostname": name_of(machine)},
+            "labels": {POOL_LABEL: offering.pool, **offering.labels, "kubernetes.io/hostname": name_of(machine)},
         },
         "spec": {
             "providerID": provider_id(machine),

@@ -1,42 +1,58 @@
 """The providers that `gpuscaler run` can be told of, made from its settings."""
 
 import asyncio
+from pathlib import Path
 from random import Random
 
 from gpuscaler.clouds.delays import NO_FAULTS, Delay, Delays, Faults
 from gpuscaler.clouds.markets import Key, Markets, Steps
 from gpuscaler.clouds.simulated import SimulatedCloud
 from gpuscaler.clouds.simulated_provider import SimulatedProvider
-from gpuscaler.control.running import Made, Place
+from gpuscaler.control.running import Made, Part, Place
+from gpuscaler.embedded.keeping import CloudStore, Keeper
 from gpuscaler.embedded.kubelets import Kubelets
 from gpuscaler.embedded.machines import Machines
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.model.pools import Policy
 from gpuscaler.settings.run_settings import Dry, RunSettings, Simulated, Span
+from gpuscaler.simulation import spot_markets
+from gpuscaler.simulation.spot import read_spot
 
 
 async def make(settings: RunSettings, place: Place) -> Made:
-    """The simulated cloud, whose machines become Nodes of the cluster behind ``place``."""
+    """The simulated cloud, whose machines become Nodes of the cluster behind ``place``; it goes on from where it was written down."""
     told, pools = settings.simulated, settings.policy.pools
+    store = CloudStore(place.client, namespace=place.namespace)
+    before = await store.load()
+    began = before.began or place.now()
     core = SimulatedCloud(
-        pools, seed=told.seed, delays=delays_of(told), faults=faults_of(told), markets=markets_of(settings.policy, told.dry, place.now())
+        pools, seed=told.seed, delays=delays_of(told), faults=faults_of(told), markets=markets_of(settings.policy, told, began)
     )
-    machines = Machines(place.client, pools, now=place.now)
+    machines = Machines(place.client, now=place.now)
     provider = SimulatedProvider(core, pools, now=place.now, listener=machines.hear, seed=told.seed)
+    if before.began:
+        provider.resume(before)
+    # Before time goes on: what happened to machines while nobody led comes after what they were.
+    await machines.agree(core.list())
+    keeper = Keeper(store, provider, began=began)
+    parts = [provider.run, machines.run]
+    if not place.dry_run:
+        provider.keep = keeper.keep
+        parts.append(keeper.run)
+    if told.kubelet:
+        parts += _kubelets(place, core, told.seed)
+    return Made(provider=provider, parts=parts, set_policy=lambda policy: provider.set_pools(policy.pools))
+
+
+def _kubelets(place: Place, core: SimulatedCloud, seed: int) -> list[Part]:
+    # A picture of their own: they must hear of everything that is there when they begin.
+    picture = Picture(place.client, clock=asyncio.get_running_loop().time, random=Random(seed), resources=(PODS, NODES))
 
     def pull(node: str) -> float:
-        try:
-            return core.image_pull(node, place.now())
-        except KeyError:
-            return 0.0
+        return core.image_pull(node, place.now())
 
-    parts = [provider.run, machines.run]
-    if told.kubelet:
-        # A picture of their own: they must hear of everything that is there when they begin.
-        picture = Picture(place.client, clock=asyncio.get_running_loop().time, random=Random(told.seed), resources=(PODS, NODES))
-        parts += [Kubelets(place.client, picture, now=place.now, pull=pull).run, picture.run]
-    return Made(provider=provider, parts=parts)
+    return [Kubelets(place.client, picture, now=place.now, pull=pull).run, picture.run]
 
 
 def delays_of(told: Simulated) -> Delays:
@@ -55,13 +71,17 @@ def faults_of(told: Simulated) -> Faults:
     )
 
 
-def markets_of(policy: Policy, dry: tuple[Dry, ...], began: float) -> Markets:
-    """Markets in which what ``dry`` names has no machine, and everything else as many as are asked for."""
+def markets_of(policy: Policy, told: Simulated, began: float) -> Markets:
+    """Markets by the file of series, or in which what is named dry has no machine and everything else as many as are asked for.
+
+    Raises :class:`~gpuscaler.simulation.spot.SpotError` for a file that cannot be used.
+    """
+    if told.series:
+        return spot_markets.markets_of(policy, [read_spot(Path(told.series))], seed=told.seed, began=began)[0]
     capacity: dict[Key, Steps] = {}
     for offering in (one for pool in policy.pools for one in pool.offerings):
         pool, market, instance_type, zone = offering.key
-        named = (one for one in dry if _matches(one, Dry(pool, instance_type, market, zone)))
-        if next(named, None) is not None:
+        if any(_matches(one, Dry(pool, instance_type, market, zone)) for one in told.dry):
             capacity[offering.key] = Steps([0.0], [0.0])
     return Markets(capacity, {}, began=began)
 

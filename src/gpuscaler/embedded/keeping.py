@@ -1,0 +1,58 @@
+"""Keeps the simulated cloud in a ConfigMap, so that whoever leads next finds its machines."""
+
+import asyncio
+from typing import Final
+
+from gpuscaler.clouds.simulated_provider import ProviderState, SimulatedProvider
+from gpuscaler.control.store import Store
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import ServerError, TooManyRequests, Unreachable
+
+NAME: Final = "gpuscaler-simulated-cloud"
+#: Pauses between tries when the API server does not answer, in seconds.
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
+
+
+class CloudStore(Store[ProviderState]):
+    """The ConfigMap of a simulated cloud."""
+
+    def __init__(self, client: Client, *, namespace: str, name: str = NAME) -> None:
+        super().__init__(client, namespace=namespace, name=name, nothing=ProviderState())
+
+
+class Keeper:
+    """Writes ``provider`` down in ``store`` whenever it asks, for as long as :meth:`run` runs; several wishes at once are one write."""
+
+    def __init__(self, store: CloudStore, provider: SimulatedProvider, *, began: float) -> None:
+        self._store, self._provider, self._began = store, provider, began
+        self._waiting: list[asyncio.Future[None]] = []
+        self._wanted = asyncio.Event()
+
+    async def keep(self) -> None:
+        """Returns when all that has happened up to now is written."""
+        written = asyncio.get_running_loop().create_future()
+        self._waiting.append(written)
+        self._wanted.set()
+        await written
+
+    async def run(self) -> None:
+        """Write until cancelled. Raises what ends leading: somebody else wrote, or we may not."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            waiting, self._waiting = self._waiting, []
+            await self._write()
+            for written in waiting:
+                if not written.done():
+                    written.set_result(None)
+
+    async def _write(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                await self._store.save(self._provider.state(self._began))
+            except (ServerError, TooManyRequests, Unreachable):
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            else:
+                return
