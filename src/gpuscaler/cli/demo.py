@@ -192,7 +192,7 @@ def _tell(ended: "Demo", show: _Show, out: Path) -> None:
     promised = result.kept + result.broken
     console.print(f"Of {count(promised, 'pod')} that machines were opened for, {result.kept:,} ran on the machine that was meant for them.")
     told = [line_of(one, began=ended.began).plain for one in lines(ended.notes.happenings)]
-    page = report_page(inputs, [result], heading="Demo:", lead={"What was decided, and why:": told})
+    page = report_page(inputs, [result], heading="Demo:", annex={"What was decided, and why": told})
     write(out, document(inputs, [result]), page)
     if show.best is not None:
         (out / PICTURE).write_text(picture_of(show.best, began=ended.began), encoding="utf-8")

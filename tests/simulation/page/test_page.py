@@ -174,3 +174,13 @@ def test_machines_beyond_the_most_used_kinds_share_a_band() -> None:
     assert sum(words == "c11" for words in page.words) == 2  # the legend and the table
     assert sum(words == "c1" for words in page.words) == 1  # the table
     assert "gpuscaler: at most 12 machines" in page.words
+
+
+def test_lists_of_sentences_stand_after_the_summary_or_after_the_tables(results: list[Result]) -> None:
+    inputs = inputs_of(SETTING, pools="pools.yaml", seed=0)
+    text = report_page(inputs, results, lead={"Before:": [EVIL, "early"]}, annex={"Behind": ["late"], "Nothing": []})
+    words = Page(text).words
+    assert EVIL in words
+    places = [words.index(one) for one in ("Before:", "early", "Figures", "Machines", "Behind", "late", "What went in")]
+    assert places == sorted(places)
+    assert "Nothing" not in words

@@ -15,11 +15,17 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def report_page(
-    inputs: Inputs, results: Sequence[Result], *, heading: str = "Simulation of", lead: Mapping[str, Sequence[str]] | None = None
+    inputs: Inputs,
+    results: Sequence[Result],
+    *,
+    heading: str = "Simulation of",
+    lead: Mapping[str, Sequence[str]] | None = None,
+    annex: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
     """The page. Plots show the first seed of each policy, tables all of them.
 
-    ``heading`` comes before the trace's name, ``lead`` after the summary: lists of sentences under their titles.
+    ``heading`` comes before the trace's name; ``lead`` after the summary and ``annex`` after the tables are lists of sentences under
+    their titles.
     """
     policies = by_policy(results)
     first = [runs[0] for runs in policies.values()]
@@ -41,6 +47,7 @@ def report_page(
         *_section("Machines", tables.machines(policies)),
         *_section("Services", tables.services(first)),
         *_section("Pods that never ran", tables.unserved(first)),
+        *(part for words, sentences in (annex or {}).items() for part in _section(words, *_list("", sentences))),
         *_inputs(inputs),
     ]
     body = "\n".join(part for part in parts if part)
@@ -64,11 +71,15 @@ def report_page(
 
 
 def _summary(inputs: Inputs, policies: tables.Policies) -> list[str]:
-    jobs = f"{inputs.jobs:,} jobs, {inputs.pods:,} pods, submitted over {inputs.days:,.1f} days, on the pools of {inputs.pools}."
+    jobs = f"{inputs.jobs:,} jobs, {inputs.pods:,} pods, submitted over {_period(inputs.days)}, on the pools of {inputs.pools}."
     seeds = f" Mean ± standard deviation of {inputs.seeds} seeds, from {inputs.seed} on." if inputs.seeds > 1 else f" Seed {inputs.seed}."
     figure = next(one for one in FIGURES if one.key == "cost")
     costs = "; ".join(f"{name} {shown(figure.unit, spread(figure, runs))}" for name, runs in policies.items())
     return [f"<p>{escape(jobs + seeds)}</p>", f"<p><strong>Cost: {escape(costs)}.</strong></p>"]
+
+
+def _period(days: float) -> str:
+    return f"{days:,.1f} days" if days >= 1 or not days else f"{24 * days:.1f} hours"
 
 
 def _notes(results: Sequence[Result]) -> list[str]:
@@ -128,4 +139,5 @@ def _inputs(inputs: Inputs) -> list[str]:
 def _list(title: str, entries: Sequence[str]) -> list[str]:
     if not entries:
         return []
-    return [f"<p>{escape(title)}</p>", "<ul>" + "".join(f"<li>{escape(one)}</li>" for one in entries) + "</ul>"]
+    head = [f"<p>{escape(title)}</p>"] if title else []
+    return [*head, "<ul>" + "".join(f"<li>{escape(one)}</li>" for one in entries) + "</ul>"]
