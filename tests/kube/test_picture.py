@@ -288,10 +288,27 @@ def batch_of(*pods: Json, aside: tuple[SetAside, ...] = ()) -> Batch:
     return Batch(PODS, Pod, {one.identity: one.items[0] for one in found}, aside)
 
 
+async def test_changes_that_are_not_few_are_folded_in_a_part_at_a_time() -> None:
+    picture = Picture(Client(Scripted()), clock=lambda: 0.0, random=Random(1), resources=[PODS], inline=2_000)
+    picture.receive(batch_of(*(pod(f"p{number}", node="n1") for number in range(1_700))))
+    taking = asyncio.create_task(picture.take())
+    turns = 0
+    while not taking.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert len(taking.result().cluster.pods) == len(taking.result().cluster.on_node["n1"]) == 1_700
+    assert turns > 3
+
+
+#: Folded in a thread, and on the event loop in parts.
+FOLDINGS = pytest.mark.parametrize(("inline", "count"), [(100, 300), (2_000, 1_200)])
+
+
+@FOLDINGS
 @pytest.mark.looptime(False)
-async def test_a_change_back_that_comes_while_the_change_is_folded_in_is_not_lost() -> None:
-    picture = Picture(Client(Scripted()), clock=lambda: 0.0, random=Random(1), resources=[PODS], inline=100)
-    names = [f"p{number}" for number in range(300)]
+async def test_a_change_back_that_comes_while_the_change_is_folded_in_is_not_lost(inline: int, count: int) -> None:
+    picture = Picture(Client(Scripted()), clock=lambda: 0.0, random=Random(1), resources=[PODS], inline=inline)
+    names = [f"p{number}" for number in range(count)]
     picture.receive(batch_of(*map(pod, names)))
     await picture.take()
     picture.receive(batch_of(*(pod(name, node="n1") for name in names)))
@@ -302,10 +319,11 @@ async def test_a_change_back_that_comes_while_the_change_is_folded_in_is_not_los
     assert not (await picture.take()).cluster.pods["team/p0"].node_name
 
 
+@FOLDINGS
 @pytest.mark.looptime(False)
-async def test_what_can_be_read_again_while_it_is_being_set_aside_is_not_set_aside_for_good() -> None:
-    picture = Picture(Client(Scripted()), clock=lambda: 0.0, random=Random(1), resources=[PODS], inline=100)
-    names = [f"p{number}" for number in range(300)]
+async def test_what_can_be_read_again_while_it_is_being_set_aside_is_not_set_aside_for_good(inline: int, count: int) -> None:
+    picture = Picture(Client(Scripted()), clock=lambda: 0.0, random=Random(1), resources=[PODS], inline=inline)
+    names = [f"p{number}" for number in range(count)]
     picture.receive(batch_of(*map(pod, names)))
     await picture.take()
     picture.receive(batch_of(*(pod(name, node="n1") for name in names[1:]), aside=(SetAside("Pod team/p0", "odd"),)))
