@@ -13,14 +13,17 @@ from gpuscaler import __version__
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "bench": ("gpuscaler.cli.bench", "Run a published table again and compare."),
     "check-proof": ("gpuscaler.cli.proofs", "Check that a plan's lower bound holds."),
-    "demo": ("gpuscaler.cli.demo", "Replay a day of GPU work in virtual time and show what it cost."),
+    "demo": ("gpuscaler.cli.demo", "Watch a cluster in this process being scaled, for a minute."),
     "generate": ("gpuscaler.cli.generate", "Write a trace drawn from a published one's marginals."),
     "plan": ("gpuscaler.cli.plan", "Print what would be bought and given back for a cluster."),
+    "replay": ("gpuscaler.cli.replay", "Make the plan of a decision again and compare."),
     "record": ("gpuscaler.cli.record", "Record what runs on a cluster, and on which machines, as a trace."),
     "run": ("gpuscaler.cli.run", "Run the controller on a cluster."),
     "simulate": ("gpuscaler.cli.simulate", "Replay a trace of jobs through the planner and print what it cost."),
+    "status": ("gpuscaler.cli.status", "Print what the controller last wrote: pools, waiting pods, decisions."),
     "what-if": ("gpuscaler.cli.what_if", "Compare two pools files on one trace and explain the difference."),
     "validate": ("gpuscaler.cli.validate", "Check a pools file."),
+    "why": ("gpuscaler.cli.why", "Explain a pod or a node."),
 }
 
 

@@ -90,6 +90,12 @@ class Shared:
     def __init__(self) -> None:
         self.known: dict[int, int] = {}
         self.items: list[Any] = []
+        self.written = 0
+
+    def fresh(self) -> list[Any]:
+        """What was met since the last time."""
+        found, self.written = self.items[self.written :], len(self.items)
+        return found
 
     def place(self, item: object) -> int:
         found = self.known.get(id(item))
@@ -130,10 +136,12 @@ def _frames(decision: Decision) -> Iterator[bytes]:
         yield from _chunks(kind, getattr(cluster, home).values(), encode)
     yield from _chunks(Node, cluster.nodes.values(), encode)
     shared: dict[type, Shared] = {kind: Shared() for kind in (PodSpec, LabelSet, PodOptions, Owner)}
-    pods = [_wire(pod, shared) for pod in cluster.pods.values()]
-    for kind, found in shared.items():
-        yield from _chunks(kind, found.items, encode)
-    yield from _chunks(Pod, pods, encode)
+    pods = iter(cluster.pods.values())
+    while some := [_wire(pod, shared) for pod in islice(pods, AT_ONCE)]:
+        # What they share comes before them, as far as it was not needed before.
+        for kind, found in shared.items():
+            yield from _chunks(kind, found.fresh(), encode)
+        yield from _chunks(Pod, some, encode)
 
 
 def _chunks(kind: type, items: Iterable[Any], encode: Callable[[Any], bytes]) -> Iterator[bytes]:

@@ -1,0 +1,288 @@
+"""``gpuscaler status``, ``why`` and ``replay`` against a controller that runs, over HTTP."""
+
+import asyncio
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+from tests.cli.serving import Served, kubeconfig, served
+from tests.control.records.test_inputs import idle
+from tests.control.world import pod
+
+from gpuscaler.cli import main
+from gpuscaler.control.records.history import FILE, Made, open_history
+from gpuscaler.control.records.inputs import packed
+from gpuscaler.control.records.records import Decision
+from gpuscaler.control.records.reporting import body_of, status_in
+from gpuscaler.control.records.status import Process, Status
+from gpuscaler.embedded.proxying import to_local
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import NotFound
+from gpuscaler.kube.resources import CONFIG_MAPS, PODS
+from gpuscaler.planning.plans import Plan
+
+RUN_FILE = """
+region: us-east-1
+cloud: simulated
+simulated: {boot: 300ms, device_plugin_delay: 100ms, capacity_error_delay: 100ms}
+http: {address: "127.0.0.1:0"}
+pools:
+  - name: gpu
+    types: [g4dn.xlarge]
+    zones: [us-east-1a]
+"""
+
+
+@dataclass
+class Led:
+    """A cluster that a controller leads, whose pages are at ``url``; the controller plays the pod ``leader``."""
+
+    cluster: Served
+    url: str
+    log: list[str]
+
+
+async def read(client: Client) -> Status | None:
+    try:
+        return status_in(await client.get(CONFIG_MAPS, "gpuscaler-status", namespace="kube-system"))
+    except NotFound:
+        return None
+
+
+async def bound(client: Client) -> bool:
+    pods = {one["metadata"]["name"]: one for one in map(msgspec.json.decode, await client.list_all(PODS))}
+    return bool(pods["train"]["spec"].get("nodeName"))
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Led]:
+    """One pod runs, another cannot be served."""
+    with served(folder) as cluster:
+        (folder / "run.yaml").write_text(RUN_FILE)
+
+        async def submit(client: Client) -> None:
+            await client.create(PODS, pod("train"), namespace="default")
+            await client.create(PODS, pod("huge", 8), namespace="default")
+
+        cluster.ask(submit)
+        command = [sys.executable, "-c", "from gpuscaler.cli import run; run()", "run"]
+        command += ["--config", str(folder / "run.yaml"), "--kubeconfig", str(cluster.kubeconfig)]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stderr is not None
+                log = []
+                for line in process.stderr:
+                    log.append(line)
+                    if "serves" in line:
+                        break
+                port = msgspec.json.decode(log[-1])["port"]
+                cluster.until(bound, within=40)
+                yield Led(cluster, f"http://127.0.0.1:{port}", log)
+                process.send_signal(signal.SIGTERM)
+                rest, _ = "", process.wait(20)
+                log += [rest, *process.stderr.readlines()]
+            finally:
+                process.kill()
+
+
+@pytest.fixture(scope="module")
+def led(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Led]:
+    with running(tmp_path_factory.mktemp("led")) as found:
+        yield found
+
+
+def ask(led: Led | Served, *command: str) -> Result:
+    cluster = led.cluster if isinstance(led, Led) else led
+    return CliRunner().invoke(main, [command[0], "--kubeconfig", str(cluster.kubeconfig), *command[1:]])
+
+
+def written(led: Led) -> Status:
+    """The status, once it tells of the machine that runs."""
+
+    async def shows(client: Client) -> Status | None:
+        found = await read(client)
+        return found if found is not None and found.pools and found.pools[0].machines and found.waiting else None
+
+    found = led.cluster.until(shows, within=40)
+    assert found is not None
+    return found
+
+
+def test_status_shows_pools_and_who_waits_for_what(led: Led) -> None:
+    written(led)
+    done = ask(led, "status")
+
+    assert done.exit_code == 0, done.output
+    assert re.search(r"^Written \d+s ago by \S+ \(gpuscaler ", done.output)
+    assert "1 machine in 1 pool at $" in done.output
+    assert re.search(r"^gpu +1 +0 +0 +0- +1 +1 +0\.\d\d$", done.output, re.MULTILINE)
+    assert "1 x default/huge: pool gpu: " in done.output
+    assert "8 nvidia.com/gpu requested" in done.output
+
+
+def test_status_as_json_is_what_the_leader_wrote(led: Led) -> None:
+    written(led)
+    done = ask(led, "status", "--json")
+
+    assert msgspec.json.decode(done.output, type=Status).unplaced == 1
+
+
+def test_why_asks_the_leader_at_an_address(led: Led) -> None:
+    stuck, runs = ask(led, "why", "pod", "default/huge", "--leader", led.url), ask(led, "why", "pod", "train", "--leader", led.url)
+
+    assert (stuck.exit_code, runs.exit_code) == (0, 0)
+    assert "no machine can be bought for it now:\n    pool gpu: resource: " in stuck.output
+    assert "it is on node sim-" in runs.output
+    assert re.search(r"ago  ordered \(\d{8}T\d{6}-\d+\)  g4dn\.xlarge \S+ in us-east-1a ordered: ready in about", runs.output)
+
+
+def test_why_asks_the_leader_through_the_proxy_of_its_pod(led: Led) -> None:
+    port = int(led.url.rpartition(":")[2])
+    status = msgspec.structs.replace(written(led), leader=Process("me", "0", "leader", "kube-system", port))
+
+    async def play(client: Client) -> None:
+        await client.create(PODS, {**pod("leader", 0), "apiVersion": "v1"}, namespace="kube-system")
+        await client.create(CONFIG_MAPS, body_of(status, "default"), namespace="default")
+
+    led.cluster.api.proxies.register("kube-system", "leader", port, to_local(led.url))
+    led.cluster.ask(play)
+
+    done = ask(led, "why", "pod", "train", "--namespace", "default")
+
+    assert done.exit_code == 0, done.output
+    assert "it is on node sim-" in done.output
+    assert "cannot be asked" not in done.output
+
+
+def test_why_answers_from_events_where_the_leader_cannot_be_reached(led: Led) -> None:
+    written(led)
+    done = ask(led, "why", "pod", "train")
+
+    assert done.exit_code == 0, done.output
+    assert "runs outside of the cluster; name its address with --leader); what Events say:" in done.output
+    assert re.search(r"ago  TriggeredScaleUp  g4dn\.xlarge \S+ in us-east-1a ordered: ready in about", done.output)
+
+
+def test_why_says_when_nobody_knows(led: Led) -> None:
+    done = ask(led, "why", "node", "nobody", "--leader", led.url)
+
+    assert (done.exit_code, done.output) == (2, "node nobody:\n  there is no such node now\n")
+
+
+def test_replay_lists_decisions_and_plans_one_of_them_again(led: Led, tmp_path: Path) -> None:
+    listed = ask(led, "replay", "--leader", led.url)
+    name = listed.output.split()[0]
+    done = ask(led, "replay", name, "--leader", led.url, "--save", str(tmp_path / "inputs"))
+    again = CliRunner().invoke(main, ["replay", "--inputs", str(tmp_path / "inputs")])
+
+    assert re.fullmatch(r"\d{8}T\d{6}-\d+", name)
+    assert done.exit_code == 0, done.output
+    assert f"Decision {name}: buys 1 machine at $" in done.output
+    assert done.output.endswith("Planned again: identical.\n")
+    assert again.output == done.output
+
+
+def test_replay_of_a_decision_that_is_not_kept_says_so(led: Led) -> None:
+    done = ask(led, "replay", "19990101T000000-1", "--leader", led.url)
+
+    assert done.exit_code == 2
+    assert "decision 19990101T000000-1: saw none of that id" in done.output
+
+
+def test_the_pages_of_health_and_metrics_are_served(led: Led) -> None:
+    async def get() -> dict[str, tuple[int, str]]:
+        async with aiohttp.ClientSession() as session:
+            found = {}
+            for path in ("healthz", "readyz", "metrics"):
+                async with session.get(f"{led.url}/{path}") as answer:
+                    found[path] = (answer.status, await answer.text())
+            return found
+
+    pages = asyncio.run(get())
+    assert pages["healthz"] == (200, "[+]loop ok\nok\n")
+    assert pages["readyz"] == (200, "[+]loop ok\n[+]synced ok\nok\n")
+    assert "gpuscaler_leader 1.0" in pages["metrics"][1]
+    assert "gpuscaler_loop_lag_seconds_bucket" in pages["metrics"][1]
+
+
+def test_where_nothing_was_written_gpuscaler_is_not_installed(tmp_path: Path) -> None:
+    with served(tmp_path) as cluster:
+        status, why, replay = ask(cluster, "status"), ask(cluster, "why", "pod", "x"), ask(cluster, "replay")
+
+    assert (status.exit_code, replay.exit_code) == (4, 4)
+    assert "ConfigMap kube-system/gpuscaler-status: saw none, expected the status of a controller" in status.output
+    assert why.exit_code == 2
+    assert "no Event of gpuscaler tells of it" in why.output
+
+
+def test_an_old_status_says_that_it_is_old(tmp_path: Path) -> None:
+    with served(tmp_path) as cluster:
+
+        async def write(client: Client) -> None:
+            old = Status(time.time() - 3600, Process("me", "0.1"))
+            await client.create(CONFIG_MAPS, body_of(old, "kube-system"), namespace="kube-system")
+
+        cluster.ask(write)
+        done = ask(cluster, "status")
+
+    assert done.exit_code == 0
+    assert "Written 1h ago by me (gpuscaler 0.1).\nThis is old: " in done.output
+
+
+@pytest.mark.parametrize(("data", "said"), [({}, "saw no key status.json"), ({"status.json": "[]"}, "saw a status that cannot be read")])
+def test_a_status_that_somebody_else_wrote_is_told_apart(tmp_path: Path, data: dict[str, str], said: str) -> None:
+    with served(tmp_path) as cluster:
+
+        async def write(client: Client) -> None:
+            body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "gpuscaler-status"}, "data": data}
+            await client.create(CONFIG_MAPS, body, namespace="kube-system")
+
+        cluster.ask(write)
+        done = ask(cluster, "status")
+
+    assert done.exit_code == 2
+    assert f"ConfigMap kube-system/gpuscaler-status: {said}" in done.output
+
+
+def test_a_cluster_that_does_not_answer_is_unreachable(tmp_path: Path) -> None:
+    path = kubeconfig(tmp_path, "http://127.0.0.1:9")
+    for command in (["status"], ["replay", "x"]):
+        done = CliRunner().invoke(main, [command[0], "--kubeconfig", str(path), *command[1:]])
+        assert done.exit_code == 3, done.output
+
+
+def test_replay_reads_a_history_file_and_says_what_differs(tmp_path: Path) -> None:
+    history, _ = open_history(str(tmp_path), decisions=10, most_bytes=10_000_000)
+    some = idle()
+    other = Decision("d-2", some.at, some.text, some.cluster, some.state, some.policy, Plan())
+    history.add([], [Made(one.id, one.at, one.text, one.plan, packed(one)) for one in (some, other)])
+    history.close()
+    file = str(tmp_path / FILE)
+
+    listed, same, different, unknown = (
+        CliRunner().invoke(main, ["replay", *more, "--history", file]) for more in ([], ["d-1"], ["d-2"], ["d-3"])
+    )
+
+    assert [line.split()[0] for line in listed.output.splitlines()] == ["d-2", "d-1"]
+    assert (same.exit_code, same.output.splitlines()[-1]) == (0, "Planned again: identical.")
+    assert different.exit_code == 1
+    assert "Planned again: different.\n  removals: now and not recorded: " in different.output
+    assert unknown.exit_code == 2
+
+
+@pytest.mark.parametrize("option", ["--history", "--inputs"])
+def test_replay_of_a_file_that_is_none_says_what_was_expected(tmp_path: Path, option: str) -> None:
+    (tmp_path / "odd").write_text("odd" * 100)
+    for name, said in (("nothing", "saw No such file"), ("odd", "expected the")):
+        done = CliRunner().invoke(main, ["replay", "x", option, str(tmp_path / name)])
+        assert (done.exit_code, said in done.output) == (2, True), done.output
