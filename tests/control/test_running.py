@@ -12,16 +12,18 @@ import pytest
 from tests.control.world import pod
 
 from gpuscaler.control.controller import Controller
+from gpuscaler.control.records import service
 from gpuscaler.control.records.records import Records
-from gpuscaler.control.running import Place, Running
+from gpuscaler.control.running import MakeRecords, Place, Running
 from gpuscaler.control.settings_file import SettingsFile
+from gpuscaler.control.store import StoreError
 from gpuscaler.embedded import providers
 from gpuscaler.embedded.api import ApiServer
 from gpuscaler.embedded.memory import MemoryTransport
 from gpuscaler.embedded.scheduling import Scheduler
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.picture import Picture
-from gpuscaler.kube.resources import LEASES, NODES, PODS, Resource
+from gpuscaler.kube.resources import CONFIG_MAPS, EVENTS, LEASES, NODES, PODS, Resource
 from gpuscaler.planning.memory import Memory
 from gpuscaler.planning.state import ledger
 from gpuscaler.settings.run_settings import RunSettings
@@ -83,7 +85,15 @@ class Cluster:
         self.user = Client(MemoryTransport(self.api))
         self.path = self.folder / "run.yaml"
 
-    def start(self, text: str = SMALL, *, identity: str = "one", dry_run: bool = False) -> tuple[Running, Kept]:
+    def start(
+        self,
+        text: str = SMALL,
+        *,
+        identity: str = "one",
+        dry_run: bool = False,
+        transport: MemoryTransport | None = None,
+        make_records: MakeRecords | None = None,
+    ) -> tuple[Running, Kept]:
         self.path.write_text(text)
         kept = Kept()
 
@@ -93,12 +103,12 @@ class Cluster:
 
         running = Running(
             file=SettingsFile(self.path),
-            transport=MemoryTransport(self.api),
+            transport=transport or MemoryTransport(self.api),
             namespace="kube-system",
             identity=identity,
             clocks=Ticking(),
             make_provider=providers.make,
-            make_records=records,
+            make_records=make_records or records,
             dry_run=dry_run,
         )
         self.lives.append(asyncio.get_running_loop().create_task(running.run()))
@@ -212,3 +222,64 @@ async def test_a_pod_that_waits_when_the_controller_begins_is_served_at_once(clu
     await asyncio.sleep(3)
 
     assert len(kept.orders) == 1
+
+
+async def test_a_leader_that_is_cut_off_writes_nothing_more_and_another_takes_over(cluster: Cluster) -> None:
+    network = MemoryTransport(cluster.api)
+    _, first = cluster.start(identity="one", transport=network)
+    await asyncio.sleep(10)
+    _, second = cluster.start(identity="two")
+    await asyncio.sleep(10)
+    network.cut()
+    await cluster.submit("train")
+    await asyncio.sleep(25)
+    assert (first.controller, second.controller is not None) == (None, True)
+    assert (await cluster.lease())["holderIdentity"] == "two"
+    network.mend()
+    await asyncio.sleep(60)
+
+    assert await cluster.bound() == ["train"]
+    assert (len(first.orders), len(second.orders)) == (0, 1)
+    assert first.controller is None
+
+
+async def test_a_memory_that_somebody_else_wrote_is_read_anew(cluster: Cluster) -> None:
+    _, kept = cluster.start()
+    await asyncio.sleep(10)
+    before = kept.controller
+    await cluster.user.merge_patch(CONFIG_MAPS, "gpuscaler-state", {"metadata": {"labels": {"a": "b"}}}, namespace="kube-system")
+    await cluster.submit("train")
+    await asyncio.sleep(60)
+
+    assert await cluster.bound() == ["train"]
+    assert kept.controller is not before
+
+
+async def test_a_memory_of_a_newer_version_is_left_alone_and_ends_the_process(cluster: Cluster) -> None:
+    cluster.start()
+    await asyncio.sleep(10)
+    await cluster.stop()
+    await cluster.user.merge_patch(CONFIG_MAPS, "gpuscaler-state", {"data": {"form": "99"}}, namespace="kube-system")
+    cluster.start(identity="two")
+    with pytest.raises(StoreError, match="saw form '99'"):
+        async with asyncio.timeout(30):
+            await cluster.lives[-1]
+    assert (await cluster.lease())["holderIdentity"] == ""
+
+
+async def test_all_records_of_the_real_program_are_made_beside_the_controller(cluster: Cluster) -> None:
+    def records(settings: RunSettings, place: Place) -> service.Service:
+        return service.make(settings, place, pod="", set_level=lambda _level: None)
+
+    cluster.start(f"{SMALL}http: {{enabled: false}}", identity="one", make_records=records)
+    await asyncio.sleep(10)
+    cluster.start(f"{SMALL}http: {{enabled: false}}", identity="two", make_records=records)
+    await cluster.submit("train")
+    await asyncio.sleep(120)
+
+    assert await cluster.bound() == ["train"]
+    events = [one["note"] if "note" in one else one.get("message", "") for one in await cluster.all(EVENTS)]
+    assert any("g4dn.xlarge" in note for note in events), events
+    names = {one["metadata"]["name"] for one in await cluster.all(CONFIG_MAPS)}
+    assert {"gpuscaler-state", "gpuscaler-status"} <= names
+    assert all(not life.done() for life in cluster.lives)
