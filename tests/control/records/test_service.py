@@ -14,15 +14,17 @@ from tests.control.records.test_records import DRY, IDLE_SOON
 from tests.control.world import ONE_GPU_MACHINES, World, pod, world
 
 from gpuscaler.clouds.markets import Markets, Steps
+from gpuscaler.control.records import reporting
 from gpuscaler.control.records.reporting import CHANGED_SECONDS, REFRESH_SECONDS, status_in
 from gpuscaler.control.records.service import Service, Surroundings
 from gpuscaler.control.records.status import Status
+from gpuscaler.control.running import UnusableError
 from gpuscaler.embedded.faults import Fault, broken
 from gpuscaler.kube.errors import NotFound
 from gpuscaler.kube.resources import CONFIG_MAPS, EVENTS, PODS
 from gpuscaler.kube.transport import Request
 from gpuscaler.settings.pools_file import parse_policy
-from gpuscaler.settings.run_settings import HttpSettings, RunSettings
+from gpuscaler.settings.run_settings import HttpSettings, LogSettings, RunSettings
 
 NAMESPACE = "kube-system"
 
@@ -266,3 +268,46 @@ async def test_no_metric_has_the_name_of_a_pod_or_a_node() -> None:
 
     assert len(nodes) == 3
     assert not [name for name in (*nodes, "special-pod") if name in text]
+
+
+async def test_a_part_that_breaks_is_counted_and_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serviced() as (here, service):
+        await here.sleep(15.0)
+        monkeypatch.setattr(reporting, "status_of", lambda *_, **__: 1 / 0)
+        await here.sleep(20.0)
+        broken_at = service.failures
+        monkeypatch.undo()
+        await here.submit("a")
+        await here.sleep(100.0)
+        found = await status(here)
+
+    assert broken_at >= 1
+    assert found.pools[0].machines == 1
+    assert any(one.startswith(f"{service.failures} records could not be made") for one in found.troubles)
+
+
+@pytest.mark.parametrize(
+    ("http", "said"),
+    [
+        (HttpSettings(certificate="/nowhere/tls.crt", key="/nowhere/tls.key"), "http.certificate: /nowhere/tls.crt: saw No such file"),
+        (HttpSettings(host="203.0.113.1", port=1), "http: saw .* for 203.0.113.1, port 1, expected to listen there"),
+    ],
+)
+@pytest.mark.looptime(False)
+async def test_pages_that_cannot_be_served_end_it_with_a_word_about_the_key(http: HttpSettings, said: str) -> None:
+    async with world() as here:
+        client = here.cluster.client("gpuscaler")
+        surroundings = Surroundings(
+            client=client, picture=here.cluster.picture(client), namespace=NAMESPACE, identity="me", now=here.now, troubles=lambda: ()
+        )
+        with pytest.raises(UnusableError, match=said):
+            await Service(here=surroundings, settings=RunSettings(parse_policy(ONE_GPU_MACHINES), http=http)).run()
+
+
+async def test_the_level_of_the_log_follows_the_settings() -> None:
+    levels: list[str] = []
+    async with serviced() as (_, service):
+        service.here = replace(service.here, set_level=levels.append)
+        service.settings_changed(RunSettings(parse_policy(ONE_GPU_MACHINES), log=LogSettings("debug")))
+
+    assert levels == ["debug"]

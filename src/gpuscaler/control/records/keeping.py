@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from collections import deque
 
+import msgspec
 import structlog
 
 from gpuscaler.control.records.happening import Happening
@@ -79,7 +80,7 @@ class Keeper(Sink):
         try:
             self.history.add(happenings, [Made(one.id, one.at, one.text, one.plan, packed(one)) for one in decisions])
             self.trouble = ""
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, msgspec.MsgspecError, TypeError) as error:
             self.lost += len(happenings) + len(decisions)
             if not self.trouble:
                 _LOG.warning("decisions could not be kept", problem=str(error))

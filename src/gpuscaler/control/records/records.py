@@ -151,10 +151,14 @@ class Records:
         """Say why pods cannot be served, once for as long as the reasons stay the same."""
         before, self._told = self._told, {}
         fresh: dict[tuple[Reason, ...], list[str]] = {}
+        # Pods of one class share their reasons.
+        words: dict[int, tuple[tuple[str, str], ...]] = {}
         number = 0
         for one in plan.unplaced:
-            # Details quote amounts and times that change all the time; what excludes the pod does not.
-            why = tuple((reason.pool, reason.excluded_by) for reason in one.reasons)
+            why = words.get(id(one.reasons))
+            if why is None:
+                # Details quote amounts and times that change all the time; what excludes the pod does not.
+                why = words[id(one.reasons)] = tuple((reason.pool, reason.excluded_by) for reason in one.reasons)
             if before.get(one.pod) != why:
                 number += 1
                 if number > TOLD_AT_ONCE:

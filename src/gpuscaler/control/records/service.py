@@ -1,9 +1,10 @@
 """Everything that records, put together for ``gpuscaler run``: the recorder, and what must run beside the controller for it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -34,6 +35,8 @@ _LOG = structlog.get_logger(__name__)
 QPS, BURST = 5.0, 50
 #: How often it is measured how late the event loop is, in seconds.
 LAG_SECONDS = 0.5
+#: What broke begins anew after so many seconds.
+AGAIN_SECONDS = 10.0
 #: The last Events get so long at the end, in seconds.
 FLUSH_SECONDS = 3.0
 
@@ -155,14 +158,24 @@ class Service(Records):
         try:
             async with asyncio.TaskGroup() as tasks:
                 for part in (self.keeper.run, self.reporter.run, self.events.run, self._measure):
-                    tasks.create_task(part())
+                    tasks.create_task(self._keep_up(part))
                 if self._tls is not None:
-                    tasks.create_task(self._tls.run())
+                    tasks.create_task(self._keep_up(self._tls.run))
         finally:
             if server is not None:
                 await server.close()
             await self._last_events()
             self.keeper.history.close()
+
+    async def _keep_up(self, part: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run ``part``, again when it breaks: a mistake in what tells must not end the process that acts."""
+        while True:
+            try:
+                await part()
+            except Exception:  # noqa: BLE001  # whatever it is, the controller goes on; it is counted and logged
+                self.failures += 1
+                _LOG.exception("a part of the records broke; it begins anew", part=part.__qualname__)
+            await asyncio.sleep(AGAIN_SECONDS)
 
     async def _serve(self, http: HttpSettings) -> Server | None:
         if not http.enabled:
