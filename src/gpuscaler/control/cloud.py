@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuscaler.clouds.protocol import INTERRUPTION, Bought, CloudError, LostAnswerError, Order, Provider, Refusal
 from gpuscaler.model.instances import ALIVE, Inventory
@@ -72,8 +73,10 @@ class Cloud:
 
     async def refresh(self) -> None:
         """Ask for the list and the notices once. Half an answer is none: the old list stays when this raises."""
+        asked = self._now()
         async with asyncio.timeout(CALL_SECONDS):
-            inventory = await self.provider.inventory()
+            # By our own clock, as everything that it is compared with: the cloud's may be minutes off.
+            inventory = replace(await self.provider.inventory(), at=asked)
         if self.inventory is None or self.inventory.instances != inventory.instances:
             self._wake()
         self.inventory = inventory

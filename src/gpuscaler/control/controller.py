@@ -115,6 +115,7 @@ class Controller:
         self._awaited: frozenset[str] = frozenset()
         self._acting: set[asyncio.Task[list[Outcome]]] = set()
         self._failure: BaseException | None = None
+        self._began = 0.0
 
     @property
     def cloud(self) -> Cloud:
@@ -150,7 +151,8 @@ class Controller:
                 await asyncio.sleep(AGAIN_SECONDS)
 
     async def _run(self) -> None:
-        self.memory = recalled(await self._remember(), self._now())
+        memory, self._began = await self._remember(), self._now()
+        self.memory = recalled(memory, self._began)
         watching = asyncio.get_running_loop().create_task(self._cloud.watch())
         try:
             while not self._picture.synced:
@@ -277,7 +279,13 @@ class Controller:
             said=self._attempts.said,
             going=self._cloud.going,
             fresh=self._fresh(now),
-            waits=Waits(register=self._pace.register, ready=self._pace.ready, lag=provider.read_lag, keeps_tokens=provider.keeps_tokens),
+            waits=Waits(
+                register=self._pace.register,
+                ready=self._pace.ready,
+                lag=provider.read_lag,
+                keeps_tokens=provider.keeps_tokens,
+                began=self._began,
+            ),
         )
 
     def _fresh(self, now: float) -> bool:

@@ -34,12 +34,16 @@ SKEW_SECONDS = 30.0
 
 
 class Waits(Struct, frozen=True, gc=False):
-    """How long we wait, in seconds: for a machine to become a node, then to show all it promised; ``lag`` is how old a list may be."""
+    """How long we wait, in seconds: for a machine to become a node, then to show all it promised; ``lag`` is how old a list may be.
+
+    ``began`` is when whoever looks began to: moments before are told by clocks that may have been minutes off.
+    """
 
     register: float = 900.0
     ready: float = 900.0
     lag: float = 0.0
     keeps_tokens: bool = True
+    began: float = 0.0
 
 
 class Overdue(Struct, frozen=True, gc=False):
@@ -139,10 +143,13 @@ class _Look:
         self.fold(ledger.Settled(token))
 
     def miss(self, inventory: Inventory) -> None:
-        """Machines that the cloud no longer lists have died."""
+        """Machines that the cloud no longer lists have died, unless their node says that they live."""
         alive = {one.id: one for one in inventory.instances if one.state in ALIVE}
         for one in self.book.coming:
-            if one.instance and one.instance not in alive and inventory.at > one.granted + self.waits.lag + SKEW_SECONDS:
+            node = self.cluster.nodes.get(one.node)
+            if not one.instance or one.instance in alive or (node is not None and node.ready):
+                continue
+            if inventory.at > max(one.granted, self.waits.began) + self.waits.lag + SKEW_SECONDS:
                 self.fates.append(events.Failed(one.key, self.now, "it ended before it opened"))
                 self.fold(ledger.Lost(one.id))
 

@@ -138,7 +138,7 @@ def recalled(memory: Memory, now: float) -> Memory:
         leaving=tuple(_not_ahead(one, now) for one in book.leaving),
         bought=tuple((min(at, now), many) for at, many in book.bought),
     )
-    book = ledger.folded(book, (ledger.Doubted(one.token, now) for one in book.orders if one.state == ledger.INTENDED))
+    book = ledger.folded(book, (ledger.Doubted(one.token, now) for one in book.orders if one.state != ledger.ACCEPTED))
     idle = IdleClocks({name: min(since, now) for name, since in memory.clocks.since.items()})
     return replace(memory, ledger=book, clocks=idle)
 

@@ -1,0 +1,259 @@
+"""Several processes of the controller over one cluster, each with clocks and a network of its own, any of which may stop and go on."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tests.control.world import Notes, World
+
+from gpuscaler.clouds.protocol import Bought, LostAnswerError, Notice, Order, Provider, Refusal
+from gpuscaler.control.cloud import CALL_SECONDS
+from gpuscaler.control.controller import Controller
+from gpuscaler.control.running import Made, Place, Running
+from gpuscaler.control.settings_file import SettingsFile
+from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.kube.errors import NotFound, Unreachable
+from gpuscaler.kube.resources import LEASES
+from gpuscaler.kube.transport import Answer, Request
+from gpuscaler.model.instances import Inventory
+from gpuscaler.model.pools import Pool
+from gpuscaler.settings.run_settings import RunSettings
+
+#: What a write to the API server may take, in seconds: what a client's fence is asked for.
+WRITE_SECONDS = 5.0
+
+
+@dataclass
+class Register:
+    """Sees every write and call begin: by whom leads, and while nobody else's may still be under way (I10)."""
+
+    here: World
+    until: dict[str, float] = field(default_factory=dict)
+    writers: list[str] = field(default_factory=list)
+    calls: int = 0
+
+    async def begin(self, who: str, what: str, seconds: float) -> None:
+        leader = await holder(self.here)
+        assert leader == who, f"I10: {who} began {what} while {leader} leads"
+        now = asyncio.get_running_loop().time()
+        for other, until in self.until.items():
+            assert other == who or until <= now, f"I10: {who} began {what} while {other} may write for {until - now:.1f} s more"
+        self.until[who] = max(self.until.get(who, 0.0), now + seconds)
+        if not self.writers or self.writers[-1] != who:
+            self.writers.append(who)
+        self.calls += 1
+
+
+@dataclass
+class Pause:
+    """A process that does not get on. What it is about to send when it stops is sent once it goes on, and other reads; nothing else is.
+
+    ``at`` is a word of what it stops at, which the fence has let through, or of a read that comes before a fence.
+    """
+
+    at: str | None = None
+    stopped: bool = False
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def through(self, call: Callable[[], Awaitable[Any]], *, what: str = "") -> Any:
+        """Make ``call``, which is ``what`` of those that pass a fence."""
+        if self.at is not None and what and self.at in what:
+            self.stop()
+            late = asyncio.ensure_future(self._late(call))
+            late.add_done_callback(lambda made: None if made.cancelled() else made.exception())
+            return await asyncio.shield(late)
+        if self.stopped:
+            await self.over.wait()
+            if what.startswith("GET"):
+                return await call()
+            raise Unreachable("the process was stopped, and this was never sent")
+        return await call()
+
+    async def _late(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        await self.over.wait()
+        return await call()
+
+    def stop(self) -> None:
+        self.at, self.stopped = None, True
+        self.reached.set()
+
+    def go_on(self) -> None:
+        self.at, self.stopped = None, False
+        self.reached.clear()
+        self.over.set()
+        self.over = asyncio.Event()
+
+
+class Line:
+    """The network of one process. ``deaf`` answers to renewals of the lease do not come back."""
+
+    def __init__(self, inner: MemoryTransport, name: str, register: Register, pause: Pause) -> None:
+        self.inner, self.name, self.register, self.pause = inner, name, register, pause
+        self.deaf = False
+        self.methods: set[str] = set()
+
+    @asynccontextmanager
+    async def exchange(self, request: Request) -> AsyncIterator[Answer]:
+        self.methods.add(request.method)
+        if request.method == "GET":
+            await self.pause.through(_nothing, what=f"GET {request.path}")
+            async with self.inner.exchange(request) as answer:
+                yield answer
+            return
+        of_lease = "/leases" in request.path
+        what = "" if of_lease else f"{request.method} {request.path}"
+        if of_lease and b'"holderIdentity":""' in request.body:
+            # Whoever gives the lease back has nothing under way any more.
+            self.register.until.pop(self.name, None)
+        if what and not self.pause.stopped:
+            await self.register.begin(self.name, what, WRITE_SECONDS)
+
+        async def call() -> tuple[int, Mapping[str, str], bytes]:
+            async with self.inner.exchange(request) as answer:
+                return answer.status, answer.headers, b"".join([piece async for piece in answer.pieces])
+
+        status, headers, body = await self.pause.through(call, what=what)
+        if of_lease and self.deaf:
+            raise Unreachable(f"{request.method} {request.path}: the answer was lost")
+        yield Answer(status, headers, _pieces(body))
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+async def _nothing() -> None:
+    return None
+
+
+async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+    yield body
+
+
+class Desk:
+    """The cloud as one process reaches it."""
+
+    def __init__(self, inner: Provider, name: str, register: Register, pause: Pause) -> None:
+        self._inner, self._name, self._register, self._pause = inner, name, register, pause
+        self.name, self.keeps_tokens, self.read_lag = inner.name, inner.keeps_tokens, inner.read_lag
+        self.writes = 0
+
+    async def _read(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            return await self._pause.through(call)
+        except Unreachable as error:
+            raise LostAnswerError(str(error)) from error
+
+    async def _write(self, what: str, call: Callable[[], Awaitable[Any]]) -> Any:
+        self.writes += 1
+        if not self._pause.stopped:
+            await self._register.begin(self._name, what, CALL_SECONDS)
+        try:
+            return await self._pause.through(call, what=what)
+        except Unreachable as error:
+            raise LostAnswerError(str(error)) from error
+
+    async def pools(self) -> Sequence[Pool]:
+        found: Sequence[Pool] = await self._read(self._inner.pools)
+        return found
+
+    async def inventory(self) -> Inventory:
+        found: Inventory = await self._read(self._inner.inventory)
+        return found
+
+    async def notices(self) -> Sequence[Notice]:
+        found: Sequence[Notice] = await self._read(self._inner.notices)
+        return found
+
+    async def buy(self, order: Order) -> Bought:
+        found: Bought = await self._write("buy", lambda: self._inner.buy(order))
+        return found
+
+    async def withdraw(self, token: str) -> None:
+        await self._write("withdraw", lambda: self._inner.withdraw(token))
+
+    async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:
+        found: Mapping[str, Refusal | None] = await self._write("remove", lambda: self._inner.remove(ids))
+        return found
+
+    async def close(self) -> None:
+        """The cloud outlives the process."""
+
+
+class Record(Notes):
+    """Notes that live as long as the process."""
+
+    def led_by(self, controller: Controller | None, /) -> None:
+        self.controller = controller
+
+    def settings_changed(self, settings: RunSettings, /) -> None:
+        """Nothing is kept of it."""
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+
+class Replica:
+    """One process of `gpuscaler run`. ``skew`` is by how many seconds its time of day is wrong; its monotonic clock began elsewhere."""
+
+    def __init__(self, here: World, file: Path, name: str, register: Register, *, skew: float = 0.0, dry_run: bool = False) -> None:
+        self.name, self.skew, self._looked = name, skew, 0.0
+        self.here, self.register = here, register
+        self.pause = Pause()
+        self.network = MemoryTransport(here.cluster.api)
+        self.line = Line(self.network, name, register, self.pause)
+        self.desk = Desk(here.cluster.provider, name, register, self.pause)
+        self.record = Record()
+        self.running = Running(
+            file=SettingsFile(file),
+            transport=self.line,
+            namespace="kube-system",
+            identity=name,
+            clocks=self,
+            make_provider=self._provider,
+            make_records=lambda _settings, _place: self.record,
+            dry_run=dry_run,
+        )
+        self._task = asyncio.get_running_loop().create_task(self.running.run())
+
+    async def _provider(self, _settings: RunSettings, _place: Place) -> Made:
+        return Made(provider=self.desk)
+
+    def wall(self) -> float:
+        return self.here.now() + self.skew
+
+    def monotonic(self) -> float:
+        """A process that is stopped does not look at its clock: it thinks what it thought before until it goes on."""
+        if not self.pause.stopped:
+            self._looked = asyncio.get_running_loop().time() + 1000.0 * len(self.name)
+        return self._looked
+
+    async def kill(self) -> None:
+        """The process ends at once, and gives nothing back."""
+        self.network.cut()
+        self.pause.stop()
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self.register.until.pop(self.name, None)
+
+    async def end(self) -> None:
+        """The process ends in good order."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    def check(self) -> None:
+        if self._task.done() and not self._task.cancelled():
+            self._task.result()
+
+
+async def holder(here: World) -> str:
+    """Who leads, by the lease."""
+    try:
+        found = msgspec.json.decode(await here.user.get(LEASES, "gpuscaler", namespace="kube-system"))
+    except NotFound:
+        return ""
+    return str(found["spec"].get("holderIdentity") or "")
