@@ -90,30 +90,45 @@ class Memory:
     """Looks at nodes for one who surveys a cluster again and again under one policy.
 
     A look is used again only while node, pods and budgets are the very objects that it was made from, which it keeps alive; so it is what
-    a new look would be.
+    a new look would be. ``steady`` says what keeps nodes until one of those changes, whatever the time: they need no other look meanwhile.
     """
 
     def __init__(self) -> None:
         self.looks: dict[str, Look] = {}
+        self.steady: dict[str, Blocker] = {}
         # A class lives as long as some look has pods of it.
         self.classes: Classes = WeakValueDictionary()
         self._table: NodeTable | None = None
+        self._budgets: Mapping[str, PodDisruptionBudget] | None = None
 
     def look(self, situation: Situation) -> None:
         """Look at every node, in the order of their names."""
         table, members, on_node = situation.cluster.table, situation.members, situation.cluster.on_node
+        if self._budgets is not situation.cluster.budgets:
+            self._budgets = situation.cluster.budgets
+            self.steady = {name: look.own for name, look in self.looks.items() if look.own is not None}
         if self._table is table:
             for name, look in self.looks.items():
                 if look.pods is not on_node.get(name):
                     look.pods, look.residents = on_node.get(name), None
+                    self._unsettle(name, look)
             return
         before, self.looks, self._table = self.looks, {}, table
-        for node in table.nodes:
-            name = node.name
-            pods, member, known = on_node.get(name), members.get(name), before.get(name)
+        for name, node in zip(table.names, table.nodes, strict=True):
+            pods, member, known = on_node.get(name), members.get(name), before.pop(name, None)
             if known is None or known.node is not node or known.pods is not pods or not (known.member is member or known.member == member):
                 known = Look(node, pods, member, own_blocker(node, member), is_leaving(node, frozenset()))
+                self._unsettle(name, known)
             self.looks[name] = known
+        for name in before:
+            self.steady.pop(name, None)
+
+    def _unsettle(self, name: str, look: Look) -> None:
+        """Only what a node is by itself is sure to keep it."""
+        if look.own is not None:
+            self.steady[name] = look.own
+        else:
+            self.steady.pop(name, None)
 
 
 def survey(situation: Situation, memory: Memory) -> Survey:
@@ -124,16 +139,20 @@ def survey(situation: Situation, memory: Memory) -> Survey:
     guard = unhealthy(cluster.nodes.values(), situation.members, promised) or unread_somewhere
     if guard is not None:
         return Survey(blocked=dict.fromkeys(memory.looks, guard))
-    found, members, row_of = Survey(), situation.members, situation.room.table.row
+    found, members, row_of = Survey(blocked=memory.steady.copy()), situation.members, situation.room.table.row
     asking = _Asking(situation, memory.classes)
     special = promised | situation.state.disrupting
-    for name, look in memory.looks.items():
+    looks, odd = memory.looks, special.union(taken, unread_here)
+    for name in sorted((looks.keys() - memory.steady.keys()) | (looks.keys() & odd)):
+        look = looks[name]
         blocker = look.own if name not in special else node_blocker(situation, look.node, promised)
         if blocker is None:
             blocker = unread_here.get(name) or (NEEDED if name in taken else None)
         if blocker is None:
-            load = asking.residents(look).load
-            blocker = look.blocker
+            residents = asking.residents(look)
+            load, blocker = residents.load, look.blocker
+            if blocker is not None and not residents.ages:
+                memory.steady[name] = blocker
         if blocker is not None:
             found.blocked[name] = blocker
             continue
