@@ -29,6 +29,7 @@ from gpuscaler.model.instances import Inventory
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.memory import Look, Memory
 from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.reclaiming import Remark
 from gpuscaler.planning.state import State, ledger
 from gpuscaler.settings.pools_file import parse_policy
 
@@ -132,8 +133,8 @@ async def _one(body: bytes) -> AsyncIterator[bytes]:
 class MortalProvider:
     """A provider whose calls that change something are steps."""
 
-    def __init__(self, inner: Provider, deaths: Deaths, watchman: Watchman) -> None:
-        self._inner, self._deaths, self._watchman = inner, deaths, watchman
+    def __init__(self, inner: Provider, deaths: Deaths, watchman: Watchman, more: Sequence[Notice] = ()) -> None:
+        self._inner, self._deaths, self._watchman, self._more = inner, deaths, watchman, more
         self.name, self.keeps_tokens, self.read_lag = inner.name, inner.keeps_tokens, inner.read_lag
 
     async def pools(self) -> Sequence[Pool]:
@@ -156,7 +157,7 @@ class MortalProvider:
         return found
 
     async def notices(self) -> Sequence[Notice]:
-        return await self._inner.notices()
+        return (*await self._inner.notices(), *self._more)
 
     async def close(self) -> None:
         """The cloud outlives the process."""
@@ -172,11 +173,13 @@ class Notes:
     kept: list[tuple[str, str]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     stray: int = 0
+    remarks: list[Remark] = field(default_factory=list)
     last: Plan | None = None
 
     def looked(self, seen: Look, _cluster: Cluster, _now: float, /) -> None:
         self.kept += seen.kept
         self.stray += len(seen.stray)
+        self.remarks += seen.remarks
         for outcome in seen.outcomes:
             self.outcomes[type(outcome).__name__] += 1
 
@@ -217,6 +220,8 @@ class World:
         self.controller: Controller | None = None
         self.deaths = Deaths()
         self.watchman = Watchman()
+        #: Notices that the cloud repeats whenever it is asked, beside its own.
+        self.announced: list[Notice] = []
         self.network: MemoryTransport | None = None
         self._life: list[asyncio.Task[None]] = []
         self._tasks = [loop.create_task(self.cluster.run())]
@@ -238,7 +243,7 @@ class World:
         self.controller = Controller(
             picture=picture,
             client=client,
-            provider=MortalProvider(self.cluster.provider, self.deaths, self.watchman),
+            provider=MortalProvider(self.cluster.provider, self.deaths, self.watchman, self.announced),
             store=MemoryStore(client, namespace="kube-system"),
             policy=self.policy,
             recorder=self.notes,

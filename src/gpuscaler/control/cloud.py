@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.clouds.protocol import INTERRUPTION, Bought, CloudError, LostAnswerError, Order, Provider, Refusal
-from gpuscaler.model.instances import ALIVE, Inventory
+from gpuscaler.model.instances import ALIVE, Instance, Inventory
 from gpuscaler.planning.state import events, ledger
 
 #: How often the cloud is asked for its list, its notices and its pools, in seconds, and how long one call may take. A lease of 15 s that is
@@ -17,6 +17,8 @@ LIST_SECONDS, NOTICE_SECONDS = 10.0, 5.0
 CALL_SECONDS = 10.0
 #: After failures the list is asked for ever more rarely, up to this many seconds.
 LONGEST_PAUSE = 120.0
+#: A machine that was launched so long ago is on every list that is not older than the provider says, in seconds.
+SETTLED_SECONDS = 60.0
 
 
 class Answered(Struct, frozen=True, gc=False):
@@ -48,6 +50,10 @@ class Cloud:
         self.inventory: Inventory | None = None
         self.going: frozenset[str] = frozenset()
         self.trouble = ""
+        #: What was announced beside interruptions and is known already, by machine and word.
+        self._announced: set[tuple[str, str]] = set()
+        self._news: list[tuple[str, str]] = []
+        self._vanished: list[Instance] = []
         self._now = now
         self._fence = fence
         self._wake = wake
@@ -79,15 +85,30 @@ class Cloud:
             inventory = replace(await self.provider.inventory(), at=asked)
         if self.inventory is None or self.inventory.instances != inventory.instances:
             self._wake()
+        alive = {one.id for one in inventory.instances if one.state in ALIVE}
+        # A machine that has just been bought may come and go in the lists of a cloud that is only consistent in the end.
+        settled = inventory.at - self.provider.read_lag - SETTLED_SECONDS
+        before = self.inventory.instances if self.inventory is not None else ()
+        self._vanished += [one for one in before if one.state in ALIVE and one.id not in alive and one.launched < settled]
         self.inventory = inventory
-        self.going &= {one.id for one in inventory.instances if one.state in ALIVE}
+        self.going &= alive
+        self._announced = {one for one in self._announced if one[0] in alive}
         async with asyncio.timeout(CALL_SECONDS):
             notices = await self.provider.notices()
         going = self.going | {one.instance for one in notices if one.kind == INTERRUPTION}
-        if going != self.going:
+        news = [(one.instance, one.kind) for one in notices if one.kind != INTERRUPTION and (one.instance, one.kind) not in self._announced]
+        self._announced.update(news)
+        self._news += dict.fromkeys(news)
+        if going != self.going or news:
             self.going = going
             self._wake()
         self.trouble = ""
+
+    def found(self) -> tuple[tuple[tuple[str, str], ...], tuple[Instance, ...]]:
+        """What was announced beside interruptions, by machine and in a word, and the machines that vanished, since the last call."""
+        found = tuple(self._news), tuple(self._vanished)
+        self._news, self._vanished = [], []
+        return found
 
     def fresh(self, now: float, *, within: float) -> bool:
         return self.inventory is not None and now - self.inventory.at <= within

@@ -39,13 +39,16 @@ SOON_SECONDS = 0.1
 AGAIN_SECONDS = 1.0
 #: What has been confirmed this recently is fresh, in seconds. API servers confirm a quiet watch once a minute.
 FRESH_PICTURE, FRESH_LIST = 120.0, 45.0
+#: How often to look whether pods that run would fit better elsewhere where nothing has changed: what moving them loses changes with time.
+CONSOLIDATION = 600.0
 
 
 class Pace(Struct, frozen=True, gc=False):
     """How the loop waits, in seconds.
 
     A plan is made when no pod became unschedulable for ``debounce``, after ``patience`` at most, and every ``resync`` in any case. Plans
-    for clusters of more than ``inline`` nodes and pods together are made in a thread.
+    for clusters of more than ``inline`` nodes and pods together are made in a thread. Whether pods that run would fit better elsewhere,
+    the dearest part of a plan, is looked at every ``consolidate`` at most.
     """
 
     debounce: float = 0.2
@@ -54,6 +57,7 @@ class Pace(Struct, frozen=True, gc=False):
     register: float = 900.0
     ready: float = 900.0
     inline: int = 2_000
+    consolidate: float = 60.0
 
 
 NORMAL = Pace()
@@ -116,6 +120,10 @@ class Controller:
         self._acting: set[asyncio.Task[list[Outcome]]] = set()
         self._failure: BaseException | None = None
         self._began = 0.0
+        self._version = 0
+        #: When it was last looked whether pods would fit better elsewhere, for which picture, and what nothing was moved to then.
+        self._weighed_at, self._weighed = -CONSOLIDATION, -1
+        self._unsettled: frozenset[events.Key] = frozenset()
 
     @property
     def cloud(self) -> Cloud:
@@ -236,7 +244,8 @@ class Controller:
         if started < self._plan_at:
             # A plan that is due sooner stays due then, whatever this look is for.
             self._due = min(self._due, self._plan_at)
-        cluster = (await self._picture.take()).cluster
+        taken = await self._picture.take()
+        cluster, self._version = taken.cluster, taken.version
         if self._failure is not None:
             raise self._failure
         refused = self._take_answers()
@@ -273,11 +282,14 @@ class Controller:
 
     def _facts(self, now: float) -> Facts:
         provider = self._cloud.provider
+        announced, vanished = self._cloud.found()
         return Facts(
             inventory=self._cloud.inventory,
             attempts=self._attempts,
             said=self._attempts.said,
             going=self._cloud.going,
+            announced=announced,
+            vanished=vanished,
             fresh=self._fresh(now),
             waits=Waits(
                 register=self._pace.register,
@@ -322,8 +334,9 @@ class Controller:
         now = self._now()
         policy = learned.corrected(self._policy, self.memory.learned)
         if policy != self._planner.policy:
-            self._planner = Planner(policy)
+            self._planner, self._weighed = Planner(policy), -1
         state = state_of(self.memory, policy, now)
+        state = replace(state, consolidating=self._consolidates(state))
         if len(cluster.nodes) + len(cluster.pods) <= self._pace.inline:
             plan = self._planner.plan(cluster, state, now, live=True)
         else:
@@ -349,6 +362,15 @@ class Controller:
         if meant.ledger.leaving or meant.ledger.promises:
             # What was just decided begins at once.
             self._look_by(self._time())
+
+    def _consolidates(self, state: State) -> bool:
+        """Whether a plan should look for better places for pods that run: not at every change, and rarely where there is none."""
+        now = self._time()
+        news = self._version != self._weighed or bool(self._unsettled - state.unsettled_offerings)
+        if now < self._weighed_at + (self._pace.consolidate if news else CONSOLIDATION) or not self._fresh(self._now()):
+            return False
+        self._weighed_at, self._weighed, self._unsettled = now, self._version, state.unsettled_offerings
+        return True
 
     def _markets_change(self, cluster: Cluster, now: float) -> float | None:
         """When waiting pods may buy in other markets by the passing of time alone."""

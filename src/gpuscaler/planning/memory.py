@@ -12,15 +12,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.instances import Inventory
+from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning import leaving, refusing, steering
+from gpuscaler.planning import leaving, reclaiming, refusing, steering
 from gpuscaler.planning.acts import Act
 from gpuscaler.planning.alternatives import alternatives
 from gpuscaler.planning.arrivals import Arrivals, Waits, arrivals
 from gpuscaler.planning.discouraging import discourage
-from gpuscaler.planning.membership import members
 from gpuscaler.planning.plans import Machine, Plan
+from gpuscaler.planning.reclaiming import Remark
 from gpuscaler.planning.scale_down.idle import idle_nodes
 from gpuscaler.planning.state import State, boots, breakers, clocks, events, learned, ledger, promises, refusals
 from gpuscaler.planning.state.asking import with_breakers
@@ -55,14 +55,17 @@ class Memory(Struct, frozen=True, gc=False):
 class Facts(Struct, frozen=True, gc=False):
     """What is known beside the cluster: the cloud's list, when the scheduler last failed each pod, whether all of it is fresh.
 
-    ``said`` are the scheduler's words then, by pod. ``going`` are machines that the cloud has announced to take away, by id. Without
-    ``fresh`` nothing is removed.
+    ``said`` are the scheduler's words then, by pod. ``going`` are machines that the cloud has announced to take away, by id,
+    ``announced`` what else it has announced, by id and in a word, told once. ``vanished`` are machines that it listed before and does
+    not list any more. Without ``fresh`` nothing is removed.
     """
 
     inventory: Inventory | None = None
     attempts: Mapping[str, float] = {}
     said: Mapping[str, str] = {}
     going: frozenset[str] = frozenset()
+    announced: tuple[tuple[str, str], ...] = ()
+    vanished: tuple[Instance, ...] = ()
     fresh: bool = True
     waits: Waits = Waits()
 
@@ -71,6 +74,7 @@ class Look(Struct, frozen=True, gc=False):
     """``memory`` after the look; what to do now, what was found out, and what changed its mind.
 
     ``refused`` are pods that nodes with room for them do not take, ``doubtful`` orders to be sent again.
+    ``remarks`` are worth telling; nothing is done about them.
     """
 
     memory: Memory
@@ -81,6 +85,7 @@ class Look(Struct, frozen=True, gc=False):
     kept: tuple[tuple[str, str], ...] = ()
     refused: tuple[refusals.Refused, ...] = ()
     doubtful: tuple[Order, ...] = ()
+    remarks: tuple[Remark, ...] = ()
 
 
 def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: float) -> Look:
@@ -94,8 +99,10 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         boots=_seen(memory.boots, found.arrived),
         learned=_lessons(memory.learned, book, found, cluster, now),
     )
-    book, taken = _taken(book, cluster, policy, facts.going, now)
-    memory = replace(memory, breakers=_folded(memory.breakers, taken))
+    taken = reclaiming.taken(book, cluster, policy, facts.going, now)
+    book = ledger.folded(book, taken.steps)
+    gone = reclaiming.unexpected(memory.ledger, facts.vanished)
+    memory = replace(memory, breakers=_folded(memory.breakers, (*taken.fates, *reclaiming.reclaimed(gone, now))))
     wheel = steering.steer(book, cluster, policy, attempts=facts.attempts, said=facts.said, now=now)
     book = ledger.folded(book, wheel.steps)
     refused = refusing.refused(memory.refusals, cluster, attempts=facts.attempts, said=facts.said, now=now)
@@ -105,9 +112,9 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     acts: tuple[Act, ...] = (*wheel.acts, *discourage(cluster, policy))
     kept: tuple[tuple[str, str], ...] = ()
     if facts.fresh:
-        gone = leaving.take_leave(book, cluster, facts.inventory, policy, now=now)
-        book = ledger.folded(book, gone.steps)
-        acts, kept = (*acts, *gone.acts), gone.kept
+        departure = leaving.take_leave(book, cluster, facts.inventory, policy, now=now)
+        book = ledger.folded(book, departure.steps)
+        acts, kept = (*acts, *departure.acts), departure.kept
         memory = replace(memory, clocks=clocks.step(memory.clocks, clocks.Observed(idle_nodes(cluster, now), now)))
     kept_or_broken = memory.promises
     for outcome in wheel.outcomes:
@@ -121,6 +128,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         kept=kept,
         refused=tuple(one for one in refused if isinstance(one, refusals.Refused)),
         doubtful=tuple(one for one in book.orders if facts.waits.keeps_tokens and is_due(one, now)),
+        remarks=tuple(reclaiming.remarks(cluster, gone, facts.announced)),
     )
 
 
@@ -174,26 +182,6 @@ def _lessons(known: learned.Learned, book: Ledger, found: Arrivals, cluster: Clu
         if one.id in ready and one.node in cluster.nodes:
             known = learned.step(known, learned.Seen(one.key, now, cluster.nodes[one.node].allocatable))
     return known
-
-
-def _taken(book: Ledger, cluster: Cluster, policy: Policy, going: frozenset[str], now: float) -> tuple[Ledger, list[events.Event]]:
-    """Machines that the cloud takes away leave whatever stands against it, and their offerings are ones to be careful with."""
-    under_way = {one.instance for one in book.leaving if one.forced}
-    nodes = {node.name: node for node in cluster.nodes.values() if node.provider_id in going and node.provider_id not in under_way}
-    fates: list[events.Event] = []
-    for name, member in members(nodes, policy).items() if nodes else ():
-        instance = nodes[name].provider_id
-        coming = next((one for one in book.coming if one.instance == instance), None)
-        offering = (
-            coming.key if coming is not None else member.offering.key if member.offering is not None else (member.pool.name, "", "", "")
-        )
-        if coming is not None:
-            book = ledger.step(book, ledger.Lost(coming.id))
-        pods = tuple(pod.key for pod in cluster.on_node.get(name, {}).values())
-        leaver = ledger.Leaving(name, instance, offering, "the cloud takes it back", now, now, pods=pods, forced=True)
-        book = ledger.step(book, ledger.Left(leaver))
-        fates.append(events.Reclaimed(offering, now))
-    return book, fates
 
 
 def state_of(memory: Memory, policy: Policy, now: float) -> State:

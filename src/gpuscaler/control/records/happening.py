@@ -12,7 +12,7 @@ PLANNED, UNPLACED = "planned", "unplaced"
 ORDERED, GRANTED, INSTEAD, REFUSED, ANSWER_LOST, UNFILLED = "ordered", "granted", "granted-instead", "refused", "answer-lost", "unfilled"
 REGISTERED, READY, OPENED, LOST, BROKEN = "registered", "ready", "opened", "lost", "promise-broken"
 DECIDED, MARKED, DRAINING, ENDING, KEPT, REMOVED = "removal-decided", "marked", "draining", "ending", "kept", "removed"
-ACTED, FAILED = "act-failed", "failed"
+ACTED, FAILED, NOTICED = "act-failed", "failed", "noticed"
 
 
 class Told(NamedTuple):

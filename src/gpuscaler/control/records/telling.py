@@ -86,6 +86,8 @@ def of_look(before: Memory, seen: Look, cluster: Cluster, forecasts: Mapping[str
     yield from _arriving(before, seen, forecasts, now)
     yield from _gone(before, seen, cluster, now)
     yield from _leaving(before, seen, now)
+    for remark in seen.remarks:
+        yield Happening(now, kinds.NOTICED, remark.text, node=remark.node, machine=remark.machine)
     for pod, node in seen.memory.ledger.broken:
         if (pod, node) not in before.ledger.broken:
             text = f"node {node} was opened for pod {pod} and did not take it; it is planned anew"

@@ -1,0 +1,125 @@
+"""Machines that the cloud takes away, with and without a word."""
+
+from typing import Any
+
+import pytest
+from tests.control.world import BEGAN, World, pod, world
+
+from gpuscaler.clouds.delays import Delay, Faults
+from gpuscaler.clouds.machines import TERMINATED
+from gpuscaler.clouds.markets import Markets, Steps
+from gpuscaler.clouds.protocol import MAINTENANCE, REBALANCE, Notice
+from gpuscaler.clouds.simulated_provider import provider_id
+from gpuscaler.kube.resources import PODS
+from gpuscaler.planning.state import events
+from gpuscaler.settings.pools_file import parse_policy
+
+SPOT = """
+region: us-east-1
+pools:
+  - name: gpu
+    types: [g4dn.xlarge]
+    markets: [spot, on-demand]
+    zones: [us-east-1a]
+    idle_after: 2h
+"""
+PROTECTED = {"karpenter.sh/do-not-disrupt": "true"}
+#: Spot is there for ten minutes, and then not for hours.
+DRY_AT = BEGAN + 600.0
+
+
+def dry(*, noticed: bool) -> dict[str, Any]:
+    """A spot market that runs dry, and takes its machines back."""
+    spot = next(one for pool in parse_policy(SPOT).pools for one in pool.offerings if one.market == "spot")
+    return {
+        "markets": Markets({spot.key: Steps((0.0, DRY_AT - BEGAN), (50.0, 0.0))}, began=BEGAN),
+        "faults": Faults(
+            never_registers=0.0,
+            partial_grants=0.0,
+            gpu_hours_between_failures=0.0,
+            # Either way the machines go 130 s after the market ran dry.
+            reclaim=Delay(10.0, 10.0, 10.0) if noticed else Delay(130.0, 130.0, 130.0),
+            without_notice=0.0 if noticed else 1.0,
+        ),
+    }
+
+
+def reclaims(here: World) -> int:
+    assert here.controller is not None
+    return sum(one.strikes for one in here.controller.memory.breakers.open if one.cause == events.RECLAIMED)
+
+
+async def test_pods_are_evicted_from_a_machine_before_the_cloud_takes_it_whatever_protects_them() -> None:
+    async with world(SPOT, **dry(noticed=True)) as here:
+        here.start()
+        await here.sleep(2.0)
+        await here.submit("bare")
+        await here.user.create(PODS, pod("protected", annotations=PROTECTED), namespace="default")
+        await here.sleep(300.0)
+        machines = {one.id for one in here.cluster.core.list()}
+        assert {one.offering.market for one in here.cluster.core.list()} == {"spot"}
+        await here.sleep(DRY_AT + 100.0 - here.now())
+
+        assert await here.pods() == []
+        assert not machines & {one.id for one in here.cluster.core.list()}
+        assert {one.state for one in here.cluster.core.history() if one.id in machines} == {TERMINATED}
+        assert reclaims(here) == 1
+
+
+async def test_where_no_notice_comes_the_market_is_one_to_be_careful_with_and_the_node_is_left_alone() -> None:
+    async with world(SPOT, **dry(noticed=False)) as here:
+        here.start()
+        await here.sleep(2.0)
+        await here.submit("p")
+        await here.sleep(DRY_AT + 125.0 - here.now())
+        assert reclaims(here) == 0
+        await here.sleep(60.0)
+
+        assert here.cluster.core.list() == ()
+        assert reclaims(here) == 1
+        assert [one.machine for one in here.notes.remarks] == [provider_id(here.cluster.core.history()[0])]
+        await here.sleep(60.0)
+        assert len(here.notes.remarks) == 1
+
+
+@pytest.mark.parametrize("kind", [MAINTENANCE, REBALANCE])
+async def test_what_is_no_interruption_is_told_once_and_nothing_is_done(kind: str) -> None:
+    async with world(SPOT) as here:
+        here.start()
+        await here.sleep(2.0)
+        await here.submit("p")
+        await here.sleep(120.0)
+        (machine,) = here.cluster.core.list()
+        here.announced.append(Notice(kind, provider_id(machine), here.now() + 60.0))
+        await here.sleep(200.0)
+
+        assert [one.text for one in here.notes.remarks] == [
+            f"the cloud announces {kind} of machine {provider_id(machine)}; nothing is done about it"
+        ]
+        assert (await here.bound())["p"] == machine.id
+        assert reclaims(here) == 0
+
+
+async def test_a_machine_that_we_end_ourselves_says_nothing_of_its_market() -> None:
+    async with world(SPOT.replace("2h", "60s")) as here:
+        here.start()
+        await here.sleep(2.0)
+        await here.user.create(PODS, pod("p", annotations={"gpuscaler.io/run-for": "3m"}), namespace="default")
+        await here.sleep(600.0)
+
+        assert here.cluster.core.list() == ()
+        assert here.notes.remarks == []
+        assert reclaims(here) == 0
+
+
+async def test_a_machine_that_is_taken_back_before_it_opened_is_bought_again() -> None:
+    policy = dry(noticed=True)
+    async with world(SPOT, **policy) as here:
+        here.start()
+        await here.sleep(DRY_AT - 12.0 - BEGAN)
+        await here.user.create(PODS, pod("p"), namespace="default")
+        await here.sleep(400.0)
+
+        bought = here.cluster.core.history()
+        assert [one.offering.market for one in bought] == ["spot", "on-demand"]
+        assert (await here.bound()) == {"p": bought[1].id}
