@@ -26,7 +26,7 @@ from gpuscaler.planning.state.boots import Forecast, forecast
 
 _LOG = structlog.get_logger(__name__)
 #: So many pods are told in one turn why they wait; the others are told in the next ones, so that no turn is held up.
-TOLD_AT_ONCE = 500
+TOLD_AT_ONCE = 200
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,8 @@ from gpuscaler.serving.tls import CertificateError, LiveTls
 from gpuscaler.settings.run_settings import HttpSettings, RunSettings
 
 _LOG = structlog.get_logger(__name__)
-#: Events and the status must not wait behind the controller's own writes, nor these behind them. client-go's default for Events.
-QPS, BURST = 5.0, 50
+#: Events and the status must not wait behind the controller's own writes, nor these behind them.
+QPS, BURST = 20.0, 100
 #: How often it is measured how late the event loop is, in seconds.
 LAG_SECONDS = 0.5
 #: What broke begins anew after so many seconds.
