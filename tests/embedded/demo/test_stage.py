@@ -1,0 +1,71 @@
+"""A whole demo of a small trace, over real sockets, as fast as the machine can."""
+
+import asyncio
+from functools import partial
+from importlib import resources
+from typing import Any
+
+import msgspec
+
+from gpuscaler.control.settings_file import SettingsFile
+from gpuscaler.embedded.demo.frames import Frame
+from gpuscaler.embedded.demo.scenario import scenario
+from gpuscaler.embedded.demo.stage import Demo
+from gpuscaler.embedded.pacing import PacedLoop
+from gpuscaler.kube.access import Access
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.http import HttpTransport
+from gpuscaler.kube.resources import CONFIG_MAPS, EVENTS, JOBS, LEASES, Resource
+from gpuscaler.simulation.jobs import Job, Trace
+
+BEGAN = 1_800_000_000.0
+TRACE = Trace("small", (Job("solo", 0.0, 900.0, gpus=1), Job("pair", 60.0, 600.0, pods=2, gpus=4)))
+
+
+async def objects(client: Client, resource: Resource) -> list[Any]:
+    return [msgspec.json.decode(one) for one in await client.list_all(resource)]
+
+
+async def performed(speed: float) -> tuple[Demo, list[Frame], dict[str, list[Any]]]:
+    """A demo that has ended, frames of it, and what its API server had when half an hour was over."""
+    with resources.as_file(resources.files("gpuscaler.embedded.demo") / "run.yaml") as path:
+        demo = Demo(SettingsFile(path), scenario(1, TRACE), began=BEGAN, speed=speed)
+        running = asyncio.create_task(demo.run())
+        frames: list[Frame] = []
+        found: dict[str, list[Any]] = {}
+        while not running.done():
+            await asyncio.sleep(30.0)
+            if (frame := await demo.frame()) is not None:
+                frames.append(frame)
+            if demo.elapsed > 1500 and not found and not running.done():
+                async with HttpTransport(Access(demo.server, "a user")) as transport:
+                    client = Client(transport)
+                    found = {one.kind: await objects(client, one) for one in (LEASES, CONFIG_MAPS, EVENTS, JOBS)}
+        running.result()
+    return demo, frames, found
+
+
+def test_work_comes_and_goes_and_everything_can_be_seen_over_http_meanwhile() -> None:
+    with asyncio.Runner(loop_factory=partial(PacedLoop, 100_000.0)) as runner:
+        demo, frames, found = runner.run(performed(100_000.0))
+
+    assert [(one.key.rpartition("-")[0], one.finished) for one in demo.tally.lives] == [
+        ("default/solo", True),
+        ("default/pair", True),
+        ("default/pair", True),
+    ]
+    assert demo.cluster.core.list() == ()
+    assert demo.elapsed < demo.scenario.span
+    assert (demo.notes.kept, demo.notes.broken) == (3, 0)
+    assert demo.last is not None
+    assert (demo.last.finished, demo.last.running, demo.last.pending, demo.last.troubles) == (3, 0, (), ())
+    assert demo.last.spent == sum(demo.cluster.core.cost(one, demo.wall()) for one in demo.cluster.core.history()) > 0
+    gpus = [frame.gpus for frame in frames]
+    assert max(arriving for _, _, arriving, _ in gpus) > 0
+    assert max(used for used, _, _, _ in gpus) == 9
+    assert max(idle for _, idle, _, _ in gpus) > 0
+    assert any("on its way, ready in about" in one.why for frame in frames for one in frame.pending)
+    assert [one["spec"]["holderIdentity"] for one in found["Lease"]] == ["demo"]
+    assert "gpuscaler-state" in {one["metadata"]["name"] for one in found["ConfigMap"]}
+    assert {"TriggeredScaleUp", "NodeOpened"} <= {one["reason"] for one in found["Event"]}
+    assert {one["metadata"]["name"] for one in found["Job"]} == {"solo", "pair"}
