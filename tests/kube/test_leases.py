@@ -419,3 +419,39 @@ async def test_a_server_that_never_answers_does_not_keep_a_leader_leading() -> N
 def test_times_that_cannot_work_are_refused(times: tuple[float, float, float]) -> None:
     with pytest.raises(ValueError, match="expected lease > renew > retry > 0"):
         Times(lease=times[0], renew=times[1], retry=times[2])
+
+
+async def test_a_lease_that_somebody_deletes_is_not_taken_from_a_leader_who_does_not_know_it_yet() -> None:
+    server = LeaseServer()
+    async with candidates(server, "a") as [a]:
+        await asyncio.sleep(10)
+        async with candidates(server, "b", times=Times(retry=1.0)) as [b]:
+            await asyncio.sleep(10)
+            server.cut.add("a")
+            server.lease = None
+            await asyncio.sleep(60)
+            assert b.election.is_leader
+    assert not overlap(a, b)
+
+
+@pytest.mark.parametrize("phase", [0.0, 0.4, 0.8, 1.2, 1.6, 2.0])
+async def test_a_dead_leader_is_followed_within_20_seconds_whenever_it_dies(phase: float) -> None:
+    server = LeaseServer()
+    async with candidates(server, "a") as [_]:
+        await asyncio.sleep(10)
+        async with candidates(server, "b"):
+            await asyncio.sleep(30 + phase)
+            server.cut.add("a")
+            died = asyncio.get_running_loop().time()
+            await asyncio.sleep(30)
+            taken, holder = server.holders[-1]
+    assert holder == "b"
+    assert taken - died <= 20
+
+
+async def test_a_lease_never_says_less_than_its_holder_relies_on() -> None:
+    server = LeaseServer()
+    async with candidates(server, "a", times=Times(lease=15.5)):
+        await asyncio.sleep(5)
+        assert server.lease is not None
+        assert server.lease["spec"]["leaseDurationSeconds"] == 16

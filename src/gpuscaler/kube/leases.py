@@ -1,6 +1,7 @@
 """Leader election over a Lease, with the rules and times of client-go, so that one process at most writes."""
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +16,8 @@ from gpuscaler.kube.resources import LEASES
 
 #: Less than this, in seconds, is no time to renew in.
 _MOMENT = 0.01
+#: How long after a lease ran out it is taken, in seconds; twice that at most.
+_LATER = 0.1
 
 
 class NotLeaderError(Exception):
@@ -99,7 +102,7 @@ class LeaderElection:
                 while not self.is_leader:
                     await self._try(self._times.renew / 2)
                     if not self.is_leader:
-                        await asyncio.sleep(self._times.retry * (1 + 1.2 * self._random.random()))
+                        await asyncio.sleep(self._pause())
                 leading = asyncio.create_task(lead(), name="lead")
                 try:
                     await self._renew_beside(leading)
@@ -112,6 +115,16 @@ class LeaderElection:
                     return
         finally:
             await self._release()
+
+    def _pause(self) -> float:
+        """Until the next try: client-go's pause, or until what somebody else holds runs out, so that nobody leads for 20 s at most."""
+        jittered = self._times.retry * (1 + 1.2 * self._random.random())
+        left = self._changed_at + self._lasts() - self._clock()
+        return min(jittered, left + _LATER * (1 + self._random.random())) if self._is_others() else jittered
+
+    def _is_others(self) -> bool:
+        """Whether somebody else may lead, as far as we have seen."""
+        return self.holder not in ("", self._identity) and self._clock() < self._changed_at + self._lasts()
 
     async def _renew_beside(self, leading: asyncio.Task[None]) -> None:
         """Renew until ``leading`` ends or leadership is lost."""
@@ -149,8 +162,10 @@ class LeaderElection:
             try:
                 self._observe(await self._client.get(LEASES, self._name, namespace=self._namespace))
             except NotFound:
-                self._lease, self.holder = None, ""
-        if self.holder not in ("", self._identity) and self._clock() < self._changed_at + self._lasts():
+                # Whoever held it a moment ago does not know yet that somebody deleted it.
+                if not self._is_others():
+                    self._lease, self.holder = None, ""
+        if self._is_others():
             self._renewed_at = None
             return
         lease, sent = self._ours(self._identity), self._clock()
@@ -191,7 +206,7 @@ class LeaderElection:
             spec["leaseTransitions"] = before + 1 if isinstance(before, int) else 0
             spec["acquireTime"] = now
         spec["holderIdentity"] = identity
-        spec["leaseDurationSeconds"] = int(self._times.lease) if identity else 1
+        spec["leaseDurationSeconds"] = math.ceil(self._times.lease) if identity else 1
         spec["renewTime"] = now
         return {**lease, "spec": spec}
 
