@@ -8,7 +8,6 @@ import resource
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -17,18 +16,19 @@ from tests.model import realistic
 
 from benchmarks.live_server import commands, tell
 from gpuscaler.clouds.protocol import Bought, Notice, Order, Refusal
+from gpuscaler.control.records import happening
+from gpuscaler.control.records.happening import Happening
+from gpuscaler.control.records.records import Sink
+from gpuscaler.control.records.service import Service, make
 from gpuscaler.control.running import Made, Place, Running
 from gpuscaler.control.settings_file import SettingsFile
-from gpuscaler.control.told import LogRecords
 from gpuscaler.kube.access import Access
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.tls import Tls
-from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
-from gpuscaler.model.pools import Policy, Pool
-from gpuscaler.planning.memory import Look, Memory
+from gpuscaler.model.pools import Pool
+from gpuscaler.planning.memory import Look
 from gpuscaler.planning.plans import Plan
-from gpuscaler.planning.state import State, ledger
 from gpuscaler.settings.run_settings import RunSettings
 
 #: How often the event loop is asked whether it still turns, in seconds.
@@ -80,31 +80,26 @@ class Cloud:
         """Nothing is held."""
 
 
-@dataclass
-class Noting(LogRecords):
-    """Records that remember which pods each order was for, and count. The first look is made when everything has been listed."""
+class Noting(Sink):
+    """Remembers which pods each order was for, and counts. The first look is made when everything has been listed."""
 
-    ordered: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    seen: int = 0
-    looks: int = 0
-    plans: int = 0
-    acts: int = 0
-    first_look: asyncio.Event = field(default_factory=asyncio.Event)
-    first_plan: asyncio.Event = field(default_factory=asyncio.Event)
+    def __init__(self) -> None:
+        self.ordered: dict[str, tuple[str, ...]] = {}
+        self.counts = {"looks": 0, "plans": 0, "acts": 0}
+        self.first_look, self.first_plan = asyncio.Event(), asyncio.Event()
 
-    def looked(self, seen: Look, cluster: Cluster, now: float, /) -> None:
-        super().looked(seen, cluster, now)
-        self.seen, self.looks, self.acts = len(cluster.pods), self.looks + 1, self.acts + len(seen.acts)
+    def happened(self, what: Happening, /) -> None:
+        if what.kind == happening.ORDERED:
+            self.ordered[what.order] = what.pods
+
+    def looked(self, seen: Look, /) -> None:
+        self.counts["looks"] += 1
+        self.counts["acts"] += len(seen.acts)
         self.first_look.set()
 
-    def planned(self, plan: Plan, cluster: Cluster, state: State, policy: Policy, now: float, /) -> None:
-        super().planned(plan, cluster, state, policy, now)
-        self.plans += 1
+    def planned(self, _plan: Plan, /) -> None:
+        self.counts["plans"] += 1
         self.first_plan.set()
-
-    def sent(self, order: ledger.Order, machines: tuple[ledger.Coming, ...], memory: Memory, now: float, /) -> None:
-        super().sent(order, machines, memory, now)
-        self.ordered[order.token] = tuple(pod for one in machines for pod in one.pods)
 
 
 class Watch:
@@ -138,11 +133,16 @@ def memory() -> float:
 
 
 async def live(config: Path, url: str, authority: Path, nodes: int) -> None:
-    records, watch, file = Noting(), Watch(), SettingsFile(config)
+    noting, watch, file = Noting(), Watch(), SettingsFile(config)
     cloud = Cloud(file.settings.policy.pools, nodes)
 
     async def make_provider(_settings: RunSettings, _place: Place) -> Made:
         return Made(provider=cloud)
+
+    def make_records(settings: RunSettings, place: Place) -> Service:
+        service = make(settings, place, pod="", set_level=lambda _level: None)
+        service.sinks = (*service.sinks, noting)
+        return service
 
     access = Access(server=url, source="benchmark", tls=Tls(authority_file=authority))
     async with HttpTransport(access) as transport, asyncio.TaskGroup() as tasks:
@@ -153,17 +153,16 @@ async def live(config: Path, url: str, authority: Path, nodes: int) -> None:
             identity="benchmark",
             clocks=Clocks(),
             make_provider=make_provider,
-            make_records=lambda _settings, _place: records,
+            make_records=make_records,
         )
         parts = [tasks.create_task(watch.run()), tasks.create_task(running.run())]
-        await records.first_look.wait()
+        await noting.first_look.wait()
         tell(mark="ingest", megabytes=memory(), **watch.mark())
-        await records.first_plan.wait()
+        await noting.first_plan.wait()
         tell(mark="planned", megabytes=memory(), **watch.mark())
         async for line in await commands():
-            counts = {"looks": records.looks, "plans": records.plans, "acts": records.acts, "seen": records.seen}
-            tell(mark=msgspec.json.decode(line)["mark"], megabytes=memory(), **watch.mark(), **counts)
-        tell(mark="asked", asked={pod: cloud.asked.get(token, 0.0) for token, pods in records.ordered.items() for pod in pods})
+            tell(mark=msgspec.json.decode(line)["mark"], megabytes=memory(), **watch.mark(), **noting.counts)
+        tell(mark="asked", asked={pod: cloud.asked.get(token, 0.0) for token, pods in noting.ordered.items() for pod in pods})
         for part in parts:
             part.cancel()
 
