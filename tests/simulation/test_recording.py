@@ -76,7 +76,7 @@ def settled(began: float = 0.0) -> Recording:
 
 
 def jobs(made: Recording) -> list[dict[str, str]]:
-    return [dict(zip(JOB_COLUMNS, map(str, row), strict=True)) for row in made.job_rows()]
+    return [dict(zip(JOB_COLUMNS, map(str, row), strict=True)) for row in (*made.over, *made.open_rows())]
 
 
 def machines(made: Recording) -> list[dict[str, str]]:
@@ -227,6 +227,22 @@ def test_a_recording_goes_on_from_its_rows() -> None:
         ("n", 700, "there"),
         ("m", 100, "over"),
     ]
+
+
+def test_a_gang_that_is_gone_on_with_takes_its_new_members() -> None:
+    gang: Any = {"annotations": {"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "1"}}
+    first = settled()
+    first.pod("ns/a", pod("a", **gang), BEGAN)
+    first.until(BEGAN + 100)
+    second = recording(began=100.0)
+    second.resume(jobs(first), [])
+    second.pod("ns/a", pod("a", **gang), BEGAN + 101)
+    second.settle()
+    second.pod("ns/b", pod("b", created=150, **gang), BEGAN + 150)
+    second.pod("ns/a", None, BEGAN + 160)
+    second.pod("ns/b", None, BEGAN + 200)
+
+    assert [(row["n_pods"], float(row["duration_s"])) for row in jobs(second)] == [("2", 50)]
 
 
 def test_going_on_without_a_pause_gives_the_same_rows() -> None:

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -78,7 +78,7 @@ def begun(out: Path, policy: "Policy | None") -> "Recording":
         jobs, machines = rows(out, JOB_COLUMNS), rows(machines_beside(out), MACHINE_COLUMNS)
         recording.resume(jobs, machines)
         # Found out now, and not a minute into the recording.
-        write(recording, out)
+        Files(out).write(recording)
     except (ValueError, KeyError, csv.Error) as error:
         click.echo(f"{out}: saw a file that is no recording ({error}), expected one of this command, or none; name another file", err=True)
         sys.exit(2)
@@ -99,24 +99,33 @@ def rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
         return list(read)
 
 
-def write(recording: "Recording", out: Path) -> None:
-    """Write both files anew. Each is whole at every moment: it is renamed into place."""
-    from gpuscaler.simulation.recording import JOB_COLUMNS, MACHINE_COLUMNS
+class Files:
+    """The files of a recording. Each is whole at every moment: it is written anew and renamed into place."""
 
-    for path, columns, found in (
-        (out, JOB_COLUMNS, recording.job_rows()),
-        (machines_beside(out), MACHINE_COLUMNS, recording.machine_rows()),
-    ):
-        text = io.StringIO()
-        lines = csv.writer(text, lineterminator="\n")
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        #: What will not change any more, as text, and how many rows that is.
+        self._over, self._rows = io.StringIO(), 0
+
+    def write(self, recording: "Recording") -> None:
+        from gpuscaler.simulation.recording import JOB_COLUMNS, MACHINE_COLUMNS
+
+        csv.writer(self._over, lineterminator="\n").writerows(recording.over[self._rows :])
+        self._rows = len(recording.over)
+        _replace(self._out, JOB_COLUMNS, self._over.getvalue(), recording.open_rows())
+        _replace(machines_beside(self._out), MACHINE_COLUMNS, "", recording.machine_rows())
+
+
+def _replace(path: Path, columns: Sequence[str], over: str, rows: Iterable[Sequence[object]]) -> None:
+    fresh = path.with_name(f"{path.name}.new")
+    with fresh.open("w", encoding="utf-8", newline="") as file:
+        lines = csv.writer(file, lineterminator="\n")
         lines.writerow(columns)
-        lines.writerows(found)
-        fresh = path.with_name(f"{path.name}.new")
-        with fresh.open("w", encoding="utf-8") as file:
-            file.write(text.getvalue())
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
+        file.write(over)
+        lines.writerows(rows)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
 
 
 async def _record(recording: "Recording", access: "Access", out: Path, seconds: float | None) -> None:
@@ -134,7 +143,7 @@ async def _record(recording: "Recording", access: "Access", out: Path, seconds: 
         client = Client(transport, dry_run=True)
         for resource in (NODES, PODS):
             await client.get_page(resource, limit=1)
-        watch = _Watch(client, recording)
+        watch = _Watch(client, recording, out)
         watching = loop.create_task(watch.run())
         try:
             while not ended.is_set() and not watching.done():
@@ -143,19 +152,19 @@ async def _record(recording: "Recording", access: "Access", out: Path, seconds: 
                         await ended.wait()
                 except TimeoutError:
                     pass
-                watch.keep(out)
+                watch.keep()
             if watching.done():
                 watching.result()
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-            watch.keep(out)
+            watch.keep()
 
 
 class _Watch:
     """Tells ``recording`` all that happens to nodes and pods."""
 
-    def __init__(self, client: "Client", recording: "Recording") -> None:
+    def __init__(self, client: "Client", recording: "Recording", out: Path) -> None:
         from gpuscaler.kube.decode import ObjectDecoder
         from gpuscaler.kube.reflector import Reflector
         from gpuscaler.kube.resources import NODES, PODS
@@ -165,7 +174,7 @@ class _Watch:
         from gpuscaler.model.pods import Pod
 
         clock, luck, turn, interner = asyncio.get_running_loop().time, Random(), Turn(), Interner()
-        self._recording = recording
+        self._recording, self._files = recording, Files(out)
         self._unlisted: set[type] = {Pod, Node}
         self._said = ""
         self._reflectors = [
@@ -192,7 +201,7 @@ class _Watch:
             if not self._unlisted:
                 self._recording.settle()
 
-    def keep(self, out: Path) -> None:
+    def keep(self) -> None:
         """Write what is known, once everything has been listed."""
         trouble = "; ".join(one.trouble for one in self._reflectors if one.trouble)
         if trouble != self._said:
@@ -202,14 +211,14 @@ class _Watch:
             return
         if not trouble:
             self._recording.until(time.time())
-        write(self._recording, out)
+        self._files.write(self._recording)
 
 
 def summarise(recording: "Recording", out: Path) -> None:
     """What was recorded, to standard error: that is where people look while the file is for programs."""
     from gpuscaler.cli.printing import count
 
-    jobs = count(sum(work.start is not None for work in recording.works), "job")
+    jobs = count(len(recording.over) + sum(1 for _ in recording.open_rows()), "job")
     left = f"; {count(recording.unserved, 'pod')} that never started left out" if recording.unserved else ""
     click.echo(f"{out}: {jobs}{left}", err=True)
     click.echo(f"{machines_beside(out)}: {spent(recording)}", err=True)

@@ -31,6 +31,8 @@ BEFORE, UNSEEN, RUNNING = "was there before the recording", "ended while nothing
 PRODUCT = "nvidia.com/gpu.product"
 
 Row = tuple[object, ...]
+#: Namespace and name of a gang, and what one of its pods asks for: GPUs, millicores, bytes.
+Gang = tuple[str, str, tuple[int, int, int]]
 
 
 @dataclass(slots=True)
@@ -43,6 +45,7 @@ class Work:
     models: tuple[str, ...]
     priority: int
     namespace: str
+    gang: Gang | None = None
     notes: set[str] = field(default_factory=set)
     start: float | None = None
     end: float = 0.0
@@ -80,12 +83,14 @@ class Recording:
     def __init__(self, *, began: float, offer_of: Callable[[Node], Offer]) -> None:
         self.began = began
         self.unserved = 0
-        self.works: list[Work] = []
+        #: Rows that will not change any more.
+        self.over: list[Row] = []
         self.machines: list[Machine] = []
         self._offer_of = offer_of
         self._uids: dict[str, str] = {}
         self._work: dict[str, Work] = {}
-        self._gangs: dict[tuple[str, str, tuple[int, int, int]], Work] = {}
+        self._there: dict[str, Work] = {}
+        self._gangs: dict[Gang | None, Work] = {}
         self._nodes: dict[str, Machine] = {}
         #: What rows of an earlier recording say is there; what is not seen again ended meanwhile.
         self._awaited: set[str] = set()
@@ -117,32 +122,33 @@ class Recording:
             self._leave(pod.uid, at)
             return
         self._uids[key] = pod.uid
-        work = self._work.get(pod.uid) or self._join(pod, at)
+        gang = gang_of(pod)
+        work = self._work.get(pod.uid) or self._join(pod, gang, at)
+        if gang is not None:
+            # Said here too, since a row that is gone on with does not say it.
+            work.gang = gang
+            self._gangs[gang] = work
         work.alive.add(pod.uid)
         if pod.phase == "Running" and pod.uid not in work.started:
             self._start(work, pod, at)
 
-    def _join(self, pod: Pod, at: float) -> Work:
+    def _join(self, pod: Pod, gang: Gang | None, at: float) -> Work:
         """The row of a pod that is new: its own, or that of its gang, of which at least one other is there."""
-        requests = pod.spec.requests
-        size = (gpus_in(requests), requests.get("cpu", 0), requests.get("memory", 0))
-        place = (pod.namespace, pod.options.gang, size)
-        work = self._gangs.get(place) if pod.options.gang else None
-        if work is None or work.over:
+        work = self._gangs.get(gang)
+        if work is None:
             name = pod.options.gang or pod.name
             work = Work(
-                id="".join("-" if sign in "/#" else sign for sign in f"{pod.namespace}.{name}.{pod.uid[:8]}"),
+                # Traces take names of 240 characters at most; the uid keeps them apart.
+                id=f"{pod.namespace}.{name}"[:230] + f".{pod.uid[:8]}",
                 submit=max(self.began, pod.created or at + self.origin) - self.origin,
-                size=size,
+                size=size_of(pod),
                 models=models_of(pod),
                 priority=pod.spec.priority or 0,
                 namespace=pod.namespace,
             )
             if pod.created < int(self.began):
                 work.notes.add(BEFORE)
-            self.works.append(work)
-            if pod.options.gang:
-                self._gangs[place] = work
+            self._there[work.id] = work
         work.uids.add(pod.uid)
         self._work[pod.uid] = work
         return work
@@ -164,9 +170,12 @@ class Recording:
         work.alive.discard(uid)
         if not work.alive:
             work.over, work.end = True, at
+            del self._there[work.id]
+            self._gangs.pop(work.gang, None)
             if work.start is None:
                 self.unserved += len(work.uids)
-                self.works.remove(work)
+            else:
+                self.over.append(self._row(work))
 
     # Machines
 
@@ -207,23 +216,24 @@ class Recording:
 
     def until(self, now: float) -> None:
         """What is there is known to be there until ``now``."""
-        for work in self._work.values():
+        for work in self._there.values():
             work.end = now - self.origin
         for machine in self._nodes.values():
             machine.end = now - self.origin
 
-    def job_rows(self) -> Iterator[Row]:
-        """Rows of :data:`JOB_COLUMNS`, of what has ever started."""
-        for work in self.works:
-            if work.start is None:
-                continue
-            gpus, cpu, memory = work.size
-            notes = work.notes if work.over else {*work.notes, RUNNING}
-            length = round(max(0.0, work.end - work.start), 3)
-            amounts = (work.most, gpus, 1000, cpu, -(-memory // MIB))
-            told = ("|".join(work.models), work.priority, "", work.namespace, "; ".join(sorted(notes)))
-            rest = (round(work.start, 3), OVER if work.over else THERE, self.trace, "|".join(sorted(work.uids)))
-            yield (work.id, round(work.submit, 3), length, *amounts, *told, *rest)
+    def open_rows(self) -> Iterator[Row]:
+        """Rows of what has started and is there still; with those of ``over``, all of :data:`JOB_COLUMNS`."""
+        return (self._row(work) for work in self._there.values() if work.start is not None)
+
+    def _row(self, work: Work) -> Row:
+        gpus, cpu, memory = work.size
+        start = work.start or 0.0
+        notes = work.notes if work.over else {*work.notes, RUNNING}
+        length = round(max(0.0, work.end - start), 3)
+        amounts = (work.most, gpus, 1000, cpu, -(-memory // MIB))
+        told = ("|".join(work.models), work.priority, "", work.namespace, "; ".join(sorted(notes)))
+        rest = (round(start, 3), OVER if work.over else THERE, self.trace, "|".join(sorted(work.uids)))
+        return (work.id, round(work.submit, 3), length, *amounts, *told, *rest)
 
     def machine_rows(self) -> Iterator[Row]:
         """Rows of :data:`MACHINE_COLUMNS`."""
@@ -250,8 +260,10 @@ class Recording:
         self.began = datetime.fromisoformat(began).timestamp()
 
     def _resume_work(self, row: Mapping[str, str]) -> None:
+        if row["status"] == OVER:
+            self.over.append(tuple(row.values()))
+            return
         uids = set(row["pod_uids"].split("|"))
-        over = row["status"] == OVER
         start, memory = float(row["start_s"]), int(row["mem_mib"]) * MIB
         work = Work(
             id=row["job_id"],
@@ -263,15 +275,14 @@ class Recording:
             notes=set(filter(None, row["note"].split("; "))) - {RUNNING},
             start=start,
             end=start + float(row["duration_s"]),
-            over=over,
             most=int(row["n_pods"]),
             uids=uids,
+            alive=set(uids),
+            started=set(uids),
         )
-        self.works.append(work)
-        if not over:
-            work.alive, work.started = set(uids), set(uids)
-            self._work.update(dict.fromkeys(uids, work))
-            self._awaited |= uids
+        self._there[work.id] = work
+        self._work.update(dict.fromkeys(uids, work))
+        self._awaited |= uids
 
     def _resume_machine(self, row: Mapping[str, str]) -> None:
         price = float(row["usd_per_hour"]) if row["usd_per_hour"] else None
@@ -283,6 +294,17 @@ class Recording:
         if not over:
             self._nodes[machine.node] = machine
             self._awaited.add(machine.uid)
+
+
+def size_of(pod: Pod) -> tuple[int, int, int]:
+    """GPUs, millicores and bytes that a pod requests."""
+    requests = pod.spec.requests
+    return gpus_in(requests), requests.get("cpu", 0), requests.get("memory", 0)
+
+
+def gang_of(pod: Pod) -> Gang | None:
+    """The gang whose pods are one row with this one; None for a pod that is a row of its own."""
+    return (pod.namespace, pod.options.gang, size_of(pod)) if pod.options.gang else None
 
 
 def models_of(pod: Pod) -> tuple[str, ...]:
