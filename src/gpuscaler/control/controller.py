@@ -337,11 +337,13 @@ class Controller:
             self._planner, self._weighed = Planner(policy), -1
         state = state_of(self.memory, policy, now)
         state = replace(state, consolidating=self._consolidates(state))
+        began = self._time()
         if len(cluster.nodes) + len(cluster.pods) <= self._pace.inline:
             plan = self._planner.plan(cluster, state, now, live=True)
         else:
             plan = await asyncio.to_thread(self._planner.plan, cluster, state, now, live=True)
         self.plans += 1
+        plan = replace(plan, solve_seconds=round(self._time() - began, 6))
         if not self._fresh(self._now()):
             plan = without_removals(plan)
         self._recorder.planned(plan, cluster, state, policy, now)

@@ -233,6 +233,7 @@ async def test_metrics_count_what_happened() -> None:
         await here.submit("big", 8)
         await here.sleep(30.0)
         text = generate_latest(service.metrics.registry).decode()
+        plans = here.controller.plans if here.controller is not None else 0
 
     labels = 'instance_type="g4dn.xlarge",market="on-demand",pool="gpu"'
     for line in (
@@ -244,6 +245,7 @@ async def test_metrics_count_what_happened() -> None:
         'gpuscaler_forecast_error_seconds_count{basis="assumed"} 1.0',
         'gpuscaler_pending_pods{state="unplaced"} 1.0',
         "gpuscaler_promises_kept_ratio 1.0",
+        f"gpuscaler_plan_seconds_count {plans:.1f}",
         "gpuscaler_leader 1.0",
         "gpuscaler_record_failures_total 0.0",
     ):
