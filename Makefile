@@ -28,7 +28,7 @@ demo: $(READY) ## watch a whole cluster in one process being scaled, for a minut
 	@$(BIN)/gpuscaler demo --out build/demo
 
 picture: $(READY) ## draw the picture of the README anew
-	@$(BIN)/gpuscaler demo --speed 500 --out build/demo >/dev/null
+	@$(BIN)/gpuscaler demo --out build/demo >/dev/null
 	@cp build/demo/screen.svg docs/images/demo.svg
 
 test: $(READY) ## run the tests, all but the comparison with Kubernetes' own code
