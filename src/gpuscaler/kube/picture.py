@@ -151,10 +151,11 @@ class Picture:
             return Taken(self._cluster, self._version, news)
 
     async def _folded(self, changes: Changes, aside: tuple[SetAside, ...]) -> Cluster:
-        flat = [(kind, key, item) for kind, found in changes.items() for key, item in found.items()]
-        if len(flat) > self._inline:
-            return await asyncio.to_thread(self._cluster.apply, _delta(flat), set_aside=aside)
-        cluster = self._cluster
+        if sum(map(len, changes.values())) > self._inline:
+            # A copy: should this be cancelled, what is put back goes on to change while the thread is at it.
+            copied = {kind: found.copy() for kind, found in changes.items()}
+            return await asyncio.to_thread(lambda: self._cluster.apply(_delta(_flat(copied)), set_aside=aside))
+        cluster, flat = self._cluster, _flat(changes)
         while len(flat) > AT_ONCE:
             cluster = cluster.apply(_delta(flat[:AT_ONCE]))
             del flat[:AT_ONCE]
@@ -199,6 +200,10 @@ class Picture:
         now, news = self._clock(), self._news
         first = now if news.first_unschedulable is None else news.first_unschedulable
         self._news = news._replace(unschedulable=news.unschedulable + 1, first_unschedulable=first, last_unschedulable=now)
+
+
+def _flat(changes: Changes) -> list[tuple[type, str, Item | None]]:
+    return [(kind, key, item) for kind, found in changes.items() for key, item in found.items()]
 
 
 def _delta(changes: list[tuple[type, str, Item | None]]) -> Delta:
