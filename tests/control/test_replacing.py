@@ -1,0 +1,174 @@
+"""A dearer machine gives way to a cheaper one: what replaces it is open before anybody is evicted, or nobody is."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from tests.control.world import Watchman, World, pod, world
+
+from gpuscaler.clouds.markets import Markets, Steps
+from gpuscaler.kube.resources import PODS, REPLICA_SETS
+from gpuscaler.kube.transport import Request
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
+from gpuscaler.settings.pools_file import parse_policy
+
+BOTH = """
+region: us-east-1
+pools:
+  - name: gpu
+    types: [g4dn.xlarge]
+    markets: [spot, on-demand]
+    zones: [us-east-1a]
+    idle_after: 2m
+"""
+SPOT = ("gpu", "spot", "g4dn.xlarge", "us-east-1a")
+DEAR = "sim-00001"
+
+
+def without_spot(policy: Policy) -> Policy:
+    pools = (msgspec.structs.replace(one, offerings=tuple(o for o in one.offerings if o.market != "spot")) for one in policy.pools)
+    return msgspec.structs.replace(policy, pools=tuple(pools))
+
+
+class Evictions(Watchman):
+    """Notes which nodes were open, and had GPUs, at each eviction."""
+
+    def __init__(self, here: World) -> None:
+        self.here = here
+        self.open: list[set[str]] = []
+
+    async def write(self, request: Request) -> None:
+        if request.path.endswith("/eviction"):
+            self.open.append({one["metadata"]["name"] for one in await self.here.nodes() if is_open(one)})
+
+
+def is_open(node: dict[str, Any]) -> bool:
+    taints = {taint["key"] for taint in node["spec"].get("taints", ())}
+    return not taints & {ARRIVING_TAINT, LEAVING_TAINT} and "nvidia.com/gpu" in node["status"]["allocatable"]
+
+
+async def serve(here: World) -> None:
+    """A ReplicaSet of one pod, which says what a restart of it costs."""
+    template = pod("web", annotations={"gpuscaler.io/restart-cost": "1m"})
+    metadata = {"labels": {"app": "web"}, "annotations": template["metadata"]["annotations"]}
+    spec = {
+        "replicas": 1,
+        "selector": {"matchLabels": metadata["labels"]},
+        "template": {"metadata": metadata, "spec": template["spec"]},
+    }
+    body = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "web"}, "spec": spec}
+    await here.user.create(REPLICA_SETS, body, namespace="default")
+
+
+async def homes(here: World) -> list[str]:
+    """The nodes of the pods that run."""
+    return list((await here.bound()).values())
+
+
+@asynccontextmanager
+async def on_demand(**more: Any) -> AsyncIterator[tuple[World, Evictions]]:
+    """A pod that runs on an on-demand machine, in the moment in which spot is offered, too."""
+    async with world(BOTH, **more) as here:
+        full, here.policy = here.policy, without_spot(here.policy)
+        here.watchman = evictions = Evictions(here)
+        here.start()
+        await serve(here)
+        await here.sleep(300.0)
+        assert await homes(here) == [DEAR]
+        assert here.controller is not None
+        here.policy = full
+        here.controller.set_policy(full)
+        yield here, evictions
+
+
+def markets(here: World) -> list[str]:
+    return [one.offering.market for one in here.cluster.core.history()]
+
+
+async def until_ordered(here: World) -> None:
+    for _ in range(200):
+        await here.sleep(1.0)
+        if len(markets(here)) == 2:
+            return
+    raise AssertionError("nothing was bought")
+
+
+async def test_what_replaces_a_machine_is_open_before_the_first_eviction() -> None:
+    async with on_demand() as (here, evictions):
+        await here.sleep(400.0)
+
+        assert markets(here) == ["on-demand", "spot"]
+        assert await homes(here) == ["sim-00002"]
+        assert evictions.open == [{"sim-00002"}]
+        assert [one.id for one in here.cluster.core.list()] == ["sim-00002"]
+        assert [node["metadata"]["name"] for node in await here.nodes()] == ["sim-00002"]
+
+
+@pytest.mark.parametrize("after", [1.0, 8.0, 20.0, 30.0, 45.0, 60.0])
+async def test_a_controller_that_dies_in_the_middle_of_it_goes_on_where_it_was(after: float) -> None:
+    async with on_demand() as (here, evictions):
+        await until_ordered(here)
+        await here.sleep(after)
+        await here.kill()
+        await here.sleep(7.0)
+        here.start()
+        await here.sleep(400.0)
+
+        assert markets(here) == ["on-demand", "spot"]
+        assert await homes(here) == ["sim-00002"]
+        assert all("sim-00002" in seen for seen in evictions.open)
+        assert [one.id for one in here.cluster.core.list()] == ["sim-00002"]
+
+
+async def test_where_the_replacement_is_refused_the_old_machine_is_open_again_and_nobody_was_evicted() -> None:
+    async with on_demand(markets=Markets({SPOT: Steps((0.0,), (0.0,))})) as (here, evictions):
+        await here.sleep(100.0)
+
+        assert here.notes.orders[-1].offerings[0] == SPOT
+        assert here.notes.kept == [(DEAR, "what replaces it did not come")]
+        (node,) = await here.nodes()
+        assert is_open(node)
+        assert await homes(here) == [DEAR]
+        assert evictions.open == []
+
+
+async def test_where_the_replacement_dies_before_it_opens_the_old_machine_is_open_again() -> None:
+    async with on_demand() as (here, evictions):
+        await until_ordered(here)
+        assert not is_open((await here.nodes())[0])
+        await here.cluster.provider.remove(["simulated:///us-east-1a/sim-00002"])
+        await here.sleep(90.0)
+
+        assert here.notes.kept == [(DEAR, "what replaces it did not come")]
+        assert evictions.open == []
+        assert await homes(here) == [DEAR]
+
+
+async def test_a_pod_that_may_not_be_moved_any_more_stays_and_so_does_its_machine() -> None:
+    async with on_demand() as (here, evictions):
+        await until_ordered(here)
+        patch = {"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}}
+        (name,) = await here.bound()
+        await here.user.merge_patch(PODS, name, patch, namespace="default")
+        await here.sleep(200.0)
+
+        assert [node for node, _ in here.notes.kept] == [DEAR]
+        assert "karpenter.sh/do-not-disrupt" in here.notes.kept[0][1]
+        assert evictions.open == []
+        assert await homes(here) == [DEAR]
+
+
+async def test_who_leaves_by_itself_while_the_replacement_boots_lets_the_machine_go_unevicted() -> None:
+    async with on_demand() as (here, evictions):
+        await until_ordered(here)
+        (name,) = await here.bound()
+        await here.user.delete(PODS, name, namespace="default", grace=0)
+        await here.sleep(300.0)
+
+        assert evictions.open == []
+        assert await homes(here) == ["sim-00002"]
+        assert [one.id for one in here.cluster.core.list()] == ["sim-00002"]
