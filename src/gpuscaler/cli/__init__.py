@@ -13,6 +13,7 @@ from gpuscaler import __version__
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "bench": ("gpuscaler.cli.bench", "Run a published table again and compare."),
     "check-proof": ("gpuscaler.cli.proofs", "Check that a plan's lower bound holds."),
+    "cluster": ("gpuscaler.cli.cluster", "Run a small Kubernetes cluster in this process."),
     "demo": ("gpuscaler.cli.demo", "Watch a cluster in this process being scaled, for a minute."),
     "generate": ("gpuscaler.cli.generate", "Write a trace drawn from a published one's marginals."),
     "plan": ("gpuscaler.cli.plan", "Print what would be bought and given back for a cluster."),

@@ -41,11 +41,12 @@ class Conditions:
 class EmbeddedCluster:
     """A cluster for ``policy``. ``now`` is its wall clock, of which ``speed`` seconds pass in a second of the event loop.
 
-    ``api`` answers requests, ``provider`` is its cloud. Everything lives while :meth:`run` runs.
+    ``api`` answers requests, all of them or those with ``token``; ``provider`` is its cloud. Everything lives while :meth:`run` runs.
     """
 
-    def __init__(self, policy: Policy, *, now: Callable[[], float], conditions: Conditions, speed: float = 1.0) -> None:
-        self.api = ApiServer(now, seed=conditions.seed)
+    def __init__(self, policy: Policy, *, now: Callable[[], float], conditions: Conditions, speed: float = 1.0, token: str = "") -> None:
+        self.api = ApiServer(now, seed=conditions.seed, tokens=[token] if token else None)
+        self._token = token
         self._now, self._speed, self._seed = now, speed, conditions.seed
         self.core = SimulatedCloud(
             policy.pools, seed=conditions.seed, delays=conditions.delays, faults=conditions.faults, markets=conditions.markets
@@ -65,7 +66,8 @@ class EmbeddedCluster:
 
     def client(self, manager: str) -> Client:
         """A client straight to the API server."""
-        return Client(MemoryTransport(self.api), field_manager=manager, limit=RateLimit(qps=UNLIMITED, burst=1_000_000))
+        transport = MemoryTransport(self.api, token=self._token)
+        return Client(transport, field_manager=manager, limit=RateLimit(qps=UNLIMITED, burst=1_000_000))
 
     def picture(self, client: Client, resources: Sequence[Resource] = WATCHED) -> Picture:
         """A picture of the cluster through ``client``."""

@@ -8,6 +8,9 @@ import heapq
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+from msgspec import Struct, field
+
 from gpuscaler.embedded.scheduling import timestamp
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, NotFound, Unreachable
@@ -23,6 +26,27 @@ START, SUCCEED, REMOVE = "start", "succeed", "remove"
 GRACE = 2.0
 #: A pod whose change failed is tried again after so many seconds.
 AGAIN = 1.0
+
+
+class WireContainer(Struct, frozen=True):
+    name: str
+    image: str = ""
+
+
+class WireSpec(Struct, frozen=True):
+    containers: tuple[WireContainer, ...] = ()
+    init: tuple[WireContainer, ...] = field(default=(), name="initContainers")
+
+
+class WireStatus(Struct, frozen=True):
+    started: str = field(default="", name="startTime")
+
+
+class WirePod(Struct, frozen=True):
+    """What a kubelet's status repeats of a pod."""
+
+    spec: WireSpec = WireSpec()
+    status: WireStatus = WireStatus()
 
 
 class Kubelets:
@@ -108,7 +132,9 @@ class Kubelets:
             if what == REMOVE:
                 await self._client.delete(PODS, pod.name, namespace=pod.namespace, uid=pod.uid, grace=0)
             else:
-                body = {"metadata": {"uid": pod.uid}, "status": started(self._now()) if what == START else succeeded(self._now())}
+                found = msgspec.json.decode(await self._client.get(PODS, pod.name, namespace=pod.namespace), type=WirePod)
+                status = started(self._now(), found) if what == START else succeeded(self._now(), found)
+                body = {"metadata": {"uid": pod.uid}, "status": status}
                 await self._client.merge_patch(PODS, pod.name, body, namespace=pod.namespace, subresource="status")
         except NotFound:
             pass
@@ -120,15 +146,33 @@ class Kubelets:
             del self._planned[pod.key, what]
 
 
-def started(now: float) -> dict[str, Any]:
-    """The status of a pod that begins to run."""
+def started(now: float, pod: WirePod) -> dict[str, Any]:
+    """The status of ``pod``, which begins to run."""
     moment = timestamp(now)
-    return {"phase": "Running", "startTime": moment, "conditions": conditions(moment, ready=True)}
+    state = {"running": {"startedAt": moment}}
+    return {"phase": "Running", "startTime": moment, "conditions": conditions(moment, ready=True), **containers(pod, state, ready=True)}
 
 
-def succeeded(now: float) -> dict[str, Any]:
-    """The status of a pod that is done."""
-    return {"phase": "Succeeded", "conditions": conditions(timestamp(now), ready=False)}
+def succeeded(now: float, pod: WirePod) -> dict[str, Any]:
+    """The status of ``pod``, which is done."""
+    moment = timestamp(now)
+    ended = {"exitCode": 0, "reason": "Completed", "startedAt": pod.status.started or moment, "finishedAt": moment}
+    return {"phase": "Succeeded", "conditions": conditions(moment, ready=False), **containers(pod, {"terminated": ended}, ready=False)}
+
+
+def containers(pod: WirePod, state: dict[str, Any], *, ready: bool) -> dict[str, Any]:
+    """What is said of the containers: init containers are done at once."""
+    done = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+    told = {
+        "containerStatuses": [_container(one, state, ready=ready) for one in pod.spec.containers],
+        "initContainerStatuses": [_container(one, done, ready=True) for one in pod.spec.init],
+    }
+    return {name: statuses for name, statuses in told.items() if statuses}
+
+
+def _container(container: WireContainer, state: dict[str, Any], *, ready: bool) -> dict[str, Any]:
+    image = {"image": container.image, "imageID": "", "restartCount": 0}
+    return {"name": container.name, "state": state, "ready": ready, "started": ready, **image}
 
 
 def conditions(moment: str, *, ready: bool) -> list[dict[str, str]]:

@@ -1,0 +1,93 @@
+"""``gpuscaler cluster``: the embedded cluster alone, for kubectl and whatever else speaks to an API server."""
+
+import asyncio
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from gpuscaler.embedded.alone import Alone
+
+#: ``2`` plain nodes, or ``g5.xlarge=2`` of a type of the catalogue.
+_NODES = re.compile(r"(?:(?P<type>[A-Za-z0-9._-]+)=)?(?P<count>[0-9]{1,5})")
+
+
+@click.command()
+@click.option(
+    "--kubeconfig",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Where to write the kubeconfig; it is taken away at the end.",
+)
+@click.option("--nodes", multiple=True, metavar="[TYPE=]N", help="Nodes that are there at once: of 8 cores, or of an instance type.")
+@click.option(
+    "--speed", default=1.0, show_default=True, type=click.FloatRange(min=0.01, max=1000), help="How fast the cluster's time passes."
+)
+@click.option("--tls", is_flag=True, help="Serve HTTPS, and ask for the token that the kubeconfig has.")
+@click.option("--port", default=0, type=click.IntRange(0, 65535), metavar="N", help="The port at 127.0.0.1; the default is a free one.")
+def cluster(kubeconfig: Path, nodes: tuple[str, ...], speed: float, tls: bool, port: int) -> None:
+    """Run a small Kubernetes cluster in this process until Ctrl-C: API server, scheduler, kubelets that play pods, controllers."""
+    from gpuscaler.embedded.alone import Alone, TakenError
+
+    def ready(url: str) -> None:
+        click.echo(f"The API server is at {url}. Try: kubectl --kubeconfig {kubeconfig} get nodes")
+
+    made = nodes_of(nodes)
+    try:
+        alone = Alone(kubeconfig, nodes=made, speed=speed, tls=tls, port=port, ready=ready)
+        asyncio.run(_until_terminated(alone))
+    except TakenError as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
+    except OSError as error:
+        click.echo(f"{kubeconfig}, port {port}: saw {error}, expected a file to write and a free port; choose others", err=True)
+        sys.exit(2)
+
+
+def nodes_of(told: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The Nodes that ``--nodes`` asks for."""
+    from gpuscaler.embedded.alone import PLAIN, node_named
+    from gpuscaler.planning.membership import POOL_LABEL
+    from gpuscaler.settings import SettingsError, parse_policy
+
+    made: list[dict[str, Any]] = []
+    for text in told:
+        found = _NODES.fullmatch(text)
+        if found is None:
+            raise click.BadParameter(
+                f"saw {text!r}, expected a number, or an instance type and a number such as g5.xlarge=2", param_hint="--nodes"
+            )
+        amounts, labels = dict(PLAIN), dict[str, str]()
+        if found["type"]:
+            pool = f"{{name: nodes, types: [{found['type']}], markets: [on-demand], zones: [us-east-1a]}}"
+            try:
+                (offering,) = parse_policy(f"region: us-east-1\npools: [{pool}]").pools[0].offerings
+            except SettingsError as error:
+                raise click.BadParameter(f"{found['type']}: {error.problems[0].message}", param_hint="--nodes") from error
+            amounts = dict(offering.allocatable)
+            labels = {name: value for name, value in offering.labels.items() if name != POOL_LABEL}
+        first = len(made) + 1
+        made += [node_named(f"node-{number}", amounts, labels) for number in range(first, first + int(found["count"]))]
+    return made
+
+
+async def _until_terminated(alone: "Alone") -> None:
+    """Run until SIGTERM, which ends it in order, or Ctrl-C."""
+    life = asyncio.create_task(alone.run())
+    terminated = asyncio.Event()
+
+    def terminate() -> None:
+        terminated.set()
+        life.cancel()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+    try:
+        await life
+    except asyncio.CancelledError:
+        if not terminated.is_set():
+            raise

@@ -1,0 +1,152 @@
+"""`gpuscaler cluster` serves a cluster that a kubeconfig leads to, and leaves nothing behind."""
+
+import asyncio
+import signal
+import ssl
+import stat
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from gpuscaler.cli.cluster import cluster, nodes_of
+from gpuscaler.embedded.certificates import self_signed
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import Unauthorized, Unreachable
+from gpuscaler.kube.http import HttpTransport
+from gpuscaler.kube.incluster import find_access
+from gpuscaler.kube.resources import NODES, PODS, REPLICA_SETS
+
+pytestmark = pytest.mark.looptime(False)
+
+
+@asynccontextmanager
+async def running(kubeconfig: Path, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The command in a process of its own, once it is ready."""
+    words = (sys.executable, "-c", "from gpuscaler.cli import run; run()", "cluster", "--kubeconfig", str(kubeconfig), *options)
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*words, stdout=pipe, stderr=pipe)
+    try:
+        assert process.stdout is not None
+        line = await asyncio.wait_for(process.stdout.readline(), 60)
+        assert b"The API server is at http" in line, (line, await process.communicate())
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+@asynccontextmanager
+async def reaching(kubeconfig: Path) -> AsyncIterator[Client]:
+    access = find_access({}, kubeconfig=kubeconfig, context="", attended=False)
+    async with HttpTransport(access) as transport:
+        yield Client(transport)
+
+
+async def until(client: Client, wanted: int) -> list[dict[str, Any]]:
+    """The pods, once so many of them run."""
+    async with asyncio.timeout(60):
+        while True:
+            pods = [msgspec.json.decode(one) for one in await client.list_all(PODS)]
+            if sum(one["status"]["phase"] == "Running" for one in pods) == wanted:
+                return pods
+            await asyncio.sleep(0.1)
+
+
+def replica_set(replicas: int) -> dict[str, Any]:
+    template = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "web:1"}]}}
+    spec = {"replicas": replicas, "selector": {"matchLabels": {"app": "web"}}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "web"}, "spec": spec}
+
+
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+async def test_workloads_run_on_its_nodes_until_it_is_stopped(sent: signal.Signals, status: int, tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    async with running(kubeconfig, "--nodes", "1", "--nodes", "g4dn.xlarge=1", "--speed", "10") as process:
+        async with reaching(kubeconfig) as client:
+            nodes = {one["metadata"]["name"]: one for one in map(msgspec.json.decode, await client.list_all(NODES))}
+            assert nodes["node-1"]["status"]["allocatable"]["cpu"] == "8000m"
+            assert nodes["node-2"]["status"]["allocatable"]["nvidia.com/gpu"] == "1"
+            await client.create(REPLICA_SETS, replica_set(2), namespace="default")
+            (first, _) = await until(client, 2)
+            assert first["status"]["containerStatuses"][0]["ready"] is True
+        process.send_signal(sent)
+        _, errors = await asyncio.wait_for(process.communicate(), 30)
+        assert (process.returncode, errors.split()) == (status, [b"interrupted"] if status else [])
+        assert not kubeconfig.exists()
+
+
+async def test_with_tls_only_the_bearer_of_the_kubeconfig_is_let_in(tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    async with running(kubeconfig, "--tls"):
+        assert stat.S_IMODE(kubeconfig.stat().st_mode) == 0o600
+        async with reaching(kubeconfig) as client:
+            assert await client.list_all(NODES) == []
+        told = yaml.safe_load(kubeconfig.read_text())
+        told["users"][0]["user"]["token"] = "another"
+        other = tmp_path / "other"
+        other.write_text(yaml.safe_dump(told))
+        async with reaching(other) as client:
+            with pytest.raises(Unauthorized):
+                await client.list_all(NODES)
+        del told["clusters"][0]["cluster"]["certificate-authority-data"]
+        other.write_text(yaml.safe_dump(told))
+        async with reaching(other) as client:
+            with pytest.raises(Unreachable, match="certificate"):
+                await client.get_page(NODES)
+
+
+def test_a_kubeconfig_of_somebody_else_is_not_written_over(tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "config"
+    kubeconfig.write_text("contexts: [{name: production}]\n")
+    result = CliRunner().invoke(cluster, ["--kubeconfig", str(kubeconfig)])
+    assert (result.exit_code, kubeconfig.read_text()) == (2, "contexts: [{name: production}]\n")
+    assert "saw a file that is not the kubeconfig of an embedded cluster" in result.output
+
+
+async def test_one_that_was_left_behind_is_written_over(tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    async with running(kubeconfig) as process:
+        process.kill()
+        await process.wait()
+    assert kubeconfig.exists()
+    async with running(kubeconfig), reaching(kubeconfig) as client:
+        assert await client.list_all(NODES) == []
+
+
+def test_a_folder_that_is_not_there_and_a_port_that_is_taken_are_named(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cluster, ["--kubeconfig", str(tmp_path / "no" / "such")])
+    assert result.exit_code == 2
+    assert "No such file or directory" in result.output
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [("two", "expected a number, or an instance type"), ("g4dn.xlarg=1", "did you mean g4dn.xlarge"), ("=3", "expected a number")],
+)
+def test_nodes_that_cannot_be_understood_are_named(told: str, message: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(cluster, ["--kubeconfig", str(tmp_path / "k"), "--nodes", told])
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+
+
+def test_nodes_are_numbered_through_and_belong_to_no_pool() -> None:
+    nodes = nodes_of(("2", "g5.xlarge=1"))
+    assert [one["metadata"]["name"] for one in nodes] == ["node-1", "node-2", "node-3"]
+    assert "gpuscaler.io/pool" not in nodes[2]["metadata"]["labels"]
+    assert nodes[2]["metadata"]["labels"]["node.kubernetes.io/instance-type"] == "g5.xlarge"
+
+
+def test_a_certificate_is_of_its_host_and_trusts_itself() -> None:
+    made = self_signed("127.0.0.1", now=1_800_000_000.0)
+    trusting = ssl.create_default_context(cadata=made.certificate.decode())
+    (found,) = trusting.get_ca_certs()
+    assert ("IP Address", "127.0.0.1") in found["subjectAltName"]
+    assert made.context().check_hostname is False
