@@ -4,6 +4,7 @@ Commands come on standard input: ``{"mark": NAME}`` tells what was measured sinc
 """
 
 import asyncio
+import gc
 import resource
 import sys
 import time
@@ -144,6 +145,7 @@ async def live(config: Path, url: str, authority: Path, nodes: int) -> None:
         service.sinks = (*service.sinks, noting)
         return service
 
+    gc.freeze()
     access = Access(server=url, source="benchmark", tls=Tls(authority_file=authority))
     async with HttpTransport(access) as transport, asyncio.TaskGroup() as tasks:
         running = Running(

@@ -1,6 +1,7 @@
 """``gpuscaler run``: the controller, on the cluster of a pod or of a kubeconfig."""
 
 import asyncio
+import gc
 import signal
 import socket
 import sys
@@ -80,6 +81,8 @@ async def _run(file: "SettingsFile", access: "Access", *, dry_run: bool) -> None
     log_from(file.settings.log.level)
     # A pod's host name is its name.
     pod = socket.gethostname() if access.in_pod else ""
+    # Modules and the catalogue stay: collections that go over them each time would stall the event loop.
+    gc.freeze()
     async with HttpTransport(access) as transport:
         running = Running(
             file=file,
