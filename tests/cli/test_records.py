@@ -19,7 +19,9 @@ from tests.cli.serving import Served, kubeconfig, served
 from tests.control.records.test_inputs import idle
 from tests.control.world import pod
 
+from gpuscaler import __version__
 from gpuscaler.cli import main
+from gpuscaler.control.records import inputs
 from gpuscaler.control.records.history import FILE, Made, open_history
 from gpuscaler.control.records.inputs import packed
 from gpuscaler.control.records.records import Decision
@@ -215,6 +217,13 @@ def test_the_pages_of_health_and_metrics_are_served(led: Led) -> None:
     assert "gpuscaler_loop_lag_seconds_bucket" in pages["metrics"][1]
 
 
+def test_every_line_of_the_log_is_json_with_a_time_a_level_and_a_message(led: Led) -> None:
+    lines = [msgspec.json.decode(line, type=dict[str, object]) for line in led.log]
+
+    assert lines
+    assert all({"time", "level", "message"} <= line.keys() for line in lines)
+
+
 def test_where_nothing_was_written_gpuscaler_is_not_installed(tmp_path: Path) -> None:
     with served(tmp_path) as cluster:
         status, why, replay = ask(cluster, "status"), ask(cluster, "why", "pod", "x"), ask(cluster, "replay")
@@ -278,6 +287,16 @@ def test_replay_reads_a_history_file_and_says_what_differs(tmp_path: Path) -> No
     assert different.exit_code == 1
     assert "Planned again: different.\n  removals: now and not recorded: " in different.output
     assert unknown.exit_code == 2
+
+
+def test_replay_says_which_version_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    some = idle()
+    monkeypatch.setattr(inputs, "__version__", "0.0.1")
+    (tmp_path / "inputs").write_bytes(packed(Decision("d-1", some.at, some.text, some.cluster, some.state, some.policy, Plan())))
+    done = CliRunner().invoke(main, ["replay", "--inputs", str(tmp_path / "inputs")])
+
+    assert done.exit_code == 1
+    assert f"Planned again: different. It was planned by gpuscaler 0.0.1, this is {__version__}." in done.output
 
 
 @pytest.mark.parametrize("option", ["--history", "--inputs"])

@@ -95,6 +95,8 @@ class Service(Records):
 
     def __post_init__(self) -> None:
         here, kept = self.here, self.settings.history
+        # Until the first plan, what the file says; then what planning goes by.
+        self.latest.policy = self.settings.policy
         history, self._history_trouble = open_history("" if here.dry_run else kept.folder, decisions=kept.decisions, most_bytes=kept.bytes)
         self.metrics, self.keeper = Metrics(), Keeper(history)
         own = replace(here.client, limit=RateLimit(qps=QPS, burst=BURST))
