@@ -16,7 +16,6 @@ from tests.control.world import BEGAN, QUICK, Watchman, World, pod
 from gpuscaler.clouds.delays import Delay, Faults
 from gpuscaler.clouds.markets import Markets, Steps
 from gpuscaler.clouds.protocol import Order
-from gpuscaler.clouds.simulated import gpus_of
 from gpuscaler.clouds.simulated_provider import CallFaults, provider_id
 from gpuscaler.control.store import KEY
 from gpuscaler.embedded import faults
@@ -231,7 +230,7 @@ class Schedules(RuleBasedStateMachine):
     def holds(self) -> None:
         """At every moment: limits (I5), and the ledger counts nothing twice (I3)."""
         core = self.here.cluster.core
-        gpus = sum(gpus_of(one.offering) for one in core.list())
+        gpus = sum(one.offering.gpus for one in core.list())
         assert gpus <= GPUS, f"I5: {gpus} GPUs, and the limit is {GPUS}"
         if self.here.controller is not None:
             book = self.here.controller.memory.ledger
@@ -276,7 +275,7 @@ class Schedules(RuleBasedStateMachine):
         pods = await self.here.pods()
         waiting = [one["metadata"]["name"] for one in pods if not one["spec"].get("nodeName")]
         # What the limits leave no room for may wait for ever.
-        room = GPUS - sum(gpus_of(one.offering) for one in self.here.cluster.core.list())
+        room = GPUS - sum(one.offering.gpus for one in self.here.cluster.core.list())
         if waiting and room >= 8:
             found.append(f"pods {waiting} wait, with room for {room} GPUs")
         idle = {one.id for one in self.here.cluster.core.list()} - {one["spec"].get("nodeName", "") for one in pods if live(one)}
