@@ -19,6 +19,9 @@ def carry_out(decisions: Decisions, world: World, now: float) -> bool:
         world.ask(bought, now)
     placed = _place(decisions.placements, world, now)
     removed = [_remove(removal, world, now) for removal in decisions.removals]
+    for name, unneeded in decisions.marks:
+        if name in world.on_node:
+            world.scheduler.mark(name, unneeded=unneeded)
     return bool(decisions.purchases) or bool(decisions.withdrawals) or placed or any(removed)
 
 

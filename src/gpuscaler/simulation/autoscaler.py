@@ -65,13 +65,14 @@ class Decisions(Struct, frozen=True, gc=False):
     ``placements`` bind pods to open nodes (gangs, for who steers) or let them wait for a machine that is coming (by its intent's id). A
     ``removal`` names a node or a machine that never became one; it is drained (its pods are evicted and wait again) and given back once
     the machines that it ``needs`` (by their intents' ids) are open. ``withdrawals`` are purchases whose unfilled part is no longer wanted.
-    ``unplaced`` and ``ignored`` explain why pods wait.
+    ``marks`` are nodes that get (True) or lose a soft taint. ``unplaced`` and ``ignored`` explain why pods wait.
     """
 
     withdrawals: tuple[str, ...] = ()
     purchases: tuple[Purchase, ...] = ()
     placements: tuple[Placement, ...] = ()
     removals: tuple[Removal, ...] = ()
+    marks: tuple[tuple[str, bool], ...] = ()
     unplaced: tuple[Unplaced, ...] = ()
     ignored: tuple[Ignored, ...] = ()
 
@@ -215,7 +216,10 @@ class Autoscaler(Protocol):
 
     @property
     def discourages(self) -> tuple[float, ...]:
-        """Shares of use at or below which a machine bears one more soft taint, see :mod:`gpuscaler.planning.discouraging`."""
+        """Shares of use at or below which a machine bears one more soft taint, see :mod:`gpuscaler.planning.discouraging`.
+
+        Empty for whoever sets none, or sets them by its decisions.
+        """
         ...
 
     @property

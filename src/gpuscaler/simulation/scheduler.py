@@ -41,7 +41,7 @@ class Scheduler:
 
     Nodes of the pools ``kept`` are closed to whoever is not sent there: they take the pods that somebody places on them. A node
     bears a soft taint for each of the shares ``discourages`` that it is used by or less, at any moment: the seconds until a controller
-    looks again are left out.
+    looks again are left out. Whoever sets such taints one by one says so by :meth:`mark`.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class Scheduler:
         self._kind: Array = np.zeros(0, dtype=np.int64)
         self._age: Array = np.zeros(0, dtype=np.int64)
         self._open: Mask = np.zeros(0, dtype=np.bool_)
+        self._marked: Mask = np.zeros(0, dtype=np.bool_)
         self._added = 0
         self._requests: dict[str, Array | None] = {}
         self._eligible: dict[str, Mask] = {}
@@ -79,7 +80,7 @@ class Scheduler:
         """Books to try something on."""
         twin = object.__new__(Scheduler)
         twin.__dict__.update(self.__dict__)
-        for name in ("_capacity", "_free", "_device_room", "_kind", "_age", "_open"):
+        for name in ("_capacity", "_free", "_device_room", "_kind", "_age", "_open", "_marked"):
             setattr(twin, name, getattr(self, name).copy())
         twin._row, twin._names, twin._vacant = dict(self._row), list(self._names), list(self._vacant)
         return twin
@@ -98,6 +99,7 @@ class Scheduler:
         self._added += 1
         self._age[row] = self._added
         self._open[row] = True
+        self._marked[row] = False
         if not devices:
             self._free[row] *= self._kubelet
             self._device_room[row] = 0
@@ -115,6 +117,10 @@ class Scheduler:
     def close(self, name: str) -> None:
         """No pod is bound here any more."""
         self._open[self._row[name]] = False
+
+    def mark(self, name: str, *, unneeded: bool) -> None:
+        """Set or lift a soft taint (PreferNoSchedule) on a node."""
+        self._marked[self._row[name]] = unneeded
 
     def remove(self, name: str) -> None:
         """The node is gone."""
@@ -195,6 +201,7 @@ class Scheduler:
         self._kind = np.concatenate((self._kind, np.zeros(new, dtype=np.int64)))
         self._age = np.concatenate((self._age, np.zeros(new, dtype=np.int64)))
         self._open = np.concatenate((self._open, np.zeros(new, dtype=np.bool_)))
+        self._marked = np.concatenate((self._marked, np.zeros(new, dtype=np.bool_)))
 
     def _request(self, spec: PodSpec) -> Array | None:
         """What a pod takes, by column; None when it asks for something that no offering has."""
@@ -233,13 +240,13 @@ class Scheduler:
         shares = 1.0 - left / capacity
         balanced = ((1.0 - np.abs(shares[:, 0] - shares[:, 1]) / 2.0) * 100.0).astype(np.int64)
         scores: Array = fit + balanced
-        return scores + TAINT_WEIGHT * self._taint_scores(rows) if self._discourages else scores
+        return scores + TAINT_WEIGHT * self._taint_scores(rows) if self._discourages or self._marked[rows].any() else scores
 
     def _taint_scores(self, rows: Array) -> Array:
         """100 for nodes without soft taints, 0 for those with most of them (``pkg/scheduler/framework/plugins/tainttoleration``)."""
         whole = {name: self._capacity[rows, self._column[name]] for name in self._measured}
         taken = {name: amount - self._free[rows, self._column[name]] for name, amount in whole.items()}
-        taints = taints_due(shares_used(taken, whole), self._discourages)
+        taints = taints_due(shares_used(taken, whole), self._discourages) + self._marked[rows]
         scores: Array = 100 - 100 * taints // max(1, int(taints.max()))
         return scores
 

@@ -17,12 +17,13 @@ QUICK = Delays(boot=Delay(100, 100, 100), device_plugin=Delay(20, 20, 20), answe
 
 
 class Recording:
-    """Passes everything on and notes (seconds since the run's epoch, what) of each purchase and removal."""
+    """Passes everything on and notes (seconds since the run's epoch, what) of each purchase, removal and soft taint."""
 
     def __init__(self, inner: Autoscaler) -> None:
         self._inner = inner
         self.purchases: list[tuple[float, Purchase]] = []
         self.removals: list[tuple[float, str]] = []
+        self.marks: list[tuple[float, str, bool]] = []
         self.until = float("inf")
 
     @property
@@ -52,6 +53,7 @@ class Recording:
         decisions = self._inner.decide(view, now)
         self.purchases += [(now - EPOCH, purchase) for purchase in decisions.purchases]
         self.removals += [(now - EPOCH, removal.node) for removal in decisions.removals]
+        self.marks += [(now - EPOCH, node, unneeded) for node, unneeded in decisions.marks]
         return decisions
 
 

@@ -145,3 +145,30 @@ def test_random_depends_on_the_seed_alone() -> None:
 def test_an_unknown_expander_is_named_with_those_there_are() -> None:
     with pytest.raises(ValueError, match="unknown expander 'cheapest': expected one of random, least-waste, priority, price"):
         expander("cheapest", seed=0)
+
+
+def bursts(jobs_later: int) -> tuple[Recording, list[float]]:
+    """Twelve machines of four GPUs that fall empty together, and pods of one GPU that come a minute later; and when those ran."""
+    policy = Policy((Pool("all", (group("on-demand", "z0", gpus=4),)),))
+    jobs = [Job(f"a{number}", 0.0, 1000.0, gpus=4) for number in range(12)]
+    jobs += [Job(f"b{number}", 1300.0 + 30.0 * number, 20000.0, gpus=1) for number in range(jobs_later)]
+    recording = Recording(ClusterAutoscaler(policy))
+    result = replay(trace(*jobs), policy, recording)
+    return recording, [one.seconds for one in result.waits]
+
+
+def test_ten_soft_taints_at_most_are_set_in_a_loop_and_the_rest_in_the_next() -> None:
+    recording, _ = bursts(0)
+    moments = [at for at, _, unneeded in recording.marks if unneeded]
+    # As each machine opens and before its pod is there none is unneeded; all are when the pods have ended.
+    assert len(moments) == 12
+    assert moments == [moments[0]] * 10 + [pytest.approx(moments[0] + 10.0)] * 2
+
+
+def test_a_node_that_is_needed_again_loses_its_soft_taint_and_takes_the_pods_that_come_next() -> None:
+    recording, waits = bursts(4)
+    lifted = [node for _, node, unneeded in recording.marks if not unneeded]
+    # Without soft taints the emptiest would be filled, four nodes with a pod each.
+    assert len(lifted) == 1
+    assert max(waits[-4:]) == 0.0
+    assert len([node for at, node in recording.removals if at < 15000.0]) == 11

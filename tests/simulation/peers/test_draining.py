@@ -56,16 +56,18 @@ def test_of_a_machine_with_gpus_only_they_count() -> None:
     assert result.evictions == 2
 
 
-def test_one_node_is_drained_in_a_loop_while_empty_ones_go_ten_at_a_time() -> None:
+@pytest.mark.parametrize(("soft_taints", "left"), [(10, 2), (0, 3)])
+def test_one_node_is_drained_in_a_loop_while_empty_ones_go_ten_at_a_time(soft_taints: int, left: int) -> None:
     # Sixteen machines, of which four fall empty and twelve keep one pod each.
     jobs = [job for number in range(16) for job in wave(f"w{number}-", 400.0 * number, long=int(number < 12), short=9000.0)]
-    recording, result = recorded(jobs, G8, ClusterAutoscaler(G8))
+    settings = ClusterAutoscalerSettings(max_bulk_soft_taint_count=soft_taints)
+    recording, result = recorded(jobs, G8, ClusterAutoscaler(G8, settings))
     moments = [at for at, _ in recording.removals if at < LONG]
     first = moments[0]
     assert moments[:5] == [first] * 5
     assert moments[5:] == [pytest.approx(first + 10.0 * step) for step in range(1, len(moments) - 4)]
-    # The scheduler spreads the twelve pods over the nodes that are left: with four each, three nodes are half used and stay.
-    assert len(moments) == 4 + 9
+    # Without soft taints the scheduler spreads the twelve pods over the nodes that are left: with four each, three are half used and stay.
+    assert len(moments) == 16 - left
     assert result.unserved == 0
 
 

@@ -43,7 +43,7 @@ def replayed(jobs: list[Job], name: str) -> Result:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@pytest.mark.parametrize("seed", (0, 2))
+@pytest.mark.parametrize("seed", [0, 2])
 def test_no_move_depends_on_how_long_pods_still_run(name: str, seed: int) -> None:
     jobs = drawn(seed)
     draw = random.Random(seed)

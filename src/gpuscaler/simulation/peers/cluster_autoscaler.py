@@ -5,7 +5,8 @@ Source: kubernetes/autoscaler 1.35, ``cluster-autoscaler/core/static_autoscaler.
 its documentation says GPU groups should be made. What is modelled: the loop's interval; pods that fit existing or upcoming nodes are no
 demand; new pods wait for company, longer with GPUs; one group per scale-up, chosen by the expander; time-outs, error signals, back-off;
 nodes that were unneeded long enough go, a limited number at once, and none for a while after any scale-up: empty ones, and one at a time
-of those that are little used and whose pods fit elsewhere (see :mod:`~gpuscaler.simulation.peers.draining`). Interrupted spot machines
+of those that are little used and whose pods fit elsewhere (see :mod:`~gpuscaler.simulation.peers.draining`); soft taints on nodes that are
+unneeded, of which each loop sets or lifts a limited number (``core/scaledown/actuation/softtaint.go``). Interrupted spot machines
 are drained at the notice, as the AWS Node Termination Handler does. Pods whose owners do not let them be moved count as annotated
 ``cluster-autoscaler.kubernetes.io/safe-to-evict: "false"``, as users of batch jobs are told to do: no node with one of them is drained.
 """
@@ -47,8 +48,7 @@ class ClusterAutoscaler:
 
     name = "cluster-autoscaler"
     steers = False
-    #: It marks nodes that it does not need (``--max-bulk-soft-taint-count``), and no pod of a trace may be moved: those that are empty.
-    discourages = (0.0,)
+    discourages = ()
 
     def __init__(self, policy: Policy, settings: ClusterAutoscalerSettings | None = None, *, seed: int = 0) -> None:
         self._settings = settings or ClusterAutoscalerSettings()
@@ -66,6 +66,8 @@ class ClusterAutoscaler:
         #: Until when the machines of a raised group are expected.
         self._expected: dict[Key, float] = {}
         self._unneeded: dict[str, float] = {}
+        #: Nodes with the soft taint DeletionCandidateOfClusterAutoscaler.
+        self._marked: set[str] = set()
         #: When something happened last that may change what is unneeded.
         self._news = -NEVER
         self._interrupted: list[str] = []
@@ -122,13 +124,17 @@ class ClusterAutoscaler:
         if purchase is not None:
             self._last_scale_up = now
             wake.append(now + self._settings.scan_interval)
-        elif young is None:
-            unneeded, next_removal = self._scale_down(view, machines, demand, now)
+        # What is unneeded is found in every loop; while pods are too new nothing is removed.
+        unneeded, next_removal = self._scale_down(view, machines, demand, now)
+        if young is None:
             removals += unneeded
             wake.append(next_removal)
+        marks, more = self._soft_taints(machines, {removal.node for removal in removals})
+        if more:
+            wake.append(now + self._settings.scan_interval)
         at = min(wake)
         self._ask_at = None if at == NEVER else self._tick(at)
-        return Decisions(withdrawals=tuple(withdrawals), purchases=(purchase,) if purchase else (), removals=tuple(removals))
+        return Decisions(withdrawals=tuple(withdrawals), purchases=(purchase,) if purchase else (), removals=tuple(removals), marks=marks)
 
     def _tick(self, at: float) -> float:
         """The first loop at or after ``at`` that has not run yet."""
@@ -282,6 +288,17 @@ class ClusterAutoscaler:
                     what = "little used" if seen.pods else "empty"
                     removals.append(Removal(seen.node, f"{what} for {now - self._unneeded[seen.node]:.0f} s"))
         return removals, following
+
+    def _soft_taints(self, machines: list[Seen], going: set[str]) -> tuple[tuple[tuple[str, bool], ...], bool]:
+        """Soft taints to lift from nodes that are needed again, then to set on those that are not, and whether some are left for later."""
+        nodes = {seen.node for seen in machines if seen.node and not seen.closed} - going
+        self._marked &= nodes
+        due = [(name, False) for name in sorted(self._marked - self._unneeded.keys())]
+        due += [(name, True) for name in sorted((self._unneeded.keys() & nodes) - self._marked)]
+        most = self._settings.max_bulk_soft_taint_count
+        for name, unneeded in due[:most]:
+            (self._marked.add if unneeded else self._marked.discard)(name)
+        return tuple(due[:most]), 0 < most < len(due)
 
     def _little_used(self, view: View, machines: list[Seen], empty: list[Seen], demand: Demand, now: float) -> tuple[list[Seen], float]:
         """Nodes with pods that could be drained, and when others may be tried that are not tried now. Empty nodes take no pods."""

@@ -41,11 +41,11 @@ class ClusterAutoscalerSettings(Struct, frozen=True, gc=False):
 
     ``scan_interval``, ``expander``, ``max_node_provision_time``, ``scale_down_unneeded_time``, ``scale_down_delay_after_add``, the two
     utilisation thresholds (shares of what a node has, of which GPUs alone count where it has any), ``max_empty``
-    (``--max-scale-down-parallelism``), ``max_drain`` (``--max-drain-parallelism``) and ``unremovable_recheck``
-    (``--unremovable-node-recheck-timeout``) are flags; ``new_pods`` and ``new_gpu_pods`` are constants of its loop.
-    ``error_signal`` is after what time the cloud's refusal reaches it (an Auto Scaling group's failed activity), None where only the
-    time-out tells. ``gpu_label`` says whether nodes bear the cloud's label for GPUs, without which a node counts as ready before its device
-    plugin is.
+    (``--max-scale-down-parallelism``), ``max_drain`` (``--max-drain-parallelism``), ``unremovable_recheck``
+    (``--unremovable-node-recheck-timeout``) and ``max_bulk_soft_taint_count`` (0: no soft taints) are flags; ``new_pods`` and
+    ``new_gpu_pods`` are constants of its loop. ``error_signal`` is after what time the cloud's refusal reaches it (an Auto Scaling group's
+    failed activity), None where only the time-out tells. ``gpu_label`` says whether nodes bear the cloud's label for GPUs, without which a
+    node counts as ready before its device plugin is.
     """
 
     scan_interval: float = 10.0
@@ -58,6 +58,7 @@ class ClusterAutoscalerSettings(Struct, frozen=True, gc=False):
     max_empty: int = 10
     max_drain: int = 1
     unremovable_recheck: float = 300.0
+    max_bulk_soft_taint_count: int = 10
     max_nodes_per_scaleup: int = 1000
     new_pods: float = 2.0
     new_gpu_pods: float = 30.0
