@@ -174,6 +174,8 @@ class Notes:
     failures: list[str] = field(default_factory=list)
     stray: int = 0
     remarks: list[Remark] = field(default_factory=list)
+    #: When it was looked whether running pods would fit better elsewhere.
+    weighed: list[float] = field(default_factory=list)
     last: Plan | None = None
 
     def looked(self, seen: Look, _cluster: Cluster, _now: float, /) -> None:
@@ -183,8 +185,9 @@ class Notes:
         for outcome in seen.outcomes:
             self.outcomes[type(outcome).__name__] += 1
 
-    def planned(self, plan: Plan, _cluster: Cluster, _state: State, _policy: Policy, _now: float, /) -> None:
+    def planned(self, plan: Plan, _cluster: Cluster, state: State, _policy: Policy, now: float, /) -> None:
         self.plans += 1
+        self.weighed += [now] * state.consolidating
         self.last = plan
 
     def sent(self, order: ledger.Order, _machines: tuple[ledger.Coming, ...], _memory: Memory, _now: float, /) -> None:

@@ -1,0 +1,51 @@
+"""How often the dear part of a plan is made: whether pods that run would fit better elsewhere."""
+
+from itertools import pairwise
+
+import pytest
+from tests.control.world import world
+
+from gpuscaler.kube.resources import PODS
+
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+
+async def test_where_nothing_changes_running_pods_are_left_alone_for_ten_minutes() -> None:
+    async with world() as here:
+        here.start()
+        await here.sleep(2.0)
+        await here.submit("p")
+        await here.sleep(200.0)
+        settled, plans = len(here.notes.weighed), here.notes.plans
+        await here.sleep(1800.0)
+
+        assert len(here.notes.weighed) - settled == 3
+        # Everything else of a plan goes on as often as ever.
+        assert here.notes.plans - plans >= 175
+
+
+async def test_where_much_changes_they_are_looked_at_once_a_minute() -> None:
+    async with world() as here:
+        here.start()
+        await here.sleep(2.0)
+        for number in range(120):
+            await here.submit(f"p{number}", 0)
+            await here.sleep(5.0)
+            await here.user.delete(PODS, f"p{number}", namespace="default", grace=0)
+
+        gaps = [later - earlier for earlier, later in pairwise(here.notes.weighed)]
+        assert len(gaps) >= 8
+        assert min(gaps) >= 60.0
+        assert max(gaps) <= 75.0
+
+
+async def test_while_the_cloud_cannot_be_read_nobody_looks_for_better_places() -> None:
+    async with world() as here:
+        here.start()
+        await here.sleep(100.0)
+        here.cluster.provider.outage = "the cloud is down"
+        await here.sleep(100.0)
+        before = len(here.notes.weighed)
+        await here.sleep(1200.0)
+
+        assert len(here.notes.weighed) == before
