@@ -14,7 +14,7 @@ from tests.control.world import pod
 from gpuscaler.control.controller import Controller
 from gpuscaler.control.records import service
 from gpuscaler.control.records.records import Records
-from gpuscaler.control.running import MakeRecords, Place, Running
+from gpuscaler.control.running import MakeRecords, Place, Running, UnusableError
 from gpuscaler.control.settings_file import SettingsFile
 from gpuscaler.control.store import StoreError
 from gpuscaler.embedded import providers
@@ -283,3 +283,31 @@ async def test_all_records_of_the_real_program_are_made_beside_the_controller(cl
     names = {one["metadata"]["name"] for one in await cluster.all(CONFIG_MAPS)}
     assert {"gpuscaler-state", "gpuscaler-status"} <= names
     assert all(not life.done() for life in cluster.lives)
+
+
+async def test_pods_on_nodes_that_are_not_simulated_are_left_to_their_own_kubelets(cluster: Cluster) -> None:
+    status = {"allocatable": {"cpu": "8", "memory": "32Gi", "pods": "110"}, "conditions": [{"type": "Ready", "status": "True"}]}
+    real = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "real"},
+        "spec": {"providerID": "aws:///us-east-1a/i-1"},
+        "status": status,
+    }
+    bound = pod("bound", 0)
+    cluster.api.load([real, {**bound, "spec": {**bound["spec"], "nodeName": "real"}, "status": {"phase": "Pending"}}])
+    cluster.start()
+    await cluster.submit("train")
+    await asyncio.sleep(10)
+    await cluster.user.delete(PODS, "bound", namespace="default")
+    await asyncio.sleep(120)
+    phases = {one["metadata"]["name"]: one["status"]["phase"] for one in await cluster.all(PODS)}
+
+    assert phases == {"bound": "Pending", "train": "Running"}
+
+
+async def test_a_file_of_spot_series_that_cannot_be_used_ends_the_process_and_names_the_key(cluster: Cluster) -> None:
+    cluster.start(SMALL.replace("boot: 20s", "boot: 20s, dry: nowhere.csv"))
+    with pytest.raises(UnusableError, match=r"simulated\.dry: .*nowhere\.csv: cannot be read"):
+        async with asyncio.timeout(30):
+            await cluster.lives[-1]

@@ -14,7 +14,7 @@ from tests.control.world import BEGAN, Deaths, MortalTransport, Notes, Watchman,
 
 from gpuscaler.clouds.protocol import CAPACITY, Bought, Order
 from gpuscaler.control.controller import Controller
-from gpuscaler.control.running import Made, Place, Running
+from gpuscaler.control.running import Made, Place, Running, UnusableError
 from gpuscaler.control.settings_file import SettingsFile
 from gpuscaler.control.store import OvertakenError
 from gpuscaler.embedded import providers
@@ -29,7 +29,6 @@ from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.resources import CONFIG_MAPS, NODES, PODS
 from gpuscaler.settings.run_settings import RunSettings
-from gpuscaler.simulation.spot import SpotError
 
 GPU = ("gpu", "on-demand", "g4dn.xlarge", "us-east-1a")
 SPOT = ("gpu", "spot", "g4dn.xlarge", "us-east-1a")
@@ -225,7 +224,7 @@ async def test_a_file_of_series_says_when_spot_markets_are_dry(tmp_path: Path) -
         assert (await buy(made, SPOT, token="c")).instances == ()
         (tmp_path / "spot.csv").write_text("nothing\n")
         await here.end()
-        with pytest.raises(SpotError, match="columns zone"):
+        with pytest.raises(UnusableError, match="columns zone"):
             await here.begin(text(dry="spot.csv"))
 
 

@@ -53,13 +53,20 @@ class Kubelets:
     """Runs the pods that are bound to nodes, for as long as :meth:`run` runs. ``picture`` has pods and nodes, and must be running.
 
     ``pull`` tells how many seconds a pod waits for its image on a node, by the node's name. ``now`` is the wall clock, of which ``speed``
-    seconds pass in a second of the event loop.
+    seconds pass in a second of the event loop. Only nodes that are ``ours`` are played: others have kubelets of their own.
     """
 
     def __init__(
-        self, client: Client, picture: Picture, *, now: Callable[[], float], pull: Callable[[str], float], speed: float = 1.0
+        self,
+        client: Client,
+        picture: Picture,
+        *,
+        now: Callable[[], float],
+        pull: Callable[[str], float],
+        speed: float = 1.0,
+        ours: Callable[[Node], bool] = lambda _node: True,
     ) -> None:
-        self._client, self._now, self._pull, self._speed = client, now, pull, speed
+        self._client, self._now, self._pull, self._speed, self._ours = client, now, pull, speed, ours
         self._nodes: set[str] = set()
         self._pods: dict[str, Pod] = {}
         self._due: list[tuple[float, str, str, str]] = []
@@ -70,7 +77,7 @@ class Kubelets:
 
     def _hear(self, batch: Batch) -> None:
         if batch.model is Node:
-            self._nodes |= {key for key, item in batch.changes.items() if item is not None}
+            self._welcome({key for key, item in batch.changes.items() if isinstance(item, Node) and self._ours(item)} - self._nodes)
             gone = {key for key, item in batch.changes.items() if item is None} & self._nodes
             self._nodes -= gone
             for orphan in [pod for pod in self._pods.values() if pod.node_name in gone] if gone else ():
@@ -83,8 +90,16 @@ class Kubelets:
                 else:
                     self._pods.pop(key, None)
 
+    def _welcome(self, fresh: set[str]) -> None:
+        """Nodes are there; pods that were bound to them may have been heard of before."""
+        self._nodes |= fresh
+        for pod in [pod for pod in self._pods.values() if pod.node_name in fresh] if fresh else ():
+            self._consider(pod)
+
     def _consider(self, pod: Pod) -> None:
         """What is next for a bound pod."""
+        if pod.node_name not in self._nodes:
+            return
         now = self._now()
         if pod.deleted:
             self._plan(pod, REMOVE, now + min(GRACE, float(pod.spec.grace_seconds)))

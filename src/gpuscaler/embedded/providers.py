@@ -7,16 +7,18 @@ from random import Random
 from gpuscaler.clouds.delays import NO_FAULTS, Delay, Delays, Faults
 from gpuscaler.clouds.markets import Key, Markets, Steps
 from gpuscaler.clouds.simulated import SimulatedCloud
-from gpuscaler.clouds.simulated_provider import SimulatedProvider
-from gpuscaler.control.running import Made, Part, Place
+from gpuscaler.clouds.simulated_provider import SCHEME, SimulatedProvider
+from gpuscaler.control.running import Made, Part, Place, UnusableError
 from gpuscaler.embedded.keeping import CloudStore, Keeper
 from gpuscaler.embedded.kubelets import Kubelets
 from gpuscaler.embedded.machines import Machines
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.resources import NODES, PODS
+from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
 from gpuscaler.settings.run_settings import Dry, RunSettings, Simulated, Span
 from gpuscaler.simulation import spot_markets
+from gpuscaler.simulation.jobs import TraceError
 from gpuscaler.simulation.spot import read_spot
 
 
@@ -26,9 +28,11 @@ async def make(settings: RunSettings, place: Place) -> Made:
     store = CloudStore(place.client, namespace=place.namespace)
     before = await store.load()
     began = before.began or place.now()
-    core = SimulatedCloud(
-        pools, seed=told.seed, delays=delays_of(told), faults=faults_of(told), markets=markets_of(settings.policy, told, began)
-    )
+    try:
+        markets = markets_of(settings.policy, told, began)
+    except TraceError as error:
+        raise UnusableError(f"simulated.dry: {error}") from error
+    core = SimulatedCloud(pools, seed=told.seed, delays=delays_of(told), faults=faults_of(told), markets=markets)
     machines = Machines(place.client, now=place.now)
     provider = SimulatedProvider(core, pools, now=place.now, listener=machines.hear, seed=told.seed)
     if before.began:
@@ -52,7 +56,11 @@ def _kubelets(place: Place, core: SimulatedCloud, seed: int) -> list[Part]:
     def pull(node: str) -> float:
         return core.image_pull(node, place.now())
 
-    return [Kubelets(place.client, picture, now=place.now, pull=pull).run, picture.run]
+    def ours(node: Node) -> bool:
+        # The cluster may be a real one, whose other nodes have kubelets that run real pods.
+        return node.provider_id.startswith(SCHEME)
+
+    return [Kubelets(place.client, picture, now=place.now, pull=pull, ours=ours).run, picture.run]
 
 
 def delays_of(told: Simulated) -> Delays:
@@ -74,7 +82,7 @@ def faults_of(told: Simulated) -> Faults:
 def markets_of(policy: Policy, told: Simulated, began: float) -> Markets:
     """Markets by the file of series, or in which what is named dry has no machine and everything else as many as are asked for.
 
-    Raises :class:`~gpuscaler.simulation.spot.SpotError` for a file that cannot be used.
+    Raises :class:`~gpuscaler.simulation.jobs.TraceError` for a file that cannot be used.
     """
     if told.series:
         return spot_markets.markets_of(policy, [read_spot(Path(told.series))], seed=told.seed, began=began)[0]
