@@ -1,0 +1,274 @@
+"""The ledger: every machine that was asked for is in it once, from before the call until it is open."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.planning.building import offering
+
+from gpuscaler.planning.state import ledger
+from gpuscaler.planning.state.ledger import (
+    ACCEPTED,
+    DOUBTFUL,
+    INTENDED,
+    Answered,
+    Broken,
+    Coming,
+    Doubted,
+    Event,
+    Exchanged,
+    Finished,
+    Found,
+    Intended,
+    Leaving,
+    Ledger,
+    Left,
+    Lost,
+    Mended,
+    Opened,
+    Order,
+    Planned,
+    Promise,
+    Promised,
+    Ready,
+    Redeemed,
+    Registered,
+    Settled,
+    folded,
+    step,
+    upcoming,
+)
+
+CHEAP, DEAR = offering("cheap", 0.5).key, offering("dear", 2.0).key
+
+
+def intended(token: str, count: int = 1, *, at: float = 0.0, needs: Sequence[str] = ()) -> Intended:
+    """An order of machines ``token-0``, ``token-1``, … each for a pod of that name, cheap if they can be had."""
+    machines = [
+        Coming(f"{token}-{n}", token, (CHEAP, DEAR), 0.5, at, meant=2, pods=(f"pod-{token}-{n}",), after=tuple(needs)) for n in range(count)
+    ]
+    return Intended(Order(token, "main", (CHEAP, DEAR), count, at, at), tuple(machines))
+
+
+def after(*events: Event) -> Ledger:
+    return folded(Ledger(), events)
+
+
+def names(book: Ledger) -> list[tuple[str, str]]:
+    return [(one.id, one.instance) for one in book.coming]
+
+
+def test_what_was_decided_is_written_down_whole_before_it_is_sent() -> None:
+    book = after(intended("a", 2))
+
+    assert [(one.token, one.state) for one in book.orders] == [("a", INTENDED)]
+    assert [(one.id, one.instance, one.node) for one in book.coming] == [("a-0", "", ""), ("a-1", "", "")]
+    assert book.serial == 1
+
+
+def test_an_answer_names_the_machines_and_ends_the_order() -> None:
+    book = after(intended("a", 2), Answered("a", 3.0, (("i-1", CHEAP), ("i-2", CHEAP))))
+
+    assert names(book) == [("a-0", "i-1"), ("a-1", "i-2")]
+    assert book.orders == ()
+    assert {one.granted for one in book.coming} == {3.0}
+
+
+def test_of_a_partial_answer_the_rest_is_struck() -> None:
+    book = after(intended("a", 3), Answered("a", 3.0, (("i-1", CHEAP),)))
+
+    assert names(book) == [("a-0", "i-1")]
+    assert book.orders == ()
+
+
+def test_machines_that_were_accepted_without_a_name_are_awaited() -> None:
+    book = after(intended("a", 3), Answered("a", 3.0, (("i-1", CHEAP),), pending=1))
+
+    assert names(book) == [("a-0", "i-1"), ("a-1", "")]
+    assert [(one.state, one.since) for one in book.orders] == [(ACCEPTED, 3.0)]
+    found = step(book, Found("a-1", "i-2", DEAR, 9.0))
+    assert names(found) == [("a-0", "i-1"), ("a-1", "i-2")]
+    assert found.orders == ()
+    assert found.coming[1].key == DEAR
+
+
+def test_a_repeated_answer_changes_nothing() -> None:
+    answer = Answered("a", 3.0, (("i-1", CHEAP), ("i-2", CHEAP)), pending=1)
+    once = after(intended("a", 3), answer)
+
+    assert names(step(once, answer)) == names(once)
+
+
+def test_a_machine_that_is_gone_is_not_named_again_by_a_repeated_answer() -> None:
+    doubted = after(intended("a", 2), Answered("a", 3.0, (("i-1", CHEAP),), pending=1), Lost("a-0"))
+    book = step(doubted, Answered("a", 9.0, (("i-1", CHEAP),), pending=1))
+
+    assert names(book) == [("a-1", "")]
+
+
+def test_the_machine_that_wants_an_offering_most_gets_the_one_of_it() -> None:
+    order = intended("a", 2)
+    picky = msgspec.structs.replace(order.machines[1], offerings=(DEAR, CHEAP))
+    book = after(
+        msgspec.structs.replace(order, machines=(order.machines[0], picky)), Answered("a", 1.0, (("i-dear", DEAR), ("i-cheap", CHEAP)))
+    )
+
+    assert names(book) == [("a-0", "i-cheap"), ("a-1", "i-dear")]
+
+
+def test_a_lost_answer_leaves_everything_awaited_and_in_doubt() -> None:
+    book = after(intended("a", 2), Doubted("a", 5.0))
+
+    assert [(one.state, one.since) for one in book.orders] == [(DOUBTFUL, 5.0)]
+    assert len(book.coming) == 2
+
+
+def test_an_order_that_is_settled_awaits_no_more_than_what_has_a_name() -> None:
+    book = after(intended("a", 3), Doubted("a", 5.0), Found("a-0", "i-1", CHEAP, 6.0), Settled("a"))
+
+    assert names(book) == [("a-0", "i-1")]
+    assert book.orders == ()
+
+
+def test_a_machine_leaves_the_ledger_when_it_is_open() -> None:
+    events: list[Event] = [intended("a"), Answered("a", 1.0, (("i-1", CHEAP),)), Registered("a-0", "n", 2.0), Ready("a-0", 3.0)]
+    book = after(*events)
+
+    assert [(one.node, one.registered, one.ready) for one in book.coming] == [("n", 2.0, 3.0)]
+    assert step(book, Opened("a-0")) == Ledger(serial=1, bought=((0.0, 1),))
+
+
+def test_who_waits_for_a_machine_waits_no_more_once_it_is_open_and_is_bereft_when_it_is_lost() -> None:
+    leaving = Leaving("old", "i-old", DEAR, "dear", 0.0, 0.0, needs=("a-0", "a-1"))
+    book = after(intended("a", 2), Left(leaving))
+
+    assert step(book, Opened("a-0")).leaving[0].needs == ("a-1",)
+    assert not step(book, Opened("a-0")).leaving[0].bereft
+    assert step(book, Lost("a-1")).leaving[0].bereft
+
+
+def test_who_waits_for_refused_machines_is_bereft() -> None:
+    leaving = Leaving("old", "i-old", DEAR, "dear", 0.0, 0.0, needs=("a-0",))
+
+    assert after(intended("a"), Left(leaving), Answered("a", 1.0)).leaving[0].bereft
+
+
+def test_the_newest_plan_says_who_waits_for_which_machine() -> None:
+    book = after(intended("a", 2), Planned({"a-1": ("x", "y")}))
+
+    assert [one.pods for one in book.coming] == [(), ("x", "y")]
+    assert step(book, Planned({"a-1": ("x", "y")})) is book
+
+
+def test_pods_that_are_exchanged_wait_for_what_the_other_waited_for() -> None:
+    book = after(intended("a", 3), Exchanged("a-0", (("pod-a-0", "pod-a-2"),)))
+
+    assert [one.pods for one in book.coming] == [("pod-a-2",), ("pod-a-1",), ("pod-a-0",)]
+
+
+def test_a_pod_that_nothing_was_coming_for_takes_the_place_of_another() -> None:
+    book = after(intended("a", 2), Exchanged("a-0", (("pod-a-0", "older"),)))
+
+    assert [one.pods for one in book.coming] == [("older",), ("pod-a-1",)]
+
+
+def test_a_node_has_one_promise_and_one_removal_at_a_time() -> None:
+    book = after(
+        Promised(Promise("n", CHEAP, ("p",), 1.0)),
+        Promised(Promise("m", CHEAP, ("q",), 1.0)),
+        Promised(Promise("n", CHEAP, ("p",), 2.0, ledger.OPEN)),
+        Left(Leaving("n", "i", CHEAP, "idle", 1.0, 1.0)),
+        Left(Leaving("n", "i", CHEAP, "idle", 1.0, 2.0, ledger.DRAINING)),
+    )
+
+    assert [(one.node, one.step) for one in book.promises] == [("m", ledger.NOMINATING), ("n", ledger.OPEN)]
+    assert [(one.node, one.step) for one in book.leaving] == [("n", ledger.DRAINING)]
+    assert step(step(book, Redeemed("n")), Finished("n")).leaving == ()
+
+
+def test_a_broken_promise_stands_until_its_nomination_is_gone() -> None:
+    book = after(Broken("p", "n"), Broken("p", "m"), Broken("q", "n"))
+
+    assert book.broken == (("p", "m"), ("q", "n"))
+    assert step(book, Mended("p")).broken == (("q", "n"),)
+
+
+def test_only_the_last_minutes_purchases_are_remembered() -> None:
+    book = after(intended("a", 2, at=0.0), intended("b", 1, at=30.0), intended("c", 4, at=61.0))
+
+    assert book.bought == ((30.0, 1), (61.0, 4))
+
+
+def test_what_a_machine_may_become_is_what_the_plan_meant_until_it_is_known() -> None:
+    meant = intended("a")
+    (coming,) = meant.machines
+    unsure = msgspec.structs.replace(meant, machines=(msgspec.structs.replace(coming, meant=1),))
+
+    (told,) = upcoming(after(unsure))
+    assert (told.instance_type, told.choices) == ("cheap", (("cheap", "on-demand", "z1"),))
+    (told,) = upcoming(after(unsure, Answered("a", 1.0, (("i", DEAR),))))
+    assert (told.instance_type, told.choices) == ("dear", ())
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Answered("x", 1.0, (("i", CHEAP),)),
+        Doubted("x", 1.0),
+        Settled("x"),
+        Found("x", "i", CHEAP, 1.0),
+        Registered("x", "n", 1.0),
+        Ready("x", 1.0),
+        Opened("x"),
+        Lost("x"),
+        Exchanged("x", (("p", "q"),)),
+        Redeemed("x"),
+        Finished("x"),
+        Mended("x"),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_what_is_said_of_something_unknown_changes_nothing(event: Event) -> None:
+    book = after(intended("a", 2), Answered("a", 1.0, (("i-1", CHEAP),), pending=1), Promised(Promise("n", CHEAP, ("p",), 1.0)))
+
+    assert step(book, event) == book
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> list[Event]:
+    """What may happen to three orders, in any order, more than once and of unknown things too."""
+    tokens = ["a", "b", "c"]
+    machines = [f"{token}-{n}" for token in tokens for n in range(3)]
+    instances = [f"i-{n}" for n in range(6)]
+    events: list[Event] = [intended(token, draw(st.integers(1, 3))) for token in tokens]
+    for _ in range(draw(st.integers(0, 25))):
+        token, machine = draw(st.sampled_from(tokens)), draw(st.sampled_from(machines))
+        given_names = draw(st.lists(st.sampled_from(instances), unique=True, max_size=3))
+        granted = tuple((name, draw(st.sampled_from((CHEAP, DEAR)))) for name in given_names)
+        choices: tuple[Event, ...] = (
+            Answered(token, 1.0, granted, draw(st.integers(0, 2))),
+            Doubted(token, 1.0),
+            Settled(token),
+            Registered(machine, f"n-{machine}", 2.0),
+            Ready(machine, 3.0),
+            Opened(machine),
+            Lost(machine),
+            Exchanged(machine, ((f"pod-{machine}", f"pod-{draw(st.sampled_from(machines))}"),)),
+        )
+        events.append(choices[draw(st.integers(0, len(choices) - 1))])
+    return events
+
+
+@given(lives())
+def test_whatever_happens_no_machine_is_in_the_ledger_twice_and_no_order_awaits_nothing(events: list[Event]) -> None:
+    book = Ledger()
+    for event in events:
+        book = step(book, event)
+        ids, instances = [one.id for one in book.coming], [one.instance for one in book.coming if one.instance]
+        assert len(ids) == len(set(ids))
+        assert len(instances) == len(set(instances))
+        unnamed = {one.order for one in book.coming if not one.instance}
+        assert unnamed == {one.token for one in book.orders}
+    assert msgspec.json.decode(msgspec.json.encode(book), type=Ledger) == book
