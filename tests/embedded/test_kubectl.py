@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 from tests.embedded.kubectl_building import kubectl
 
+from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.cluster import Conditions, EmbeddedCluster
 from gpuscaler.embedded.server import serve
+from gpuscaler.model.pools import Policy
 
 pytestmark = [pytest.mark.conformance, pytest.mark.looptime(False)]
 
@@ -212,3 +215,68 @@ async def test_api_resources_lists_the_kinds_with_their_short_names(ask: Kubectl
     lines = [line.split() for line in (await ask("api-resources", "--no-headers")).splitlines()]
     assert ["pods", "po", "v1", "true", "Pod"] in lines
     assert ["poddisruptionbudgets", "pdb", "policy/v1", "true", "PodDisruptionBudget"] in lines
+
+
+@pytest.fixture
+async def living(program: Path, tmp_path: Path) -> AsyncIterator[Kubectl]:
+    """A cluster whose scheduler, kubelets and controllers run as well."""
+    conditions = Conditions(delays=Delays(image_pull=Delay(0, 0, 0)))
+    cluster = EmbeddedCluster(Policy(pools=()), now=time.time, conditions=conditions)
+    serving = await serve(cluster.api)
+    life = asyncio.create_task(cluster.run())
+    ask = Kubectl(program, serving.url, tmp_path)
+    await ask("create", "-f", "-", given={**NODE, "spec": {}})
+    yield ask
+    life.cancel()
+    await asyncio.gather(life, return_exceptions=True)
+    await serving.close()
+
+
+async def test_a_deployment_is_created_scaled_rolled_out_and_rolled_back(living: Kubectl) -> None:
+    ask = living
+    await ask("create", "deployment", "web", "--image=web:1", "--replicas=2")
+    assert "successfully rolled out" in await ask("rollout", "status", "deployment/web", "--timeout=30s")
+    await ask("scale", "deployment/web", "--replicas=3")
+    await ask("wait", "deployment/web", "--for=jsonpath={.status.availableReplicas}=3", "--timeout=30s")
+    table = [line.split() for line in (await ask("get", "deploy,rs,pods")).splitlines() if line]
+    assert [row[1] for row in table if "/" in row[0]] == ["3/3", "3", "1/1", "1/1", "1/1"]
+    await ask("set", "image", "deployment/web", "web=web:2")
+    assert "successfully rolled out" in await ask("rollout", "status", "deployment/web", "--timeout=30s")
+    history = (await ask("rollout", "history", "deployment/web")).splitlines()
+    assert [line.split()[0] for line in history[2:] if line] == ["1", "2"]
+    await ask("rollout", "undo", "deployment/web")
+    assert "successfully rolled out" in await ask("rollout", "status", "deployment/web", "--timeout=30s")
+    images = {
+        pod["spec"]["containers"][0]["image"] for pod in (await ask.read("pods"))["items"] if "deletionTimestamp" not in pod["metadata"]
+    }
+    assert images == {"web:1"}
+    assert "NewReplicaSetAvailable" in await ask("describe", "deployment", "web")
+    await ask("delete", "deployment", "web")
+    await ask("wait", "--for=delete", "pods", "-l", "app=web", "--timeout=30s")
+
+
+async def test_a_job_is_waited_for(living: Kubectl) -> None:
+    template = {"metadata": {"annotations": {"gpuscaler.io/run-for": "1s"}}, "spec": {**POD["spec"], "restartPolicy": "Never"}}
+    del template["spec"]["nodeName"]
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"}, "spec": {"completions": 3, "template": template}}
+    await living("create", "-f", "-", given=job)
+    await living("wait", "job/train", "--for=condition=complete", "--timeout=60s")
+    assert (await living("get", "job", "train", "--no-headers")).split()[:3] == ["train", "Complete", "3/3"]
+    assert "Completed" in await living("get", "pods")
+
+
+async def test_drain_evicts_what_a_controller_brings_back_and_leaves_daemons(living: Kubectl) -> None:
+    ask = living
+    labels = {"app": "agent"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "agent:1"}]}}
+    agent = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "agent"}}
+    await ask("create", "-f", "-", given={**agent, "spec": {"selector": {"matchLabels": labels}, "template": template}})
+    await ask("create", "deployment", "web", "--image=web:1", "--replicas=2")
+    await ask("rollout", "status", "deployment/web", "--timeout=30s")
+    await ask("rollout", "status", "daemonset/agent", "--timeout=30s")
+    await ask("drain", "n1", "--ignore-daemonsets", "--timeout=30s")
+    pods = {pod["metadata"]["name"].split("-")[0]: pod for pod in (await ask.read("pods"))["items"]}
+    assert pods["agent"]["spec"]["nodeName"] == "n1"
+    assert "nodeName" not in pods["web"]["spec"]
+    await ask("uncordon", "n1")
+    await ask("rollout", "status", "deployment/web", "--timeout=30s")
