@@ -11,9 +11,9 @@ from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.model.table import Mask
-from gpuscaler.planning.membership import Member
+from gpuscaler.planning.membership import Member, members
 from gpuscaler.planning.mix.problem import Limits as MixLimits
-from gpuscaler.planning.state import State
+from gpuscaler.planning.state import State, Upcoming
 from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.templates import Kind, Templates
 
@@ -55,7 +55,7 @@ class Remaining:
         if self.machines is not None:
             self.machines -= times
         if self.gpus is not None:
-            self.gpus -= times * kind.offering.gpus
+            self.gpus -= times * kind.gpus
         if self.dollars_per_hour is not None:
             self.dollars_per_hour -= times * kind.price
         if kind.pool.name in self.pools:
@@ -70,7 +70,7 @@ class Remaining:
             room.append(self.machines)
         if kind.count is not None:
             room.append(kind.count - self.spent.get(kind.offering.key, 0))
-        gpus = kind.offering.gpus
+        gpus = kind.gpus
         if self.gpus is not None and gpus:
             room.append(self.gpus // gpus)
         if self.dollars_per_hour is not None and kind.price > 0:
@@ -119,11 +119,59 @@ def fleets(policy: Policy, offerings: Mapping[Key, Offering], state: State, node
             gpus[pool].append(has)
             prices[pool].append(costs)
     for machine in state.upcoming:
-        offering = offerings.get((machine.pool, machine.market, machine.instance_type, machine.zone))
+        # While nobody knows what it is, it counts for the most that it may be.
+        may_be = [offering for key in keys_of(machine) if (offering := offerings.get(key)) is not None]
         if machine.pool in gpus:
-            gpus[machine.pool].append(offering.gpus if offering else 0)
-            prices[machine.pool].append(offering.price if offering else 0.0)
+            gpus[machine.pool].append(max((offering.gpus for offering in may_be), default=0))
+            prices[machine.pool].append(max((offering.price for offering in may_be), default=0.0))
     return {name: Fleet(len(prices[name]), sum(gpus[name]), math.fsum(prices[name])) for name in prices}
+
+
+def keys_of(machine: Upcoming) -> list[Key]:
+    """Keys of all that a machine may turn out to be, what was only asked for behind it included."""
+    meant = machine.choices or ((machine.instance_type, machine.market, machine.zone),)
+    return [(machine.pool, market, instance_type, zone) for instance_type, market, zone in (*meant, *machine.behind)]
+
+
+@dataclass
+class Slack:
+    """What the limits leave when a plan is carried out as it is, in accelerators and dollars per hour, infinite without a limit.
+
+    From it comes what machines may have and cost beyond what was planned, where something else is granted.
+    """
+
+    gpus: float
+    dollars_per_hour: float
+
+    def admit(self, planned: Offering, others: Iterable[Offering]) -> list[Offering]:
+        """Those of ``others``, in their order, of which any may be granted in place of ``planned``; the most they take is taken off."""
+        more, dearer, admitted = 0, 0.0, []
+        for one in others:
+            gpus, dollars = one.gpus - planned.gpus, one.price - planned.price
+            if gpus <= self.gpus and dollars <= self.dollars_per_hour + 1e-9:
+                more, dearer = max(more, gpus), max(dearer, dollars)
+                admitted.append(one)
+        self.gpus -= more
+        self.dollars_per_hour -= dearer
+        return admitted
+
+
+def slack(
+    policy: Policy, offerings: Mapping[Key, Offering], state: State, nodes: Mapping[str, Node], planned: Iterable[Iterable[Key]]
+) -> Slack:
+    """What the limits leave beside what exists, what is coming, and the machines that a plan buys: ``planned`` tells what each may be."""
+    limits = policy.limits
+    if limits.gpus is None and limits.dollars_per_hour is None:
+        return Slack(math.inf, math.inf)
+    worths = {name: worth(nodes[name], member) for name, member in members(nodes, policy).items()}
+    left = remaining(policy, state, fleets(policy, offerings, state, worths))
+    new = [[offerings[key] for key in keys if key in offerings] for keys in planned]
+    gpus = sum(max((one.gpus for one in may_be), default=0) for may_be in new)
+    dollars = math.fsum(max((one.price for one in may_be), default=0.0) for may_be in new)
+    return Slack(
+        math.inf if left.gpus is None else left.gpus - gpus,
+        math.inf if left.dollars_per_hour is None else left.dollars_per_hour - dollars,
+    )
 
 
 def remaining(policy: Policy, state: State, have: Mapping[str, Fleet]) -> Remaining:

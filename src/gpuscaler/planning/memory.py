@@ -19,6 +19,7 @@ from gpuscaler.planning.acts import Act
 from gpuscaler.planning.alternatives import alternatives
 from gpuscaler.planning.arrivals import Arrivals, Waits, arrivals
 from gpuscaler.planning.discouraging import discourage
+from gpuscaler.planning.limits import slack
 from gpuscaler.planning.plans import Machine, Plan
 from gpuscaler.planning.reclaiming import Remark
 from gpuscaler.planning.scale_down.idle import idle_nodes
@@ -230,11 +231,14 @@ def _intents(
     offerings = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
     overhead = Overhead(cluster)
     groups: dict[tuple[str, tuple[Key, ...]], list[Machine]] = defaultdict(list)
+    left = slack(policy, offerings, state, cluster.nodes, map(wanted, plan.machines))
     for machine in plan.machines:
         others = alternatives(
             machine, cluster, offerings, overhead=overhead, blocked=state.blocked_offerings, half_open=state.half_open_offerings
         )
-        groups[machine.pool, (*wanted(machine), *others)].append(machine)
+        # Whatever is granted, the limits hold (I5).
+        admitted = left.admit(offerings[wanted(machine)[0]], [offerings[key] for key in others]) if others else []
+        groups[machine.pool, (*wanted(machine), *(one.key for one in admitted))].append(machine)
     # The time keeps tokens apart where the ledger, and with it the serial number, was lost.
     tokens = [f"gpuscaler-{now:.0f}-{book.serial + number}" for number in range(len(groups))]
     names = {

@@ -46,6 +46,12 @@ class Kind:
         return self.offering.price
 
     @cached_property
+    def gpus(self) -> int:
+        """The most accelerators that a machine of it may have."""
+        members = self.pool.offerings if self.pool.chooser == "cloud" else (self.offering,)
+        return max(offering.gpus for offering in members)
+
+    @cached_property
     def key(self) -> str:
         return "/".join((*self.offering.key, str(len(self.rows))))
 
@@ -182,7 +188,7 @@ class Templates:
     @cached_property
     def gpus(self) -> Array:
         """The accelerators of each kind."""
-        return np.array([kind.offering.gpus for kind in self.kinds], dtype=np.int64)
+        return np.array([kind.gpus for kind in self.kinds], dtype=np.int64)
 
     @cached_property
     def prices(self) -> NDArray[np.float64]:
@@ -204,7 +210,7 @@ class Templates:
                 price=kind.price,
                 pool=kind.pool.name,
                 limit=kind.count,
-                gpus=kind.offering.gpus,
+                gpus=kind.gpus,
             )
             for kind in self.kinds
         )

@@ -17,7 +17,8 @@ class Upcoming(Struct, frozen=True, gc=False):
 
     ``id`` names it in plans. ``node`` is the name of its Node object once it has registered; such a node is planned as this offering
     promises, not as it shows, until it leaves the ledger. ``choices`` are all the (instance type, market, zone) it may become.
-    ``pods`` are the pods it was bought for ("namespace/name").
+    ``behind`` are what else was asked for in its place, as long as nobody knows what was granted. ``pods`` are the pods it was bought for
+    ("namespace/name").
     """
 
     id: str
@@ -28,6 +29,7 @@ class Upcoming(Struct, frozen=True, gc=False):
     node: str = ""
     since: float = 0.0
     choices: tuple[tuple[str, str, str], ...] = ()
+    behind: tuple[tuple[str, str, str], ...] = ()
     pods: tuple[str, ...] = ()
 
 

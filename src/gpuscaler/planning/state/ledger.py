@@ -38,9 +38,8 @@ class Order(Struct, frozen=True, gc=False):
 class Coming(Struct, frozen=True, gc=False):
     """One machine of an order that is not open yet.
 
-    ``offerings`` are all that it may be, the first ``meant`` of them those that the plan chose, the others what would do as well;
-    ``offering`` is what it is, once known. ``price`` is dollars per hour as planned. ``after`` are
-    ids of machines that must be open before it opens. Moments that have not come are 0.
+    ``offerings`` are all that it may be, the first ``meant`` of them those that the plan chose, the others would do as well; ``offering``
+    is what it is, once known. ``price`` is dollars per hour as planned, ``after`` ids of machines that open first. Moments to come are 0.
     """
 
     id: str
@@ -394,6 +393,7 @@ def upcoming(ledger: Ledger) -> tuple[Upcoming, ...]:
             node=one.node,
             since=one.asked,
             choices=tuple((kind, market, zone) for _, market, kind, zone in one.offerings[: one.meant]) if one.offering is None else (),
+            behind=tuple((kind, market, zone) for _, market, kind, zone in one.offerings[one.meant :]) if one.offering is None else (),
             pods=one.pods,
         )
         for one in ledger.coming
