@@ -52,7 +52,7 @@ def test_the_page_of_records_names_every_field_of_the_status() -> None:
     fields = {field.encode_name for shape in shapes for field in msgspec.structs.fields(shape)}
 
     assert fields - words("records.md") == set()
-    assert {field.encode_name for field in msgspec.structs.fields(Said)} == {"about", "text", "at"}
+    assert {field.encode_name for field in msgspec.structs.fields(Said)} == {"about", "text", "at", "decision"}
 
 
 def test_the_page_of_records_names_every_page() -> None:

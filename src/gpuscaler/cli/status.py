@@ -12,7 +12,7 @@ from gpuscaler.cli.leading import home, namespace_option, read_status, talk
 from gpuscaler.cli.reaching import access_options, find
 
 if TYPE_CHECKING:
-    from gpuscaler.control.records.status import Status
+    from gpuscaler.control.records.status import Said, Status
     from gpuscaler.kube.transport import Transport
 
 
@@ -61,7 +61,7 @@ def print_status(found: "Status", now: float) -> None:
         line(f"\nLimits: {'; '.join(limits)}.")
     told = found.promises_kept + found.promises_broken
     if told:
-        line(f"\nPromises kept: {found.promises_kept:,} of {told:,} pods run where a machine was opened for them.")
+        line(f"\nPromises kept: {found.promises_kept:,} of {told:,} pods came to run where a machine was opened for them.")
     section(
         "Waiting",
         [
@@ -75,7 +75,7 @@ def print_status(found: "Status", now: float) -> None:
     section(
         f"Set aside, since it could not be understood ({found.set_aside_count})", [f"{one.about}: {one.text}" for one in found.set_aside]
     )
-    section("Last", [f"{spoken(now - one.at):>6} ago  {one.about:<15}  {one.text}" for one in reversed(found.happened)])
+    section("Last", [happened(one, now) for one in reversed(found.happened)])
 
 
 def pools_table(found: "Status") -> object:
@@ -84,21 +84,21 @@ def pools_table(found: "Status") -> object:
 
     table = Table(box=None, pad_edge=False)
     table.add_column("pool")
-    for name in ("machines", "coming", "leaving", "limits", "GPUs", "in use", "$/h"):
+    for name in ("machines", "coming", "leaving", "min", "max", "GPUs", "in use", "$/h"):
         table.add_column(name, justify="right")
     for pool in found.pools:
-        limits = f"{pool.min}-{'' if pool.max is None else pool.max}"
-        table.add_row(
-            pool.name,
-            f"{pool.machines}",
-            f"{pool.coming}",
-            f"{pool.leaving}",
-            limits,
-            f"{pool.gpus}",
-            f"{pool.used}",
-            f"{pool.dollars_per_hour:.2f}",
-        )
+        most = "-" if pool.max is None else str(pool.max)
+        counts = (pool.machines, pool.coming, pool.leaving, pool.min, most, pool.gpus, pool.used)
+        table.add_row(pool.name, *map(str, counts), f"{pool.dollars_per_hour:.2f}")
     return table
+
+
+def happened(one: "Said", now: float) -> str:
+    """Something that happened, in one line."""
+    from gpuscaler.control.records.words import spoken
+
+    decision = f"  [{one.decision}]" if one.decision else ""
+    return f"{spoken(now - one.at):>6} ago  {one.about:<15}  {one.text}{decision}"
 
 
 def section(title: str, lines: Iterable[str]) -> None:

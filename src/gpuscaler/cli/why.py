@@ -9,7 +9,7 @@ import click
 
 from gpuscaler.cli.leading import NotInstalledError, OutOfReachError, asked, leader_option, namespace_option, talk
 from gpuscaler.cli.reaching import access_options, find
-from gpuscaler.cli.status import line
+from gpuscaler.cli.status import happened, line
 
 if TYPE_CHECKING:
     from gpuscaler.control.records.why import Answer
@@ -60,15 +60,13 @@ def quoted(subject: str) -> str:
 
 
 def print_answer(answer: "Answer") -> None:
-    from gpuscaler.control.records.words import spoken
-
     line(f"{answer.subject}:")
     for entry in answer.now:
         line(f"  {entry}")
     if answer.happened:
         line("\nWhat happened:")
     for one in answer.happened:
-        line(f"  {spoken(answer.at - one.at):>6} ago  {one.about:<15}  {one.text}")
+        line(f"  {happened(one, answer.at)}")
 
 
 async def from_events(transport: "Transport", kind: str, subject: str) -> "Answer":

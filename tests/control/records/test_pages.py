@@ -56,7 +56,7 @@ async def test_a_pod_is_explained_with_what_happened() -> None:
 
     assert status == 200
     assert answer["now"] == ["no machine can be bought for it now:", "  pool gpu: taint: g.1 has a taint"]
-    assert answer["happened"] == [{"about": "ordered (d-1)", "text": "number 5", "at": 5.0}]
+    assert answer["happened"] == [{"about": "ordered", "text": "number 5", "at": 5.0, "decision": "d-1"}]
 
 
 async def test_what_nobody_knows_is_not_found() -> None:

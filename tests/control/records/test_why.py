@@ -94,7 +94,7 @@ def test_a_pod_nobody_knows_is_unknown_unless_something_is_remembered_of_it() ->
     remembered = why_pod(latest(), "x/y", happened, NOW)
     assert remembered.known
     assert remembered.now == ("there is no such pod now",)
-    assert [(one.about, one.text, one.at) for one in remembered.happened] == [("ordered (d-7)", "g.1 ordered", NOW - 60)]
+    assert [(one.about, one.text, one.at, one.decision) for one in remembered.happened] == [("ordered", "g.1 ordered", NOW - 60, "d-7")]
 
 
 def test_a_node_that_stays_says_what_blocks_it_and_who_runs_there() -> None:

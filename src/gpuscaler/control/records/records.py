@@ -73,6 +73,7 @@ class Records:
     _decisions: dict[str, str] = field(default_factory=dict, init=False)
     _told: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict, init=False)
     _same: object = field(default=None, init=False)
+    _left_out: int = field(default=0, init=False)
     _complained: set[str] = field(default_factory=set, init=False)
 
     def forget(self) -> None:
@@ -135,8 +136,9 @@ class Records:
 
     def _decide(self, plan: Plan, cluster: Cluster, state: State, policy: Policy, now: float) -> None:
         what = telling.of_plan(plan, now)
+        left_out, self._left_out = self._left_out, len(plan.unplaced)
         if not (plan.machines or plan.removals):
-            if plan.unplaced:
+            if plan.unplaced and len(plan.unplaced) != left_out:
                 self._tell(what)
             return
         self._number += 1

@@ -145,7 +145,7 @@ class Service(Records):
         """Who leads in this process, None when nobody does: what the next one finds at its first look is no news."""
         self._controller, self._led_since = controller, self.here.now()
         self.forget()
-        _LOG.info("leads" if controller is not None else "does not lead any more", identity=self.here.identity)
+        _LOG.info("this process leads" if controller is not None else "this process does not lead", identity=self.here.identity)
 
     def settings_changed(self, settings: RunSettings, /) -> None:
         """What can change while it runs does; addresses and files of the history hold until the next start."""
@@ -197,7 +197,7 @@ class Service(Records):
                 f"http: saw {error.strerror or error} for {where}, expected to listen there; set http.address, or http.enabled: false"
             ) from error
         self.port = server.port
-        _LOG.info("serves", host=http.host or "all addresses", port=server.port, tls=self._tls is not None)
+        _LOG.info("serves metrics, health and explanations", host=http.host or "all addresses", port=server.port, tls=self._tls is not None)
         return server
 
     async def _last_events(self) -> None:

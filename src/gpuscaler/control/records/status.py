@@ -73,12 +73,13 @@ class Waiting(Struct, frozen=True):
     pods: tuple[str, ...]
 
 
-class Said(Struct, frozen=True):
-    """Something that happened, or an object that was set aside."""
+class Said(Struct, frozen=True, omit_defaults=True):
+    """Something that happened, as part of a ``decision`` where that is known, or an object that was set aside."""
 
     about: str
     text: str
     at: float = 0.0
+    decision: str = ""
 
 
 class Process(Struct, frozen=True):
@@ -140,7 +141,7 @@ def status_of(latest: Latest, leader: Process, *, troubles: Iterable[str], happe
         unplaced=len(plan.unplaced),
         coming=sum(len(one.pods) for one in memory.ledger.coming),
         waiting=waiting[:MOST],
-        happened=tuple(Said(one.kind, shortened(one.text, SENTENCE), one.at) for one in happened),
+        happened=tuple(Said(one.kind, shortened(one.text, SENTENCE), one.at, one.decision) for one in happened),
         set_aside_count=len(cluster.set_aside),
         set_aside=tuple(Said(one.object, shortened(one.reason, SENTENCE)) for one in cluster.set_aside[:MOST]),
         troubles=tuple(shortened(one, SENTENCE) for one in troubles)[:MOST],

@@ -55,7 +55,7 @@ def why_node(latest: Latest, name: str, history: Sequence[Happening], now: float
 
 
 def _said(history: Sequence[Happening]) -> tuple[Said, ...]:
-    return tuple(Said(f"{one.kind}{f' ({one.decision})' if one.decision else ''}", one.text, one.at) for one in history)
+    return tuple(Said(one.kind, one.text, one.at, one.decision) for one in history)
 
 
 def _of_pod(latest: Latest, pod: Pod, key: str, now: float) -> Iterator[str]:
