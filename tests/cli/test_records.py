@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 from tests.cli.serving import Served, kubeconfig, served
-from tests.control.records.test_inputs import idle
+from tests.control.records.deciding import idle
 from tests.control.world import pod
 
 from gpuscaler import __version__

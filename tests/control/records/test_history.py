@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import structlog
 from msgspec.structs import replace
-from tests.control.records.test_inputs import idle
+from tests.control.records.deciding import idle
 
 from gpuscaler.control.records import happening as kinds
 from gpuscaler.control.records.happening import Happening

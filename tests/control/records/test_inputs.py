@@ -8,9 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.control.records.deciding import POLICY, decided, idle
 from tests.control.records.test_records import Kept, recorded
 from tests.control.world import luck, pod, world
-from tests.planning.building import NOW, node, offering, pods, pool, spec
+from tests.planning.building import NOW, pods, spec
 from tests.planning.changing import POLICIES, World
 
 from gpuscaler.clouds.simulated_provider import CallFaults
@@ -25,19 +26,8 @@ from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state import State
 from gpuscaler.planning.writing import REMOVALS_WITHHELD, without_removals
 
-POLICY = Policy((pool(offering("g.1", 1.0, gpus=1, cpu=4), idle_after=60.0),))
 #: The head of inputs that a later version might write.
 NEWER = msgspec.msgpack.encode({"form": 9, "version": "7.0"})
-
-
-def decided(cluster: Cluster, state: State, policy: Policy, now: float) -> Decision:
-    return Decision("d-1", now, "buys", cluster, state, policy, plan(cluster, state, policy, now, live=True))
-
-
-def idle() -> Decision:
-    """A decision to give a node back."""
-    state = State(idle_seconds={"n1": 1e6})
-    return decided(Cluster.of([node("n1", offering("g.1", 1.0, gpus=1, cpu=4))]), state, POLICY, NOW)
 
 
 @settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))

@@ -6,8 +6,8 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tests.control.records.deciding import idle
 from tests.control.records.test_history import memory, told
-from tests.control.records.test_inputs import idle
 from tests.control.records.test_why import WAITS, latest
 
 from gpuscaler.control.records.inputs import unpacked

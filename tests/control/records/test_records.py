@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import structlog
+from tests.control.records.deciding import idle
 from tests.control.world import World, pod, world
 
 from gpuscaler.clouds.delays import Delay, Delays
@@ -14,7 +15,9 @@ from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.logging import LogLines
 from gpuscaler.control.records.records import Decision, Records, Sink
 from gpuscaler.kube.resources import PODS
+from gpuscaler.planning.memory import Look, Memory
 from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.state.ledger import Leaving, Ledger
 
 IDLE_SOON = """
 region: us-east-1
@@ -218,3 +221,21 @@ def test_trouble_is_told_in_its_own_words(call: Callable[[Records], None], text:
 
     assert [one.at for one in kept.told] == [5.0]
     assert text in kept.told[0].text
+
+
+def test_a_decision_that_comes_to_nothing_is_told_once_and_again_when_something_was_done() -> None:
+    kept, decision = Kept(), idle()
+    records = Records((kept,))
+
+    def plan() -> None:
+        records.planned(decision.plan, decision.cluster, decision.state, decision.policy, 1_000.0)
+
+    plan()
+    plan()
+    assert len(kept.decisions) == 1
+    leaving = Leaving("n1", "i-1", DRY, "idle", 1_000.0, 1_000.0)
+    records.looked(Look(Memory(ledger=Ledger(leaving=(leaving,)))), decision.cluster, 1_001.0)
+    records.looked(Look(Memory()), decision.cluster, 1_002.0)
+    plan()
+    assert len(kept.decisions) == 2
+    assert len({one.id for one in kept.decisions}) == 2

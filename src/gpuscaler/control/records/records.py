@@ -109,6 +109,9 @@ class Records:
         latest, book = self.latest, seen.memory.ledger
         before, latest.memory = latest.memory, seen.memory
         latest.cluster, latest.looked_at = cluster, now
+        if before.ledger.leaving != book.leaving:
+            # A removal that was given up may be decided again in the same words.
+            self._same = None
         # What was known before this look is what the forecast was that people were told.
         forecasts = {one.id: latest.forecasts.get(one.id) or forecast(before.boots, one.key) for one in book.coming if one.granted}
         known: dict[str, Forecast] = {**latest.forecasts, **forecasts}
