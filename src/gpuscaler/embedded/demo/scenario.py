@@ -11,7 +11,7 @@ from gpuscaler.simulation.jobs import Trace
 #: A demo is two hours of the cluster's time, which at the usual speed are a minute.
 SPAN = 7200.0
 #: When spot runs dry and when it comes back, as parts of the whole.
-DRY, BACK = 0.28, 0.5
+DRY, BACK = 0.25, 0.4
 
 
 class Scenario(Struct, frozen=True):

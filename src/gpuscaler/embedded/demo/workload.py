@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from gpuscaler.simulation.jobs import MIB, Job, Trace
 
 NAMESPACE = "default"
-#: Jobs of the drawn workload, and over which part of the whole time they are submitted.
-JOBS, SUBMITTED = 70, 0.6
+#: Jobs of the drawn workload, and when they are submitted: from one part of the whole time to another, how many in a hundred.
+JOBS = 80
+WAVES = ((0.0, 0.25, 50), (0.25, 0.45, 12), (0.45, 0.65, 38))
 #: What one of them is: pods, GPUs of each, and how many in a hundred are like that. Several pods are a gang.
 SHAPES = ((1, 1, 48), (1, 2, 16), (1, 4, 14), (1, 8, 10), (4, 1, 6), (2, 8, 6))
 #: How long they run: seconds that half of them stay below, how far they are spread, the shortest and the longest.
@@ -36,7 +37,8 @@ def drawn(seed: int, span: float) -> Trace:
     """A trace of :data:`JOBS` jobs for a demo of ``span`` seconds; the same seed gives the same jobs."""
     luck = random.Random(f"demo/{seed}")
     # Somebody is there from the first moment on.
-    submits = sorted([1.0, 5.0, 10.0, *(luck.uniform(0.0, SUBMITTED * span) for _ in range(JOBS - 3))])
+    waves = luck.choices(WAVES, weights=[weight for _, _, weight in WAVES], k=JOBS - 3)
+    submits = sorted([1.0, 5.0, 10.0, *(span * luck.uniform(begin, end) for begin, end, _ in waves)])
     shapes = luck.choices(SHAPES, weights=[weight for _, _, weight in SHAPES], k=JOBS)
     jobs = []
     for number, (submit, (pods, gpus, _)) in enumerate(zip(submits, shapes, strict=True)):
