@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import REGION, Figure, families
+from benchmarks.live_scenes import idle_nodes, late_gpus
 
 NODES, PODS = 5_000, 150_000
 #: Pod events a second while the rest is measured, and how long it is left alone before that.
@@ -22,6 +23,8 @@ SIZE = f"{NODES:,} nodes, {PODS:,} pods"
 
 
 def figures() -> Iterator[Figure]:
+    yield late_gpus()
+    yield idle_nodes()
     seen = measure(NODES, PODS)
     ingest = seen["ingest"]
     yield Figure(

@@ -1,0 +1,126 @@
+"""Two things that go wrong with Cluster Autoscaler, on the embedded cluster in virtual time."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+from tests.control.world import World, pod, world
+
+from benchmarks.figures import Figure
+from gpuscaler.clouds.delays import Delay, Delays
+from gpuscaler.embedded.cluster import Conditions
+from gpuscaler.embedded.machines import name_of
+from gpuscaler.embedded.pacing import PacedLoop
+from gpuscaler.kube import resources
+from gpuscaler.model.pools import Policy
+from gpuscaler.settings import parse_policy
+
+T = TypeVar("T")
+
+#: GPUs show two minutes after the machine is Ready.
+DELAYS = Delays(device_plugin=Delay(120.0, 120.0, 120.0), image_pull=Delay(0.0, 0.0, 0.0))
+ONE_GPU = """
+region: us-east-1
+pools:
+  - {name: gpu, types: [g4dn.xlarge], markets: [on-demand], zones: [us-east-1a]}
+"""
+TWO_POOLS = f"{ONE_GPU}  - {{name: other, types: [m5.large], markets: [on-demand], zones: [us-east-1a]}}\n"
+#: How long a machine must be idle before it may go, and how often the loop turns, in seconds.
+IDLE, LOOP = 600.0, 10.0
+PODS, NODES = 8, 4
+
+
+def late_gpus() -> Figure:
+    bought, bound = in_virtual_time(_late_gpus)
+    return Figure(
+        f"{PODS} one-GPU pods on one-GPU machines whose GPUs appear 2 min after Ready, without any GPU label",
+        "Cluster Autoscaler buys 56",
+        f"exactly {PODS} bought",
+        f"{bought} bought, {bound} pods bound",
+        bought == PODS == bound,
+        {"bought": bought, "bound": bound},
+    )
+
+
+async def _late_gpus() -> tuple[int, int]:
+    here = World(unlabelled(parse_policy(ONE_GPU)), conditions=Conditions(delays=DELAYS))
+    try:
+        here.start()
+        await here.sleep(5.0)
+        for number in range(PODS):
+            await here.submit(f"pod{number}")
+        await here.sleep(1800.0)
+        assert not any(is_gpu_label(label) for node in await here.nodes() for label in node["metadata"]["labels"])
+        bound = await here.bound()
+        return len(here.cluster.core.history()), sum(map(bool, bound.values()))
+    finally:
+        await here.close()
+
+
+def unlabelled(policy: Policy) -> Policy:
+    """``policy`` of machines without any label that says GPU."""
+    pools = []
+    for pool in policy.pools:
+        kept = [replace(one, labels={key: value for key, value in one.labels.items() if not is_gpu_label(key)}) for one in pool.offerings]
+        pools.append(replace(pool, offerings=tuple(kept)))
+    return replace(policy, pools=tuple(pools))
+
+
+def is_gpu_label(key: str) -> bool:
+    return "gpu" in key.removeprefix("gpuscaler.io/")
+
+
+def idle_nodes() -> Figure:
+    after = in_virtual_time(_idle_nodes)
+    worst = max(after, default=float("inf"))
+    return Figure(
+        f"{NODES} idle GPU nodes while another pool scales up every 5 min",
+        "Cluster Autoscaler: never in 4 h",
+        f"gone {IDLE:g} s after their last pod plus one loop of {LOOP:g} s",
+        f"{', '.join(f'{one:.1f} s' for one in sorted(after))} after",
+        len(after) == NODES and worst <= IDLE + LOOP,
+        {"worst": worst, "gone": len(after)},
+    )
+
+
+async def _idle_nodes() -> list[float]:
+    """How long after its last pod each GPU machine was given back."""
+    async with world(TWO_POOLS, delays=DELAYS) as here:
+        here.start()
+        await here.sleep(5.0)
+        for number in range(NODES):
+            made = pod(f"gpu{number}", 1, {"gpuscaler.io/run-for": f"{15 + number}m"})
+            await here.user.create(resources.PODS, made, namespace="default")
+        busy: dict[str, float] = {}
+        for minute in range(240):
+            if minute % 5 == 0:
+                await here.user.create(resources.PODS, other_pod(minute), namespace="default")
+            for _ in range(60):
+                await here.sleep(1.0)
+                await _note_busy(here, busy)
+        machines = [one for one in here.cluster.core.history() if one.offering.pool == "gpu"]
+        assert len(machines) == NODES == len(busy)
+        others = sum(one.offering.pool == "other" for one in here.cluster.core.history())
+        assert others == 240 // 5, f"saw {others} machines of the other pool, expected one every 5 minutes"
+        return [one.ended_at - busy[name_of(one)] for one in machines if one.ended_at is not None]
+
+
+def other_pod(number: int) -> dict[str, Any]:
+    """A pod for the other pool: it asks for one CPU of two, and after what the system takes no second fits."""
+    made = pod(f"other{number}", 0)
+    made["spec"]["nodeSelector"] = {"gpuscaler.io/pool": "other"}
+    return made
+
+
+async def _note_busy(here: World, busy: dict[str, float]) -> None:
+    """When each GPU machine's pod was last seen to run, by the name of its node."""
+    for one in await here.pods():
+        if one["metadata"]["name"].startswith("gpu") and one["status"].get("phase") == "Running":
+            busy[one["spec"]["nodeName"]] = here.now()
+
+
+def in_virtual_time(play: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """What ``play`` returns, in a loop whose clock goes from timer to timer."""
+    with asyncio.Runner(loop_factory=lambda: PacedLoop(1e9)) as runner:
+        return runner.run(play())
