@@ -26,28 +26,37 @@ class Member(NamedTuple):
     offering: Offering | None
 
 
+class Membership:
+    """Tells the pools of nodes under one policy, again and again: those with the same values of all labels that count are members alike."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._by_name = {pool.name: pool for pool in policy.pools}
+        self._by_type: dict[str, list[Pool]] = {}
+        for pool in policy.pools:
+            for instance_type in dict.fromkeys(offering.instance_type for offering in pool.offerings):
+                self._by_type.setdefault(instance_type, []).append(pool)
+        asked = {key for pool in policy.pools for key in pool.match_labels}
+        self._keys = tuple(sorted(asked | {POOL_LABEL, *INSTANCE_TYPE_LABELS, *ZONE_LABELS, *MARKET_LABELS}))
+        # A cluster has few such groups.
+        self._alike: dict[tuple[str | None, ...], Member | None] = {}
+
+    def of(self, nodes: Mapping[str, Node]) -> dict[str, Member]:
+        """The pool of every node that has one, by name."""
+        found: dict[str, Member] = {}
+        for name, node in nodes.items():
+            values = tuple(map(node.labels.get, self._keys))
+            if values not in self._alike:
+                chosen = pool_of(node, self._by_name, self._by_type)
+                self._alike[values] = Member(chosen, offering_of(node, chosen)) if chosen is not None else None
+            member = self._alike[values]
+            if member is not None:
+                found[name] = member
+        return found
+
+
 def members(nodes: Mapping[str, Node], policy: Policy) -> dict[str, Member]:
     """The pool of every node that has one: named by the label ``gpuscaler.io/pool``, else found by labels and instance type."""
-    by_name = {pool.name: pool for pool in policy.pools}
-    by_type: dict[str, list[Pool]] = {}
-    for pool in policy.pools:
-        for instance_type in dict.fromkeys(offering.instance_type for offering in pool.offerings):
-            by_type.setdefault(instance_type, []).append(pool)
-    asked = {key for pool in policy.pools for key in pool.match_labels}
-    asked |= {POOL_LABEL, *INSTANCE_TYPE_LABELS, *ZONE_LABELS, *MARKET_LABELS}
-    keys = tuple(sorted(asked))
-    # Nodes with the same values of all labels that are looked at are members alike; a cluster has few such groups.
-    alike: dict[tuple[str | None, ...], Member | None] = {}
-    found: dict[str, Member] = {}
-    for name, node in nodes.items():
-        values = tuple(map(node.labels.get, keys))
-        if values not in alike:
-            chosen = pool_of(node, by_name, by_type)
-            alike[values] = Member(chosen, offering_of(node, chosen)) if chosen is not None else None
-        member = alike[values]
-        if member is not None:
-            found[name] = member
-    return found
+    return Membership(policy).of(nodes)
 
 
 def pool_of(node: Node, by_name: Mapping[str, Pool], by_type: Mapping[str, list[Pool]]) -> Pool | None:

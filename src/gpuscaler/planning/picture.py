@@ -13,7 +13,7 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.model.table import Mask, NodeTable
 from gpuscaler.planning.keeping import least_gpus
 from gpuscaler.planning.limits import Fleet, Worth, fleets, worth
-from gpuscaler.planning.membership import Member, members
+from gpuscaler.planning.membership import Member, Membership
 from gpuscaler.planning.room import Room, Rows
 from gpuscaler.planning.state import State, Upcoming
 from gpuscaler.planning.templates import Templates
@@ -87,6 +87,7 @@ class Pictures:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
+        self._membership = Membership(policy)
         self._pools = {pool.name: pool for pool in policy.pools}
         self._keeping = any(pool.min_gpus_per_pod for pool in policy.pools)
         limits = (policy.limits.machines, policy.limits.gpus, policy.limits.dollars_per_hour, *(pool.max for pool in policy.pools))
@@ -133,7 +134,7 @@ class Pictures:
         for name in (before.keys() - nodes.keys()) | changed.keys():
             by_node.pop(name, None)
             worths.pop(name, None)
-        fresh = members(changed, self._policy)
+        fresh = self._membership.of(changed)
         by_node.update(fresh)
         worths.update({name: worth(nodes[name], member) for name, member in fresh.items()})
         return Belonging(by_node, worths)

@@ -18,7 +18,7 @@ from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Machine, Plan, Removal
 from gpuscaler.planning.state import State, events
 from gpuscaler.planning.state.asking import Openness, next_change, openness, with_openness
-from gpuscaler.planning.state.breakers import Breakers, step
+from gpuscaler.planning.state.breakers import HUNT_QUIET, Breakers, step
 from gpuscaler.planning.templates import Overhead
 from gpuscaler.simulation.autoscaler import Decisions, Intent, Moment, Purchase, View
 
@@ -172,16 +172,18 @@ class Gpuscaler:
         return Decisions(removals=going)
 
     def _fold(self, event: events.Event) -> None:
-        self._breakers = step(self._breakers, event)
-        self._openness_until = -1.0
+        after = step(self._breakers, event)
+        if after != self._breakers:
+            self._breakers, self._openness_until = after, -1.0
 
     def _with_breakers(self, state: State, now: float) -> State:
         """``state`` with what may be asked, looked at anew only where news or time may have changed it."""
         if now >= self._openness_until:
             self._openness = openness(self._breakers, self._offerings, now)
-            change = next_change(self._breakers, now)
-            # A hunt still counts at the moment of its end, and not after it: no answer given then holds any longer.
-            self._openness_until = now if self._breakers.hunt is not None else math.inf if change is None else change
+            change, hunt = next_change(self._breakers, now), self._breakers.hunt
+            # A hunt still counts at the moment of its end, and not after it: what is said then holds no longer.
+            on = hunt is not None and now <= hunt.last + HUNT_QUIET
+            self._openness_until = now if on else math.inf if change is None else change
         return with_openness(state, self._openness, self._breakers)
 
     def _answered(self, answer: Answer, now: float) -> None:

@@ -27,8 +27,7 @@ def scale_down(situation: Situation, memory: Memory | None = None) -> Down:
     """
     memory = memory or Memory()
     memory.look(situation)
-    disrupting = situation.state.disrupting
-    leaving = {name for name, look in memory.looks.items() if look.leaves or name in disrupting}
+    leaving = memory.leaving | (situation.state.disrupting & memory.looks.keys())
     situation = reserved(situation, leaving)
     first = survey(situation, memory)
     ledger = Ledger(Allowances(situation, leaving), blocked=dict(first.blocked))

@@ -96,6 +96,8 @@ class Memory:
     def __init__(self) -> None:
         self.looks: dict[str, Look] = {}
         self.steady: dict[str, Blocker] = {}
+        #: Nodes that say themselves that somebody is removing them.
+        self.leaving: frozenset[str] = frozenset()
         # A class lives as long as some look has pods of it.
         self.classes: Classes = WeakValueDictionary()
         self._table: NodeTable | None = None
@@ -122,6 +124,7 @@ class Memory:
             self.looks[name] = known
         for name in before:
             self.steady.pop(name, None)
+        self.leaving = frozenset(name for name, look in self.looks.items() if look.leaves)
 
     def _unsettle(self, name: str, look: Look) -> None:
         """Only what a node is by itself is sure to keep it."""
