@@ -9,9 +9,9 @@ from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.words import counted, offering, spoken
 from gpuscaler.kube.events import shortened
-from gpuscaler.model.accelerators import gpus_in, gpus_of
+from gpuscaler.model.accelerators import ACCELERATORS, GPU_MILLI, gpus_in, gpus_of
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.pools import Policy, Pool
+from gpuscaler.model.pools import Policy
 from gpuscaler.planning.membership import Member, members
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state.boots import forecast
@@ -125,7 +125,7 @@ def status_of(latest: Latest, leader: Process, *, troubles: Iterable[str], happe
     found = members(cluster.nodes, policy)
     coming_nodes = {one.node for one in memory.ledger.coming if one.node}
     leaving = {one.node for one in memory.ledger.leaving}
-    pools = tuple(_pool(pool, cluster, found, memory.ledger, coming_nodes) for pool in policy.pools)
+    pools = _pools(policy, cluster, found, memory.ledger, coming_nodes)
     waiting = _waiting(latest, now)
     return Status(
         at=now,
@@ -151,22 +151,35 @@ def status_of(latest: Latest, leader: Process, *, troubles: Iterable[str], happe
     )
 
 
-def _pool(pool: Pool, cluster: Cluster, found: Mapping[str, Member], book: Ledger, coming: set[str]) -> PoolNow:
-    """A node that is still closed counts as coming, and is no machine yet: each is counted once."""
-    names = [name for name, member in found.items() if member.pool.name == pool.name and name not in coming]
-    nodes = [cluster.nodes[name] for name in names]
-    offerings = [found[name].offering for name in names]
-    return PoolNow(
-        name=pool.name,
-        machines=len(names),
-        coming=sum(one.key[0] == pool.name for one in book.coming),
-        leaving=sum(one.offering[0] == pool.name for one in book.leaving),
-        min=pool.min,
-        max=pool.max,
-        gpus=sum(gpus_of(node.allocatable, node.labels) for node in nodes),
-        used=sum(gpus_in(pod.spec.requests) for name in names for pod in cluster.on_node.get(name, {}).values()),
-        dollars_per_hour=round(sum(one.price for one in offerings if one is not None), 6),
+def _pools(policy: Policy, cluster: Cluster, found: Mapping[str, Member], book: Ledger, closed: set[str]) -> tuple[PoolNow, ...]:
+    """A node that is still ``closed`` counts as coming, and is no machine yet: each is counted once."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for name, member in found.items():
+        if name not in closed:
+            names[member.pool.name].append(name)
+    coming = Counter(one.key[0] for one in book.coming)
+    leaving = Counter(one.offering[0] for one in book.leaving)
+    return tuple(
+        PoolNow(
+            name=pool.name,
+            machines=len(names[pool.name]),
+            coming=coming[pool.name],
+            leaving=leaving[pool.name],
+            min=pool.min,
+            max=pool.max,
+            gpus=sum(gpus_of(cluster.nodes[name].allocatable, cluster.nodes[name].labels) for name in names[pool.name]),
+            used=_gpus_requested(cluster, names[pool.name]),
+            dollars_per_hour=round(sum(one.price for name in names[pool.name] if (one := found[name].offering) is not None), 6),
+        )
+        for pool in policy.pools
     )
+
+
+def _gpus_requested(cluster: Cluster, names: Sequence[str]) -> int:
+    """GPUs that pods on these nodes have asked for; of shared ones by the device."""
+    rows = [cluster.table.row[name] for name in names]
+    asked = {kind: int(cluster.requested[kind][rows].sum()) for kind in (*ACCELERATORS, GPU_MILLI) if kind in cluster.requested}
+    return gpus_in(asked)
 
 
 def _kinds(cluster: Cluster, found: Mapping[str, Member], book: Ledger, coming: set[str], leaving: set[str]) -> tuple[Kind, ...]:
@@ -244,5 +257,5 @@ def summary(status: Status) -> str:
     return (
         f"{counted(machines, 'machine')} in {counted(len(status.pools), 'pool')} at ${dollars:.2f}/h; "
         f"{used} of {counted(gpus, 'GPU')} in use; {counted(status.unplaced, 'pod')} cannot be placed, "
-        f"{status.coming} wait for machines on their way"
+        f"{status.coming} {'waits' if status.coming == 1 else 'wait'} for machines on their way"
     )

@@ -1,0 +1,96 @@
+"""The status of everything, from what is known at a moment."""
+
+from typing import Any
+
+import msgspec
+from tests.planning.building import NOW, node, offering, pod, pool, spec
+
+from gpuscaler.control.records.latest import Latest
+from gpuscaler.control.records.reporting import body_of
+from gpuscaler.control.records.status import MOST, NAMED, Process, Status, status_of, summary
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.pools import Limits, Policy
+from gpuscaler.planning.memory import Memory
+from gpuscaler.planning.plans import Plan, Reason, Unplaced
+from gpuscaler.planning.state.breakers import Breaker, Breakers, Target
+from gpuscaler.planning.state.ledger import Coming, Leaving, Ledger
+
+G1 = offering("g.1", 1.0, gpus=1, cpu=4)
+G8 = offering("g.8", 6.5, gpus=8, cpu=32)
+POLICY = Policy((pool(G1, G8),), Limits(gpus=20, machines=None, dollars_per_hour=50.0))
+
+
+def status(*items: Item, aside: tuple[SetAside, ...] = (), plan: Plan | None = None, **memory: Any) -> Status:
+    latest = Latest(Cluster.of(items, aside), Memory(**memory), plan or Plan(), POLICY, NOW, NOW)
+    return status_of(latest, Process("me"), troubles=(), happened=(), now=NOW)
+
+
+def machine(name: str, of: Any = G8, **fields: Any) -> Coming:
+    return Coming(**{"id": name, "order": "t", "offerings": (of.key,), "price": of.price, "asked": NOW - 30, **fields})
+
+
+def test_a_pool_counts_each_machine_once_and_its_gpus_and_dollars() -> None:
+    closed = machine("m1", node="n3", instance="i-3", offering=G8.key, granted=NOW - 20)
+    book = Ledger(coming=(closed, machine("m2", G1)), leaving=(Leaving("n2", "i-2", G1.key, "idle", NOW, NOW),))
+    found = status(node("n1", G8), node("n2", G1), node("n3", G8), pod("a", spec(gpus=3), on="n1"), ledger=book)
+
+    (one,) = found.pools
+    assert (one.machines, one.coming, one.leaving) == (2, 2, 1)
+    assert (one.gpus, one.used) == (9, 3)
+    assert one.dollars_per_hour == 7.5
+    assert [(kind.instance_type, kind.state, kind.machines) for kind in found.kinds] == [
+        ("g.1", "coming", 1),
+        ("g.1", "leaving", 1),
+        ("g.8", "coming", 1),
+        ("g.8", "open", 1),
+    ]
+
+
+def test_nodes_of_no_pool_are_nodes_and_no_machines() -> None:
+    found = status(node("other", G8, labels={"gpuscaler.io/pool": "someone-elses"}))
+
+    assert (found.nodes, found.pools[0].machines, found.kinds) == (1, 0, ())
+
+
+def test_limits_count_what_is_on_its_way() -> None:
+    found = status(node("n1", G8), ledger=Ledger(coming=(machine("m1", G8),)))
+
+    assert {one.name: (one.used, one.most) for one in found.limits} == {"gpus": (16.0, 20.0), "dollars_per_hour": (13.0, 50.0)}
+
+
+def test_a_breaker_says_until_when() -> None:
+    target = Target("", "spot", ("g.1",), "z1")
+    found = status(breakers=Breakers((Breaker(target, "capacity", 2, NOW - 60, NOW - 10, NOW + 100, detail="none left"),)))
+
+    (one,) = found.breakers
+    assert (one.target, one.cause, one.open, one.until) == ("spot g.1 z1", "capacity", True, NOW + 100)
+    assert "none left" in one.text
+
+
+def test_pods_that_wait_for_the_same_reason_are_one_entry_with_a_few_names() -> None:
+    why = (Reason("gpu", "resource", "too large"),)
+    plan = Plan(unplaced=tuple(Unplaced(f"default/p{number:02}", why) for number in range(12)))
+    (one,) = status(plan=plan).waiting
+
+    assert (one.count, one.reason) == (12, "pool gpu: too large")
+    assert one.pods == tuple(f"default/p{number:02}" for number in range(NAMED))
+
+
+def test_lists_are_bounded_and_counts_are_of_all() -> None:
+    plan = Plan(
+        unplaced=tuple(Unplaced(f"default/p{number}", (Reason("gpu", "taint", f"{number} " + "é" * 900),)) for number in range(500))
+    )
+    found = status(plan=plan, aside=tuple(SetAside(f"Pod default/odd-{number}", "saw nothing") for number in range(500)))
+
+    assert (found.unplaced, len(found.waiting)) == (500, MOST)
+    assert (found.set_aside_count, len(found.set_aside)) == (500, MOST)
+    assert len(msgspec.json.encode(body_of(found, "kube-system"))) < 100_000
+
+
+def test_the_summary_is_a_line_for_people() -> None:
+    found = status(node("n1", G8), pod("a", spec(gpus=3), on="n1"), ledger=Ledger(coming=(machine("m1", pods=("default/b",)),)))
+
+    assert summary(found) == (
+        "1 machine in 1 pool at $6.50/h; 3 of 8 GPUs in use; 0 pods cannot be placed, 1 waits for machines on their way"
+    )
