@@ -33,7 +33,10 @@ def test_nodes_that_go_for_the_same_reason_are_one_line() -> None:
 
 
 def test_a_purchase_names_whom_it_is_for() -> None:
-    assert told(Happening(1, kinds.ORDERED, "g5 ordered", pods=("d/a", "d/b"))) == [(1, "buys", "g5 ordered, for d/a and 1 more")]
+    ordered = Happening(1, kinds.ORDERED, "g5 spot in z ordered: ready in about 4m, $1.01/h", pods=("d/a", "d/b"))
+
+    assert told(ordered) == [(1, "buys", "g5 spot in z for d/a and 1 more: ready in about 4m, $1.01/h")]
+    assert told(Happening(1, kinds.ORDERED, "g5 ordered: ready soon")) == [(1, "buys", "g5: ready soon")]
 
 
 def test_steps_that_only_follow_are_left_out() -> None:

@@ -62,7 +62,8 @@ def _line(group: list[Happening]) -> Line:
     if first.kind == kinds.REFUSED:
         text = _refused(group)
     elif first.kind == kinds.ORDERED:
-        text = f"{first.text}, for {some(first.pods, 1)}" if first.pods else first.text
+        what, _, more = first.text.partition(" ordered")
+        text = f"{what} for {some(first.pods, 1)}{more}" if first.pods else f"{what}{more}"
     elif first.kind in {kinds.DECIDED, kinds.KEPT}:
         text = f"{some(tuple(one.node for one in group))}: {first.text.removeprefix('it is to be removed: ')}"
     else:
