@@ -5,7 +5,6 @@ attempt clears it, so it is written again while the promise stands. What became 
 take its pods is not bought again for them.
 """
 
-import heapq
 from collections.abc import Iterator, Mapping, Set
 
 from msgspec import Struct
@@ -273,7 +272,9 @@ def overtaken(pods: list[Pod], cluster: Cluster, *, busy: Set[str]) -> tuple[tup
     for alike, here in mine.items():
         names = {pod.key for pod in here}
         elsewhere = [pod for pod in others.get(alike, ()) if pod.key not in names and pod.key not in busy]
-        first = {pod.key for pod in heapq.nsmallest(len(here), [*here, *elsewhere], key=lambda pod: (pod.created, pod.key))}
+        # Of one age, which many are that one owner made, everybody stays where he is.
+        everybody = sorted((pod.created, pod.key not in names, pod.key) for pod in (*here, *elsewhere))
+        first = {key for _, _, key in everybody[: len(here)]}
         pairs += zip((pod.key for pod in here if pod.key not in first), sorted(first - names), strict=True)
     return tuple(pairs)
 
