@@ -162,6 +162,7 @@ class Controller:
         memory, self._began = await self._remember(), self._now()
         self.memory = recalled(memory, self._began)
         watching = asyncio.get_running_loop().create_task(self._cloud.watch())
+        watching.add_done_callback(self._stopped)
         try:
             while not self._picture.synced:
                 self._due = self._time() + SOON_SECONDS
@@ -297,6 +298,7 @@ class Controller:
                 lag=provider.read_lag,
                 keeps_tokens=provider.keeps_tokens,
                 began=self._began,
+                seen=now - self._picture.stale_for(self._time()),
             ),
         )
 
@@ -317,6 +319,12 @@ class Controller:
             task = asyncio.get_running_loop().create_task(self._actor.carry_out(others))
             self._acting.add(task)
             task.add_done_callback(self._acted)
+
+    def _stopped(self, task: asyncio.Task[None]) -> None:
+        """Without the cloud's list nothing arrives and nothing leaves: whatever ended the watch ends the loop too, and is seen."""
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            self._failure = failure
+            self._wake()
 
     def _acted(self, task: asyncio.Task[list[Outcome]]) -> None:
         self._acting.discard(task)

@@ -98,13 +98,16 @@ class Store(Generic[T]):
             await self._find_out(self._doubted)
         if memory == self._written:
             return
-        body = self._body(memory)
         try:
-            if self._version:
-                answer = await self._client.replace(CONFIG_MAPS, self._name, body, namespace=self._namespace)
-            else:
-                answer = await self._client.create(CONFIG_MAPS, body, namespace=self._namespace)
-        except (AlreadyExists, Conflict, NotFound) as error:
+            try:
+                answer = await self._write(memory)
+            except NotFound:
+                if not self._version:
+                    raise
+                # Somebody deleted it, and nobody has written it since: what is remembered here is all there is.
+                self._version = ""
+                answer = await self._write(memory)
+        except (AlreadyExists, Conflict) as error:
             raise OvertakenError(f"{self.place}: {error}") from error
         except (ServerError, Unreachable):
             self._doubted = memory
@@ -112,10 +115,20 @@ class Store(Generic[T]):
         self._version = msgspec.json.decode(answer, type=WireConfigMap).metadata.version
         self._written = memory
 
+    async def _write(self, memory: T) -> bytes:
+        body = self._body(memory)
+        if self._version:
+            return await self._client.replace(CONFIG_MAPS, self._name, body, namespace=self._namespace)
+        return await self._client.create(CONFIG_MAPS, body, namespace=self._namespace)
+
     async def _find_out(self, doubted: T) -> None:
         """Whether the write before took effect. What is there must be that, or what was there before."""
         before = self._written
         found = await self.load()
+        if not self._version:
+            # Deleted, or never written.
+            self._doubted = None
+            return
         if found not in (doubted, self._nothing if before is None else before):
             raise OvertakenError(f"{self.place}: saw a memory that this controller did not write")
         self._doubted = None

@@ -1,5 +1,6 @@
 """What the cluster and the cloud's list say about machines of the ledger: which is which, which is ready, which never came."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
@@ -36,7 +37,8 @@ SKEW_SECONDS = 30.0
 class Waits(Struct, frozen=True, gc=False):
     """How long we wait, in seconds: for a machine to become a node, then to show all it promised; ``lag`` is how old a list may be.
 
-    ``began`` is when whoever looks began to: moments before are told by clocks that may have been minutes off.
+    ``began`` is when whoever looks began to: moments before are told by clocks that may have been minutes off. ``seen`` is when the cluster
+    was last known to be what it shows: no machine is given up for what it did not show by then.
     """
 
     register: float = 900.0
@@ -44,6 +46,7 @@ class Waits(Struct, frozen=True, gc=False):
     lag: float = 0.0
     keeps_tokens: bool = True
     began: float = 0.0
+    seen: float = math.inf
 
 
 class Overdue(Struct, frozen=True, gc=False):
@@ -133,7 +136,7 @@ class _Look:
         if all(one.order != token or one.instance for one in self.book.coming):
             return
         if order.state == ACCEPTED:
-            if self.now < order.since + self.waits.register:
+            if inventory is None or min(self.now, inventory.at) < order.since + self.waits.register:
                 return
             self.fates += [events.Failed(order.offerings[0], self.now, f"order {token} was accepted and not filled")]
         elif self.waits.keeps_tokens or inventory is None or inventory.at < order.since + self.waits.lag + SKEW_SECONDS:
@@ -175,12 +178,13 @@ class _Look:
 
     def time_out(self) -> None:
         """Machines whose time is over are ended."""
+        then = min(self.now, self.waits.seen)
         for one in self.book.coming:
             if not one.instance or one.ready:
                 continue
-            if not one.node and self.now >= one.granted + self.waits.register:
+            if not one.node and then >= one.granted + self.waits.register:
                 reason = f"machine {one.instance} did not become a node within {self.waits.register:g} s"
-            elif one.node and self.now >= one.registered + self.waits.ready:
+            elif one.node and then >= one.registered + self.waits.ready:
                 node = self.cluster.nodes.get(one.node)
                 lacks = missing(node, self.offerings.get(one.key), self.pools.get(one.key[0])) if node is not None else "its Node is gone"
                 reason = f"node {one.node} was not ready within {self.waits.ready:g} s: {lacks}"

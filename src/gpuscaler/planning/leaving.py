@@ -3,6 +3,7 @@
 Until the machine is being ended every step can be undone: the node is opened again and nothing is lost.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 
 from msgspec import Struct
@@ -49,10 +50,14 @@ def begin(
     coming = {one.node for one in book.coming if one.node}
     nodes = {one.node: cluster.nodes[one.node] for one in removals if one.node in cluster.nodes}
     found = members(nodes, policy)
+    alike = Counter(node.provider_id for node in cluster.nodes.values()) if nodes else Counter()
     steps: list[ledger.Event] = []
     for removal in removals:
         node = nodes.get(removal.node)
         if node is None or node.name in under_way or node.name in coming or not node.provider_id or node.name not in found:
+            continue
+        if alike[node.provider_id] > 1:
+            # To end the machine of one node would end what runs on the other (I4).
             continue
         steps.append(
             ledger.Left(
@@ -181,9 +186,23 @@ class _Door:
             self.keep(
                 one, node, f"pod {left[0].key} could not be evicted within {DRAIN_SECONDS:g} s{': ' if one.detail else ''}{one.detail}"
             )
+        elif (why := self.protected(one, node, left)) is not None:
+            self.keep(one, node, why)
         elif self.now >= one.tried + EVICTION_SECONDS:
             self.steps.append(ledger.Left(replace(one, tried=self.now)))
             self.acts += [Evict(pod.key, pod.uid, node.name, pod.options.grace) for pod in left if not pod.deleted]
+
+    def protected(self, one: Leaving, node: Node, left: list[Pod]) -> str | None:
+        """Whom an annotation protects that was written since it was decided (I6), in words."""
+        if one.forced:
+            return None
+        if node.scale_down_disabled or node.do_not_disrupt:
+            return "an annotation of the node asks for it"
+        for pod in left:
+            options = pod.options
+            if options.do_not_drain or options.safe_to_evict is False or options.do_not_disrupt is True:
+                return f"an annotation of pod {pod.key} protects it"
+        return None
 
     def end(self, one: Leaving, node: Node | None) -> None:
         """End the machine, and see that it is gone."""
