@@ -21,6 +21,7 @@ from tests.control.world import pod
 
 from gpuscaler import __version__
 from gpuscaler.cli import main
+from gpuscaler.cli.leading import OutOfReachError, proxied
 from gpuscaler.control.records import inputs
 from gpuscaler.control.records.history import FILE, Made, open_history
 from gpuscaler.control.records.inputs import packed
@@ -307,3 +308,11 @@ def test_replay_of_a_file_that_is_none_says_what_was_expected(tmp_path: Path, op
     for name, said in (("nothing", "saw No such file"), ("odd", "expected the")):
         done = CliRunner().invoke(main, ["replay", "x", option, str(tmp_path / name)])
         assert (done.exit_code, said in done.output) == (2, True), done.output
+
+
+def test_a_leader_in_a_pod_with_tls_is_reached_through_its_secure_proxy_and_one_without_pages_not_at_all() -> None:
+    assert proxied(Process("a_1", "0", "gpuscaler-7d", "infra", 8443, tls=True)) == (
+        "/api/v1/namespaces/infra/pods/https:gpuscaler-7d:8443/proxy"
+    )
+    with pytest.raises(OutOfReachError, match=r"leader a_1: serves no pages \(http.enabled is false\)"):
+        proxied(Process("a_1", "0", "gpuscaler-7d", "infra"))

@@ -56,7 +56,7 @@ def test_the_page_of_records_names_every_field_of_the_status() -> None:
 
 
 def test_the_page_of_records_names_every_page() -> None:
-    routes = {route.path for route in Pages(None, None, None, now=lambda: 0.0).routes()}  # type: ignore[arg-type]  # nothing is asked
+    routes = {route.path for route in Pages(None, None, None, leading=lambda: True, now=lambda: 0.0).routes()}  # type: ignore[arg-type]  # nothing is asked
     shown = {re.sub(r"\{(\w+)[^}]*\}", lambda found: found[1].upper(), route) for route in routes}
 
     assert shown - words("records.md") == set()

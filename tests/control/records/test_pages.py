@@ -27,7 +27,7 @@ STUCK = Plan(unplaced=(Unplaced(WAITS.key, (Reason("gpu", "taint", "g.1 has a ta
 
 
 @asynccontextmanager
-async def served(most_bytes: int = 1_000_000) -> AsyncIterator[tuple[str, Keeper]]:
+async def served(most_bytes: int = 1_000_000, *, leads: bool = True) -> AsyncIterator[tuple[str, Keeper]]:
     """The pages of a leader that has made a decision and cannot place a pod."""
     known = latest(WAITS, plan=STUCK)
     keeper = Keeper(memory(most_bytes=most_bytes))
@@ -37,7 +37,7 @@ async def served(most_bytes: int = 1_000_000) -> AsyncIterator[tuple[str, Keeper
     reporter = Reporter(
         client, known, namespace="here", process=lambda: Process("me"), troubles=lambda: (), leading=lambda: True, now=lambda: 1_000.0
     )
-    server = await serve(Pages(known, keeper, reporter, now=lambda: 1_000.0).routes(), host="127.0.0.1", port=0)
+    server = await serve(Pages(known, keeper, reporter, leading=lambda: leads, now=lambda: 1_000.0).routes(), host="127.0.0.1", port=0)
     try:
         yield f"http://127.0.0.1:{server.port}", keeper
     finally:
@@ -109,3 +109,12 @@ async def test_a_history_that_cannot_be_read_is_no_error_of_the_page() -> None:
 
     assert status == 503
     assert text.startswith("the history of decisions cannot be read: ")
+
+
+async def test_who_does_not_lead_says_so_and_still_has_its_history() -> None:
+    async with served(leads=False) as (url, _):
+        now = [await get(f"{url}/{path}") for path in ("status", f"why/pod/{WAITS.key}", "why/node/n1")]
+        before = await get(f"{url}/decisions")
+
+    assert now == [(503, "this process does not lead; gpuscaler status says who does\n")] * 3
+    assert [one["id"] for one in before[1]] == ["d-1"]

@@ -1,17 +1,22 @@
 """Everything that records together, beside a controller in the embedded cluster in virtual time."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import aiohttp
 import msgspec
 import pytest
+import trustme
 from prometheus_client import generate_latest
 from tests.control.records.test_records import DRY, IDLE_SOON
 from tests.control.world import ONE_GPU_MACHINES, World, pod, world
+from tests.serving.test_server import written
 
 from gpuscaler.clouds.markets import Markets, Steps
 from gpuscaler.control.records import reporting
@@ -313,3 +318,39 @@ async def test_the_level_of_the_log_follows_the_settings() -> None:
         service.settings_changed(RunSettings(parse_policy(ONE_GPU_MACHINES), log=LogSettings("debug")))
 
     assert levels == ["debug"]
+
+
+async def test_who_led_before_shows_no_machines_that_its_successor_shows() -> None:
+    async with serviced() as (here, service):
+        await here.submit("a")
+        await here.sleep(100.0)
+        led = generate_latest(service.metrics.registry).decode()
+        service.led_by(None)
+        after = generate_latest(service.metrics.registry).decode()
+
+    assert "gpuscaler_machines{" in led
+    assert "gpuscaler_machines{" not in after
+    assert "gpuscaler_leader 0.0" in after
+
+
+@pytest.mark.looptime(False)
+async def test_pages_are_served_over_tls_where_there_is_a_certificate(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    certificate, key = written(tmp_path, authority)
+    async with world() as here:
+        client = here.cluster.client("gpuscaler")
+        surroundings = Surroundings(
+            client=client, picture=here.cluster.picture(client), namespace=NAMESPACE, identity="me", now=here.now, troubles=lambda: ()
+        )
+        http = HttpSettings(host="127.0.0.1", port=0, certificate=str(certificate), key=str(key))
+        service = Service(here=surroundings, settings=RunSettings(parse_policy(ONE_GPU_MACHINES), http=http))
+        running = asyncio.create_task(service.run())
+        while not service.port:  # noqa: ASYNC110  # nobody else waits for that
+            await asyncio.sleep(0.01)
+        trust = ssl.create_default_context()
+        authority.configure_trust(trust)
+        async with aiohttp.ClientSession() as session, session.get(f"https://127.0.0.1:{service.port}/healthz", ssl=trust) as answer:
+            assert answer.status == 200
+        assert service.process().tls
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

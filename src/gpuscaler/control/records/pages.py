@@ -32,10 +32,12 @@ class Detail(msgspec.Struct, frozen=True):
 
 
 class Pages:
-    """Handlers over what is known now and over the history."""
+    """Handlers over what is known now and over the history. Who does not lead, by ``leading``, knows nothing of now."""
 
-    def __init__(self, latest: Latest, keeper: Keeper, reporter: Reporter, *, now: Callable[[], float]) -> None:
-        self._latest, self._keeper, self._reporter, self._now = latest, keeper, reporter, now
+    def __init__(
+        self, latest: Latest, keeper: Keeper, reporter: Reporter, *, leading: Callable[[], bool], now: Callable[[], float]
+    ) -> None:
+        self._latest, self._keeper, self._reporter, self._leading, self._now = latest, keeper, reporter, leading, now
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -47,6 +49,10 @@ class Pages:
             web.get("/decisions/{id}/inputs", self._inputs),
         ]
 
+    def _must_lead(self) -> None:
+        if not self._leading():
+            raise web.HTTPServiceUnavailable(text="this process does not lead; gpuscaler status says who does\n")
+
     async def _asked(self, question: Callable[[History], T]) -> T:
         """Ask the history, with what has just happened in it. Where it cannot be read, that is the answer."""
         history = self._keeper.history
@@ -57,14 +63,17 @@ class Pages:
             raise web.HTTPServiceUnavailable(text=f"the history of decisions cannot be read: {error}\n") from error
 
     async def _status(self, _request: web.Request) -> web.Response:
+        self._must_lead()
         return _json(await self._reporter.look())
 
     async def _why_pod(self, request: web.Request) -> web.Response:
+        self._must_lead()
         key = f"{request.match_info['namespace']}/{request.match_info['name']}"
         history = await self._asked(lambda kept: kept.about(f"pod/{key}", most=HAPPENINGS))
         return _answered(why_pod(self._latest, key, history, self._now()))
 
     async def _why_node(self, request: web.Request) -> web.Response:
+        self._must_lead()
         name = request.match_info["name"]
         history = await self._asked(lambda kept: kept.about(f"node/{name}", most=HAPPENINGS))
         return _answered(why_node(self._latest, name, history, self._now()))

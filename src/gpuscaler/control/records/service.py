@@ -107,7 +107,7 @@ class Service(Records):
             namespace=here.namespace,
             process=self.process,
             troubles=self.troubles,
-            leading=lambda: self._controller is not None,
+            leading=self.leads,
             now=here.now,
         )
         self.metrics.registry.register(self._gauges())
@@ -118,6 +118,9 @@ class Service(Records):
     def process(self) -> Process:
         here = self.here
         return Process(here.identity, __version__, here.pod, here.namespace, self.port, self._tls is not None)
+
+    def leads(self) -> bool:
+        return self._controller is not None
 
     def troubles(self) -> tuple[str, ...]:
         """Everything that is wrong now, a sentence each."""
@@ -186,7 +189,7 @@ class Service(Records):
             self._tls = LiveTls(Path(http.certificate), Path(http.key)) if http.certificate else None
         except CertificateError as error:
             raise UnusableError(f"http.certificate: {error}") from error
-        pages = Pages(self.latest, self.keeper, self.reporter, now=self.here.now)
+        pages = Pages(self.latest, self.keeper, self.reporter, leading=self.leads, now=self.here.now)
         health = Health(alive={"loop": self.alive}, ready={"synced": self.synced})
         routes = [*health.routes(), *exposition.routes(self.metrics.registry), *pages.routes()]
         try:
@@ -217,9 +220,10 @@ class Service(Records):
 
     def _gauges(self) -> Gauges:
         return Gauges(
-            status=lambda: self.reporter.status,
+            # Who led before would be counted beside who leads.
+            status=lambda: self.reporter.status if self.leads() else None,
             requests=self.here.client.metrics,
-            leading=lambda: self._controller is not None,
+            leading=self.leads,
             synced=lambda: self.here.picture.synced,
             numbers={
                 "gpuscaler_events_written": ("Kubernetes Events written.", lambda: float(self.events.written)),
