@@ -34,7 +34,9 @@ ASCII = str.maketrans("█▇▆▅▄▃▂▁░·┤┼─", "#####...:,|+-")
 
 
 @click.command()
-@click.option("--trace", "trace_file", metavar="FILE", type=click.Path(path_type=Path), help="Submit the first two hours of this trace.")
+@click.option(
+    "--trace", "trace_file", metavar="FILE", type=click.Path(path_type=Path), help="Submit two busy hours of this trace."
+)
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(min=0), help="Seed of the workload and of the machines' delays.")
 @click.option(
     "--speed",

@@ -3,7 +3,7 @@
 import pytest
 
 from gpuscaler.embedded.demo.scenario import SPAN, scenario
-from gpuscaler.embedded.demo.workload import NAMESPACE, cut, drawn, name_of, submissions
+from gpuscaler.embedded.demo.workload import BUSY, MOST, NAMESPACE, drawn, name_of, submissions
 from gpuscaler.simulation.jobs import Job, Trace
 
 
@@ -28,6 +28,30 @@ def test_a_trace_is_cut_to_what_is_submitted_in_time_and_begins_at_once() -> Non
     told = scenario(0, trace)
 
     assert [(job.id, job.submit) for job in told.trace.jobs] == [("a", 0.0), ("b", 500.0)]
+    assert told.since == 0.0
+
+
+def test_of_a_long_trace_the_first_busy_part_is_taken() -> None:
+    calm = [Job(f"calm-{number}", number * SPAN, 60) for number in range(50)]
+    busy = [Job(f"busy-{number}", 60 * SPAN + 10.0 * number, 60) for number in range(BUSY)]
+    later = [Job(f"later-{number}", 90 * SPAN + number, 60) for number in range(2 * BUSY)]
+
+    told = scenario(0, Trace("t", (*calm, *busy, *later)))
+
+    assert [job.id for job in told.trace.jobs] == [job.id for job in busy]
+    assert told.since == 60 * SPAN
+
+
+def test_of_a_trace_that_is_never_busy_the_busiest_part_is_taken() -> None:
+    jobs = (Job("a", 0.0, 60), Job("b", 5 * SPAN, 60), Job("c", 5 * SPAN + 1, 60), Job("d", 9 * SPAN, 60))
+
+    assert [job.id for job in scenario(0, Trace("t", jobs)).trace.jobs] == ["b", "c"]
+
+
+def test_of_a_storm_of_jobs_only_the_first_are_taken() -> None:
+    storm = tuple(Job(f"j-{number}", number / 10, 60) for number in range(10 * MOST))
+
+    assert len(scenario(0, Trace("t", storm)).trace.jobs) == MOST
 
 
 def test_a_job_of_several_pods_is_a_gang_that_runs_as_long_as_the_trace_says() -> None:
@@ -65,6 +89,6 @@ def test_any_id_becomes_a_name_that_kubernetes_takes(job: str, name: str) -> Non
 def test_names_stay_apart_where_ids_are_alike() -> None:
     jobs = (Job("A", 0.0, 60), Job("a", 0.0, 60), Job("a-0", 0.0, 60), Job("a", 0.0, 60))
 
-    names = [one.job["metadata"]["name"] for one in submissions(cut(Trace("t", jobs), SPAN))]
+    names = [one.job["metadata"]["name"] for one in submissions(Trace("t", jobs))]
 
     assert len(set(names)) == 4

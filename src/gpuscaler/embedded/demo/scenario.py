@@ -15,18 +15,25 @@ DRY, BACK = 0.25, 0.4
 
 
 class Scenario(Struct, frozen=True):
-    """``trace`` has what is submitted within ``span`` seconds; between ``dry`` and ``back`` no spot machine is to be had."""
+    """``trace`` has what is submitted within ``span`` seconds; between ``dry`` and ``back`` no spot machine is to be had.
+
+    ``since`` is how far into a trace of somebody's own that is, in seconds.
+    """
 
     trace: Trace
     seed: int
+    since: float | None = None
     span: float = SPAN
     dry: float = DRY * SPAN
     back: float = BACK * SPAN
 
 
 def scenario(seed: int, trace: Trace | None = None) -> Scenario:
-    """The demo of ``seed``: its own workload, or the beginning of ``trace``."""
-    return Scenario(drawn(seed, SPAN) if trace is None else cut(trace, SPAN), seed)
+    """The demo of ``seed``: its own workload, or a busy part of ``trace``."""
+    if trace is None:
+        return Scenario(drawn(seed, SPAN), seed)
+    busy, since = cut(trace, SPAN)
+    return Scenario(busy, seed, since - trace.jobs[0].submit)
 
 
 def conditions(told: Scenario, policy: Policy, began: float) -> Conditions:

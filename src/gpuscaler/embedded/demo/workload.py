@@ -3,6 +3,7 @@
 import math
 import random
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,6 +22,8 @@ SHAPES = ((1, 1, 48), (1, 2, 16), (1, 4, 14), (1, 8, 10), (4, 1, 6), (2, 8, 6))
 MEDIAN, SPREAD, SHORTEST, LONGEST = 720.0, 0.6, 240.0, 2100.0
 #: What a job needs beside each GPU: millicores, bytes.
 CPU, MEMORY = 3000, 12 * 1024 * MIB
+#: Jobs that make a part of a trace a busy one, and the most that are taken.
+BUSY, MOST = 60, 300
 #: Nobody watches a demo for longer than a year.
 YEAR = 365 * 86_400.0
 
@@ -58,11 +61,18 @@ def drawn(seed: int, span: float) -> Trace:
     return Trace(f"a generated workload, seed {seed}", tuple(jobs))
 
 
-def cut(trace: Trace, span: float) -> Trace:
-    """The jobs of ``trace`` that are submitted in its first ``span`` seconds, from its first submission on, which becomes second 0."""
-    began = trace.jobs[0].submit
-    jobs = tuple(replace(job, submit=job.submit - began) for job in trace.jobs if job.submit - began < span)
-    return replace(trace, jobs=jobs)
+def cut(trace: Trace, span: float) -> tuple[Trace, float]:
+    """The busy part of ``trace``, its first submission at second 0, and the second of the trace at which it begins.
+
+    That is the first ``span`` seconds in which :data:`BUSY` jobs are submitted, or most jobs where there are never so many; of very many
+    jobs the first :data:`MOST`.
+    """
+    submits = [job.submit for job in trace.jobs]
+    counts = [bisect_left(submits, submit + span) - number for number, submit in enumerate(submits)]
+    first = next((number for number, count in enumerate(counts) if count >= BUSY), counts.index(max(counts)))
+    began = submits[first]
+    jobs = trace.jobs[first : first + min(counts[first], MOST)]
+    return replace(trace, jobs=tuple(replace(job, submit=job.submit - began) for job in jobs)), began
 
 
 def submissions(trace: Trace) -> Iterator[Submission]:
