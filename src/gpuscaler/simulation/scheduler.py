@@ -18,15 +18,11 @@ from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.discouraging import MEASURED, shares_used, taints_due
+from gpuscaler.simulation.scoring import TAINT_WEIGHT, resource_scores, scored_request, taint_scores
 from gpuscaler.simulation.workload import GPU_MILLI
 
 #: How NodeResourcesFit may score (``scoringStrategy`` of a KubeSchedulerConfiguration); the first is kube-scheduler's default.
 LEAST_ALLOCATED, MOST_ALLOCATED = SCORINGS = ("least-allocated", "most-allocated")
-
-#: What a pod without requests counts as when nodes are scored (``pkg/scheduler/util/pod_resources.go``): millicores and bytes.
-SCORED_CPU, SCORED_MEMORY = 100, 200 * 1024 * 1024
-#: The weight of TaintToleration among the default plug-ins; those of resources have 1.
-TAINT_WEIGHT = 3
 
 
 class Seat(Struct, frozen=True, gc=False):
@@ -232,23 +228,14 @@ class Scheduler:
 
     def _scores(self, rows: Array, request: Array) -> Array:
         cpu, memory = self._column["cpu"], self._column["memory"]
-        wanted = np.array([request[cpu] or SCORED_CPU, request[memory] or SCORED_MEMORY], dtype=np.int64)
-        capacity = np.maximum(1, self._capacity[rows][:, [cpu, memory]])
-        left = np.maximum(0, self._free[rows][:, [cpu, memory]] - wanted)
-        counted = capacity - left if self._fill else left
-        fit = (counted * 100 // capacity).sum(axis=1) // 2
-        shares = 1.0 - left / capacity
-        balanced = ((1.0 - np.abs(shares[:, 0] - shares[:, 1]) / 2.0) * 100.0).astype(np.int64)
-        scores: Array = fit + balanced
+        wanted = scored_request(int(request[cpu]), int(request[memory]))
+        scores = resource_scores(self._capacity[rows][:, [cpu, memory]], self._free[rows][:, [cpu, memory]], wanted, fill=self._fill)
         return scores + TAINT_WEIGHT * self._taint_scores(rows) if self._discourages or self._marked[rows].any() else scores
 
     def _taint_scores(self, rows: Array) -> Array:
-        """100 for nodes without soft taints, 0 for those with most of them (``pkg/scheduler/framework/plugins/tainttoleration``)."""
         whole = {name: self._capacity[rows, self._column[name]] for name in self._measured}
         taken = {name: amount - self._free[rows, self._column[name]] for name, amount in whole.items()}
-        taints = taints_due(shares_used(taken, whole), self._discourages) + self._marked[rows]
-        scores: Array = 100 - 100 * taints // max(1, int(taints.max()))
-        return scores
+        return taint_scores(taints_due(shares_used(taken, whole), self._discourages) + self._marked[rows])
 
     def _take_devices(self, row: int, milli: int) -> tuple[tuple[int, int], ...]:
         if not milli:

@@ -1,0 +1,48 @@
+"""How kube-scheduler's default plug-ins score nodes, for many nodes at once. Arrays have a row for each node that passed the filters.
+
+Source: ``pkg/scheduler/framework/plugins`` (``noderesources``, ``tainttoleration``, ``nodeaffinity``), Kubernetes 1.35; weights are those
+of the default configuration, 1 where none is named here.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from gpuscaler.model.table import Array
+
+#: What a pod without requests counts as when nodes are scored (``pkg/scheduler/util/pod_resources.go``): millicores and bytes.
+SCORED_CPU, SCORED_MEMORY = 100, 200 * 1024 * 1024
+TAINT_WEIGHT: Final = 3
+AFFINITY_WEIGHT: Final = 2
+
+
+def scored_request(cpu: int, memory: int) -> Array:
+    """What a pod is taken to request, in millicores and bytes."""
+    return np.array([cpu or SCORED_CPU, memory or SCORED_MEMORY], dtype=np.int64)
+
+
+def resource_scores(capacity: Array, free: Array, request: Array, *, fill: bool = False) -> Array:
+    """NodeResourcesFit and NodeResourcesBalancedAllocation together, over cpu and memory, which are the columns of both arrays.
+
+    NodeResourcesFit scores by LeastAllocated, or by MostAllocated where nodes are to be filled.
+    """
+    whole = np.maximum(1, capacity)
+    left = np.maximum(0, free - request)
+    counted = whole - left if fill else left
+    fit = (counted * 100 // whole).sum(axis=1) // 2
+    shares = 1.0 - left / whole
+    balanced = ((1.0 - np.abs(shares[:, 0] - shares[:, 1]) / 2.0) * 100.0).astype(np.int64)
+    scores: Array = fit + balanced
+    return scores
+
+
+def taint_scores(taints: Array) -> Array:
+    """TaintToleration: of numbers of soft taints that a pod does not tolerate, 100 for none and 0 for the most."""
+    scores: Array = 100 - 100 * taints // max(1, int(taints.max()))
+    return scores
+
+
+def affinity_scores(weights: Array) -> Array:
+    """NodeAffinity: of sums of weights of the preferences that nodes meet, 100 for the largest."""
+    scores: Array = 100 * weights // max(1, int(weights.max()))
+    return scores
