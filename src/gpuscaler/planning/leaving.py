@@ -121,6 +121,8 @@ class _Door:
             self.reopen(one, node)
         elif one.step == MARKING:
             self.mark(one, node)
+        elif not is_marked(node) and not one.forced:
+            self.keep(one, node, "somebody has taken our taint off it")
         elif one.step == WAITING:
             self.wait(one, node)
         else:
