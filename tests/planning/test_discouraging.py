@@ -75,6 +75,16 @@ def test_a_machine_gets_the_taints_that_are_due_and_loses_those_that_are_not() -
     assert marks(cluster(3, taints=SOFT_TAINTS)) == [()]
 
 
+def test_a_machine_that_bears_the_second_taint_without_the_first_is_put_right() -> None:
+    assert marks(cluster(0, taints=SOFT_TAINTS[1:])) == [KEYS]
+    assert marks(cluster(2, taints=SOFT_TAINTS[1:])) == [KEYS[:1]]
+    assert marks(cluster(4, taints=SOFT_TAINTS[1:])) == [()]
+
+
+def test_a_cluster_without_machines_has_nothing_to_mark() -> None:
+    assert marks(Cluster()) == []
+
+
 def test_a_machine_that_bears_what_is_due_is_left_as_it_is() -> None:
     assert marks(cluster(0, taints=SOFT_TAINTS)) == []
     assert marks(cluster(4)) == []

@@ -1,0 +1,33 @@
+"""Nodes as arrays."""
+
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.table import NodeTable
+from gpuscaler.model.taints import Taint
+
+ARRIVING, SOFT = Taint("gpuscaler.io/arriving"), Taint("gpuscaler.io/idle", effect="PreferNoSchedule")
+
+
+def named(nodes: list[Node]) -> list[str]:
+    return [node.name for node in nodes]
+
+
+def table(**taints: tuple[Taint, ...]) -> NodeTable:
+    return NodeTable([Node(name=name, labels={}, allocatable={"cpu": 1000}, taints=found) for name, found in taints.items()])
+
+
+def test_nodes_are_found_by_the_key_of_a_taint_whatever_else_they_bear() -> None:
+    nodes = table(a=(ARRIVING,), b=(), c=(SOFT, ARRIVING), d=(SOFT,))
+    assert named(nodes.tainted(ARRIVING.key)) == ["a", "c"]
+    assert named(nodes.tainted(SOFT.key)) == ["c", "d"]
+    assert nodes.tainted("gpuscaler.io/leaving") == []
+
+
+def test_no_node_is_found_where_there_is_none() -> None:
+    assert NodeTable(()).tainted(ARRIVING.key) == []
+
+
+def test_a_taint_that_was_taken_off_is_not_found_any_more() -> None:
+    nodes = table(a=(ARRIVING,), b=(ARRIVING,))
+    assert named(nodes.tainted(ARRIVING.key)) == ["a", "b"]
+    after, _ = nodes.changed({"a": Node(name="a", labels={}, allocatable={"cpu": 1000}), "b": None})
+    assert after.tainted(ARRIVING.key) == []
