@@ -1,0 +1,75 @@
+"""Machines that the cloud takes away."""
+
+from typing import Any
+
+from tests.planning.building import NOW, node, offering, pod, pool
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import Instance
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.reclaiming import Remark, Taken, reclaimed, remarks, taken, unexpected
+from gpuscaler.planning.state import events, ledger
+from gpuscaler.planning.state.ledger import Coming, Leaving, Ledger
+
+SPOT = offering(market="spot")
+POLICY = Policy((pool(SPOT),))
+NODE = node("n", SPOT, provider_id="i-1")
+INSTANCE = Instance("i-1", *SPOT.key)
+
+
+def leaving(**more: Any) -> Leaving:
+    return Leaving("n", "i-1", SPOT.key, "idle", NOW, NOW, **more)
+
+
+def test_a_machine_that_is_announced_to_go_leaves_with_all_its_pods_and_its_market_is_one_to_be_careful_with() -> None:
+    found = taken(Ledger(), Cluster.of([NODE, pod("p", on="n")]), POLICY, frozenset({"i-1", "i-unknown"}), NOW)
+
+    (left,) = found.steps
+    assert isinstance(left, ledger.Left)
+    assert (left.leaving.node, left.leaving.pods, left.leaving.forced) == ("n", ("default/p",), True)
+    assert found.fates == (events.Reclaimed(SPOT.key, NOW),)
+
+
+def test_it_is_begun_once_even_where_a_removal_of_our_own_was_under_way() -> None:
+    cluster = Cluster.of([NODE])
+
+    assert len(taken(Ledger(leaving=(leaving(),)), cluster, POLICY, frozenset({"i-1"}), NOW).steps) == 1
+    assert taken(Ledger(leaving=(leaving(forced=True),)), cluster, POLICY, frozenset({"i-1"}), NOW) == Taken()
+
+
+def test_a_machine_that_goes_before_it_opened_is_lost_first() -> None:
+    book = Ledger(coming=(Coming("o-0", "o", (SPOT.key,), 1.0, NOW, instance="i-1", node="n"),))
+    found = taken(book, Cluster.of([NODE]), POLICY, frozenset({"i-1"}), NOW)
+
+    assert found.steps[0] == ledger.Lost("o-0")
+    assert ledger.folded(book, found.steps).coming == ()
+
+
+def test_nodes_of_no_pool_of_ours_are_left_alone() -> None:
+    theirs = node("n", SPOT, provider_id="i-1", labels={"gpuscaler.io/pool": "theirs"})
+
+    assert taken(Ledger(), Cluster.of([theirs]), POLICY, frozenset({"i-1"}), NOW) == Taken()
+
+
+def test_only_machines_that_were_open_and_that_nobody_here_ended_are_gone_unexpectedly() -> None:
+    arriving = Coming("o-0", "o", (SPOT.key,), 1.0, NOW, instance="i-1")
+
+    assert unexpected(Ledger(), [INSTANCE]) == (INSTANCE,)
+    for book in (Ledger(leaving=(leaving(),)), Ledger(coming=(arriving,)), Ledger(past=frozenset({"i-1"}))):
+        assert unexpected(book, [INSTANCE]) == ()
+
+
+def test_spot_that_is_gone_was_reclaimed_and_anything_else_says_nothing_of_the_next() -> None:
+    dear = Instance("i-2", *offering().key)
+
+    assert reclaimed([INSTANCE, dear], NOW) == (events.Reclaimed(SPOT.key, NOW),)
+
+
+def test_what_is_worth_telling_names_machine_and_node() -> None:
+    found = list(remarks(Cluster.of([NODE]), [INSTANCE, Instance("i-2", *SPOT.key)], [("i-1", "maintenance")]))
+
+    assert found == [
+        Remark("i-1", "n", "machine i-1 (spot g.1 z1) is gone, and no notice of it was seen; its node n is left to the cloud's controller"),
+        Remark("i-2", "", "machine i-2 (spot g.1 z1) is gone, and no notice of it was seen"),
+        Remark("i-1", "n", "the cloud announces maintenance of machine i-1; nothing is done about it"),
+    ]
