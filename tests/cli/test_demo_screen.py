@@ -72,10 +72,12 @@ def test_refusals_of_a_pool_are_told_beside_it() -> None:
 
 
 def test_an_output_without_blocks_gets_letters() -> None:
-    text = "\n".join(drawn(frame(machine(used=1, idle=1, arriving=1, leaving=1), waiting=1, decisions=2), encoding="ascii"))
+    seen = frame(machine(used=1, idle=1, arriving=1, leaving=1), waiting=1, decisions=2, text="far too long " * 30, behind=600.0)
 
-    assert text.isascii()
-    assert "#.+x" in text
+    for width in (40, 100):
+        text = "\n".join(drawn(seen, width=width, encoding="ascii"))
+        assert text.isascii()
+        assert "#.+x" in text
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])

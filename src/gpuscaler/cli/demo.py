@@ -34,9 +34,7 @@ ASCII = str.maketrans("█▇▆▅▄▃▂▁░·┤┼─", "#####...:,|+-")
 
 
 @click.command()
-@click.option(
-    "--trace", "trace_file", metavar="FILE", type=click.Path(path_type=Path), help="Submit two busy hours of this trace."
-)
+@click.option("--trace", "trace_file", metavar="FILE", type=click.Path(path_type=Path), help="Submit two busy hours of this trace.")
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(min=0), help="Seed of the workload and of the machines' delays.")
 @click.option(
     "--speed",
@@ -120,7 +118,8 @@ class _Show:
         with resources.as_file(resources.files("gpuscaler.embedded.demo") / "run.yaml") as path:
             demo = Demo(SettingsFile(path), told, began=float(int(time.time())), speed=self._speed)
             running = asyncio.create_task(demo.run(), name="demo")
-            watching = asyncio.create_task(self._draw(demo) if self.console.is_terminal else self._print(demo), name="show")
+            drawn = self.console.is_terminal and not self.console.is_dumb_terminal
+            watching = asyncio.create_task(self._draw(demo) if drawn else self._print(demo), name="show")
             try:
                 await asyncio.wait((running, watching), return_when=asyncio.FIRST_COMPLETED)
                 if watching.done():

@@ -47,31 +47,38 @@ class Screen:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         plain = not options.encoding.startswith("utf")
         frame = self._frame
-        head = [*_head(frame), _legend(frame, plain=plain)]
+        head = [*_head(frame, plain=plain), _legend(frame, plain=plain)]
         waiting = _waiting(frame.pending)
         room = self._height - len(head) - len(waiting) - DECISIONS - 3
         pools = _pools(frame.pools, width=options.max_width, room=max(3, room), plain=plain)
         used = len(head) + len(pools) + len(waiting) + 3
         told = _decisions(tuple(lines(frame.happenings)), began=self._began, room=max(DECISIONS, self._height - used))
-        rule = "-" if plain else "─"
+        for row in (*head, *pools, *waiting, *told):
+            if plain and isinstance(row, Text):
+                # The sign that says that something was cut is none that every terminal has.
+                row.overflow = "crop"
         yield Group(
             *head,
-            Rule("pools", align="left", style="dim", characters=rule),
+            _rule("pools", plain=plain),
             *pools,
-            Rule(_pending_title(frame.pending), align="left", style="dim", characters=rule),
+            _rule(_pending_title(frame.pending), plain=plain),
             *waiting,
-            Rule("decisions", align="left", style="dim", characters=rule),
+            _rule("decisions", plain=plain),
             *told,
         )
 
 
-def _head(frame: Frame) -> list[Text | Table]:
+def _rule(title: str, *, plain: bool) -> Rule:
+    return Rule(title, align="left", style="dim", characters="-" if plain else "─")
+
+
+def _head(frame: Frame, *, plain: bool) -> list[Text | Table]:
     clock = Text.assemble(("gpuscaler demo", "bold"), f"  {clock_of(frame.elapsed)}", (f" / {clock_of(frame.span)}", "dim"))
     clock.append(f"  {frame.speed:g}x", "dim")
     if frame.behind > LATE * frame.speed:
         clock.append(f"  {spoken(frame.behind / frame.speed)} behind", "red")
     bar = Table.grid(padding=(0, 1), expand=True)
-    bar.add_column(no_wrap=True, overflow="ellipsis")
+    bar.add_column(no_wrap=True, overflow="crop" if plain else "ellipsis")
     bar.add_column(ratio=1)
     bar.add_row(clock, ProgressBar(total=frame.span, completed=min(frame.elapsed, frame.span)))
     cost = Text.assemble((f"{money(frame.dollars_per_hour)}/h", "bold"), f"  {money(frame.spent)} so far")
