@@ -9,6 +9,7 @@ from tests.control.world import World, pod, world
 
 from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.clouds.markets import Markets, Steps
+from gpuscaler.clouds.simulated_provider import CallFaults
 from gpuscaler.control.cloud import Ended
 from gpuscaler.control.records import happening as kinds
 from gpuscaler.control.records.happening import Happening
@@ -167,6 +168,20 @@ async def test_a_refusal_is_told_with_the_clouds_words_to_the_pods_that_wait() -
     assert refused
     assert refused[0].pods == ("default/a",)
     assert refused[0].text.startswith("g4dn.xlarge on-demand in us-east-1a refused: no capacity (")
+
+
+async def test_a_machine_whose_grant_was_never_answered_is_told_once_the_cloud_lists_it() -> None:
+    async with world(calls=CallFaults(lost=1.0, tokens=False)) as here:
+        kept = Kept()
+        recorded(here, kept)
+        await here.sleep(3.0)
+        await here.submit("a")
+        await here.sleep(300.0)
+
+    assert kept.of(kinds.ANSWER_LOST)
+    (granted,) = kept.of(kinds.GRANTED)
+    assert granted.text.endswith("granted: g4dn.xlarge on-demand in us-east-1a, as the cloud's list shows")
+    assert kept.kinds().index(kinds.GRANTED) < kept.kinds().index(kinds.OPENED)
 
 
 async def test_a_sink_that_fails_costs_the_others_and_the_controller_nothing() -> None:

@@ -99,6 +99,9 @@ def _arriving(before: Memory, seen: Look, forecasts: Mapping[str, Forecast], now
     nodes: dict[str, str] = {}
     for step in seen.arrivals.steps:
         match step:
+            case ledger.Found(machine=machine, instance=instance, offering=key) if machine in known:
+                text = f"machine {instance} granted: {offering(key)}, as the cloud's list shows"
+                yield Happening(now, kinds.GRANTED, text, machine=instance, offering=key, order=known[machine].order)
             case ledger.Registered(machine=machine, node=node) if machine in known:
                 one = known[machine]
                 nodes[machine] = node

@@ -1,0 +1,45 @@
+"""Durations, money and lists the way a person says them."""
+
+import pytest
+
+from gpuscaler.control.records.words import expected, money, offering, some, spoken
+from gpuscaler.planning.state.boots import Forecast
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-5, "0s"),
+        (0.4, "0s"),
+        (45, "45s"),
+        (59.7, "1m"),
+        (220, "3m40s"),
+        (360, "6m"),
+        (3599.9, "1h"),
+        (3900, "1h05m"),
+        (86_399.9, "1d"),
+        (183_600, "2d3h"),
+    ],
+)
+def test_a_duration_says_what_matters_at_its_length(seconds: float, text: str) -> None:
+    assert spoken(seconds) == text
+
+
+def test_a_forecast_says_typical_late_and_price() -> None:
+    assert expected(Forecast(220.0, 360.0, 5), 1.006) == "ready in about 3m40s, p95 6m, $1.01/h"
+    assert expected(Forecast(), 0.0123) == "ready in about 4m, p95 5m (assumed, none of its kind was seen yet), $0.0123/h"
+
+
+def test_an_offering_says_what_is_known_of_it() -> None:
+    assert offering(("gpu", "spot", "g5.xlarge", "us-east-1a")) == "g5.xlarge spot in us-east-1a"
+    assert offering(("gpu", "spot", "g5.xlarge", "")) == "g5.xlarge spot"
+    assert offering(("gpu", "", "", "")) == "a machine of pool gpu"
+
+
+def test_of_many_names_the_first_are_told_and_the_others_counted() -> None:
+    assert some(("a", "b", "c")) == "a, b, c"
+    assert some(("a", "b", "c", "d", "e")) == "a, b, c and 2 more"
+
+
+def test_money_has_cents_and_more_digits_only_where_cents_say_nothing() -> None:
+    assert (money(0.0), money(12.5), money(0.0042)) == ("$0.00", "$12.50", "$0.0042")
