@@ -259,3 +259,21 @@ def test_a_delay_whose_bounds_are_out_of_order_is_refused() -> None:
 
 def test_before_its_device_plugin_a_node_shows_only_what_the_kubelet_counts() -> None:
     assert before_device_plugin(GPU.allocatable) == {"cpu": 4000, "memory": 2**34, "pods": 50}
+
+
+def test_gpus_of_some_machines_never_show_and_nobody_waits_for_them() -> None:
+    sky = cloud(Pool("gpu", (GPU,)), faults=Faults(never_registers=0, gpu_hours_between_failures=0, partial_grants=0, never_visible=0.5))
+    machines = ask(sky, GPU.key, count=40).machines
+    seen = events(sky, 1000)
+    assert [kind for _, kind in seen].count(REGISTERED) == 40
+    shown = [kind for _, kind in seen].count(VISIBLE)
+    assert 10 < shown < 30
+    assert sum(one.state == REGISTERED for one in machines) == 40 - shown
+    assert not sky.busy
+
+
+def test_the_cloud_says_of_some_machines_that_never_join_what_is_wrong() -> None:
+    sky = cloud(Pool("gpu", (GPU,)), faults=Faults(never_registers=1, gpu_hours_between_failures=0, partial_grants=0, impaired=0.5))
+    faults = [one.fault for one in ask(sky, GPU.key, count=40).machines]
+    assert 10 < faults.count("Instance reachability check failed") < 30
+    assert set(faults) == {"", "Instance reachability check failed"}

@@ -253,6 +253,23 @@ async def test_who_wrote_last_has_the_cloud_and_the_other_stops(tmp_path: Path) 
         assert any(isinstance(end, OvertakenError) for end in await here.end())
 
 
+async def test_pods_on_its_machines_run_and_those_on_nodes_of_others_are_left_to_their_kubelets(tmp_path: Path) -> None:
+    async with lives(tmp_path) as here:
+        await buy(await here.begin())
+        await here.user.create(NODES, {"metadata": {"name": "real"}, "spec": {"providerID": "aws:///us-east-1a/i-1"}})
+        await asyncio.sleep(30.0)
+        for name in ("real", "sim-00001"):
+            body = pod(f"on-{name}")
+            await here.user.create(PODS, {**body, "spec": {**body["spec"], "nodeName": name}}, namespace="default")
+        await asyncio.sleep(120.0)
+        phases = {one["metadata"]["name"]: one["status"]["phase"] for one in map(msgspec.json.decode, await here.user.list_all(PODS))}
+        assert phases == {"on-real": "Pending", "on-sim-00001": "Running"}
+        await here.user.delete(PODS, "on-real", namespace="default")
+        await here.user.delete(PODS, "on-sim-00001", namespace="default")
+        await asyncio.sleep(10.0)
+        assert [msgspec.json.decode(one)["metadata"]["name"] for one in await here.user.list_all(PODS)] == ["on-real"]
+
+
 async def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         made = await here.begin(dry_run=True)
