@@ -23,9 +23,11 @@ def test_it_scales_a_cluster_up_and_down_through_a_dry_spot_market_and_leaves_a_
 
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
-    markets = [market for line in lines for market in ("spot", "on-demand") if " buys " in line and f" {market} in " in line]
-    assert (markets[0], markets[-1]) == ("spot", "spot")
-    assert "on-demand" in markets
+    bought = [line for line in lines if " buys " in line]
+    assert " spot in " in bought[0]
+    assert any(" on-demand in " in line for line in bought)
+    # Spot is back after 48 minutes.
+    assert any(" spot in " in line for line in bought if line > "0:50:00")
     assert any(" refused " in line and "no capacity" in line for line in lines)
     assert any(" gives back " in line and "idle for" in line for line in lines)
     assert "GPUs over time" in done.stdout
