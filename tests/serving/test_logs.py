@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import structlog
 
-from gpuscaler.serving.logs import HIDDEN, configure
+from gpuscaler.serving.logs import HIDDEN, configure, lines_to
 
 
 @pytest.fixture(autouse=True)
@@ -94,3 +94,17 @@ def test_what_json_does_not_know_is_written_as_text() -> None:
     structlog.get_logger().info("said", what=frozenset({1}), place=ValueError("x"))
 
     assert lines(stream)[0]["place"] == "ValueError('x')" or lines(stream)[0]["place"] == "x"
+
+
+def test_after_the_block_all_is_as_it_was() -> None:
+    stream, root = io.StringIO(), logging.getLogger()
+    handlers = root.handlers[:]
+    with lines_to(stream, "info", now=lambda: 0.0) as set_level:
+        structlog.get_logger().debug("quiet")
+        set_level("debug")
+        structlog.get_logger().debug("loud")
+    structlog.get_logger().info("elsewhere")
+    logging.getLogger("library").error("elsewhere")
+
+    assert [line["message"] for line in lines(stream)] == ["loud"]
+    assert root.handlers == handlers

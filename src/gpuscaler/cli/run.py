@@ -73,28 +73,25 @@ async def _run(file: "SettingsFile", access: "Access", *, dry_run: bool) -> None
     from gpuscaler.control.running import Running
     from gpuscaler.embedded.providers import make
     from gpuscaler.kube.http import HttpTransport
-    from gpuscaler.serving.logs import configure
+    from gpuscaler.serving.logs import lines_to
 
-    def log_from(level: str) -> None:
-        configure(sys.stderr, level, now=time.time)
-
-    log_from(file.settings.log.level)
     # A pod's host name is its name.
     pod = socket.gethostname() if access.in_pod else ""
     # Modules and the catalogue stay: collections that go over them each time would stall the event loop.
     gc.freeze()
-    async with HttpTransport(access) as transport:
-        running = Running(
-            file=file,
-            transport=transport,
-            namespace=namespace_of(file.settings, access),
-            identity=f"{socket.gethostname()}_{uuid4().hex[:12]}",
-            clocks=Clocks(),
-            make_provider=make,
-            make_records=partial(make_records, pod=pod, set_level=log_from),
-            dry_run=dry_run,
-        )
-        await until_terminated(running)
+    with lines_to(sys.stderr, file.settings.log.level, now=time.time) as set_level:
+        async with HttpTransport(access) as transport:
+            running = Running(
+                file=file,
+                transport=transport,
+                namespace=namespace_of(file.settings, access),
+                identity=f"{socket.gethostname()}_{uuid4().hex[:12]}",
+                clocks=Clocks(),
+                make_provider=make,
+                make_records=partial(make_records, pod=pod, set_level=set_level),
+                dry_run=dry_run,
+            )
+            await until_terminated(running)
 
 
 async def until_terminated(running: "Running") -> None:

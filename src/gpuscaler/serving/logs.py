@@ -2,8 +2,10 @@
 
 import logging
 import re
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TextIO
 
 import structlog
@@ -42,6 +44,20 @@ def configure(stream: TextIO, level: str, *, now: Callable[[], float]) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(LEVELS[level], logging.WARNING))
+
+
+@contextmanager
+def lines_to(stream: TextIO, level: str, *, now: Callable[[], float]) -> Iterator[Callable[[str], None]]:
+    """As :func:`configure`, until the end of the block, when all is as it was; what is handed out sets another level."""
+    before, root = structlog.get_config(), logging.getLogger()
+    handlers, root_level = root.handlers[:], root.level
+    configure(stream, level, now=now)
+    try:
+        yield partial(configure, stream, now=now)
+    finally:
+        structlog.configure(**before)
+        root.handlers[:] = handlers
+        root.setLevel(root_level)
 
 
 def timestamp(seconds: float) -> str:
