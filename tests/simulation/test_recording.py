@@ -105,6 +105,14 @@ def test_a_pod_that_is_deleted_or_replaced_under_its_name_has_ended() -> None:
     assert [(row["job_id"], float(row["duration_s"])) for row in jobs(made)] == [("ns.a.one", 60), ("ns.a.two", 30)]
 
 
+def test_a_pod_that_has_ended_does_not_begin_again_under_its_uid() -> None:
+    made = settled()
+    for at, phase in ((0, "Running"), (10, "Succeeded"), (20, "Running"), (30, "Succeeded")):
+        made.pod("ns/a", pod(phase=phase), BEGAN + at)
+
+    assert [float(row["duration_s"]) for row in jobs(made)] == [10]
+
+
 def test_a_pod_that_was_there_before_counts_from_the_beginning_and_says_so() -> None:
     made = recording()
     made.pod("ns/a", pod(created=-500, started=-400), BEGAN + 1)

@@ -70,7 +70,7 @@ def from_kubeconfig(
     warnings = []
     if tls.insecure and secure:
         warnings.append(f"{cluster}: insecure-skip-tls-verify is set: whoever stands in the way can read and change everything")
-    if user and not secure:
+    if user and user.value != WireUser() and not secure:
         # kubectl does the same: credentials would be there for everyone on the way to read.
         warnings.append(f"{cluster}: the server {server.geturl()} has no TLS, so the credentials of {user} are not sent")
     url = cluster.value.proxy_url

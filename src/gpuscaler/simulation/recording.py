@@ -88,6 +88,8 @@ class Recording:
         self.machines: list[Machine] = []
         self._offer_of = offer_of
         self._uids: dict[str, str] = {}
+        #: Pods that have ended and are there still; whatever their status says later, they do not begin again.
+        self._finished: dict[str, str] = {}
         self._work: dict[str, Work] = {}
         self._there: dict[str, Work] = {}
         self._gangs: dict[Gang | None, Work] = {}
@@ -115,10 +117,13 @@ class Recording:
         if before is not None and (pod is None or pod.uid != before):
             self._leave(before, at)
             del self._uids[key]
-        if pod is None or pod.options.mirror or pod.owner.kind in OF_NODES:
+        if pod is None or pod.uid != self._finished.get(key):
+            self._finished.pop(key, None)
+        if pod is None or pod.options.mirror or pod.owner.kind in OF_NODES or key in self._finished:
             return
         self._awaited.discard(pod.uid)
         if pod.finished:
+            self._finished[key] = pod.uid
             self._leave(pod.uid, at)
             return
         self._uids[key] = pod.uid
