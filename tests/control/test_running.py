@@ -19,11 +19,14 @@ from gpuscaler.control.settings_file import SettingsFile
 from gpuscaler.control.store import StoreError
 from gpuscaler.embedded import providers
 from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.kubelets import Kubelets
 from gpuscaler.embedded.memory import MemoryTransport
 from gpuscaler.embedded.scheduling import Scheduler
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.picture import Picture
+from gpuscaler.kube.reflector import Batch
 from gpuscaler.kube.resources import CONFIG_MAPS, EVENTS, LEASES, NODES, PODS, Resource
+from gpuscaler.model.pods import Pod
 from gpuscaler.planning.memory import Memory
 from gpuscaler.planning.state import ledger
 from gpuscaler.settings.run_settings import RunSettings
@@ -311,3 +314,24 @@ async def test_a_file_of_spot_series_that_cannot_be_used_ends_the_process_and_na
     with pytest.raises(UnusableError, match=r"simulated\.dry: .*nowhere\.csv: cannot be read"):
         async with asyncio.timeout(30):
             await cluster.lives[-1]
+
+
+async def test_pods_that_another_kubelet_runs_too_run_once(cluster: Cluster) -> None:
+    """As with `gpuscaler cluster` and `gpuscaler run` at once: the one starts a pod before the other has its image."""
+    picture = Picture(cluster.user, clock=Ticking().monotonic, random=Random(3), resources=(PODS, NODES))
+    phases: list[str] = []
+
+    def hear(batch: Batch) -> None:
+        phases.extend(item.phase for item in batch.changes.values() if isinstance(item, Pod))
+
+    picture.listen(hear)
+    other = Kubelets(cluster.user, picture, now=Ticking().wall, pull=lambda _node: 0.0)
+    tasks = [asyncio.create_task(part.run()) for part in (picture, other)]
+    cluster.start()
+    await cluster.user.create(PODS, pod("train", 1, {"gpuscaler.io/run-for": "5s"}), namespace="default")
+    await asyncio.sleep(300)
+    for task in tasks:
+        task.cancel()
+
+    assert list(dict.fromkeys(phases)) == ["Pending", "Running", "Succeeded"]
+    assert phases == sorted(phases, key=["Pending", "Running", "Succeeded"].index)

@@ -22,6 +22,8 @@ from gpuscaler.model.pods import Pod
 
 #: What is to be done to a pod.
 START, SUCCEED, REMOVE = "start", "succeed", "remove"
+#: The phase that a pod must be in for it.
+BEFORE = {START: "Pending", SUCCEED: "Running"}
 #: A pod that is deleted gets at most so long, whatever its grace period: nothing in it listens.
 GRACE = 2.0
 #: A pod whose change failed is tried again after so many seconds.
@@ -123,7 +125,8 @@ class Kubelets:
                 while self._due and self._due[0][0] <= now + 0.001:
                     _, key, what, uid = heapq.heappop(self._due)
                     pod = self._pods.get(key)
-                    if pod is not None and pod.uid == uid:
+                    # Somebody else may play the same nodes: what has happened meanwhile is not done again.
+                    if pod is not None and pod.uid == uid and pod.phase == BEFORE.get(what, pod.phase):
                         self._spawn(pod, what)
                     else:
                         self._planned.pop((key, what), None)
