@@ -4,7 +4,7 @@ import pytest
 
 from gpuscaler.embedded.demo.scenario import SPAN, scenario
 from gpuscaler.embedded.demo.workload import BUSY, MOST, NAMESPACE, drawn, name_of, submissions
-from gpuscaler.simulation.jobs import Job, Trace
+from gpuscaler.simulation.jobs import Job, Trace, TraceError
 
 
 def test_the_same_seed_draws_the_same_jobs_and_another_seed_others() -> None:
@@ -48,10 +48,19 @@ def test_of_a_trace_that_is_never_busy_the_busiest_part_is_taken() -> None:
     assert [job.id for job in scenario(0, Trace("t", jobs)).trace.jobs] == ["b", "c"]
 
 
-def test_of_a_storm_of_jobs_only_the_first_are_taken() -> None:
-    storm = tuple(Job(f"j-{number}", number / 10, 60) for number in range(10 * MOST))
+@pytest.mark.parametrize("pods", [1, 7])
+def test_of_a_storm_of_pods_only_the_first_are_taken(pods: int) -> None:
+    storm = tuple(Job(f"j-{number}", number / 10, 60, pods=pods) for number in range(10 * MOST))
 
-    assert len(scenario(0, Trace("t", storm)).trace.jobs) == MOST
+    assert len(scenario(0, Trace("t", storm)).trace.jobs) == MOST // pods
+
+
+def test_jobs_of_more_pods_than_can_be_watched_are_left_out() -> None:
+    huge = Job("huge", 0.0, 60, pods=MOST + 1)
+
+    assert [job.id for job in scenario(0, Trace("t", (huge, Job("a", 5.0, 60)))).trace.jobs] == ["a"]
+    with pytest.raises(TraceError, match="saw jobs of 301 pods and more, expected some of at most 300"):
+        scenario(0, Trace("t", (huge,)))
 
 
 def test_a_job_of_several_pods_is_a_gang_that_runs_as_long_as_the_trace_says() -> None:

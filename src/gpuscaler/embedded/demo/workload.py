@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.simulation.jobs import MIB, Job, Trace
+from gpuscaler.simulation.jobs import MIB, Job, Trace, TraceError
 
 NAMESPACE = "default"
 #: Jobs of the drawn workload, and when they are submitted: from one part of the whole time to another, how many in a hundred.
@@ -22,7 +22,7 @@ SHAPES = ((1, 1, 48), (1, 2, 16), (1, 4, 14), (1, 8, 10), (4, 1, 6), (2, 8, 6))
 MEDIAN, SPREAD, SHORTEST, LONGEST = 720.0, 0.6, 240.0, 2100.0
 #: What a job needs beside each GPU: millicores, bytes.
 CPU, MEMORY = 3000, 12 * 1024 * MIB
-#: Jobs that make a part of a trace a busy one, and the most that are taken.
+#: Jobs that make a part of a trace a busy one, and the most pods that are taken.
 BUSY, MOST = 60, 300
 #: Nobody watches a demo for longer than a year.
 YEAR = 365 * 86_400.0
@@ -65,14 +65,22 @@ def cut(trace: Trace, span: float) -> tuple[Trace, float]:
     """The busy part of ``trace``, its first submission at second 0, and the second of the trace at which it begins.
 
     That is the first ``span`` seconds in which :data:`BUSY` jobs are submitted, or most jobs where there are never so many; of very many
-    jobs the first :data:`MOST`.
+    pods the first :data:`MOST`. Raises :class:`TraceError` where every job has more pods than that.
     """
-    submits = [job.submit for job in trace.jobs]
+    fitting = [job for job in trace.jobs if job.pods <= MOST]
+    if not fitting:
+        least = min(job.pods for job in trace.jobs)
+        raise TraceError(f"{trace.name}: saw jobs of {least:,} pods and more, expected some of at most {MOST}: simulate takes larger ones")
+    submits = [job.submit for job in fitting]
     counts = [bisect_left(submits, submit + span) - number for number, submit in enumerate(submits)]
     first = next((number for number, count in enumerate(counts) if count >= BUSY), counts.index(max(counts)))
-    began = submits[first]
-    jobs = trace.jobs[first : first + min(counts[first], MOST)]
-    return replace(trace, jobs=tuple(replace(job, submit=job.submit - began) for job in jobs)), began
+    jobs, pods = [], 0
+    for job in fitting[first : first + counts[first]]:
+        pods += job.pods
+        if pods > MOST:
+            break
+        jobs.append(replace(job, submit=job.submit - submits[first]))
+    return replace(trace, jobs=tuple(jobs)), submits[first]
 
 
 def submissions(trace: Trace) -> Iterator[Submission]:
