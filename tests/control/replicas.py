@@ -204,6 +204,7 @@ class Replica:
         self.name, self.skew, self._looked = name, skew, 0.0
         self.here, self.register = here, register
         self.pause = Pause()
+        self.place: Place | None = None
         self.network = MemoryTransport(here.cluster.api)
         self.line = Line(self.network, name, register, self.pause)
         self.desk = Desk(here.cluster.provider, name, register, self.pause)
@@ -220,7 +221,8 @@ class Replica:
         )
         self._task = asyncio.get_running_loop().create_task(self.running.run())
 
-    async def _provider(self, _settings: RunSettings, _place: Place) -> Made:
+    async def _provider(self, _settings: RunSettings, place: Place) -> Made:
+        self.place = place
         return Made(provider=self.desk)
 
     def wall(self) -> float:

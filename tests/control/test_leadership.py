@@ -171,6 +171,31 @@ async def test_the_end_of_a_machine_that_is_sent_after_a_pause_ends_none_that_is
         assert len(here.here.cluster.core.history()) == 2
 
 
+@pytest.mark.parametrize("jump", [3600.0, -3600.0])
+async def test_a_clock_that_is_set_by_an_hour_ends_no_machine_early_and_none_late(tmp_path: Path, jump: float) -> None:
+    async with pair(tmp_path) as here:
+        await here.submit("20s")
+        await here.submit("10m")
+        await here.sleep(65.0)
+        for one in here.replicas:
+            one.skew += jump
+        await here.sleep(20.0)
+        assert len(here.here.cluster.core.list()) == 2
+        await here.submit("10m")
+        await here.submit("10m")
+        await here.sleep(40.0)
+        # One that is on its way goes on to come.
+        assert len(here.here.cluster.core.history()) == 3
+        await here.sleep(700.0)
+        assert all((await here.here.bound()).values())
+        assert len(here.here.cluster.core.history()) == 3
+        await here.sleep(200.0)
+        assert here.here.cluster.core.list() == ()
+        leader = await here.leader()
+        assert leader.place is not None
+        assert any("3600 s" in one for one in leader.place.troubles())
+
+
 class Schedule:
     """Whatever may happen to two processes and what they reach, in an order that ``dice`` decide; then everything heals."""
 

@@ -12,6 +12,7 @@ from gpuscaler.clouds.protocol import Provider
 from gpuscaler.control.attempts import Attempts
 from gpuscaler.control.controller import Controller, Pace, Recorder
 from gpuscaler.control.settings_file import SettingsFile, changed_keys
+from gpuscaler.control.steady import SteadyClock
 from gpuscaler.control.store import MemoryStore, OvertakenError, StoreError
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Forbidden, NotFound, Unreachable
@@ -62,7 +63,8 @@ class Place:
     def troubles(self) -> tuple[str, ...]:
         """What goes wrong now, a sentence each."""
         election = self.election.trouble if self.election else ""
-        return tuple(one for one in (self.file.trouble, election, *self.picture.troubles) if one)
+        clock = self.now.trouble if isinstance(self.now, SteadyClock) else ""
+        return tuple(one for one in (self.file.trouble, election, clock, *self.picture.troubles) if one)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +159,7 @@ class Running:
             namespace=namespace,
             identity=self.identity,
             dry_run=self.dry_run,
-            now=self.clocks.wall,
+            now=SteadyClock(self.clocks.wall, self.clocks.monotonic),
             election=election,
             file=self.file,
         )
