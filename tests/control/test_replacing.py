@@ -14,7 +14,6 @@ from gpuscaler.kube.transport import Request
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
-from gpuscaler.settings.pools_file import parse_policy
 
 BOTH = """
 region: us-east-1
