@@ -6,7 +6,7 @@ from tests.planning.building import affinity, daemon, node, offering, pods, pool
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodSpec
-from gpuscaler.planning.alternatives import alternatives
+from gpuscaler.planning.alternatives import Known, alternatives
 from gpuscaler.planning.plans import Choice, Machine
 from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.templates import Overhead
@@ -21,7 +21,14 @@ CHOSEN = MENU[next(key for key in MENU if key[1] == "spot" and key[2:] == ("g.1"
 
 
 def behind(machine: Machine, cluster: Cluster, *, blocked: Set[Key] = frozenset(), half_open: Set[Key] = frozenset()) -> tuple[Key, ...]:
-    return alternatives(machine, cluster, MENU, overhead=Overhead(cluster), blocked=blocked, half_open=half_open)
+    overhead = Overhead(cluster)
+    known: Known = {}
+    answers = {alternatives(machine, cluster, MENU, overhead=overhead, blocked=blocked, half_open=half_open)}
+    # What was found while no breaker was open is kept, and changes nothing.
+    alternatives(machine, cluster, MENU, overhead=overhead, blocked=frozenset(), half_open=frozenset(), known=known)
+    answers.add(alternatives(machine, cluster, MENU, overhead=overhead, blocked=blocked, half_open=half_open, known=known))
+    assert len(answers) == 1
+    return answers.pop()
 
 
 def asked(
