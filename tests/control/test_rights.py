@@ -1,0 +1,103 @@
+"""The roles of the documentation are enough for all that the program does, and allow no write that it does not need."""
+
+import asyncio
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import yaml
+from tests.control.test_running import SMALL, Ticking
+from tests.control.world import pod
+
+from gpuscaler.control.records import service
+from gpuscaler.control.running import Place, Running
+from gpuscaler.control.settings_file import SettingsFile
+from gpuscaler.embedded import providers
+from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.embedded.scheduling import Scheduler
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.picture import Picture
+from gpuscaler.kube.requests import about
+from gpuscaler.kube.resources import NODES, PODS, WATCHED
+from gpuscaler.kube.transport import Answer, Request
+from gpuscaler.settings.run_settings import RunSettings
+
+ROLES = Path(__file__).parents[2] / "docs" / "examples" / "rbac.yaml"
+READS = {"get", "list", "watch"}
+
+
+def allowed(kind: str) -> set[tuple[str, str]]:
+    """(verb, resource) of all roles of a kind; ``leases.coordination.k8s.io``, ``pods/eviction``."""
+    found = set()
+    for document in yaml.safe_load_all(ROLES.read_text()):
+        for rule in document.get("rules", ()) if document["kind"] == kind else ():
+            for group in rule["apiGroups"]:
+                for resource in rule["resources"]:
+                    plural, _, part = resource.partition("/")
+                    name = (f"{plural}.{group}" if group else plural) + (f"/{part}" if part else "")
+                    found |= {(verb, name) for verb in rule["verbs"]}
+    return found
+
+
+class Noting:
+    """A transport that remembers what was asked, and where."""
+
+    def __init__(self, api: ApiServer) -> None:
+        self._inner = MemoryTransport(api)
+        self.asked: set[tuple[str, str]] = set()
+        self.elsewhere: set[str] = set()
+
+    def exchange(self, request: Request) -> AbstractAsyncContextManager[Answer]:
+        what = about(request)
+        self.asked.add((what.verb, what.resource))
+        if what.resource in {"configmaps", "leases.coordination.k8s.io"} and "/namespaces/gpuscaler/" not in f"{request.path}/":
+            self.elsewhere.add(request.path)
+        return self._inner.exchange(request)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+async def test_the_roles_allow_what_the_program_asks_and_no_write_that_it_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(f"{SMALL}    idle_after: 30s\nnamespace: gpuscaler\nhttp: {{enabled: false}}\n")
+    api = ApiServer(Ticking().wall)
+    api.load([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpuscaler"}}])
+    user, transport = Client(MemoryTransport(api)), Noting(api)
+    picture = Picture(user, clock=Ticking().monotonic, random=Random(1))
+
+    def records(settings: RunSettings, place: Place) -> service.Service:
+        return service.make(settings, place, pod="gpuscaler-0", set_level=lambda _level: None)
+
+    running = Running(
+        file=SettingsFile(path),
+        transport=transport,
+        namespace="gpuscaler",
+        identity="one",
+        clocks=Ticking(),
+        make_provider=providers.make,
+        make_records=records,
+    )
+    parts = [asyncio.create_task(part.run()) for part in (picture, Scheduler(user, picture, now=Ticking().wall), running)]
+    await user.create(PODS, pod("train"), namespace="default")
+    await user.create(PODS, pod("huge", 99), namespace="default")
+    await asyncio.sleep(200)
+    # A pod that a person deletes, and a machine that falls idle and goes.
+    await user.delete(PODS, "train", namespace="default")
+    await asyncio.sleep(200)
+    assert [msgspec.json.decode(one)["metadata"]["name"] for one in await user.list_all(NODES)] == []
+    for part in reversed(parts):
+        part.cancel()
+    await asyncio.gather(*parts, return_exceptions=True)
+    cluster_wide, own = allowed("ClusterRole"), allowed("Role")
+
+    assert transport.asked - cluster_wide - own == set()
+    assert transport.elsewhere == set()
+    assert {("list", one.label) for one in WATCHED} | {("watch", one.label) for one in WATCHED} <= cluster_wide
+    # Moves of pods and repeated Events are rarer than this run.
+    rare: set[tuple[str, Any]] = {("create", "pods/eviction")}
+    writes = {one for one in cluster_wide | own if one[0] not in READS and not one[1].startswith("events")}
+    assert writes - transport.asked - rare == set()
