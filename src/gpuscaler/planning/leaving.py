@@ -18,7 +18,7 @@ from gpuscaler.planning.acts import Act, End, Evict, Mark, Unmark
 from gpuscaler.planning.arrivals import Overdue
 from gpuscaler.planning.membership import members
 from gpuscaler.planning.plans import Removal
-from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT, Blocker, Protection, unread
+from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT, Blocker, Protection, unhealthy, unread
 from gpuscaler.planning.scale_down.idle import leaves_with_machine
 from gpuscaler.planning.scale_down.running import Grouping
 from gpuscaler.planning.state import ledger
@@ -91,10 +91,19 @@ def give_up(overdue: Overdue, now: float) -> ledger.Left:
 def take_leave(book: Ledger, cluster: Cluster, inventory: Inventory | None, policy: Policy, *, now: float) -> Departure:
     """The next steps of all removals under way."""
     door = _Door(book, cluster, inventory, policy, now)
+    halted = bool(book.leaving) and is_halted(book, cluster, policy)
     for one in book.leaving:
-        door.go_on(one)
+        if one.forced or one.step in (ENDING, REOPENING) or not halted:
+            door.go_on(one)
     door.clean_up()
     return Departure(tuple(door.steps), tuple(door.acts), tuple(door.kept))
+
+
+def is_halted(book: Ledger, cluster: Cluster, policy: Policy) -> bool:
+    """Whether so many nodes are not Ready that nobody is evicted, either, until it is known what is the matter."""
+    nodes = cluster.nodes.values()
+    promised = frozenset(one.node for one in book.coming if one.node)
+    return sum(not node.ready for node in nodes) > 3 and unhealthy(nodes, members(cluster.nodes, policy), promised) is not None
 
 
 class _Door:
