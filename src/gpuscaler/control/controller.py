@@ -115,8 +115,9 @@ class Controller:
         self._due = self._plan_at = 0.0
         self._unschedulable: set[str] = set()
         self._first_unschedulable: float | None = None
-        #: Pods and nodes whose changes matter at once.
+        #: Pods and nodes whose changes matter at once, and the nodes that were there at the last look.
         self._awaited: frozenset[str] = frozenset()
+        self._nodes: dict[str, Node] = {}
         self._acting: set[asyncio.Task[list[Outcome]]] = set()
         self._failure: BaseException | None = None
         self._began = 0.0
@@ -206,7 +207,9 @@ class Controller:
 
     def _heard(self, batch: Batch) -> None:
         """Look soon when something came that somebody waits for; plan once pods have stopped to become unschedulable."""
-        soon = batch.model is Node and bool(self._awaited)
+        # Of nodes that nobody waits for, heartbeats come many times a second in a large cluster.
+        nodes = batch.changes if batch.model is Node and self._awaited else ()
+        soon = any(name in self._awaited or name not in self._nodes for name in nodes)
         if batch.model is Pod:
             for key, pod in batch.changes.items():
                 if isinstance(pod, Pod) and pod.unschedulable and not pod.node_name:
