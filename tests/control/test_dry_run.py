@@ -1,0 +1,69 @@
+"""A dry run sees and plans as a controller does, and writes nothing anywhere, whatever it meets (I9)."""
+
+from pathlib import Path
+
+import pytest
+from tests.control.replicas import Register, Replica
+from tests.control.world import ONE_GPU_MACHINES, World, luck, world
+
+from gpuscaler.clouds.simulated_provider import CallFaults
+from gpuscaler.embedded.faults import Fault, broken, throttled
+from gpuscaler.kube.resources import NODES, PODS
+
+#: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+POOLS = f"{ONE_GPU_MACHINES}    idle_after: 60s\n"
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_dry_run_beside_a_live_controller_only_reads(seed: int, tmp_path: Path) -> None:
+    dice = luck(seed, "dry run")
+    file = tmp_path / "run.yaml"
+    file.write_text(f"cloud: simulated\n{POOLS}")
+    calls = CallFaults(throttled=0.1, lost=0.1, stale_seconds=dice.choice((0.0, 90.0)))
+    async with world(POOLS, seed=seed, calls=calls) as here:
+        here.start()
+        dry = Replica(here, file, "dry", Register(here), dry_run=True)
+        await here.sleep(5.0)
+        for number in range(6):
+            # Now and then the live one is away, so that work is left for the other to plan.
+            if dice.random() < 0.4:
+                await here.kill()
+            await here.submit(f"p{number}", 1, **{"gpuscaler.io/run-for": dice.choice(("20s", "5m"))})
+            here.cluster.api.faults.add(dice.choice((Fault(chance=0.2, refusal=broken()), Fault(chance=0.2, refusal=throttled()))))
+            await here.sleep(dice.choice((5.0, 40.0)))
+            here.cluster.api.faults.clear()
+            await here.sleep(dice.choice((5.0, 90.0)))
+            dry.check()
+            if here.deaths.dead.is_set():
+                here.start()
+
+        assert dry.line.methods == {"GET"}
+        assert dry.desk.writes == 0
+        assert dry.register.calls == 0
+        assert dry.record.plans > 20
+        await dry.kill()
+
+
+async def test_a_dry_run_tells_what_it_would_buy_and_leaves_what_is_there_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(f"cloud: simulated\n{POOLS}")
+    async with world(POOLS) as here:
+        await here.submit("p")
+        await here.sleep(5.0)
+        dry = Replica(here, file, "dry", Register(here), dry_run=True)
+        before = await objects(here)
+        await here.sleep(300.0)
+
+        assert dry.record.last is not None
+        assert [one.pods for one in dry.record.last.machines] == [("default/p",)]
+        assert dry.record.orders == []
+        assert await objects(here) == before
+        assert here.cluster.core.history() == ()
+        await dry.kill()
+
+
+async def objects(here: World) -> list[bytes]:
+    """All pods and nodes as they are."""
+    return [*await here.user.list_all(PODS), *await here.user.list_all(NODES)]
