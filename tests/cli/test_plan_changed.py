@@ -39,6 +39,12 @@ def test_a_pool_that_is_left_out_buys_nothing(desktop: Desktop) -> None:
     assert machines(desktop.plan(file, more=("--without-pool", "other"))) == ["g.1"]
 
 
+def test_a_run_file_is_planned_with_as_a_pools_file(desktop: Desktop) -> None:
+    desktop.pools = desktop.write("run.yaml", f"{POOLS}cloud: simulated\nlog: {{level: debug}}\n")
+
+    assert machines(desktop.plan(desktop.objects(pod("a")))) == ["h.1"]
+
+
 def test_prices_of_a_type_or_of_one_of_its_markets_can_be_others(desktop: Desktop) -> None:
     file, without = desktop.objects(pod("a")), ("--without-pool", "other")
 

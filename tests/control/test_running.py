@@ -227,6 +227,17 @@ async def test_a_pod_that_waits_when_the_controller_begins_is_served_at_once(clu
     assert len(kept.orders) == 1
 
 
+async def test_pools_that_a_changed_file_adds_can_be_bought_from(cluster: Cluster) -> None:
+    cluster.start(f"{SMALL}    max: 0\n")
+    await cluster.submit("train")
+    await asyncio.sleep(30)
+    cluster.path.write_text(f"{SMALL}    max: 0\n  - name: more\n    types: [g5.xlarge]\n    zones: [us-east-1b]\n")
+    await asyncio.sleep(60)
+
+    assert await cluster.bound() == ["train"]
+    assert [one["metadata"]["labels"]["gpuscaler.io/pool"] for one in await cluster.all(NODES)] == ["more"]
+
+
 async def test_a_leader_that_is_cut_off_writes_nothing_more_and_another_takes_over(cluster: Cluster) -> None:
     network = MemoryTransport(cluster.api)
     _, first = cluster.start(identity="one", transport=network)
