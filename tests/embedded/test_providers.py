@@ -158,6 +158,20 @@ async def test_an_order_whose_answer_was_out_is_answered_in_the_next_process(tmp
         assert len((await made.provider.inventory()).instances) == 1
 
 
+async def test_what_was_caught_up_with_is_written_down_at_once(tmp_path: Path) -> None:
+    async with lives(tmp_path) as here:
+        made = await here.begin()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await buy(made)
+        await here.end()
+        await asyncio.sleep(60.0)
+        await here.begin()
+        await asyncio.sleep(1.0)
+        state = await CloudStore(here.user, namespace="kube-system").load()
+        assert [row.state for row in state.core.machines] == ["visible"]
+
+
 async def test_refusals_are_repeated_as_well(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         told = text(dry="[{market: spot}]")

@@ -21,12 +21,17 @@ class CloudStore(Store[ProviderState]):
 
 
 class Keeper:
-    """Writes ``provider`` down in ``store`` whenever it asks, for as long as :meth:`run` runs; several wishes at once are one write."""
+    """Writes ``provider`` down in ``store``, at once and whenever it asks, for as long as :meth:`run` runs.
+
+    Several wishes at once are one write.
+    """
 
     def __init__(self, store: CloudStore, provider: SimulatedProvider, *, began: float) -> None:
         self._store, self._provider, self._began = store, provider, began
         self._waiting: list[asyncio.Future[None]] = []
         self._wanted = asyncio.Event()
+        # When it began, and what was caught up with, is news already.
+        self._wanted.set()
 
     async def keep(self) -> None:
         """Returns when all that has happened up to now is written."""
