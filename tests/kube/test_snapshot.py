@@ -10,7 +10,7 @@ from gpuscaler.embedded.failures import Failure
 from gpuscaler.embedded.faults import Fault
 from gpuscaler.embedded.memory import MemoryTransport
 from gpuscaler.kube.client import Client
-from gpuscaler.kube.errors import Forbidden, NotFound
+from gpuscaler.kube.errors import Forbidden, Gone, NotFound
 from gpuscaler.kube.snapshot import snapshot
 from gpuscaler.kube.transport import Answer, Request
 
@@ -76,4 +76,15 @@ async def test_what_is_optional_and_forbidden_is_named_and_what_is_not_is_raised
 async def test_a_server_that_is_no_kubernetes_is_told_from_one_that_is_empty(api: ApiServer) -> None:
     api.faults.add(Fault(refusal=MISSING))
     with pytest.raises(NotFound):
+        await snapshot(Client(MemoryTransport(api)))
+
+
+async def test_a_list_that_expires_between_two_pages_is_begun_anew_once(api: ApiServer) -> None:
+    api.load({"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"n{number}"}} for number in range(700))
+    expired = Failure(410, "Expired", "The provided continue parameter is too old")
+    api.faults.add(Fault(path="/nodes.*continue=.", refusal=expired, times=1))
+    assert len((await snapshot(Client(MemoryTransport(api)))).cluster.nodes) == 701
+
+    api.faults.add(Fault(path="/nodes.*continue=.", refusal=expired))
+    with pytest.raises(Gone):
         await snapshot(Client(MemoryTransport(api)))

@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.decode import ObjectDecoder
-from gpuscaler.kube.errors import Forbidden, NotFound
+from gpuscaler.kube.errors import Forbidden, Gone, NotFound
+from gpuscaler.kube.paging import pages
 from gpuscaler.kube.resources import WATCHED, Resource
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.cluster import Cluster, Item
@@ -26,30 +27,45 @@ async def snapshot(client: Client) -> Snapshot:
     withheld: list[str] = []
     for resource in WATCHED:
         try:
-            served, objects = await _listed(client, resource)
+            found, odd = await _newest(client, resource, interner)
         except NotFound:
             if not resource.optional:
                 raise
-            continue
         except Forbidden:
             if not resource.optional:
                 raise
             withheld.append(resource.label)
-            continue
-        decoder = ObjectDecoder(served, interner)
-        for data in objects:
-            found = decoder.read(data)
-            items += found.items
-            if found.aside is not None:
-                aside.append(found.aside)
+        else:
+            items += found
+            aside += odd
     return Snapshot(Cluster.of(items, aside), tuple(withheld))
 
 
-async def _listed(client: Client, resource: Resource) -> tuple[Resource, list[bytes]]:
+async def _newest(client: Client, resource: Resource, interner: Interner) -> tuple[list[Item], list[SetAside]]:
     """The objects, in the newest version that the server has."""
     for version in resource.older:
         try:
-            return resource, await client.list_all(resource)
+            return await _listed(client, resource, interner)
         except NotFound:
             resource = resource.at(version)
-    return resource, await client.list_all(resource)
+    return await _listed(client, resource, interner)
+
+
+async def _listed(client: Client, resource: Resource, interner: Interner) -> tuple[list[Item], list[SetAside]]:
+    """The objects, read page by page, since all of them as JSON may be a gigabyte; begun anew once where the list expires on the way."""
+    decoder = ObjectDecoder(resource, interner)
+    for last in (False, True):
+        items: list[Item] = []
+        aside: list[SetAside] = []
+        try:
+            async for page in pages(client, resource):
+                for data in page.items or ():
+                    found = decoder.read(data)
+                    items += found.items
+                    aside += [found.aside] if found.aside is not None else []
+        except Gone:
+            if last:
+                raise
+        else:
+            return items, aside
+    raise AssertionError("the second try returns or raises")
