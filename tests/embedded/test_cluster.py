@@ -1,0 +1,25 @@
+"""The embedded cluster put together, with the controller on it."""
+
+import pytest
+from tests.control.world import world
+
+from gpuscaler.clouds.simulated_provider import CallFaults
+
+#: A cloud that knows no tokens, shows its machines a minute and a half late, and often loses what it answered.
+FORGETFUL = CallFaults(tokens=False, stale_seconds=90.0, lost=0.3, throttled=0.1)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_nothing_is_bought_twice_from_a_cloud_that_knows_no_tokens_and_shows_machines_late(seed: int) -> None:
+    async with world(seed=seed, calls=FORGETFUL) as here:
+        here.start()
+        await here.sleep(3.0)
+        for number in range(8):
+            await here.submit(f"p{number}")
+        for _ in range(60):
+            await here.sleep(20.0)
+            if all((await here.bound()).values()):
+                break
+        await here.sleep(200.0)
+        assert all((await here.bound()).values()), here.notes.failures[-3:]
+        assert len(here.cluster.core.history()) == 8
