@@ -66,19 +66,29 @@ class Cloud:
     # Watching
 
     async def watch(self) -> None:
-        """Keep the list and the notices fresh, until cancelled."""
-        pause = LIST_SECONDS
+        """Keep the list and the notices fresh, until cancelled. A list that fails holds no notice up: a machine may have 30 s left."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._repeat(self.refresh, LIST_SECONDS))
+                tasks.create_task(self._repeat(self.hear, NOTICE_SECONDS))
+        except ExceptionGroup as group:
+            # What nobody foresaw, by its own name.
+            raise group.exceptions[0] from None
+
+    async def _repeat(self, ask: Callable[[], Coroutine[Any, Any, None]], every: float) -> None:
+        """Ask again and again, ever more rarely while it fails."""
+        pause = every
         while True:
             try:
-                await self.refresh()
-                pause = LIST_SECONDS
+                await ask()
+                pause = every
             except (CloudError, LostAnswerError, TimeoutError) as error:
                 self.trouble = f"{self.provider.name}: {spoken(error)}"
                 pause = max(min(2 * pause, LONGEST_PAUSE), getattr(error, "retry_after", 0.0))
             await asyncio.sleep(pause)
 
     async def refresh(self) -> None:
-        """Ask for the list and the notices once. Half an answer is none: the old list stays when this raises."""
+        """Ask for the list once. Half an answer is none: the old list stays when this raises."""
         asked = self._now()
         async with asyncio.timeout(CALL_SECONDS):
             # By our own clock, as everything that it is compared with: the cloud's may be minutes off.
@@ -93,6 +103,10 @@ class Cloud:
         self.inventory = inventory
         self.going &= alive
         self._announced = {one for one in self._announced if one[0] in alive}
+        self.trouble = ""
+
+    async def hear(self) -> None:
+        """Ask once what the cloud has announced."""
         async with asyncio.timeout(CALL_SECONDS):
             notices = await self.provider.notices()
         going = self.going | {one.instance for one in notices if one.kind == INTERRUPTION}
@@ -102,7 +116,6 @@ class Cloud:
         if going != self.going or news:
             self.going = going
             self._wake()
-        self.trouble = ""
 
     def found(self) -> tuple[tuple[tuple[str, str], ...], tuple[Instance, ...]]:
         """What was announced beside interruptions, by machine and in a word, and the machines that vanished, since the last call."""
