@@ -249,7 +249,7 @@ class Controller:
             # A plan that is due sooner stays due then, whatever this look is for.
             self._due = min(self._due, self._plan_at)
         taken = await self._picture.take()
-        cluster, self._version = taken.cluster, taken.version
+        cluster, self._version, self._nodes = taken.cluster, taken.version, taken.cluster.nodes
         if self._failure is not None:
             raise self._failure
         refused = self._take_answers()
