@@ -6,7 +6,6 @@ harmless: what is remembered is written before anything is sent, and every write
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,7 +13,8 @@ from msgspec.structs import replace
 from gpuscaler.clouds.protocol import Provider
 from gpuscaler.control.acting import Actor, Outcome
 from gpuscaler.control.attempts import Attempts
-from gpuscaler.control.cloud import Answered, Cloud, Ended
+from gpuscaler.control.cloud import Cloud
+from gpuscaler.control.recorder import Recorder
 from gpuscaler.control.store import MemoryStore
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Unreachable
@@ -29,7 +29,6 @@ from gpuscaler.planning.acts import Act, End
 from gpuscaler.planning.arrivals import Waits
 from gpuscaler.planning.memory import Facts, Look, Memory, look, ordered, recalled, state_of
 from gpuscaler.planning.planner import Planner
-from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import State, asking, breakers, events, learned, ledger
 from gpuscaler.planning.writing import without_removals
 
@@ -61,24 +60,6 @@ class Pace(Struct, frozen=True, gc=False):
 
 
 NORMAL = Pace()
-
-
-class Recorder(Protocol):
-    """Is told everything that happens, in order, and keeps what people want to know of it. None of it may raise or wait."""
-
-    def looked(self, seen: Look, cluster: Cluster, now: float, /) -> None: ...
-
-    def planned(self, plan: Plan, cluster: Cluster, state: State, policy: Policy, now: float, /) -> None: ...
-
-    def sent(self, order: ledger.Order, machines: tuple[ledger.Coming, ...], memory: Memory, now: float, /) -> None: ...
-
-    def answered(self, answer: Answered, now: float, /) -> None: ...
-
-    def acted(self, outcome: Outcome, now: float, /) -> None: ...
-
-    def ended(self, ended: Ended, now: float, /) -> None: ...
-
-    def failed(self, what: str, error: BaseException, now: float, /) -> None: ...
 
 
 class Controller:

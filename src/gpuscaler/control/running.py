@@ -10,7 +10,8 @@ import structlog
 
 from gpuscaler.clouds.protocol import Provider
 from gpuscaler.control.attempts import Attempts
-from gpuscaler.control.controller import Controller, Pace, Recorder
+from gpuscaler.control.controller import Controller, Pace
+from gpuscaler.control.recorder import Recorder
 from gpuscaler.control.settings_file import SettingsFile, changed_keys
 from gpuscaler.control.steady import SteadyClock
 from gpuscaler.control.store import MemoryStore, OvertakenError, StoreError

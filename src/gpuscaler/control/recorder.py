@@ -1,0 +1,29 @@
+"""Who is told what the controller does."""
+
+from typing import Protocol
+
+from gpuscaler.control.acting import Outcome
+from gpuscaler.control.cloud import Answered, Ended
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.memory import Look, Memory
+from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.state import State, ledger
+
+
+class Recorder(Protocol):
+    """Is told everything that happens, in order, and keeps what people want to know of it. None of it may raise or wait."""
+
+    def looked(self, seen: Look, cluster: Cluster, now: float, /) -> None: ...
+
+    def planned(self, plan: Plan, cluster: Cluster, state: State, policy: Policy, now: float, /) -> None: ...
+
+    def sent(self, order: ledger.Order, machines: tuple[ledger.Coming, ...], memory: Memory, now: float, /) -> None: ...
+
+    def answered(self, answer: Answered, now: float, /) -> None: ...
+
+    def acted(self, outcome: Outcome, now: float, /) -> None: ...
+
+    def ended(self, ended: Ended, now: float, /) -> None: ...
+
+    def failed(self, what: str, error: BaseException, now: float, /) -> None: ...
