@@ -19,10 +19,12 @@ from tests.control.world import ONE_GPU_MACHINES, World, pod, world
 from tests.serving.test_server import written
 
 from gpuscaler.clouds.markets import Markets, Steps
-from gpuscaler.control.records import reporting
+from gpuscaler.control.records import happening, reporting
+from gpuscaler.control.records.happening import Happening
+from gpuscaler.control.records.records import Sink
 from gpuscaler.control.records.reporting import CHANGED_SECONDS, REFRESH_SECONDS, status_in
 from gpuscaler.control.records.service import Service, Surroundings
-from gpuscaler.control.records.status import Status
+from gpuscaler.control.records.status import Process, Status, status_of
 from gpuscaler.control.running import UnusableError
 from gpuscaler.embedded.faults import Fault, broken
 from gpuscaler.kube.errors import NotFound
@@ -184,6 +186,33 @@ async def test_who_does_not_lead_writes_no_status() -> None:
         await here.sleep(2 * REFRESH_SECONDS)
         with pytest.raises(NotFound):
             await status(here)
+
+
+async def test_who_begins_to_lead_writes_a_status_at_once() -> None:
+    async with serviced() as (here, service):
+        service.led_by(None)
+        await here.user.delete(CONFIG_MAPS, "gpuscaler-status", namespace=NAMESPACE)
+        await here.sleep(REFRESH_SECONDS + 3.0)
+        service.led_by(here.controller)
+        await here.sleep(2.0)
+        assert (await status(here)).at >= here.now() - 2.0
+
+
+async def test_a_machine_is_on_its_way_from_the_moment_it_is_ordered() -> None:
+    ordered: list[tuple[int, int]] = []
+
+    class Asking(Sink):
+        def happened(self, what: Happening, /) -> None:
+            if what.kind == happening.ORDERED:
+                found = status_of(service.latest, Process("me"), troubles=(), happened=(), now=what.at)
+                ordered.append((found.coming, found.pools[0].coming))
+
+    async with serviced() as (here, service):
+        service.sinks = (*service.sinks, Asking())
+        await here.submit("a")
+        await here.sleep(5.0)
+
+    assert ordered == [(1, 1)]
 
 
 async def test_a_dry_run_writes_neither_events_nor_a_status_nor_a_file() -> None:

@@ -68,6 +68,8 @@ class Records:
     failures: int = field(default=0, init=False)
     #: Whether there was a look before: what is there at the first one is no news.
     _begun: bool = field(default=False, init=False)
+    #: What was remembered at the last look; what the next one finds is told against it.
+    _seen: Memory = field(default_factory=Memory, init=False)
     _number: int = field(default=0, init=False)
     _orders: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False)
     _decisions: dict[str, str] = field(default_factory=dict, init=False)
@@ -107,7 +109,8 @@ class Records:
 
     def _looked(self, seen: Look, cluster: Cluster, now: float) -> None:
         latest, book = self.latest, seen.memory.ledger
-        before, latest.memory = latest.memory, seen.memory
+        before, self._seen = self._seen, seen.memory
+        latest.memory = seen.memory
         latest.cluster, latest.looked_at = cluster, now
         if before.ledger.leaving != book.leaving:
             # A removal that was given up may be decided again in the same words.
@@ -176,6 +179,8 @@ class Records:
     def _sent(self, order: ledger.Order, machines: tuple[ledger.Coming, ...], memory: Memory, now: float) -> None:
         # Whatever is planned next is another decision, even if it looks the same.
         self._same = None
+        # Who asks meanwhile shall see machines on their way, and not only at the next look.
+        self.latest.memory = memory
         self._orders[order.token] = tuple(pod for one in machines for pod in one.pods)
         if self.latest.decision:
             self._decisions[order.token] = self.latest.decision

@@ -24,6 +24,8 @@ _LOG = structlog.get_logger(__name__)
 NAME, KEY, SUMMARY = "gpuscaler-status", "status.json", "summary"
 #: A changed status is written at most, and an unchanged one at least, every so many seconds.
 CHANGED_SECONDS, REFRESH_SECONDS = 10.0, 60.0
+#: How soon the first status of a new leader follows its first plan, in seconds.
+STEP_SECONDS = 1.0
 #: Older than this, a status says little about now: several refreshes have failed.
 OLD_SECONDS = 180.0
 #: Happenings that are shown.
@@ -72,7 +74,14 @@ class Reporter(Sink):
                 await self._write()
             else:
                 self._written = None
-            await asyncio.sleep(CHANGED_SECONDS)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Until the next status is due: at once where this process has begun to lead and has looked, and nobody can know yet."""
+        for _ in range(round(CHANGED_SECONDS / STEP_SECONDS)):
+            await asyncio.sleep(STEP_SECONDS)
+            if self._written is None and not self.trouble and self._leading() and self._latest.planned_at:
+                return
 
     async def look(self) -> Status:
         """Bring the status up to date."""
