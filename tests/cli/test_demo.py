@@ -93,7 +93,7 @@ def in_a_terminal(*options: str, columns: int, folder: Path, **environment: str)
         "import os, pty, sys, fcntl, struct, termios;"
         "pid, fd = pty.fork();"
         f"pid or (fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack('HHHH', 24, {columns}, 0, 0)), os.execvp(sys.argv[1], sys.argv[1:]));"
-        "import signal; signal.signal(signal.SIGINT, lambda *_: os.kill(pid, signal.SIGINT));"
+        "import signal; [signal.signal(one, lambda which, _: os.kill(pid, which)) for one in (signal.SIGINT, signal.SIGTERM)];"
         "from contextlib import suppress\n"
         "with suppress(OSError):\n"
         "    while data := os.read(fd, 65536):\n"
@@ -134,19 +134,20 @@ def test_a_narrow_terminal_without_colours_shows_pools_and_decisions_on_lines_th
     assert (tmp_path / "gpuscaler-demo" / "report.html").exists()
 
 
-def test_ctrl_c_ends_it_with_130_and_the_cursor_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_and_sigterm_end_it_with_the_cursor_back(number: signal.Signals, status: int, tmp_path: Path) -> None:
     with in_a_terminal("--speed", "60", columns=100, folder=tmp_path) as running:
         assert running.stdout is not None
         output = b""
         limit = time.monotonic() + 60
         while b"decisions" not in output and time.monotonic() < limit:
             output += os.read(running.stdout.fileno(), 65536)
-        running.send_signal(signal.SIGINT)
+        running.send_signal(number)
         rest, _ = running.communicate(timeout=60)
         output += rest
 
-    assert running.returncode == 130, output.decode()
-    assert output.rstrip().endswith(b"interrupted")
+    assert running.returncode == status, output.decode()
+    assert output.rstrip().endswith(b"interrupted") == (number == signal.SIGINT)
     assert b"Traceback" not in output
     assert output.rfind(b"\x1b[?25h") > output.rfind(b"\x1b[?25l")
 

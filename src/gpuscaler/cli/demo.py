@@ -1,6 +1,7 @@
 """``gpuscaler demo``: a cluster in this process, the real controller on it, and what it does, as it happens."""
 
 import asyncio
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -65,7 +66,11 @@ def demo(trace_file: Path | None, seed: int, speed: float, out: Path) -> None:
     writable(out)
     with _no_logs(), asyncio.Runner(loop_factory=partial(PacedLoop, speed)) as runner:
         show = _Show(speed)
-        ended = runner.run(show.run(told))
+        try:
+            ended = runner.run(show.run(told))
+        except asyncio.CancelledError:
+            # SIGTERM, as a shell tells it of a program that ends by it; the view has given the terminal its cursor back.
+            sys.exit(128 + signal.SIGTERM)
     _tell(ended, show, out)
 
 
@@ -115,6 +120,9 @@ class _Show:
         from gpuscaler.control.settings_file import SettingsFile
         from gpuscaler.embedded.demo.stage import Demo
 
+        whole = asyncio.current_task()
+        assert whole is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, whole.cancel)
         with resources.as_file(resources.files("gpuscaler.embedded.demo") / "run.yaml") as path:
             demo = Demo(SettingsFile(path), told, began=float(int(time.time())), speed=self._speed)
             running = asyncio.create_task(demo.run(), name="demo")
