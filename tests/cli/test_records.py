@@ -178,6 +178,14 @@ def test_why_answers_from_events_where_the_leader_cannot_be_reached(led: Led) ->
     assert re.search(r"ago  TriggeredScaleUp  g4dn\.xlarge \S+ in us-east-1a ordered: ready in about", done.output)
 
 
+@pytest.mark.parametrize("name", ["a/b/c", "/b", "a/", ""])
+def test_why_says_how_a_pod_is_named(name: str) -> None:
+    done = CliRunner().invoke(main, ["why", "pod", name])
+
+    assert done.exit_code == 2
+    assert f"saw {name!r}, expected NAMESPACE/NAME" in done.output
+
+
 def test_why_says_when_nobody_knows(led: Led) -> None:
     done = ask(led, "why", "node", "nobody", "--leader", led.url)
 

@@ -45,7 +45,9 @@ def cluster(kubeconfig: Path, nodes: tuple[str, ...], speed: float, tls: bool, p
         click.echo(str(error), err=True)
         sys.exit(2)
     except OSError as error:
-        click.echo(f"{kubeconfig}, port {port}: saw {error}, expected a file to write and a free port; choose others", err=True)
+        click.echo(
+            f"{kubeconfig}, port {port}: saw {error.strerror or error}, expected a file to write and a free port; choose others", err=True
+        )
         sys.exit(2)
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: How often the files are written, in seconds: so much a kill loses at most.
 WRITE_SECONDS = 60.0
+#: What a file is called until it is whole.
+FRESH = ".new"
 
 
 @click.command()
@@ -83,7 +85,8 @@ def begun(out: Path, policy: "Policy | None") -> "Recording":
         click.echo(f"{out}: saw a file that is no recording ({error}), expected one of this command, or none; name another file", err=True)
         sys.exit(2)
     except OSError as error:
-        click.echo(f"{error.filename or out}: saw {error.strerror}, expected a file that can be written", err=True)
+        name = str(error.filename or out).removesuffix(FRESH)
+        click.echo(f"{name}: saw {error.strerror}, expected a file that can be written in a folder that is there", err=True)
         sys.exit(2)
     return recording
 
@@ -117,7 +120,7 @@ class Files:
 
 
 def _replace(path: Path, columns: Sequence[str], over: str, rows: Iterable[Sequence[object]]) -> None:
-    fresh = path.with_name(f"{path.name}.new")
+    fresh = path.with_name(path.name + FRESH)
     with fresh.open("w", encoding="utf-8", newline="") as file:
         lines = csv.writer(file, lineterminator="\n")
         lines.writerow(columns)

@@ -28,8 +28,10 @@ def why(*, kind: str, name: str, kubeconfig: Path | None, context: str, namespac
 
     The controller that leads is asked; where it cannot be reached, Events tell what it said last.
     """
-    access = find(kubeconfig, context)
     subject = name if kind == "node" or "/" in name else f"default/{name}"
+    if kind == "pod" and (subject.count("/") != 1 or not all(subject.split("/"))):
+        raise click.BadParameter(f"saw {name!r}, expected NAMESPACE/NAME, or NAME in the namespace default", param_hint="NAME")
+    access = find(kubeconfig, context)
 
     async def talking(transport: "Transport") -> int:
         import msgspec
