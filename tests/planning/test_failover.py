@@ -89,6 +89,23 @@ def test_whoever_waits_since_the_hunt_began_takes_on_demand_whatever_spot_is_unt
     assert {machine.pods[0]: machine.market for machine in made.machines} == {"default/old": "on-demand", "default/new": "spot"}
 
 
+def test_who_hurries_takes_spot_that_was_granted_lately_and_not_what_is_untried() -> None:
+    both = pool(offering("untried", 0.3, market="spot"), offering("had", 0.4, market="spot"), ON_DEMAND)
+    had = both.offerings[1].key
+    made = planned([waiting(9.0)], both, state=State(hunting=NOW - 8.0, proven_offerings=frozenset({had})))
+
+    assert [(machine.market, machine.instance_type) for machine in made.machines] == [("spot", "had")]
+
+
+def test_a_grant_of_spot_that_is_too_small_for_a_pod_does_not_keep_it_from_on_demand() -> None:
+    big = offering("od.8", 9.0, gpus=8)
+    both = pool(SPOT, offering("g.8", 2.0, market="spot", gpus=8), big)
+    state = State(hunting=NOW - 8.0, proven_offerings=frozenset({SPOT.key}))
+    made = planned([pod("p", spec(gpus=8), created=NOW - 9.0)], both, state=state)
+
+    assert [machine.instance_type for machine in made.machines] == ["od.8"]
+
+
 def test_a_pod_without_the_condition_hurries_by_its_age() -> None:
     assert markets(planned(pods("p", 1, created=NOW - 9.0), BOTH, state=State(hunting=NOW - 8.0))) == ["on-demand"]
 

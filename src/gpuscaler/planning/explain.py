@@ -7,8 +7,10 @@ import numpy as np
 from gpuscaler.model.accelerators import gpus_in, is_device
 from gpuscaler.model.pools import Pool
 from gpuscaler.model.table import Mask
+from gpuscaler.planning.deadline import SPOT
 from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.desk import Desk, of_market
+from gpuscaler.planning.failover import HURRY
 from gpuscaler.planning.keeping import MIN_GPUS, explain_min_gpus
 from gpuscaler.planning.plans import EXCLUSIONS, Reason
 from gpuscaler.planning.templates import ARCH, admits_arch
@@ -84,6 +86,8 @@ def told(desk: Desk, one: PodClass, row: int, *, word: str, gang: str) -> tuple[
         return word, f"{where} is {offering.labels[ARCH]}; the pod has no selector or affinity on {ARCH} that admits it"
     if word in ("resource", "NodeResourcesFit"):
         return "resource", f"{where}: {shortage(desk, one, row)}"
+    if word == "market" and offering.market == SPOT and one.market_because == HURRY:
+        return word, f"{where} has given no machine lately, and is not tried now: {HURRY}"
     if word == "market" and offering.key in one.paused:
         return word, f"{where} did not take such pods the last times it was bought for them, and is not bought for them for a while"
     if word == "market":

@@ -17,6 +17,7 @@ from gpuscaler.planning.demand import Demand, PodClass
 from gpuscaler.planning.desk import Desk, usable_templates
 from gpuscaler.planning.refusing import avoiding
 from gpuscaler.planning.state import State
+from gpuscaler.planning.state.events import Key
 
 #: From asking for a machine to the pod at work on it, for plans that must hold: the time that a machine has to register by default, after
 #: which another is asked for.
@@ -33,7 +34,8 @@ Wish = tuple[tuple[str, ...], str]
 
 def in_their_markets(desk: Desk, wants: Demand, policy: Policy, state: State, now: float) -> Demand:
     """The demand with what may be bought for each pod at ``now``; pods of one class that differ in it become classes of their own."""
-    has_spot = any(offering.market == SPOT for pool in policy.pools for offering in pool.offerings)
+    spot = frozenset(offering.key for pool in policy.pools for offering in pool.offerings if offering.market == SPOT)
+    has_spot, untried = bool(spot), spot - state.proven_offerings
 
     def is_plain(one: PodClass) -> bool:
         return not has_spot or (state.hunting is None and one.options.spot_wait is None and one.options.deadline is None)
@@ -55,7 +57,7 @@ def in_their_markets(desk: Desk, wants: Demand, policy: Policy, state: State, no
             hunting = state.hunting if together is None or now >= together + GANG_SECONDS else None
             return wish(one.options, waiting_since(pods[key], together), hunting, now, done=done.get(key, 0.0))
 
-        return divided(one, wish_of, desk)
+        return divided(one, wish_of, desk, untried)
 
     gangs = []
     for gang in wants.gangs:
@@ -71,8 +73,12 @@ def waiting_since(pod: Pod, together: float | None = None) -> float:
     return together if together is not None else pod.unschedulable_since or pod.created
 
 
-def divided(one: PodClass, wish_of: Callable[[str], Wish], desk: Desk) -> list[PodClass]:
-    """The pods of a class by what they may buy now. Who should hurry to on-demand where no such machine will do goes on as before."""
+def divided(one: PodClass, wish_of: Callable[[str], Wish], desk: Desk, untried: frozenset[Key]) -> list[PodClass]:
+    """The pods of a class by what they may buy now.
+
+    Who should hurry takes spot that was granted lately, where some of it will do, and is spared the ``untried``. Where there is none and
+    no on-demand machine will do either, it goes on as before.
+    """
     groups: dict[Wish, list[str]] = {}
     for key in one.keys:
         groups.setdefault(wish_of(key), []).append(key)
@@ -81,7 +87,11 @@ def divided(one: PodClass, wish_of: Callable[[str], Wish], desk: Desk) -> list[P
         part = replace(one, keys=tuple(keys), announced=0 if parts else one.announced)
         if markets != one.options.market:
             changed = replace(part, options=msgspec.structs.replace(one.options, market=markets), market_because=why)
-            part = part if why == HURRY and not can_be_bought(desk, changed) else changed
+            if why == HURRY:
+                sure = replace(part, paused=part.paused | untried, market_because=HURRY)
+                only_spot = replace(sure, options=msgspec.structs.replace(one.options, market=(SPOT,)))
+                changed = sure if can_be_bought(desk, only_spot) else changed if can_be_bought(desk, changed) else part
+            part = changed
         parts.append(part)
     return parts
 

@@ -213,6 +213,29 @@ def test_an_offering_that_gave_some_is_asked_once_more_for_the_rest_and_opens_wh
     assert openness(some, ALL, 6.0).hunting == 0.0
 
 
+def proven(breakers: Breakers, now: float) -> set[tuple[str, str, str, str]]:
+    return set(openness(breakers, ALL, now).proven)
+
+
+def test_spot_that_was_granted_lately_and_not_refused_since_is_proven_while_a_hunt_is_on() -> None:
+    breakers = after(Granted(A, 0.0), Granted(ON_DEMAND, 0.0), Refused(B, 1.0))
+
+    assert [proven(breakers, now) for now in (5.9, 6.0, 31.0, 32.0)] == [set(), {A}, {A}, set()]
+    assert proven(step(breakers, Refused(A, 7.0)), 8.0) == set()
+
+
+def test_a_grant_in_part_is_proof_and_a_grant_of_three_minutes_ago_is_none() -> None:
+    assert proven(after(Granted(A, 0.0), Refused(A, 0.0, partial=True)), 6.0) == {A}
+    assert proven(after(Granted(A, 0.0), Refused(B, 170.0)), 179.0) == {A}
+    assert proven(after(Granted(A, 0.0), Refused(B, 170.0)), 180.0) == set()
+
+
+def test_of_grants_of_one_offering_the_latest_is_kept_and_old_ones_are_forgotten() -> None:
+    breakers = after(Granted(A, 100.0), Granted(A, 50.0), Granted(B, 200.0), Granted(OTHER_TYPE, 290.0))
+
+    assert [(one.offering, one.at) for one in breakers.proofs] == [(B, 200.0), (OTHER_TYPE, 290.0)]
+
+
 def test_a_hunt_is_over_when_nothing_was_refused_for_a_while() -> None:
     assert openness(after(Refused(A, 0.0)), ALL, 31.0).hunting is None
 

@@ -41,7 +41,8 @@ class State(Struct, frozen=True, gc=False):
     ``unsettled_offerings``: those that nothing is moved to, since they were refused or reclaimed a short while ago;
     ``paused_offerings``: those that broke their promises to pods, by the digest of the specification of the pods they are not bought for.
     ``refusing``: nodes that did not take pods which fit there by all we know, by the digest of the specification of the pods that avoid
-    them. ``hunting``: pods that are unschedulable since this moment or longer take no spot now that would have to be tried first.
+    them. ``hunting``: pods that are unschedulable since this moment or longer take no spot now that would have to be tried first,
+    but of ``proven_offerings``: those of spot that were granted lately and not refused since.
     ``bought_last_minute``: machines bought in the last 60 s. ``disrupting``: node names whose removal is under way. ``broken_promises``:
     pods ("namespace/name") that a node was promised to and that the scheduler did not bind there; a nomination no longer holds them.
     ``progress``: seconds of its work that a waiting pod with a deadline need not do again. ``breakers`` is what the blocked offerings are
@@ -58,6 +59,7 @@ class State(Struct, frozen=True, gc=False):
     paused_offerings: Mapping[str, frozenset[Key]] = {}
     refusing: Mapping[str, frozenset[str]] = {}
     hunting: float | None = None
+    proven_offerings: frozenset[Key] = frozenset()
     bought_last_minute: int = 0
     disrupting: frozenset[str] = frozenset()
     broken_promises: frozenset[str] = frozenset()

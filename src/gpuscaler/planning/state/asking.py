@@ -11,6 +11,7 @@ from gpuscaler.planning.state.breakers import (
     HUNT_SECONDS,
     LIGHT,
     PROBE_SECONDS,
+    PROOF_SECONDS,
     SETTLE_SECONDS,
     Breaker,
     Breakers,
@@ -28,7 +29,8 @@ class Openness(Struct, frozen=True, gc=False):
     """What may be asked now: nothing of ``blocked``, one request for each of ``half_open``, of one machine where it is in ``probing``.
 
     Nothing that runs is moved to offerings in ``unsettled``, which were refused or reclaimed a short while ago. Pods that have waited since
-    ``hunting`` take no spot that would have to be tried first; None when nobody has to hurry.
+    ``hunting`` take no spot that would have to be tried first, but what is in ``proven``: spot that was granted lately and not refused
+    since. ``hunting`` is None when nobody has to hurry, and nothing is ``proven`` then.
     """
 
     blocked: frozenset[Key] = frozenset()
@@ -36,6 +38,7 @@ class Openness(Struct, frozen=True, gc=False):
     probing: frozenset[Key] = frozenset()
     unsettled: frozenset[Key] = frozenset()
     hunting: float | None = None
+    proven: frozenset[Key] = frozenset()
 
 
 def openness(breakers: Breakers, offerings: Iterable[Key], now: float) -> Openness:
@@ -44,10 +47,11 @@ def openness(breakers: Breakers, offerings: Iterable[Key], now: float) -> Openne
     hurry = hunt is not None and hunt.since + HUNT_SECONDS <= now <= hunt.last + HUNT_QUIET
     # Who came while the hunt was on has met a refusal of its own a second later, and hurries as long after that.
     hunting = max(hunt.since, hunt.last - HUNT_SECONDS - ANSWER_SECONDS) if hunt is not None and hurry else None
+    proven = frozenset(one.offering for one in breakers.proofs if hurry and now < one.at + PROOF_SECONDS)
     active = [one for one in breakers.open if counts(one)]
     fresh = [one.target for one in breakers.closed if now < one.at + SETTLE_SECONDS]
     if not active and not fresh:
-        return Openness(hunting=hunting)
+        return Openness(hunting=hunting, proven=proven)
     exact = {place_of(one.target): one for one in active if is_exact(one.target)}
     wide = [one for one in active if not is_exact(one.target)]
     fresh_places, fresh = {place_of(target) for target in fresh if is_exact(target)}, [target for target in fresh if not is_exact(target)]
@@ -69,7 +73,7 @@ def openness(breakers: Breakers, offerings: Iterable[Key], now: float) -> Openne
                 probing.add(key)
         if any(not is_settled(one, now) for one in found):
             unsettled.add(key)
-    return Openness(frozenset(blocked), frozenset(half_open), frozenset(probing), frozenset(unsettled), hunting)
+    return Openness(frozenset(blocked), frozenset(half_open), frozenset(probing), frozenset(unsettled), hunting, proven - blocked)
 
 
 def with_breakers(state: State, breakers: Breakers, offerings: Iterable[Key], now: float) -> State:
@@ -86,6 +90,7 @@ def with_openness(state: State, found: Openness, breakers: Breakers) -> State:
         probed_offerings=found.probing,
         unsettled_offerings=found.unsettled,
         hunting=found.hunting,
+        proven_offerings=found.proven,
         breakers=breakers,
     )
 
@@ -113,4 +118,5 @@ def next_change(breakers: Breakers, now: float) -> float | None:
     moments += [one.at + SETTLE_SECONDS for one in breakers.closed]
     if breakers.hunt is not None:
         moments += [breakers.hunt.since + HUNT_SECONDS, breakers.hunt.last + HUNT_QUIET]
+        moments += [one.at + PROOF_SECONDS for one in breakers.proofs]
     return min((moment for moment in moments if moment > now), default=None)

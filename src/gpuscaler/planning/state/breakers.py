@@ -58,6 +58,8 @@ PROBE_SECONDS = 1800.0
 #: From the first refusal of spot to on-demand, and from the last one to the end of the hunt. The answer to the last request for spot may
 #: take five seconds more, which makes ten.
 HUNT_SECONDS, HUNT_QUIET = 5.0, 30.0
+#: How long a grant of spot shows that there is some, and no refusal since: as long as a first refusal shows that there is none.
+PROOF_SECONDS = 180.0
 
 #: How long an offering that was refused or reclaimed is not relied upon once it is back: of the spells of spot in AWS's series of 2023
 #: four in ten end within twenty minutes, and far fewer of those that have lasted so long end within the next twenty.
@@ -112,6 +114,13 @@ class Closed(Struct, frozen=True, gc=False):
     at: float
 
 
+class Proof(Struct, frozen=True, gc=False):
+    """A grant of spot at ``at``, not long ago."""
+
+    offering: Key
+    at: float
+
+
 class Hunt(Struct, frozen=True, gc=False):
     """A search for spot that was refused first at ``since`` and last at ``last``."""
 
@@ -120,11 +129,12 @@ class Hunt(Struct, frozen=True, gc=False):
 
 
 class Breakers(Struct, frozen=True, gc=False):
-    """Every breaker that is not closed, those that were closed within ``SETTLE_SECONDS``, and the hunt that is on."""
+    """Every breaker that is not closed, those closed within ``SETTLE_SECONDS``, the hunt that is on, and spot that was granted lately."""
 
     open: tuple[Breaker, ...] = ()
     closed: tuple[Closed, ...] = ()
     hunt: Hunt | None = None
+    proofs: tuple[Proof, ...] = ()
 
 
 def step(breakers: Breakers, event: Event) -> Breakers:
@@ -142,7 +152,7 @@ def step(breakers: Breakers, event: Event) -> Breakers:
         case Asked():
             return replace(breakers, open=tuple(probed(one, event) for one in breakers.open))
         case Granted():
-            return granted(breakers, event)
+            return proven(granted(breakers, event), event)
         case Dropped(offering=offering):
             return replace(breakers, open=tuple(unprobed(one, offering) for one in breakers.open))
         case Registered():
@@ -161,6 +171,15 @@ def granted(breakers: Breakers, event: Granted) -> Breakers:
     recent = [one for one in breakers.closed if event.at < one.at + SETTLE_SECONDS]
     recent += [Closed(one.target, event.at) for one in proven if one.cause != THROTTLED]
     return replace(breakers, open=tuple(one for one in breakers.open if one not in proven), closed=tuple(recent))
+
+
+def proven(breakers: Breakers, event: Granted) -> Breakers:
+    """Note that spot was granted."""
+    if event.offering[1] != "spot":
+        return breakers
+    known = next((one.at for one in breakers.proofs if one.offering == event.offering), event.at)
+    others = tuple(one for one in breakers.proofs if one.offering != event.offering and event.at < one.at + PROOF_SECONDS)
+    return replace(breakers, proofs=(*others, Proof(event.offering, max(known, event.at))))
 
 
 def target_of(event: Refused) -> Target:
