@@ -114,7 +114,7 @@ def written(led: Led) -> Status:
 
     async def shows(client: Client) -> Status | None:
         found = await read(client)
-        return found if found is not None and found.pools and found.pools[0].machines and found.waiting else None
+        return found if found is not None and found.pools and found.pools[0].used and found.waiting else None
 
     found = led.cluster.until(shows, within=40)
     assert found is not None

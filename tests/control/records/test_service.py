@@ -215,6 +215,22 @@ async def test_a_machine_is_on_its_way_from_the_moment_it_is_ordered() -> None:
     assert ordered == [(1, 1)]
 
 
+async def test_a_decision_is_kept_at_once_so_that_a_kill_does_not_forget_it() -> None:
+    ordered = asyncio.Event()
+
+    class Waiting(Sink):
+        def happened(self, what: Happening, /) -> None:
+            if what.kind == happening.ORDERED:
+                ordered.set()
+
+    async with serviced() as (here, service):
+        service.sinks = (*service.sinks, Waiting())
+        await here.submit("a")
+        await ordered.wait()
+        await here.sleep(0.02)
+        assert len(service.keeper.history.decisions()) == 1
+
+
 async def test_a_dry_run_writes_neither_events_nor_a_status_nor_a_file() -> None:
     async with serviced(dry_run=True) as (here, service):
         await here.submit("big", 8)

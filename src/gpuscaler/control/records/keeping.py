@@ -1,8 +1,9 @@
-"""Keeps happenings and decisions in the history, a second behind: neither the disk nor large inputs hold the controller up."""
+"""Keeps happenings and decisions in the history, behind the controller's back: neither the disk nor large inputs hold the controller up."""
 
 import asyncio
 import sqlite3
 from collections import deque
+from contextlib import suppress
 
 import msgspec
 import structlog
@@ -32,7 +33,7 @@ class Keeper(Sink):
         self.trouble = ""
         self._happenings: deque[Happening] = deque()
         self._decisions: deque[Decision] = deque()
-        self._woken = asyncio.Event()
+        self._woken, self._decided = asyncio.Event(), asyncio.Event()
 
     def happened(self, what: Happening, /) -> None:
         if len(self._happenings) >= MOST:
@@ -47,13 +48,17 @@ class Keeper(Sink):
             self.lost += 1
         self._decisions.append(decision)
         self._woken.set()
+        self._decided.set()
 
     async def run(self) -> None:
         """Write what was gathered, until cancelled; then the rest."""
         try:
             while True:
                 await self._woken.wait()
-                await asyncio.sleep(GATHER_SECONDS)
+                # A decision is kept at once: a process that is killed after it has acted can be asked about it all the same.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(GATHER_SECONDS):
+                        await self._decided.wait()
                 await self.flush()
         finally:
             self._write(*self._taken())
@@ -69,6 +74,7 @@ class Keeper(Sink):
 
     def _taken(self) -> tuple[list[Happening], list[Decision]]:
         self._woken.clear()
+        self._decided.clear()
         happenings, decisions = list(self._happenings), list(self._decisions)
         self._happenings.clear()
         self._decisions.clear()
