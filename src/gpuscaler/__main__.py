@@ -1,6 +1,6 @@
 """``python -m gpuscaler``: the command line, where the console script is not on the path."""
 
-from gpuscaler.cli import run
+import gpuscaler.cli
 
 if __name__ == "__main__":
-    run()
+    gpuscaler.cli.run()
