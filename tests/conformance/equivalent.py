@@ -169,7 +169,11 @@ EQUIVALENT: Mapping[Key, str] = {
     ): "no node has a limit for a driver of that name",
     ("peers.PeerIndex.candidates", "another text", "'In'"): "more candidates, which are then matched one by one",
     ("room.Room._between", "not", "False"): "whether the pod itself is being deleted is not asked",
-    ("room.Rows.verdict", "drop the first condition", "self._before.get(spec.digest) or self._look(spec)"): "only saves work",
+    (
+        "room.Rows.verdict",
+        "drop the first condition",
+        "self._before.get(spec.digest) or (joined(parts) if parts else self._look(spec))",
+    ): "only saves work",
     (
         "selectors.Requirement.matches",
         ANY,
@@ -227,7 +231,21 @@ EQUIVALENT: Mapping[Key, str] = {
             ("swap", "passes['TaintToleration'] | (self.least_gpus > 0) & nodes.tolerated(lifted(spec))"),
         )
     },
-    ("room._requested", "never", "if table is cluster.table:"): "the general way finds the same",
+    (
+        "room._requested",
+        "never",
+        "if table is cluster.table or table.names[:len(cluster.table)] == cluster.table.names:",
+    ): "the general way finds the same",
+    (
+        "room._requested",
+        "drop the first condition",
+        "table is cluster.table or table.names[:len(cluster.table)] == cluster.table.names",
+    ): "the table itself has its own names",
+    (
+        "room._requested",
+        "drop the last condition",
+        "table is cluster.table or table.names[:len(cluster.table)] == cluster.table.names",
+    ): "the general way finds the same",
 }
 
 

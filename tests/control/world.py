@@ -310,8 +310,11 @@ class World:
 
 
 def pod(name: str, gpus: int = 1, annotations: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """A pod of so many GPUs."""
-    resources = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"nvidia.com/gpu": str(gpus)} if gpus else {}}
+    """A pod of so many GPUs; one without any asks for so little that it finds room wherever something runs."""
+    resources = {
+        "requests": {"cpu": "1" if gpus else "50m", "memory": "1Gi" if gpus else "50Mi"},
+        "limits": {"nvidia.com/gpu": str(gpus)} if gpus else {},
+    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
