@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from random import Random
 
 import pytest
-from tests.control.world import World, luck, world
+from tests.control.world import World, luck, pod, world
 
 from gpuscaler.clouds.delays import Delay, Delays
+from gpuscaler.kube.resources import PODS
 
 #: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
 pytestmark = pytest.mark.looptime(noop_cycles=1)
@@ -50,8 +51,9 @@ async def outcome(seed: int, *, steered: bool = True) -> Kept:
         unrelated = dice.randint(0, 6)
         for number in range(unrelated):
             await here.sleep(dice.uniform(2.0, 25.0))
-            # They ask for no GPU, and sit wherever there is room: machines must not be kept from whom they are meant for.
-            await here.submit(f"other{number}", 0)
+            # They ask for no GPU and for so little that they sit wherever something runs, and nothing is bought for them: machines must
+            # not be kept from whom they are meant for.
+            await here.user.create(PODS, pod(f"other{number}", 0, cpu="50m"), namespace="default")
         for _ in range(20):
             await here.sleep(20.0)
             bound = await here.bound()

@@ -309,12 +309,9 @@ class World:
         return {one["metadata"]["name"]: one["spec"].get("nodeName", "") for one in await self.pods()}
 
 
-def pod(name: str, gpus: int = 1, annotations: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """A pod of so many GPUs; one without any asks for so little that it finds room wherever something runs."""
-    resources = {
-        "requests": {"cpu": "1" if gpus else "50m", "memory": "1Gi" if gpus else "50Mi"},
-        "limits": {"nvidia.com/gpu": str(gpus)} if gpus else {},
-    }
+def pod(name: str, gpus: int = 1, annotations: Mapping[str, str] | None = None, *, cpu: str = "1") -> dict[str, Any]:
+    """A pod of so many GPUs."""
+    resources = {"requests": {"cpu": cpu, "memory": "1Gi"}, "limits": {"nvidia.com/gpu": str(gpus)} if gpus else {}}
     return {
         "apiVersion": "v1",
         "kind": "Pod",

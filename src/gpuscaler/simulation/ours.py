@@ -14,6 +14,7 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.planning import failover
 from gpuscaler.planning.alternatives import Known, alternatives
 from gpuscaler.planning.discouraging import LIMITS
+from gpuscaler.planning.memory import purpose, wanted
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Machine, Plan, Removal
 from gpuscaler.planning.state import State, events
@@ -141,7 +142,7 @@ class Gpuscaler:
             ),
         )
         # What only stands behind it may never be asked; if it is, its answer comes with the purchase's.
-        for key in sorted({key for one in plan.machines for key in offerings_of(one)} & half_open):
+        for key in sorted({key for one in plan.machines for key in wanted(one)} & half_open):
             self._fold(events.Asked(key, now))
         self._acting = Decisions(
             purchases=purchases,
@@ -251,7 +252,7 @@ def purchases_of(plan: Plan, number: int, others: Callable[[Machine], tuple[Key,
     """
     groups: dict[tuple[Key, ...], list[Machine]] = defaultdict(list)
     for machine in plan.machines:
-        groups[(*offerings_of(machine), *others(machine))].append(machine)
+        groups[(*wanted(machine), *others(machine))].append(machine)
     names = {machine.id: f"plan-{number}/{machine.id}" for machine in plan.machines}
     purchases = tuple(
         Purchase(
@@ -266,21 +267,6 @@ def purchases_of(plan: Plan, number: int, others: Callable[[Machine], tuple[Key,
         for place, (offerings, machines) in enumerate(groups.items())
     )
     return purchases, names
-
-
-def offerings_of(machine: Machine) -> tuple[Key, ...]:
-    """What a machine of a plan may be: one offering, or all that the cloud chooses from, cheapest first."""
-    choices = sorted(machine.choices, key=lambda one: (one.price_per_hour, one.instance_type, one.market, one.zone))
-    several = tuple((machine.pool, one.market, one.instance_type, one.zone) for one in choices)
-    return several or ((machine.pool, machine.market, machine.instance_type, machine.zone),)
-
-
-def purpose(machines: list[Machine]) -> str:
-    """Why machines of one kind are bought, in words."""
-    first, pods = machines[0], sum(len(machine.pods) for machine in machines)
-    if first.purpose == "spare":
-        return f"headroom of pool {first.pool}, at ${first.price_per_hour:.3f} per hour"
-    return f"the cheapest that fits {pods} pending {'pod' if pods == 1 else 'pods'}, at ${first.price_per_hour:.3f} per hour each"
 
 
 def renamed(removal: Removal, names: Mapping[str, str]) -> Removal:
