@@ -21,7 +21,6 @@ from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import members
 from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.refusing import tried_in_vain
-from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 from gpuscaler.planning.state import ledger, promises, refusals
 from gpuscaler.planning.state.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
 
@@ -288,8 +287,3 @@ def opening(waiting: list[Pod]) -> str:
 def is_closed(node: Node) -> bool:
     """Whether our arriving taint keeps pods away."""
     return any(taint.key == ARRIVING_TAINT for taint in node.taints)
-
-
-def is_marked(node: Node) -> bool:
-    """Whether our leaving taint keeps pods away."""
-    return any(taint.key == LEAVING_TAINT for taint in node.taints)
