@@ -4,103 +4,90 @@ It is written down before the cloud is called, so that a restart at any moment n
 is counted once until it is open (I3). Everything here is plain data folded from events; times are seconds since the epoch.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.planning.state import Upcoming
+from gpuscaler.planning.state.entries import (
+    ACCEPTED,
+    CLOSING,
+    DOUBTFUL,
+    DRAINING,
+    ENDING,
+    INTENDED,
+    MARKING,
+    NOMINATING,
+    OPEN,
+    REOPENING,
+    WAITING,
+    Coming,
+    Leaving,
+    Order,
+    Promise,
+)
 from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.steps import (
+    Answered,
+    Broken,
+    Doubted,
+    Event,
+    Exchanged,
+    Finished,
+    Found,
+    Intended,
+    Left,
+    Lost,
+    Mended,
+    Opened,
+    Planned,
+    Promised,
+    Ready,
+    Redeemed,
+    Registered,
+    Settled,
+)
 
-#: What is known of an order: written down and perhaps sent, sent and its answer lost, answered.
-INTENDED, DOUBTFUL, ACCEPTED = "intended", "doubtful", "accepted"
-
-#: Steps of a promise: nominations are being written, the machine is open and its pods are awaited, the machine is being closed again.
-NOMINATING, OPEN, CLOSING = "nominating", "open", "closing"
-
-#: Steps of a removal: closing the node, waiting for what replaces it, evicting its pods, ending the machine, opening the node again.
-MARKING, WAITING, DRAINING, ENDING, REOPENING = "marking", "waiting", "draining", "ending", "reopening"
-
-
-class Order(Struct, frozen=True, gc=False):
-    """A purchase of ``count`` machines of any of ``offerings``; ``token`` names it to the cloud, ``since`` is when ``state`` began."""
-
-    token: str
-    pool: str
-    offerings: tuple[Key, ...]
-    count: int
-    at: float
-    since: float
-    state: str = INTENDED
-    why: str = ""
-
-
-class Coming(Struct, frozen=True, gc=False):
-    """One machine of an order that is not open yet.
-
-    ``offerings`` are all that it may be, the first ``meant`` of them those that the plan chose, the others would do as well; ``offering``
-    is what it is, once known. ``price`` is dollars per hour as planned, ``after`` ids of machines that open first. Moments to come are 0.
-    """
-
-    id: str
-    order: str
-    offerings: tuple[Key, ...]
-    price: float
-    asked: float
-    meant: int = 1
-    purpose: str = "demand"
-    pods: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
-    offering: Key | None = None
-    instance: str = ""
-    granted: float = 0.0
-    node: str = ""
-    registered: float = 0.0
-    ready: float = 0.0
-
-    @property
-    def key(self) -> Key:
-        """The offering that it is, or most wanted to be."""
-        return self.offering or self.offerings[0]
-
-
-class Promise(Struct, frozen=True, gc=False):
-    """Pods that ``node``, a machine of ``offering``, was opened for, and where that stands; ``since`` is when ``step`` began.
-
-    ``nominated`` is when nominations were last written, ``lifted`` when our taint was last taken off. ``closes`` says that the node is
-    closed again once its pods have come.
-    """
-
-    node: str
-    offering: Key
-    pods: tuple[str, ...]
-    since: float
-    step: str = NOMINATING
-    nominated: float = 0.0
-    lifted: float = 0.0
-    closes: bool = False
-
-
-class Leaving(Struct, frozen=True, gc=False):
-    """A removal under way. ``pods`` are those that the decision meant to move, ``needs`` ids of machines that must open first.
-
-    ``bereft`` says that one of those will not come. ``tried`` is when the step was last tried, ``detail`` what evictions were refused by.
-    ``forced`` says that the machine goes whatever stands against it.
-    """
-
-    node: str
-    instance: str
-    offering: Key
-    reason: str
-    at: float
-    since: float
-    step: str = MARKING
-    pods: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
-    bereft: bool = False
-    tried: float = 0.0
-    detail: str = ""
-    forced: bool = False
+__all__ = [
+    "ACCEPTED",
+    "CLOSING",
+    "DOUBTFUL",
+    "DRAINING",
+    "ENDING",
+    "INTENDED",
+    "MARKING",
+    "NOMINATING",
+    "OPEN",
+    "REOPENING",
+    "WAITING",
+    "Answered",
+    "Broken",
+    "Coming",
+    "Doubted",
+    "Event",
+    "Exchanged",
+    "Finished",
+    "Found",
+    "Intended",
+    "Leaving",
+    "Ledger",
+    "Left",
+    "Lost",
+    "Mended",
+    "Opened",
+    "Order",
+    "Planned",
+    "Promise",
+    "Promised",
+    "Ready",
+    "Redeemed",
+    "Registered",
+    "Settled",
+    "folded",
+    "step",
+    "upcoming",
+]
 
 
 class Ledger(Struct, frozen=True, gc=False):
@@ -119,142 +106,6 @@ class Ledger(Struct, frozen=True, gc=False):
     bought: tuple[tuple[float, int], ...] = ()
     past: frozenset[str] = frozenset()
     broken: tuple[tuple[str, str], ...] = ()
-
-
-class Intended(Struct, frozen=True, gc=False, tag=True):
-    """A purchase was decided; it is sent once this is written down."""
-
-    order: Order
-    machines: tuple[Coming, ...]
-
-
-class Answered(Struct, frozen=True, gc=False, tag=True):
-    """The cloud granted ``granted`` (id and offering of each), accepted ``pending`` more without a name, and refused the rest."""
-
-    token: str
-    at: float
-    granted: tuple[tuple[str, Key], ...] = ()
-    pending: int = 0
-
-
-class Doubted(Struct, frozen=True, gc=False, tag=True):
-    """The answer to an order was lost."""
-
-    token: str
-    at: float
-
-
-class Found(Struct, frozen=True, gc=False, tag=True):
-    """The cloud lists a machine that ``machine`` of the ledger must be."""
-
-    machine: str
-    instance: str
-    offering: Key
-    at: float
-
-
-class Settled(Struct, frozen=True, gc=False, tag=True):
-    """No more machines will come of an order than those that are known by now."""
-
-    token: str
-
-
-class Registered(Struct, frozen=True, gc=False, tag=True):
-    """A machine has become the node ``node``."""
-
-    machine: str
-    node: str
-    at: float
-
-
-class Ready(Struct, frozen=True, gc=False, tag=True):
-    """A machine's node shows all that its offering promises, and nothing but our own taint keeps pods away."""
-
-    machine: str
-    at: float
-
-
-class Opened(Struct, frozen=True, gc=False, tag=True):
-    """A machine is open to the scheduler, and a node like others."""
-
-    machine: str
-
-
-class Lost(Struct, frozen=True, gc=False, tag=True):
-    """A machine ended, or is given up, before it opened."""
-
-    machine: str
-
-
-class Planned(Struct, frozen=True, gc=False, tag=True):
-    """The newest plan's pods for machines of the ledger, by machine."""
-
-    pods: Mapping[str, tuple[str, ...]]
-
-
-class Exchanged(Struct, frozen=True, gc=False, tag=True):
-    """``machine`` takes, of each of ``pairs``, the second pod in the place of the first, which waits for what the second waited for."""
-
-    machine: str
-    pairs: tuple[tuple[str, str], ...]
-
-
-class Promised(Struct, frozen=True, gc=False, tag=True):
-    """A promise was made, or has gone on to what ``promise`` says."""
-
-    promise: Promise
-
-
-class Redeemed(Struct, frozen=True, gc=False, tag=True):
-    """A node owes nobody anything any more."""
-
-    node: str
-
-
-class Broken(Struct, frozen=True, gc=False, tag=True):
-    """A node was opened for a pod and did not take it."""
-
-    pod: str
-    node: str
-
-
-class Mended(Struct, frozen=True, gc=False, tag=True):
-    """A pod's broken promise is of no consequence any more."""
-
-    pod: str
-
-
-class Left(Struct, frozen=True, gc=False, tag=True):
-    """A removal was decided, or has gone on to what ``leaving`` says."""
-
-    leaving: Leaving
-
-
-class Finished(Struct, frozen=True, gc=False, tag=True):
-    """A removal has ended, by the machine's end or by opening it again."""
-
-    node: str
-
-
-Event = (
-    Intended
-    | Answered
-    | Doubted
-    | Found
-    | Settled
-    | Registered
-    | Ready
-    | Opened
-    | Lost
-    | Planned
-    | Exchanged
-    | Promised
-    | Redeemed
-    | Broken
-    | Mended
-    | Left
-    | Finished
-)
 
 
 def step(ledger: Ledger, event: Event) -> Ledger:

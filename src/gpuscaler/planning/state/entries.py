@@ -1,0 +1,95 @@
+"""What the ledger holds: orders, the machines that come of them, promises to pods, and removals. Times are seconds since the epoch."""
+
+from msgspec import Struct
+
+from gpuscaler.planning.state.events import Key
+
+#: What is known of an order: written down and perhaps sent, sent and its answer lost, answered.
+INTENDED, DOUBTFUL, ACCEPTED = "intended", "doubtful", "accepted"
+
+#: Steps of a promise: nominations are being written, the machine is open and its pods are awaited, the machine is being closed again.
+NOMINATING, OPEN, CLOSING = "nominating", "open", "closing"
+
+#: Steps of a removal: closing the node, waiting for what replaces it, evicting its pods, ending the machine, opening the node again.
+MARKING, WAITING, DRAINING, ENDING, REOPENING = "marking", "waiting", "draining", "ending", "reopening"
+
+
+class Order(Struct, frozen=True, gc=False):
+    """A purchase of ``count`` machines of any of ``offerings``; ``token`` names it to the cloud, ``since`` is when ``state`` began."""
+
+    token: str
+    pool: str
+    offerings: tuple[Key, ...]
+    count: int
+    at: float
+    since: float
+    state: str = INTENDED
+    why: str = ""
+
+
+class Coming(Struct, frozen=True, gc=False):
+    """One machine of an order that is not open yet.
+
+    ``offerings`` are all that it may be, the first ``meant`` of them those that the plan chose, the others would do as well; ``offering``
+    is what it is, once known. ``price`` is dollars per hour as planned, ``after`` ids of machines that open first. Moments to come are 0.
+    """
+
+    id: str
+    order: str
+    offerings: tuple[Key, ...]
+    price: float
+    asked: float
+    meant: int = 1
+    purpose: str = "demand"
+    pods: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    offering: Key | None = None
+    instance: str = ""
+    granted: float = 0.0
+    node: str = ""
+    registered: float = 0.0
+    ready: float = 0.0
+
+    @property
+    def key(self) -> Key:
+        """The offering that it is, or most wanted to be."""
+        return self.offering or self.offerings[0]
+
+
+class Promise(Struct, frozen=True, gc=False):
+    """Pods that ``node``, a machine of ``offering``, was opened for, and where that stands; ``since`` is when ``step`` began.
+
+    ``nominated`` is when nominations were last written, ``lifted`` when our taint was last taken off. ``closes`` says that the node is
+    closed again once its pods have come.
+    """
+
+    node: str
+    offering: Key
+    pods: tuple[str, ...]
+    since: float
+    step: str = NOMINATING
+    nominated: float = 0.0
+    lifted: float = 0.0
+    closes: bool = False
+
+
+class Leaving(Struct, frozen=True, gc=False):
+    """A removal under way. ``pods`` are those that the decision meant to move, ``needs`` ids of machines that must open first.
+
+    ``bereft`` says that one of those will not come. ``tried`` is when the step was last tried, ``detail`` what evictions were refused by.
+    ``forced`` says that the machine goes whatever stands against it.
+    """
+
+    node: str
+    instance: str
+    offering: Key
+    reason: str
+    at: float
+    since: float
+    step: str = MARKING
+    pods: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    bereft: bool = False
+    tried: float = 0.0
+    detail: str = ""
+    forced: bool = False

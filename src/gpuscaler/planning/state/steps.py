@@ -1,0 +1,144 @@
+"""What happens to the ledger: each of these, folded in by :func:`gpuscaler.planning.state.ledger.step`, changes what is under way."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from gpuscaler.planning.state.entries import Coming, Leaving, Order, Promise
+from gpuscaler.planning.state.events import Key
+
+
+class Intended(Struct, frozen=True, gc=False, tag=True):
+    """A purchase was decided; it is sent once this is written down."""
+
+    order: Order
+    machines: tuple[Coming, ...]
+
+
+class Answered(Struct, frozen=True, gc=False, tag=True):
+    """The cloud granted ``granted`` (id and offering of each), accepted ``pending`` more without a name, and refused the rest."""
+
+    token: str
+    at: float
+    granted: tuple[tuple[str, Key], ...] = ()
+    pending: int = 0
+
+
+class Doubted(Struct, frozen=True, gc=False, tag=True):
+    """The answer to an order was lost."""
+
+    token: str
+    at: float
+
+
+class Found(Struct, frozen=True, gc=False, tag=True):
+    """The cloud lists a machine that ``machine`` of the ledger must be."""
+
+    machine: str
+    instance: str
+    offering: Key
+    at: float
+
+
+class Settled(Struct, frozen=True, gc=False, tag=True):
+    """No more machines will come of an order than those that are known by now."""
+
+    token: str
+
+
+class Registered(Struct, frozen=True, gc=False, tag=True):
+    """A machine has become the node ``node``."""
+
+    machine: str
+    node: str
+    at: float
+
+
+class Ready(Struct, frozen=True, gc=False, tag=True):
+    """A machine's node shows all that its offering promises, and nothing but our own taint keeps pods away."""
+
+    machine: str
+    at: float
+
+
+class Opened(Struct, frozen=True, gc=False, tag=True):
+    """A machine is open to the scheduler, and a node like others."""
+
+    machine: str
+
+
+class Lost(Struct, frozen=True, gc=False, tag=True):
+    """A machine ended, or is given up, before it opened."""
+
+    machine: str
+
+
+class Planned(Struct, frozen=True, gc=False, tag=True):
+    """The newest plan's pods for machines of the ledger, by machine."""
+
+    pods: Mapping[str, tuple[str, ...]]
+
+
+class Exchanged(Struct, frozen=True, gc=False, tag=True):
+    """``machine`` takes, of each of ``pairs``, the second pod in the place of the first, which waits for what the second waited for."""
+
+    machine: str
+    pairs: tuple[tuple[str, str], ...]
+
+
+class Promised(Struct, frozen=True, gc=False, tag=True):
+    """A promise was made, or has gone on to what ``promise`` says."""
+
+    promise: Promise
+
+
+class Redeemed(Struct, frozen=True, gc=False, tag=True):
+    """A node owes nobody anything any more."""
+
+    node: str
+
+
+class Broken(Struct, frozen=True, gc=False, tag=True):
+    """A node was opened for a pod and did not take it."""
+
+    pod: str
+    node: str
+
+
+class Mended(Struct, frozen=True, gc=False, tag=True):
+    """A pod's broken promise is of no consequence any more."""
+
+    pod: str
+
+
+class Left(Struct, frozen=True, gc=False, tag=True):
+    """A removal was decided, or has gone on to what ``leaving`` says."""
+
+    leaving: Leaving
+
+
+class Finished(Struct, frozen=True, gc=False, tag=True):
+    """A removal has ended, by the machine's end or by opening it again."""
+
+    node: str
+
+
+Event = (
+    Intended
+    | Answered
+    | Doubted
+    | Found
+    | Settled
+    | Registered
+    | Ready
+    | Opened
+    | Lost
+    | Planned
+    | Exchanged
+    | Promised
+    | Redeemed
+    | Broken
+    | Mended
+    | Left
+    | Finished
+)
