@@ -1,9 +1,6 @@
 """Mutants of our filters: each is loaded in place of the real module in a process of its own, and the cases must tell it apart."""
 
 import hashlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import json
 import pickle
 import signal
@@ -16,12 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from types import ModuleType
 
 from .asking import Json, Oracle
 from .cases import draw_case
 from .equivalent import EQUIVALENT, Key, matches, why_equivalent
 from .mutating import Mutation, difference, mutated, mutations
+from .replacing import Replacing
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src"
@@ -110,20 +107,6 @@ def outcome(asked: Path, mutant: Mutant) -> Outcome:
         return Outcome(mutant, 1, (done.stderr.strip().splitlines() or ["it died"])[-1])
     caught, how = json.loads(done.stdout)
     return Outcome(mutant, caught, how)
-
-
-class Replacing(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Loads one module from other source than its file has."""
-
-    def __init__(self, name: str, source: str) -> None:
-        self._name = name
-        self._source = source
-
-    def find_spec(self, fullname: str, *_: object) -> importlib.machinery.ModuleSpec | None:
-        return importlib.util.spec_from_loader(fullname, self) if fullname == self._name else None
-
-    def exec_module(self, module: ModuleType) -> None:
-        exec(compile(self._source, f"<mutant of {self._name}>", "exec"), module.__dict__)
 
 
 def show(asked: Path, path: Path, index: int) -> tuple[int, str]:

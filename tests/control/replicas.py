@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tests.control.world import Notes, World
+from tests.control.world import ONE_GPU_MACHINES, Notes, World, world
 
 from gpuscaler.clouds.protocol import Bought, LostAnswerError, Notice, Order, Provider, Refusal
+from gpuscaler.clouds.simulated_provider import CallFaults
 from gpuscaler.control.cloud import CALL_SECONDS
 from gpuscaler.control.controller import Controller
 from gpuscaler.control.running import Made, Place, Running
@@ -25,6 +26,7 @@ from gpuscaler.settings.run_settings import RunSettings
 
 #: What a write to the API server may take, in seconds: what a client's fence is asked for.
 WRITE_SECONDS = 5.0
+FILE = f"cloud: simulated\n{ONE_GPU_MACHINES}    idle_after: 60s\n"
 
 
 @dataclass
@@ -259,3 +261,72 @@ async def holder(here: World) -> str:
     except NotFound:
         return ""
     return str(found["spec"].get("holderIdentity") or "")
+
+
+class Pair:
+    """Two replicas, ``one`` and ``second``, whose times of day are minutes apart."""
+
+    def __init__(self, here: World, file: Path) -> None:
+        self.here, self.file = here, file
+        self.register = Register(here)
+        self.pods = 0
+        self.replicas = [self.replica("one", 120.0), self.replica("second", -120.0)]
+
+    def replica(self, name: str, skew: float) -> Replica:
+        return Replica(self.here, self.file, name, self.register, skew=skew)
+
+    async def sleep(self, seconds: float) -> None:
+        while seconds > 0:
+            await self.here.sleep(min(seconds, 5.0))
+            seconds -= 5.0
+            for one in self.replicas:
+                one.check()
+            await self.nothing_is_lost()
+
+    async def nothing_is_lost(self) -> None:
+        """A pod that runs keeps its machine."""
+        machines = {one.id for one in self.here.cluster.core.list()}
+        for pod in await self.here.pods():
+            node = pod["spec"].get("nodeName")
+            lost = node and pod["status"].get("phase") == "Running" and node not in machines
+            assert not lost, f"machine {node} was ended under pod {pod['metadata']['name']}"
+
+    async def submit(self, runs: str = "") -> None:
+        await self.here.submit(f"p{self.pods}", 1, **({"gpuscaler.io/run-for": runs} if runs else {}))
+        self.pods += 1
+
+    async def leader(self) -> Replica:
+        name = await holder(self.here)
+        return next(one for one in self.replicas if one.name == name)
+
+    def other(self, one: Replica) -> Replica:
+        return next(other for other in self.replicas if other is not one)
+
+    async def taken_over(self, after: Replica, *, within: float) -> float:
+        """Seconds until somebody else leads than ``after``."""
+        began = self.here.now()
+        while await holder(self.here) in ("", after.name):
+            assert self.here.now() < began + within, f"nobody took over from {after.name} within {within:g} s"
+            await asyncio.sleep(0.1)
+        return self.here.now() - began
+
+    async def restart(self, one: Replica) -> None:
+        self.replicas[self.replicas.index(one)] = self.replica(one.name + "x", one.skew)
+
+    async def close(self) -> None:
+        for one in self.replicas:
+            one.network.mend()
+            await one.kill()
+
+
+@asynccontextmanager
+async def pair(folder: Path, *, seed: int = 0, calls: CallFaults | None = None) -> AsyncIterator[Pair]:
+    file = folder / "run.yaml"
+    file.write_text(FILE)
+    async with world(FILE.removeprefix("cloud: simulated\n"), seed=seed, calls=calls) as here:
+        made = Pair(here, file)
+        try:
+            await made.sleep(5.0)
+            yield made
+        finally:
+            await made.close()

@@ -94,6 +94,18 @@ class Guard(Watchman):
         return controller is not None and bool(ids & controller.cloud.going)
 
 
+def holds(here: World, *, gpus: float) -> None:
+    """What holds at every moment: no more than ``gpus`` GPUs (I5), and the ledger counts nothing twice (I3)."""
+    found = sum(one.offering.gpus for one in here.cluster.core.list())
+    assert found <= gpus, f"I5: {found} GPUs, and the limit is {gpus:g}"
+    if here.controller is not None:
+        book = here.controller.memory.ledger
+        named = [one.instance for one in book.coming if one.instance]
+        assert len(named) == len(set(named)), "I3: one machine stands in the ledger twice"
+        nodes = [one.node for one in book.coming if one.node]
+        assert len(nodes) == len(set(nodes)), "I3: one node is two machines of the ledger"
+
+
 class Schedules(RuleBasedStateMachine):
     """Anything may happen at any time; afterwards everything heals and comes to rest."""
 
@@ -228,16 +240,7 @@ class Schedules(RuleBasedStateMachine):
     # What must hold
 
     def holds(self) -> None:
-        """At every moment: limits (I5), and the ledger counts nothing twice (I3)."""
-        core = self.here.cluster.core
-        gpus = sum(one.offering.gpus for one in core.list())
-        assert gpus <= GPUS, f"I5: {gpus} GPUs, and the limit is {GPUS}"
-        if self.here.controller is not None:
-            book = self.here.controller.memory.ledger
-            named = [one.instance for one in book.coming if one.instance]
-            assert len(named) == len(set(named)), "I3: one machine stands in the ledger twice"
-            nodes = [one.node for one in book.coming if one.node]
-            assert len(nodes) == len(set(nodes)), "I3: one node is two machines of the ledger"
+        holds(self.here, gpus=GPUS)
 
     def teardown(self) -> None:
         try:

@@ -1,103 +1,20 @@
 """Two processes, clocks that disagree, networks that break, pauses between check and send: one writes at a time (I10)."""
 
-import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 
 import pytest
-from tests.control.replicas import Register, Replica, holder
-from tests.control.world import ONE_GPU_MACHINES, World, luck, world
+from tests.control.replicas import Pair, Register, Replica, pair
+from tests.control.world import luck
 
 from gpuscaler.clouds.simulated_provider import CallFaults
 
 RUNS = int(os.environ.get("SOAK_RUNS", "1000")) // 8
 SEED = int(os.environ.get("SOAK_SEED", "0"))
-FILE = f"cloud: simulated\n{ONE_GPU_MACHINES}    idle_after: 60s\n"
 
 #: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
 pytestmark = pytest.mark.looptime(noop_cycles=1)
-
-
-class Pair:
-    """Two replicas, ``one`` and ``second``, whose times of day are minutes apart."""
-
-    def __init__(self, here: World, file: Path) -> None:
-        self.here, self.file = here, file
-        self.register = Register(here)
-        self.pods = 0
-        self.replicas = [self.replica("one", 120.0), self.replica("second", -120.0)]
-
-    def replica(self, name: str, skew: float) -> Replica:
-        return Replica(self.here, self.file, name, self.register, skew=skew)
-
-    async def sleep(self, seconds: float) -> None:
-        while seconds > 0:
-            await self.here.sleep(min(seconds, 5.0))
-            seconds -= 5.0
-            for one in self.replicas:
-                one.check()
-            await self.nothing_is_lost()
-
-    async def nothing_is_lost(self) -> None:
-        """A pod that runs keeps its machine."""
-        machines = {one.id for one in self.here.cluster.core.list()}
-        for pod in await self.here.pods():
-            node = pod["spec"].get("nodeName")
-            lost = node and pod["status"].get("phase") == "Running" and node not in machines
-            assert not lost, f"machine {node} was ended under pod {pod['metadata']['name']}"
-
-    async def submit(self, runs: str = "") -> None:
-        await self.here.submit(f"p{self.pods}", 1, **({"gpuscaler.io/run-for": runs} if runs else {}))
-        self.pods += 1
-
-    async def leader(self) -> Replica:
-        name = await holder(self.here)
-        return next(one for one in self.replicas if one.name == name)
-
-    def other(self, one: Replica) -> Replica:
-        return next(other for other in self.replicas if other is not one)
-
-    async def taken_over(self, after: Replica, *, within: float) -> float:
-        """Seconds until somebody else leads than ``after``."""
-        began = self.here.now()
-        while await holder(self.here) in ("", after.name):
-            assert self.here.now() < began + within, f"nobody took over from {after.name} within {within:g} s"
-            await asyncio.sleep(0.1)
-        return self.here.now() - began
-
-    async def restart(self, one: Replica) -> None:
-        self.replicas[self.replicas.index(one)] = self.replica(one.name + "x", one.skew)
-
-    async def close(self) -> None:
-        for one in self.replicas:
-            one.network.mend()
-            await one.kill()
-
-
-@asynccontextmanager
-async def pair(folder: Path, *, seed: int = 0, calls: CallFaults | None = None) -> AsyncIterator[Pair]:
-    file = folder / "run.yaml"
-    file.write_text(FILE)
-    async with world(FILE.removeprefix("cloud: simulated\n"), seed=seed, calls=calls) as here:
-        made = Pair(here, file)
-        try:
-            await made.sleep(5.0)
-            yield made
-        finally:
-            await made.close()
-
-
-async def test_one_of_two_leads_and_does_all_the_work(tmp_path: Path) -> None:
-    async with pair(tmp_path) as here:
-        await here.submit()
-        await here.sleep(90.0)
-
-        assert len(here.register.writers) == 1
-        assert here.register.calls > 3
-        assert all((await here.here.bound()).values())
 
 
 @pytest.mark.parametrize("how", ["dies", "is cut off", "stops"])
@@ -115,85 +32,6 @@ async def test_another_leads_within_20_seconds(tmp_path: Path, how: str, seed: i
         took = await here.taken_over(leader, within=30.0)
 
         assert took <= 20.0
-
-
-async def test_a_leader_that_dies_right_after_the_purchase_left_buys_nothing_twice(tmp_path: Path) -> None:
-    async with pair(tmp_path) as here:
-        leader = await here.leader()
-        await here.submit()
-        leader.pause.at = "buy"
-        await stopped(leader)
-        # It left, and is answered by nobody.
-        leader.pause.go_on()
-        await asyncio.sleep(0.1)
-        await leader.kill()
-        await here.restart(leader)
-        await here.sleep(120.0)
-
-        assert len(here.here.cluster.core.history()) == 1
-        assert all((await here.here.bound()).values())
-
-
-async def stopped(one: Replica) -> None:
-    await one.pause.reached.wait()
-
-
-@pytest.mark.parametrize("seconds", [3.0, 14.0, 60.0])
-@pytest.mark.parametrize("at", ["buy", "GET /api/v1/nodes/", "PATCH /api/v1/nodes/", "/status", "PUT"])
-async def test_what_was_checked_before_a_pause_and_is_sent_after_it_does_no_harm(tmp_path: Path, at: str, seconds: float) -> None:
-    async with pair(tmp_path) as here:
-        leader = await here.leader()
-        await here.sleep(5.0)
-        leader.pause.at = at
-        await here.submit()
-        await stopped(leader)
-        await here.sleep(seconds)
-        leader.pause.go_on()
-        await here.sleep(150.0)
-
-        assert len(here.here.cluster.core.history()) == 1
-        assert all((await here.here.bound()).values())
-
-
-async def test_the_end_of_a_machine_that_is_sent_after_a_pause_ends_none_that_is_used(tmp_path: Path) -> None:
-    async with pair(tmp_path) as here:
-        leader = await here.leader()
-        await here.submit("20s")
-        await here.sleep(40.0)
-        leader.pause.at = "remove"
-        await stopped(leader)
-        await here.submit()
-        await here.sleep(60.0)
-        leader.pause.go_on()
-        await here.sleep(120.0)
-
-        assert (await here.here.bound())["p1"]
-        assert len(here.here.cluster.core.history()) == 2
-
-
-@pytest.mark.parametrize("jump", [3600.0, -3600.0])
-async def test_a_clock_that_is_set_by_an_hour_ends_no_machine_early_and_none_late(tmp_path: Path, jump: float) -> None:
-    async with pair(tmp_path) as here:
-        await here.submit("20s")
-        await here.submit("10m")
-        await here.sleep(65.0)
-        for one in here.replicas:
-            one.skew += jump
-        await here.sleep(20.0)
-        assert len(here.here.cluster.core.list()) == 2
-        await here.submit("10m")
-        await here.submit("10m")
-        await here.sleep(40.0)
-        # One that is on its way goes on to come.
-        assert len(here.here.cluster.core.history()) == 3
-        await here.sleep(700.0)
-        assert all((await here.here.bound()).values())
-        assert len(here.here.cluster.core.history()) == 3
-        await here.sleep(200.0)
-        assert here.here.cluster.core.list() == ()
-        leader = await here.leader()
-        assert leader.place is not None
-        assert any("3600 s" in one for one in leader.place.troubles())
 
 
 class Schedule:

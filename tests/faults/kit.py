@@ -1,0 +1,89 @@
+"""A world in which something breaks, and in which what must always hold is looked at all the time."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from tests.control.schedules import Guard, holds
+from tests.control.world import ONE_GPU_MACHINES, World, world
+
+from gpuscaler.control.records.latest import Latest
+from gpuscaler.control.records.status import Process, Status, status_of
+from gpuscaler.kube.resources import NODES
+from gpuscaler.planning.plans import Plan
+
+IDLE = f"{ONE_GPU_MACHINES}    idle_after: 60s\n"
+SPOT_FIRST = """
+region: us-east-1
+pools:
+  - name: gpu
+    types: [g4dn.xlarge, g5.xlarge]
+    markets: [spot, on-demand]
+    zones: [us-east-1a, us-east-1b]
+"""
+
+
+@asynccontextmanager
+async def faulty(pools: str = ONE_GPU_MACHINES, *, gpus: float = math.inf, **more: Any) -> AsyncIterator[World]:
+    """A world with a controller that has looked around; no more than ``gpus`` GPUs may be bought, and all invariants are checked."""
+    async with world(pools, **more) as here:
+        here.watchman = Guard(here)
+        here.support(_watch(here, gpus))
+        here.start()
+        await here.sleep(2.0)
+        yield here
+        here.check()
+        holds(here, gpus=gpus)
+
+
+async def _watch(here: World, gpus: float) -> None:
+    while True:
+        holds(here, gpus=gpus)
+        await asyncio.sleep(2.0)
+
+
+@asynccontextmanager
+async def darkness(here: World, why: str = "the cloud is down") -> AsyncIterator[None]:
+    """Meanwhile no call to the cloud gets through."""
+    assert isinstance(here.watchman, Guard)
+    here.cluster.provider.outage, here.watchman.dark = why, here.now()
+    yield
+    here.cluster.provider.outage, here.watchman.dark = "", None
+
+
+async def bought(here: World, count: int) -> None:
+    """Wait until so many machines have been bought."""
+    while len(here.cluster.core.history()) < count:
+        await here.sleep(0.5)
+
+
+async def all_bound(here: World) -> bool:
+    return all((await here.bound()).values())
+
+
+async def become(here: World, name: str, ready: str) -> None:
+    """The node says so of itself."""
+    node = msgspec.json.decode(await here.user.get(NODES, name))
+    node["status"]["conditions"] = [{"type": "Ready", "status": ready}]
+    await here.user.replace(NODES, name, node, subresource="status")
+
+
+async def status(here: World) -> Status:
+    """What `gpuscaler status` would show."""
+    assert here.controller is not None
+    taken = await here.controller._picture.take()
+    latest = Latest(taken.cluster, here.controller.memory, here.notes.last or Plan(), here.policy)
+    return status_of(latest, Process(), troubles=[here.controller.cloud.trouble], happened=(), now=here.now())
+
+
+def taints(node: dict[str, Any]) -> set[str]:
+    """Keys of the taints that keep pods away."""
+    return {one["key"] for one in node["spec"].get("taints") or () if one["effect"] != "PreferNoSchedule"}
+
+
+def markets(here: World) -> list[str]:
+    """Of all machines that were ever bought, in their order."""
+    return [one.offering.market for one in here.cluster.core.history()]

@@ -1,0 +1,109 @@
+"""F1 to F3 and F45: processes that die, stop and go on, and clocks that disagree or jump."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.control.replicas import Replica, pair
+
+#: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+
+async def test_f01_a_leader_that_dies_right_after_the_purchase_left_buys_nothing_twice(tmp_path: Path) -> None:
+    async with pair(tmp_path) as here:
+        leader = await here.leader()
+        await here.submit()
+        leader.pause.at = "buy"
+        await stopped(leader)
+        # It left, and is answered by nobody.
+        leader.pause.go_on()
+        await asyncio.sleep(0.1)
+        await leader.kill()
+        assert await here.taken_over(leader, within=30.0) <= 20.0
+        await here.restart(leader)
+        await here.sleep(120.0)
+
+        assert len(here.here.cluster.core.history()) == 1
+        assert all((await here.here.bound()).values())
+
+
+async def stopped(one: Replica) -> None:
+    await one.pause.reached.wait()
+
+
+@pytest.mark.parametrize("seconds", [3.0, 14.0, 60.0])
+@pytest.mark.parametrize("at", ["buy", "GET /api/v1/nodes/", "PATCH /api/v1/nodes/", "/status", "PUT"])
+async def test_f02_what_was_checked_before_a_pause_and_is_sent_after_it_does_no_harm(tmp_path: Path, at: str, seconds: float) -> None:
+    async with pair(tmp_path) as here:
+        leader = await here.leader()
+        await here.sleep(5.0)
+        leader.pause.at = at
+        await here.submit()
+        await stopped(leader)
+        await here.sleep(seconds)
+        leader.pause.go_on()
+        await here.sleep(150.0)
+
+        assert len(here.here.cluster.core.history()) == 1
+        assert all((await here.here.bound()).values())
+
+
+async def test_f02_the_end_of_a_machine_that_is_sent_after_a_pause_ends_none_that_is_used(tmp_path: Path) -> None:
+    async with pair(tmp_path) as here:
+        leader = await here.leader()
+        await here.submit("20s")
+        await here.sleep(40.0)
+        leader.pause.at = "remove"
+        await stopped(leader)
+        await here.submit()
+        await here.sleep(60.0)
+        leader.pause.go_on()
+        await here.sleep(120.0)
+
+        assert (await here.here.bound())["p1"]
+        assert len(here.here.cluster.core.history()) == 2
+
+
+async def test_f03_of_two_whose_clocks_are_minutes_apart_one_leads_until_it_cannot(tmp_path: Path) -> None:
+    async with pair(tmp_path) as here:
+        leader = await here.leader()
+        await here.submit()
+        await here.sleep(90.0)
+        assert here.register.writers == [leader.name]
+        assert here.register.calls > 3
+        assert all((await here.here.bound()).values())
+        leader.network.cut()
+        assert 10.0 <= await here.taken_over(leader, within=30.0) <= 20.0
+        leader.network.mend()
+        await here.submit()
+        await here.sleep(90.0)
+
+        assert here.register.writers == [leader.name, here.other(leader).name]
+        assert len(here.here.cluster.core.history()) == 2
+        assert all((await here.here.bound()).values())
+
+
+@pytest.mark.parametrize("jump", [3600.0, -3600.0])
+async def test_f45_a_clock_that_is_set_by_an_hour_ends_no_machine_early_and_none_late(tmp_path: Path, jump: float) -> None:
+    async with pair(tmp_path) as here:
+        await here.submit("20s")
+        await here.submit("10m")
+        await here.sleep(65.0)
+        for one in here.replicas:
+            one.skew += jump
+        await here.sleep(20.0)
+        assert len(here.here.cluster.core.list()) == 2
+        await here.submit("10m")
+        await here.submit("10m")
+        await here.sleep(40.0)
+        # One that is on its way goes on to come.
+        assert len(here.here.cluster.core.history()) == 3
+        await here.sleep(700.0)
+        assert all((await here.here.bound()).values())
+        assert len(here.here.cluster.core.history()) == 3
+        await here.sleep(200.0)
+        assert here.here.cluster.core.list() == ()
+        leader = await here.leader()
+        assert leader.place is not None
+        assert any("3600 s" in one for one in leader.place.troubles())
