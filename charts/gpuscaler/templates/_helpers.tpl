@@ -1,0 +1,94 @@
+{{/*
+The name that all others begin with. Short enough that a pod's name fits its host name, of which Kubernetes keeps 63 characters: 35, and
+"-controller", "-", ten of the ReplicaSet's, "-", five of the pod's own. By its host name a pod knows who it is.
+*/}}
+{{- define "gpuscaler.fullname" -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- $full := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
+{{- default $full .Values.fullnameOverride | trunc 35 | trimSuffix "-" -}}
+{{- end }}
+
+{{/* Labels that selectors use; they never change. Takes (dict "root" $ "component" NAME), as all that follow. */}}
+{{- define "gpuscaler.selectorLabels" -}}
+app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{- define "gpuscaler.labels" -}}
+{{ include "gpuscaler.selectorLabels" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "gpuscaler.metadata" -}}
+name: {{ include "gpuscaler.fullname" .root }}-{{ .component }}
+namespace: {{ .root.Release.Namespace }}
+labels:
+  {{- include "gpuscaler.labels" . | nindent 2 }}
+{{- end }}
+
+{{/* For objects without a namespace: two releases must not have the same. */}}
+{{- define "gpuscaler.clusterMetadata" -}}
+name: {{ include "gpuscaler.clusterName" . }}
+labels:
+  {{- include "gpuscaler.labels" . | nindent 2 }}
+{{- end }}
+
+{{- define "gpuscaler.clusterName" -}}
+{{ .root.Release.Namespace }}:{{ include "gpuscaler.fullname" .root }}-{{ .component }}
+{{- end }}
+
+{{- define "gpuscaler.image" -}}
+{{- with .Values.image -}}
+{{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ default $.Chart.AppVersion .tag }}{{ end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "gpuscaler.controller.account" -}}
+{{- with .Values.controller.serviceAccount -}}
+{{- if .name }}{{ .name }}{{ else if .create }}{{ include "gpuscaler.fullname" $ }}-controller{{ else }}default{{ end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Values that the schema cannot judge, since they depend on one another. */}}
+{{- define "gpuscaler.check" -}}
+{{- $config := .Values.config -}}
+{{- if not $config.pools }}{{ fail "config.pools: saw none, expected the pools that machines may be bought in; see docs/reference/pools-file.md" }}{{ end -}}
+{{- if not $config.cloud }}{{ fail "config.cloud: saw none, expected the cloud that machines are bought in; see docs/reference/run-file.md" }}{{ end -}}
+{{- with $config.namespace -}}
+{{- if ne . $.Release.Namespace }}{{ fail (printf "config.namespace: saw %s, expected %s: its rights are in the namespace it is installed in; leave it out" . $.Release.Namespace) }}{{ end -}}
+{{- end -}}
+{{- $alone := eq (toString ($config.leader_election | default dict).enabled) "false" -}}
+{{- if and $alone (gt (int .Values.controller.replicas) 1) (not .Values.controller.dryRun) -}}
+{{- fail (printf "controller.replicas: saw %v with config.leader_election.enabled false, expected 1: two that both act buy everything twice" .Values.controller.replicas) -}}
+{{- end -}}
+{{- end }}
+
+{{/* The run file: as given, and with a folder that can be written for the history. */}}
+{{- define "gpuscaler.runFile" -}}
+{{- $config := deepCopy .Values.config -}}
+{{- $_ := set $config "history" (merge ($config.history | default dict) (dict "folder" "/var/lib/gpuscaler")) -}}
+{{- toYaml $config -}}
+{{- end }}
+
+{{/* What of the run file takes effect only at the next start: a change of it starts the pods anew, any other is taken over live. */}}
+{{- define "gpuscaler.startSettings" -}}
+{{- pick .Values.config "cloud" "simulated" "namespace" "leader_election" "rate_limit" "http" "history" | toJson -}}
+{{- end }}
+
+{{/* Port of metrics, health and explanations; empty where they are not served. */}}
+{{- define "gpuscaler.controller.port" -}}
+{{- $http := .Values.config.http | default dict -}}
+{{- if ne (toString $http.enabled) "false" -}}
+{{- regexFind "[0-9]+$" (default ":8080" $http.address) -}}
+{{- end -}}
+{{- end }}
+
+{{- define "gpuscaler.controller.scheme" -}}
+{{- ternary "HTTPS" "HTTP" (not (empty (.Values.config.http | default dict).certificate)) -}}
+{{- end }}
