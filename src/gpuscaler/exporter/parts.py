@@ -1,15 +1,14 @@
 """What backends measure, what attribution answers, and what metrics are made of.
 
 Percentages are 0 to 100 and times are seconds of the machine's monotonic clock, which all processes of one machine share.
+Named tuples, since the process that calls the driver must stay small: msgspec alone would add a fifth to it.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
-
-import msgspec
+from typing import NamedTuple, Protocol
 
 
-class Instance(msgspec.Struct, frozen=True, array_like=True):
+class Instance(NamedTuple):
     """A MIG device: a compute instance in a GPU instance, as ``nvidia-smi mig -lgi`` numbers them.
 
     ``uuid`` begins with ``MIG-``; ``profile`` is as in ``1g.10gb``, or empty where the driver does not name it.
@@ -21,21 +20,21 @@ class Instance(msgspec.Struct, frozen=True, array_like=True):
     profile: str
 
 
-class Device(msgspec.Struct, frozen=True, array_like=True):
-    """A GPU. ``minor`` is n of ``/dev/nvidia<n>`` and -1 where unknown; ``index`` is how NVML counts, by PCI address.
+class Device(NamedTuple):
+    """A GPU. ``minor`` is n of ``/dev/nvidia<n>`` and -1 where unknown; ``number`` is its place among those of the machine.
 
     ``instances`` are its MIG devices. ``uuid``, here and of an instance, is the key of everything that is said of either.
     """
 
     uuid: str
-    index: int
+    number: int
     minor: int
     name: str
     pci: str = ""
     instances: tuple[Instance, ...] = ()
 
 
-class Process(msgspec.Struct, frozen=True, array_like=True):
+class Process(NamedTuple):
     """What one process does on a device. ``device`` is a key; figures are None where the driver does not tell them.
 
     ``pid`` is as the driver's namespace of processes numbers them: the host's.
@@ -47,7 +46,7 @@ class Process(msgspec.Struct, frozen=True, array_like=True):
     sm_percent: float | None = None
 
 
-class Owner(msgspec.Struct, frozen=True):
+class Owner(NamedTuple):
     """A container that a device is allocated to. ``uid`` is the pod's, empty where only its name is known."""
 
     namespace: str
@@ -56,7 +55,7 @@ class Owner(msgspec.Struct, frozen=True):
     uid: str = ""
 
 
-class Attribution(msgspec.Struct, frozen=True):
+class Attribution(NamedTuple):
     """Which containers each device is for.
 
     ``owners`` has the keys of devices and of MIG devices; one that is absent is allocated to nobody, one with several owners is
