@@ -16,6 +16,8 @@ from tests.cli.serving import Served, kubeconfig, served
 from tests.cli.test_plan import POOLS, node, pod
 
 from gpuscaler.cli import main
+from gpuscaler.embedded.failures import Failure
+from gpuscaler.embedded.faults import Fault, broken
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.resources import PODS
 from gpuscaler.simulation.traces import read_trace
@@ -143,7 +145,33 @@ def test_a_time_that_is_none_exits_2(cluster: Served, tmp_path: Path, text: str)
     assert "expected a duration above 0" in done.stderr
 
 
-def test_a_cluster_that_does_not_answer_exits_3(cluster: Served, tmp_path: Path) -> None:
+def test_a_cluster_that_does_not_answer_exits_3_and_nothing_is_written(cluster: Served, tmp_path: Path) -> None:
     kubeconfig(tmp_path, "http://127.0.0.1:9")
 
     assert invoke(cluster, tmp_path / "week.csv").exit_code == 3
+    assert list(tmp_path.glob("week*")) == []
+
+
+@pytest.mark.parametrize(("path", "verb"), [(r"/nodes\?limit", "list"), (r"/pods\?limit", "list"), (r"/pods\?.*watch=true", "watch")])
+def test_a_cluster_that_may_not_be_watched_exits_5_and_nothing_is_written(path: str, verb: str, cluster: Served, tmp_path: Path) -> None:
+    words = f'User "me" cannot {verb} resource'
+    cluster.api.faults.add(Fault(path=path, refusal=Failure(403, "Forbidden", words)))
+
+    done = invoke(cluster, tmp_path / "week.csv")
+
+    assert done.exit_code == 5
+    assert f"saw {words} (403 Forbidden), expected to be allowed that" in done.stderr
+    assert list(tmp_path.glob("week*")) == []
+
+
+def test_a_recording_that_never_had_a_whole_list_exits_3_and_leaves_the_file_of_before(cluster: Served, tmp_path: Path) -> None:
+    out = tmp_path / "week.csv"
+    invoke(cluster, out, "--for", "500ms")
+    before = out.read_text()
+    cluster.api.faults.add(Fault(path="sendInitialEvents", refusal=broken()))
+
+    done = invoke(cluster, out, "--for", "500ms")
+
+    assert done.exit_code == 3
+    assert "saw no whole list of nodes and pods until the end; nothing is written" in done.stderr
+    assert out.read_text() == before

@@ -5,10 +5,12 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import aiohttp
@@ -28,6 +30,8 @@ from gpuscaler.control.records.inputs import packed
 from gpuscaler.control.records.records import Decision
 from gpuscaler.control.records.reporting import body_of, status_in
 from gpuscaler.control.records.status import Process, Status
+from gpuscaler.embedded.failures import Failure
+from gpuscaler.embedded.faults import Fault
 from gpuscaler.embedded.proxying import to_local
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import NotFound
@@ -239,10 +243,47 @@ def test_where_nothing_was_written_gpuscaler_is_not_installed(tmp_path: Path) ->
     with served(tmp_path) as cluster:
         status, why, replay = ask(cluster, "status"), ask(cluster, "why", "pod", "x"), ask(cluster, "replay")
 
-    assert (status.exit_code, replay.exit_code) == (4, 4)
+    assert (status.exit_code, replay.exit_code, why.exit_code) == (4, 4, 4)
     assert "ConfigMap kube-system/gpuscaler-status: saw none, expected the status of a controller" in status.output
-    assert why.exit_code == 2
     assert "no Event of gpuscaler tells of it" in why.output
+
+
+def test_who_may_not_read_the_status_is_told_which_right_is_missing_and_why_asks_events(tmp_path: Path) -> None:
+    with served(tmp_path) as cluster:
+        cluster.load({**pod("x"), "apiVersion": "v1", "kind": "Pod"})
+        words = 'configmaps "gpuscaler-status" is forbidden: User "me" cannot get resource "configmaps" in the namespace "kube-system"'
+        cluster.api.faults.add(Fault(path="configmaps", refusal=Failure(403, "Forbidden", words)))
+        status, why, replay = ask(cluster, "status"), ask(cluster, "why", "pod", "x"), ask(cluster, "replay")
+        cluster.api.faults.add(Fault(path="events", refusal=Failure(403, "Forbidden", "events is forbidden")))
+        silent = ask(cluster, "why", "pod", "x")
+
+    assert (status.exit_code, replay.exit_code, silent.exit_code) == (5, 5, 5)
+    assert f"saw {words} (403 Forbidden), expected to be allowed that" in status.output
+    assert why.exit_code == 0
+    assert f"The leader cannot be asked ({words}" in why.output
+
+
+@pytest.mark.parametrize(("status", "kind"), [(200, "text/html"), (404, "text/plain")])
+def test_what_is_no_api_server_is_unreachable_and_not_without_gpuscaler(status: int, kind: str, tmp_path: Path) -> None:
+    class Stranger(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("content-type", kind)
+            self.end_headers()
+            self.wfile.write(b"page not found")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        path = kubeconfig(tmp_path, f"http://127.0.0.1:{server.server_port}")
+        done = [CliRunner().invoke(main, [*command, "--kubeconfig", str(path)]) for command in (["status"], ["why", "pod", "x"])]
+        server.shutdown()
+        thread.join()
+
+    assert [one.exit_code for one in done] == [3, 3], [one.output for one in done]
 
 
 def test_an_old_status_says_that_it_is_old(tmp_path: Path) -> None:

@@ -275,8 +275,12 @@ REFERENCES: dict[str, tuple[dict[str, Any], str, str]] = {
     "no current context": ({"current-context": ""}, "", "saw no current-context, expected one of 'here'"),
     "an unknown current context": ({"current-context": "gone"}, "", "saw no context 'gone' (the current-context), expected one of 'here'"),
     "an unknown context": ({}, "gone", "saw no context 'gone', expected one of 'here'"),
-    "no contexts": ({"contexts": None}, "", "expected one of none, since there are none"),
-    "an unknown cluster": ({"clusters": []}, "", "context 'here' of {file}: saw the cluster 'c', expected one of none"),
+    "no contexts": ({"contexts": None}, "", "saw no contexts, expected at least one; name another file with --kubeconfig or KUBECONFIG"),
+    "an unknown cluster": (
+        {"clusters": []},
+        "",
+        "saw the cluster 'c', expected one of those of the file, which has none",
+    ),
     "an unknown user": ({"users": [{"name": "v"}]}, "", "context 'here' of {file}: saw the user 'u', expected one of 'v'"),
     "a list for a name": ({"clusters": [{"name": []}]}, "", "saw something else than a kubeconfig has there"),
 }

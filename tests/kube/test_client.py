@@ -80,6 +80,13 @@ async def test_a_read_does_not_wait_for_minutes() -> None:
     assert len(transport.requests) == 1
 
 
+async def test_an_answer_that_is_no_json_is_none_of_an_api_server() -> None:
+    page = Answer(200, {"content-type": "text/html; charset=utf-8"}, answer(body=b"<html>").pieces)
+    one, _ = client(page)
+    with pytest.raises(Unreachable, match="saw an answer of text/html; charset=utf-8, expected the JSON of an API server"):
+        await one.create(PODS, b"{}", namespace="default")
+
+
 async def test_a_read_without_credentials_is_not_repeated() -> None:
     one, transport = client(CredentialsError("no such program"))
     with pytest.raises(CredentialsError):

@@ -52,6 +52,8 @@ async def read_status(client: "Client", namespace: str) -> "Status":
     try:
         found = await client.get(CONFIG_MAPS, NAME, namespace=namespace)
     except NotFound as error:
+        if not error.reason:
+            raise  # Not the words of an API server, which would know ConfigMaps.
         raise NotInstalledError(
             f"ConfigMap {namespace}/{NAME}: saw none, expected the status of a controller; "
             "gpuscaler is not installed there, has never led, or runs in another namespace (--namespace)"
@@ -90,7 +92,10 @@ async def ask(transport: "Transport", prefix: str, path: str) -> tuple[int, byte
 
 
 def proxied(leader: "Process") -> str:
-    """The path of a leader's pages on the API server. Raises :class:`OutOfReachError` where it has none."""
+    """The path of a leader's pages on the API server. Raises :class:`OutOfReachError` where it has none.
+
+    It goes through its pod's proxy and not a Service's, which may hand a question to a copy that does not lead.
+    """
     if not leader.pod:
         raise OutOfReachError(f"leader {leader.identity}: runs outside of the cluster; name its address with --leader")
     if not leader.port:

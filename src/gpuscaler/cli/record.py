@@ -9,6 +9,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
     from gpuscaler.kube.access import Access
     from gpuscaler.kube.client import Client
     from gpuscaler.kube.reflector import Batch
+    from gpuscaler.kube.resources import Resource
     from gpuscaler.model.pools import Policy
     from gpuscaler.simulation.recording import Recording
 
 #: How often the files are written, in seconds: so much a kill loses at most.
 WRITE_SECONDS = 60.0
-#: What a file is called until it is whole.
+#: What the name of a file ends in until it is whole.
 FRESH = ".new"
 
 
@@ -45,11 +47,8 @@ def record(kubeconfig: Path | None, context: str, out: Path, pools: str | None, 
     policy = load_pools(pools) if pools is not None else None
     recording = begun(out, policy)
     access = find(kubeconfig, context)
-    try:
-        with told(access):
-            asyncio.run(_record(recording, access, out, seconds))
-    finally:
-        summarise(recording, out)
+    with told(access):
+        asyncio.run(_record(recording, access, out, seconds))
 
 
 def duration(text: str) -> float:
@@ -80,7 +79,9 @@ def begun(out: Path, policy: "Policy | None") -> "Recording":
         jobs, machines = rows(out, JOB_COLUMNS), rows(machines_beside(out), MACHINE_COLUMNS)
         recording.resume(jobs, machines)
         # Found out now, and not a minute into the recording.
-        Files(out).write(recording)
+        for path in (out, machines_beside(out)):
+            fresh_beside(path).touch()
+            fresh_beside(path).unlink()
     except (ValueError, KeyError, csv.Error) as error:
         click.echo(f"{out}: saw a file that is no recording ({error}), expected one of this command, or none; name another file", err=True)
         sys.exit(2)
@@ -89,6 +90,11 @@ def begun(out: Path, policy: "Policy | None") -> "Recording":
         click.echo(f"{name}: saw {error.strerror}, expected a file that can be written in a folder that is there", err=True)
         sys.exit(2)
     return recording
+
+
+def fresh_beside(path: Path) -> Path:
+    """What a file is called until it is whole."""
+    return path.with_name(path.name + FRESH)
 
 
 def rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
@@ -120,7 +126,7 @@ class Files:
 
 
 def _replace(path: Path, columns: Sequence[str], over: str, rows: Iterable[Sequence[object]]) -> None:
-    fresh = path.with_name(path.name + FRESH)
+    fresh = fresh_beside(path)
     with fresh.open("w", encoding="utf-8", newline="") as file:
         lines = csv.writer(file, lineterminator="\n")
         lines.writerow(columns)
@@ -132,8 +138,9 @@ def _replace(path: Path, columns: Sequence[str], over: str, rows: Iterable[Seque
 
 
 async def _record(recording: "Recording", access: "Access", out: Path, seconds: float | None) -> None:
-    """Watch until told to end, or for so long."""
+    """Watch until told to end, or for so long. Where the cluster does not let itself be watched, that is raised and nothing is written."""
     from gpuscaler.kube.client import Client
+    from gpuscaler.kube.errors import Unreachable
     from gpuscaler.kube.http import HttpTransport
     from gpuscaler.kube.resources import NODES, PODS
 
@@ -145,7 +152,7 @@ async def _record(recording: "Recording", access: "Access", out: Path, seconds: 
     async with HttpTransport(access) as transport:
         client = Client(transport, dry_run=True)
         for resource in (NODES, PODS):
-            await client.get_page(resource, limit=1)
+            await may_watch(client, resource)
         watch = _Watch(client, recording, out)
         watching = loop.create_task(watch.run())
         try:
@@ -162,6 +169,21 @@ async def _record(recording: "Recording", access: "Access", out: Path, seconds: 
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
             watch.keep()
+            if watch.listed:
+                summarise(recording, out)
+    if not watch.listed:
+        raise Unreachable(f"{access.server}: saw no whole list of nodes and pods until the end; nothing is written")
+
+
+async def may_watch(client: "Client", resource: "Resource") -> None:
+    """Raise what keeps us from listing or watching a resource: a reflector would go on asking, and a person would wait."""
+    from gpuscaler.kube.paging import pages
+    from gpuscaler.kube.watching import watch_request
+
+    async with aclosing(pages(client, resource, limit=1)) as found:
+        version = (await anext(found)).metadata.resource_version
+    async with client.exchange(watch_request(resource, version=version or "0", seconds=1, silence=30.0)):
+        pass
 
 
 class _Watch:
@@ -189,6 +211,11 @@ class _Watch:
             for one in self._reflectors:
                 tasks.create_task(one.run())
 
+    @property
+    def listed(self) -> bool:
+        """Whether all nodes and pods were listed once; before, there is nothing to write."""
+        return not self._unlisted
+
     def _hear(self, batch: "Batch") -> None:
         from gpuscaler.model.nodes import Node
         from gpuscaler.model.pods import Pod
@@ -210,7 +237,7 @@ class _Watch:
         if trouble != self._said:
             self._said = trouble
             click.echo(trouble or "the cluster is watched again", err=True)
-        if self._unlisted:
+        if not self.listed:
             return
         if not trouble:
             self._recording.until(time.time())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuscaler.cli.leading import NotInstalledError, OutOfReachError, asked, leader_option, namespace_option, talk
+from gpuscaler.cli.leading import NOT_INSTALLED, NotInstalledError, OutOfReachError, asked, leader_option, namespace_option, talk
 from gpuscaler.cli.reaching import access_options, find
 from gpuscaler.cli.status import happened, line
 
@@ -37,20 +37,23 @@ def why(*, kind: str, name: str, kubeconfig: Path | None, context: str, namespac
         import msgspec
 
         from gpuscaler.control.records.why import Answer
+        from gpuscaler.kube.errors import Forbidden
 
+        missing = 0
         try:
             status, body = await asked(access, transport, leader, namespace=namespace, path=f"/why/{kind}/{quoted(subject)}")
             if status not in (200, 404):
                 raise OutOfReachError(f"the leader answered {status}: {body[:200].decode(errors='replace').strip()}")
             answer = msgspec.json.decode(body, type=Answer)
-        except (OutOfReachError, NotInstalledError, msgspec.MsgspecError) as error:
+        except (OutOfReachError, NotInstalledError, Forbidden, msgspec.MsgspecError) as error:
             click.echo(f"The leader cannot be asked ({error}); what Events say:", err=True)
+            missing = NOT_INSTALLED if isinstance(error, NotInstalledError) else 0
             answer = await from_events(transport, kind, subject)
         if as_json:
             click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
         else:
             print_answer(answer)
-        return 0 if answer.known else 2
+        return missing or (0 if answer.known else 2)
 
     sys.exit(talk(access, talking))
 

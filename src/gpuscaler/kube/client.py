@@ -95,6 +95,10 @@ class Client:
                 if not 200 <= status < 300:
                     # A redirect is an error too: we send our credentials to nobody whom the configuration does not name.
                     raise error_of(status, answer.headers, await _gathered(answer, _MOST_OF_AN_ERROR))
+                kind = answer.headers.get("content-type", _JSON)
+                if "json" not in kind:
+                    # A page to log in at, or whatever else is at the address of the API server now.
+                    raise Unreachable(f"{request.method} {request.path}: saw an answer of {kind}, expected the JSON of an API server")
                 yield answer
         finally:
             if not status:

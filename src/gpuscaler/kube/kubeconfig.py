@@ -140,6 +140,8 @@ class Kubeconfig:
 
     def choose(self, context: str = "") -> Chosen:
         """The context of that name, else the current one; raises :class:`AccessError` for whatever it refers to and is not there."""
+        if not self.contexts:
+            raise AccessError(f"{self}: saw no contexts, expected at least one; name another file with --kubeconfig or KUBECONFIG")
         name = context or self.current
         if not name:
             raise AccessError(
@@ -209,5 +211,5 @@ def _load(file: Path) -> WireConfig:
 def _listed(names: Iterable[str]) -> str:
     known = sorted(names)
     if not known:
-        return "none, since there are none"
+        return "those of the file, which has none"
     return ", ".join(map(repr, known[:20])) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
