@@ -11,10 +11,12 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 LOCKS = ("core.txt", "runtime.txt", "dev.txt", "go.txt")
+#: The one that the program itself needs, beside the sources that it is for.
+GO_FOLDER = ROOT / "src" / "gpuscaler" / "embedded" / "controlplane"
 
 
 def text(lock: str) -> str:
-    return (ROOT / "requirements" / lock).read_text()
+    return ((GO_FOLDER if lock == "go.txt" else ROOT / "requirements") / lock).read_text()
 
 
 def pins(lock: str) -> dict[str, list[tuple[Requirement, list[str]]]]:

@@ -1,0 +1,118 @@
+"""Certificate authorities of a control plane's own, whose certificates are for nobody else."""
+
+import ipaddress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+#: For how long everything is valid; who runs a control plane for longer starts it anew.
+VALID = timedelta(days=365)
+#: Clocks that are a little off accept what is made now.
+EARLIER = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate and its key, both as PEM."""
+
+    certificate: bytes
+    key: bytes
+
+    def write(self, folder: Path, name: str) -> tuple[Path, Path]:
+        """As ``name.crt`` and ``name.key``, which only the owner can read."""
+        files = folder / f"{name}.crt", folder / f"{name}.key"
+        for file, content in zip(files, (self.certificate, self.key), strict=True):
+            write_private(file, content)
+        return files
+
+
+class Authority:
+    """An authority called ``name``, made at ``now``, in seconds since the epoch."""
+
+    def __init__(self, name: str, *, now: float) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._begin = datetime.fromtimestamp(now, UTC) - EARLIER
+        self._name = _named(name, ())
+        certificate = (
+            self._builder(self._name, self._key.public_key())
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs_certificates=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        self.certificate = certificate.public_bytes(serialization.Encoding.PEM)
+
+    def issue(self, name: str, *, groups: tuple[str, ...] = (), hosts: tuple[str, ...] = ()) -> Pair:
+        """For the client ``name`` in ``groups``, and for a server that is reached as one of ``hosts``."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        uses = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
+        builder = (
+            self._builder(_named(name, groups), key.public_key())
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+        )
+        if hosts:
+            builder = builder.add_extension(x509.SubjectAlternativeName([_host(one) for one in hosts]), critical=False)
+        certificate = builder.sign(self._key, hashes.SHA256())
+        return Pair(certificate.public_bytes(serialization.Encoding.PEM), pem(key))
+
+    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(self._begin)
+            .not_valid_after(self._begin + VALID)
+        )
+
+
+def signing_key() -> tuple[bytes, bytes]:
+    """A key that signs tokens of service accounts, and the public part of it, both as PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return pem(key), public
+
+
+def pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+
+
+def write_private(file: Path, content: bytes) -> None:
+    """Write a file that only its owner can read, from the first moment on."""
+    file.touch(mode=0o600)
+    file.write_bytes(content)
+
+
+def _named(name: str, groups: tuple[str, ...]) -> x509.Name:
+    organisations = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
+    return x509.Name([*organisations, x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _host(text: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(text))
+    except ValueError:
+        return x509.DNSName(text)
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )

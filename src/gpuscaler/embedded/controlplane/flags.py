@@ -1,0 +1,145 @@
+"""How the programs of a control plane are started: one control plane, nothing but this machine's own address, RBAC."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+HOST: Final = "127.0.0.1"
+#: The range of the addresses of services, and the first of it, at which pods would reach the API server.
+SERVICES, FIRST_SERVICE = "10.0.0.0/24", "10.0.0.1"
+ISSUER: Final = "https://kubernetes.default.svc"
+#: Nodes are played by what sends no heartbeats: silence says nothing about a machine here.
+SILENCE: Final = "24h"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Ports at 127.0.0.1."""
+
+    etcd: int
+    peers: int
+    api: int
+    controllers: int
+    scheduler: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything is, below ``root``."""
+
+    root: Path
+
+    @property
+    def secrets(self) -> Path:
+        return self.root / "secrets"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def audit(self) -> Path:
+        """Every request that somebody made, a JSON object a line; where that is asked for."""
+        return self.root / "audit.log"
+
+    def file(self, name: str) -> Path:
+        return self.secrets / name
+
+    def kubeconfig(self, user: str) -> Path:
+        return self.secrets / f"{user}.kubeconfig"
+
+
+def etcd(there: Layout, ports: Ports) -> Iterator[str]:
+    clients, peers = f"https://{HOST}:{ports.etcd}", f"https://{HOST}:{ports.peers}"
+    yield from _flags(
+        {
+            "name": "default",
+            "data-dir": there.root / "etcd",
+            "listen-client-urls": clients,
+            "advertise-client-urls": clients,
+            "listen-peer-urls": peers,
+            "initial-advertise-peer-urls": peers,
+            "initial-cluster": f"default={peers}",
+            "client-cert-auth": "true",
+            "trusted-ca-file": there.file("etcd-ca.crt"),
+            "cert-file": there.file("etcd.crt"),
+            "key-file": there.file("etcd.key"),
+            "peer-client-cert-auth": "true",
+            "peer-trusted-ca-file": there.file("etcd-ca.crt"),
+            "peer-cert-file": there.file("etcd.crt"),
+            "peer-key-file": there.file("etcd.key"),
+            # What it holds is gone at the end: waiting for the disk would be for nothing.
+            "unsafe-no-fsync": "true",
+            "log-level": "warn",
+        }
+    )
+
+
+def api_server(there: Layout, ports: Ports, *, audit: bool, features: str) -> Iterator[str]:
+    yield from _flags(
+        {
+            "etcd-servers": f"https://{HOST}:{ports.etcd}",
+            "etcd-cafile": there.file("etcd-ca.crt"),
+            "etcd-certfile": there.file("etcd-client.crt"),
+            "etcd-keyfile": there.file("etcd-client.key"),
+            "bind-address": HOST,
+            "advertise-address": HOST,
+            "secure-port": ports.api,
+            "endpoint-reconciler-type": "none",
+            "tls-cert-file": there.file("server.crt"),
+            "tls-private-key-file": there.file("server.key"),
+            "client-ca-file": there.file("ca.crt"),
+            "authorization-mode": "RBAC",
+            "service-account-issuer": ISSUER,
+            "service-account-key-file": there.file("accounts.pub"),
+            "service-account-signing-key-file": there.file("accounts.key"),
+            "service-cluster-ip-range": SERVICES,
+            "enable-aggregator-routing": "true",
+            "requestheader-client-ca-file": there.file("front-proxy-ca.crt"),
+            "requestheader-allowed-names": "front-proxy-client",
+            "requestheader-username-headers": "X-Remote-User",
+            "requestheader-group-headers": "X-Remote-Group",
+            "requestheader-extra-headers-prefix": "X-Remote-Extra-",
+            "proxy-client-cert-file": there.file("front-proxy-client.crt"),
+            "proxy-client-key-file": there.file("front-proxy-client.key"),
+            "feature-gates": features,
+            **({"audit-policy-file": there.file("audit.yaml"), "audit-log-path": there.audit} if audit else {}),
+        }
+    )
+
+
+def controllers(there: Layout, ports: Ports, *, features: str) -> Iterator[str]:
+    yield from _flags(
+        {
+            **_beside(there, "kube-controller-manager", ports.controllers),
+            "use-service-account-credentials": "true",
+            "service-account-private-key-file": there.file("accounts.key"),
+            "root-ca-file": there.file("ca.crt"),
+            "node-monitor-grace-period": SILENCE,
+            "feature-gates": features,
+        }
+    )
+
+
+def scheduler(there: Layout, ports: Ports, *, features: str) -> Iterator[str]:
+    yield from _flags({**_beside(there, "kube-scheduler", ports.scheduler), "feature-gates": features})
+
+
+def _beside(there: Layout, user: str, port: int) -> dict[str, object]:
+    """What programs beside the API server are told."""
+    kubeconfig = there.kubeconfig(user)
+    return {
+        "kubeconfig": kubeconfig,
+        "authentication-kubeconfig": kubeconfig,
+        "authorization-kubeconfig": kubeconfig,
+        "leader-elect": "false",
+        "bind-address": HOST,
+        "secure-port": port,
+        "tls-cert-file": there.file("server.crt"),
+        "tls-private-key-file": there.file("server.key"),
+    }
+
+
+def _flags(told: Mapping[str, object]) -> Iterator[str]:
+    return (f"--{name}={value}" for name, value in told.items() if value != "")

@@ -1,0 +1,57 @@
+"""The Go module of a control plane: one for each Kubernetes release, made from what that release says of itself."""
+
+import json
+import re
+from pathlib import Path
+
+from gpuscaler.embedded.controlplane.golang import BuildError, Go
+
+#: The module of Kubernetes, whose staging modules it takes from beside itself; on a module proxy they have releases of their own.
+KUBERNETES = "k8s.io/kubernetes"
+STAGED = re.compile(r"^\t?(?:replace )?(\S+) => \./staging/src/\S+$", re.MULTILINE)
+#: What our program imports beside Kubernetes, in the releases that Kubernetes itself uses.
+BESIDE = ("github.com/spf13/cobra", "go.etcd.io/etcd/server/v3")
+#: A release with nothing after its numbers.
+RELEASE = re.compile(r"v?1\.(\d+)\.(\d+)")
+
+
+def release_of(text: str) -> str:
+    """``1.35.4`` of ``1.35.4`` or ``v1.35.4``. Raises :exc:`BuildError` for anything else."""
+    found = RELEASE.fullmatch(text)
+    if found is None:
+        raise BuildError(f"Kubernetes {text}: saw no release, expected one with three numbers such as 1.35.4")
+    return f"1.{found[1]}.{found[2]}"
+
+
+def go_mod_of(go: Go, release: str) -> str:
+    """The go.mod of ``release``, without what its requirements require: Go adds that. Raises :exc:`BuildError`."""
+    try:
+        told = json.loads(go.run("mod", "download", "-json", f"{KUBERNETES}@v{release}"))
+    except BuildError as error:
+        raise BuildError(
+            f"Kubernetes {release}: cannot be fetched; expected a release, and a module proxy that answers.\n{error}"
+        ) from error
+    return go_mod(Path(told["GoMod"]).read_text(encoding="utf-8"), release)
+
+
+def go_mod(theirs: str, release: str) -> str:
+    """Our go.mod for ``release``, given ``theirs``."""
+    staging = f"v0.{release.removeprefix('1.')}"
+    found = re.search(r"^go (\S+)$", theirs, re.MULTILINE)
+    staged = STAGED.findall(theirs)
+    if found is None or not staged:
+        raise BuildError(f"Kubernetes {release}: saw a go.mod without a go line or without staging modules, expected both; take another")
+    requires = [*((name, _required(theirs, name, release)) for name in BESIDE)]
+    requires += [("k8s.io/component-base", staging), (KUBERNETES, f"v{release}")]
+    lines = ["module gpuscaler.io/embedded/controlplane", "", f"go {found[1]}", "", "require ("]
+    lines += [f"\t{name} {version}" for name, version in requires]
+    lines += [")", "", "replace ("]
+    lines += [f"\t{name} => {name} {staging}" for name in sorted(staged)]
+    return "\n".join([*lines, ")", ""])
+
+
+def _required(theirs: str, name: str, release: str) -> str:
+    found = re.search(rf"^\t(?:require )?{re.escape(name)} (v\S+)", theirs, re.MULTILINE)
+    if found is None:
+        raise BuildError(f"Kubernetes {release}: saw a go.mod without {name}, expected its release there; take another")
+    return found[1]

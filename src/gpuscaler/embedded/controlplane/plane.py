@@ -1,0 +1,235 @@
+"""A control plane that runs: etcd, API server, controllers and scheduler of one Kubernetes release, as processes of this machine."""
+
+import asyncio
+import socket
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from gpuscaler.embedded.controlplane import flags
+from gpuscaler.embedded.controlplane.authorities import Authority, Pair, signing_key, write_private
+from gpuscaler.embedded.controlplane.building import API_SERVER, CONTROLLERS, ETCD, NAMES, SCHEDULER, Programs
+from gpuscaler.embedded.controlplane.flags import FIRST_SERVICE, HOST, Layout, Ports
+from gpuscaler.embedded.controlplane.processes import EndedError, Process
+from gpuscaler.kube.access import Access
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import ApiError, NotFound, Unreachable
+from gpuscaler.kube.http import HttpTransport
+from gpuscaler.kube.resources import SERVICE_ACCOUNTS
+from gpuscaler.kube.tls import Tls
+from gpuscaler.kube.transport import Request
+
+#: How everything in a kubeconfig is called.
+NAME: Final = "gpuscaler-control-plane"
+ADMIN: Final = "admin"
+#: Who may do everything, whatever roles there are.
+MASTERS: Final = "system:masters"
+#: Seconds that a part gets to be well, and pauses between looks.
+PATIENCE, PAUSE = 120.0, 0.1
+#: Of every request that somebody finished, who asked for what.
+AUDIT: Final = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata"}],
+}
+
+
+class ControlPlane:
+    """The control plane of ``programs``, all of whose files are below ``root``, from :meth:`start` to :meth:`stop`.
+
+    ``now`` is the wall clock in seconds since the epoch, ``environ`` what the programs get of the environment. With ``audit`` every request
+    is logged. ``features`` are feature gates, as Kubernetes has them. ``port`` is that of the API server, 0 a free one.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        root: Path,
+        *,
+        now: float,
+        environ: Mapping[str, str],
+        port: int = 0,
+        audit: bool = False,
+        features: Mapping[str, bool] | None = None,
+    ) -> None:
+        self.layout = Layout(root)
+        self._now, self._audit, self._programs, self._environ = now, audit, programs, environ
+        self._ports = _free_ports(port)
+        self._features = ",".join(f"{name}={str(on).lower()}" for name, on in (features or {}).items())
+        self._authority = Authority("gpuscaler control plane", now=now)
+        self.processes: dict[str, Process] = {}
+
+    @property
+    def url(self) -> str:
+        return f"https://{HOST}:{self._ports.api}"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """That of somebody who may do everything."""
+        return self.layout.kubeconfig(ADMIN)
+
+    async def start(self) -> None:
+        """Start everything and wait until it is well. Raises :exc:`EndedError` or OSError where it will not be."""
+        self._write()
+        self.processes = {name: self._process(name) for name in NAMES}
+        try:
+            self.processes[ETCD].start()
+            await self._until(self._listens)
+            self.processes[API_SERVER].start()
+            await self._until(self.well)
+            self.processes[SCHEDULER].start()
+            self.processes[CONTROLLERS].start()
+            await self._until(self._settled)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End everything, the last that was started first."""
+        with ExitStack() as stack:
+            for name in (ETCD, API_SERVER, CONTROLLERS, SCHEDULER):
+                if name in self.processes:
+                    stack.callback(self.processes[name].end)
+
+    async def restart(self, name: str) -> None:
+        """Kill one of the programs and start it again; returns when the API server is well."""
+        self.processes[name].kill()
+        self.processes[name].start()
+        await self._until(self.well)
+
+    async def run(self) -> None:
+        """Until cancelled, or until a program ends, which raises :exc:`EndedError`."""
+        while True:
+            self.check()
+            await asyncio.sleep(1.0)
+
+    def check(self) -> None:
+        """Raise :exc:`EndedError` where a program has ended."""
+        for process in self.processes.values():
+            process.check()
+
+    def write_kubeconfig(self, user: str, *, pair: Pair | None = None, token: str = "") -> Path:
+        """A kubeconfig for ``user``, by a client certificate or by a token; returns where it is."""
+        path = self.layout.kubeconfig(user)
+        write_private(path, yaml.safe_dump(self.config(pair=pair, token=token), sort_keys=False).encode())
+        return path
+
+    def config(self, *, pair: Pair | None = None, token: str = "") -> dict[str, Any]:
+        """A kubeconfig with one context."""
+        mine = {"token": token} if token else {}
+        if pair is not None:
+            mine = {"client-certificate-data": _base64(pair.certificate), "client-key-data": _base64(pair.key)}
+        cluster = {"server": self.url, "certificate-authority-data": _base64(self._authority.certificate)}
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": NAME, "cluster": cluster}],
+            "users": [{"name": NAME, "user": mine}],
+            "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME, "namespace": "default"}}],
+            "current-context": NAME,
+        }
+
+    def certificate(self, user: str, *groups: str) -> Pair:
+        """A client certificate."""
+        return self._authority.issue(user, groups=groups)
+
+    # What is written before anything starts
+
+    def _write(self) -> None:
+        there = self.layout
+        for folder in (there.secrets, there.logs):
+            folder.mkdir(parents=True, mode=0o700)
+        hosts = (HOST, "localhost", FIRST_SERVICE, "kubernetes.default.svc")
+        write_private(there.file("ca.crt"), self._authority.certificate)
+        self._authority.issue("server", hosts=hosts).write(there.secrets, "server")
+        for name, client in (("etcd", "etcd-client"), ("front-proxy", "front-proxy-client")):
+            authority = Authority(name, now=self._now)
+            write_private(there.file(f"{name}-ca.crt"), authority.certificate)
+            authority.issue(client).write(there.secrets, client)
+            if name == "etcd":
+                authority.issue(name, hosts=hosts).write(there.secrets, name)
+        for file, content in zip(("accounts.key", "accounts.pub"), signing_key(), strict=True):
+            write_private(there.file(file), content)
+        write_private(there.file("audit.yaml"), yaml.safe_dump(AUDIT).encode())
+        self.write_kubeconfig(ADMIN, pair=self.certificate(ADMIN, MASTERS))
+        for user in (CONTROLLERS, SCHEDULER):
+            self.write_kubeconfig(user, pair=self.certificate(f"system:{user}"))
+
+    def _process(self, name: str) -> Process:
+        there, ports, features = self.layout, self._ports, self._features
+        words = {
+            ETCD: lambda: flags.etcd(there, ports),
+            API_SERVER: lambda: flags.api_server(there, ports, audit=self._audit, features=features),
+            CONTROLLERS: lambda: flags.controllers(there, ports, features=features),
+            SCHEDULER: lambda: flags.scheduler(there, ports, features=features),
+        }[name]()
+        command = [str(self._programs.folder / name), *words]
+        return Process(name, command, log=there.logs / f"{name}.log", environ=self._environ, tied=self._programs.tied)
+
+    # When it is well
+
+    async def _until(self, well: Callable[[], Any]) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not await well():
+                    self.check()
+                    await asyncio.sleep(PAUSE)
+        except TimeoutError:
+            raise EndedError(f"{self.url}: not well after {PATIENCE:g} s, expected seconds; the logs are in {self.layout.logs}") from None
+
+    async def _listens(self) -> bool:
+        try:
+            _, writer = await asyncio.open_connection(HOST, self._ports.etcd)
+        except OSError:
+            return False
+        writer.close()
+        return True
+
+    async def well(self) -> bool:
+        """Whether the API server says that it is ready."""
+        return await self._asks(self._ports.api, "/readyz")
+
+    async def _settled(self) -> bool:
+        """Whether the others are well, and have made what pods need."""
+        for port in (self._ports.scheduler, self._ports.controllers):
+            if not await self._asks(port, "/healthz"):
+                return False
+        try:
+            async with HttpTransport(self.access()) as transport:
+                await Client(transport).get(SERVICE_ACCOUNTS, "default", namespace="default")
+        except NotFound:
+            return False
+        return True
+
+    def access(self) -> Access:
+        """The way of somebody who may do everything."""
+        pair = self.certificate(ADMIN, MASTERS)
+        tls = Tls(authority=self._authority.certificate, certificate=pair.certificate, key=pair.key)
+        return Access(server=self.url, source=NAME, tls=tls)
+
+    async def _asks(self, port: int, path: str) -> bool:
+        access = Access(server=f"https://{HOST}:{port}", source=NAME, tls=Tls(authority=self._authority.certificate))
+        try:
+            async with HttpTransport(access) as transport, transport.exchange(Request("GET", path)) as answer:
+                return answer.status == 200
+        except (ApiError, Unreachable):
+            return False
+
+
+def _free_ports(api: int) -> Ports:
+    """Ports that are free now; whoever is quicker may have one before we do, which ends the program that wanted it."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(5)]
+        for one in sockets:
+            one.bind((HOST, 0))
+        etcd, peers, free, controllers, scheduler = (one.getsockname()[1] for one in sockets)
+    return Ports(etcd=etcd, peers=peers, api=api or free, controllers=controllers, scheduler=scheduler)
+
+
+def _base64(content: bytes) -> str:
+    return b64encode(content).decode()

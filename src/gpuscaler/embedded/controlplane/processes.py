@@ -1,0 +1,74 @@
+"""One program of a control plane as a process, with its log in a file."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+#: Seconds that a process gets to end in order.
+PATIENCE = 5.0
+#: Lines of a log that are shown when its process has ended.
+SHOWN = 8
+
+
+class EndedError(Exception):
+    """A program has ended that should run; the text has the end of its log."""
+
+
+class Process:
+    """The program of ``command``, from :meth:`start` to :meth:`end`; one that is ``tied`` ends with this process, however that ends."""
+
+    def __init__(self, name: str, command: Sequence[str], *, log: Path, environ: Mapping[str, str], tied: bool) -> None:
+        self.name, self.log = name, log
+        self._command, self._environ, self._tied = tuple(command), environ, tied
+        self._popen: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        environ = {**self._environ, **({"CONTROLPLANE_TIED": "1"} if self._tied else {})}
+        stdin = subprocess.PIPE if self._tied else subprocess.DEVNULL
+        with self.log.open("ab") as out:
+            # In a session of its own: Ctrl-C in a terminal is for whoever holds it, who ends it in order.
+            self._popen = subprocess.Popen(  # noqa: S603 - programs that were compiled here, or that the user named
+                self._command, stdin=stdin, stdout=out, stderr=subprocess.STDOUT, env=environ, start_new_session=True
+            )
+
+    def check(self) -> None:
+        """Raise :exc:`EndedError` unless it runs."""
+        code = self._popen.poll() if self._popen else None
+        if code is not None:
+            lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-SHOWN:]
+            raise EndedError(f"{self.name} ended with {code}; its log, {self.log}, ends so:\n  " + "\n  ".join(lines))
+
+    def pause(self) -> None:
+        """It gets no processor until :meth:`go_on`."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it at once, as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def end(self) -> None:
+        """End it in order, or by force where that takes too long."""
+        self._signal(signal.SIGCONT)
+        self._end(signal.SIGTERM)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._popen is None:
+            return
+        self._signal(how)
+        try:
+            self._popen.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            self._popen.wait()
+        if self._popen.stdin is not None:
+            self._popen.stdin.close()
+        self._popen = None
+
+    def _signal(self, which: signal.Signals) -> None:
+        if self._popen is not None and self._popen.poll() is None:
+            os.kill(self._popen.pid, which)
