@@ -14,7 +14,7 @@ UPGRADE ?=
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup demo picture test check lint format types layers packaging package conformance oracle soak bench lock clean
+.PHONY: help setup demo picture test check lint format types layers packaging package conformance oracle charts manifest soak bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-13s%s\n' "$$name" "$$text"; done
@@ -31,8 +31,8 @@ picture: $(READY) ## draw the picture of the README anew
 	@$(BIN)/gpuscaler demo --out build/demo >/dev/null
 	@cp build/demo/screen.svg docs/images/demo.svg
 
-test: $(READY) ## run the tests, all but the comparison with Kubernetes' own code
-	@$(BIN)/python -m pytest -n 2 -m "not conformance"
+test: $(READY) ## run the tests, all but those that compile programs of others
+	@$(BIN)/python -m pytest -n 2 -m "not conformance and not charts"
 
 check: lint types layers packaging ## lint, types, layers and the packaging tests
 
@@ -63,6 +63,13 @@ conformance: $(READY) ## compare CASES=20000 cases, PLANS=300 plans, AUTOSCALERS
 
 oracle: $(READY) ## the tests that ask Kubernetes' own programs: kube-scheduler's filters, the HorizontalPodAutoscaler, kubectl
 	@$(BIN)/python -m pytest -q -m conformance tests/conformance tests/conformance_hpa tests/embedded
+
+charts: $(READY) ## the tests that ask the real helm: what the chart makes of values, and the image's steps
+	@$(BIN)/python -m pytest -q -m charts tests/charts
+
+manifest: $(READY) ## make deploy/gpuscaler.yaml anew from the chart, and the schema of its values
+	@$(BIN)/python tools/chart_schema.py
+	@$(BIN)/python -m tests.charts.manifest
 
 soak: $(READY) ## RUNS=10000 schedules of faults and restarts against the controller, and a tenth as many deaths, drawn with SEED=1
 	@SOAK_RUNS=$(RUNS) SOAK_SEED=$(SEED) $(BIN)/python -m pytest -q -n 2 tests/control/test_invariants.py tests/control/test_restarts.py

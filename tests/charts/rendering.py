@@ -1,0 +1,65 @@
+"""The chart, rendered by the real helm."""
+
+import functools
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tests.charts.building import helm
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts" / "gpuscaler"
+#: The smallest values that can be installed.
+SMALL: Mapping[str, Any] = {
+    "config": {"region": "us-east-1", "cloud": "simulated", "pools": [{"name": "gpu", "types": ["g5.xlarge"]}]},
+}
+
+Object = dict[str, Any]
+
+
+def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> Object:
+    """``one`` with what ``other`` says, as helm joins several files of values."""
+    both = {
+        key: merged(one[key], value) if isinstance(value, dict) and isinstance(one.get(key), dict) else value
+        for key, value in other.items()
+    }
+    return {**one, **both}
+
+
+def call(*words: str, values: Mapping[str, Any] | None = None) -> "subprocess.CompletedProcess[str]":
+    given = ("--values", "-") if values is not None else ()
+    return subprocess.run(
+        (str(built()), *words, *given),
+        input=yaml.safe_dump(values),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={"HOME": "/nowhere"},
+    )
+
+
+@functools.cache
+def built() -> Path:
+    return helm()
+
+
+def text(values: Mapping[str, Any], *, release: str = "gpuscaler", namespace: str = "gpuscaler") -> str:
+    done = call("template", release, str(CHART), "--namespace", namespace, values=values)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def render(more: Mapping[str, Any] | None = None, *, release: str = "gpuscaler", namespace: str = "gpuscaler") -> dict[str, Object]:
+    """The objects that the chart makes of :data:`SMALL` and ``more``, by ``Kind/name``."""
+    documents = yaml.safe_load_all(text(merged(SMALL, more or {}), release=release, namespace=namespace))
+    return {f"{one['kind']}/{one['metadata']['name']}": one for one in documents if one}
+
+
+def refusal(more: Mapping[str, Any]) -> str:
+    """What helm says of values that it does not take."""
+    done = call("template", "gpuscaler", str(CHART), "--namespace", "gpuscaler", values=merged(SMALL, more))
+    assert done.returncode != 0, f"taken: {more}"
+    return done.stderr

@@ -1,0 +1,306 @@
+"""What the chart makes of values, as the real helm renders it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.charts.rendering import CHART, SMALL, Object, call, refusal, render
+
+from gpuscaler.kube.resources import WATCHED
+from gpuscaler.settings import load_settings
+
+pytestmark = pytest.mark.charts
+
+READS = {"get", "list", "watch"}
+
+
+def deployment(more: dict[str, Any] | None = None, **place: str) -> Object:
+    (found,) = [one for name, one in render(more, **place).items() if name.startswith("Deployment/")]
+    return found
+
+
+def container(more: dict[str, Any] | None = None) -> Object:
+    (found,) = deployment(more)["spec"]["template"]["spec"]["containers"]
+    assert isinstance(found, dict)
+    return found
+
+
+def rules(more: dict[str, Any] | None = None) -> list[Object]:
+    return [rule for one in render(more).values() if one["kind"] in {"ClusterRole", "Role"} for rule in one["rules"]]
+
+
+def verbs(more: dict[str, Any] | None = None) -> set[str]:
+    return {verb for rule in rules(more) for verb in rule["verbs"]}
+
+
+@pytest.mark.parametrize("values", [{}, SMALL, {"config": {"cloud": "simulated"}, "controller": {"dryRun": True}}])
+def test_lint_has_nothing_to_say(values: dict[str, Any]) -> None:
+    done = call("lint", "--strict", str(CHART), values=values)
+
+    assert done.returncode == 0, done.stdout
+    assert [line for line in done.stdout.splitlines() if line.startswith(("[WARNING]", "[ERROR]"))] == []
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"config": {"pools": [{"name": "gpu"}]}}, "/config/pools/0"),
+        ({"config": {"pools": [{"name": "gpu", "types": ["g5.xlarge"], "markets": ["cheap"]}]}}, "/config/pools/0/markets/0"),
+        ({"config": {"pace": {"debounce": "soon"}}}, "/config/pace/debounce"),
+        ({"config": {"leaderElection": {}}}, "leaderElection"),
+        ({"config": {"pools": []}}, "/config/pools"),
+        ({"config": {"cloud": None}}, "config.cloud: saw none"),
+        ({"config": {"cloud": "mainframe"}}, "/config/cloud"),
+        ({"config": {"namespace": "elsewhere"}}, "config.namespace: saw elsewhere, expected gpuscaler"),
+        ({"config": {"leader_election": {"enabled": False}}}, "controller.replicas: saw 2"),
+        ({"controller": {"replicas": 0}}, "/controller/replicas"),
+        ({"controller": {"replica": 3}}, "replica"),
+        ({"controller": {"nodeSelector": {"zone": 1}}}, "/controller/nodeSelector/zone"),
+        ({"image": {"digest": "latest"}}, "/image/digest"),
+        ({"serviceMonitor": {"interval": "often"}}, "/serviceMonitor/interval"),
+    ],
+)
+def test_values_that_cannot_work_are_refused_with_their_place(values: dict[str, Any], words: str) -> None:
+    assert words in refusal(values)
+
+
+def test_a_chart_without_pools_says_what_is_missing() -> None:
+    done = call("template", "gpuscaler", str(CHART), values={})
+
+    assert done.returncode != 0
+    assert "config.pools: saw none" in done.stderr
+
+
+@pytest.mark.parametrize("history", [{}, {"history": None}, {"history": {"decisions": 10}}, {"history": {"folder": "/elsewhere"}}])
+def test_the_controller_can_read_its_settings_and_write_its_history(history: dict[str, Any], tmp_path: Path) -> None:
+    found = render({"config": {**history, "leader_election": {"name": "one"}}})["ConfigMap/gpuscaler-controller"]["data"]
+    path = tmp_path / "run.yaml"
+    path.write_text(found["run.yaml"])
+    settings = load_settings(path)
+
+    assert list(found) == ["run.yaml"]
+    assert [pool.name for pool in settings.policy.pools] == ["gpu"]
+    assert settings.leader_election.name == "one"
+    assert settings.history.folder == ("/elsewhere" if history.get("history") == {"folder": "/elsewhere"} else "/var/lib/gpuscaler")
+
+
+def test_the_pod_runs_the_controller_on_its_settings() -> None:
+    found = container()
+    mounts = {one["mountPath"]: one for one in found["volumeMounts"]}
+
+    assert found["args"] == ["run", "--config=/etc/gpuscaler/run.yaml"]
+    assert found["image"].startswith("gpuscaler:")
+    # A file that is mounted alone never changes.
+    assert "subPath" not in mounts["/etc/gpuscaler"]
+    assert not mounts["/var/lib/gpuscaler"].get("readOnly")
+
+
+def test_a_digest_wins_over_a_tag() -> None:
+    digest = "sha256:" + "0" * 64
+
+    assert container({"image": {"repository": "mirror/gpuscaler", "tag": "v9", "digest": digest}})["image"] == f"mirror/gpuscaler@{digest}"
+    assert container({"image": {"repository": "mirror/gpuscaler", "tag": "v9"}})["image"] == "mirror/gpuscaler:v9"
+
+
+@pytest.mark.parametrize(
+    ("config", "anew"),
+    [
+        ({"pools": [{"name": "other", "types": ["g5.xlarge"]}]}, False),
+        ({"pace": {"debounce": "1s"}}, False),
+        ({"log": {"level": "debug"}}, False),
+        ({"rate_limit": {"qps": 10}}, True),
+        ({"leader_election": {"name": "other"}}, True),
+        ({"simulated": {"seed": 2}}, True),
+    ],
+)
+def test_pods_start_anew_only_for_settings_that_need_it(config: dict[str, Any], anew: bool) -> None:
+    before, after = (deployment({"config": one})["spec"]["template"] for one in ({}, config))
+
+    assert (before != after) is anew
+
+
+def test_two_copies_stand_apart_and_one_of_them_at_most_is_disrupted() -> None:
+    made = render()
+    spec, budget = made["Deployment/gpuscaler-controller"]["spec"], made["PodDisruptionBudget/gpuscaler-controller"]["spec"]
+    pod = spec["template"]
+    apart = pod["spec"]["topologySpreadConstraints"]
+
+    assert spec["replicas"] == 2
+    assert budget["maxUnavailable"] == 1
+    assert [one["topologyKey"] for one in apart] == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+    for selector in (spec["selector"], budget["selector"], *(one["labelSelector"] for one in apart)):
+        assert selector["matchLabels"].items() <= pod["metadata"]["labels"].items()
+
+
+def test_one_copy_has_no_budget_that_would_block_a_drain_for_ever() -> None:
+    made = render({"controller": {"replicas": 1}, "config": {"leader_election": {"enabled": False}}})
+
+    assert [name for name in made if name.startswith("PodDisruptionBudget/")] == []
+    assert not [rule for one in made.values() for rule in one.get("rules", ()) if "leases" in rule["resources"]]
+
+
+def test_the_pod_meets_the_restricted_standard_and_writes_only_its_volumes() -> None:
+    pod, found = deployment()["spec"]["template"]["spec"], container()
+
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert found["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+    assert {key for one in pod["volumes"] for key in one if key != "name"} == {"configMap", "emptyDir"}
+    assert "cpu" not in found["resources"]["limits"]
+
+
+def test_only_the_pod_itself_gets_the_token_of_its_account() -> None:
+    made = render({"controller": {"serviceAccount": {"annotations": {"example.com/role": "buyer"}}}})
+    account, pod = made["ServiceAccount/gpuscaler-controller"], made["Deployment/gpuscaler-controller"]["spec"]["template"]["spec"]
+
+    assert (account["automountServiceAccountToken"], pod["automountServiceAccountToken"]) == (False, True)
+    assert pod["serviceAccountName"] == "gpuscaler-controller"
+    assert account["metadata"]["annotations"] == {"example.com/role": "buyer"}
+
+
+def test_an_account_that_is_there_already_is_used_and_bound() -> None:
+    made = render({"controller": {"serviceAccount": {"create": False, "name": "buyer"}}})
+    bound = [one["subjects"] for one in made.values() if "subjects" in one]
+
+    assert [name for name in made if name.startswith("ServiceAccount/")] == []
+    assert made["Deployment/gpuscaler-controller"]["spec"]["template"]["spec"]["serviceAccountName"] == "buyer"
+    assert bound == [[{"kind": "ServiceAccount", "name": "buyer", "namespace": "gpuscaler"}]] * 2
+
+
+def test_all_that_is_watched_may_be_listed_and_watched() -> None:
+    reads = {
+        (group, name)
+        for rule in rules()
+        if {"list", "watch"} <= set(rule["verbs"])
+        for group in rule["apiGroups"]
+        for name in rule["resources"]
+    }
+
+    assert reads == {(one.group, one.plural) for one in WATCHED}
+
+
+def test_no_rule_has_a_wildcard_reads_secrets_or_may_write_rules() -> None:
+    for rule in rules():
+        assert "*" not in {*rule["verbs"], *rule["apiGroups"], *rule["resources"]}
+        assert not {"secrets", "roles", "clusterroles", "pods/exec", "serviceaccounts/token"} & set(rule["resources"])
+
+
+def test_a_dry_run_has_no_right_to_write() -> None:
+    assert "--dry-run" in container({"controller": {"dryRun": True}})["args"]
+    assert verbs({"controller": {"dryRun": True}}) <= READS
+    assert not verbs() <= READS
+
+
+def test_who_plays_no_kubelet_may_delete_no_pod() -> None:
+    def deletes(kubelet: bool) -> list[str]:
+        return [
+            name
+            for rule in rules({"config": {"simulated": {"kubelet": kubelet}}})
+            if "delete" in rule["verbs"]
+            for name in rule["resources"]
+        ]
+
+    assert deletes(kubelet=True) == ["nodes", "pods"]
+    assert deletes(kubelet=False) == ["nodes"]
+
+
+def test_what_is_its_own_is_written_by_name_and_in_its_own_namespace() -> None:
+    made = render({"config": {"leader_election": {"name": "one"}}}, namespace="machines")
+    named = {
+        (resource, verb, name)
+        for rule in made["Role/gpuscaler-controller"]["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        for name in rule.get("resourceNames", [""])
+    }
+
+    assert {one["metadata"]["namespace"] for one in made.values() if "namespace" in one["metadata"]} == {"machines"}
+    assert {name for resource, _, name in named if resource == "leases" and name} == {"one"}
+    assert {(resource, verb) for resource, verb, name in named if not name} == {("configmaps", "create"), ("leases", "create")}
+
+
+def test_releases_of_two_namespaces_share_no_object_without_a_namespace() -> None:
+    one, other = (
+        {name for name, found in render(namespace=namespace).items() if "namespace" not in found["metadata"]}
+        for namespace in ("one", "other")
+    )
+
+    assert one
+    assert not one & other
+
+
+def test_a_long_name_leaves_room_for_what_kubernetes_adds_to_host_names() -> None:
+    name = deployment(release="a-release-with-a-name-as-long-as-helm-lets-it-be-53")["metadata"]["name"]
+
+    assert len(f"{name}-0123456789-abcde") <= 63
+
+
+def test_probes_and_pages_follow_the_address_and_the_certificate() -> None:
+    found = container({"config": {"http": {"address": "0.0.0.0:9443", "certificate": "/tls/tls.crt", "key": "/tls/tls.key"}}})
+
+    assert [port["containerPort"] for port in found["ports"]] == [9443]
+    assert found["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http", "scheme": "HTTPS"}
+    assert found["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http", "scheme": "HTTPS"}
+
+
+def test_where_nothing_is_served_nothing_is_probed() -> None:
+    values = {"config": {"http": {"enabled": False}}, "serviceMonitor": {"enabled": True}}
+
+    assert not {"ports", "livenessProbe", "readinessProbe"} & set(container(values))
+    assert [name for name in render(values) if name.startswith(("Service/", "ServiceMonitor/"))] == []
+
+
+def test_metrics_are_scraped_only_where_that_is_asked_for() -> None:
+    assert "ServiceMonitor/gpuscaler-controller" not in render()
+
+    made = render({"serviceMonitor": {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}}})
+    monitor, service = made["ServiceMonitor/gpuscaler-controller"], made["Service/gpuscaler-controller"]
+
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert monitor["spec"]["endpoints"] == [{"port": "http", "path": "/metrics", "scheme": "http", "interval": "15s"}]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+
+
+def test_extras_and_labels_reach_the_pod() -> None:
+    values = {
+        "commonLabels": {"team": "platform"},
+        "imagePullSecrets": [{"name": "pull"}],
+        "controller": {
+            "extraEnv": [{"name": "HTTPS_PROXY", "value": "proxy:3128"}],
+            "extraEnvFrom": [{"secretRef": {"name": "cloud"}}],
+            "extraVolumes": [{"name": "tls", "secret": {"secretName": "tls"}}],
+            "extraVolumeMounts": [{"name": "tls", "mountPath": "/tls"}],
+            "extraArgs": ["--context=other"],
+            "podLabels": {"tier": "infra"},
+            "podAnnotations": {"a": "b"},
+            "tolerations": [{"operator": "Exists"}],
+        },
+    }
+    template, found = deployment(values)["spec"]["template"], container(values)
+
+    assert {"team": "platform", "tier": "infra"}.items() <= template["metadata"]["labels"].items()
+    assert template["metadata"]["annotations"]["a"] == "b"
+    assert template["spec"]["imagePullSecrets"] == [{"name": "pull"}]
+    assert template["spec"]["tolerations"] == [{"operator": "Exists"}]
+    assert found["env"] == values["controller"]["extraEnv"]  # type: ignore[index]  # a literal above
+    assert found["envFrom"] == values["controller"]["extraEnvFrom"]  # type: ignore[index]
+    assert found["volumeMounts"][-1] == {"name": "tls", "mountPath": "/tls"}
+    assert template["spec"]["volumes"][-1]["name"] == "tls"
+    assert found["args"][-1] == "--context=other"
+
+
+def test_every_object_is_plain_yaml_of_one_document() -> None:
+    assert {one["apiVersion"] for one in render({"serviceMonitor": {"enabled": True}}).values()} == {
+        "v1",
+        "apps/v1",
+        "policy/v1",
+        "rbac.authorization.k8s.io/v1",
+        "monitoring.coreos.com/v1",
+    }
+    assert yaml.safe_load((CHART / "Chart.yaml").read_text())["type"] == "application"
