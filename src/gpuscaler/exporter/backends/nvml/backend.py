@@ -1,0 +1,109 @@
+"""All GPUs that the driver of the machine shows."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+from gpuscaler.exporter.backends import Event, Reading, StaleError, UnavailableError
+from gpuscaler.exporter.backends.nvml.events import Events
+from gpuscaler.exporter.backends.nvml.inventory import Gpu, look
+from gpuscaler.exporter.backends.nvml.library import NvmlError, code, is_closed, is_lost, is_stale, nvml, text_of
+from gpuscaler.exporter.backends.nvml.measuring import Measured
+from gpuscaler.exporter.parts import Device
+
+#: What NVML's errors at the beginning mean: one word for a label, and what to do about it.
+_CAUSES: Mapping[int, tuple[str, str]] = {
+    nvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
+        "no-library",
+        "saw no libnvidia-ml.so.1, expected it from NVIDIA's driver; install the driver, or let the NVIDIA container runtime mount it",
+    ),
+    nvml.NVML_ERROR_DRIVER_NOT_LOADED: ("no-driver", "saw no NVIDIA driver in the kernel, expected it loaded; see the kernel's log"),
+    nvml.NVML_ERROR_NO_PERMISSION: ("forbidden", "saw no permission for NVIDIA's devices, expected /dev/nvidiactl in the container"),
+}
+
+
+class Nvml:
+    """See :class:`gpuscaler.exporter.backends.Backend`. Handles of a GPU stay valid until the driver goes."""
+
+    def __init__(self) -> None:
+        self._gpus: dict[int, Gpu] = {}
+        self._measured: dict[str, Measured] = {}
+        self._events: Events | None = None
+
+    def open(self) -> None:
+        self.close()
+        with _sorted():
+            nvml.nvmlInit()
+            self._events = Events()
+
+    def versions(self) -> tuple[str, str]:
+        cuda = text_of(nvml.nvmlSystemGetCudaDriverVersion_v2)
+        return text_of(nvml.nvmlSystemGetDriverVersion), f"{int(cuda) // 1000}.{int(cuda) % 1000 // 10}" if cuda else ""
+
+    def devices(self) -> tuple[Device, ...]:
+        with _sorted():
+            self._gpus = look(self._gpus)
+            self._measure_anew()
+        if not self._gpus:
+            raise UnavailableError("no-devices", "saw a driver that shows no GPU, expected one at least; see nvidia-smi and the kernel log")
+        return tuple(gpu.device for gpu in self._gpus.values())
+
+    def _measure_anew(self) -> None:
+        """What is new gets measured, what is gone no longer."""
+        handles = {gpu.device.uuid: gpu.handle for gpu in self._gpus.values() if gpu.handle is not None}
+        parts = {part.instance.uuid: (gpu.handle, part) for gpu in self._gpus.values() for part in gpu.parts}
+        for key in set(self._measured) - set(handles) - set(parts):
+            self._measured.pop(key).close()
+        for key, handle in handles.items():
+            if key not in self._measured:
+                self._measured[key] = Measured(key, handle)
+            if self._events is not None:
+                self._events.add(key, handle)
+        for key, (gpu, part) in parts.items():
+            if key not in self._measured:
+                self._measured[key] = Measured(key, part.handle, parent=gpu, gpu_instance=part.instance.gpu_instance)
+
+    def measure(self, device: Device) -> Iterator[Reading]:
+        """A GPU that fell off the bus has the one field that says so."""
+        try:
+            for key in (device.uuid, *(instance.uuid for instance in device.instances)):
+                if key in self._measured:
+                    reading = self._measured[key].read(time.monotonic())
+                    yield reading if key != device.uuid else reading._replace(values={**reading.values, "lost": 0.0})
+                elif key == device.uuid:
+                    yield Reading(key, time.monotonic(), {"lost": 1.0})
+        except NvmlError as error:
+            if not is_lost(error):
+                raise _general(error) from error
+            yield Reading(device.uuid, time.monotonic(), {"lost": 1.0})
+
+    def events(self) -> Iterator[Event]:
+        if self._events is not None:
+            with _sorted():
+                yield from self._events.poll()
+
+    def close(self) -> None:
+        """Also after the driver went away underneath."""
+        for measured in self._measured.values():
+            measured.close()
+        with suppress(NvmlError):
+            if self._events is not None:
+                self._events.close()
+            nvml.nvmlShutdown()
+        self._gpus, self._measured, self._events = {}, {}, None
+
+
+@contextmanager
+def _sorted() -> Iterator[None]:
+    try:
+        yield
+    except NvmlError as error:
+        raise _general(error) from error
+
+
+def _general(error: Exception) -> Exception:
+    """An error of NVML as one of ours."""
+    if is_stale(error):
+        return StaleError(str(error))
+    cause, text = _CAUSES.get(code(error), ("closed" if is_closed(error) else "failed", f"saw NVML fail: {error}"))
+    return UnavailableError(cause, text)

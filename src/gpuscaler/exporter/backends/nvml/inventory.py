@@ -1,0 +1,69 @@
+"""Which GPUs and MIG devices there are, with NVML's handle of each."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+from gpuscaler.exporter.backends.nvml.library import Handle, NvmlError, is_closed, is_stale, nvml, text_of, tolerated
+from gpuscaler.exporter.parts import Device, Instance
+
+
+class Part(NamedTuple):
+    """A MIG device with its handle."""
+
+    instance: Instance
+    handle: Handle
+
+
+class Gpu(NamedTuple):
+    """``handle`` is None where the GPU fell off the bus; what it was is still known."""
+
+    device: Device
+    handle: Handle | None
+    parts: tuple[Part, ...]
+
+
+def look(before: dict[int, Gpu]) -> dict[int, Gpu]:
+    """The GPUs by NVML's numbers. One that cannot be looked at is told as it was ``before``, without handle.
+
+    Raises NVML's errors that are about all of them.
+    """
+    found = {}
+    for number in range(nvml.nvmlDeviceGetCount()):
+        try:
+            found[number] = _gpu(number)
+        except NvmlError as error:
+            if is_closed(error) or is_stale(error):
+                raise
+            if number in before:
+                found[number] = before[number]._replace(handle=None, parts=())
+    return found
+
+
+def _gpu(number: int) -> Gpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(number)
+    parts = tuple(_parts(handle))
+    minor = text_of(lambda: nvml.nvmlDeviceGetMinorNumber(handle))
+    device = Device(
+        nvml.nvmlDeviceGetUUID(handle),
+        number,
+        int(minor) if minor else -1,
+        text_of(lambda: nvml.nvmlDeviceGetName(handle)),
+        text_of(lambda: nvml.nvmlDeviceGetPciInfo(handle).busId),
+        tuple(part.instance for part in parts),
+    )
+    return Gpu(device, handle, parts)
+
+
+def _parts(gpu: Handle) -> Iterator[Part]:
+    places = 0
+    with tolerated():
+        if nvml.nvmlDeviceGetMigMode(gpu)[0] == nvml.NVML_DEVICE_MIG_ENABLE:
+            places = nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)
+    for place in range(places):
+        # Places that no MIG device takes say so by an error.
+        with tolerated():
+            handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place)
+            _, _, profile = text_of(partial(nvml.nvmlDeviceGetName, handle)).rpartition("MIG ")
+            gpu_instance, compute_instance = nvml.nvmlDeviceGetGpuInstanceId(handle), nvml.nvmlDeviceGetComputeInstanceId(handle)
+            yield Part(Instance(nvml.nvmlDeviceGetUUID(handle), gpu_instance, compute_instance, profile), handle)

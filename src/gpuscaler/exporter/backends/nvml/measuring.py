@@ -1,0 +1,94 @@
+"""Measuring one device again and again: what it does not support is asked once."""
+
+from contextlib import suppress
+
+from gpuscaler.exporter.backends import Reading
+from gpuscaler.exporter.backends.nvml import gpm
+from gpuscaler.exporter.backends.nvml.library import Handle, NvmlError, is_unsupported, nvml, raise_if_general, tolerated
+from gpuscaler.exporter.backends.nvml.probes import GPU, MIG, Probe
+from gpuscaler.exporter.backends.nvml.processes import Processes
+from gpuscaler.exporter.parts import Process
+
+#: Slow probes are asked in one of so many rounds.
+SLOW_ROUNDS = 10
+
+
+class Measured:
+    """A GPU, or a MIG device of ``parent`` in ``gpu_instance``."""
+
+    def __init__(self, key: str, handle: Handle, *, parent: Handle | None = None, gpu_instance: int = 0) -> None:
+        self._key, self._handle, self._whole = key, handle, parent is None
+        self._probes = list(GPU if parent is None else MIG)
+        self._processes = Processes(key, handle, shares=parent is None)
+        self._gpm: gpm.Gpm | None = None
+        self._fine_since = 0 if self._whole else None
+        self._slow: dict[str, float] = {}
+        self._rounds = 0
+        with suppress(NvmlError):
+            if gpm.is_supported(handle if parent is None else parent):
+                self._gpm = gpm.Gpm(handle) if parent is None else gpm.Gpm(parent, gpu_instance)
+
+    def read(self, at: float) -> Reading:
+        """Raises NVML's errors only where they are about the whole GPU, the driver or the library."""
+        values: dict[str, float] = {}
+        slow_round = self._rounds % SLOW_ROUNDS == 0
+        self._rounds += 1
+        for probe in tuple(self._probes):
+            if not probe.slow or slow_round:
+                self._ask(probe, self._slow if probe.slow else values)
+        values.update(self._slow)
+        values.update(self._counters())
+        if not self._whole and "graphics_active_ratio" in values:
+            # NVML tells no duty cycle of a MIG device; this is the same share of time, of the instance.
+            values["duty_cycle"] = values["graphics_active_ratio"] * 100
+        processes: tuple[Process, ...] = ()
+        with tolerated():
+            processes = self._processes.ask()
+        return Reading(self._key, at, values, processes, self._peaks())
+
+    def _ask(self, probe: Probe, into: dict[str, float]) -> None:
+        try:
+            into.update(probe.ask(self._handle))
+        except NvmlError as error:
+            raise_if_general(error)
+            if not is_unsupported(error):
+                return
+            self._probes.remove(probe)
+            if probe.otherwise is not None:
+                self._probes.append(probe.otherwise)
+                self._ask(probe.otherwise, into)
+
+    def _counters(self) -> dict[str, float]:
+        if self._gpm is None:
+            return {}
+        try:
+            return dict(self._gpm.ask())
+        except NvmlError as error:
+            raise_if_general(error)
+            if is_unsupported(error):
+                self.close()
+            return {}
+
+    def _peaks(self) -> dict[str, float]:
+        """The driver keeps samples of the duty cycle finer than a second: a burst between two readings shows there."""
+        if self._fine_since is None:
+            return {}
+        try:
+            _, samples = nvml.nvmlDeviceGetSamples(self._handle, nvml.NVML_GPU_UTILIZATION_SAMPLES, self._fine_since)
+        except NvmlError as error:
+            raise_if_general(error)
+            if is_unsupported(error):
+                self._fine_since = None
+            return {}
+        fresh = [one for one in samples if one.timeStamp > self._fine_since and one.sampleValue.uiVal <= 100]
+        if not fresh:
+            return {}
+        # The first answer is all that the driver kept, from before this was here.
+        first, self._fine_since = self._fine_since == 0, max(one.timeStamp for one in fresh)
+        return {} if first else {"duty_cycle": max(one.sampleValue.uiVal for one in fresh)}
+
+    def close(self) -> None:
+        if self._gpm is not None:
+            with suppress(NvmlError):
+                self._gpm.close()
+            self._gpm = None

@@ -1,0 +1,196 @@
+"""One question to NVML each, and the fields that its answer fills.
+
+NVML has percentages, MHz, mW, mJ and KiB; fields have ratios, hertz, watts, joules and bytes, but for the six names that this
+project took over with their units.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from gpuscaler.exporter.backends.nvml.library import Handle, nvml
+
+Values = Mapping[str, float]
+
+_MHZ = 1e6
+_KIB = 1024
+#: All links of a GPU together, where a field asks for the number of a link.
+_ALL_LINKS = 0xFFFFFFFF
+#: Why clocks are lower than they could be, by NVML's bits.
+_LIMITS: Mapping[str, int] = {
+    "idle": 0x1,
+    "applications_clocks": 0x2,
+    "power_cap": 0x4,
+    "hardware_slowdown": 0x8,
+    "sync_boost": 0x10,
+    "software_thermal": 0x20,
+    "hardware_thermal": 0x40,
+    "power_brake": 0x80,
+    "display_clocks": 0x100,
+}
+
+
+class Probe(NamedTuple):
+    """``ask`` raises NVML's errors. ``otherwise`` is asked in its place from then on when a device does not support it.
+
+    A ``slow`` one is asked every few seconds only: its figures seldom change, or the call takes long.
+    """
+
+    ask: Callable[[Handle], Values]
+    otherwise: "Probe | None" = None
+    slow: bool = False
+
+
+def utilization(handle: Handle) -> Values:
+    rates = nvml.nvmlDeviceGetUtilizationRates(handle)
+    return {"duty_cycle": rates.gpu, "memory_busy_ratio": rates.memory / 100}
+
+
+def memory(handle: Handle) -> Values:
+    """What the driver keeps for itself is apart here, as ``nvidia-smi`` shows it."""
+    info = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+    return {"memory_used_bytes": info.used, "memory_total_bytes": info.total, "memory_reserved_bytes": info.reserved}
+
+
+def memory_before_v2(handle: Handle) -> Values:
+    """Drivers before 510: what the driver keeps for itself counts as used."""
+    info = nvml.nvmlDeviceGetMemoryInfo(handle)
+    return {"memory_used_bytes": info.used, "memory_total_bytes": info.total}
+
+
+def power(handle: Handle) -> Values:
+    return {"power_usage_milliwatts": nvml.nvmlDeviceGetPowerUsage(handle)}
+
+
+def power_limit(handle: Handle) -> Values:
+    return {"power_limit_watts": nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000}
+
+
+def energy(handle: Handle) -> Values:
+    return {"energy_joules": nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000}
+
+
+def temperature(handle: Handle) -> Values:
+    return {"temperature_celsius": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)}
+
+
+def temperature_by_version(handle: Handle) -> Values:
+    return {"temperature_celsius": nvml.nvmlDeviceGetTemperatureV(handle, nvml.NVML_TEMPERATURE_GPU)}
+
+
+def fan(handle: Handle) -> Values:
+    return {"fanspeed_percent": nvml.nvmlDeviceGetFanSpeed(handle)}
+
+
+def encoder(handle: Handle) -> Values:
+    return {"encoder_busy_ratio": nvml.nvmlDeviceGetEncoderUtilization(handle)[0] / 100}
+
+
+def decoder(handle: Handle) -> Values:
+    return {"decoder_busy_ratio": nvml.nvmlDeviceGetDecoderUtilization(handle)[0] / 100}
+
+
+def sm_clock(handle: Handle) -> Values:
+    return {"sm_clock_hertz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * _MHZ}
+
+
+def memory_clock(handle: Handle) -> Values:
+    return {"memory_clock_hertz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM) * _MHZ}
+
+
+def limits(handle: Handle) -> Values:
+    return _limits(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+
+
+def limits_before_r535(handle: Handle) -> Values:
+    return _limits(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+
+
+def _limits(bits: int) -> Values:
+    return {f"clock_limited:{name}": float(bits & bit != 0) for name, bit in _LIMITS.items()}
+
+
+#: Field numbers of NVML that are asked together, each with its name here and how many of the unit here one of theirs is.
+_TOGETHER: Mapping[int | tuple[int, int], tuple[str, float]] = {
+    nvml.NVML_FI_DEV_MEMORY_TEMP: ("memory_temperature_celsius", 1),
+    (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS): ("nvlink_sent_bytes", _KIB),
+    (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS): ("nvlink_received_bytes", _KIB),
+    nvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES: ("pcie_sent_bytes", 1),
+    nvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES: ("pcie_received_bytes", 1),
+}
+#: The member of NVML's union that holds a value, by the type that it says.
+_MEMBERS: Mapping[int, str] = {
+    nvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
+    nvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
+    nvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
+    nvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
+    nvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
+    nvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
+    nvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "usVal",
+}
+
+
+def together(handle: Handle) -> Values:
+    """Each of them says by itself whether the device has it."""
+    answers = nvml.nvmlDeviceGetFieldValues(handle, list(_TOGETHER))
+    values = {}
+    for answer, (name, scale) in zip(answers, _TOGETHER.values(), strict=True):
+        member = _MEMBERS.get(answer.valueType)
+        if answer.nvmlReturn == nvml.NVML_SUCCESS and member:
+            values[name] = getattr(answer.value, member) * scale
+    return values
+
+
+def pcie_replays(handle: Handle) -> Values:
+    return {"pcie_replays": nvml.nvmlDeviceGetPcieReplayCounter(handle)}
+
+
+def pcie_link(handle: Handle) -> Values:
+    return {
+        "pcie_generation": nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle),
+        "pcie_lanes": nvml.nvmlDeviceGetCurrPcieLinkWidth(handle),
+    }
+
+
+def ecc(handle: Handle, *, kind: str, scope: str) -> Values:
+    error = {"corrected": nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, "uncorrected": nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED}[kind]
+    counter = {"volatile": nvml.NVML_VOLATILE_ECC, "aggregate": nvml.NVML_AGGREGATE_ECC}[scope]
+    return {f"ecc_errors:{kind}:{scope}": nvml.nvmlDeviceGetTotalEccErrors(handle, error, counter)}
+
+
+def remapped_rows(handle: Handle) -> Values:
+    corrected, uncorrected, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
+    return {
+        "remapped_rows:corrected": corrected,
+        "remapped_rows:uncorrected": uncorrected,
+        "row_remap_pending": float(bool(pending)),
+        "row_remap_failed": float(bool(failed)),
+    }
+
+
+#: Of a whole GPU. PCIe throughput of old drivers (``nvmlDeviceGetPcieThroughput``) is not among them: it measures for 20 ms a call.
+GPU: tuple[Probe, ...] = (
+    Probe(utilization),
+    Probe(memory, Probe(memory_before_v2)),
+    Probe(power),
+    Probe(energy),
+    Probe(temperature, Probe(temperature_by_version)),
+    Probe(encoder),
+    Probe(decoder),
+    Probe(sm_clock),
+    Probe(memory_clock),
+    Probe(limits, Probe(limits_before_r535)),
+    Probe(together),
+    Probe(fan, slow=True),
+    Probe(power_limit, slow=True),
+    Probe(pcie_replays, slow=True),
+    Probe(pcie_link, slow=True),
+    *(
+        Probe(partial(ecc, kind=kind, scope=scope), slow=True)
+        for kind in ("corrected", "uncorrected")
+        for scope in ("volatile", "aggregate")
+    ),
+    Probe(remapped_rows, slow=True),
+)
+#: Of a MIG device: what NVML tells of no part of a GPU (power, temperature, clocks) is told of the GPU only.
+MIG: tuple[Probe, ...] = (Probe(memory, Probe(memory_before_v2)),)

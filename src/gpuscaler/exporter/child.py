@@ -1,0 +1,85 @@
+"""The process that calls the driver: it may hang there or crash, and is then replaced (:mod:`gpuscaler.exporter.supervising`).
+
+``python -m gpuscaler.exporter.child NAME INTERVAL DEVICES [SKIP]...`` writes lines of JSON to its standard output, arrays that begin with
+what they are (:mod:`gpuscaler.exporter.lines` reads them). It ends when nobody reads them any more. It imports little, to stay small.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from gpuscaler.exporter.backends import Backend, StaleError, UnavailableError, make
+from gpuscaler.exporter.parts import Device
+
+#: Seconds between looks for GPUs where there are none, and between looks at which there are.
+RETRY = 5.0
+LOOK = 10.0
+
+Write = Callable[[list[Any]], None]
+
+
+def sample(backend: Backend, write: Write, *, interval: float, skip: Sequence[str]) -> NoReturn:
+    """Measure every ``interval`` seconds, forever; devices of ``skip`` are left alone. Raises :class:`StaleError`."""
+    while True:
+        try:
+            backend.open()
+            _rounds(backend, write, interval=interval, skip=skip)
+        except UnavailableError as error:
+            write(["unavailable", error.cause, str(error)])
+            time.sleep(max(RETRY, interval))
+
+
+def _rounds(backend: Backend, write: Write, *, interval: float, skip: Sequence[str]) -> NoReturn:
+    devices: tuple[Device, ...] = ()
+    looked = -LOOK
+    due = time.monotonic()
+    while True:
+        if due - looked >= LOOK:
+            write(["asking", "devices"])
+            found, looked = backend.devices(), due
+            if found != devices:
+                devices = found
+                write(["devices", devices, *backend.versions()])
+        for device in devices:
+            if device.uuid not in skip:
+                write(["asking", device.uuid])
+                for reading in backend.measure(device):
+                    write(["reading", *reading])
+        write(["asking", "events"])
+        for event in backend.events():
+            write(["event", *event])
+        write(["rested"])
+        # On a steady grid: a round that took long is followed by the next moment of the grid, not by a burst.
+        due += interval * max(1, -int((due - time.monotonic()) // interval))
+        time.sleep(max(0.0, due - time.monotonic()))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit 0 when nobody reads any more or a newer library is to be loaded, 2 where the backend is not installed."""
+    name, interval, devices, *skip = arguments
+
+    held: list[str] = []
+
+    def write(line: list[Any]) -> None:
+        held.append(json.dumps(line, separators=(",", ":")))
+        # What was measured before a call that hangs must have left this process, and which call it is.
+        if line[0] not in {"devices", "reading", "event"}:
+            text = "".join(f"{one}\n" for one in held).encode()
+            held.clear()
+            while text:
+                text = text[os.write(1, text) :]
+
+    try:
+        sample(make(name, devices=int(devices)), write, interval=float(interval), skip=skip)
+    except UnavailableError as error:
+        write(["unavailable", error.cause, str(error)])
+        return 2
+    except (BrokenPipeError, StaleError, KeyboardInterrupt):
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
