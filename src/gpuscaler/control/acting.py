@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from gpuscaler.kube.client import Client
-from gpuscaler.kube.errors import ApiError, Conflict, NotFound, Unreachable
+from gpuscaler.kube.errors import ApiError, Conflict, Forbidden, NotFound, Unreachable
 from gpuscaler.kube.eviction import Evicted, GoneAlready, Overlapping, Refused
 from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.planning.acts import Act, Close, Discourage, End, Evict, Lift, Mark, Nominate, Unmark
@@ -20,6 +20,8 @@ from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 ABREAST = 16
 #: How often a taint is tried when somebody else changes the node at the same moment.
 ATTEMPTS = 4
+#: How long what is forbidden is not tried, at first and at most, in seconds: rights come back when a person gives them.
+REST_SECONDS, LONGEST_REST = 10.0, 120.0
 SOFT_KEYS = frozenset(taint.key for taint in SOFT_TAINTS)
 
 
@@ -29,6 +31,14 @@ class Outcome(Struct, frozen=True, gc=False):
     act: Act
     detail: str = ""
     retry_after: float = 0.0
+
+
+class Rest(Struct, frozen=True, gc=False):
+    """Acts of one kind are not tried before ``until``, on the event loop's clock, for ``pause`` seconds, for what was ``said``."""
+
+    until: float
+    pause: float
+    said: str
 
 
 class WireTaint(msgspec.Struct, omit_defaults=True):
@@ -57,6 +67,8 @@ class Actor:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._slots = asyncio.Semaphore(ABREAST)
+        #: What was forbidden, by the kind of act and the namespace.
+        self._resting: dict[tuple[type, str], Rest] = {}
         self._how: Mapping[type, Callable[[Any], Awaitable[str]]] = {
             Nominate: self._nominate,
             Lift: lambda act: self._taint(act.node, ARRIVING_TAINT, present=False),
@@ -72,11 +84,21 @@ class Actor:
         return list(await asyncio.gather(*(self._one(act) for act in acts if not isinstance(act, End))))
 
     async def _one(self, act: Act) -> Outcome:
+        kind = (type(act), act.pod.split("/", 1)[0] if isinstance(act, Nominate | Evict) else "")
         async with self._slots:
+            now, rest = asyncio.get_running_loop().time(), self._resting.get(kind)
+            if rest is not None and now < rest.until:
+                return Outcome(act, rest.said, rest.until - now)
             try:
-                return Outcome(act, await self._how[type(act)](act))
+                done = Outcome(act, await self._how[type(act)](act))
+            except Forbidden as error:
+                pause = REST_SECONDS if rest is None else min(2 * rest.pause, LONGEST_REST)
+                self._resting[kind] = Rest(now + pause, pause, str(error))
+                return Outcome(act, str(error), pause)
             except (ApiError, Unreachable) as error:
                 return Outcome(act, str(error), getattr(error, "retry_after", None) or 0.0)
+            self._resting.pop(kind, None)
+            return done
 
     async def _nominate(self, act: Nominate) -> str:
         namespace, name = act.pod.split("/", 1)

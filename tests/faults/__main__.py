@@ -1,0 +1,67 @@
+"""``python -m tests.faults [F7 …]``: apply each mutant to a copy in memory, run the test of its case, and expect that to fail."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pytest
+from tests.conformance.replacing import Replacing
+from tests.faults.listing import FOLDER, ROOT, files_of
+from tests.faults.mutants import MUTANTS, Mutant
+
+#: Seconds after which a test is taken to run for ever, and its mutant to be caught.
+PATIENCE = 180
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``how`` the mutant was noticed, or why not."""
+
+    mutant: Mutant
+    caught: bool
+    how: str
+
+
+def main(names: Sequence[str]) -> int:
+    """Print what became of the mutants of the cases ``names``, or of all; 1 when a test did not notice its mutant."""
+    if names[:1] == ["--one"]:
+        return one(MUTANTS[int(names[1])])
+    wanted = {int(name.lstrip("Ff")) for name in names}
+    chosen = [place for place, mutant in enumerate(MUTANTS) if not wanted or mutant.case in wanted]
+    with ThreadPoolExecutor(2) as pool:
+        missed = [found for found in pool.map(outcome, chosen) if not told(found)]
+    print(f"{len(chosen) - len(missed)} of {len(chosen)} mutants were caught")
+    return 1 if missed else 0
+
+
+def told(found: Outcome) -> bool:
+    """Print ``found`` and return whether it was caught."""
+    word = "caught  " if found.caught else "SURVIVED"
+    print(f"F{found.mutant.case:<3} {word} {found.mutant.removes}: {found.how}", flush=True)
+    return found.caught
+
+
+def outcome(place: int) -> Outcome:
+    """Run the mutant in a process of its own. A test that fails has caught it; one that cannot even be loaded has not."""
+    command = (sys.executable, "-m", "tests.faults", "--one", str(place))
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        return Outcome(MUTANTS[place], True, f"it took more than {PATIENCE} s")
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("E  ")]
+    how = " ".join((errors[0][1:] if errors else lines[-1] if lines else "nothing was printed").split())
+    return Outcome(MUTANTS[place], done.returncode == pytest.ExitCode.TESTS_FAILED, how[:160])
+
+
+def one(mutant: Mutant) -> int:
+    """Load the mutant in place of its module, then run the tests of its case."""
+    sys.meta_path.insert(0, Replacing(mutant.module, mutant.source))
+    options = ["-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", "-k", f"test_f{mutant.case:02d}_", "--tb=short"]
+    return pytest.main([*options, *(str(FOLDER / name) for name in files_of(mutant.case))])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

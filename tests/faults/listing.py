@@ -1,0 +1,40 @@
+"""The cases, their tests and their mutants, as `docs/reference/faults.md` has them."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.faults.mutants import MUTANTS
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[1]
+PAGE = ROOT / "docs" / "reference" / "faults.md"
+#: All there are; F41 and F42 are those of the metrics API.
+CASES = tuple(case for case in range(1, 51) if case not in (41, 42))
+NAME = re.compile(r"^(?:async )?def (test_f(\d\d)_\w+)\(", re.MULTILINE)
+
+
+def tests() -> Iterator[tuple[int, str, str]]:
+    """Case, file and name of each test."""
+    for path in sorted(FOLDER.glob("test_*.py")):
+        for found in NAME.finditer(path.read_text()):
+            yield int(found[2]), path.name, found[1]
+
+
+def files_of(case: int) -> list[str]:
+    return sorted({file for number, file, _ in tests() if number == case})
+
+
+def rows() -> list[str]:
+    """A line of the table for each case: what its tests say, and what the mutants remove."""
+    known = sorted(tests())
+    return [
+        f"| F{case} | {'; '.join(sentence(name) for number, _, name in known if number == case)} | "
+        f"{'; '.join(f'`{file}`' for file in files_of(case))} | "
+        f"{'; '.join(f'{one.removes} (`{one.path}`)' for one in MUTANTS if one.case == case)} |"
+        for case in CASES
+    ]
+
+
+def sentence(name: str) -> str:
+    return name[len("test_f00_") :].replace("_", " ")

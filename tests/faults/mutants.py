@@ -1,0 +1,139 @@
+"""For each case the smallest change of the source that removes what handles it: the case's test must fail then."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCES = Path(__file__).parents[2] / "src" / "gpuscaler"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """``old``, which the file ``path`` below the package contains once, becomes ``new``; ``removes`` says what is gone then."""
+
+    case: int
+    path: str
+    old: str
+    new: str
+    removes: str
+
+    @property
+    def module(self) -> str:
+        """The dotted name of what is changed."""
+        return ".".join(("gpuscaler", *Path(self.path).with_suffix("").parts))
+
+    @property
+    def source(self) -> str:
+        """The changed source. Raises ValueError where ``old`` is not there exactly once."""
+        text = (SOURCES / self.path).read_text()
+        if (found := text.count(self.old)) != 1:
+            raise ValueError(f"the mutant of F{self.case}: saw its old text {found} times in src/gpuscaler/{self.path}, expected it once")
+        return text.replace(self.old, self.new)
+
+
+MUTANTS = (
+    Mutant(
+        case=1,
+        path="control/controller.py",
+        old="            await self._store.save(meant)\n",
+        new="",
+        removes="the intent is not written down before the call",
+    ),
+    Mutant(
+        case=2,
+        path="kube/leases.py",
+        old="        if left <= timeout:\n",
+        new="        if left <= float('-inf'):\n",
+        removes="writes and calls begin without a look at what is left of the lease",
+    ),
+    Mutant(
+        case=3,
+        path="kube/leases.py",
+        old="            self._changed_at = self._clock()\n",
+        new='            self._changed_at = self._clock() - self._wall() + datetime.fromisoformat(spec["renewTime"]).timestamp()\n',
+        removes="a lease is timed by what its holder's clock says, not from when it was seen to change",
+    ),
+    Mutant(
+        case=4,
+        path="control/cloud.py",
+        old='                pause = max(min(2 * pause, LONGEST_PAUSE), getattr(error, "retry_after", 0.0))\n',
+        new="",
+        removes="lists that fail are asked for as often as others",
+    ),
+    Mutant(
+        case=5,
+        path="control/controller.py",
+        old="and self._cloud.fresh(now, within=FRESH_LIST)",
+        new="",
+        removes="machines are removed while the cloud cannot be read",
+    ),
+    Mutant(
+        case=6,
+        path="control/cloud.py",
+        old='                self.trouble = f"{self.provider.name}: {spoken(error)}"\n                pause',
+        new="                self.inventory = Inventory(self._now())\n                pause",
+        removes="a list that fails is taken for an empty one",
+    ),
+    Mutant(
+        case=7,
+        path="planning/arrivals.py",
+        old="max(one.granted, self.waits.began) + self.waits.lag + SKEW_SECONDS:\n",
+        new="max(one.granted, self.waits.began):\n",
+        removes="a machine that is not on the list yet is taken for one that has died",
+    ),
+    Mutant(
+        case=8,
+        path="control/controller.py",
+        old="seen=now - self._picture.stale_for(self._time()),",
+        new="seen=now,",
+        removes="a machine is given up for what nobody could see while the API server was away",
+    ),
+    Mutant(
+        case=9,
+        path="kube/reflector.py",
+        old="    silence: float = 90.0\n",
+        new="    silence: float = 90_000.0\n",
+        removes="a watch may be silent for as long as it likes",
+    ),
+    Mutant(
+        case=10,
+        path="kube/reflector.py",
+        old="            self._version = None\n        elif not isinstance(error, TooManyRequests",
+        new="            pass\n        elif not isinstance(error, TooManyRequests",
+        removes="a watch whose history is gone is begun again where it was",
+    ),
+    Mutant(
+        case=44,
+        path="control/acting.py",
+        old="            if rest is not None and now < rest.until:\n",
+        new="            if rest is None and self._resting is None:\n",
+        removes="what is forbidden is tried as often as anything else",
+    ),
+    Mutant(
+        case=44,
+        path="planning/state/breakers.py",
+        old="        case events.CONFIGURATION | events.UNAUTHORISED:\n            return Target(pool)\n",
+        new="",
+        removes="a missing permission is taken for a trouble of one offering",
+    ),
+    Mutant(
+        case=45,
+        path="control/steady.py",
+        old="        if abs(told - steady) > JUMP_SECONDS:\n            return steady\n",
+        new="",
+        removes="the time of day is followed wherever it jumps",
+    ),
+    Mutant(
+        case=48,
+        path="control/acting.py",
+        old='{"metadata": {"resourceVersion": found.metadata.version}, "spec"',
+        new='{"spec"',
+        removes="taints are written over whatever others wrote meanwhile",
+    ),
+    Mutant(
+        case=48,
+        path="control/acting.py",
+        old="            except Conflict:\n                continue\n",
+        new='            except Conflict:\n                return ""\n',
+        removes="a write that met another is taken for done",
+    ),
+)

@@ -1,0 +1,118 @@
+"""F4 to F7: calls to a cloud that are refused, get no answer, break off in the middle, or tell what was."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from tests.faults.kit import IDLE, all_bound, bought, darkness, faulty, status, taints
+
+from gpuscaler.clouds.protocol import CloudError, LostAnswerError
+from gpuscaler.clouds.simulated_provider import CallFaults
+from gpuscaler.control.controller import Pace
+from gpuscaler.model.instances import Instance, Inventory
+
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+
+async def test_f04_a_cloud_that_refuses_everything_is_asked_ever_more_rarely_and_the_demand_stays() -> None:
+    async with faulty(calls=CallFaults(throttled=1.0, retry_after=45.0)) as here:
+        reads, read = [], here.cluster.provider.inventory
+
+        async def inventory() -> Inventory:
+            reads.append(here.now())
+            return await read()
+
+        here.cluster.provider.inventory = inventory  # type: ignore[method-assign]
+        await here.submit("p")
+        await here.sleep(300.0)
+        asked = [order.at for order in here.notes.orders]
+        assert 2 <= len(asked) <= 8
+        assert all(later - earlier >= 45.0 for earlier, later in pairwise(asked))
+        # What only reads is asked no more often than the cloud wants it to be, either.
+        assert all(later - earlier >= 45.0 for earlier, later in pairwise(reads))
+        here.cluster.provider._faults = CallFaults()
+        await here.sleep(240.0)
+
+        assert await all_bound(here)
+        assert len(here.cluster.core.history()) == 1
+
+
+async def test_f05_while_the_cloud_is_away_nothing_is_removed_and_what_waits_is_served_when_it_is_back() -> None:
+    async with faulty(IDLE.replace("60s", "5m")) as here:
+        await here.submit("first", 1, **{"gpuscaler.io/run-for": "60s"})
+        await here.sleep(90.0)
+        async with darkness(here):
+            await here.sleep(1700.0)
+            assert [one.ended_at for one in here.cluster.core.history()] == [None]
+            assert [taints(node) for node in await here.nodes()] == [set()]
+            await here.submit("second")
+            await here.submit("third")
+            await here.sleep(100.0)
+            assert "simulated: the cloud is down" in (await status(here)).troubles
+        await here.sleep(240.0)
+
+        assert await all_bound(here)
+        assert len(here.cluster.core.history()) == 2
+        assert (await status(here)).troubles == ("",)
+
+
+async def test_f06_a_list_that_breaks_off_in_the_middle_is_none_at_all() -> None:
+    async with faulty(IDLE, pace=Pace(register=900.0)) as here:
+        for number in range(4):
+            await here.submit(f"p{number}")
+        await here.sleep(120.0)
+        await here.submit("later")
+        await bought(here, 5)
+        whole = here.cluster.provider.inventory
+
+        async def inventory() -> Inventory:
+            pages: Sequence[Instance] = (await whole()).instances
+            first = pages[:2]
+            raise CloudError("unknown", f"page 2 after {len(first)} machines: InternalError")
+
+        here.cluster.provider.inventory = inventory  # type: ignore[method-assign]
+        await here.sleep(300.0)
+        assert here.controller is not None
+        assert here.controller.cloud.inventory is not None
+        assert len(here.controller.cloud.inventory.instances) >= 4
+        here.cluster.provider.inventory = whole  # type: ignore[method-assign]
+        await here.sleep(200.0)
+
+        # Nobody took machines of the second page for gone: nothing was bought in their place, and no breaker speaks of them.
+        assert await all_bound(here)
+        assert len(here.cluster.core.history()) == 5
+        assert here.controller.memory.breakers.open == ()
+        assert here.notes.remarks == []
+
+
+async def test_f07_a_list_that_is_ninety_seconds_behind_makes_nobody_buy_again() -> None:
+    for tokens in (True, False):
+        async with faulty(calls=CallFaults(stale_seconds=90.0, tokens=tokens)) as here:
+            await here.submit("p")
+            await bought(here, 1)
+            await here.sleep(20.0)
+            assert here.controller is not None
+            assert len(here.controller.memory.ledger.coming) == 1
+            assert here.controller.memory.breakers.open == ()
+            await here.sleep(300.0)
+
+            assert await all_bound(here)
+            assert len(here.cluster.core.history()) == 1
+            assert [one.ended_at for one in here.cluster.core.history()] == [None]
+
+
+async def test_f07_an_answer_that_is_lost_is_found_in_lists_that_are_behind() -> None:
+    async with faulty(calls=CallFaults(stale_seconds=90.0, tokens=False)) as here:
+        buy = here.cluster.provider.buy
+
+        async def lost(order: object) -> object:
+            await buy(order)  # type: ignore[arg-type]
+            here.cluster.provider.buy = buy  # type: ignore[method-assign]
+            raise LostAnswerError("the connection broke")
+
+        here.cluster.provider.buy = lost  # type: ignore[method-assign, assignment]
+        await here.submit("p")
+        await here.sleep(400.0)
+
+        assert await all_bound(here)
+        assert len(here.cluster.core.history()) == 1

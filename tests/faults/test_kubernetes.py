@@ -1,0 +1,235 @@
+"""F8 to F10, F44 and F48: an API server that is away, goes silent, forgets its history, forbids things, or answers every write with 409."""
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import pytest
+from tests.control.schedules import Guard
+from tests.control.world import World, pod
+from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, bought, faulty, markets, status, taints
+
+from gpuscaler.clouds.protocol import UNAUTHORISED, Bought, CloudError, Order
+from gpuscaler.control.controller import FRESH_PICTURE, Pace
+from gpuscaler.embedded.failures import Failure
+from gpuscaler.embedded.faults import Fault
+from gpuscaler.kube.resources import NODES
+from gpuscaler.kube.transport import Answer, Request
+
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+
+async def test_f08_a_machine_that_registers_while_the_api_server_is_away_is_not_given_up() -> None:
+    async with faulty(pace=Pace(register=90.0, ready=90.0)) as here:
+        await here.submit("p")
+        await bought(here, 1)
+        assert here.network is not None
+        here.network.cut()
+        await here.sleep(600.0)
+        here.network.mend()
+        await here.sleep(90.0)
+
+        assert await all_bound(here)
+        assert len(here.cluster.core.history()) == 1
+
+
+async def test_f08_nothing_is_removed_on_what_was_seen_before_the_api_server_went_away() -> None:
+    async with faulty(IDLE) as here:
+        await here.submit("p", 1, **{"gpuscaler.io/run-for": "60s"})
+        await here.sleep(70.0)
+        assert here.network is not None
+        here.network.cut()
+        await here.sleep(600.0)
+
+        assert [one.ended_at for one in here.cluster.core.history()] == [None]
+        here.network.mend()
+        await here.sleep(180.0)
+        assert here.cluster.core.list() == ()
+
+
+async def test_f48_conflicts_on_every_write_of_a_node_for_a_minute_lose_no_taint() -> None:
+    async with faulty() as here:
+        await here.submit("p")
+        conflict = Failure(409, "Conflict", "the object has been modified")
+        here.cluster.api.faults.add(Fault(method="PATCH", path="/nodes/", refusal=conflict))
+        await here.sleep(90.0)
+        here.cluster.api.faults.clear()
+        await here.sleep(60.0)
+
+        assert await all_bound(here)
+        (node,) = await here.nodes()
+        assert [taint["key"] for taint in node["spec"].get("taints") or () if taint["effect"] == "NoSchedule"] == []
+
+
+@dataclass
+class Stall:
+    """Watches that are open at :meth:`begin` say nothing any more, and stay open; others are heard."""
+
+    here: World
+    stalls: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.here.network is not None
+        self._exchange = self.here.network.exchange
+        self.here.network.exchange = self.exchange  # type: ignore[method-assign]
+
+    def begin(self) -> None:
+        self.stalls += 1
+
+    @asynccontextmanager
+    async def exchange(self, request: Request) -> AsyncIterator[Answer]:
+        async with self._exchange(request) as answer:
+            yield replace(answer, pieces=self._heard(answer.pieces, self.stalls)) if "watch" in request.query else answer
+
+    async def _heard(self, pieces: AsyncIterator[bytes], opened: int) -> AsyncIterator[bytes]:
+        async for piece in pieces:
+            if self.stalls > opened:
+                await asyncio.Event().wait()
+            yield piece
+
+
+async def test_f09_watches_that_silently_stall_are_noticed_and_what_came_meanwhile_is_served() -> None:
+    async with faulty(IDLE) as here:
+        await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
+        await here.sleep(90.0)
+        stall = Stall(here)
+        await here.sleep(700.0)
+        assert here.cluster.core.list() == ()
+        await here.submit("second", 1, **{"gpuscaler.io/run-for": "60s"})
+        await here.sleep(60.0)
+        stall.begin()
+        began = here.now()
+        # Who sees nothing does not end a machine that is in use.
+        await here.submit("third", 1, **{"gpuscaler.io/run-for": "10m"})
+        await here.submit("fourth")
+        assert here.controller is not None
+        oldest = 0.0
+        while not (await here.bound())["fourth"]:
+            await here.sleep(5.0)
+            oldest = max(oldest, here.controller._picture.stale_for(asyncio.get_running_loop().time()))
+            assert here.now() < began + 300.0
+
+        assert 60.0 < oldest <= FRESH_PICTURE
+        await here.sleep(120.0)
+        assert await all_bound(here)
+
+
+async def test_f10_after_a_410_ten_thousand_pods_are_listed_again_within_a_minute_and_in_bounded_memory() -> None:
+    async with faulty(IDLE) as here:
+        theirs = {**pod("x"), "status": {"phase": "Pending"}}
+        theirs["spec"]["schedulerName"] = "theirs"
+        names = [f"theirs-{number}" for number in range(10_000)]
+        here.cluster.api.load({**theirs, "metadata": {"name": name, "namespace": "default"}} for name in names)
+        await here.sleep(30.0)
+        assert here.controller is not None
+        assert here.network is not None
+        picture = here.controller._picture
+        reflector = next(one for one in picture.reflectors if one.resource.plural == "pods")
+        sizes = []
+        for time_over in range(3):
+            lists, began = reflector.lists, time.process_time()
+            # Only ours break, and what they would go on from is forgotten.
+            here.network.cut()
+            await here.submit(f"p{time_over}")
+            await here.sleep(120.0)
+            here.cluster.api.forget()
+            here.network.mend()
+            await here.sleep(60.0)
+            assert time.process_time() - began < 60.0
+            assert reflector.lists > lists
+            assert len((await picture.take()).cluster.pods) == 10_001 + time_over
+            sizes.append(sys.getallocatedblocks())
+
+        bound = await here.bound()
+        assert all(bound[f"p{number}"] for number in range(3))
+        assert sizes[-1] < 1.05 * sizes[0]
+
+
+async def test_f44_a_right_of_the_cluster_that_is_taken_away_costs_what_needs_it_and_nothing_else() -> None:
+    async with faulty(IDLE) as here:
+        await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
+        await here.sleep(60.0)
+        said = 'nodes "sim-00001" is forbidden: User "gpuscaler" cannot patch resource "nodes" in API group "" at the cluster scope'
+        here.cluster.api.faults.add(Fault(method="PATCH", path=r"/nodes/[^/?]+\?", refusal=Failure(403, "Forbidden", said)))
+        here.watchman = watch = Patches(here)
+        await here.kill()
+        here.start()
+        await here.submit("second")
+        await here.submit("third")
+        await here.sleep(600.0)
+
+        # Machines are bought for those who wait, once, and their doors are tried ever more rarely.
+        assert len(here.cluster.core.history()) == 3
+        assert any("cannot patch resource" in one for one in here.notes.failures)
+        assert 5 <= len(watch.at) <= 30
+        assert watch.at[-1] - watch.at[-6] >= 100.0
+        here.cluster.api.faults.clear()
+        await here.sleep(180.0)
+        assert await all_bound(here)
+        assert len(here.cluster.core.history()) == 3
+
+
+class Patches(Guard):
+    """Notes when nodes are written to."""
+
+    def __init__(self, here: World) -> None:
+        super().__init__(here)
+        self.at: list[float] = []
+
+    async def write(self, request: Request) -> None:
+        await super().write(request)
+        if request.method == "PATCH" and "/nodes/" in request.path:
+            self.at.append(self._here.now())
+
+
+async def test_f44_an_action_of_the_cloud_that_is_forbidden_closes_its_pool_for_minutes_and_is_named() -> None:
+    async with faulty(SPOT_FIRST) as here:
+        buy, calls = here.cluster.provider.buy, []
+
+        async def forbidden(_order: Order) -> Bought:
+            calls.append(here.now())
+            raise CloudError(UNAUTHORISED, "User: arn:aws:sts::1:role is not authorized to perform: ec2:CreateFleet")
+
+        here.cluster.provider.buy = forbidden  # type: ignore[method-assign, assignment]
+        await here.submit("p")
+        await here.sleep(590.0)
+        assert len(calls) == 1
+        (breaker,) = (await status(here)).breakers
+        assert "pool gpu: not permitted" in breaker.text
+        assert "ec2:CreateFleet" in breaker.text
+        here.cluster.provider.buy = buy  # type: ignore[method-assign]
+        await here.sleep(200.0)
+
+        assert await all_bound(here)
+        assert markets(here) == ["spot"]
+
+
+class Rival(Guard):
+    """Adds a taint to a node right before ours is written: between our look at it and our write."""
+
+    async def write(self, request: Request) -> None:
+        await super().write(request)
+        if request.method == "PATCH" and "/nodes/" in request.path:
+            name = request.path.rpartition("/")[2]
+            (node,) = [one for one in await self._here.nodes() if one["metadata"]["name"] == name]
+            others = [one for one in node["spec"].get("taints") or () if one["key"] != "theirs"]
+            if len(others) == len(node["spec"].get("taints") or ()):
+                patch = {"spec": {"taints": [*others, {"key": "theirs", "effect": "PreferNoSchedule"}]}}
+                await self._here.user.merge_patch(NODES, name, patch)
+
+
+async def test_f48_a_taint_that_somebody_writes_at_the_same_moment_stays() -> None:
+    async with faulty() as here:
+        here.watchman = Rival(here)
+        await here.kill()
+        here.start()
+        await here.submit("p")
+        await here.sleep(120.0)
+
+        assert await all_bound(here)
+        (node,) = await here.nodes()
+        assert "theirs" in {one["key"] for one in node["spec"]["taints"]}
+        assert taints(node) == set()
