@@ -10,7 +10,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-LOCKS = ("core.txt", "runtime.txt", "dev.txt", "go.txt")
+EXTRAS = tuple(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+LOCKS = ("core.txt", "runtime.txt", "dev.txt", "build.txt", "go.txt", *(f"{extra}.txt" for extra in EXTRAS))
 #: The one that the program itself needs, beside the sources that it is for.
 GO_FOLDER = ROOT / "src" / "gpuscaler" / "embedded" / "controlplane"
 
@@ -44,7 +45,7 @@ def runtime_requirements() -> list[str]:
 
 def development_requirements() -> list[str]:
     groups = pyproject()["dependency-groups"]
-    return [line for name in ("test", "lint", "dev") for line in groups[name] if isinstance(line, str)]
+    return [line for name in ("test", "lint", "build", "dev") for line in groups[name] if isinstance(line, str)]
 
 
 @pytest.mark.parametrize("lock", LOCKS)
@@ -72,7 +73,9 @@ def test_every_package_is_pinned_to_one_version_with_sha256_hashes(lock: str) ->
         ("core.txt", core_requirements()),
         ("runtime.txt", runtime_requirements()),
         ("dev.txt", runtime_requirements() + development_requirements()),
+        ("build.txt", pyproject()["dependency-groups"]["build"]),
         ("go.txt", pyproject()["dependency-groups"]["conformance"]),
+        *((f"{extra}.txt", core_requirements() + pyproject()["project"]["optional-dependencies"][extra]) for extra in EXTRAS),
     ],
 )
 def test_a_lock_file_satisfies_what_the_project_asks_for(lock: str, wanted: list[str]) -> None:
@@ -87,7 +90,7 @@ def test_a_lock_file_satisfies_what_the_project_asks_for(lock: str, wanted: list
     assert missing == []
 
 
-@pytest.mark.parametrize("lock", ["core.txt", "runtime.txt"])
+@pytest.mark.parametrize("lock", ["core.txt", "runtime.txt", "build.txt", *(f"{extra}.txt" for extra in EXTRAS)])
 def test_developers_run_the_versions_that_users_get(lock: str) -> None:
     # A package that users need on some platforms only may be needed everywhere here, so versions count and markers do not.
     users, developers = (

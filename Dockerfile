@@ -1,0 +1,40 @@
+# The image of `gpuscaler run`: no shell script, no compiler, no network at run time; the root may be read-only and the user is nobody's.
+#
+#   docker build --tag gpuscaler .
+#   docker build --tag gpuscaler --build-arg EXTRAS="aws" .
+#
+# Every package comes from a lock file with hashes, so that two builds have the same ones.
+ARG PYTHON=3.11
+
+FROM python:${PYTHON}-slim AS build
+# Extras of the package, by their names in pyproject.toml: what a cloud or a GPU needs beside the core.
+ARG EXTRAS=""
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
+WORKDIR /source
+COPY requirements/ requirements/
+RUN python -m venv /opt/build \
+ && /opt/build/bin/python -m pip install --require-hashes --only-binary :all: --requirement requirements/build.txt
+RUN python -m venv --without-pip /opt/gpuscaler \
+ && locks="--requirement requirements/core.txt" \
+ && for extra in ${EXTRAS}; do locks="${locks} --requirement requirements/${extra}.txt"; done \
+ && /opt/build/bin/python -m pip --python /opt/gpuscaler/bin/python install --require-hashes --only-binary :all: ${locks}
+COPY pyproject.toml README.md LICENSE ./
+COPY src/ src/
+RUN /opt/build/bin/python -m hatchling build --target wheel --directory dist \
+ && /opt/build/bin/python -m pip --python /opt/gpuscaler/bin/python install --no-deps --no-index dist/*.whl \
+ && /opt/build/bin/python -m pip --python /opt/gpuscaler/bin/python check \
+ && /opt/gpuscaler/bin/gpuscaler --version
+
+FROM python:${PYTHON}-slim
+LABEL org.opencontainers.image.title="gpuscaler" \
+      org.opencontainers.image.description="Scales GPU capacity on Kubernetes" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=build /opt/gpuscaler /opt/gpuscaler
+# Nothing is written beside the code, and the log comes line by line.
+ENV PATH=/opt/gpuscaler/bin:${PATH} PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+# A number, so that Kubernetes can tell that it is not root.
+USER 65532:65532
+WORKDIR /tmp
+EXPOSE 8080
+ENTRYPOINT ["gpuscaler"]
+CMD ["--help"]
