@@ -1,0 +1,158 @@
+"""Finds for whom each GPU of the node works: what the exporter asks once per sampling interval."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuscaler.exporter.attribution.allocations import Allocations
+from gpuscaler.exporter.attribution.cgroups import LivePods, Processes
+from gpuscaler.exporter.attribution.checkpoint import CheckpointError, read_checkpoint
+from gpuscaler.exporter.attribution.cluster import ApiView, ClusterNames
+from gpuscaler.exporter.attribution.ids import KnownDevices
+from gpuscaler.exporter.attribution.kubelet import KubeletError, PodResources
+from gpuscaler.exporter.attribution.names import ContainerNames
+from gpuscaler.exporter.attribution.resolving import Node, Owned, owned, users
+from gpuscaler.exporter.parts import Attribution, Device, Owner, Process
+from gpuscaler.kube.resources import PODS, RESOURCE_SLICES, Resource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where things lie on the node, as the exporter sees them. What is not mounted is told as trouble only where it would be needed."""
+
+    socket: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+    checkpoint: Path = Path("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint")
+    containers: Path = Path("/var/log/containers")
+    cgroups: Path = Path("/sys/fs/cgroup")
+    proc: Path = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Seconds that things take at most, or at least.
+
+    ``timeout`` is of one question to the kubelet, ``spacing`` between two; ``patience`` is how long a caller waits before it gets what was
+    seen last, and ``kept`` how long that is, while nothing new can be seen.
+    """
+
+    timeout: float = 1.0
+    spacing: float = 0.2
+    patience: float = 0.5
+    kept: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One answer, and what the API server would have to add to it."""
+
+    attribution: Attribution
+    wanted: tuple[Resource, ...] = ()
+
+
+class NodeAttributor:
+    """The :class:`~gpuscaler.exporter.parts.Attributor` of a Kubernetes node.
+
+    Files and the kubelet are read in one thread of its own, so that a kubelet or a disk that hangs holds nobody up. ``cluster`` is asked
+    for what the node does not tell, and may be None. ``clock`` is monotonic, in seconds.
+    """
+
+    def __init__(self, places: Places, *, clock: Callable[[], float], cluster: ClusterNames | None = None, pace: Pace = Pace()) -> None:
+        self._places, self._clock, self._cluster, self._pace = places, clock, cluster, pace
+        self._kubelet = PodResources(places.socket, timeout=pace.timeout)
+        self._names = ContainerNames(places.containers)
+        self._live = LivePods(places.cgroups)
+        self._processes = Processes(places.proc)
+        self._listed: tuple[Allocations, float] | None = None
+        self._asked: tuple[str, float] | None = None
+        self._worker = ThreadPoolExecutor(1, "attribution")
+        self._pending: asyncio.Future[_Look] | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._last: tuple[Attribution, float] | None = None
+
+    async def attribute(self, devices: Sequence[Device], processes: Sequence[Process]) -> Attribution:
+        """Who owns ``devices``, and who runs ``processes``; within ``patience``, if need be as it was seen last."""
+        if self._pending is None:
+            view = self._cluster.view if self._cluster else ApiView()
+            self._pending = asyncio.get_running_loop().run_in_executor(self._worker, self._look, tuple(devices), tuple(processes), view)
+        await asyncio.wait([self._pending], timeout=self._pace.patience)
+        if self._pending.done():
+            look = self._pending.result()
+            self._pending = None
+            self._last = look.attribution, self._clock()
+            self._ask(look.wanted)
+        if self._last is None or self._clock() - self._last[1] > self._pace.kept:
+            return Attribution(trouble=f"the kubelet at {self._places.socket} and its files have not answered yet")
+        return self._last[0]
+
+    async def close(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.wait([self._asking])
+        self._worker.shutdown(wait=False, cancel_futures=True)
+        self._kubelet.close()
+
+    def _ask(self, wanted: tuple[Resource, ...]) -> None:
+        due = [one for one in wanted if self._cluster and self._cluster.due(one)]
+        if self._cluster and due and (self._asking is None or self._asking.done()):
+            self._asking = asyncio.create_task(self._cluster.refresh(due[0]), name="names of pods from the API server")
+
+    def _look(self, devices: tuple[Device, ...], processes: tuple[Process, ...], view: ApiView) -> _Look:
+        allocations, source, troubles = self._allocations()
+        self._names.look()
+        node = Node(self._names, self._live.uids(), view)
+        found = owned(allocations.found, KnownDevices(devices), node)
+        run_by, unnamed = self._users(processes, found, node)
+        unnamed |= found.unnamed
+        troubles += [*allocations.aside, *self._unresolved(found)]
+        if run_by is None and any(len(owners) > 1 for owners in found.owners.values()):
+            troubles.append(f"processes on shared GPUs cannot be told apart: expected hostPID, and {self._places.containers} mounted")
+        if view.trouble and (unnamed or found.unsliced):
+            troubles.append(view.trouble)
+        wanted = [PODS] if unnamed or (source == "checkpoint" and node.live is None) else []
+        if found.unsliced:
+            wanted.append(RESOURCE_SLICES)
+        return _Look(Attribution(found.owners, run_by, source, "; ".join(troubles)), tuple(wanted))
+
+    def _allocations(self) -> tuple[Allocations, str, list[str]]:
+        """What is allocated, where that is from, and what is wrong."""
+        now = self._clock()
+        trouble = self._list(now)
+        if self._listed is not None and (not trouble or now - self._listed[1] <= self._pace.kept):
+            return self._listed[0], "pod-resources", [trouble] if trouble else []
+        try:
+            return read_checkpoint(self._places.checkpoint), "checkpoint", [trouble]
+        except CheckpointError as error:
+            return Allocations(), "", [trouble, str(error)]
+
+    def _list(self, now: float) -> str:
+        """Ask the kubelet, unless it was asked just now; what was wrong."""
+        if self._asked is not None and now - self._asked[1] < self._pace.spacing:
+            return self._asked[0]
+        trouble = ""
+        try:
+            self._listed = self._kubelet.allocations(), now
+        except KubeletError as error:
+            trouble = str(error)
+        self._asked = trouble, now
+        return trouble
+
+    def _users(self, processes: tuple[Process, ...], found: Owned, node: Node) -> tuple[dict[int, Owner] | None, frozenset[str]]:
+        """The container of each process, None where they cannot be told apart; and pods that have no name."""
+        places = self._processes.places({one.pid for one in processes})
+        if places is None:
+            return None, frozenset()
+        run_by = users(places, found.owners, node)
+        unnamed = frozenset(place.uid for pid, place in places.items() if pid not in run_by)
+        return (run_by if run_by or not places else None), unnamed
+
+    def _unresolved(self, found: Owned) -> list[str]:
+        told = []
+        if found.unknown:
+            more = f" and {len(found.unknown) - 3} more" if len(found.unknown) > 3 else ""
+            told.append(f"the driver has no {', '.join(found.unknown[:3])}{more}")
+        if found.unnamed:
+            known = f"{len(found.unnamed)} pods with GPUs are known by UID only"
+            told.append(f"{known}: expected {self._places.containers} mounted, or access to the API server")
+        return told

@@ -1,0 +1,120 @@
+"""Pods by their cgroups: which pod a process is in, and which pods still have one.
+
+The kubelet makes a cgroup for each pod (Kubernetes 1.35, ``pkg/kubelet/cm``), named with the pod's UID, below one for all pods that is
+called ``kubepods``; the container runtime makes those of the containers in it, named with the container's id. The systemd driver spells a
+path ``kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid with _>.slice/cri-containerd-<id>.scope``, the cgroupfs driver
+``kubepods/burstable/pod<uid>/<id>``, and a runtime that is set to the other one than the kubelet mixes both.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+#: A UID of the API server, or the hash that is the UID of a static pod.
+_UID: Final = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"
+_POD: Final = re.compile(rf"(?:^|[/-])pod({_UID})(?:\.slice)?(?=[/:]|$)")
+_CONTAINER: Final = re.compile(r"[/:-]([0-9a-f]{64})(?=\.scope|/|$)")
+#: How deep the cgroup of all pods may lie: below a cgroup root of the kubelet, of a node in a container, or of a version 1 controller.
+_DEPTH: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a process runs. ``container`` is the runtime's id, empty where the path does not tell it."""
+
+    uid: str
+    container: str = ""
+
+
+def place_of(cgroups: str) -> Place | None:
+    """The pod that ``/proc/<pid>/cgroup`` tells, version 1 or 2; None outside of pods.
+
+    A path that is told from another cgroup namespace begins with ``/..`` and names its pod all the same.
+    """
+    for line in cgroups.splitlines():
+        path = line.split(":", 2)[-1]
+        # The first pod and its first container: what a container runs within itself has deeper ones.
+        if pod := _POD.search(path):
+            container = _CONTAINER.search(path, pod.end())
+            return Place(pod[1].replace("_", "-"), container[1] if container else "")
+    return None
+
+
+class Processes:
+    """The processes below ``proc``, which must be the ``/proc`` of the machine: that of a pod with ``hostPID``, or a mount of it."""
+
+    def __init__(self, proc: Path) -> None:
+        self._proc = proc
+        self._seen = False
+
+    def places(self, pids: set[int]) -> dict[int, Place] | None:
+        """The pod of each process, those outside of pods and those that ended left out.
+
+        None where nothing can be told: not one of the processes was ever seen, so theirs is another namespace than ours. There, a
+        number may by chance be that of a process of ours; those of our own pod are no users of a GPU.
+        """
+        own = self._cgroups("self")
+        own_place = place_of(own or "")
+        found: dict[int, Place] = {}
+        for pid in pids:
+            cgroups = self._cgroups(str(pid))
+            if cgroups is None or cgroups == own:
+                continue
+            place = place_of(cgroups)
+            if place is None:
+                self._seen = True
+            elif own_place is None or place.uid != own_place.uid:
+                self._seen = True
+                found[pid] = place
+        return found if self._seen or not pids else None
+
+    def _cgroups(self, pid: str) -> str | None:
+        try:
+            return (self._proc / pid / "cgroup").read_text(errors="replace")
+        except OSError:
+            return None
+
+
+class LivePods:
+    """The pods that have a cgroup below ``root``, the machine's ``/sys/fs/cgroup``."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._base: Path | None = None
+
+    def uids(self) -> frozenset[str] | None:
+        """Their UIDs; None where the cgroups of pods cannot be seen."""
+        if self._base is None or not self._base.is_dir():
+            self._base = next(_bases(self._root, _DEPTH), None)
+        found = frozenset(_pods_below(self._base)) if self._base else frozenset()
+        # This runs on a node with pods, so none at all means that we look at the wrong place.
+        return found or None
+
+
+def _bases(root: Path, depth: int) -> Iterator[Path]:
+    """The cgroups of all pods, nearest first."""
+    below = _folders(root)
+    yield from (root / name for name in below if name.removesuffix(".slice").endswith("kubepods"))
+    if depth > 1:
+        for name in below:
+            yield from _bases(root / name, depth - 1)
+
+
+def _pods_below(base: Path) -> Iterator[str]:
+    for name in _folders(base):
+        if pod := _POD.search(name):
+            yield pod[1].replace("_", "-")
+        elif name.removesuffix(".slice").endswith(("burstable", "besteffort")):
+            yield from (found[1].replace("_", "-") for each in _folders(base / name) if (found := _POD.search(each)))
+
+
+def _folders(path: Path) -> list[str]:
+    # scandir knows folders from files without asking for each: a cgroup has sixty files, and this is done every second.
+    try:
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []

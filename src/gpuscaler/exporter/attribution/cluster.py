@@ -1,0 +1,153 @@
+"""What the API server adds, where the exporter may ask it: names of pods by UID, which of them are finished, and the GPUs behind claims.
+
+Asked only for what the node itself does not tell, since there is one exporter on every node of the cluster.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+import msgspec
+
+from gpuscaler.exporter.parts import Owner
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import ApiError, NotFound, Unreachable
+from gpuscaler.kube.resources import PODS, Resource
+
+#: Static pods go by this hash on their node, and by the UID of their mirror on the server.
+_CONFIG_HASH: Final = "kubernetes.io/config.hash"
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiView:
+    """What the server said last. ``slices`` has the UUID of each device by (driver, pool, name)."""
+
+    pods: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    containers: Mapping[str, Owner] = field(default_factory=dict)
+    finished: frozenset[str] = frozenset()
+    slices: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
+    trouble: str = ""
+
+
+class _Metadata(msgspec.Struct):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    annotations: dict[str, str] | None = None
+
+
+class _ContainerStatus(msgspec.Struct, rename={"id": "containerID"}):
+    name: str = ""
+    id: str = ""
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    phase: str = ""
+    container_statuses: list[_ContainerStatus] | None = None
+    init_container_statuses: list[_ContainerStatus] | None = None
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Metadata
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+class _Attribute(msgspec.Struct):
+    string: str | None = None
+
+
+class _Basic(msgspec.Struct):
+    attributes: dict[str, _Attribute] | None = None
+
+
+class _SliceDevice(msgspec.Struct):
+    """Version v1beta1 has in ``basic`` what later ones have at the top."""
+
+    name: str = ""
+    attributes: dict[str, _Attribute] | None = None
+    basic: _Basic | None = None
+
+
+class _SlicePool(msgspec.Struct):
+    name: str = ""
+
+
+class _SliceSpec(msgspec.Struct):
+    driver: str = ""
+    pool: _SlicePool = msgspec.field(default_factory=_SlicePool)
+    devices: list[_SliceDevice] | None = None
+
+
+class _Slice(msgspec.Struct):
+    spec: _SliceSpec
+
+
+class ClusterNames:
+    """Asks the API server about ``node``; ``clock`` is monotonic, in seconds.
+
+    Pods are asked for at most every ``pause`` seconds, and so are slices. ``view`` is what is known.
+    """
+
+    def __init__(self, client: Client, node: str, *, clock: Callable[[], float], pause: float = 10.0) -> None:
+        self.view = ApiView()
+        self._client, self._query, self._clock, self._pause = client, {"fieldSelector": f"spec.nodeName={node}"}, clock, pause
+        self._asked: dict[str, float] = {}
+
+    def due(self, resource: Resource) -> bool:
+        asked = self._asked.get(resource.label)
+        return asked is None or self._clock() - asked >= self._pause
+
+    async def refresh(self, resource: Resource) -> None:
+        """Ask for the pods or the slices of the node. What goes wrong is told in ``view.trouble``, and what was known stays."""
+        self._asked[resource.label] = self._clock()
+        try:
+            found = await self._listed(resource)
+        except (ApiError, Unreachable, msgspec.DecodeError) as error:
+            self.view = replace(self.view, trouble=f"{resource.label} of this node cannot be listed: {error}")
+            return
+        if resource is PODS:
+            self.view = self._with_pods(found)
+        else:
+            self.view = replace(self.view, slices=dict(_devices(found)), trouble="")
+
+    async def _listed(self, resource: Resource) -> list[bytes]:
+        for version in (resource.version, *resource.older):
+            try:
+                return await self._client.list_all(resource.at(version), query=self._query)
+            except NotFound:
+                continue
+        return []
+
+    def _with_pods(self, found: list[bytes]) -> ApiView:
+        pods: dict[str, tuple[str, str]] = {}
+        containers: dict[str, Owner] = {}
+        finished: set[str] = set()
+        for pod in _read(found, _Pod):
+            about = pod.metadata
+            uid = (about.annotations or {}).get(_CONFIG_HASH) or about.uid
+            pods[uid] = about.namespace, about.name
+            if pod.status.phase in {"Succeeded", "Failed"}:
+                finished.add(uid)
+            for one in (*(pod.status.container_statuses or ()), *(pod.status.init_container_statuses or ())):
+                containers[one.id.rpartition("/")[2]] = Owner(about.namespace, about.name, one.name, uid)
+        return replace(self.view, pods=pods, containers=containers, finished=frozenset(finished), trouble="")
+
+
+def _read(found: list[bytes], kind: type[_T]) -> Iterator[_T]:
+    # An object that cannot be understood is passed over; the others stand.
+    for raw in found:
+        try:
+            yield msgspec.json.decode(raw, type=kind)
+        except msgspec.DecodeError:
+            continue
+
+
+def _devices(found: list[bytes]) -> Iterator[tuple[tuple[str, str, str], str]]:
+    for one in _read(found, _Slice):
+        for device in one.spec.devices or ():
+            attributes = device.attributes or (device.basic.attributes if device.basic else None) or {}
+            for name, value in attributes.items():
+                if name.rpartition("/")[2] == "uuid" and value.string:
+                    yield (one.spec.driver, one.spec.pool.name, device.name), value.string

@@ -1,0 +1,134 @@
+"""From what was allocated to the owners of devices: names to keys, pods to UIDs, and pods that are gone left out."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gpuscaler.exporter.attribution.allocations import Allocation, ClaimedDevice, PluginDevice
+from gpuscaler.exporter.attribution.cgroups import Place
+from gpuscaler.exporter.attribution.cluster import ApiView
+from gpuscaler.exporter.attribution.ids import KnownDevices
+from gpuscaler.exporter.attribution.names import ContainerNames
+from gpuscaler.exporter.parts import Owner
+
+NVIDIA_DRA: Final = "gpu.nvidia.com"
+#: Resources whose devices are GPUs or parts of one. NVIDIA's network operator has others under the same domain.
+_GPUS: Final = re.compile(r"nvidia\.com/(gpu|mig-).*")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Who is who on a node. ``live`` are the UIDs of pods with a cgroup, None where these cannot be seen."""
+
+    names: ContainerNames
+    live: frozenset[str] | None
+    api: ApiView
+
+    def gone(self, uid: str) -> bool:
+        return uid in self.api.finished or (self.live is not None and uid not in self.live)
+
+    def pod(self, uid: str) -> tuple[str, str] | None:
+        """Namespace and name of a pod."""
+        return self.names.pod(uid) or self.api.pods.get(uid)
+
+    def current(self, owner: Owner) -> Owner | None:
+        """The owner with its pod's names and UID, as far as they are known; None where the pod is gone."""
+        if owner.uid:
+            if self.gone(owner.uid):
+                return None
+            pod = self.pod(owner.uid)
+            return owner._replace(namespace=pod[0], pod=pod[1]) if pod else owner
+        uids = list(self.names.uids(owner.namespace, owner.pod))
+        here = [uid for uid in uids if not self.gone(uid)]
+        if uids and not here:
+            return None
+        return owner._replace(uid=here[0]) if len(here) == 1 else owner
+
+    def container(self, place: Place) -> Owner | None:
+        """The container in which a process runs, without the container's name where only the pod is known."""
+        found = self.names.container(place.container) or self.api.containers.get(place.container)
+        if found is not None:
+            return found
+        pod = self.pod(place.uid)
+        return Owner(pod[0], pod[1], "", place.uid) if pod else None
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """The owners of each device by key; ``unnamed`` are UIDs without a name, ``unknown`` devices that nobody here has, in words."""
+
+    owners: Mapping[str, tuple[Owner, ...]]
+    unnamed: frozenset[str]
+    unknown: tuple[str, ...]
+    unsliced: bool
+
+
+def owned(allocations: tuple[Allocation, ...], devices: KnownDevices, node: Node) -> Owned:
+    """Resolve ``allocations``. A container that has several shares of a device owns it once.
+
+    ``unsliced`` is whether a claimed device is not in the slices that are known.
+    """
+    found: dict[str, set[Owner]] = {}
+    unnamed: set[str] = set()
+    unknown: dict[str, None] = {}
+    unsliced = False
+    for allocation in allocations:
+        owner = node.current(allocation.owner)
+        if owner is None:
+            continue
+        if not owner.pod:
+            unnamed.add(owner.uid)
+            continue
+        for one in allocation.devices:
+            key = _key(one, devices, node.api)
+            unsliced |= isinstance(one, ClaimedDevice) and one.driver == NVIDIA_DRA and _slice(one) not in node.api.slices
+            if key is not None:
+                found.setdefault(key, set()).add(owner)
+            elif devices and _is_gpu(one):
+                unknown[f"{_shown(one)} of {owner.namespace}/{owner.pod}"] = None
+    return Owned({key: tuple(sorted(owners)) for key, owners in found.items()}, frozenset(unnamed), tuple(unknown), unsliced)
+
+
+def users(places: Mapping[int, Place], owners: Mapping[str, tuple[Owner, ...]], node: Node) -> dict[int, Owner]:
+    """The container of each process, as it stands among ``owners`` where it does; processes whose pod has no name are left out."""
+    known = {(owner.namespace, owner.pod, owner.container): owner for owner in _all(owners)}
+    containers: dict[tuple[str, str], set[Owner]] = {}
+    for owner in known.values():
+        containers.setdefault((owner.namespace, owner.pod), set()).add(owner)
+    found: dict[int, Owner] = {}
+    for pid, place in places.items():
+        user = node.container(place)
+        if user is None:
+            continue
+        # Of a pod with one container that has GPUs, it is that container.
+        only = containers.get((user.namespace, user.pod), set())
+        if not user.container and len(only) == 1:
+            found[pid] = next(iter(only))
+        else:
+            found[pid] = known.get((user.namespace, user.pod, user.container), user)
+    return found
+
+
+def _all(owners: Mapping[str, tuple[Owner, ...]]) -> Iterator[Owner]:
+    for several in owners.values():
+        yield from several
+
+
+def _slice(one: ClaimedDevice) -> tuple[str, str, str]:
+    return one.driver, one.pool, one.name
+
+
+def _key(one: PluginDevice | ClaimedDevice, devices: KnownDevices, api: ApiView) -> str | None:
+    if isinstance(one, PluginDevice):
+        return devices.of_plugin(one.id, resource=one.resource)
+    key = devices.of_uuid(api.slices.get(_slice(one), ""))
+    return devices.of_claim(one.name) if key is None and one.driver == NVIDIA_DRA else key
+
+
+def _is_gpu(one: PluginDevice | ClaimedDevice) -> bool:
+    return _GPUS.fullmatch(one.resource) is not None if isinstance(one, PluginDevice) else one.driver == NVIDIA_DRA
+
+
+def _shown(one: PluginDevice | ClaimedDevice) -> str:
+    return f"{one.resource} device {one.id}" if isinstance(one, PluginDevice) else f"{one.driver} device {one.name} of pool {one.pool}"

@@ -1,0 +1,167 @@
+"""The kubelet is asked over its socket, whatever becomes of it."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc  # type: ignore[import-untyped]  # it ships none
+import pytest
+from tests.exporter.attribution.kubelet import PLAIN, FakeKubelet, claim, container, devices, kubelet, pod, strict
+
+from gpuscaler.exporter.attribution.allocations import Allocation, Allocations, ClaimedDevice, PluginDevice
+from gpuscaler.exporter.attribution.kubelet import KubeletError, PodResources
+from gpuscaler.exporter.parts import Owner
+
+GPU = "GPU-1f3a6d52-0000-4c11-9d3e-5b1c00000001"
+TRAINER = pod("ml", "trainer-0", container("main", devices(GPU)))
+
+
+def asked(kubelet: FakeKubelet, *, timeout: float = 2.0) -> Allocations:
+    client = PodResources(kubelet.path, timeout=timeout)
+    try:
+        return client.allocations()
+    finally:
+        client.close()
+
+
+def test_containers_with_devices_are_told_with_their_pod_and_others_are_left_out() -> None:
+    with kubelet() as here:
+        here.pods += [TRAINER]
+        assert asked(here).found == (Allocation(Owner("ml", "trainer-0", "main"), (PluginDevice("nvidia.com/gpu", GPU),)),)
+
+
+def test_a_device_of_a_claim_is_told_by_driver_pool_and_name() -> None:
+    with kubelet() as here:
+        here.pods = [pod("ml", "inference", container("server", claims=[claim("gpu-0", "gpu-1")]))]
+        found = asked(here).found[0]
+        assert found.devices == (ClaimedDevice("gpu.nvidia.com", "node-a", "gpu-0"), ClaimedDevice("gpu.nvidia.com", "node-a", "gpu-1"))
+
+
+def test_two_hundred_pods_of_many_containers_are_one_answer() -> None:
+    with kubelet() as here:
+        here.pods = [
+            pod("ml", f"worker-{n}", *(container(f"c{i}", devices(f"{GPU[:-4]}{n:04x}", numa=i)) for i in range(4))) for n in range(200)
+        ]
+        found = asked(here).found
+        assert len(found) == 800
+        assert found[-1] == Allocation(Owner("ml", "worker-199", "c3"), (PluginDevice("nvidia.com/gpu", f"{GPU[:-4]}00c7"),))
+
+
+def test_an_entry_whose_name_is_no_text_is_set_aside_and_the_others_stand() -> None:
+    with kubelet() as here:
+        here.pods = [pod("ml", b"bad-\xff\xfe", container("main", devices(GPU))), TRAINER]
+        found = asked(here)
+        assert [one.owner.pod for one in found.found] == ["trainer-0"]
+        assert found.aside == ("pod ml/bad-��: a name in its entry is no UTF-8",)
+
+
+def test_fields_that_a_later_kubernetes_adds_are_passed_over() -> None:
+    with kubelet() as here:
+        here.pods = [TRAINER + b"\xfa\x07\x03new"]
+        assert asked(here).found[0].owner.pod == "trainer-0"
+
+
+def test_a_kubelet_that_does_not_answer_is_given_up_in_time() -> None:
+    with kubelet() as here:
+        here.hang(seconds=5.0)
+        start = time.monotonic()
+        with pytest.raises(KubeletError, match=r"did not answer within 0\.2 s"):
+            asked(here, timeout=0.2)
+        assert time.monotonic() - start < 2.0
+
+
+def test_a_kubelet_that_starts_again_with_a_new_socket_is_asked_again() -> None:
+    with kubelet() as here:
+        here.pods = [TRAINER]
+        client = PodResources(here.path, timeout=2.0)
+        before = client.allocations()
+        here.stop()
+        here.path.unlink(missing_ok=True)
+        with pytest.raises(KubeletError, match=r"no kubelet socket at .*kubelet\.sock"):
+            client.allocations()
+        here.start()
+        assert client.allocations() == before
+        client.close()
+
+
+def test_a_kubelet_that_restarts_between_two_questions_is_asked_again_at_once_or_at_the_next_one() -> None:
+    with kubelet() as here:
+        here.pods = [TRAINER]
+        client = PodResources(here.path, timeout=2.0)
+        before = client.allocations()
+        here.restart()
+        try:
+            after = client.allocations()
+        except KubeletError:
+            after = client.allocations()
+        assert after == before
+        client.close()
+
+
+def test_a_socket_that_nobody_listens_on_any_more_is_told() -> None:
+    with kubelet() as here:
+        here.stop()
+        import socket
+
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(here.path))
+        with pytest.raises(KubeletError, match="answered UNAVAILABLE"):
+            asked(here)
+
+
+def test_a_file_in_the_place_of_the_socket_is_told(tmp_path: Path) -> None:
+    (tmp_path / "kubelet.sock").write_text("")
+    with pytest.raises(KubeletError, match="is no socket"):
+        PodResources(tmp_path / "kubelet.sock").allocations()
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, r"answered RESOURCE_EXHAUSTED \(rejected by rate limit\)"),
+        (grpc.StatusCode.INTERNAL, r"answered INTERNAL \(rejected by rate limit\)"),
+        (grpc.StatusCode.UNIMPLEMENTED, r"expected Kubernetes 1\.20 or later"),
+    ],
+)
+def test_an_error_of_the_kubelet_is_told_and_the_next_question_is_asked(code: Any, told: str) -> None:
+    with kubelet() as here:
+        client = PodResources(here.path, timeout=2.0)
+        here.fail(code, "rejected by rate limit")
+        with pytest.raises(KubeletError, match=told):
+            client.allocations()
+        here.behave = None
+        here.pods = [TRAINER]
+        assert len(client.allocations().found) == 1
+        client.close()
+
+
+@pytest.mark.parametrize("answer", [b"\xff\xff\xff", TRAINER[:7], b"\x0a\x05\x0a"])
+def test_an_answer_that_is_no_list_is_told(answer: bytes) -> None:
+    with kubelet() as here:
+        here.behave = lambda _: answer
+        with pytest.raises(KubeletError, match=r"that are no v1\.ListPodResourcesResponse"):
+            asked(here)
+
+
+def test_a_kubelet_that_knows_no_pod_yet_has_not_answered() -> None:
+    with kubelet() as here:
+        here.pods = []
+        with pytest.raises(KubeletError, match="lists no pod at all"):
+            asked(here)
+        here.pods = [PLAIN]
+        assert asked(here) == Allocations()
+
+
+def test_a_server_that_refuses_the_path_of_the_socket_as_authority_is_spoken_to() -> None:
+    with kubelet() as here:
+        here.pods = [TRAINER]
+        door = here.path.with_name("door.sock")
+        with strict(here.path, door) as seen:
+            plain = grpc.insecure_channel(f"unix:{door}")
+            with pytest.raises(grpc.RpcError):
+                plain.unary_unary("/v1.PodResourcesLister/List")(b"", timeout=2.0)
+            plain.close()
+            client = PodResources(door, timeout=2.0)
+            assert len(client.allocations().found) == 1
+            client.close()
+        assert b"localhost" in seen[-1]
