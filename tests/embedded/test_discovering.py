@@ -56,8 +56,22 @@ async def test_openapi_says_that_fields_are_validated_by_the_server() -> None:
     operation = document["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments/{name}"]["patch"]
     assert operation["x-kubernetes-group-version-kind"] == {"group": "apps", "version": "v1", "kind": "Deployment"}
     assert "fieldValidation" in {parameter["name"] for parameter in operation["parameters"]}
+    explained = document["components"]["schemas"]["Deployment"]
+    assert explained["x-kubernetes-group-version-kind"] == [operation["x-kubernetes-group-version-kind"]]
+    assert "see https://kubernetes.io/docs/reference/kubernetes-api/" in explained["description"]
     assert (await ask("GET", "/openapi/v3/apis/none/v1"))[0] == 404
     assert await ask("GET", "/openapi/v2") == (200, "\n\x032.0")
+
+
+async def test_whoever_is_let_in_may_do_everything() -> None:
+    ask = asker()
+    access = await ask.ok("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {})
+    rules = await ask.ok("POST", "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", {})
+    who = await ask.ok("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
+    assert access["status"] == {"allowed": True}
+    assert rules["status"]["resourceRules"] == [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]
+    assert who["status"]["userInfo"]["username"] == "gpuscaler-embedded"
+    assert (await ask("GET", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"))[0] == 405
 
 
 async def test_a_list_may_be_a_table() -> None:

@@ -202,6 +202,31 @@ async def test_get_watch_prints_changes_as_they_come(ask: Kubectl) -> None:
     assert [line.split()[1] for line in lines] == [b"Ready", b"Ready,SchedulingDisabled"]
 
 
+async def test_what_cannot_be_had_here_is_refused_in_words(ask: Kubectl) -> None:
+    await ask("create", "-f", "-", given=NODE)
+    await ask("create", "-f", "-", given=POD)
+    code, _, err = await ask.run("logs", "p1")
+    assert (code, "log of pod p1: pods of this cluster are only played" in err) == (1, True), err
+    code, _, err = await ask.run("exec", "p1", "--", "ls")
+    assert (code, "exec of pod p1: pods of this cluster are only played" in err) == (1, True), err
+    _, _, err = await ask.run("create", "cronjob", "c", "--image=x", "--schedule=* * * * *")
+    assert "Warning: no controller of this cluster makes Jobs of a CronJob" in err
+
+
+async def test_a_person_may_ask_what_they_may_do_and_what_a_kind_is(ask: Kubectl) -> None:
+    assert await ask("auth", "can-i", "delete", "pods") == "yes\n"
+    assert "gpuscaler-embedded" in await ask("auth", "whoami")
+    assert "*.*" in await ask("auth", "can-i", "--list")
+    assert "see https://kubernetes.io/docs/reference/kubernetes-api/" in " ".join((await ask("explain", "deployment")).split())
+
+
+async def test_an_apply_of_a_number_for_a_quantity_is_no_difference_afterwards(ask: Kubectl) -> None:
+    given = json.loads(json.dumps(POD))
+    given["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = 1
+    await ask("create", "-f", "-", given=given)
+    assert await ask("diff", "--server-side", "-f", "-", given=given) == ""
+
+
 async def test_wait_sees_a_condition_come(ask: Kubectl) -> None:
     await ask("create", "-f", "-", given=POD)
     waiting = asyncio.create_task(ask("wait", "pod", "p1", "--for", "condition=Ready", "--timeout", "30s"))

@@ -1,9 +1,13 @@
 """Objects are created, read, replaced and deleted as by a Kubernetes API server."""
 
+from typing import Any
+
+import msgspec
 import pytest
 from tests.embedded.asking import CONFIG_MAPS, NODES, PODS, asker, config_map, node, pod, virtual_clock
 
 from gpuscaler.embedded.api import ApiServer
+from gpuscaler.kube.transport import Request
 
 
 async def test_a_created_object_is_answered_with_uid_time_and_revision_and_read_back_the_same() -> None:
@@ -78,8 +82,9 @@ async def test_a_dry_run_answers_as_if_and_keeps_nothing() -> None:
     ask = asker()
     assert (await ask.ok("POST", CONFIG_MAPS, config_map(), dryRun="All"))["metadata"]["uid"]
     assert (await ask("GET", f"{CONFIG_MAPS}/c"))[0] == 404
-    await ask.ok("POST", CONFIG_MAPS, config_map(a="1"))
-    await ask.ok("PUT", f"{CONFIG_MAPS}/c", config_map(a="2"), dryRun="All")
+    made = await ask.ok("POST", CONFIG_MAPS, config_map(a="1"))
+    answered = await ask.ok("PUT", f"{CONFIG_MAPS}/c", config_map(a="2"), dryRun="All")
+    assert (answered["data"], answered["metadata"]) == ({"a": "2"}, made["metadata"])
     await ask.ok("DELETE", f"{CONFIG_MAPS}/c", dryRun="All")
     assert (await ask.ok("GET", f"{CONFIG_MAPS}/c"))["data"] == {"a": "1"}
 
@@ -142,7 +147,7 @@ async def test_a_node_keeps_the_status_it_registers_with_and_a_deployment_does_n
 
 
 @pytest.mark.parametrize(
-    "path", ["/api/v1/cats", "/apis/none/v1/pods", f"{PODS}/p/log", f"{PODS}/p/status/x", "/nothing", "/api/v1/pods/p"]
+    "path", ["/api/v1/cats", "/apis/none/v1/pods", f"{PODS}/p/logs", f"{PODS}/p/status/x", "/nothing", "/api/v1/pods/p"]
 )
 async def test_a_path_where_nothing_is_is_not_found(path: str) -> None:
     status, answer = await asker()("GET", path)
@@ -192,3 +197,39 @@ async def test_a_secret_is_kept_encoded_whichever_way_it_is_written() -> None:
     body = {"metadata": {"name": "s"}, "stringData": {"a": "b"}}
     made = await asker().ok("POST", "/api/v1/namespaces/default/secrets", body)
     assert (made["data"], made["type"], "stringData" in made) == ({"a": "Yg=="}, "Opaque", False)
+
+
+async def test_what_metadata_have_nothing_of_is_left_out_and_no_change() -> None:
+    ask = asker()
+    made = await ask.ok("POST", CONFIG_MAPS, config_map(a="b"))
+    empty = {**made, "metadata": {**made["metadata"], "labels": {}, "annotations": {}, "finalizers": []}}
+    assert await ask.ok("PUT", f"{CONFIG_MAPS}/c", empty) == made
+
+
+async def test_quantities_are_told_as_text_however_they_were_written() -> None:
+    limits = {"nvidia.com/gpu": 1, "cpu": 0.5, "memory": "1Gi", "example.com/whole": 2.0}
+    containers = [{"name": "c", "resources": {"limits": limits}}]
+    made = await asker().ok("POST", PODS, {"metadata": {"name": "p"}, "spec": {"containers": containers}})
+    told = {"nvidia.com/gpu": "1", "cpu": "500m", "memory": "1Gi", "example.com/whole": "2"}
+    assert made["spec"]["containers"][0]["resources"] == {"limits": told, "requests": told}
+
+
+@pytest.mark.parametrize(
+    ("plural", "version", "spec", "words"),
+    [
+        ("statefulsets", "apps/v1", {"volumeClaimTemplates": [{"metadata": {"name": "data"}}]}, "run without its volumeClaimTemplates"),
+        ("statefulsets", "apps/v1", {}, ""),
+        ("deployments", "apps/v1", {}, ""),
+        ("cronjobs", "batch/v1", {}, "no controller of this cluster makes Jobs of a CronJob"),
+        ("horizontalpodautoscalers", "autoscaling/v2", {}, "no controller of this cluster scales by a HorizontalPodAutoscaler"),
+    ],
+)
+async def test_who_creates_what_nothing_acts_on_is_warned(plural: str, version: str, spec: dict[str, Any], words: str) -> None:
+    body = msgspec.json.encode({"metadata": {"name": "x"}, "spec": spec})
+    path = f"/apis/{version}/namespaces/default/{plural}"
+    async with asker().transport.exchange(Request("POST", path, {}, {"content-type": "application/json"}, body)) as answer:
+        assert answer.status == 201
+    warning = answer.headers.get("warning", "")
+    assert words in warning
+    assert bool(warning) == bool(words)
+    assert not words or warning.startswith('299 - "')

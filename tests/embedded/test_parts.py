@@ -152,3 +152,12 @@ async def test_an_eviction_names_the_pod_of_its_path() -> None:
     ask = asker()
     await _running(ask)
     assert (await ask("POST", f"{PODS}/p/eviction", {"metadata": {"name": "q"}}))[0] == 400
+
+
+@pytest.mark.parametrize(("method", "part"), [("GET", "log"), ("POST", "exec"), ("POST", "portforward"), ("PATCH", "ephemeralcontainers")])
+async def test_what_needs_the_containers_of_a_pod_is_refused_with_the_reason(method: str, part: str) -> None:
+    ask = asker()
+    assert (await ask(method, f"{PODS}/p/{part}"))[0] == 404
+    await ask.ok("POST", PODS, pod())
+    status, answer = await ask(method, f"{PODS}/p/{part}")
+    assert (status, answer["message"]) == (400, f"{part} of pod p: pods of this cluster are only played, no container runs in them")

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any, Final
 
-from gpuscaler.embedded import bodies, discovery, openapi
+from gpuscaler.embedded import bodies, discovery, openapi, reviews
 from gpuscaler.embedded.disruptions import Disruptions
 from gpuscaler.embedded.failures import Failure, Severed, bad_request, method_not_allowed, no_such_path, unauthorized
 from gpuscaler.embedded.faults import Faults
@@ -134,7 +134,7 @@ class ApiServer:
             raise unauthorized()
 
     def _dispatch(self, request: Request) -> Answer:
-        found = discovery.answer(request) or openapi.answer(request.path)
+        found = discovery.answer(request) or openapi.answer(request.path) or reviews.answer(request)
         if found is not None:
             return found
         place = target(request.path)

@@ -13,6 +13,8 @@ from gpuscaler.embedded.store import Object, Store, Stored, key_of
 from gpuscaler.embedded.writing import Writer, deletion
 from gpuscaler.kube.transport import Answer, Request
 
+#: Parts of a pod that need its containers.
+_INSIDE: Final = ("log", "exec", "attach", "portforward", "ephemeralcontainers")
 _SUCCESS: Final = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
 
@@ -35,6 +37,9 @@ class Parts:
             act = self._bind if place.part == "binding" else self._evict
             act(place, request)
             return json_reply(_SUCCESS, status=201)
+        if place.part in _INSIDE and kind is PODS:
+            self._found(place)
+            raise bad_request(f"{place.part} of pod {place.name}: pods of this cluster are only played, no container runs in them")
         raise no_such_path()
 
     def _found(self, place: Target) -> Stored:

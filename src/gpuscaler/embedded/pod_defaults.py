@@ -38,12 +38,22 @@ def _container(container: Object) -> None:
     ):
         container.setdefault(field, value)
     resources = container.get("resources") or {}
+    for which in ("limits", "requests"):
+        if amounts := resources.get(which):
+            resources[which] = {name: _quantity(amount) for name, amount in amounts.items()}
     if limits := resources.get("limits"):
         # What is limited and not requested is requested as much as it is limited; device plugins' resources always are.
         resources["requests"] = {**limits, **(resources.get("requests") or {})}
     container["resources"] = resources
     for port in container.get("ports") or ():
         port.setdefault("protocol", "TCP")
+
+
+def _quantity(amount: Any) -> Any:
+    """A quantity as text, which is how Kubernetes tells them all; YAML may have a number there."""
+    if isinstance(amount, float):
+        return f"{amount * 1000:.0f}m" if amount % 1 else f"{amount:.0f}"
+    return str(amount) if isinstance(amount, int) and not isinstance(amount, bool) else amount
 
 
 def tolerations(pod: Object) -> None:

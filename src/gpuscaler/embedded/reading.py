@@ -10,9 +10,10 @@ import msgspec
 from gpuscaler.embedded import events, tables
 from gpuscaler.embedded.failures import EXPIRED_PAGE, Failure, bad_request, expired, invalid, not_found, too_new, too_old
 from gpuscaler.embedded.kinds import NEW_EVENTS, Kind
-from gpuscaler.embedded.replies import reply, streamed
+from gpuscaler.embedded.replies import JSON, reply, streamed
 from gpuscaler.embedded.selecting import Filter
 from gpuscaler.embedded.store import Object, Store, Stored, key_of
+from gpuscaler.embedded.warnings import warning
 from gpuscaler.kube.transport import Answer, Request
 
 #: How many lists may be read page by page at the same time; the oldest expires first.
@@ -53,9 +54,10 @@ class Reader:
     def one(self, kind: Kind, stored: Stored, request: Request, *, status: int = 200) -> Answer:
         """``stored`` as the only thing answered, as a table where that is asked for."""
         if tables.wanted(request):
-            table = tables.table(kind, [stored.read()], now=self._clock(), request=request)
-            return reply(msgspec.json.encode(table), status=status)
-        return reply(shown(kind, stored), status=status)
+            body = msgspec.json.encode(tables.table(kind, [stored.read()], now=self._clock(), request=request))
+        else:
+            body = shown(kind, stored)
+        return reply(body, status=status, headers=JSON | warning(kind, stored) if status == 201 else None)
 
     def page(self, kind: Kind, namespace: str, request: Request) -> Answer:
         query = request.query

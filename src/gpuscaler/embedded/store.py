@@ -203,15 +203,16 @@ class Store:
         collection.record(Change("DELETED", stored, previous))
         return stored
 
-    def sealed(self, kind: Kind, obj: Object) -> Stored:
-        """``obj`` as it would be kept at the next revision, which is written into it."""
+    def sealed(self, kind: Kind, obj: Object, *, revision: int | None = None) -> Stored:
+        """``obj`` as it would be kept at ``revision`` (None: the next), which is written into it."""
         kind = STORED_AS.get(kind, kind)
         metadata = obj["metadata"]
-        metadata["resourceVersion"] = str(self.revision + 1)
+        revision = self.revision + 1 if revision is None else revision
+        metadata["resourceVersion"] = str(revision)
         rest = {name: value for name, value in obj.items() if name not in ("kind", "apiVersion")}
         return Stored(
             key_of(metadata.get("namespace", ""), metadata["name"]),
-            self.revision + 1,
+            revision,
             kind.prefix + msgspec.json.encode(rest)[1:],
             metadata.get("labels") or {},
             tuple(dotted(obj, path) for path in kind.fields),

@@ -18,6 +18,8 @@ ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 VERSIONED: Final = frozenset({"leases", "poddisruptionbudgets", "csinodes", "csidrivers", "csistoragecapacities", "volumeattachments"})
 #: Kinds that an update creates where they do not exist.
 CREATED_BY_UPDATE: Final = frozenset({"leases", "events", "services", "runtimeclasses"})
+#: What metadata tell only where there is something to tell.
+_LEFT_OUT: Final = frozenset({"labels", "annotations", "finalizers", "ownerReferences", "managedFields"})
 _NAME: Final = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9:]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9:]*[a-z0-9])?)*")
 
 
@@ -44,7 +46,7 @@ class Writer:
     def create(self, kind: Kind, namespace: str, obj: Object, *, dry_run: bool = False, managed: bool = False) -> Stored:
         """Keep a new object; ``managed`` says that its managed fields are ours and not the client's."""
         kind, obj = _as_kept(kind, obj)
-        metadata = obj.setdefault("metadata", {})
+        metadata = obj["metadata"]
         self._check_namespace(kind, namespace, metadata)
         if not metadata.get("name"):
             if not metadata.get("generateName"):
@@ -69,7 +71,7 @@ class Writer:
     def update(self, kind: Kind, namespace: str, name: str, obj: Object, *, part: str = "", dry_run: bool = False) -> Stored:
         """Replace the object, or only its ``part`` ``status``."""
         kind, obj = _as_kept(kind, obj)
-        metadata = obj.setdefault("metadata", {})
+        metadata = obj["metadata"]
         if metadata.setdefault("name", name) != name:
             raise bad_request(f"the name of the object ({metadata['name']}) does not match the name on the URL ({name})")
         before = self._store.get(kind, key_of(namespace, name))
@@ -87,9 +89,9 @@ class Writer:
 
     def settle(self, kind: Kind, obj: Object, *, dry_run: bool = False) -> Stored:
         """Keep ``obj``, or take it away where it is to be deleted and nothing holds it any more."""
-        if dry_run:
-            return self._store.sealed(kind, obj)
         metadata = obj["metadata"]
+        if dry_run:
+            return self._store.sealed(kind, obj, revision=int(metadata["resourceVersion"]))
         waits = kind is PODS and metadata.get("deletionGracePeriodSeconds")
         if metadata.get("deletionTimestamp") and not metadata.get("finalizers") and not waits:
             return self._removed(kind, obj)
@@ -113,7 +115,7 @@ class Writer:
         ends = datetime.fromtimestamp(self._clock() + grace, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         metadata |= {"deletionTimestamp": ends, "deletionGracePeriodSeconds": grace}
         if options.dry_run:
-            return self._store.sealed(kind, obj)
+            return self._store.sealed(kind, obj, revision=stored.revision)
         if options.propagation == "Orphan":
             self._release(metadata["uid"])
         return self.settle(kind, obj)
@@ -175,8 +177,11 @@ def _as_kept(kind: Kind, obj: Object) -> tuple[Kind, Object]:
         raise bad_request(f"the API version in the data ({version}) does not match the expected API version ({kind.api_version})")
     if name != kind.kind:
         raise bad_request(f'{name} in version "{version}" cannot be handled as a {kind.kind}')
-    if not isinstance(obj.get("metadata", {}), dict):
+    metadata = obj.get("metadata") or {}
+    if not isinstance(metadata, dict):
         raise bad_request(f"metadata of a {kind.kind} is an object")
+    # Go leaves out what is empty; kept as it comes, an apply that changes nothing would be a change.
+    obj["metadata"] = {name: value for name, value in metadata.items() if value or name not in _LEFT_OUT}
     return (EVENTS, events.to_core(obj)) if kind is NEW_EVENTS else (kind, obj)
 
 
