@@ -58,7 +58,12 @@ def outcome(place: int) -> Outcome:
 
 def one(mutant: Mutant) -> int:
     """Load the mutant in place of its module, then run the tests of its case."""
-    sys.meta_path.insert(0, Replacing(mutant.module, mutant.source))
+    try:
+        source = mutant.source
+    except ValueError as error:
+        print(error)
+        return pytest.ExitCode.USAGE_ERROR
+    sys.meta_path.insert(0, Replacing(mutant.module, source))
     options = ["-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", "-k", f"test_f{mutant.case:02d}_", "--tb=short"]
     return pytest.main([*options, *(str(FOLDER / name) for name in files_of(mutant.case))])
 

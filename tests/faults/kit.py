@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ import msgspec
 from tests.control.schedules import Guard, holds
 from tests.control.world import ONE_GPU_MACHINES, World, world
 
+from gpuscaler.clouds.protocol import Bought, Key, Order, Refusal
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.status import Process, Status, status_of
 from gpuscaler.kube.resources import NODES
@@ -52,6 +53,21 @@ async def darkness(here: World, why: str = "the cloud is down") -> AsyncIterator
     here.cluster.provider.outage, here.watchman.dark = why, here.now()
     yield
     here.cluster.provider.outage, here.watchman.dark = "", None
+
+
+def refusing(here: World, why: Callable[[Key], Refusal | None]) -> list[Order]:
+    """From now on the cloud refuses the offerings for which ``why`` gives a reason; what it was asked for, as it comes."""
+    buy, asked = here.cluster.provider.buy, list[Order]()
+
+    async def some(order: Order) -> Bought:
+        asked.append(order)
+        refusals = {key: found for key in order.offerings if (found := why(key)) is not None}
+        left = tuple(key for key in order.offerings if key not in refusals)
+        granted = await buy(msgspec.structs.replace(order, offerings=left)) if left else Bought()
+        return msgspec.structs.replace(granted, refusals=(*refusals.values(), *granted.refusals))
+
+    here.cluster.provider.buy = some  # type: ignore[method-assign]
+    return asked
 
 
 async def bought(here: World, count: int) -> None:

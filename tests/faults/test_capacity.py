@@ -1,0 +1,140 @@
+"""F11 to F16: a cloud that has not what it is asked for, or will not give it."""
+
+from collections import Counter
+
+import pytest
+from tests.control.world import BEGAN, ONE_GPU_MACHINES
+from tests.faults.kit import SPOT_FIRST, all_bound, bought, faulty, markets, refusing, status
+
+from gpuscaler.clouds.markets import Markets, Steps
+from gpuscaler.clouds.protocol import PRICE, QUOTA, Key, Refusal
+from gpuscaler.settings.pools_file import parse_policy
+
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+#: As on a cloud whose groups have one type and zone each: one request asks one of them.
+TWELVE_SPOT_POOLS = "region: us-east-1\npools:\n" + "".join(
+    f"  - {{name: {kind}-{zone}, types: [{kind}.xlarge], markets: [{market}], zones: [us-east-1{zone}]}}\n"
+    for kind, zones, market in (("g4dn", "abcd", "spot"), ("g5", "abcd", "spot"), ("g6", "abcd", "spot"), ("g4dn", "f", "on-demand"))
+    for zone in zones
+)
+FAMILIES = """
+region: us-east-1
+pools:
+  - name: gpu
+    types: [g4dn.xlarge, g4dn.2xlarge, g5.xlarge]
+    markets: [on-demand]
+    zones: [us-east-1a, us-east-1b]
+"""
+
+
+def dry(pools: str, *markets: str) -> Markets:
+    """No capacity in these markets, ever."""
+    offerings = [one for pool in parse_policy(pools).pools for one in pool.offerings]
+    return Markets({one.key: Steps((0.0,), (0.0,)) for one in offerings if one.market in markets}, began=BEGAN)
+
+
+async def test_f11_where_one_spot_offering_is_dry_the_next_is_asked_at_once_and_no_other_is_spared() -> None:
+    cheapest: Key = ("gpu", "spot", "g4dn.xlarge", "us-east-1a")
+    async with faulty(SPOT_FIRST, markets=Markets({cheapest: Steps((0.0,), (0.0,))}, began=BEGAN)) as here:
+        for number in range(8):
+            await here.submit(f"p{number}")
+        await bought(here, 8)
+        first = here.notes.orders[0].at
+
+        assert set(markets(here)) == {"spot"}
+        assert max(one.bought_at for one in here.cluster.core.history()) <= first + 8.0
+        assert {one.offering.instance_type for one in here.cluster.core.history()} == {"g4dn.xlarge"}
+        assert {one.target for one in (await status(here)).breakers} == {"spot g4dn.xlarge us-east-1a"}
+        await here.sleep(120.0)
+        assert await all_bound(here)
+
+
+async def test_f12_where_all_twelve_spot_pools_are_dry_on_demand_is_asked_within_ten_seconds_of_the_first_refusal() -> None:
+    async with faulty(TWELVE_SPOT_POOLS, markets=dry(TWELVE_SPOT_POOLS, "spot")) as here:
+        await here.submit("p")
+        refused = 0.0
+        while not any(order.offerings[0][1] == "on-demand" for order in here.notes.orders):
+            await here.sleep(0.1)
+            assert here.controller is not None
+            if not refused and here.controller.memory.breakers.open:
+                refused = here.now()
+        asked = next(order.at for order in here.notes.orders if order.offerings[0][1] == "on-demand")
+        assert refused
+        assert asked <= refused + 10.0
+        await here.sleep(120.0)
+
+        assert await all_bound(here)
+        assert markets(here) == ["on-demand"]
+
+
+async def test_f13_where_everything_is_dry_the_cloud_is_asked_less_than_once_a_second_and_the_demand_stays() -> None:
+    async with faulty(SPOT_FIRST, markets=dry(SPOT_FIRST, "spot", "on-demand")) as here:
+        await here.submit("p")
+        await here.sleep(600.0)
+
+        asked = [order.at for order in here.notes.orders]
+        assert 3 <= len(asked) <= 60
+        assert max(Counter(int(at) for at in asked).values()) == 1
+        (waiting,) = (await status(here)).waiting
+        assert waiting.pods == ("default/p",)
+        assert "no capacity" in waiting.reason
+        assert "asked again at" in waiting.reason
+
+
+async def test_f14_a_quota_closes_the_whole_family_and_is_told_with_its_numbers_while_others_are_tried() -> None:
+    said = "VcpuLimitExceeded: You have requested more vCPU capacity than your current vCPU limit of 64 allows"
+    family = ("g4dn.xlarge", "g4dn.2xlarge")
+
+    def quota(key: Key) -> Refusal | None:
+        return Refusal(QUOTA, key, said, bucket=family) if key[2] in family else None
+
+    async with faulty(FAMILIES) as here:
+        asked = refusing(here, quota)
+        await here.submit("p")
+        await here.sleep(120.0)
+        await here.submit("q")
+        await here.sleep(120.0)
+
+        assert await all_bound(here)
+        assert [one.offering.instance_type for one in here.cluster.core.history()] == ["g5.xlarge", "g5.xlarge"]
+        assert sum(any(key[2] in family for key in order.offerings) for order in asked) == 1
+        (breaker,) = (await status(here)).breakers
+        assert "quota used up" in breaker.text
+        assert "vCPU limit of 64" in breaker.text
+
+
+async def test_f15_a_price_that_spot_will_not_take_closes_the_pools_spot_until_somebody_changes_it() -> None:
+    said = "SpotMaxPriceTooLow: Your Spot request price of 0.05 is lower than the minimum required Spot request fulfillment price of 0.16"
+
+    def too_low(key: Key) -> Refusal | None:
+        return Refusal(PRICE, key, said) if key[1] == "spot" else None
+
+    async with faulty(SPOT_FIRST) as here:
+        asked = refusing(here, too_low)
+        await here.submit("p")
+        await here.sleep(120.0)
+        await here.submit("q")
+        await here.sleep(4000.0)
+        await here.submit("r")
+        await here.sleep(120.0)
+
+        assert await all_bound(here)
+        assert markets(here) == ["on-demand"] * 3
+        assert sum(any(key[1] == "spot" for key in order.offerings) for order in asked) == 1
+        (breaker,) = (await status(here)).breakers
+        assert breaker.until is None
+        assert "price refused" in breaker.text
+        assert "fulfillment price of 0.16" in breaker.text
+
+
+async def test_f16_of_a_partial_grant_only_the_rest_is_bought_elsewhere() -> None:
+    both = ONE_GPU_MACHINES.replace("[on-demand]", "[spot, on-demand]")
+    spot = next(one for one in parse_policy(both).pools[0].offerings if one.market == "spot")
+    async with faulty(both, markets=Markets({spot.key: Steps((0.0,), (6.0,))}, began=BEGAN)) as here:
+        for number in range(10):
+            await here.submit(f"p{number}")
+        await here.sleep(300.0)
+
+        assert await all_bound(here)
+        assert Counter(markets(here)) == {"spot": 6, "on-demand": 4}
