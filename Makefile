@@ -9,15 +9,16 @@ PLANS ?= 300
 AUTOSCALERS ?= 3000
 RUNS ?= 10000
 SEED ?= 1
+KUBERNETES ?= 1.35.4
 UPGRADE ?=
 
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup demo picture test check lint format types layers packaging package conformance oracle charts manifest soak bench lock clean
+.PHONY: help setup demo picture test check lint format types layers packaging package conformance oracle charts manifest e2e soak bench lock clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-13s%s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-13s%s\n' "$$name" "$$text"; done
 
 $(READY): requirements/dev.txt pyproject.toml tools/setup
 	@tools/setup "$(PYTHON)"
@@ -32,7 +33,7 @@ picture: $(READY) ## draw the picture of the README anew
 	@cp build/demo/screen.svg docs/images/demo.svg
 
 test: $(READY) ## run the tests, all but those that compile programs of others
-	@$(BIN)/python -m pytest -n 2 -m "not conformance and not charts"
+	@$(BIN)/python -m pytest -n 2 -m "not conformance and not charts and not e2e"
 
 check: lint types layers packaging ## lint, types, layers and the packaging tests
 
@@ -70,6 +71,10 @@ charts: $(READY) ## the tests that ask the real helm: what the chart makes of va
 manifest: $(READY) ## make deploy/gpuscaler.yaml anew from the chart, and the schema of its values
 	@$(BIN)/python tools/chart_schema.py
 	@$(BIN)/python -m tests.charts.manifest
+
+e2e: $(READY) ## the tests on a real control plane of KUBERNETES=1.35.4, which is compiled the first time: four minutes
+	@$(BIN)/python -m tests.e2e $(KUBERNETES)
+	@KUBERNETES=$(KUBERNETES) $(BIN)/python -m pytest -q -s -n 2 --dist loadfile -m e2e tests/e2e
 
 soak: $(READY) ## RUNS=10000 schedules of faults and restarts against the controller, and a tenth as many deaths, drawn with SEED=1
 	@SOAK_RUNS=$(RUNS) SOAK_SEED=$(SEED) $(BIN)/python -m pytest -q -n 2 tests/control/test_invariants.py tests/control/test_restarts.py

@@ -1,0 +1,290 @@
+"""The stage of the end-to-end tests: a real control plane, kubelets that play pods, and controllers as processes of their own."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import yaml
+
+from gpuscaler.embedded.controlplane.building import DEFAULT, Programs, Progress, programs
+from gpuscaler.embedded.controlplane.plane import ControlPlane
+from gpuscaler.embedded.kubelets import Kubelets
+from gpuscaler.kube.access import from_kubeconfig
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import NotFound
+from gpuscaler.kube.http import HttpTransport
+from gpuscaler.kube.picture import Picture
+from gpuscaler.kube.rate import RateLimit
+from gpuscaler.kube.resources import (
+    CONFIG_MAPS,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    JOBS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    SERVICE_ACCOUNTS,
+    STATEFUL_SETS,
+    Resource,
+)
+from gpuscaler.model.nodes import Node
+from gpuscaler.planning.membership import POOL_LABEL
+
+ROOT = Path(__file__).parents[2]
+OUT = ROOT / "build" / "e2e"
+ROLES = ROOT / "docs" / "examples" / "rbac.yaml"
+#: Where the controller's own objects are, and its service account.
+NAMESPACE, ACCOUNT = "gpuscaler", "gpuscaler"
+_RBAC = "rbac.authorization.k8s.io"
+CLUSTER_ROLES = Resource(_RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False)
+KINDS = {
+    one.kind: one
+    for one in (
+        SERVICE_ACCOUNTS,
+        CLUSTER_ROLES,
+        Resource(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
+        Resource(_RBAC, "v1", "roles", "Role"),
+        Resource(_RBAC, "v1", "rolebindings", "RoleBinding"),
+    )
+}
+WORKLOADS = {one.kind: one for one in (DEPLOYMENTS, STATEFUL_SETS, JOBS, DAEMON_SETS)}
+#: Images are there at once, and machines are quick: everything that is tested is about order, not about length.
+PULL = 0.1
+CLOUD: Mapping[str, Any] = {
+    "boot": ["1s", "2s", "4s"],
+    "device_plugin_delay": ["500ms", "1s", "2s"],
+    "capacity_error_delay": ["200ms", "300ms", "500ms"],
+    "kubelet": False,
+    "seed": 1,
+}
+POOL: Mapping[str, Any] = {"markets": ["on-demand"], "zones": ["us-east-1a"], "idle_after": "2s"}
+
+Json = dict[str, Any]
+
+
+def built(version: str) -> Programs:
+    """The programs of the release that is tested."""
+    return programs(version, environ=os.environ, progress=Progress(print))
+
+
+def version() -> str:
+    """Which Kubernetes is tested."""
+    return os.environ.get("KUBERNETES") or DEFAULT
+
+
+def roles() -> list[Json]:
+    """The controller's account and what it may do."""
+    return [one for one in yaml.safe_load_all(ROLES.read_text(encoding="utf-8")) if one]
+
+
+async def until(what: str, seen: Callable[[], Awaitable[Any]], within: float = 60.0) -> Any:
+    """Wait for ``seen`` to be true, and return what it is."""
+    end = time.monotonic() + within
+    while True:
+        found = await seen()
+        if found:
+            return found
+        assert time.monotonic() < end, f"not within {within:g} s: {what}; last seen {found!r}"
+        await asyncio.sleep(0.2)
+
+
+@dataclass
+class Controller:
+    """``gpuscaler run`` as a process, and what it logs."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    port: int
+
+    def lines(self) -> Iterator[Json]:
+        for line in self.log.read_text(encoding="utf-8").splitlines():
+            if line.startswith("{"):
+                yield json.loads(line)
+
+    def told(self, *kinds: str, pool: str = "") -> list[Json]:
+        """The lines of some kinds, all of them or those of a pool."""
+        return [line for line in self.lines() if line.get("kind") in kinds and (not pool or line.get("pool") == pool)]
+
+    def check(self) -> None:
+        code = self.process.poll()
+        assert code is None, f"the controller ended with {code}:\n{self.log.read_text()[-2000:]}"
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    async def end(self) -> int:
+        """As Kubernetes ends it; returns its exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return await asyncio.to_thread(self.process.wait, 15)
+        finally:
+            self.process.kill()
+
+
+@dataclass
+class Stage:
+    """A control plane in ``folder`` with ``admin``, who may do everything."""
+
+    plane: ControlPlane
+    folder: Path
+    admin: Client
+    controllers: list[Controller] = field(default_factory=list)
+
+    # The controller
+
+    def run_file(self, name: str, pools: list[Json], *, port: int = 0, cloud: Mapping[str, Any] = CLOUD, **more: Any) -> Path:
+        """A run file for ``pools``, with what all of them have in common."""
+        told: Json = {"region": "us-east-1", "cloud": "simulated", "simulated": dict(cloud), "namespace": NAMESPACE}
+        told |= {"pools": [{**POOL, **pool} for pool in pools], "http": {"address": f"127.0.0.1:{port}"}, **more}
+        path = self.folder / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(told, sort_keys=False))
+        return path
+
+    async def token(self) -> str:
+        """A token of the controller's service account."""
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200}}
+        found = await self.admin.create(SERVICE_ACCOUNTS, request, namespace=NAMESPACE, name=ACCOUNT, subresource="token")
+        token: str = msgspec.json.decode(found)["status"]["token"]
+        return token
+
+    async def kubeconfig(self, name: str = ACCOUNT, *, server: str = "") -> Path:
+        """A kubeconfig of the controller's service account; ``server`` stands between it and the API server."""
+        config = self.plane.config(token=await self.token())
+        if server:
+            config["clusters"][0]["cluster"]["server"] = server
+        path = self.folder / f"{name}.kubeconfig"
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+    def start(self, run_file: Path, kubeconfig: Path, *, name: str = "controller", port: int = 0) -> Controller:
+        """A controller."""
+        log = self.folder / f"{name}-{len(self.controllers)}.log"
+        words = [sys.executable, "-m", "gpuscaler", "run", "--config", str(run_file), "--kubeconfig", str(kubeconfig)]
+        with log.open("wb") as out:
+            process = subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT)
+        self.controllers.append(Controller(process, log, port))
+        return self.controllers[-1]
+
+    # The cluster
+
+    async def install(self) -> None:
+        """What an operator applies."""
+        await self.namespace(NAMESPACE)
+        for document in roles():
+            await self.apply(KINDS[document["kind"]], document)
+
+    async def apply(self, resource: Resource, body: Json) -> None:
+        metadata = body["metadata"]
+        await self.admin.apply(resource, metadata["name"], body, namespace=metadata.get("namespace", ""))
+
+    async def namespace(self, name: str) -> None:
+        await self.admin.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        await until(f"the account of {name}", lambda: self.find(SERVICE_ACCOUNTS, "default", name), 20)
+
+    async def find(self, resource: Resource, name: str, namespace: str = "") -> Json | None:
+        try:
+            found: Json = msgspec.json.decode(await self.admin.get(resource, name, namespace=namespace))
+        except NotFound:
+            return None
+        return found
+
+    async def listed(self, resource: Resource, namespace: str = "") -> list[Json]:
+        return [msgspec.json.decode(one) for one in await self.admin.list_all(resource, namespace=namespace)]
+
+    async def nodes(self, pool: str) -> list[Json]:
+        return [one for one in await self.listed(NODES) if one["metadata"]["labels"].get(POOL_LABEL) == pool]
+
+    async def pods(self, namespace: str) -> list[Json]:
+        return await self.listed(PODS, namespace)
+
+    async def bound(self, namespace: str, count: int, within: float = 60.0) -> dict[str, str]:
+        """The nodes of pods by their names, once ``count`` pods of the namespace run or are done."""
+
+        async def seen() -> bool:
+            pods = await self.pods(namespace)
+            return sum(one["status"].get("phase") in {"Running", "Succeeded"} for one in pods) >= count
+
+        try:
+            await until(f"{count} pods of {namespace} run", seen, within)
+        except AssertionError as error:
+            pods = [(one["metadata"]["name"], one["spec"].get("nodeName"), one["status"]) for one in await self.pods(namespace)]
+            raise AssertionError(f"{error}: {pods}") from None
+        return {one["metadata"]["name"]: one["spec"]["nodeName"] for one in await self.pods(namespace) if one["spec"].get("nodeName")}
+
+    async def create(self, workload: Json, namespace: str) -> None:
+        resource = {"Pod": PODS, **WORKLOADS}[workload["kind"]]
+        await self.admin.create(resource, workload, namespace=namespace)
+
+    async def scale(self, kind: str, name: str, namespace: str, replicas: int) -> None:
+        await self.admin.merge_patch(WORKLOADS[kind], name, {"spec": {"replicas": replicas}}, namespace=namespace)
+
+    async def empty(self, pool: str, within: float = 60.0) -> None:
+        """Until no node of the pool is left."""
+
+        async def seen() -> bool:
+            return not await self.nodes(pool)
+
+        try:
+            await until(f"pool {pool} is empty", seen, within)
+        except AssertionError as error:
+            nodes = [(one["metadata"]["name"], one["spec"].get("taints")) for one in await self.nodes(pool)]
+            raise AssertionError(f"{error}: {nodes}") from None
+
+    async def state(self, name: str = "gpuscaler-state") -> Json | None:
+        return await self.find(CONFIG_MAPS, name, NAMESPACE)
+
+    @asynccontextmanager
+    async def kubelets(self, ours: Callable[[Node], bool] = lambda _node: True, *, ahead: float = 0.0) -> AsyncIterator[None]:
+        """Kubelets whose clocks are ``ahead`` by so many seconds."""
+        picture = Picture(self.admin, clock=asyncio.get_running_loop().time, random=Random(1), resources=(PODS, NODES))
+        kubelets = Kubelets(self.admin, picture, now=lambda: time.time() + ahead, pull=lambda _node: PULL, ours=ours)
+        tasks = [asyncio.create_task(part.run()) for part in (kubelets, picture)]
+        try:
+            yield
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def stage(name: str, *, audit: bool = False) -> AsyncIterator[Stage]:
+    """A fresh control plane; its files and the logs stay in ``build/e2e/NAME``."""
+    folder = OUT / f"{name}-{version()}-{os.getpid()}"
+    folder.mkdir(parents=True)
+    plane = ControlPlane(built(version()), folder / "plane", now=time.time(), environ=os.environ, audit=audit)
+    await plane.start()
+    controllers: list[Controller] = []
+    try:
+        access = from_kubeconfig([plane.kubeconfig], environ={})
+        async with HttpTransport(access) as transport:
+            admin = Client(transport, field_manager="tests", limit=RateLimit(qps=1e6, burst=1_000_000))
+            yield Stage(plane, folder, admin, controllers)
+            plane.check()
+    finally:
+        for controller in controllers:
+            controller.kill()
+        plane.stop()
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+    return port

@@ -1,0 +1,42 @@
+"""Workloads on a real control plane, from nothing to machines and back to none, all of them side by side."""
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+from tests.e2e.stage import Stage, stage
+from tests.e2e.workloads import SCENARIOS, Scenario
+
+pytestmark = pytest.mark.e2e
+
+Outcomes = Mapping[str, BaseException | None]
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> Outcomes:
+    """What came of each scenario: they run at once, as people do not wait for each other either."""
+    return asyncio.run(_play())
+
+
+async def _play() -> Outcomes:
+    async with stage("workloads") as made, made.kubelets():
+        await made.install()
+        names = {told: f"w{number}" for number, told in enumerate(SCENARIOS)}
+        pools = [{"name": names[told], **pool} for told, (_, pool) in SCENARIOS.items()]
+        controller = made.start(made.run_file("run", pools), await made.kubeconfig())
+        found = await asyncio.gather(*(_one(made, names[told], play) for told, (play, _) in SCENARIOS.items()), return_exceptions=True)
+        controller.check()
+        assert await controller.end() == 0
+    return dict(zip(SCENARIOS, found, strict=True))
+
+
+async def _one(made: Stage, name: str, play: Scenario) -> None:
+    await made.namespace(name)
+    await play(made, name)
+
+
+@pytest.mark.parametrize("told", SCENARIOS)
+def test_on_a_real_control_plane(outcomes: Outcomes, told: str) -> None:
+    failure = outcomes[told]
+    if failure is not None:
+        raise failure
