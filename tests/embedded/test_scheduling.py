@@ -78,6 +78,34 @@ async def test_selectors_and_several_missing_resources_are_named() -> None:
         assert {one["involvedObject"]["name"] for one in events if one["reason"] == "FailedScheduling"} == {"picky", "huge"}
 
 
+async def test_one_event_counts_how_often_a_pod_found_no_node_for_the_same_reason() -> None:
+    async with lab("a") as here:
+        await submit(here, "huge", cpu=9)
+        await here.wait()
+        for number in range(3):
+            await here.user.merge_patch(NODES, "a", {"metadata": {"labels": {"looked": str(number)}}})
+            await here.wait(20.0)
+        (event,) = [msgspec.json.decode(one) for one in await here.user.list_all(CORE_EVENTS)]
+        assert event["count"] >= 4
+        assert event["lastTimestamp"] > event["firstTimestamp"]
+        await here.user.merge_patch(NODES, "a", {"spec": {"unschedulable": True}})
+        await here.wait(20.0)
+        assert len(await here.user.list_all(CORE_EVENTS)) == 2
+
+
+async def test_an_event_that_was_deleted_is_told_again() -> None:
+    async with lab("a") as here:
+        await submit(here, "huge", cpu=9)
+        await here.wait()
+        (event,) = [msgspec.json.decode(one) for one in await here.user.list_all(CORE_EVENTS)]
+        await here.user.delete(CORE_EVENTS, event["metadata"]["name"], namespace="default")
+        for number in range(2):
+            await here.user.merge_patch(NODES, "a", {"metadata": {"labels": {"looked": str(number)}}})
+            await here.wait(20.0)
+        (event,) = [msgspec.json.decode(one) for one in await here.user.list_all(CORE_EVENTS)]
+        assert event["count"] == 1
+
+
 async def test_pods_spread_over_the_emptiest_nodes() -> None:
     async with lab("a", "b") as here:
         for number in range(4):

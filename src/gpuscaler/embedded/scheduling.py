@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -33,6 +33,15 @@ class Try(Struct, gc=False):
         return self.at + (backoff if self.moved else FLUSH)
 
 
+class Said(NamedTuple):
+    """The Event that tells why a pod found no node, and how often it was so."""
+
+    event: str
+    pod: str
+    why: str
+    times: int
+
+
 class Scheduler:
     """Binds the pods that name ``scheduler`` and have no node, for as long as :meth:`run` runs.
 
@@ -52,6 +61,7 @@ class Scheduler:
     ) -> None:
         self._client, self._picture, self._now, self._speed, self._name = client, picture, now, speed, scheduler
         self._tries: dict[str, Try] = {}
+        self._said: dict[str, Said] = {}
         #: Bound by us, and not seen bound yet.
         self._assumed: dict[str, str] = {}
         self._slots = asyncio.Semaphore(abreast)
@@ -80,6 +90,7 @@ class Scheduler:
         now = self._now()
         waiting = {pod.key: pod for pod in self._waiting(cluster)}
         self._tries = {key: one for key, one in self._tries.items() if key in waiting}
+        self._said = {key: one for key, one in self._said.items() if key in waiting}
         self._assumed = {key: node for key, node in self._assumed.items() if key in waiting}
         queue = [pod for pod in waiting.values() if pod.key not in self._assumed and self._is_due(pod, now)]
         if not queue:
@@ -139,9 +150,21 @@ class Scheduler:
                 await self._client.merge_patch(
                     PODS, pod.name, {"metadata": {"uid": pod.uid}, "status": status}, namespace=pod.namespace, subresource="status"
                 )
-                await self._client.create(CORE_EVENTS, self._event(pod, why, moment), namespace=pod.namespace)
+                await self._tell(pod, why, moment)
             except (ApiError, Unreachable):
                 return
+
+    async def _tell(self, pod: Pod, why: str, moment: str) -> None:
+        """An Event, or one more of an Event that was there: who tries again in vain all day tells of it once."""
+        before = self._said.pop(pod.key, None)
+        if before is not None and (before.pod, before.why) == (pod.uid, why):
+            patch = {"count": before.times + 1, "lastTimestamp": moment}
+            await self._client.merge_patch(CORE_EVENTS, before.event, patch, namespace=pod.namespace)
+            self._said[pod.key] = before._replace(times=before.times + 1)
+            return
+        event = self._event(pod, why, moment)
+        await self._client.create(CORE_EVENTS, event, namespace=pod.namespace)
+        self._said[pod.key] = Said(event["metadata"]["name"], pod.uid, why, 1)
 
     def _event(self, pod: Pod, why: str, moment: str) -> dict[str, Any]:
         self._events += 1
