@@ -1,0 +1,118 @@
+"""The image: what its Dockerfile says, and its steps carried out in a folder, where no container can be built."""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.charts.dockerfile import carry_out, sent, stages
+from tests.charts.rendering import ROOT
+
+VALUES = yaml.safe_load((ROOT / "charts" / "gpuscaler" / "values.yaml").read_text())
+
+#: Tells of every file that the program opens to write.
+WATCHING = """
+import os, sys
+
+def told(event, given):
+    if event == "open" and isinstance(given[2], int) and given[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) and given[0] != os.devnull:
+        os.write(2, f"wrote {given[0]}\\n".encode())
+    if event in {"os.mkdir", "os.rename", "os.remove"}:
+        os.write(2, f"wrote {given[0]}\\n".encode())
+
+sys.addaudithook(told)
+"""
+
+
+def test_both_stages_have_the_same_base_which_names_no_registry() -> None:
+    bases = {stage.base for stage in stages()}
+
+    assert len(bases) == 1
+    assert re.fullmatch(r"python:3\.\d+-slim", bases.pop())
+
+
+def test_every_package_is_installed_by_its_hash() -> None:
+    installs = [line for stage in stages() for run in stage.of("RUN") for line in run.split("&&") if " install " in line]
+
+    assert len(installs) >= 3
+    assert [line for line in installs if "--require-hashes" not in line and "--no-index" not in line] == []
+    assert [stage for stage in stages() if stage.of("ADD")] == []
+
+
+def test_the_image_runs_as_the_user_that_the_chart_names_and_nothing_runs_after() -> None:
+    last = stages()[-1]
+
+    assert last.of("USER") == ["{runAsUser}:{runAsGroup}".format(**VALUES["controller"]["podSecurityContext"])]
+    assert last.of("RUN") == []
+    assert last.of("ENTRYPOINT") == ['["gpuscaler"]']
+
+
+def test_all_that_is_copied_is_sent_and_nothing_secret_is() -> None:
+    copied = [source.rstrip("/") for stage in stages() for line in stage.of("COPY") if "--from" not in line for source in line.split()[:-1]]
+
+    assert [source for source in copied if not (ROOT / source).exists() or not sent(source)] == []
+    assert not any(sent(path) for path in (".git", ".venv", "tests", "build", "kubeconfig", "docs"))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("image")
+    carry_out(stages()[0], root, arguments={"EXTRAS": "exporter"})
+    return root / "opt" / "gpuscaler" / "bin"
+
+
+@pytest.mark.charts
+def test_the_steps_make_a_program_with_the_extras_that_are_asked_for(built: Path) -> None:
+    packages = subprocess.run(
+        (built / "python", "-c", "import importlib.metadata as m; print(*sorted(d.name for d in m.distributions()))"),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+
+    assert {"gpuscaler", "aiohttp", "grpcio", "nvidia-ml-py"} <= set(packages)
+    assert not {"pip", "boto3", "pytest", "hatchling", "uv"} & set(packages)
+
+
+@contextmanager
+def cluster(programs: Path, kubeconfig: Path) -> Iterator[None]:
+    """An embedded cluster, whose kubeconfig is there."""
+    command = (programs / "gpuscaler", "cluster", "--kubeconfig", kubeconfig)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.communicate()
+
+
+@pytest.mark.charts
+def test_the_program_writes_nothing_outside_of_its_history(built: Path, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WATCHING)
+    (tmp_path / "run.yaml").write_text(
+        "{region: us-east-1, cloud: simulated, namespace: kube-system, history: {folder: history}, http: {address: '127.0.0.1:0'}, "
+        "simulated: {kubelet: false, boot: 1s}, pools: [{name: gpu, types: [g5.xlarge]}]}"
+    )
+    (tmp_path / "history").mkdir()
+    environment = {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", "HOME": "/"}
+    command = (built / "gpuscaler", "run", "--config", tmp_path / "run.yaml", "--kubeconfig", tmp_path / "kubeconfig")
+    with (
+        cluster(built, tmp_path / "kubeconfig"),
+        subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, text=True) as controller,
+    ):
+        lines = []
+        assert controller.stderr is not None
+        for line in controller.stderr:
+            lines.append(line)
+            if "this process leads" in line:
+                controller.terminate()
+    assert controller.returncode == 0, "".join(lines)
+    written = {line.removeprefix("wrote ").strip() for line in lines if line.startswith("wrote ")}
+
+    assert any("this process leads" in line for line in lines)
+    assert {path for path in written if not path.startswith(str(tmp_path / "history"))} == set()
