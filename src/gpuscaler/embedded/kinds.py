@@ -108,6 +108,11 @@ KINDS: Final[tuple[Kind, ...]] = (
     Kind("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup", short=("pg",), status=True, custom=True),
     Kind("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup", status=True, custom=True),
     Kind("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet", status=True, custom=True),
+    # Kept, so that an installation can be applied; who has the token may do everything here.
+    Kind("rbac.authorization.k8s.io", "v1", "roles", "Role"),
+    Kind("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
+    Kind("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False),
+    Kind("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
 )
 BY_PLURAL: Final[Mapping[tuple[str, str, str], Kind]] = {(kind.group, kind.version, kind.plural): kind for kind in KINDS}
 BY_NAME: Final[Mapping[tuple[str, str], Kind]] = {(kind.api_version, kind.kind): kind for kind in KINDS}

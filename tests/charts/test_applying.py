@@ -1,0 +1,78 @@
+"""The manifest, applied by the real kubectl to an embedded cluster that plays its pods."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.charts.manifest import FILE
+from tests.embedded.kubectl_building import kubectl
+from tests.embedded.test_kubectl import Kubectl
+
+from gpuscaler.clouds.delays import Delay, Delays
+from gpuscaler.embedded.cluster import Conditions, EmbeddedCluster
+from gpuscaler.embedded.server import serve
+from gpuscaler.model.pools import Policy
+
+pytestmark = [pytest.mark.charts, pytest.mark.looptime(False)]
+
+OBJECTS = [one for one in yaml.safe_load_all(FILE.read_text()) if one]
+
+
+def node(name: str, **labels: str) -> dict[str, Any]:
+    room = {"cpu": "8", "memory": "32Gi", "pods": "110"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **labels}},
+        "status": {"capacity": room, "allocatable": room, "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]},
+    }
+
+
+NODES = [
+    node("bought", **{"gpuscaler.io/pool": "cpu"}),
+    node("nvidia", **{"nvidia.com/gpu.present": "true"}),
+    node("amd", **{"amd.com/gpu.product-name": "MI300X"}),
+    node("plain", **{"nvidia.com/gpu.present": "false"}),
+    node("other"),
+]
+
+
+@pytest.fixture
+async def ask(tmp_path: Path) -> AsyncIterator[Kubectl]:
+    conditions = Conditions(delays=Delays(image_pull=Delay(0, 0, 0)))
+    cluster = EmbeddedCluster(Policy(pools=()), now=time.time, conditions=conditions)
+    serving = await serve(cluster.api)
+    life = asyncio.create_task(cluster.run())
+    ask = Kubectl(kubectl(), serving.url, tmp_path)
+    await ask("create", "-f", "-", given={"apiVersion": "v1", "kind": "List", "items": NODES})
+    yield ask
+    life.cancel()
+    await asyncio.gather(life, return_exceptions=True)
+    await serving.close()
+
+
+@pytest.mark.parametrize("how", [(), ("--server-side",)])
+async def test_the_manifest_is_applied_whole_and_a_second_time_changes_nothing(ask: Kubectl, how: tuple[str, ...]) -> None:
+    first = await ask("apply", *how, "-f", str(FILE))
+    before = json.loads(await ask("get", "deployment,clusterrole,role,configmap", "-A", "-o", "json"))
+    second = await ask("apply", *how, "-f", str(FILE))
+    after = json.loads(await ask("get", "deployment,clusterrole,role,configmap", "-A", "-o", "json"))
+
+    assert len(first.splitlines()) == len(second.splitlines()) == len(OBJECTS)
+    assert [one.get("spec", one.get("rules", one.get("data"))) for one in before["items"]] == [
+        one.get("spec", one.get("rules", one.get("data"))) for one in after["items"]
+    ]
+
+
+async def test_both_copies_run_apart_on_nodes_that_are_neither_bought_nor_have_gpus(ask: Kubectl) -> None:
+    await ask("apply", "-f", str(FILE))
+    await ask("rollout", "status", "--namespace", "gpuscaler", "deployment/gpuscaler-controller", "--timeout=30s")
+    pods = json.loads(await ask("get", "pods", "--namespace", "gpuscaler", "-o", "json"))["items"]
+
+    assert sorted(one["spec"]["nodeName"] for one in pods) == ["other", "plain"]
+    assert {one["spec"]["priority"] for one in pods} == {2_000_000_000}
