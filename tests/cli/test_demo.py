@@ -148,11 +148,12 @@ def test_ctrl_c_and_sigterm_end_it_with_the_cursor_back(number: signal.Signals, 
 
     assert running.returncode == status, output.decode()
     assert output.rstrip().endswith(b"interrupted") == (number == signal.SIGINT)
+    assert (b"Ended after 0:" in output) == (number == signal.SIGINT)
     assert b"Traceback" not in output
     assert output.rfind(b"\x1b[?25h") > output.rfind(b"\x1b[?25l")
 
 
-def test_ctrl_c_ends_it_with_130_where_there_is_no_terminal_either(tmp_path: Path) -> None:
+def test_ctrl_c_ends_it_with_130_and_the_summary_until_then_where_there_is_no_terminal_either(tmp_path: Path) -> None:
     command = [str(Path(sys.executable).parent / "gpuscaler"), "demo", "--speed", "60"]
     with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running:
         assert running.stdout is not None
@@ -162,5 +163,7 @@ def test_ctrl_c_ends_it_with_130_where_there_is_no_terminal_either(tmp_path: Pat
 
     assert b" buys " in first or b" so far; GPUs: " in first
     assert running.returncode == 130, rest.decode()
+    assert b"\nEnded after 0:" in rest
+    assert b"Report: gpuscaler-demo/report.html" in rest
     assert rest.endswith(b"interrupted\n")
     assert b"Traceback" not in rest

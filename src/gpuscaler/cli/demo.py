@@ -67,11 +67,14 @@ def demo(trace_file: Path | None, seed: int, speed: float, out: Path) -> None:
     with _no_logs(), asyncio.Runner(loop_factory=partial(PacedLoop, speed)) as runner:
         show = _Show(speed)
         try:
-            ended = runner.run(show.run(told))
+            runner.run(show.run(told))
         except asyncio.CancelledError:
             # SIGTERM, as a shell tells it of a program that ends by it; the view has given the terminal its cursor back.
             sys.exit(128 + signal.SIGTERM)
-    _tell(ended, show, out)
+        except KeyboardInterrupt:
+            _tell(show, out)
+            raise
+    _tell(show, out)
 
 
 def _scenario(trace_file: Path | None, seed: int) -> "Scenario":
@@ -111,12 +114,14 @@ class _Show:
         from gpuscaler.cli.printing import uncut_console
 
         self.console: Console = uncut_console()
+        #: What is shown, once it has begun.
+        self.demo: Demo | None = None
         #: The moment that tells most, for the picture.
         self.best: Frame | None = None
         self._speed = speed
 
-    async def run(self, told: "Scenario") -> "Demo":
-        """The demo, once it has ended."""
+    async def run(self, told: "Scenario") -> None:
+        """Show a demo until it has ended."""
         from gpuscaler.control.settings_file import SettingsFile
         from gpuscaler.embedded.demo.stage import Demo
 
@@ -124,7 +129,7 @@ class _Show:
         assert whole is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, whole.cancel)
         with resources.as_file(resources.files("gpuscaler.embedded.demo") / "run.yaml") as path:
-            demo = Demo(SettingsFile(path), told, began=float(int(time.time())), speed=self._speed)
+            demo = self.demo = Demo(SettingsFile(path), told, began=float(int(time.time())), speed=self._speed)
             running = asyncio.create_task(demo.run(), name="demo")
             drawn = self.console.is_terminal and not self.console.is_dumb_terminal
             watching = asyncio.create_task(self._draw(demo) if drawn else self._print(demo), name="show")
@@ -139,7 +144,6 @@ class _Show:
                     running.cancel()
                 await asyncio.wait((running,))
             running.result()
-        return demo
 
     async def _draw(self, demo: "Demo") -> None:
         from rich.live import Live
@@ -183,8 +187,8 @@ class _Show:
         return frame
 
 
-def _tell(ended: "Demo", show: _Show, out: Path) -> None:
-    """The summary, and the report."""
+def _tell(show: _Show, out: Path) -> None:
+    """The summary, and the report: of what there was until then where it was interrupted, of nothing where it had hardly begun."""
     from gpuscaler.cli.demo_screen import line_of, picture_of
     from gpuscaler.cli.printing import count
     from gpuscaler.cli.reporting import print_comparison, print_machines, write
@@ -193,6 +197,9 @@ def _tell(ended: "Demo", show: _Show, out: Path) -> None:
     from gpuscaler.simulation.page import report_page
     from gpuscaler.simulation.report import document
 
+    ended = show.demo
+    if ended is None or ended.last is None:
+        return
     result, inputs, console = result_of(ended), inputs_of(ended), show.console
     console.print(_ending(ended) + "\n")
     _chart(console, result)

@@ -142,8 +142,8 @@ class Demo:
             lives = [asyncio.create_task(one) for one in (self.cluster.run(), self._seen.run(), running.run(), self._submit(client))]
             try:
                 await self._until_done(lives)
-                self.last = await self.frame()
             finally:
+                self.last = await self.frame()
                 for life in lives:
                     life.cancel()
                 await asyncio.gather(*lives, return_exceptions=True)
