@@ -124,7 +124,7 @@ def test_a_node_that_has_less_than_its_template_corrects_it_for_the_next_plan() 
 
 
 def test_without_fresh_facts_nothing_is_removed_and_no_idle_clock_runs() -> None:
-    leaving = Leaving("n", "i-1", KIND.key, "idle", NOW, NOW)
+    leaving = Leaving("n", "i-1", KIND.key, "idle", NOW - 9.0, NOW - 2.0, step=ledger.ENDING)
     memory = Memory(ledger=Ledger(leaving=(leaving,)))
     items = (arrived(taints=(Taint("gpuscaler.io/leaving"),)), node("idle", KIND))
 
@@ -143,7 +143,7 @@ def test_a_machine_that_never_came_is_ended_and_its_offering_remembered() -> Non
     assert [(act.instance, act.reason) for act in found.acts if isinstance(act, End)] == [
         ("i-1", "machine i-1 did not become a node within 900 s")
     ]
-    assert [one.cause for one in found.memory.breakers.open] == [events.FAILED]
+    assert [one.cause for one in found.memory.breakers.open] == [events.ABSENT, events.FAILED]
 
 
 def test_an_order_whose_answer_was_lost_is_sent_again_where_the_cloud_keeps_tokens() -> None:

@@ -20,9 +20,12 @@ POLICY = Policy((pool(offering()),))
 MARKED = (Taint(LEAVING_TAINT, "", "NoSchedule"),)
 
 
+EXCLUDED = {"node.kubernetes.io/exclude-from-external-load-balancers": "gpuscaler-leaving"}
+
+
 def draining(*items: Item, forced: bool = False, **of_node: Any) -> tuple[list[Act], tuple[tuple[str, str], ...]]:
     """What is done about the node ``a``, which is being drained of the pod ``runs``, and which nodes are kept."""
-    cluster = Cluster.of([node("a", provider_id="i-1", taints=MARKED, **of_node), *items])
+    cluster = Cluster.of([node("a", provider_id="i-1", taints=MARKED, labels=EXCLUDED, **of_node), *items])
     one = Leaving("a", "i-1", offering().key, "idle", NOW - 20, NOW - 20, step=DRAINING, pods=("default/runs",), forced=forced)
     found = leaving.take_leave(Ledger(leaving=(one,)), cluster, None, POLICY, now=NOW)
     return list(found.acts), found.kept

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -11,9 +12,25 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Conflict, Forbidden, NotFound, Unreachable
 from gpuscaler.kube.eviction import Evicted, GoneAlready, Overlapping, Refused
 from gpuscaler.kube.resources import NODES, PODS
-from gpuscaler.planning.acts import Act, Close, Discourage, End, Evict, Lift, Mark, Nominate, Unmark
+from gpuscaler.model.options import CHECKPOINT_REQUESTED
+from gpuscaler.planning.acts import (
+    Act,
+    Checkpoint,
+    Clear,
+    Close,
+    Delete,
+    Discourage,
+    End,
+    Evict,
+    Exclude,
+    Lift,
+    Mark,
+    Nominate,
+    Unmark,
+)
 from gpuscaler.planning.discouraging import SOFT, SOFT_TAINTS
 from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.planning.leaving.labels import EXCLUDE_LABEL, EXCLUDE_VALUE
 from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 
 #: So many writes are under way at once.
@@ -26,11 +43,15 @@ SOFT_KEYS = frozenset(taint.key for taint in SOFT_TAINTS)
 
 
 class Outcome(Struct, frozen=True, gc=False):
-    """What came of an act. ``detail`` is empty when it was done, else why it was not, in words."""
+    """What came of an act. ``detail`` is empty when it was done, else why it was not, in words.
+
+    ``budget`` says that a PodDisruptionBudget, or more than one, stood against an eviction; ``retry_after`` are seconds to wait.
+    """
 
     act: Act
     detail: str = ""
     retry_after: float = 0.0
+    budget: bool = False
 
 
 class Rest(Struct, frozen=True, gc=False):
@@ -54,11 +75,16 @@ class WireSpec(msgspec.Struct):
 
 class WireMetadata(msgspec.Struct):
     version: str = msgspec.field(default="", name="resourceVersion")
+    labels: dict[str, str] | None = None
 
 
 class WireNode(msgspec.Struct):
     metadata: WireMetadata = msgspec.field(default_factory=WireMetadata)
     spec: WireSpec = msgspec.field(default_factory=WireSpec)
+
+
+#: What is to be patched of a node that looks like this; nothing where it is as it should be.
+Change = Callable[[WireNode], dict[str, Any]]
 
 
 class Actor:
@@ -69,14 +95,18 @@ class Actor:
         self._slots = asyncio.Semaphore(ABREAST)
         #: What was forbidden, by the kind of act and the namespace.
         self._resting: dict[tuple[type, str], Rest] = {}
-        self._how: Mapping[type, Callable[[Any], Awaitable[str]]] = {
+        self._how: Mapping[type, Callable[[Any], Awaitable[str | Outcome]]] = {
             Nominate: self._nominate,
-            Lift: lambda act: self._taint(act.node, ARRIVING_TAINT, present=False),
-            Close: lambda act: self._taint(act.node, ARRIVING_TAINT, present=True),
-            Mark: lambda act: self._taint(act.node, LEAVING_TAINT, present=True),
-            Unmark: lambda act: self._taint(act.node, LEAVING_TAINT, present=False),
-            Discourage: lambda act: self._taints(act.node, SOFT_KEYS, [WireTaint(key, SOFT) for key in act.taints]),
+            Lift: lambda act: self._write(act.node, _taint(ARRIVING_TAINT, present=False)),
+            Close: lambda act: self._write(act.node, _taint(ARRIVING_TAINT, present=True)),
+            Mark: lambda act: self._write(act.node, _taint(LEAVING_TAINT, present=True)),
+            Unmark: lambda act: self._write(act.node, _unmarked),
+            Discourage: lambda act: self._write(act.node, _taints(SOFT_KEYS, [WireTaint(key, SOFT) for key in act.taints])),
+            Exclude: lambda act: self._write(act.node, _excluded),
+            Checkpoint: self._checkpoint,
             Evict: self._evict,
+            Delete: self._delete,
+            Clear: self._clear,
         }
 
     async def carry_out(self, acts: Iterable[Act]) -> list[Outcome]:
@@ -84,13 +114,13 @@ class Actor:
         return list(await asyncio.gather(*(self._one(act) for act in acts if not isinstance(act, End))))
 
     async def _one(self, act: Act) -> Outcome:
-        kind = (type(act), act.pod.split("/", 1)[0] if isinstance(act, Nominate | Evict) else "")
+        kind = (type(act), act.pod.split("/", 1)[0] if isinstance(act, Nominate | Checkpoint | Evict | Delete) else "")
         async with self._slots:
             now, rest = asyncio.get_running_loop().time(), self._resting.get(kind)
             if rest is not None and now < rest.until:
                 return Outcome(act, rest.said, rest.until - now)
             try:
-                done = Outcome(act, await self._how[type(act)](act))
+                found = await self._how[type(act)](act)
             except Forbidden as error:
                 pause = REST_SECONDS if rest is None else min(2 * rest.pause, LONGEST_REST)
                 self._resting[kind] = Rest(now + pause, pause, str(error))
@@ -98,7 +128,7 @@ class Actor:
             except (ApiError, Unreachable) as error:
                 return Outcome(act, str(error), getattr(error, "retry_after", None) or 0.0)
             self._resting.pop(kind, None)
-            return done
+            return found if isinstance(found, Outcome) else Outcome(act, found)
 
     async def _nominate(self, act: Nominate) -> str:
         namespace, name = act.pod.split("/", 1)
@@ -110,22 +140,17 @@ class Actor:
             return f"pod {act.pod}: {error}"
         return ""
 
-    async def _taint(self, node: str, key: str, *, present: bool) -> str:
-        """Put a taint of ours on, or take it off."""
-        return await self._taints(node, frozenset({key}), [WireTaint(key, "NoSchedule")] if present else [])
-
-    async def _taints(self, node: str, ours: frozenset[str], wanted: list[WireTaint]) -> str:
-        """Let a node bear ``wanted`` of the taints with the keys ``ours``; all others stay as they are, whoever writes at the same time."""
+    async def _write(self, node: str, change: Change) -> str:
+        """Change a node by what is read of it, whoever writes at the same time; what others have written stays as it is."""
         for _ in range(ATTEMPTS):
             try:
                 found = msgspec.json.decode(await self._client.get(NODES, node), type=WireNode)
             except NotFound:
                 return f"node {node} is gone"
-            taints = found.spec.taints or []
-            if {one.key for one in taints} & ours == {one.key for one in wanted}:
+            patch = change(found)
+            if not patch:
                 return ""
-            after = [one for one in taints if one.key not in ours] + wanted
-            patch = {"metadata": {"resourceVersion": found.metadata.version}, "spec": {"taints": after or None}}
+            patch["metadata"] = {"resourceVersion": found.metadata.version, **patch.get("metadata", {})}
             try:
                 await self._client.merge_patch(NODES, node, patch)
             except Conflict:
@@ -133,13 +158,72 @@ class Actor:
             except NotFound:
                 return f"node {node} is gone"
             return ""
-        return f"node {node} was changed by others {ATTEMPTS} times while its taints were written"
+        return f"node {node} was changed by others {ATTEMPTS} times while it was written to"
 
-    async def _evict(self, act: Evict) -> str:
+    async def _checkpoint(self, act: Checkpoint) -> str:
+        """Annotate the pod, by way of its status: the API server takes annotations there, and no right to change pods is needed."""
         namespace, name = act.pod.split("/", 1)
-        answer = await self._client.evict(namespace, name, uid=act.uid)
+        moment = datetime.fromtimestamp(act.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        patch = {"metadata": {"uid": act.uid, "annotations": {CHECKPOINT_REQUESTED: moment}}}
+        try:
+            await self._client.merge_patch(PODS, name, patch, namespace=namespace, subresource="status")
+        except (NotFound, Conflict) as error:
+            return f"pod {act.pod}: {error}"
+        return ""
+
+    async def _evict(self, act: Evict) -> Outcome:
+        namespace, name = act.pod.split("/", 1)
+        answer = await self._client.evict(namespace, name, uid=act.uid, grace=act.grace)
         match answer:
             case Evicted() | GoneAlready():
-                return ""
-            case Refused(why=why) | Overlapping(why=why):
-                return f"pod {act.pod}: {why}"
+                return Outcome(act)
+            case Refused(why=why, retry_after=wait):
+                return Outcome(act, why, wait or 0.0, budget=True)
+            case Overlapping(why=why):
+                return Outcome(act, why, budget=True)
+
+    async def _delete(self, act: Delete) -> str:
+        namespace, name = act.pod.split("/", 1)
+        return await self._gone(self._client.delete(PODS, name, namespace=namespace, uid=act.uid, grace=act.grace))
+
+    async def _clear(self, act: Clear) -> str:
+        return await self._gone(self._client.delete(NODES, act.node, uid=act.uid))
+
+    async def _gone(self, deletion: Awaitable[bytes]) -> str:
+        """Delete what is meant; that it is gone, or another one of its name is there, is as good."""
+        try:
+            await deletion
+        except (NotFound, Conflict):
+            return ""
+        return ""
+
+
+def _taint(key: str, *, present: bool) -> Change:
+    """Put a taint of ours on, or take it off."""
+    return _taints(frozenset({key}), [WireTaint(key, "NoSchedule")] if present else [])
+
+
+def _taints(ours: frozenset[str], wanted: list[WireTaint]) -> Change:
+    """Let a node bear ``wanted`` of the taints with the keys ``ours``; all others stay as they are."""
+
+    def change(node: WireNode) -> dict[str, Any]:
+        taints = node.spec.taints or []
+        if {one.key for one in taints} & ours == {one.key for one in wanted}:
+            return {}
+        return {"spec": {"taints": [one for one in taints if one.key not in ours] + wanted or None}}
+
+    return change
+
+
+def _excluded(node: WireNode) -> dict[str, Any]:
+    """Keep load balancers away. Only while our taint is there: whoever takes that off takes this off, too, and must not be overtaken."""
+    leaving = any(taint.key == LEAVING_TAINT for taint in node.spec.taints or ())
+    known = EXCLUDE_LABEL in (node.metadata.labels or {})
+    return {"metadata": {"labels": {EXCLUDE_LABEL: EXCLUDE_VALUE}}} if leaving and not known else {}
+
+
+def _unmarked(node: WireNode) -> dict[str, Any]:
+    """Without our leaving taint, and without the label where it is ours."""
+    patch = _taint(LEAVING_TAINT, present=False)(node)
+    ours = (node.metadata.labels or {}).get(EXCLUDE_LABEL) == EXCLUDE_VALUE
+    return {**patch, **({"metadata": {"labels": {EXCLUDE_LABEL: None}}} if ours else {})}

@@ -25,8 +25,9 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning import failover
-from gpuscaler.planning.acts import Act, End
+from gpuscaler.planning.acts import Act, End, Evict
 from gpuscaler.planning.arrivals import Waits
+from gpuscaler.planning.leaving import Refusal
 from gpuscaler.planning.memory import Facts, Look, Memory, look, ordered, recalled, state_of
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.state import State, asking, breakers, events, learned, ledger
@@ -100,6 +101,7 @@ class Controller:
         self._awaited: frozenset[str] = frozenset()
         self._nodes: dict[str, Node] = {}
         self._acting: set[asyncio.Task[list[Outcome]]] = set()
+        self._unevicted: list[Refusal] = []
         self._failure: BaseException | None = None
         self._began = 0.0
         self._version = 0
@@ -268,6 +270,7 @@ class Controller:
     def _facts(self, now: float) -> Facts:
         provider = self._cloud.provider
         announced, vanished = self._cloud.found()
+        unevicted, self._unevicted = tuple(self._unevicted), []
         return Facts(
             inventory=self._cloud.inventory,
             attempts=self._attempts,
@@ -275,6 +278,7 @@ class Controller:
             going=self._cloud.going,
             announced=announced,
             vanished=vanished,
+            unevicted=unevicted,
             fresh=self._fresh(now),
             waits=Waits(
                 register=self._pace.register,
@@ -320,6 +324,9 @@ class Controller:
             return
         for outcome in task.result():
             self._recorder.acted(outcome, self._now())
+            act = outcome.act
+            if outcome.detail and isinstance(act, Evict):
+                self._unevicted.append(Refusal(act.node, act.pod, act.uid, outcome.detail, outcome.budget, outcome.retry_after))
 
     async def _plan(self, cluster: Cluster) -> None:
         """Make a plan, write its intent down, and send its orders."""

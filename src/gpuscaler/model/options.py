@@ -20,6 +20,8 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 OURS = "gpuscaler.io/"
+#: When a pod was asked to save its work, and the request that it has answered.
+CHECKPOINT_REQUESTED, CHECKPOINTED = "gpuscaler.io/checkpoint-requested", "gpuscaler.io/checkpointed"
 _CA = "cluster-autoscaler.kubernetes.io/"
 _JOBSET = "jobset.sigs.k8s.io/jobset-name"
 _COSCHEDULING = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
@@ -51,6 +53,8 @@ class PodAnnotations(Struct, frozen=True, gc=False):
     volcano: str | None = field(default=None, name="scheduling.k8s.io/group-name")
     volcano_own: str | None = field(default=None, name="scheduling.volcano.sh/group-name")
     kueue_count: str | None = field(default=None, name="kueue.x-k8s.io/pod-group-total-count")
+    checkpoint_requested: str | None = field(default=None, name=CHECKPOINT_REQUESTED)
+    checkpointed: str | None = field(default=None, name=CHECKPOINTED)
 
 
 NO_ANNOTATIONS = PodAnnotations()
@@ -118,6 +122,21 @@ def pod_options(annotations: PodAnnotations | None, labels: Mapping[str, str], w
         gang_source=gang.source,
     )
     return options, tuple(reader.warnings)
+
+
+def checkpoint(annotations: PodAnnotations | None) -> tuple[float, float]:
+    """When a pod was asked to save its work, and of when the request is that it has answered; 0 where it was not, or says no time."""
+    if annotations is None or (annotations.checkpoint_requested is None and annotations.checkpointed is None):
+        return 0.0, 0.0
+    return _moment_or_never(annotations.checkpoint_requested), _moment_or_never(annotations.checkpointed)
+
+
+def _moment_or_never(text: str | None) -> float:
+    """What a pod's own processes write is answered by waiting on, not by a warning: they may still be writing."""
+    try:
+        return _moment((text or "").strip())
+    except ValueError:
+        return 0.0
 
 
 def _gang(found: PodAnnotations, labels: Mapping[str, str], workload: str, reader: _Reader) -> Gang:

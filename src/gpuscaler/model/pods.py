@@ -130,6 +130,7 @@ class Pod(Struct, frozen=True, gc=False):
     """One pod. Times are seconds since the epoch, 0 when unknown.
 
     ``unschedulable`` is True when the condition PodScheduled is False with reason Unschedulable, None when there is no such condition.
+    ``checkpoint_requested`` is when it was asked to save its work, ``checkpointed`` which of those requests it has answered.
     ``warnings`` name annotations that could not be read.
     """
 
@@ -149,6 +150,8 @@ class Pod(Struct, frozen=True, gc=False):
     owner: Owner = NO_OWNER
     options: PodOptions = NO_OPTIONS
     warnings: tuple[str, ...] = ()
+    checkpoint_requested: float = 0.0
+    checkpointed: float = 0.0
 
     @property
     def key(self) -> str:

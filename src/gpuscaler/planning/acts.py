@@ -33,7 +33,7 @@ class Mark(Struct, frozen=True, gc=False, tag=True):
 
 
 class Unmark(Struct, frozen=True, gc=False, tag=True):
-    """Take our leaving taint off a node: it stays."""
+    """Take our leaving taint, and what goes with it, off a node: it stays."""
 
     node: str
     reason: str
@@ -47,13 +47,42 @@ class Discourage(Struct, frozen=True, gc=False, tag=True):
     reason: str
 
 
-class Evict(Struct, frozen=True, gc=False, tag=True):
-    """Evict a pod from a node that leaves. ``node`` names the removal that it belongs to."""
+class Exclude(Struct, frozen=True, gc=False, tag=True):
+    """Ask load balancers to send nothing to a node with our leaving taint any more."""
+
+    node: str
+    reason: str
+
+
+class Checkpoint(Struct, frozen=True, gc=False, tag=True):
+    """Ask a pod to save its work within ``seconds``; ``at`` is the moment of the request. ``node`` names the removal that it belongs to."""
 
     pod: str
     uid: str
     node: str
-    grace: float | None = None
+    at: float
+    seconds: float
+
+
+class Evict(Struct, frozen=True, gc=False, tag=True):
+    """Evict a pod from a node that leaves. ``node`` names the removal that it belongs to.
+
+    ``grace`` are seconds that are less than the pod's own, where its machine goes before those are over.
+    """
+
+    pod: str
+    uid: str
+    node: str
+    grace: int | None = None
+
+
+class Delete(Struct, frozen=True, gc=False, tag=True):
+    """Delete a pod whose machine is about to vanish, and whose eviction is refused to the last."""
+
+    pod: str
+    uid: str
+    node: str
+    grace: int
 
 
 class End(Struct, frozen=True, gc=False, tag=True):
@@ -64,4 +93,12 @@ class End(Struct, frozen=True, gc=False, tag=True):
     reason: str
 
 
-Act = Nominate | Lift | Close | Mark | Unmark | Discourage | Evict | End
+class Clear(Struct, frozen=True, gc=False, tag=True):
+    """Delete the Node of a machine that is gone, where nobody else does; ``uid`` makes it that Node and no other of its name."""
+
+    node: str
+    uid: str
+    reason: str
+
+
+Act = Nominate | Lift | Close | Mark | Unmark | Discourage | Exclude | Checkpoint | Evict | Delete | End | Clear

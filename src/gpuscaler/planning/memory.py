@@ -58,7 +58,7 @@ class Facts(Struct, frozen=True, gc=False):
 
     ``said`` are the scheduler's words then, by pod. ``going`` are machines that the cloud has announced to take away, by id,
     ``announced`` what else it has announced, by id and in a word, told once. ``vanished`` are machines that it listed before and does
-    not list any more. Without ``fresh`` nothing is removed.
+    not list any more. ``unevicted`` is what evictions have come to nothing by since the last look. Without ``fresh`` nothing is removed.
     """
 
     inventory: Inventory | None = None
@@ -67,6 +67,7 @@ class Facts(Struct, frozen=True, gc=False):
     going: frozenset[str] = frozenset()
     announced: tuple[tuple[str, str], ...] = ()
     vanished: tuple[Instance, ...] = ()
+    unevicted: tuple[leaving.Refusal, ...] = ()
     fresh: bool = True
     waits: Waits = Waits()
 
@@ -102,6 +103,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     )
     taken = reclaiming.taken(book, cluster, policy, facts.going, now)
     book = ledger.folded(book, taken.steps)
+    book = ledger.folded(book, leaving.hear(book, facts.unevicted, now))
     gone = reclaiming.unexpected(memory.ledger, facts.vanished)
     memory = replace(memory, breakers=_folded(memory.breakers, (*taken.fates, *reclaiming.reclaimed(gone, now))))
     wheel = steering.steer(book, cluster, policy, attempts=facts.attempts, said=facts.said, now=now)
@@ -153,9 +155,9 @@ def recalled(memory: Memory, now: float) -> Memory:
 
 
 def _not_ahead(one: Dated, now: float) -> Dated:
-    """``one`` without moments after ``now``; no other number of it is as large."""
+    """``one`` without moments after ``now``; no other number of it is as large. When a machine goes is the cloud's to say."""
     fields = {name: getattr(one, name) for name in one.__struct_fields__}
-    late = {name: now for name, value in fields.items() if isinstance(value, float) and value > now}
+    late = {name: now for name, value in fields.items() if isinstance(value, float) and value > now and name != "ends"}
     return replace(one, **late) if late else one
 
 

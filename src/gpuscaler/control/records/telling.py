@@ -9,7 +9,7 @@ from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.words import counted, expected, money, offering, some, spoken
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.acts import Evict, Mark, Nominate
+from gpuscaler.planning.acts import Checkpoint, Delete, Evict, Mark, Nominate
 from gpuscaler.planning.memory import Look, Memory
 from gpuscaler.planning.plans import Plan, Reason
 from gpuscaler.planning.state import events, ledger
@@ -178,8 +178,11 @@ def of_outcome(outcome: Outcome, now: float) -> Happening | None:
     act = outcome.act
     if not outcome.detail:
         return Happening(now, kinds.MARKED, f"closed to new pods: {act.reason}", node=act.node) if isinstance(act, Mark) else None
+    if outcome.budget:
+        # That a PodDisruptionBudget holds is no failure; the removal says what it waits for.
+        return None
     what = type(act).__name__.lower()
-    pods = (act.pod,) if isinstance(act, Nominate | Evict) else ()
+    pods = (act.pod,) if isinstance(act, Nominate | Checkpoint | Evict | Delete) else ()
     return Happening(now, kinds.ACTED, f"{what} failed: {outcome.detail}", pods=pods, node=act.node)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.specs import WirePodSpec, intern_spec
-from gpuscaler.model.options import PodAnnotations
+from gpuscaler.model.options import PodAnnotations, checkpoint
 from gpuscaler.model.pods import NO_OWNER, Owner, Pod
 from gpuscaler.model.requests import Container, ContainerStatus, ResourceRequirements
 from gpuscaler.model.wire import Metadata, OwnerReference, Wire, WireObject, named, seconds
@@ -60,6 +60,7 @@ def read_pod(wire: WirePod, interner: Interner) -> Pod:
         statuses=_resized(spec, status),
         infeasible=infeasible,
     )
+    requested, answered = checkpoint(metadata.annotations)
     unschedulable = None if scheduled is None else scheduled.status == "False" and scheduled.reason == "Unschedulable"
     return Pod(
         namespace=namespace,
@@ -78,6 +79,8 @@ def read_pod(wire: WirePod, interner: Interner) -> Pod:
         owner=owner,
         options=options,
         warnings=warnings,
+        checkpoint_requested=requested,
+        checkpointed=answered,
     )
 
 

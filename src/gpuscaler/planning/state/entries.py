@@ -10,8 +10,10 @@ INTENDED, DOUBTFUL, ACCEPTED = "intended", "doubtful", "accepted"
 #: Steps of a promise: nominations are being written, the machine is open and its pods are awaited, the machine is being closed again.
 NOMINATING, OPEN, CLOSING = "nominating", "open", "closing"
 
-#: Steps of a removal: closing the node, waiting for what replaces it, evicting its pods, ending the machine, opening the node again.
-MARKING, WAITING, DRAINING, ENDING, REOPENING = "marking", "waiting", "draining", "ending", "reopening"
+#: Steps of a removal: closing the node, waiting for what replaces it, evicting its pods, waiting for their volumes to be detached, ending
+#: the machine, clearing its Node away where nobody else does; or opening the node again.
+MARKING, WAITING, DRAINING, DETACHING = "marking", "waiting", "draining", "detaching"
+ENDING, CLEARING, REOPENING = "ending", "clearing", "reopening"
 
 
 class Order(Struct, frozen=True, gc=False):
@@ -73,11 +75,28 @@ class Promise(Struct, frozen=True, gc=False):
     closes: bool = False
 
 
+class Eviction(Struct, frozen=True, gc=False):
+    """How far the eviction of a pod is, named by its uid. It was asked for ``tries`` times, and is again at ``again``.
+
+    ``why`` is what it was refused by, ``budget`` says that this was a PodDisruptionBudget, and ``held`` since when it is refused.
+    ``signalled`` is when the pod was asked to save its work. Moments that were not yet are 0.
+    """
+
+    pod: str
+    uid: str
+    tries: int = 0
+    again: float = 0.0
+    why: str = ""
+    budget: bool = False
+    held: float = 0.0
+    signalled: float = 0.0
+
+
 class Leaving(Struct, frozen=True, gc=False):
     """A removal under way. ``pods`` are those that the decision meant to move, ``needs`` ids of machines that must open first.
 
-    ``bereft`` says that one of those will not come. ``tried`` is when the step was last tried, ``detail`` what evictions were refused by.
-    ``forced`` says that the machine goes whatever stands against it.
+    ``bereft`` says that one of those will not come. ``tried`` is when the step was last tried, ``evictions`` how far those are that have
+    begun, ``detail`` what holds the step up, in words. ``forced`` says that the machine goes whatever stands against it, at ``ends``.
     """
 
     node: str
@@ -93,3 +112,5 @@ class Leaving(Struct, frozen=True, gc=False):
     tried: float = 0.0
     detail: str = ""
     forced: bool = False
+    ends: float = 0.0
+    evictions: tuple[Eviction, ...] = ()

@@ -5,41 +5,51 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.planning.building import NOW, node, offering, pod, pool
+from tests.planning.building import NOW, node, offering, pod, pool, spec
 
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.instances import TERMINATED, Instance, Inventory
 from gpuscaler.model.nodes import Node
-from gpuscaler.model.pods import Owner
+from gpuscaler.model.pods import Owner, VolumeUse
 from gpuscaler.model.pools import Policy
-from gpuscaler.model.taints import Taint
-from gpuscaler.planning.acts import End, Evict, Mark, Unmark
+from gpuscaler.model.storage import PersistentVolumeClaim, VolumeAttachment
+from gpuscaler.model.taints import Taint, Toleration
+from gpuscaler.planning.acts import Clear, End, Evict, Exclude, Mark, Unmark
 from gpuscaler.planning.arrivals import Overdue
-from gpuscaler.planning.leaving import (
-    DRAIN_SECONDS,
-    END_SECONDS,
-    EVICTION_SECONDS,
-    REPEAT_SECONDS,
-    WAIT_SECONDS,
-    Departure,
-    begin,
-    give_up,
-    take_leave,
-)
+from gpuscaler.planning.leaving import Departure, begin, give_up, take_leave
+from gpuscaler.planning.leaving.going import CLEAR_SECONDS, DETACH_SECONDS, DRAIN_SECONDS, END_SECONDS, REPEAT_SECONDS, WAIT_SECONDS
+from gpuscaler.planning.leaving.labels import EXCLUDE_LABEL, EXCLUDE_VALUE
 from gpuscaler.planning.plans import Move, Removal
 from gpuscaler.planning.state import ledger
-from gpuscaler.planning.state.ledger import DRAINING, ENDING, MARKING, REOPENING, WAITING, Coming, Leaving, Ledger, Promise
+from gpuscaler.planning.state.entries import (
+    CLEARING,
+    DETACHING,
+    DRAINING,
+    ENDING,
+    MARKING,
+    REOPENING,
+    WAITING,
+    Coming,
+    Eviction,
+    Leaving,
+    Promise,
+)
+from gpuscaler.planning.state.ledger import Ledger
 
 KIND = offering()
 POLICY = Policy((pool(KIND),))
 LEAVING = (Taint("gpuscaler.io/leaving"),)
 P = "default/p"
-STEPS = (MARKING, WAITING, DRAINING, ENDING, REOPENING)
+DAEMON = Owner("DaemonSet", "d", "u")
+STEPS = (MARKING, WAITING, DRAINING, DETACHING, ENDING, CLEARING, REOPENING)
+EXCLUDED = {EXCLUDE_LABEL: EXCLUDE_VALUE}
 
 
-def machine(*, marked: bool = True, **more: Any) -> Node:
-    return node("n", KIND, **{"taints": LEAVING if marked else (), "provider_id": "i-1", **more})
+def machine(*, marked: bool = True, told: bool | None = None, **more: Any) -> Node:
+    """The node, with our taint where it is ``marked``, and with our label where load balancers are ``told``, as they are by and by."""
+    labels = {**(EXCLUDED if (marked if told is None else told) else {}), **more.pop("labels", {})}
+    return node("n", KIND, labels=labels, **{"taints": LEAVING if marked else (), "provider_id": "i-1", "uid": "u", **more})
 
 
 def resident(name: str = "p", **more: Any) -> Any:
@@ -60,6 +70,11 @@ def turn(
     return take_leave(known, Cluster.of(items, aside), inventory, POLICY, now=NOW)
 
 
+def noted(found: Departure) -> Leaving:
+    """The removal as it is written down last."""
+    return [one.leaving for one in found.steps if isinstance(one, ledger.Left)][-1]
+
+
 def step_of(found: Departure) -> str:
     """Where the removal stands afterwards; empty when it is over, "as it was" when nothing was written down."""
     left = [one.leaving.step for one in found.steps if isinstance(one, ledger.Left)]
@@ -78,51 +93,126 @@ def test_a_node_is_closed_first() -> None:
     assert turn(going(MARKING, tried=NOW - REPEAT_SECONDS), machine(marked=False)).acts == (Mark("n", "idle"),)
 
 
-def test_an_empty_closed_node_is_ended_at_once() -> None:
-    found = turn(going(MARKING), machine())
+def test_an_empty_closed_node_is_ended_after_a_last_look() -> None:
+    first = turn(going(MARKING, at=NOW - 99.0), machine())
+    assert (first.acts, step_of(first)) == ((), ENDING)
 
-    assert found.acts == (End("i-1", "n", "idle"),)
-    assert step_of(found) == ENDING
+    ending = going(ENDING, at=NOW - 99.0, since=NOW - 1.0)
+    assert turn(ending, machine()).acts == (End("i-1", "n", "idle"),)
+    assert turn(going(ENDING, at=NOW - 99.0, since=NOW - 0.5), machine()).acts == ()
 
 
-def test_pods_that_were_to_move_are_evicted_by_their_uid_and_with_their_own_time() -> None:
-    found = turn(going(pods=(P,)), machine(), resident(options={"grace": 90.0}))
+@pytest.mark.parametrize("step", [DRAINING, DETACHING, ENDING])
+def test_who_comes_between_the_look_and_the_end_keeps_the_machine(step: str) -> None:
+    found = turn(going(step, at=NOW - 99.0), machine(), resident("new"))
 
-    assert found.acts == (Evict(P, "uid-p", "n", 90.0),)
-    assert step_of(found) == DRAINING
+    assert found.kept == (("n", "pod default/new came to it meanwhile"),)
+    assert found.acts == (Unmark("n", "its removal was given up"),)
+
+
+@pytest.mark.parametrize("step", [DETACHING, ENDING])
+def test_who_was_to_move_and_is_back_is_evicted_again(step: str) -> None:
+    found = turn(going(step, at=NOW - 99.0, pods=(P,)), machine(), resident())
+
+    assert (found.acts, found.kept, step_of(found)) == ((), (), DRAINING)
+
+
+def test_a_machine_whose_end_was_asked_for_is_not_looked_at_again() -> None:
+    assert turn(going(ENDING, at=NOW - 99.0, tried=NOW - 5.0), machine(), resident("new")) == Departure()
+
+
+def test_load_balancers_are_told_before_anybody_goes_but_not_for_ever() -> None:
+    found = turn(going(pods=(P,)), machine(told=False), resident())
+    assert (found.acts, step_of(found)) == ((Exclude("n", "idle"),), DRAINING)
+
+    draining = going(DRAINING, pods=(P,), since=NOW - 1.0, tried=NOW - 1.0)
+    assert turn(draining, machine(told=False), resident()) == Departure()
+    late = turn(going(DRAINING, pods=(P,), since=NOW - REPEAT_SECONDS, tried=NOW - REPEAT_SECONDS), machine(told=False), resident())
+    assert late.acts == (Exclude("n", "idle"), Evict(P, "uid-p", "n"))
+
+
+def test_a_machine_that_the_cloud_takes_does_not_wait_for_load_balancers() -> None:
+    found = turn(going(pods=(P,), forced=True, ends=NOW + 100.0), machine(told=False), resident())
+
+    assert found.acts == (Exclude("n", "idle"), Evict(P, "uid-p", "n"))
 
 
 def test_nobody_is_evicted_before_what_replaces_the_node_is_open() -> None:
     assert turn(going(pods=(P,), needs=("o-0",)), machine(), resident()) == Departure()
 
 
-def test_pods_that_leave_with_the_machine_are_not_evicted() -> None:
-    found = turn(going(), machine(), resident(owner=Owner("DaemonSet", "d", "u")))
-
-    assert step_of(found) == ENDING
+# Volumes
 
 
-def test_an_eviction_that_was_refused_is_tried_again_and_terminating_pods_are_waited_for() -> None:
-    draining = going(DRAINING, pods=(P,), tried=NOW - EVICTION_SECONDS)
+def attachment(volume: str) -> VolumeAttachment:
+    return VolumeAttachment(f"va-{volume}", "ebs.csi.aws.com", "n", volume, attached=True)
 
-    assert turn(draining, machine(), resident()).acts == (Evict(P, "uid-p", "n", None),)
-    assert turn(draining, machine(), resident(deleted=NOW - 1.0)).acts == ()
-    assert turn(going(DRAINING, pods=(P,), tried=NOW - 1.0), machine(), resident()) == Departure()
+
+def test_a_machine_is_not_ended_while_volumes_are_attached_but_waits_only_so_long() -> None:
+    detaching = going(DETACHING, since=NOW - 1.0)
+    found = turn(detaching, machine(), attachment("v"))
+    assert (found.acts, step_of(found)) == ((), DETACHING)
+    assert noted(found).detail == "volume v is still attached to it"
+
+    assert step_of(turn(detaching, machine())) == ENDING
+    assert step_of(turn(going(DETACHING, since=NOW - DETACH_SECONDS), machine(), attachment("v"))) == ENDING
+
+
+def test_a_volume_of_a_pod_that_stays_is_not_waited_for() -> None:
+    daemon = resident("d", of=spec(tolerations=(Toleration(operator="Exists"),), volumes=(VolumeUse(claim="c"),)), owner=DAEMON)
+    claim = PersistentVolumeClaim("default", "c", volume="v")
+
+    assert step_of(turn(going(DETACHING, since=NOW - 1.0), machine(), daemon, claim, attachment("v"))) == ENDING
+
+
+def test_volumes_of_a_machine_that_is_about_to_vanish_are_waited_for_only_until_then() -> None:
+    assert step_of(turn(going(DETACHING, forced=True, ends=NOW + 60.0), machine(), attachment("v"))) == DETACHING
+    assert step_of(turn(going(DETACHING, forced=True, ends=NOW + 4.0), machine(), attachment("v"))) == ENDING
+
+
+# The end
 
 
 def test_the_removal_is_over_when_machine_and_node_are_gone() -> None:
     assert step_of(turn(going(ENDING, tried=NOW - 1.0), gone=True)) == ""
-    assert turn(going(ENDING, tried=NOW - 1.0), machine(), gone=True) == Departure()
+    assert step_of(turn(going(ENDING, tried=NOW - 1.0), machine(), gone=True)) == CLEARING
     assert turn(going(ENDING, tried=NOW - 1.0), gone=False) == Departure()
     assert turn(going(ENDING, tried=NOW - 1.0), listed=False) == Departure()
+
+
+def test_a_machine_that_is_not_listed_is_ended_all_the_same_since_lists_may_be_old() -> None:
+    assert turn(going(ENDING), gone=True).acts == (End("i-1", "n", "idle"),)
 
 
 def test_a_machine_that_does_not_end_is_ended_again() -> None:
     assert turn(going(ENDING, tried=NOW - END_SECONDS), machine()).acts == (End("i-1", "n", "idle"),)
 
 
+def test_a_node_whose_machine_is_gone_is_deleted_where_nobody_else_does() -> None:
+    clearing = going(CLEARING, since=NOW - CLEAR_SECONDS)
+
+    assert turn(clearing, machine(), gone=True).acts == (Clear("n", "u", "its machine is gone"),)
+    assert turn(going(CLEARING), machine(), gone=True) == Departure()
+    assert step_of(turn(clearing, gone=True)) == ""
+    assert turn(clearing, machine(deleted=NOW - 1.0), gone=True) == Departure()
+
+
+def test_a_machine_that_is_listed_again_is_ended_again_and_its_node_is_not_deleted() -> None:
+    found = turn(going(CLEARING, since=NOW - CLEAR_SECONDS), machine())
+
+    assert (found.acts, step_of(found)) == ((), ENDING)
+
+
+def test_a_new_machine_that_took_the_name_of_the_old_one_is_left_alone() -> None:
+    fresh = machine(marked=False, provider_id="i-2")
+
+    assert step_of(turn(going(CLEARING), fresh, gone=True)) == ""
+    assert step_of(turn(going(ENDING, tried=NOW - 1.0), fresh, gone=True)) == ""
+    assert step_of(turn(going(DRAINING), fresh)) == ENDING
+
+
 def test_where_somebody_else_deleted_the_node_its_machine_is_ended_all_the_same() -> None:
-    for step in (MARKING, WAITING, DRAINING, REOPENING):
+    for step in (MARKING, WAITING, DRAINING, DETACHING, REOPENING):
         assert step_of(turn(going(step))) == ENDING
 
 
@@ -161,10 +251,30 @@ def test_where_the_replacement_does_not_come_the_node_is_opened_again_and_nobody
     assert found.acts == (Unmark("n", "its removal was given up"),)
 
 
-def test_a_node_that_cannot_be_emptied_in_time_stays_and_says_why() -> None:
-    found = turn(going(DRAINING, since=NOW - DRAIN_SECONDS, pods=(P,), detail="budget"), machine(), resident())
+def test_a_node_that_cannot_be_emptied_in_time_stays_and_says_why_and_what_it_costs() -> None:
+    refused = (Eviction(P, "uid-p", tries=9, again=NOW + 9.0, why="the budget web allows nobody to go", budget=True),)
+    found = turn(going(DRAINING, since=NOW - DRAIN_SECONDS, pods=(P,), evictions=refused), machine(), resident())
 
-    assert found.kept == (("n", "pod default/p could not be evicted within 600 s: budget"),)
+    why = "pod default/p is still there: pod default/p cannot be evicted: the budget web allows nobody to go; it costs $1.00 an hour"
+    assert found.kept == (("n", f"it could not be emptied within 600 s: {why}"),)
+    assert step_of(found) == REOPENING
+
+
+def test_time_to_save_their_work_is_not_held_against_pods() -> None:
+    late = going(DRAINING, since=NOW - DRAIN_SECONDS - 100.0, pods=(P,))
+    assert turn(late, machine(), resident(options={"grace": 101.0})).kept == ()
+    assert turn(late, machine(), resident(deleted=NOW + 60.0)).kept == ()
+    assert turn(late, machine(), resident()).kept != ()
+
+
+def test_a_node_that_is_not_ready_any_more_is_not_drained_further_and_opened_again_in_the_end() -> None:
+    sick = machine(ready=False)
+
+    assert turn(going(WAITING, pods=(P,)), sick, resident()).kept == (("n", "it is not Ready any more"),)
+    found = turn(going(DRAINING, pods=(P,)), sick, resident())
+    assert (found.acts, found.kept) == ((), ())
+    assert noted(found).detail == "it is not Ready, so what runs on it is not known"
+    assert step_of(turn(going(DRAINING, pods=(P,), since=NOW - DRAIN_SECONDS), sick, resident())) == REOPENING
 
 
 @pytest.mark.parametrize("where", ["n", None], ids=["there", "somewhere"])
@@ -201,13 +311,24 @@ def test_a_node_from_which_somebody_took_our_taint_stays(step: str) -> None:
 
 
 def test_a_machine_that_the_cloud_takes_is_emptied_whatever_protects_its_pods() -> None:
-    forced = {"forced": True, "pods": (P,)}
+    forced = {"forced": True, "pods": (P,), "ends": NOW + 60.0}
     protected = resident(options={"do_not_disrupt": True}), resident("new")
 
     assert len(turn(going(WAITING, **forced), machine(do_not_disrupt=True), *protected).acts) == 2
     late = turn(going(DRAINING, since=NOW - DRAIN_SECONDS, **forced), machine(), *protected)
     assert (late.kept, len(late.acts)) == ((), 2)
-    assert turn(going(WAITING, forced=True), machine(), aside=(SetAside("Pod n/odd", "odd"),)).kept == ()
+    assert turn(going(WAITING, **forced), machine(), aside=(SetAside("Pod n/odd", "odd"),)).kept == ()
+
+
+def test_a_machine_that_the_cloud_takes_does_not_wait_long_for_the_taint() -> None:
+    slow = going(MARKING, forced=True, ends=NOW + 60.0, pods=(P,), tried=NOW - 3.0)
+
+    assert Evict(P, "uid-p", "n") in turn(slow, machine(marked=False), resident()).acts
+    assert turn(going(MARKING, forced=True, ends=NOW + 60.0, tried=NOW - 1.0), machine(marked=False), resident()) == Departure()
+
+
+def test_a_machine_that_went_as_was_announced_is_cleared_away() -> None:
+    assert step_of(turn(going(DRAINING, forced=True, ends=NOW - 1.0), machine(), resident(), gone=True)) == ENDING
 
 
 # Beginning

@@ -1,0 +1,271 @@
+"""The way of a removal, step by step. What is done next depends on what is seen and on the ledger alone: a restart goes on from there."""
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import ALIVE, Inventory
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.acts import Act, Clear, End, Exclude, Mark, Unmark
+from gpuscaler.planning.leaving.evicting import MARGIN_SECONDS, evict
+from gpuscaler.planning.leaving.labels import EXCLUDE_LABEL, EXCLUDE_VALUE
+from gpuscaler.planning.leaving.objecting import Objections
+from gpuscaler.planning.leaving.residents import Residents, residents
+from gpuscaler.planning.leaving.volumes import attached
+from gpuscaler.planning.membership import members
+from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT, unhealthy
+from gpuscaler.planning.scale_down.idle import STUCK_AFTER
+from gpuscaler.planning.state import ledger
+from gpuscaler.planning.state.entries import CLEARING, DETACHING, DRAINING, ENDING, MARKING, REOPENING, WAITING, Leaving
+from gpuscaler.planning.state.ledger import Ledger
+
+#: A write that has not shown after so long is made again. Evictions do not wait for one that concerns load balancers any longer.
+REPEAT_SECONDS = 5.0
+#: A node that cannot be emptied within this time, and what its pods take to save their work, is opened again; so is one that waits as long
+#: for what replaces it. Longer than it takes a machine to be given up that does not come. Cluster Autoscaler tries evictions for 2 minutes.
+DRAIN_SECONDS, WAIT_SECONDS = 600.0, 2400.0
+#: How long volumes may take to be detached. Kubernetes itself takes one away by force 6 minutes after its node is gone.
+DETACH_SECONDS = 120.0
+#: An empty node is looked at once more after so long before its machine is ended: the scheduler may have bound a pod just before it saw
+#: the taint. An end that has come to nothing is asked for again.
+SETTLE_SECONDS, END_SECONDS = 1.0, 60.0
+#: So long the cloud's controller has to delete the Node of a machine that is gone.
+CLEAR_SECONDS = 60.0
+
+
+class Departure(Struct, frozen=True, gc=False):
+    """``steps`` change the ledger, ``acts`` are to be carried out now, ``kept`` are nodes that stay after all, and why."""
+
+    steps: tuple[ledger.Event, ...] = ()
+    acts: tuple[Act, ...] = ()
+    kept: tuple[tuple[str, str], ...] = ()
+
+
+def take_leave(book: Ledger, cluster: Cluster, inventory: Inventory | None, policy: Policy, *, now: float) -> Departure:
+    """The next steps of all removals under way."""
+    door = _Door(book, cluster, inventory, policy, now)
+    halted = bool(book.leaving) and is_halted(book, cluster, policy)
+    for one in book.leaving:
+        if one.forced or one.step in (ENDING, CLEARING, REOPENING) or not halted:
+            door.go_on(one)
+    door.clean_up()
+    return Departure(tuple(door.steps), tuple(door.acts), tuple(door.kept))
+
+
+def is_halted(book: Ledger, cluster: Cluster, policy: Policy) -> bool:
+    """Whether so many nodes are not Ready that nobody is evicted, either, until it is known what is the matter."""
+    nodes = cluster.nodes.values()
+    promised = frozenset(one.node for one in book.coming if one.node)
+    return sum(not node.ready for node in nodes) > 3 and unhealthy(nodes, members(cluster.nodes, policy), promised) is not None
+
+
+class _Door:
+    def __init__(self, book: Ledger, cluster: Cluster, inventory: Inventory | None, policy: Policy, now: float) -> None:
+        self.book = book
+        self.cluster = cluster
+        self.now = now
+        self.alive = None if inventory is None else {one.id for one in inventory.instances if one.state in ALIVE}
+        self.listed_at = 0.0 if inventory is None else inventory.at
+        self.objections = Objections(book, cluster, policy, now)
+        self.prices = {one.key: one.price for pool in policy.pools for one in pool.offerings} if book.leaving else {}
+        self.steps: list[ledger.Event] = []
+        self.acts: list[Act] = []
+        self.kept: list[tuple[str, str]] = []
+
+    def go_on(self, one: Leaving) -> None:
+        node = self.cluster.nodes.get(one.node)
+        if node is not None and node.provider_id != one.instance:
+            # A new machine has taken the name.
+            node = None
+        if (
+            one.ends
+            and self.now > one.ends
+            and self.alive is not None
+            and one.instance not in self.alive
+            and one.step not in (ENDING, CLEARING)
+        ):
+            # It went as was announced.
+            self.go(one, ENDING)
+        elif one.step == ENDING:
+            self.end(one, node)
+        elif one.step == CLEARING:
+            self.clear(one, node)
+        elif node is None or node.deleted:
+            # Somebody else removed the Node; the machine behind it is ended all the same.
+            self.go(one, ENDING)
+        elif one.step == REOPENING:
+            self.reopen(one, node)
+        elif one.step == MARKING:
+            self.mark(one, node)
+        elif not is_marked(node) and not one.forced:
+            self.keep(one, node, "somebody has taken our taint off it")
+        elif one.step == WAITING:
+            self.wait(one, node)
+        elif one.step == DRAINING:
+            self.drain(one, node)
+        else:
+            self.detach(one, node)
+
+    def go(self, one: Leaving, step: str) -> Leaving:
+        moved = self.moved(one, step)
+        self.steps.append(ledger.Left(moved))
+        return moved
+
+    def moved(self, one: Leaving, step: str) -> Leaving:
+        return replace(one, step=step, since=self.now, tried=0.0, detail="")
+
+    def note(self, one: Leaving) -> None:
+        """Write down what changed within a step."""
+        if one not in self.book.leaving:
+            self.steps.append(ledger.Left(one))
+
+    def mark(self, one: Leaving, node: Node) -> None:
+        if is_marked(node) or (one.forced and one.tried and self.now >= one.tried + REPEAT_SECONDS / 2):
+            # A machine that the cloud takes does not wait for an API server that is slow.
+            self.wait(self.go(one, WAITING), node)
+        elif self.now >= one.tried + REPEAT_SECONDS:
+            self.note(replace(one, tried=self.now))
+            self.acts.append(Mark(node.name, one.reason))
+
+    def wait(self, one: Leaving, node: Node) -> None:
+        """Look again, now that nobody else comes; then wait until what replaces the node is open."""
+        found = residents(self.cluster, node, self.now)
+        why = None if one.forced else self.objections.before(one, node, found)
+        if why is not None:
+            self.keep(one, node, why)
+        elif one.bereft or self.now >= one.since + WAIT_SECONDS:
+            self.keep(one, node, "what replaces it did not come")
+        elif not one.needs:
+            self.drain(self.go(one, DRAINING), node)
+
+    def drain(self, one: Leaving, node: Node) -> None:
+        """Evict who is left; a node that does not get empty stays."""
+        found = residents(self.cluster, node, self.now)
+        why = None if one.forced else self.objections.during(one, node, found)
+        if why is not None:
+            self.keep(one, node, why)
+            return
+        if EXCLUDE_LABEL not in node.labels:
+            if self.now >= one.tried + REPEAT_SECONDS:
+                self.acts.append(Exclude(node.name, one.reason))
+                one = replace(one, tried=self.now)
+            if not one.forced and self.now < one.since + REPEAT_SECONDS:
+                # Load balancers are told before anybody goes whom they still ask.
+                self.note(one)
+                return
+        if not (one.forced or node.ready):
+            self.hold(one, node, found, "it is not Ready, so what runs on it is not known")
+            return
+        effort = evict(one, found, self.now)
+        one = replace(one, evictions=effort.evictions)
+        if effort.done:
+            self.detach(self.go(one, DETACHING), node)
+        elif effort.idle and self.overdue(one, effort.idle):
+            self.hold(one, node, found, f"pod {effort.idle[0].key} is still there{': ' if effort.held else ''}{effort.held}")
+        else:
+            self.acts += effort.acts
+            self.note(replace(one, detail=said(effort.held, found)))
+
+    def overdue(self, one: Leaving, pods: tuple[Pod, ...]) -> bool:
+        return not one.forced and self.now >= one.since + DRAIN_SECONDS + max((pod.options.grace or 0.0 for pod in pods), default=0.0)
+
+    def hold(self, one: Leaving, node: Node, found: Residents, held: str) -> None:
+        """Nothing is done; a node that this is true of for too long is opened again."""
+        if self.overdue(one, ()):
+            cost = self.prices.get(one.offering)
+            dear = f"; it costs ${cost:.2f} an hour" if cost is not None else ""
+            self.keep(one, node, f"it could not be emptied within {DRAIN_SECONDS:g} s: {held}{dear}")
+        else:
+            self.note(replace(one, detail=said(held, found)))
+
+    def detach(self, one: Leaving, node: Node) -> None:
+        """Wait until volumes are detached, for a while; until then the removal can be undone."""
+        found = residents(self.cluster, node, self.now)
+        if self.turned_back(one, node, found):
+            return
+        volumes = attached(self.cluster, node)
+        until = min(one.since + DETACH_SECONDS, one.ends - MARGIN_SECONDS if one.ends else one.since + DETACH_SECONDS)
+        if volumes and self.now < until:
+            self.note(replace(one, detail=f"volume {volumes[0]} is still attached to it"))
+        else:
+            self.end(replace(self.go(one, ENDING), detail=said("", found)), node)
+
+    def turned_back(self, one: Leaving, node: Node, found: Residents) -> bool:
+        """Whether an empty node is none any more: who came meanwhile keeps it, who came back is evicted again."""
+        why = None if one.forced else self.objections.during(one, node, found)
+        if why is not None:
+            self.keep(one, node, why)
+        elif not evict(one, found, self.now).done:
+            self.go(one, DRAINING)
+        else:
+            return False
+        return True
+
+    def end(self, one: Leaving, node: Node | None) -> None:
+        """End the machine, and see that it is gone. Right before, the node is looked at for the last time."""
+        gone = self.alive is not None and one.instance not in self.alive and self.listed_at > max(one.since, one.tried)
+        if one.tried and gone:
+            self.steps.append(ledger.Finished(one.node) if node is None else ledger.Left(self.moved(one, CLEARING)))
+        elif one.tried:
+            if self.now >= one.tried + END_SECONDS:
+                self.ask_to_end(one)
+        # A machine that never opened has come here at once, and nothing of it is looked at.
+        elif (
+            node is not None
+            and not node.deleted
+            and one.since > one.at
+            and self.turned_back(one, node, residents(self.cluster, node, self.now))
+        ):
+            return
+        elif node is None or one.forced or one.since <= one.at or self.now >= one.since + SETTLE_SECONDS:
+            self.ask_to_end(one)
+        else:
+            self.note(one)
+
+    def ask_to_end(self, one: Leaving) -> None:
+        self.steps.append(ledger.Left(replace(one, tried=self.now)))
+        self.acts.append(End(one.instance, one.node, one.reason))
+
+    def clear(self, one: Leaving, node: Node | None) -> None:
+        """Delete the Node of a machine that is gone, if nobody else has."""
+        if node is None:
+            self.steps.append(ledger.Finished(one.node))
+        elif self.alive is not None and one.instance in self.alive:
+            self.go(one, ENDING)
+        elif self.now >= max(one.since + CLEAR_SECONDS, one.tried + REPEAT_SECONDS) and not node.deleted:
+            self.note(replace(one, tried=self.now))
+            self.acts.append(Clear(node.name, node.uid, "its machine is gone"))
+
+    def keep(self, one: Leaving, node: Node, why: str) -> None:
+        self.kept.append((one.node, why))
+        self.reopen(self.go(one, REOPENING), node)
+
+    def reopen(self, one: Leaving, node: Node) -> None:
+        if not is_marked(node) and node.labels.get(EXCLUDE_LABEL) != EXCLUDE_VALUE:
+            self.steps.append(ledger.Finished(one.node))
+        elif self.now >= one.tried + REPEAT_SECONDS:
+            self.steps.append(ledger.Left(replace(one, tried=self.now)))
+            self.acts.append(Unmark(node.name, "its removal was given up"))
+
+    def clean_up(self) -> None:
+        """Our own taints that no removal stands behind are left from a time that nobody remembers: they come off."""
+        under_way = {one.node for one in self.book.leaving}
+        for node in self.cluster.table.tainted(LEAVING_TAINT):
+            if node.name not in under_way:
+                self.acts.append(Unmark(node.name, "no removal of it is under way"))
+
+
+def is_marked(node: Node) -> bool:
+    """Whether our leaving taint keeps pods away."""
+    return any(taint.key == LEAVING_TAINT for taint in node.taints)
+
+
+def said(held: str, found: Residents) -> str:
+    """What holds a step up, and who is not waited for any more."""
+    if not found.stuck:
+        return held
+    first, more = found.stuck[0], len(found.stuck) - 1
+    behind = f"pod {first.key}{f' and {more} more' if more else ''} should have ended {STUCK_AFTER:g} s ago and more"
+    return f"{held}{'; ' if held else ''}{behind}: its kubelet does not answer, or a finalizer holds it. It is not waited for"

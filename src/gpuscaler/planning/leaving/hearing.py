@@ -1,0 +1,52 @@
+"""What evictions were refused by, folded into the ledger: a pod that may not go now is asked again later, and named meanwhile."""
+
+from collections.abc import Iterable
+from itertools import groupby
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.planning.state import ledger
+from gpuscaler.planning.state.entries import Eviction, Leaving
+from gpuscaler.planning.state.ledger import Ledger
+
+#: Bytes of a refusal that are kept: the ledger has to fit into a ConfigMap.
+MOST_WORDS = 240
+
+
+class Refusal(Struct, frozen=True, gc=False):
+    """An eviction for the removal of ``node`` came to nothing: ``why`` in the server's words.
+
+    ``budget`` says that a PodDisruptionBudget refused it, or several did; ``retry_after`` are seconds that the server asks to wait.
+    """
+
+    node: str
+    pod: str
+    uid: str
+    why: str
+    budget: bool = False
+    retry_after: float = 0.0
+
+
+def hear(book: Ledger, refused: Iterable[Refusal], now: float) -> list[ledger.Event]:
+    """Remember who may not go; a refusal that belongs to no removal under way says nothing."""
+    steps: list[ledger.Event] = []
+    leaving = {one.node: one for one in book.leaving}
+    for node, some in groupby(sorted(refused, key=lambda one: one.node), key=lambda one: one.node):
+        if node in leaving:
+            said = {(one.pod, one.uid): one for one in some}
+            after = tuple(_after(entry, said.get((entry.pod, entry.uid)), now) for entry in leaving[node].evictions)
+            steps += _changed(leaving[node], after)
+    return steps
+
+
+def _changed(one: Leaving, evictions: tuple[Eviction, ...]) -> list[ledger.Event]:
+    return [] if evictions == one.evictions else [ledger.Left(replace(one, evictions=evictions))]
+
+
+def _after(entry: Eviction, refusal: Refusal | None, now: float) -> Eviction:
+    if refusal is None:
+        return entry
+    why = refusal.why.encode()[:MOST_WORDS].decode(errors="ignore")
+    again = max(entry.again, now + refusal.retry_after)
+    return replace(entry, why=why, budget=refusal.budget, held=entry.held or now, again=again)
