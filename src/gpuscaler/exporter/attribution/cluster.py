@@ -16,6 +16,8 @@ from gpuscaler.kube.resources import PODS, Resource
 
 #: Static pods go by this hash on their node, and by the UID of their mirror on the server.
 _CONFIG_HASH: Final = "kubernetes.io/config.hash"
+#: Seconds between two questions. Slices change when GPUs are put in or split anew.
+_PODS_PAUSE, _SLICES_PAUSE = 10.0, 60.0
 
 _T = TypeVar("_T")
 
@@ -85,32 +87,30 @@ class _Slice(msgspec.Struct):
 
 
 class ClusterNames:
-    """Asks the API server about ``node``; ``clock`` is monotonic, in seconds.
+    """Asks the API server about ``node``; ``clock`` is monotonic, in seconds. ``view`` is what is known."""
 
-    Pods are asked for at most every ``pause`` seconds, and so are slices. ``view`` is what is known.
-    """
-
-    def __init__(self, client: Client, node: str, *, clock: Callable[[], float], pause: float = 10.0) -> None:
+    def __init__(self, client: Client, node: str, *, clock: Callable[[], float]) -> None:
         self.view = ApiView()
-        self._client, self._query, self._clock, self._pause = client, {"fieldSelector": f"spec.nodeName={node}"}, clock, pause
-        self._asked: dict[str, float] = {}
+        self._client, self._query, self._clock = client, {"fieldSelector": f"spec.nodeName={node}"}, clock
+        self._asked: dict[Resource, float] = {}
+        self._troubles: dict[Resource, str] = {}
 
     def due(self, resource: Resource) -> bool:
-        asked = self._asked.get(resource.label)
-        return asked is None or self._clock() - asked >= self._pause
+        """Whether enough time has passed since it was last asked for."""
+        asked = self._asked.get(resource)
+        return asked is None or self._clock() - asked >= (_PODS_PAUSE if resource is PODS else _SLICES_PAUSE)
 
     async def refresh(self, resource: Resource) -> None:
         """Ask for the pods or the slices of the node. What goes wrong is told in ``view.trouble``, and what was known stays."""
-        self._asked[resource.label] = self._clock()
+        self._asked[resource] = self._clock()
         try:
             found = await self._listed(resource)
         except (ApiError, Unreachable, msgspec.DecodeError) as error:
-            self.view = replace(self.view, trouble=f"{resource.label} of this node cannot be listed: {error}")
-            return
-        if resource is PODS:
-            self.view = self._with_pods(found)
+            self._troubles[resource] = f"{resource.label} of this node cannot be listed: {error}"
         else:
-            self.view = replace(self.view, slices=dict(_devices(found)), trouble="")
+            self._troubles.pop(resource, None)
+            self.view = self._with_pods(found) if resource is PODS else replace(self.view, slices=dict(_devices(found)))
+        self.view = replace(self.view, trouble="; ".join(self._troubles.values()))
 
     async def _listed(self, resource: Resource) -> list[bytes]:
         for version in (resource.version, *resource.older):
@@ -132,7 +132,7 @@ class ClusterNames:
                 finished.add(uid)
             for one in (*(pod.status.container_statuses or ()), *(pod.status.init_container_statuses or ())):
                 containers[one.id.rpartition("/")[2]] = Owner(about.namespace, about.name, one.name, uid)
-        return replace(self.view, pods=pods, containers=containers, finished=frozenset(finished), trouble="")
+        return replace(self.view, pods=pods, containers=containers, finished=frozenset(finished))
 
 
 def _read(found: list[bytes], kind: type[_T]) -> Iterator[_T]:

@@ -1,0 +1,332 @@
+"""For whom each GPU works, whatever the kubelet, the node and the API server tell of it."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc  # type: ignore[import-untyped]  # it ships none
+import pytest
+from tests.exporter.attribution.kubelet import FakeKubelet, claim, container, devices, kubelet, pod
+from tests.exporter.attribution.node import FakeNode
+
+from gpuscaler.exporter.attribution.attributor import NodeAttributor, Pace
+from gpuscaler.exporter.parts import Attribution, Attributor, Device, Instance, Owner, Process
+
+pytestmark = pytest.mark.looptime(False)
+
+GPU = "GPU-1f3a6d52-7c1e-4c11-9d3e-5b1c00000001"
+SECOND = "GPU-1f3a6d52-7c1e-4c11-9d3e-5b1c00000002"
+PART = "MIG-5c0d3ef1-9a7b-5d10-a1c4-0123456789ab"
+HERE = (Device(GPU, 0, 0, "NVIDIA H100 80GB HBM3"), Device(SECOND, 1, 1, "NVIDIA H100 80GB HBM3", "", (Instance(PART, 9, 0, "1g.10gb"),)))
+
+UID = "0f8e1a52-3b61-4b0c-9a4e-6e2d5c1b7a90"
+OTHER = "7b1c9d20-1111-4222-8333-0123456789ab"
+TRAINER = pod("ml", "trainer-0", container("main", devices(GPU)))
+SHARING = (
+    pod("ml", "a", container("main", devices(f"{GPU}::0", resource="nvidia.com/gpu.shared"))),
+    pod("ml", "b", container("main", devices(f"{GPU}::1", f"{GPU}::2", resource="nvidia.com/gpu.shared"))),
+)
+
+
+#: Nothing here takes so long, and on a busy machine much takes long.
+PATIENT = Pace(timeout=5.0, patience=5.0)
+
+
+@dataclass
+class World:
+    """A node with a kubelet, and a clock that only the test moves."""
+
+    kubelet: FakeKubelet
+    node: FakeNode
+    attributor: Attributor
+    now: list[float] = field(default_factory=lambda: [1000.0])
+
+    async def ask(self, *processes: Process, after: float = 1.0, known: tuple[Device, ...] = HERE) -> Attribution:
+        self.now[0] += after
+        return await self.attributor.attribute(known, processes)
+
+
+async def first(here: World) -> Attribution:
+    """The first answer, for a caller of little patience."""
+    for _ in range(500):
+        if (found := await here.ask()).owners:
+            return found
+        await asyncio.sleep(0.01)
+    raise AssertionError("the kubelet never answered")
+
+
+@asynccontextmanager
+async def world(folder: Path, *, started: bool = True, pace: Pace = PATIENT) -> AsyncIterator[World]:
+    with kubelet(started=started) as fake:
+        now = [1000.0]
+        node = FakeNode(folder)
+        attributor = NodeAttributor(node.places(fake.path), clock=lambda: now[0], pace=pace)
+        try:
+            yield World(fake, node, attributor, now)
+        finally:
+            await attributor.close()
+
+
+# What is allocated
+
+
+async def test_a_gpu_has_the_container_that_it_is_allocated_to_and_the_others_have_none(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.kubelet.pods += [TRAINER]
+        assert await here.ask() == Attribution({GPU: (Owner("ml", "trainer-0", "main"),)}, {}, "pod-resources")
+
+
+async def test_a_mig_device_has_its_own_owner_and_leaves_the_gpu_without(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.kubelet.pods += [pod("ml", "small", container("main", devices(PART, resource="nvidia.com/mig-1g.10gb")))]
+        assert (await here.ask()).owners == {PART: (Owner("ml", "small", "main"),)}
+
+
+async def test_a_container_may_have_several_gpus_and_a_pod_several_containers(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.kubelet.pods += [pod("ml", "wide", container("left", devices(GPU), devices(SECOND)), container("right", devices(SECOND)))]
+        assert (await here.ask()).owners == {
+            GPU: (Owner("ml", "wide", "left"),),
+            SECOND: (Owner("ml", "wide", "left"), Owner("ml", "wide", "right")),
+        }
+
+
+async def test_a_shared_gpu_has_all_its_owners_each_once_and_in_order(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.kubelet.pods += reversed(SHARING)
+        assert (await here.ask()).owners == {GPU: (Owner("ml", "a", "main"), Owner("ml", "b", "main"))}
+
+
+async def test_claimed_devices_are_found_by_the_names_that_the_driver_gives_them(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        claims = [claim("gpu-0"), claim("gpu-1-mig-1g10gb-19-3"), claim("gpu-0", driver="example.com")]
+        here.kubelet.pods += [pod("ml", "claims", container("main", claims=claims))]
+        assert (await here.ask()).owners == {GPU: (Owner("ml", "claims", "main"),), PART: (Owner("ml", "claims", "main"),)}
+
+
+async def test_the_uid_of_a_pod_is_told_where_the_node_shows_it(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.kubelet.pods += [TRAINER]
+        here.node.runs("ml", "trainer-0", "main", uid=UID)
+        assert (await here.ask()).owners == {GPU: (Owner("ml", "trainer-0", "main", UID),)}
+
+
+async def test_devices_that_the_driver_does_not_have_are_told_and_the_others_stand(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.kubelet.pods += [
+            TRAINER,
+            pod("ml", "lost", container("main", devices("GPU-gone", "0000:01:00.0"), devices("3", resource="rdma/hca"))),
+        ]
+        found = await here.ask()
+        assert found.owners.keys() == {GPU}
+        assert found.trouble == "the driver has no nvidia.com/gpu device GPU-gone of ml/lost, nvidia.com/gpu device 0000:01:00.0 of ml/lost"
+
+
+async def test_without_any_gpu_nothing_is_wrong_with_what_is_allocated(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.kubelet.pods += [TRAINER]
+        assert await here.ask(known=()) == Attribution({}, {}, "pod-resources")
+
+
+async def test_an_entry_that_cannot_be_read_is_told_and_the_others_stand(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.kubelet.pods += [pod("ml", b"\xff", container("main", devices(SECOND))), TRAINER]
+        found = await here.ask()
+        assert found.owners.keys() == {GPU}
+        assert "is no UTF-8" in found.trouble
+
+
+# Pods that end
+
+
+async def test_a_pod_that_the_kubelet_no_longer_lists_is_blamed_no_longer(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.kubelet.pods += [TRAINER]
+        assert (await here.ask()).owners
+        here.kubelet.pods.pop()
+        assert not (await here.ask()).owners
+
+
+async def test_a_finished_pod_that_the_kubelet_still_lists_is_blamed_no_longer(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.kubelet.pods += [TRAINER]
+        here.node.runs("ml", "trainer-0", "main", uid=UID)
+        here.node.runs("ml", "other", "main", uid=OTHER, number=2)
+        assert (await here.ask()).owners
+        here.node.ends(UID)
+        assert not (await here.ask()).owners
+
+
+async def test_a_pod_that_came_again_under_its_old_name_is_the_new_one(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.kubelet.pods += [TRAINER]
+        here.node.runs("ml", "trainer-0", "main", uid=UID)
+        here.node.runs("ml", "trainer-0", "main", uid=OTHER, number=2)
+        assert (await here.ask()).owners == {GPU: (Owner("ml", "trainer-0", "main"),)}
+        here.node.ends(UID)
+        assert (await here.ask()).owners == {GPU: (Owner("ml", "trainer-0", "main", OTHER),)}
+
+
+# The kubelet's troubles
+
+
+async def test_while_the_kubelet_restarts_its_last_answer_stands(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.kubelet.pods += [TRAINER]
+        before = await here.ask()
+        here.kubelet.stop()
+        here.kubelet.path.unlink(missing_ok=True)
+        away = await here.ask(after=30.0)
+        assert away.owners == before.owners
+        assert away.source == "pod-resources"
+        assert "no kubelet socket" in away.trouble
+        here.kubelet.pods = []
+        here.kubelet.start()
+        assert (await here.ask()).owners == before.owners  # it has not read its pods yet
+        here.kubelet.pods = [TRAINER]
+        assert await here.ask() == before
+
+
+async def test_a_kubelet_that_stays_away_gives_way_to_its_checkpoint(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.kubelet.pods += [TRAINER]
+        here.node.runs("ml", "trainer-0", "main", uid=UID)
+        here.node.keeps((UID, "main", GPU), (OTHER, "main", SECOND))
+        before = await here.ask()
+        here.kubelet.fail(grpc.StatusCode.UNAVAILABLE, "going away")
+        found = await here.ask(after=61.0)
+        assert found.source == "checkpoint"
+        assert found.owners == before.owners  # the other pod has no cgroup any more
+        assert "answered UNAVAILABLE (going away)" in found.trouble
+
+
+async def test_without_a_socket_the_checkpoint_is_read_from_the_start(tmp_path: Path) -> None:
+    async with world(tmp_path, started=False) as here:
+        here.node.runs("ml", "trainer-0", "main", uid=UID)
+        here.node.keeps((UID, "main", GPU))
+        found = await here.ask()
+        assert (found.source, found.owners) == ("checkpoint", {GPU: (Owner("ml", "trainer-0", "main", UID),)})
+        here.kubelet.pods += [TRAINER]
+        here.kubelet.start()
+        found = await here.ask()
+        assert (found.source, found.trouble) == ("pod-resources", "")
+
+
+async def test_pods_of_the_checkpoint_without_a_name_are_told_by_number(tmp_path: Path) -> None:
+    async with world(tmp_path, started=False) as here:
+        here.node.keeps((UID, "main", GPU))
+        found = await here.ask()
+        assert not found.owners
+        assert "1 pods with GPUs are known by UID only" in found.trouble
+
+
+async def test_a_node_without_kubelet_has_gpus_without_owners_and_says_why(tmp_path: Path) -> None:
+    async with world(tmp_path, started=False) as here:
+        found = await here.ask()
+        assert (found.owners, found.source) == ({}, "")
+        assert "no kubelet socket" in found.trouble
+        assert "no kubelet checkpoint" in found.trouble
+
+
+async def test_a_broken_checkpoint_is_told_and_read_again_once_it_is_whole(tmp_path: Path) -> None:
+    async with world(tmp_path, started=False) as here:
+        here.node.runs("ml", "trainer-0", "main", uid=UID)
+        here.node.checkpoint.write_text('{"Data":')
+        assert "is no checkpoint of a kubelet" in (await here.ask()).trouble
+        here.node.keeps((UID, "main", GPU))
+        assert (await here.ask()).owners.keys() == {GPU}
+
+
+async def test_a_kubelet_that_hangs_holds_up_nobody_and_nothing_is_asked_twice_at_once(tmp_path: Path) -> None:
+    async with world(tmp_path, pace=Pace(timeout=0.6, patience=0.05)) as here:
+        here.kubelet.pods += [TRAINER]
+        before = await first(here)
+        asked = here.kubelet.asked
+        here.kubelet.hang(seconds=5.0)
+        start = time.monotonic()
+        for _ in range(5):
+            assert (await here.ask()).owners == before.owners
+        assert time.monotonic() - start < 0.6
+        assert here.kubelet.asked <= asked + 1
+
+
+async def test_what_was_seen_last_is_forgotten_in_the_end(tmp_path: Path) -> None:
+    async with world(tmp_path, pace=Pace(timeout=2.0, patience=0.05)) as here:
+        here.kubelet.pods += [TRAINER]
+        await first(here)
+        here.kubelet.hang(seconds=1.0)
+        await here.ask()
+        found = await here.ask(after=61.0)
+        assert (found.owners, found.source) == ({}, "")
+        assert "have not answered" in found.trouble
+
+
+async def test_the_kubelet_is_asked_no_oftener_than_the_pace_allows(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.kubelet.pods += [TRAINER]
+        for _ in range(50):
+            assert (await here.ask(after=0.02)).owners
+        assert 4 <= here.kubelet.asked <= 6
+
+
+# Processes
+
+
+async def test_processes_on_a_shared_gpu_are_told_apart_by_their_cgroups(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.kubelet.pods += SHARING
+        here.node.runs("ml", "a", "main", uid=UID, number=1, pids=[100, 101])
+        here.node.runs("ml", "b", "main", uid=OTHER, number=2, pids=[200])
+        here.node.process(300, "0::/user.slice")
+        found = await here.ask(*(Process(GPU, pid) for pid in (100, 101, 200, 300, 400)))
+        first, second = found.owners[GPU]
+        assert found.processes == {100: first, 101: first, 200: second}
+        assert (first.uid, second.uid) == (UID, OTHER)
+        assert not found.trouble
+
+
+async def test_where_processes_have_other_numbers_that_is_told_for_shared_gpus(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.kubelet.pods += SHARING
+        found = await here.ask(Process(GPU, 100))
+        assert found.processes is None
+        assert "expected hostPID" in found.trouble
+        here.kubelet.pods = [TRAINER]
+        found = await here.ask(Process(GPU, 100))
+        assert (found.processes, found.trouble) == (None, "")
+
+
+async def test_where_containers_have_no_names_processes_are_not_told_apart(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.kubelet.pods += SHARING
+        here.node.process(100, f"0::/kubepods/pod{UID}/{'ab' * 32}")
+        found = await here.ask(Process(GPU, 100))
+        assert found.processes is None
+
+
+async def test_a_process_whose_container_has_no_name_is_of_the_only_container_with_a_gpu(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.kubelet.pods += SHARING
+        here.node.runs("ml", "a", "main", uid=UID, number=1)
+        here.node.process(100, f"0::/kubepods/pod{UID}/{'ab' * 32}")
+        found = await here.ask(Process(GPU, 100))
+        assert found.processes == {100: found.owners[GPU][0]}
+
+
+async def test_a_process_of_a_pod_that_has_no_gpu_is_told_too(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.node.runs("ops", "profiler", "main", uid=UID, pids=[100])
+        assert (await here.ask(Process(GPU, 100))).processes == {100: Owner("ops", "profiler", "main", UID)}
+
+
+# How soon
+
+
+async def test_a_pod_that_starts_is_seen_at_the_next_question(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        assert not (await here.ask()).owners
+        here.kubelet.pods += [TRAINER]
+        assert (await here.ask(after=1.0)).owners.keys() == {GPU}

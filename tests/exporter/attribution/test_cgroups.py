@@ -1,0 +1,132 @@
+"""A process's cgroup tells its pod, whichever runtime, driver and version made it."""
+
+from pathlib import Path
+
+import pytest
+from tests.exporter.attribution.node import FakeNode, container_id
+
+from gpuscaler.exporter.attribution.cgroups import LivePods, Place, Processes, place_of
+
+UID = "0f8e1a52-3b61-4b0c-9a4e-6e2d5c1b7a90"
+OTHER = "7b1c9d20-1111-4222-8333-0123456789ab"
+ESCAPED = UID.replace("-", "_")
+ID = container_id(0xC0FFEE)
+STATIC = "5f3c8b1d2e4a6978c0d1e2f3a4b5c6d7"
+
+
+@pytest.mark.parametrize(
+    ("cgroups", "place"),
+    [
+        (f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{ESCAPED}.slice/cri-containerd-{ID}.scope", Place(UID, ID)),
+        (f"0::/kubepods.slice/kubepods-pod{ESCAPED}.slice/crio-{ID}.scope", Place(UID, ID)),
+        (f"0::/kubepods.slice/kubepods-pod{ESCAPED}.slice/crio-{ID}.scope/container", Place(UID, ID)),
+        (f"0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{ESCAPED}.slice/docker-{ID}.scope/init", Place(UID, ID)),
+        (f"0::/kubepods/burstable/pod{UID}/{ID}", Place(UID, ID)),
+        (f"0::/kubepods/pod{UID}/{ID}/user.slice/session.scope", Place(UID, ID)),
+        # From the cgroup namespace of another pod
+        (f"0::/../../kubepods-burstable-pod{ESCAPED}.slice/cri-containerd-{ID}.scope", Place(UID, ID)),
+        (f"0::/../../pod{UID}/{ID}", Place(UID, ID)),
+        # Version 1, and a node in a container
+        (f"12:pids:/kubepods/burstable/pod{UID}/{ID}\n11:memory:/kubepods/burstable/pod{UID}/{ID}\n1:name=systemd:/x\n", Place(UID, ID)),
+        (f"5:cpu,cpuacct:/docker/{container_id(7)}/kubelet/kubepods/besteffort/pod{UID}/{ID}\n0::/\n", Place(UID, ID)),
+        (
+            f"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{ESCAPED}.slice/cri-containerd-{ID}.scope",
+            Place(UID, ID),
+        ),
+        # containerd with the cgroupfs driver below a kubelet with the systemd driver
+        (f"9:devices:/system.slice/containerd.service/kubepods-burstable-pod{ESCAPED}.slice:cri-containerd:{ID}", Place(UID, ID)),
+        # A container in a container
+        (f"0::/kubepods/pod{UID}/{ID}/docker/{container_id(9)}", Place(UID, ID)),
+        # A static pod, whose UID is the hash of its file
+        (f"0::/kubepods/burstable/pod{STATIC}/{ID}", Place(STATIC, ID)),
+        (f"0::/kubepods/burstable/pod{UID}", Place(UID)),
+    ],
+)
+def test_a_process_is_in_the_pod_and_the_container_of_its_cgroup(cgroups: str, place: Place) -> None:
+    assert place_of(cgroups) == place
+
+
+@pytest.mark.parametrize(
+    "cgroups",
+    [
+        "",
+        "0::/\n",
+        "0::/user.slice/user-1000.slice/session-3.scope",
+        "0::/system.slice/docker.service",
+        f"0::/system.slice/docker-{ID}.scope",
+        f"0::/machine.slice/libpod-{ID}.scope",
+        "0::/kubepods.slice/kubepods-podinfo.slice",
+        "no colons at all",
+    ],
+)
+def test_a_process_outside_of_pods_is_in_none(cgroups: str) -> None:
+    assert place_of(cgroups) is None
+
+
+def test_processes_that_ended_and_those_outside_of_pods_are_left_out(tmp_path: Path) -> None:
+    here = FakeNode(tmp_path)
+    here.runs("ml", "a", "main", uid=UID, number=1, pids=[100])
+    here.process(200, "0::/user.slice\n")
+    assert Processes(tmp_path / "proc").places({100, 200, 300}) == {100: Place(UID, container_id(1))}
+
+
+def test_where_none_of_the_processes_can_be_seen_nothing_is_told(tmp_path: Path) -> None:
+    assert Processes(tmp_path).places({100, 200}) is None
+    assert Processes(tmp_path).places(set()) == {}
+
+
+def test_a_process_of_our_own_pod_with_the_number_of_another_is_not_taken_for_it(tmp_path: Path) -> None:
+    here = FakeNode(tmp_path)
+    here.process("self", f"0::/kubepods/pod{OTHER}/{container_id(5)}")
+    here.process(1, f"0::/kubepods/pod{OTHER}/{container_id(4)}")
+    here.process(7, f"0::/kubepods/pod{OTHER}/{container_id(5)}")
+    assert Processes(tmp_path / "proc").places({1, 7, 4711}) is None
+
+
+def test_the_end_of_all_processes_is_no_loss_of_sight(tmp_path: Path) -> None:
+    here = FakeNode(tmp_path)
+    here.runs("ml", "a", "main", uid=UID, pids=[100])
+    processes = Processes(tmp_path / "proc")
+    assert processes.places({100})
+    here.ends(UID)
+    assert processes.places({100}) == {}
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{ESCAPED}.slice",
+        f"kubepods.slice/kubepods-pod{ESCAPED}.slice",
+        f"kubepods/besteffort/pod{UID}",
+        f"kubepods/pod{UID}",
+        f"memory/kubepods/burstable/pod{UID}",
+        f"kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-pod{ESCAPED}.slice",
+        f"kubelet/kubepods/pod{UID}",
+    ],
+)
+def test_a_pod_lives_as_long_as_its_cgroup(tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "system.slice" / "containerd.service").mkdir(parents=True)
+    other = (tmp_path / folder).parent / Path(folder).name.replace(ESCAPED, OTHER.replace("-", "_")).replace(UID, OTHER)
+    other.mkdir()
+    live = LivePods(tmp_path)
+    assert live.uids() == frozenset({UID, OTHER})
+    (tmp_path / folder).rmdir()
+    assert live.uids() == frozenset({OTHER})
+
+
+def test_cgroups_without_pods_say_nothing_of_them(tmp_path: Path) -> None:
+    (tmp_path / "kubepods.slice").mkdir()
+    assert LivePods(tmp_path).uids() is None
+    assert LivePods(tmp_path / "absent").uids() is None
+
+
+def test_the_cgroups_of_pods_are_looked_for_again_when_the_kubelet_makes_them_elsewhere(tmp_path: Path) -> None:
+    old = tmp_path / "kubepods" / f"pod{UID}"
+    old.mkdir(parents=True)
+    live = LivePods(tmp_path)
+    assert live.uids() == frozenset({UID})
+    old.rmdir()
+    old.parent.rmdir()
+    (tmp_path / "kubepods.slice" / f"kubepods-pod{OTHER.replace('-', '_')}.slice").mkdir(parents=True)
+    assert live.uids() == frozenset({OTHER})

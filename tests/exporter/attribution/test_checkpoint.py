@@ -1,0 +1,79 @@
+"""The kubelet's checkpoint is read in each shape that it has had."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuscaler.exporter.attribution.allocations import Allocation, PluginDevice
+from gpuscaler.exporter.attribution.checkpoint import CheckpointError, read_checkpoint
+from gpuscaler.exporter.parts import Owner
+
+UID = "0f8e1a52-3b61-4b0c-9a4e-6e2d5c1b7a90"
+GPU = "GPU-1f3a6d52-7c1e-4c11-9d3e-5b1c00000001"
+SECOND = "GPU-1f3a6d52-7c1e-4c11-9d3e-5b1c00000002"
+
+
+def entry(ids: Any, **changes: Any) -> dict[str, Any]:
+    return {"PodUID": UID, "ContainerName": "main", "ResourceName": "nvidia.com/gpu", "DeviceIDs": ids, "AllocResp": "CgA=", **changes}
+
+
+def written(folder: Path, content: Any) -> Path:
+    path = folder / "kubelet_internal_checkpoint"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        # Kubernetes 1.20 and later: a list for each NUMA node, -1 where the plugin tells none
+        {"Data": {"PodDeviceEntries": [entry({"0": [GPU], "1": [SECOND]})], "RegisteredDevices": {}}, "Checksum": 3001870236},
+        {"Data": {"PodDeviceEntries": [entry({"-1": [GPU, SECOND]})], "RegisteredDevices": {"nvidia.com/gpu": [GPU]}}, "Checksum": 1},
+        # With the boot id, in the newest
+        {"Data": {"PodDeviceEntries": [entry({"0": [GPU, SECOND], "1": None})]}, "Checksum": 1, "BootID": "d2c0a1f0"},
+        # 1.11 to 1.19
+        {"Data": {"PodDeviceEntries": [entry([GPU, SECOND])], "RegisteredDevices": {}}, "Checksum": 1},
+        # 1.10 and before
+        {"PodDeviceEntries": [entry([GPU, SECOND])], "RegisteredDevices": {}},
+    ],
+)
+def test_entries_are_read_in_every_shape(tmp_path: Path, content: Any) -> None:
+    found = read_checkpoint(written(tmp_path, content))
+    assert found.aside == ()
+    assert found.found == (
+        Allocation(Owner("", "", "main", UID), (PluginDevice("nvidia.com/gpu", GPU), PluginDevice("nvidia.com/gpu", SECOND))),
+    )
+
+
+@pytest.mark.parametrize("content", [{"Data": {"PodDeviceEntries": None}, "Checksum": 0}, {"Data": None}, {}, {"Data": {}}])
+def test_a_node_without_allocations_has_an_empty_checkpoint(tmp_path: Path, content: Any) -> None:
+    assert read_checkpoint(written(tmp_path, content)).found == ()
+
+
+def test_an_odd_entry_is_set_aside_and_the_others_stand(tmp_path: Path) -> None:
+    content = {"Data": {"PodDeviceEntries": [entry("GPU"), 7, None, entry({"0": [GPU]}), entry(None), entry({})]}}
+    found = read_checkpoint(written(tmp_path, content))
+    assert [one.devices for one in found.found] == [(PluginDevice("nvidia.com/gpu", GPU),)]
+    assert len(found.aside) == 3
+    assert all(str(tmp_path) in one for one in found.aside)
+
+
+@pytest.mark.parametrize("content", ["", '{"Data":{"PodDeviceEntr', "[]", '{"Data": 7}', "v1\x00\x01"])
+def test_a_broken_file_is_told(tmp_path: Path, content: str) -> None:
+    with pytest.raises(CheckpointError, match=r"kubelet_internal_checkpoint is no checkpoint of a kubelet: "):
+        read_checkpoint(written(tmp_path, content))
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"no kubelet checkpoint at .*\(No such file or directory\)"):
+        read_checkpoint(tmp_path / "kubelet_internal_checkpoint")
+
+
+def test_a_file_of_absurd_size_is_not_read(tmp_path: Path) -> None:
+    path = written(tmp_path, "")
+    with path.open("r+b") as file:
+        file.truncate(33 * 2**20)
+    with pytest.raises(CheckpointError, match="is larger than"):
+        read_checkpoint(path)
