@@ -15,6 +15,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "check-proof": ("gpuscaler.cli.proofs", "Check that a plan's lower bound holds."),
     "cluster": ("gpuscaler.cli.cluster", "Run a small Kubernetes cluster in this process."),
     "demo": ("gpuscaler.cli.demo", "Watch a cluster in this process being scaled, for a minute."),
+    "exporter": ("gpuscaler.cli.exporter", "Measure the GPUs of this node, and for which pod, for Prometheus."),
     "generate": ("gpuscaler.cli.generate", "Write a trace drawn from a published one's marginals."),
     "plan": ("gpuscaler.cli.plan", "Print what would be bought and given back for a cluster."),
     "replay": ("gpuscaler.cli.replay", "Make the plan of a decision again and compare."),

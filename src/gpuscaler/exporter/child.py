@@ -24,6 +24,7 @@ Write = Callable[[list[Any]], None]
 def sample(backend: Backend, write: Write, *, interval: float, skip: Sequence[str]) -> NoReturn:
     """Measure every ``interval`` seconds, forever; devices of ``skip`` are left alone. Raises :class:`StaleError`."""
     while True:
+        write(["opening"])
         try:
             backend.open()
             _rounds(backend, write, interval=interval, skip=skip)

@@ -17,13 +17,14 @@ class Reading(NamedTuple):
     """What a GPU or a MIG device does: ``device`` is its key, ``at`` the moment, ``values`` are named as fields are.
 
     A field with labels is named with their values after colons: ``ecc_errors:corrected:volatile``. ``peaks`` are for windows:
-    the highest value since the reading before, where the driver keeps finer samples than are taken here.
+    the highest value since the reading before, where the driver keeps finer samples than are taken here. ``processes`` are None
+    where the driver does not tell which there are.
     """
 
     device: str
     at: float
     values: Mapping[str, float]
-    processes: Sequence[Process] = ()
+    processes: Sequence[Process] | None = ()
     peaks: Mapping[str, float] = {}
 
 

@@ -41,7 +41,7 @@ class Measured:
         if not self._whole and "graphics_active_ratio" in values:
             # NVML tells no duty cycle of a MIG device; this is the same share of time, of the instance.
             values["duty_cycle"] = values["graphics_active_ratio"] * 100
-        processes: tuple[Process, ...] = ()
+        processes: tuple[Process, ...] | None = None
         with tolerated():
             processes = self._processes.ask()
         return Reading(self._key, at, values, processes, self._peaks())

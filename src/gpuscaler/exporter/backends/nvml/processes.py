@@ -25,8 +25,8 @@ class Processes:
         #: Microseconds of the driver's clock: the newest sample of use that was seen.
         self._seen = 0
 
-    def ask(self) -> tuple[Process, ...]:
-        """Those of now; raises NVML's errors but for calls that the device does not support."""
+    def ask(self) -> tuple[Process, ...] | None:
+        """Those of now, None where the device does not tell; raises NVML's errors that are about something else."""
         memory: dict[int, int | None] = {}
         for ask in list(self._lists):
             try:
@@ -36,6 +36,8 @@ class Processes:
                 if not is_unsupported(error):
                     raise
                 self._lists.remove(ask)
+        if not self._lists:
+            return None
         shares = self._used() if self._shares and memory else None
         return tuple(Process(self._key, pid, used, None if shares is None else shares.get(pid, 0.0)) for pid, used in memory.items())
 

@@ -1,0 +1,182 @@
+"""``gpuscaler exporter``: measures the GPUs of one node, and for which pod, for Prometheus."""
+
+import asyncio
+import importlib.util
+import re
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from gpuscaler.exporter.attribution.cluster import ClusterNames
+    from gpuscaler.exporter.service import Exporter
+
+_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:\s]*)):([0-9]{1,5})")
+_INTERVALS = "a duration from 100ms to 10s"
+#: What the extra ``exporter`` brings: what each module is for, by its name.
+_EXTRA = {"pynvml": "the nvml backend", "grpc": "asking the kubelet", "google.protobuf": "asking the kubelet"}
+
+
+class Interval(click.ParamType[float]):
+    """A Go duration, in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        from gpuscaler.model.durations import DurationError, parse_duration
+
+        if isinstance(value, float):
+            return value
+        try:
+            seconds = parse_duration(str(value))
+        except DurationError:
+            seconds = 0.0
+        if not 0.1 <= seconds <= 10:
+            self.fail(f"saw {value!r}, expected {_INTERVALS}", param, ctx)
+        return seconds
+
+
+class Address(click.ParamType[tuple[str, int]]):
+    """``HOST:PORT`` as a pair; without a host, all addresses."""
+
+    name = "address"
+
+    def convert(self, value: str | tuple[str, int], param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        found = _ADDRESS.fullmatch(value)
+        if found is None or int(found[3]) > 65535:
+            self.fail(f"saw {value!r}, expected HOST:PORT, such as :9400 or 127.0.0.1:9400", param, ctx)
+        return found[1] or found[2] or "", int(found[3])
+
+
+@click.command()
+@click.option("--listen", type=Address(), default=":9400", show_default=True, metavar="[HOST]:PORT", help="Where metrics are served.")
+@click.option("--interval", type=Interval(), default="1s", show_default=True, metavar="DURATION", help="How often GPUs are measured.")
+@click.option(
+    "--backend",
+    type=click.Choice(["nvml", "simulated"]),
+    default="nvml",
+    show_default=True,
+    help="NVIDIA's driver, or GPUs that are not there.",
+)
+@click.option("--simulated-gpus", type=click.IntRange(1, 64), default=8, show_default=True, help="How many the simulated backend has.")
+@click.option(
+    "--kubelet-socket",
+    type=click.Path(path_type=Path),
+    default="/var/lib/kubelet/pod-resources/kubelet.sock",
+    show_default=True,
+    metavar="PATH",
+    help="The kubelet's PodResources API, which tells the pod of each GPU.",
+)
+@click.option("--node-name", envvar="NODE_NAME", default="", metavar="NAME", help="The node's name; the default is the host's.")
+@click.option("--ask-api-server", is_flag=True, help="Ask the API server, as the pod's own account, for what the node does not tell.")
+def exporter(
+    *,
+    listen: tuple[str, int],
+    interval: float,
+    backend: str,
+    simulated_gpus: int,
+    kubelet_socket: Path,
+    node_name: str,
+    ask_api_server: bool,
+) -> None:
+    """Measure each GPU of this node and say for which pod it works, until it is stopped."""
+    complain_of_missing(backend)
+    sys.exit(
+        asyncio.run(
+            _run(
+                listen=listen,
+                interval=interval,
+                backend=backend,
+                devices=simulated_gpus,
+                socket_path=kubelet_socket,
+                node=node_name or socket.gethostname(),
+                ask=ask_api_server,
+            )
+        )
+    )
+
+
+def complain_of_missing(backend: str) -> None:
+    """End the command with exit code 2 where packages are not installed."""
+    wanted = [name for name in _EXTRA if name != "pynvml" or backend == "nvml"]
+    missing = [name for name in wanted if importlib.util.find_spec(name.partition(".")[0]) is None]
+    if missing:
+        what = ", ".join(f"{name} (for {_EXTRA[name]})" for name in missing)
+        click.echo(f"saw no Python module {what}, expected them; install them with: pip install 'gpuscaler[exporter]'", err=True)
+        sys.exit(2)
+
+
+async def _run(*, listen: tuple[str, int], interval: float, backend: str, devices: int, socket_path: Path, node: str, ask: bool) -> int:
+    from gpuscaler.exporter.answering import PageServer
+    from gpuscaler.exporter.attribution.attributor import NodeAttributor, Places
+    from gpuscaler.exporter.service import Exporter
+    from gpuscaler.exporter.supervising import command
+
+    async with _cluster(node, wanted=ask) as cluster:
+        exporter = Exporter(
+            command(backend=backend, interval=interval, devices=devices),
+            backend=backend,
+            interval=interval,
+            node=node,
+            attributor=NodeAttributor(Places(socket=socket_path), clock=time.monotonic, cluster=cluster),
+            tell=_log,
+            clock=time.monotonic,
+            wall=time.time,
+        )
+        server = PageServer(exporter.pages())
+        try:
+            await server.start(*listen)
+        except OSError as error:
+            where = f"{listen[0]}:{listen[1]}"
+            click.echo(f"--listen {where}: saw {error.strerror or error}, expected an address that is free; name another", err=True)
+            return 2
+        _log("info", f"serving at port {server.port}")
+        try:
+            await _until_terminated(exporter)
+        finally:
+            await server.close()
+    return 0
+
+
+async def _until_terminated(exporter: "Exporter") -> None:
+    """SIGTERM is how Kubernetes asks to end; Ctrl-C ends the same way, and is told by :func:`gpuscaler.cli.run`."""
+    life = asyncio.create_task(exporter.run(), name="exporter")
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, life.cancel, "SIGTERM")
+    try:
+        await life
+    except asyncio.CancelledError as ended:
+        if ended.args != ("SIGTERM",):
+            raise
+
+
+@asynccontextmanager
+async def _cluster(node: str, *, wanted: bool) -> "AsyncIterator[ClusterNames | None]":
+    """The API server, as the pod's own account knows it."""
+    if not wanted:
+        yield None
+        return
+    from gpuscaler.cli.reaching import find
+    from gpuscaler.exporter.attribution.cluster import ClusterNames
+    from gpuscaler.kube.client import Client
+    from gpuscaler.kube.http import HttpTransport
+
+    async with HttpTransport(find(None, "")) as transport:
+        yield ClusterNames(Client(transport), node, clock=time.monotonic)
+
+
+def _log(level: str, text: str) -> None:
+    """A line of JSON, as the controller's are (:mod:`gpuscaler.serving.logs`), without the 5 MB of a library for it."""
+    import msgspec
+
+    stamp = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    click.echo(msgspec.json.encode({"time": stamp, "level": level, "message": text}), err=True)

@@ -1,0 +1,171 @@
+"""What is measured: each field's metric, its meaning, the call that it comes from and when it is absent.
+
+A backend says values by the keys of :data:`FIELDS`, in the unit of the metric's name. The first six metrics are named and measured as by
+the exporter of Alibaba Cloud's write-up on HPA with GPU metrics (2018), which dashboards and HPA rules still use; the others follow
+Prometheus' conventions.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Field(NamedTuple):
+    """``labels`` are those beyond the device's and the pod's; a counter's metric ends in ``_total``.
+
+    ``windowed``: its maximum and mean over trailing windows are served too.
+    """
+
+    metric: str
+    help: str
+    call: str
+    absent: str = ""
+    labels: tuple[str, ...] = ()
+    kind: str = "gauge"
+    windowed: bool = False
+
+
+_PASSIVE = "on boards without a fan of their own"
+_GPM = "nvmlGpmMetricsGet"
+_HOPPER = "before Hopper"
+_ECC = "where ECC is off or not there"
+
+#: Fields by their keys, in the order of the page.
+FIELDS: Mapping[str, Field] = {
+    "duty_cycle": Field(
+        "nvidia_gpu_duty_cycle",
+        "Percent of the last sample of the driver (1/6 to 1 s) in which a kernel ran",
+        "nvmlDeviceGetUtilizationRates; of a MIG device nvmlGpmMetricsGet",
+        "on a GPU divided by MIG, and on its MIG devices before Hopper",
+        windowed=True,
+    ),
+    "memory_used_bytes": Field("nvidia_gpu_memory_used_bytes", "Memory in use", "nvmlDeviceGetMemoryInfo", windowed=True),
+    "memory_total_bytes": Field("nvidia_gpu_memory_total_bytes", "Memory there is", "nvmlDeviceGetMemoryInfo"),
+    "power_usage_milliwatts": Field(
+        "nvidia_gpu_power_usage_milliwatts", "Power drawn by the board", "nvmlDeviceGetPowerUsage", "on MIG devices", windowed=True
+    ),
+    "temperature_celsius": Field("nvidia_gpu_temperature_celsius", "Temperature of the GPU", "nvmlDeviceGetTemperature", "on MIG devices"),
+    "fanspeed_percent": Field("nvidia_gpu_fanspeed_percent", "Speed of the fan, of its maximum", "nvmlDeviceGetFanSpeed", _PASSIVE),
+    "memory_reserved_bytes": Field(
+        "gpuscaler_gpu_memory_reserved_bytes", "Memory that the driver keeps for itself", "nvmlDeviceGetMemoryInfo_v2", "before driver 510"
+    ),
+    "memory_busy_ratio": Field(
+        "gpuscaler_gpu_memory_busy_ratio",
+        "Share of the last sample of the driver in which memory was read or written",
+        "nvmlDeviceGetUtilizationRates",
+        "with MIG",
+        windowed=True,
+    ),
+    "encoder_busy_ratio": Field(
+        "gpuscaler_gpu_encoder_busy_ratio", "Use of the video encoder", "nvmlDeviceGetEncoderUtilization", "with MIG, without encoder"
+    ),
+    "decoder_busy_ratio": Field(
+        "gpuscaler_gpu_decoder_busy_ratio", "Use of the video decoder", "nvmlDeviceGetDecoderUtilization", "with MIG, without decoder"
+    ),
+    "sm_clock_hertz": Field("gpuscaler_gpu_sm_clock_hertz", "Clock of the SMs", "nvmlDeviceGetClockInfo"),
+    "memory_clock_hertz": Field("gpuscaler_gpu_memory_clock_hertz", "Clock of the memory", "nvmlDeviceGetClockInfo"),
+    "memory_temperature_celsius": Field(
+        "gpuscaler_gpu_memory_temperature_celsius", "Temperature of the memory", "nvmlDeviceGetFieldValues", "without HBM"
+    ),
+    "power_limit_watts": Field("gpuscaler_gpu_power_limit_watts", "Power limit in force", "nvmlDeviceGetEnforcedPowerLimit"),
+    "energy_joules": Field(
+        "gpuscaler_gpu_energy_joules_total",
+        "Energy used since the driver was loaded",
+        "nvmlDeviceGetTotalEnergyConsumption",
+        "before Volta",
+        kind="counter",
+    ),
+    "clock_limited": Field(
+        "gpuscaler_gpu_clock_limited",
+        "1 while clocks are lower than they could be for this reason",
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        labels=("reason",),
+    ),
+    "graphics_active_ratio": Field(
+        "gpuscaler_gpu_graphics_active_ratio", "Share of time in which compute or graphics was active", _GPM, _HOPPER
+    ),
+    "sm_active_ratio": Field("gpuscaler_gpu_sm_active_ratio", "Share of the SMs that were busy", _GPM, _HOPPER, windowed=True),
+    "sm_occupancy_ratio": Field("gpuscaler_gpu_sm_occupancy_ratio", "Warps that were active, of all there could be", _GPM, _HOPPER),
+    "pipe_active_ratio": Field(
+        "gpuscaler_gpu_pipe_active_ratio", "Share of time in which the SMs used this pipe", _GPM, _HOPPER, labels=("pipe",)
+    ),
+    "memory_bandwidth_ratio": Field(
+        "gpuscaler_gpu_memory_bandwidth_ratio", "Memory bandwidth used, of all there is", _GPM, _HOPPER, windowed=True
+    ),
+    "pcie_sent_bytes": Field(
+        "gpuscaler_gpu_pcie_sent_bytes_total",
+        "Sent over PCIe",
+        "nvmlDeviceGetFieldValues",
+        "where the driver does not count",
+        kind="counter",
+    ),
+    "pcie_received_bytes": Field(
+        "gpuscaler_gpu_pcie_received_bytes_total",
+        "Received over PCIe",
+        "nvmlDeviceGetFieldValues",
+        "where the driver does not count",
+        kind="counter",
+    ),
+    "pcie_sent_bytes_per_second": Field("gpuscaler_gpu_pcie_sent_bytes_per_second", "Being sent over PCIe", _GPM, _HOPPER),
+    "pcie_received_bytes_per_second": Field("gpuscaler_gpu_pcie_received_bytes_per_second", "Being received over PCIe", _GPM, _HOPPER),
+    "pcie_replays": Field(
+        "gpuscaler_gpu_pcie_replays_total",
+        "PCIe packets that were sent again",
+        "nvmlDeviceGetPcieReplayCounter",
+        "in most virtual machines",
+        kind="counter",
+    ),
+    "pcie_generation": Field("gpuscaler_gpu_pcie_generation", "PCIe generation in use", "nvmlDeviceGetCurrPcieLinkGeneration"),
+    "pcie_lanes": Field("gpuscaler_gpu_pcie_lanes", "PCIe lanes in use", "nvmlDeviceGetCurrPcieLinkWidth"),
+    "nvlink_sent_bytes": Field(
+        "gpuscaler_gpu_nvlink_sent_bytes_total", "Sent over all NVLinks", "nvmlDeviceGetFieldValues", "without NVLink", kind="counter"
+    ),
+    "nvlink_received_bytes": Field(
+        "gpuscaler_gpu_nvlink_received_bytes_total",
+        "Received over all NVLinks",
+        "nvmlDeviceGetFieldValues",
+        "without NVLink",
+        kind="counter",
+    ),
+    "nvlink_sent_bytes_per_second": Field("gpuscaler_gpu_nvlink_sent_bytes_per_second", "Being sent over all NVLinks", _GPM, _HOPPER),
+    "nvlink_received_bytes_per_second": Field(
+        "gpuscaler_gpu_nvlink_received_bytes_per_second", "Being received over all NVLinks", _GPM, _HOPPER
+    ),
+    "ecc_errors": Field(
+        "gpuscaler_gpu_ecc_errors_total",
+        "Memory errors; volatile: since the driver was loaded, aggregate: in the life of the board",
+        "nvmlDeviceGetTotalEccErrors",
+        _ECC,
+        labels=("kind", "scope"),
+        kind="counter",
+    ),
+    "remapped_rows": Field(
+        "gpuscaler_gpu_remapped_rows",
+        "Rows of memory replaced by spare ones",
+        "nvmlDeviceGetRemappedRows",
+        "before Ampere",
+        labels=("kind",),
+    ),
+    "row_remap_pending": Field(
+        "gpuscaler_gpu_row_remap_pending", "1 where a row is replaced at the next reset", "nvmlDeviceGetRemappedRows", "before Ampere"
+    ),
+    "row_remap_failed": Field(
+        "gpuscaler_gpu_row_remap_failed", "1 where no spare row was left: the board is to go", "nvmlDeviceGetRemappedRows", "before Ampere"
+    ),
+    "lost": Field("gpuscaler_gpu_lost", "1 where the GPU fell off the bus", "any", "on MIG devices"),
+}
+#: Trailing windows, in seconds.
+WINDOWS = (15, 60)
+#: XID errors that are faults of the program that ran, not of the GPU; the device plugin of NVIDIA leaves these out of its health, too.
+APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+#: Those after which the GPU, or its link, is to be reset or replaced (NVIDIA's XID catalogue).
+CRITICAL_XIDS = frozenset({46, 48, 62, 63, 64, 74, 79, 94, 95, 119, 120, 121, 140})
+
+
+def windowed_metric(key: str, statistic: str) -> str:
+    """The metric of a field's ``max`` or ``mean`` over trailing windows."""
+    return f"{FIELDS[key].metric.replace('nvidia_gpu_', 'gpuscaler_gpu_')}_{statistic}"
+
+
+def severity(xid: int) -> str:
+    """``critical``, ``application``, or ``other``."""
+    return "critical" if xid in CRITICAL_XIDS else "application" if xid in APPLICATION_XIDS else "other"

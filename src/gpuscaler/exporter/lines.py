@@ -1,0 +1,62 @@
+"""The lines that the measuring process writes."""
+
+import msgspec
+
+from gpuscaler.exporter.parts import Device, Process
+
+
+class _Line(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """An array whose first element says what it is."""
+
+
+class Opening(_Line, frozen=True, tag="opening"):
+    """The driver's library is being loaded, which may take long where no other program holds the driver."""
+
+
+class Asking(_Line, frozen=True, tag="asking"):
+    """Calls about that begin: ``devices``, ``events``, or the UUID of a GPU."""
+
+    about: str
+
+
+class Rested(_Line, frozen=True, tag="rested"):
+    """A round is done; the next begins an interval after this one began."""
+
+
+class Unavailable(_Line, frozen=True, tag="unavailable"):
+    """See :class:`gpuscaler.exporter.backends.UnavailableError`. It is tried again after a while."""
+
+    cause: str
+    text: str
+
+
+class Devices(_Line, frozen=True, tag="devices"):
+    """What there is, first and whenever it changed."""
+
+    devices: tuple[Device, ...]
+    driver: str
+    cuda: str
+
+
+class Reading(_Line, frozen=True, tag="reading"):
+    """See :class:`gpuscaler.exporter.backends.Reading`."""
+
+    device: str
+    at: float
+    values: dict[str, float]
+    processes: tuple[Process, ...] | None
+    peaks: dict[str, float]
+
+
+class Event(_Line, frozen=True, tag="event"):
+    device: str
+    code: int
+
+
+Line = Opening | Asking | Rested | Unavailable | Devices | Reading | Event
+_decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
+
+
+def read(line: bytes) -> Line:
+    """Raises :class:`msgspec.DecodeError`."""
+    return _decoder.decode(line)

@@ -1,0 +1,148 @@
+"""The exporter as a whole: it measures, attributes, and serves what it knows; none of these waits for another."""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from gpuscaler import __version__
+from gpuscaler.exporter import exposition
+from gpuscaler.exporter.answering import Answer, Pages
+from gpuscaler.exporter.exposition import Page, device_labels, number, written
+from gpuscaler.exporter.footprint import footprint
+from gpuscaler.exporter.lines import Line
+from gpuscaler.exporter.measured import Measured
+from gpuscaler.exporter.parts import Attribution, Attributor
+from gpuscaler.exporter.supervising import Sampler
+
+#: A reading is served for so many intervals, and for so many seconds at least.
+EXPIRY = 3, 5.0
+#: Seconds after which an attribution that does not answer is an attribution that is not known.
+ATTRIBUTION = 10.0
+
+#: Takes a level and a sentence.
+Tell = Callable[[str, str], None]
+
+
+@dataclass(slots=True)
+class Exporter:
+    """``command`` starts the measuring process. ``clock`` is the machine's monotonic clock, ``wall`` seconds since the epoch."""
+
+    command: Sequence[str]
+    backend: str
+    interval: float
+    node: str
+    attributor: Attributor
+    tell: Tell
+    clock: Callable[[], float]
+    wall: Callable[[], float]
+    attribution: Attribution = field(default_factory=Attribution, init=False)
+    measured: Measured = field(init=False)
+    sampler: Sampler = field(init=False)
+    _told: dict[str, str] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.measured = Measured(max(EXPIRY[0] * self.interval, EXPIRY[1]))
+        self.sampler = Sampler(
+            self.command, interval=self.interval, take=self._take, tell=lambda text: self.tell("warning", text), clock=self.clock
+        )
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.sampler.run(), name="measuring")
+                tasks.create_task(self._attribute(), name="attribution")
+        finally:
+            await self.attributor.close()
+
+    def pages(self) -> Pages:
+        return {"/metrics": self._metrics, "/healthz": self._health, "/readyz": self._health, "/": self._front}
+
+    def _take(self, line: Line) -> None:
+        self.measured.take(line)
+        if self.measured.cause != "starting":
+            self._say("gpus", self.measured.trouble, well=f"measuring {len(self.measured.devices)} GPUs")
+
+    async def _attribute(self) -> None:
+        """Once per interval, on its own."""
+        while True:
+            due = self.clock() + self.interval
+            now = self.clock()
+            try:
+                attribute = self.attributor.attribute(self.measured.devices, self.measured.processes(now))
+                self.attribution = await asyncio.wait_for(attribute, ATTRIBUTION)
+            except TimeoutError:
+                self.attribution = Attribution(trouble=f"saw no answer about pods for {ATTRIBUTION:g} s")
+            except Exception as error:  # noqa: BLE001  # whatever breaks in attribution, the GPUs are measured
+                self.attribution = Attribution(trouble=f"attribution broke: {type(error).__name__}: {error}")
+            self._say("pods", self.attribution.trouble, well=f"pods are known from {self.attribution.source}")
+            await asyncio.sleep(max(0.0, due - self.clock()))
+
+    def _say(self, part: str, trouble: str, *, well: str) -> None:
+        """One line when something breaks, changes or mends."""
+        if self._told.get(part) != trouble:
+            self._told[part] = trouble
+            self.tell("warning" if trouble else "info", f"{part}: {trouble or well}")
+
+    def _metrics(self) -> Answer:
+        now = self.clock()
+        page = Page()
+        self._self(page, now)
+        exposition.devices(page, self.measured, self.attribution, node=self.node, now=now)
+        exposition.events(page, self.measured, node=self.node)
+        return Answer(page.text(), exposition.CONTENT_TYPE)
+
+    def _self(self, page: Page, now: float) -> None:
+        """What is known of the exporter itself."""
+        measured, sampler = self.measured, self.sampler
+        if measured.devices or measured.cause not in {"starting", "failed"}:
+            page.add("nvidia_gpu_num_devices", "GPUs of the node").append(f"nvidia_gpu_num_devices {len(measured.devices)}")
+        working = page.add("gpuscaler_exporter_working", "1 while GPUs are measured, and while their pods are known")
+        working.append(f'gpuscaler_exporter_working{{part="gpus"}} {int(any(True for _ in measured.known(now)))}')
+        working.append(f'gpuscaler_exporter_working{{part="pods"}} {int(not self.attribution.trouble and bool(self.attribution.source))}')
+        labels = {"version": __version__, "backend": self.backend, "driver_version": measured.driver, "cuda_version": measured.cuda}
+        page.add("gpuscaler_exporter_info", "1; what measures").append(f"gpuscaler_exporter_info{{{','.join(written(labels))}}} 1")
+        for name, kind, help_, value in (
+            ("readings_total", "counter", "Readings taken, of GPUs and MIG devices", measured.readings),
+            ("measuring_starts_total", "counter", "Times that the measuring process was started", sampler.starts),
+            ("stuck_processes", "gauge", "Measuring processes that were killed and that the driver does not let go", sampler.stuck),
+        ):
+            page.add(f"gpuscaler_exporter_{name}", help_, kind).append(f"gpuscaler_exporter_{name} {value}")
+        for process, pid in (("serving", os.getpid()), ("measuring", sampler.pid)):
+            taken = footprint(pid) if pid else None
+            if taken is not None:
+                for name, help_, kind, amount in (
+                    ("cpu_seconds_total", "Processor time that the process took", "counter", taken.cpu_seconds),
+                    ("resident_memory_bytes", "Memory of the process", "gauge", taken.resident_bytes),
+                ):
+                    metric = f"gpuscaler_exporter_{name}"
+                    page.add(metric, help_, kind).append(f'{metric}{{process="{process}"}} {number(amount)}')
+        for device in measured.devices:
+            lines = page.add("gpuscaler_gpu_hung", "1 where the driver does not answer for the GPU")
+            lines.append(f"gpuscaler_gpu_hung{{{device_labels(device, None, self.node)}}} {int(device.uuid in sampler.hung)}")
+        for known in measured.known(now):
+            lines = page.add("gpuscaler_gpu_last_sample_timestamp_seconds", "When the device was measured last")
+            at = number(round(self.wall() - (now - known.reading.at), 3))
+            labelled = device_labels(known.device, known.instance, self.node)
+            lines.append(f"gpuscaler_gpu_last_sample_timestamp_seconds{{{labelled}}} {at}")
+
+    def _health(self) -> Answer:
+        """Without GPUs, and without a kubelet, the exporter is as well as it can be: a new process would not help."""
+        return Answer(b"ok\n")
+
+    def _front(self) -> Answer:
+        """For a person: what is measured, for whom, and what is wrong."""
+        now = self.clock()
+        lines = [f"gpuscaler exporter {__version__} on {self.node}", ""]
+        for known in self.measured.known(now):
+            owners = self.attribution.owners.get(known.key, ())
+            pods = ", ".join(f"{owner.namespace}/{owner.pod} ({owner.container})" for owner in owners) or "nobody"
+            indent, name = ("  ", known.instance.profile) if known.instance else ("", known.device.name)
+            duty = known.reading.values.get("duty_cycle")
+            busy = "" if duty is None else f"  {duty:g} %"
+            lines.append(f"{indent}{known.key}  {name}{busy}  for {pods}")
+        troubles = [f"GPUs: {self.measured.trouble}"] if self.measured.trouble else []
+        troubles += [f"pods: {self.attribution.trouble}"] if self.attribution.trouble else []
+        lines += ["", *(troubles or ["all is well"]), "", "/metrics is for Prometheus", ""]
+        return Answer("\n".join(lines).encode())

@@ -1,0 +1,176 @@
+"""Keeping a measuring process at work: one that hangs, crashes or ends is replaced, so that no scrape ever waits for a driver."""
+
+import asyncio
+import subprocess
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from gpuscaler.exporter import lines
+from gpuscaler.exporter.lines import Asking, Line, Opening, Rested, Unavailable
+
+#: Loading the driver may take seconds for each GPU where nothing else holds it (no persistence mode).
+OPENING = 60.0
+#: Between two lines of a process that measures, beyond the interval; and beyond the pause of one that found nothing to measure.
+PATIENCE = 5.0
+PAUSE = 10.0
+#: Seconds before the next process is started: doubled each time, up to the last; from the beginning after so many rounds.
+BACKOFF = (1.0, 60.0)
+HEALTHY_ROUNDS = 30
+#: A process in a call that never returns cannot be killed. So many may be left behind; then no more are started until one goes.
+MOST_STUCK = 3
+#: A process that is killed is gone within a moment, unless the driver holds it.
+DYING = 0.3
+#: A GPU at which this many processes hung one after the other is left alone for a while, so that the others are measured.
+HANGS = 2
+LEAVE_ALONE = 300.0
+
+
+class HungError(Exception):
+    """The process said nothing for too long. ``about`` is what it was asking."""
+
+    def __init__(self, about: str, seconds: float) -> None:
+        super().__init__(f"saw no answer from the driver for {seconds:g} s when asked about {about or 'its library'}")
+        self.about = about
+
+
+@dataclass(slots=True)
+class Sampler:
+    """Runs ``command`` again and again and hands each of its lines to ``take``. ``tell`` is told what a person should know.
+
+    ``clock`` is the machine's monotonic clock. ``interval`` is that of the command, in seconds.
+    """
+
+    command: Sequence[str]
+    interval: float
+    take: Callable[[Line], None]
+    tell: Callable[[str], None]
+    clock: Callable[[], float]
+    starts: int = field(default=0, init=False)
+    #: Of the process that measures now, or 0.
+    pid: int = field(default=0, init=False)
+    #: GPUs that the driver did not answer for, and until when they are left alone.
+    left_alone: dict[str, float] = field(default_factory=dict, init=False)
+    _hangs: Counter[str] = field(default_factory=Counter, init=False)
+    _stuck: list[subprocess.Popen[bytes]] = field(default_factory=list, init=False)
+    _rounds: int = field(default=0, init=False)
+
+    @property
+    def hung(self) -> frozenset[str]:
+        """GPUs that the driver lately did not answer for."""
+        return frozenset(self._hangs) | frozenset(self.left_alone)
+
+    @property
+    def stuck(self) -> int:
+        """Processes that were killed and are still there."""
+        self._stuck = [process for process in self._stuck if process.poll() is None]
+        return len(self._stuck)
+
+    async def run(self) -> None:
+        """Until cancelled; the process is gone then, or stuck in the driver."""
+        wait = BACKOFF[0]
+        while True:
+            self._rounds = 0
+            ended = await self._once() if self.stuck < MOST_STUCK else f"saw {self.stuck} processes that the driver does not let go"
+            if self._rounds >= HEALTHY_ROUNDS:
+                wait = BACKOFF[0]
+            self.take(Unavailable("failed", ended))
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, BACKOFF[1])
+
+    async def _once(self) -> str:
+        """One life of the process; how it ended."""
+        now = self.clock()
+        self.left_alone = {device: until for device, until in self.left_alone.items() if until > now}
+        process = subprocess.Popen(  # noqa: ASYNC220, S603  # a start takes a millisecond; our own module with our own arguments
+            [*self.command, *self.left_alone], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        self.starts, self.pid = self.starts + 1, process.pid
+        assert process.stdout is not None
+        assert process.stderr is not None
+        output, from_output = await _reader(process.stdout)
+        errors, from_errors = await _reader(process.stderr)
+        last_words = asyncio.create_task(_tail(errors), name="errors of the measuring process")
+        try:
+            return await self._lines(output) or await self._farewell(process, last_words)
+        except HungError as error:
+            if error.about not in {"", "devices", "events"}:
+                self._suspect(error.about)
+            return str(error)
+        except (TimeoutError, subprocess.TimeoutExpired):
+            return "the measuring process closed its output and went on"
+        except ValueError as error:
+            return f"saw a line of the measuring process that cannot be read: {error}"
+        finally:
+            self.pid = 0
+            last_words.cancel()
+            from_output.close()
+            from_errors.close()
+            process.kill()
+            try:
+                process.wait(DYING)
+            except subprocess.TimeoutExpired:
+                self._stuck.append(process)
+
+    async def _lines(self, output: asyncio.StreamReader) -> str:
+        """Hand on what the process says until it ends, or should for the reason returned. Raises :class:`HungError`."""
+        about, patience = "", OPENING
+        while True:
+            try:
+                text = await asyncio.wait_for(output.readline(), patience)
+            except TimeoutError:
+                raise HungError(about, patience) from None
+            if not text:
+                return ""
+            line = lines.read(text)
+            match line:
+                case Opening():
+                    about, patience = "", OPENING
+                case Asking(about=about):
+                    patience = max(PATIENCE, 2 * self.interval)
+                case Unavailable():
+                    patience = max(PAUSE, 2 * self.interval) + PATIENCE
+                case Rested():
+                    about, patience = "", self.interval + PATIENCE
+                    self._rounds += 1
+                    if self._rounds == HANGS:
+                        self._hangs.clear()
+                    if any(until <= self.clock() for until in self.left_alone.values()):
+                        return f"{', '.join(self.left_alone)} to be asked again"
+                case _:
+                    pass
+            self.take(line)
+
+    def _suspect(self, device: str) -> None:
+        self._hangs[device] += 1
+        if self._hangs[device] >= HANGS:
+            self.left_alone[device] = self.clock() + LEAVE_ALONE
+            self.tell(f"{device}: left alone for {LEAVE_ALONE:g} s, since the driver does not answer for it; see dmesg, and reset the GPU")
+
+    async def _farewell(self, process: "subprocess.Popen[bytes]", last_words: "asyncio.Task[str]") -> str:
+        """How a process ended that closed its output."""
+        said = await asyncio.wait_for(last_words, PATIENCE)
+        code = process.wait(DYING)
+        return f"the measuring process ended with {code}" + (f": {said}" if said else "")
+
+
+async def _reader(pipe: object) -> tuple[asyncio.StreamReader, asyncio.ReadTransport]:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=1 << 20)
+    transport, _ = await loop.connect_read_pipe(partial(asyncio.StreamReaderProtocol, reader), pipe)
+    return reader, transport
+
+
+async def _tail(errors: asyncio.StreamReader) -> str:
+    """The last line of what comes; the rest is read too, so that the process never waits for it to be."""
+    last: deque[bytes] = deque(maxlen=1)
+    while block := await errors.read(4096):
+        last.extend(line for line in block.splitlines() if line.strip())
+    return b"".join(last).decode(errors="replace").strip()
+
+
+def command(*, backend: str, interval: float, devices: int) -> list[str]:
+    """How this package's own measuring process is started."""
+    return [sys.executable, "-m", "gpuscaler.exporter.child", backend, f"{interval}", f"{devices}"]

@@ -1,0 +1,34 @@
+"""Maximum and mean over trailing windows, so that a burst between two scrapes is seen, by every scraper the same."""
+
+from collections import deque
+from typing import NamedTuple
+
+
+class Figures(NamedTuple):
+    maximum: float
+    mean: float
+
+
+class Trail:
+    """The samples of one field, as far back as the longest window. Reading does not change it."""
+
+    def __init__(self, longest: float) -> None:
+        self._longest = longest
+        self._samples: deque[tuple[float, float, float]] = deque()
+
+    def add(self, at: float, value: float, peak: float | None = None) -> None:
+        """``peak`` is the highest value since the sample before, where that is known. Times only grow; seconds."""
+        self._samples.append((at, value, value if peak is None else max(peak, value)))
+        while self._samples[0][0] <= at - self._longest:
+            self._samples.popleft()
+
+    def over(self, seconds: float, *, now: float) -> Figures | None:
+        """Over the ``seconds`` before ``now``; None where there is no sample. The interval is steady, so each weighs the same."""
+        total, count, highest = 0.0, 0, float("-inf")
+        for at, value, peak in reversed(self._samples):
+            if at <= now - seconds:
+                break
+            total += value
+            count += 1
+            highest = max(highest, peak)
+        return Figures(highest, total / count) if count else None
