@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 import ssl
 import stat
 import sys
@@ -121,10 +122,25 @@ async def test_one_that_was_left_behind_is_written_over(tmp_path: Path) -> None:
         assert await client.list_all(NODES) == []
 
 
+async def test_what_another_cluster_has_written_since_is_not_taken_away(tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    async with running(kubeconfig) as first, running(kubeconfig), reaching(kubeconfig) as client:
+        first.terminate()
+        await asyncio.wait_for(first.wait(), 30)
+        assert await client.list_all(NODES) == []
+        assert kubeconfig.exists()
+
+
 def test_a_folder_that_is_not_there_and_a_port_that_is_taken_are_named(tmp_path: Path) -> None:
     result = CliRunner().invoke(cluster, ["--kubeconfig", str(tmp_path / "no" / "such")])
     assert result.exit_code == 2
-    assert result.output.startswith(f"{tmp_path / 'no' / 'such'}, port 0: saw No such file or directory, expected")
+    assert result.output.startswith(f"{tmp_path / 'no' / 'such'}: saw No such file or directory, expected")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        result = CliRunner().invoke(cluster, ["--kubeconfig", str(tmp_path / "k"), "--port", str(port)])
+    assert result.exit_code == 2
+    assert result.output.startswith(f"port {port}: saw ")
+    assert "expected a free one" in result.output
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,13 @@ def test_a_file_that_is_no_recording_is_left_alone(cluster: Served, tmp_path: Pa
     assert out.read_text() == "job_id,submit_s\na,1\n"
 
 
+def test_a_device_is_no_recording(cluster: Served) -> None:
+    done = invoke(cluster, Path("/dev/zero"))
+
+    assert done.exit_code == 2
+    assert "saw a file that is no recording (it is no regular file)" in done.stderr
+
+
 def test_a_folder_that_is_not_there_exits_2(cluster: Served, tmp_path: Path) -> None:
     done = invoke(cluster, tmp_path / "nowhere" / "week.csv")
 

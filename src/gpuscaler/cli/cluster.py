@@ -45,9 +45,11 @@ def cluster(kubeconfig: Path, nodes: tuple[str, ...], speed: float, tls: bool, p
         click.echo(str(error), err=True)
         sys.exit(2)
     except OSError as error:
-        click.echo(
-            f"{kubeconfig}, port {port}: saw {error.strerror or error}, expected a file to write and a free port; choose others", err=True
-        )
+        if error.filename:
+            text = f"{kubeconfig}: saw {error.strerror}, expected a file that can be written (--kubeconfig)"
+        else:
+            text = f"port {port}: saw {error.strerror or error}, expected a free one; name another, or none (--port)"
+        click.echo(text, err=True)
         sys.exit(2)
 
 

@@ -101,6 +101,8 @@ def rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     """The rows of a file as they were written; none where there is no file."""
     if not path.exists():
         return []
+    if not path.is_file() and not path.is_dir():
+        raise ValueError("it is no regular file")
     with path.open(encoding="utf-8", newline="") as file:
         read = csv.DictReader(file)
         if tuple(read.fieldnames or ()) != tuple(columns):

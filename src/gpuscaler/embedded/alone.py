@@ -66,17 +66,19 @@ class Alone:
         conditions = Conditions(delays=Delays(image_pull=PULL))
         cluster = EmbeddedCluster(Policy(pools=()), now=self.now, conditions=conditions, speed=self._speed, token=self._token)
         serving = await serve(cluster.api, HOST, self._port, tls=self._certificate.context() if self._certificate else None)
+        config = kubeconfig_of(serving.url, self._certificate, self._token)
         try:
             user = cluster.client("gpuscaler")
             for node in self._nodes:
                 await user.create(NODES, {**node, "status": {**node["status"], "conditions": ready_at(self.now())}})
-            write(self._kubeconfig, kubeconfig_of(serving.url, self._certificate, self._token))
+            write(self._kubeconfig, config)
             self._ready(serving.url)
             await cluster.run()
         finally:
-            with suppress(OSError, TakenError):
-                check_ours(self._kubeconfig)
-                self._kubeconfig.unlink(missing_ok=True)
+            # By now another cluster, or somebody, may have written there.
+            with suppress(OSError, ValueError):
+                if self._kubeconfig.read_text(encoding="utf-8") == text_of(config):
+                    self._kubeconfig.unlink()
             await serving.close()
 
 
@@ -130,13 +132,18 @@ def check_ours(path: Path) -> None:
         raise TakenError(f"{path}: saw a file that is not the kubeconfig of an embedded cluster, expected none; name another file")
 
 
+def text_of(config: Mapping[str, Any]) -> str:
+    """A kubeconfig as it is written."""
+    return yaml.safe_dump(dict(config), sort_keys=False)
+
+
 def write(path: Path, config: Mapping[str, Any]) -> None:
     """Write a file that only its owner can read, all at once."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     handle = os.open(unfinished, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            yaml.safe_dump(dict(config), file, sort_keys=False)
+            file.write(text_of(config))
         unfinished.replace(path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
