@@ -91,7 +91,7 @@ class Guard(Watchman):
         controller = self._here.controller
         node = (await self._here.bound()).get(name)
         ids = {provider_id(one) for one in self._here.cluster.core.list() if one.id == node}
-        return controller is not None and bool(ids & controller.cloud.going)
+        return controller is not None and bool(ids & controller.cloud.going.keys())
 
 
 def holds(here: World, *, gpus: float) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.control.test_replacing import serve
 from tests.control.world import BEGAN, World, pod, world
 
 from gpuscaler.clouds.delays import Delay, Faults
@@ -82,15 +83,34 @@ async def test_where_no_notice_comes_the_market_is_one_to_be_careful_with_and_th
         assert len(here.notes.remarks) == 1
 
 
+async def test_a_machine_that_the_cloud_works_on_is_emptied_before_and_replaced() -> None:
+    async with world(SPOT) as here:
+        here.start()
+        await here.sleep(2.0)
+        await serve(here)
+        await here.sleep(120.0)
+        (machine,) = here.cluster.core.list()
+        here.announced.append(Notice(MAINTENANCE, provider_id(machine), here.now() + 300.0))
+        await here.sleep(200.0)
+
+        assert [one.text for one in here.notes.remarks] == [
+            f"the cloud announces maintenance of machine {provider_id(machine)}; it is emptied before"
+        ]
+        (home,) = (await here.bound()).values()
+        assert home not in ("", machine.id)
+        assert machine.id not in {one.id for one in here.cluster.core.list()}
+        assert reclaims(here) == 0
+
+
 @pytest.mark.parametrize("kind", [MAINTENANCE, REBALANCE])
-async def test_what_is_no_interruption_is_told_once_and_nothing_is_done(kind: str) -> None:
+async def test_what_is_no_interruption_or_has_no_time_is_told_once_and_nothing_is_done(kind: str) -> None:
     async with world(SPOT) as here:
         here.start()
         await here.sleep(2.0)
         await here.submit("p")
         await here.sleep(120.0)
         (machine,) = here.cluster.core.list()
-        here.announced.append(Notice(kind, provider_id(machine), here.now() + 60.0))
+        here.announced.append(Notice(kind, provider_id(machine), 0.0 if kind == MAINTENANCE else here.now() + 60.0))
         await here.sleep(200.0)
 
         assert [one.text for one in here.notes.remarks] == [

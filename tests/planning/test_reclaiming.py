@@ -7,14 +7,16 @@ from tests.planning.building import NOW, node, offering, pod, pool
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.reclaiming import Remark, Taken, reclaimed, remarks, taken, unexpected
+from gpuscaler.planning.reclaiming import AHEAD_SECONDS, NOTICE_SECONDS, Announced, Remark, Taken, reclaimed, remarks, taken, unexpected
 from gpuscaler.planning.state import events, ledger
-from gpuscaler.planning.state.ledger import Coming, Leaving, Ledger
+from gpuscaler.planning.state.entries import CLEARING, ENDING, Coming, Eviction, Leaving
+from gpuscaler.planning.state.ledger import Ledger
 
 SPOT = offering(market="spot")
 POLICY = Policy((pool(SPOT),))
 NODE = node("n", SPOT, provider_id="i-1")
 INSTANCE = Instance("i-1", *SPOT.key)
+GOING = Announced({"i-1": NOW + 120.0})
 
 
 def leaving(**more: Any) -> Leaving:
@@ -22,24 +24,51 @@ def leaving(**more: Any) -> Leaving:
 
 
 def test_a_machine_that_is_announced_to_go_leaves_with_all_its_pods_and_its_market_is_one_to_be_careful_with() -> None:
-    found = taken(Ledger(), Cluster.of([NODE, pod("p", on="n")]), POLICY, frozenset({"i-1", "i-unknown"}), NOW)
+    found = taken(Ledger(), Cluster.of([NODE, pod("p", on="n")]), POLICY, Announced({"i-1": NOW + 120.0, "i-unknown": 0.0}), NOW)
 
     (left,) = found.steps
     assert isinstance(left, ledger.Left)
-    assert (left.leaving.node, left.leaving.pods, left.leaving.forced) == ("n", ("default/p",), True)
+    assert (left.leaving.node, left.leaving.pods, left.leaving.forced, left.leaving.ends) == ("n", ("default/p",), True, NOW + 120.0)
     assert found.fates == (events.Reclaimed(SPOT.key, NOW),)
 
 
 def test_it_is_begun_once_even_where_a_removal_of_our_own_was_under_way() -> None:
     cluster = Cluster.of([NODE])
 
-    assert len(taken(Ledger(leaving=(leaving(),)), cluster, POLICY, frozenset({"i-1"}), NOW).steps) == 1
-    assert taken(Ledger(leaving=(leaving(forced=True),)), cluster, POLICY, frozenset({"i-1"}), NOW) == Taken()
+    assert len(taken(Ledger(leaving=(leaving(),)), cluster, POLICY, GOING, NOW).steps) == 1
+    for begun in (leaving(forced=True), leaving(step=ENDING), leaving(step=CLEARING)):
+        assert taken(Ledger(leaving=(begun,)), cluster, POLICY, GOING, NOW) == Taken()
+
+
+def test_what_pods_were_asked_before_the_cloud_took_their_machine_counts_on() -> None:
+    asked = (Eviction("default/p", "uid-p", signalled=NOW - 9.0),)
+    (left,) = taken(Ledger(leaving=(leaving(evictions=asked),)), Cluster.of([NODE]), POLICY, GOING, NOW).steps
+
+    assert isinstance(left, ledger.Left)
+    assert left.leaving.evictions == asked
+
+
+def test_a_machine_of_which_the_cloud_does_not_say_when_it_goes_has_the_shortest_notice_there_is() -> None:
+    (left,) = taken(Ledger(), Cluster.of([NODE]), POLICY, Announced({"i-1": 0.0}), NOW).steps
+
+    assert isinstance(left, ledger.Left)
+    assert left.leaving.ends == NOW + NOTICE_SECONDS
+
+
+def test_a_machine_that_is_worked_on_leaves_when_the_hour_is_near_and_says_nothing_of_its_market() -> None:
+    cluster, late = Cluster.of([NODE]), NOW + AHEAD_SECONDS
+    found = taken(Ledger(), cluster, POLICY, Announced(worked_on={"i-1": late}), NOW)
+
+    (left,) = found.steps
+    assert isinstance(left, ledger.Left)
+    assert (left.leaving.reason, left.leaving.ends, found.fates) == ("the cloud is about to work on it", late, ())
+    for elsewhen in (0.0, late + 1.0, NOW - 1.0):
+        assert taken(Ledger(), cluster, POLICY, Announced(worked_on={"i-1": elsewhen}), NOW) == Taken()
 
 
 def test_a_machine_that_goes_before_it_opened_is_lost_first() -> None:
     book = Ledger(coming=(Coming("o-0", "o", (SPOT.key,), 1.0, NOW, instance="i-1", node="n"),))
-    found = taken(book, Cluster.of([NODE]), POLICY, frozenset({"i-1"}), NOW)
+    found = taken(book, Cluster.of([NODE]), POLICY, GOING, NOW)
 
     assert found.steps[0] == ledger.Lost("o-0")
     assert ledger.folded(book, found.steps).coming == ()
@@ -48,7 +77,7 @@ def test_a_machine_that_goes_before_it_opened_is_lost_first() -> None:
 def test_nodes_of_no_pool_of_ours_are_left_alone() -> None:
     theirs = node("n", SPOT, provider_id="i-1", labels={"gpuscaler.io/pool": "theirs"})
 
-    assert taken(Ledger(), Cluster.of([theirs]), POLICY, frozenset({"i-1"}), NOW) == Taken()
+    assert taken(Ledger(), Cluster.of([theirs]), POLICY, GOING, NOW) == Taken()
 
 
 def test_only_machines_that_were_open_and_that_nobody_here_ended_are_gone_unexpectedly() -> None:
@@ -73,3 +102,5 @@ def test_what_is_worth_telling_names_machine_and_node() -> None:
         Remark("i-2", "", "machine i-2 (spot g.1 z1) is gone, and no notice of it was seen"),
         Remark("i-1", "n", "the cloud announces maintenance of machine i-1; nothing is done about it"),
     ]
+    (told,) = remarks(Cluster.of([NODE]), (), [("i-1", "maintenance")], {"i-1": NOW + 60.0})
+    assert told.text == "the cloud announces maintenance of machine i-1; it is emptied before"

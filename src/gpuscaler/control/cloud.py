@@ -1,13 +1,13 @@
 """The cloud as the controller knows it: its newest list, what it announced, and the calls that are out."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.clouds.protocol import INTERRUPTION, Bought, CloudError, LostAnswerError, Order, Provider, Refusal
+from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, Bought, CloudError, LostAnswerError, Order, Provider, Refusal
 from gpuscaler.model.instances import ALIVE, Instance, Inventory
 from gpuscaler.planning.state import events, ledger
 
@@ -48,10 +48,13 @@ class Cloud:
     def __init__(self, provider: Provider, *, now: Callable[[], float], fence: Callable[[float], None], wake: Callable[[], None]) -> None:
         self.provider = provider
         self.inventory: Inventory | None = None
-        self.going: frozenset[str] = frozenset()
+        #: When the cloud takes machines away, and when it works on some, by id; 0 where it did not say.
+        self.going: Mapping[str, float] = {}
+        self.worked_on: Mapping[str, float] = {}
         self.trouble = ""
         #: What was announced beside interruptions and is known already, by machine and word.
         self._announced: set[tuple[str, str]] = set()
+        self._repeated: frozenset[tuple[str, str]] = frozenset()
         self._news: list[tuple[str, str]] = []
         self._vanished: list[Instance] = []
         self._now = now
@@ -101,17 +104,21 @@ class Cloud:
         before = self.inventory.instances if self.inventory is not None else ()
         self._vanished += [one for one in before if one.state in ALIVE and one.id not in alive and one.launched < settled]
         self.inventory = inventory
-        self.going &= alive
-        self._announced = {one for one in self._announced if one[0] in alive}
+        self.going = {name: at for name, at in self.going.items() if name in alive}
+        self.worked_on = {name: at for name, at in self.worked_on.items() if name in alive}
+        # Some clouds repeat what they announced of a machine even after it ended.
+        self._announced = {one for one in self._announced if one[0] in alive or one in self._repeated}
         self.trouble = ""
 
     async def hear(self) -> None:
         """Ask once what the cloud has announced."""
         async with asyncio.timeout(CALL_SECONDS):
             notices = await self.provider.notices()
-        going = self.going | {one.instance for one in notices if one.kind == INTERRUPTION}
+        going = {**self.going, **{one.instance: one.at for one in notices if one.kind == INTERRUPTION}}
+        self.worked_on = {**self.worked_on, **{one.instance: one.at for one in notices if one.kind == MAINTENANCE}}
         news = [(one.instance, one.kind) for one in notices if one.kind != INTERRUPTION and (one.instance, one.kind) not in self._announced]
         self._announced.update(news)
+        self._repeated = frozenset((one.instance, one.kind) for one in notices)
         self._news += dict.fromkeys(news)
         if going != self.going or news:
             self.going = going

@@ -276,6 +276,7 @@ class Controller:
             attempts=self._attempts,
             said=self._attempts.said,
             going=self._cloud.going,
+            worked_on=self._cloud.worked_on,
             announced=announced,
             vanished=vanished,
             unevicted=unevicted,

@@ -56,15 +56,17 @@ class Memory(Struct, frozen=True, gc=False):
 class Facts(Struct, frozen=True, gc=False):
     """What is known beside the cluster: the cloud's list, when the scheduler last failed each pod, whether all of it is fresh.
 
-    ``said`` are the scheduler's words then, by pod. ``going`` are machines that the cloud has announced to take away, by id,
-    ``announced`` what else it has announced, by id and in a word, told once. ``vanished`` are machines that it listed before and does
+    ``said`` are the scheduler's words then, by pod. ``going`` are machines that the cloud has announced to take away, and
+    ``worked_on`` those that it will work on, by id and with the moment, 0 where that is not known; ``announced`` is all that it has
+    announced beside taking away, by id and in a word, told once. ``vanished`` are machines that it listed before and does
     not list any more. ``unevicted`` is what evictions have come to nothing by since the last look. Without ``fresh`` nothing is removed.
     """
 
     inventory: Inventory | None = None
     attempts: Mapping[str, float] = {}
     said: Mapping[str, str] = {}
-    going: frozenset[str] = frozenset()
+    going: Mapping[str, float] = {}
+    worked_on: Mapping[str, float] = {}
     announced: tuple[tuple[str, str], ...] = ()
     vanished: tuple[Instance, ...] = ()
     unevicted: tuple[leaving.Refusal, ...] = ()
@@ -101,7 +103,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         boots=_seen(memory.boots, found.arrived),
         learned=_lessons(memory.learned, book, found, cluster, now),
     )
-    taken = reclaiming.taken(book, cluster, policy, facts.going, now)
+    taken = reclaiming.taken(book, cluster, policy, reclaiming.Announced(facts.going, facts.worked_on), now)
     book = ledger.folded(book, taken.steps)
     book = ledger.folded(book, leaving.hear(book, facts.unevicted, now))
     gone = reclaiming.unexpected(memory.ledger, facts.vanished)
@@ -131,7 +133,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         kept=kept,
         refused=tuple(one for one in refused if isinstance(one, refusals.Refused)),
         doubtful=tuple(one for one in book.orders if facts.waits.keeps_tokens and is_due(one, now)),
-        remarks=tuple(reclaiming.remarks(cluster, gone, facts.announced)),
+        remarks=tuple(reclaiming.remarks(cluster, gone, facts.announced, facts.worked_on)),
     )
 
 

@@ -1,6 +1,6 @@
 """Machines that the cloud takes away: with notice they are emptied in time, without it their offerings are ones to be careful with."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
@@ -9,9 +9,15 @@ from gpuscaler.model.instances import Instance
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.membership import members
 from gpuscaler.planning.state import events, ledger
-from gpuscaler.planning.state.ledger import Leaving, Ledger
+from gpuscaler.planning.state.entries import CLEARING, ENDING, Leaving
+from gpuscaler.planning.state.ledger import Ledger
 
 SPOT = "spot"
+#: A machine that is taken away at a moment that is not said lasts this long: the shortest notice that a cloud gives.
+NOTICE_SECONDS = 30.0
+#: A machine that is worked on is emptied from this long before.
+AHEAD_SECONDS = 3600.0
+TAKEN, WORKED_ON = "the cloud takes it back", "the cloud is about to work on it"
 
 
 class Remark(Struct, frozen=True, gc=False):
@@ -29,10 +35,22 @@ class Taken(Struct, frozen=True, gc=False):
     fates: tuple[events.Event, ...] = ()
 
 
-def taken(book: Ledger, cluster: Cluster, policy: Policy, going: frozenset[str], now: float) -> Taken:
-    """Machines of ``going``, by id, leave whatever stands against it; once begun it is not begun again."""
-    under_way = {one.instance for one in book.leaving if one.forced}
-    nodes = {node.name: node for node in cluster.nodes.values() if node.provider_id in going and node.provider_id not in under_way}
+class Announced(Struct, frozen=True, gc=False):
+    """When machines, by id, are taken away, and when they are worked on; 0 where that is not known."""
+
+    going: Mapping[str, float] = {}
+    worked_on: Mapping[str, float] = {}
+
+
+def taken(book: Ledger, cluster: Cluster, policy: Policy, announced: Announced, now: float) -> Taken:
+    """Machines that are about to vanish leave whatever stands against it, by then; once begun it is not begun again.
+
+    So do those that the cloud works on at a moment that is near, since what runs there does not outlast it.
+    """
+    soon = {name: at for name, at in announced.worked_on.items() if now < at <= now + AHEAD_SECONDS}
+    ends = {**soon, **{name: at or now + NOTICE_SECONDS for name, at in announced.going.items()}}
+    under_way = {one.instance for one in book.leaving if one.forced or one.step in (ENDING, CLEARING)}
+    nodes = {node.name: node for node in cluster.nodes.values() if node.provider_id in ends and node.provider_id not in under_way}
     steps: list[ledger.Event] = []
     fates: list[events.Event] = []
     for name, member in members(nodes, policy).items() if nodes else ():
@@ -44,8 +62,12 @@ def taken(book: Ledger, cluster: Cluster, policy: Policy, going: frozenset[str],
         else:
             offering = member.offering.key if member.offering is not None else (member.pool.name, "", "", "")
         pods = tuple(pod.key for pod in cluster.on_node.get(name, {}).values())
-        steps.append(ledger.Left(Leaving(name, instance, offering, "the cloud takes it back", now, now, pods=pods, forced=True)))
-        fates.append(events.Reclaimed(offering, now))
+        why = TAKEN if instance in announced.going else WORKED_ON
+        known = next((one.evictions for one in book.leaving if one.instance == instance), ())
+        one = Leaving(name, instance, offering, why, now, now, pods=pods, forced=True, ends=ends[instance], evictions=known)
+        steps.append(ledger.Left(one))
+        if instance in announced.going:
+            fates.append(events.Reclaimed(offering, now))
     return Taken(tuple(steps), tuple(fates))
 
 
@@ -60,8 +82,13 @@ def reclaimed(gone: Iterable[Instance], now: float) -> tuple[events.Event, ...]:
     return tuple(events.Reclaimed(one.key, now) for one in gone if one.market == SPOT)
 
 
-def remarks(cluster: Cluster, gone: Iterable[Instance], announced: Iterable[tuple[str, str]]) -> Iterator[Remark]:
-    """Open machines that are ``gone``, and what the cloud has ``announced`` (a word) about machines, by id."""
+def remarks(
+    cluster: Cluster, gone: Iterable[Instance], announced: Iterable[tuple[str, str]], worked_on: Mapping[str, float] | None = None
+) -> Iterator[Remark]:
+    """Open machines that are ``gone``, and what the cloud has ``announced`` (a word) about machines, by id.
+
+    Those that it has said of when they are ``worked_on`` are emptied before.
+    """
     by_instance = {node.provider_id: node.name for node in cluster.nodes.values()}
     for one in gone:
         node = by_instance.get(one.id, "")
@@ -69,4 +96,5 @@ def remarks(cluster: Cluster, gone: Iterable[Instance], announced: Iterable[tupl
         where = f"{one.market} {one.instance_type} {one.zone}".rstrip()
         yield Remark(one.id, node, f"machine {one.id} ({where}) is gone, and no notice of it was seen{left}")
     for instance, word in announced:
-        yield Remark(instance, by_instance.get(instance, ""), f"the cloud announces {word} of machine {instance}; nothing is done about it")
+        done = "it is emptied before" if (worked_on or {}).get(instance) else "nothing is done about it"
+        yield Remark(instance, by_instance.get(instance, ""), f"the cloud announces {word} of machine {instance}; {done}")
