@@ -11,8 +11,9 @@ from gpuscaler.model.instances import PENDING, TERMINATED, Instance, Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import Taint
-from gpuscaler.planning.arrivals import SKEW_SECONDS, STARTUP_TAINTS, Arrivals, Waits, arrivals, is_startup, missing
+from gpuscaler.planning.arrivals import STARTUP_TAINTS, Arrivals, Waits, arrivals, is_startup, missing
 from gpuscaler.planning.state import events, ledger
+from gpuscaler.planning.state.entries import SKEW_SECONDS
 from gpuscaler.planning.state.ledger import ACCEPTED, DOUBTFUL, INTENDED, Coming, Ledger, Order
 
 KIND, OTHER = offering("g.1"), offering("g.2", 2.0)
@@ -58,7 +59,7 @@ def test_a_machine_whose_answer_was_lost_is_found_by_its_token() -> None:
     book = Ledger((order(DOUBTFUL),), (coming(),))
     found = look(book, listed=[instance("i-other", token="b"), instance("i-1", token="a")])
 
-    assert found.steps == (ledger.Found("a-0", "i-1", KIND.key, NOW),)
+    assert found.steps == (ledger.Found("a-0", "i-1", KIND.key, NOW, NOW - 100.0),)
     assert found.fates == (events.Granted(KIND.key, NOW),)
 
 
@@ -80,7 +81,7 @@ def test_where_the_cloud_keeps_no_tokens_the_oldest_unclaimed_machine_of_the_off
     book = Ledger((order(DOUBTFUL),), (coming(), granted("b-0", "i-taken", order="b")))
     listed = [instance("i-young", launched=NOW - 50.0), instance("i-old", launched=NOW - 90.0), instance("i-taken", launched=NOW - 99.0)]
 
-    assert look(book, listed=listed, keeps_tokens=False).steps == (ledger.Found("a-0", "i-old", KIND.key, NOW),)
+    assert look(book, listed=listed, keeps_tokens=False).steps == (ledger.Found("a-0", "i-old", KIND.key, NOW, NOW - 90.0),)
 
 
 def test_a_machine_of_before_is_not_taken_for_a_new_one() -> None:
@@ -150,13 +151,35 @@ def test_a_node_with_the_machines_provider_id_is_it_and_ready_when_it_shows_ever
     found = look(Ledger(coming=(granted(),)), machine(), listed=[instance(state=PENDING)])
 
     assert found.steps == (ledger.Registered("a-0", "n", NOW), ledger.Ready("a-0", NOW))
-    assert [(one.boot, one.plugin) for one in found.arrived] == [(100.0, 0.0)]
+    # The Node tells when it came, however late that was seen.
+    assert [(one.boot, one.plugin) for one in found.arrived] == [(90.0, 10.0)]
 
 
 def test_boot_and_device_plugin_are_timed_apart() -> None:
     (arrived,) = look(Ledger(coming=(granted(node="n", registered=NOW - 30.0),)), machine(), listed=None).arrived
 
     assert (arrived.offering, arrived.boot, arrived.plugin) == (KIND.key, 70.0, 30.0)
+
+
+def test_what_a_machine_took_counts_from_its_launch_where_its_name_was_learned_late() -> None:
+    book = Ledger((order(DOUBTFUL),), (coming(),))
+    (arrived,) = look(book, machine(created=NOW - 5.0), listed=[instance(token="a", launched=NOW - 100.0)], began=NOW - 20.0).arrived
+
+    assert (arrived.boot, arrived.plugin) == (95.0, 5.0)
+
+
+def test_a_launch_that_the_clouds_clock_puts_before_the_order_counts_from_the_order() -> None:
+    book = Ledger((order(DOUBTFUL),), (coming(),))
+    (arrived,) = look(book, machine(created=NOW - 5.0), listed=[instance(token="a", launched=NOW - 9000.0)]).arrived
+
+    assert arrived.boot == 115.0
+
+
+def test_a_machine_that_became_ready_while_nobody_looked_teaches_nothing() -> None:
+    found = look(Ledger(coming=(granted(),)), machine(created=NOW - 50.0), listed=[instance()], began=NOW - 1.0)
+
+    assert kinds(found) == ["Registered", "Ready"]
+    assert found.arrived == ()
 
 
 @pytest.mark.parametrize(
@@ -220,7 +243,7 @@ def test_a_machine_whose_time_is_over_is_to_be_ended_for_a_reason(one: Coming, i
 
     assert [(entry.machine.instance, entry.reason) for entry in found.overdue] == [("i-1", reason)]
     assert found.steps[-1] == ledger.Lost("a-0")
-    assert [type(fate) for fate in found.fates] == [events.Failed]
+    assert [type(fate) for fate in found.fates] == ([events.Failed] if one.node else [events.Absent, events.Failed])
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,7 @@ class Cloud:
         self._wake = wake
         self._answers: list[Answered] = []
         self._ended: list[Ended] = []
+        self._withdrawn: list[str] = []
         self._out: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
@@ -151,13 +152,16 @@ class Cloud:
     def withdraw(self, token: str) -> None:
         self._spawn(self._withdraw(token))
 
-    def take(self) -> tuple[list[Answered], list[Ended]]:
-        """What has been answered since the last call. Raises what stopped a call before it was sent: leadership that is lost."""
+    def take(self) -> tuple[list[Answered], list[Ended], list[str]]:
+        """What has been answered since the last call, orders whose withdrawal was confirmed by their tokens.
+
+        Raises what stopped a call before it was sent: leadership that is lost.
+        """
         if self._failure is not None:
             raise self._failure
-        answers, ended = self._answers, self._ended
-        self._answers, self._ended = [], []
-        return answers, ended
+        found = self._answers, self._ended, self._withdrawn
+        self._answers, self._ended, self._withdrawn = [], [], []
+        return found
 
     async def close(self) -> None:
         """Wait for what is out, then let go of the provider."""
@@ -207,6 +211,7 @@ class Cloud:
             self._fence(CALL_SECONDS)
             async with asyncio.timeout(CALL_SECONDS):
                 await self.provider.withdraw(token)
+            self._withdrawn.append(token)
         except (CloudError, LostAnswerError, TimeoutError) as error:
             self.trouble = f"{self.provider.name}: order {token} could not be withdrawn: {spoken(error)}"
 
@@ -246,6 +251,7 @@ def answered(order: ledger.Order, bought: Bought, now: float) -> Answered:
                 partial=any(key == one.offering for _, key in granted),
             )
         )
-    step = ledger.Answered(order.token, now, granted, bought.pending)
+    launched = {one.id: one.launched for one in bought.instances if one.launched}
+    step = ledger.Answered(order.token, now, granted, bought.pending, launched)
     detail = "; ".join(dict.fromkeys(one.detail or one.cause for one in bought.refusals)) if short > 0 else ""
     return Answered(order, (step,), tuple(fates), detail)

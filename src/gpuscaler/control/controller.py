@@ -253,7 +253,7 @@ class Controller:
 
     def _take_answers(self) -> bool:
         """Fold what the cloud answered; whether anything was refused, so that another offering is to be asked at once."""
-        answers, ended = self._cloud.take()
+        answers, ended, withdrawn = self._cloud.take()
         now = self._now()
         refused = False
         for answer in answers:
@@ -265,6 +265,8 @@ class Controller:
             self._recorder.answered(answer, now)
         for one in ended:
             self._recorder.ended(one, now)
+        confirmed = map(ledger.Withdrawn, withdrawn)
+        self.memory = replace(self.memory, ledger=ledger.folded(self.memory.ledger, confirmed))
         return refused
 
     def _facts(self, now: float) -> Facts:
@@ -299,7 +301,7 @@ class Controller:
         for act in seen.acts:
             if isinstance(act, End):
                 self._cloud.end(act.instance, act.node)
-        for token in seen.arrivals.unfilled:
+        for token in seen.withdrawals:
             self._cloud.withdraw(token)
         for order in seen.doubtful:
             self._cloud.buy(order)

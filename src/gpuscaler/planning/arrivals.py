@@ -14,6 +14,7 @@ from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import POOL_LABEL, members
 from gpuscaler.planning.state import events, ledger
 from gpuscaler.planning.state.boots import Arrived
+from gpuscaler.planning.state.entries import SKEW_SECONDS
 from gpuscaler.planning.state.ledger import ACCEPTED, Coming, Ledger, Order
 
 #: Taints that say of any node that it is not finished yet; those that end with a dot or a slash stand for all that begin so.
@@ -30,8 +31,6 @@ STARTUP_TAINTS = (
     "startup-taint.cluster-autoscaler.kubernetes.io/",
     "ignore-taint.cluster-autoscaler.kubernetes.io/",
 )
-#: A cloud's clock and ours differ by less than this, in seconds.
-SKEW_SECONDS = 30.0
 
 
 class Waits(Struct, frozen=True, gc=False):
@@ -117,7 +116,7 @@ class _Look:
             if found is not None:
                 free.remove(found)
                 self.fates.append(events.Granted(found.key, self.now))
-                self.fold(ledger.Found(one.id, found.id, found.key, self.now))
+                self.fold(ledger.Found(one.id, found.id, found.key, self.now, found.launched))
         for token, order in orders.items():
             self._settle(token, order, inventory)
 
@@ -174,7 +173,13 @@ class _Look:
             offering = self.offerings.get(one.key)
             if missing(node, offering, self.pools.get(one.key[0])) is None:
                 self.fold(ledger.Ready(one.id, self.now))
-                self.arrived.append(Arrived(one.key, registered - one.granted, self.now - registered))
+                self._learn(one, node, registered)
+
+    def _learn(self, one: Coming, node: Node, registered: float) -> None:
+        """Remember how long ``one`` took, unless it became ready while nobody looked."""
+        came = node.created if one.began < node.created < registered else registered
+        if came >= self.waits.began or self.now > self.waits.began + SKEW_SECONDS:
+            self.arrived.append(Arrived(one.key, came - one.began, self.now - came))
 
     def time_out(self) -> None:
         """Machines whose time is over are ended."""
@@ -184,6 +189,7 @@ class _Look:
                 continue
             if not one.node and then >= one.granted + self.waits.register:
                 reason = f"machine {one.instance} did not become a node within {self.waits.register:g} s"
+                self.fates.append(events.Absent(one.key, one.asked, self.now, reason))
             elif one.node and then >= one.registered + self.waits.ready:
                 node = self.cluster.nodes.get(one.node)
                 lacks = missing(node, self.offerings.get(one.key), self.pools.get(one.key[0])) if node is not None else "its Node is gone"

@@ -5,7 +5,7 @@
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from msgspec import Struct
@@ -16,6 +16,7 @@ from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning import leaving, reclaiming, refusing, steering
 from gpuscaler.planning.acts import Act
+from gpuscaler.planning.adopting import adopted
 from gpuscaler.planning.alternatives import alternatives
 from gpuscaler.planning.arrivals import Arrivals, Waits, arrivals
 from gpuscaler.planning.discouraging import discourage
@@ -30,15 +31,18 @@ from gpuscaler.planning.state.breakers import Breakers
 from gpuscaler.planning.state.clocks import IdleClocks
 from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.state.learned import Learned
-from gpuscaler.planning.state.ledger import Coming, Leaving, Ledger, Order, Promise
+from gpuscaler.planning.state.ledger import Coming, Leaving, Ledger, Order, Promise, Withdrawal
 from gpuscaler.planning.state.promises import Promises
 from gpuscaler.planning.state.refusals import Refusals
+from gpuscaler.planning.state.telling import told
 from gpuscaler.planning.templates import Overhead
 
-Dated = TypeVar("Dated", Order, Coming, Promise, Leaving)
+Dated = TypeVar("Dated", Order, Coming, Promise, Leaving, Withdrawal)
 
 #: An order whose answer was lost is sent again this often, in seconds.
 RESEND_SECONDS = 5.0
+#: A withdrawal that the cloud has not confirmed is sent again after so long, ever more rarely up to the second, in seconds.
+WITHDRAW_SECONDS, WITHDRAW_MOST = 15.0, 600.0
 
 
 class Memory(Struct, frozen=True, gc=False):
@@ -77,8 +81,8 @@ class Facts(Struct, frozen=True, gc=False):
 class Look(Struct, frozen=True, gc=False):
     """``memory`` after the look; what to do now, what was found out, and what changed its mind.
 
-    ``refused`` are pods that nodes with room for them do not take, ``doubtful`` orders to be sent again.
-    ``remarks`` are worth telling; nothing is done about them.
+    ``refused`` are pods that nodes with room for them do not take, ``doubtful`` orders to be sent again, ``withdrawals`` tokens of orders
+    that the cloud is to be told to fill no more. ``remarks`` are worth telling; nothing is done about them.
     """
 
     memory: Memory
@@ -89,12 +93,16 @@ class Look(Struct, frozen=True, gc=False):
     kept: tuple[tuple[str, str], ...] = ()
     refused: tuple[refusals.Refused, ...] = ()
     doubtful: tuple[Order, ...] = ()
+    withdrawals: tuple[str, ...] = ()
     remarks: tuple[Remark, ...] = ()
 
 
 def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: float) -> Look:
     """Fold what is seen, and say what is to be done now."""
-    found = arrivals(memory.ledger, cluster, facts.inventory, policy, waits=facts.waits, now=now)
+    before, strangers = memory, adopted(memory.ledger, cluster, facts.inventory, policy, waits=facts.waits, now=now)
+    book = ledger.folded(memory.ledger, strangers)
+    found = arrivals(book, cluster, facts.inventory, policy, waits=facts.waits, now=now)
+    found = replace(found, steps=(*strangers, *found.steps))
     book = ledger.folded(memory.ledger, found.steps)
     book = ledger.folded(book, (leaving.give_up(one, now) for one in found.overdue))
     memory = replace(
@@ -121,6 +129,8 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         book = ledger.folded(book, departure.steps)
         acts, kept = (*acts, *departure.acts), departure.kept
         memory = replace(memory, clocks=clocks.step(memory.clocks, clocks.Observed(idle_nodes(cluster, now), now)))
+    withdrawals = tuple(one.token for one in book.withdrawals if now >= one.tried + pause(one))
+    book = ledger.folded(book, (ledger.Withdrawing(token, now) for token in withdrawals))
     kept_or_broken = memory.promises
     for outcome in wheel.outcomes:
         kept_or_broken = promises.step(kept_or_broken, outcome)
@@ -133,7 +143,8 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         kept=kept,
         refused=tuple(one for one in refused if isinstance(one, refusals.Refused)),
         doubtful=tuple(one for one in book.orders if facts.waits.keeps_tokens and is_due(one, now)),
-        remarks=tuple(reclaiming.remarks(cluster, gone, facts.announced, facts.worked_on)),
+        withdrawals=withdrawals,
+        remarks=(*reclaiming.remarks(cluster, gone, facts.announced, facts.worked_on), *paused(before.breakers, memory.breakers, now)),
     )
 
 
@@ -149,6 +160,8 @@ def recalled(memory: Memory, now: float) -> Memory:
         coming=tuple(_not_ahead(one, now) for one in book.coming),
         promises=tuple(_not_ahead(one, now) for one in book.promises),
         leaving=tuple(_not_ahead(one, now) for one in book.leaving),
+        withdrawals=tuple(_not_ahead(one, now) for one in book.withdrawals),
+        strangers={name: min(since, now) for name, since in book.strangers.items()},
         bought=tuple((min(at, now), many) for at, many in book.bought),
     )
     book = ledger.folded(book, (ledger.Doubted(one.token, now) for one in book.orders if one.state != ledger.ACCEPTED))
@@ -166,6 +179,19 @@ def _not_ahead(one: Dated, now: float) -> Dated:
 def is_due(order: Order, now: float) -> bool:
     """Whether an order whose answer was lost is to be sent again."""
     return order.state == ledger.DOUBTFUL and now >= order.since + RESEND_SECONDS
+
+
+def pause(one: Withdrawal) -> float:
+    """How long after it was last sent a withdrawal is sent again."""
+    return min(WITHDRAW_SECONDS * 2.0 ** (one.times - 1), WITHDRAW_MOST) if one.times else 0.0
+
+
+def paused(before: breakers.Breakers, now_open: breakers.Breakers, now: float) -> Iterator[Remark]:
+    """Pools that nothing is bought in any more since machine after machine of theirs never became a node."""
+    known = {one.target for one in before.open if one.cause == events.ABSENT and breakers.counts(one)}
+    for one in now_open.open:
+        if one.cause == events.ABSENT and breakers.counts(one) and one.target not in known:
+            yield Remark("", "", f"{told(one, now)}; look at how its machines join the cluster: their image, network and permissions")
 
 
 def _folded(known: breakers.Breakers, fates: Iterable[events.Event]) -> breakers.Breakers:

@@ -13,6 +13,7 @@ from gpuscaler.planning.state.events import (
     PRICE,
     QUOTA,
     THROTTLED,
+    Absent,
     Asked,
     Changed,
     Event,
@@ -338,3 +339,42 @@ def test_a_first_failure_is_not_worth_a_word() -> None:
 def test_causes_are_told_apart_from_capacity() -> None:
     assert CAPACITY in Refused(A, 0.0).cause
     assert "quota used up" in explained(after(Refused(A, 0.0, cause=QUOTA)), 1.0)[0]
+
+
+# Pools whose machines never become nodes
+
+
+def absences(*moments: float, key: tuple[str, str, str, str] = A) -> Breakers:
+    """After machines that were asked for 900 s before each of ``moments`` were given up then."""
+    return after(*(Absent(key, at - 900.0, at, "it never came") for at in moments))
+
+
+def test_three_tries_in_a_row_without_a_node_pause_the_whole_pool() -> None:
+    twice, thrice = absences(900.0, 1800.0), absences(900.0, 1800.0, 2700.0)
+
+    assert blocked(twice, 2700.0) == set()
+    assert blocked(thrice, 2700.0) == {key for key in ALL if key[0] == "gpus"}
+    (said,) = explained(thrice, 2700.0)
+    assert said.startswith("pool gpus: machines never became nodes, 3 times since 00:15:00 UTC (it never came); asked again at 1970-01-02 ")
+
+
+def test_machines_that_were_bought_together_are_one_try() -> None:
+    together = after(*(Absent(A, 0.0, 900.0 + seconds) for seconds in (0.0, 0.0, 5.0, 9.0)))
+
+    assert [one.strikes for one in together.open] == [1]
+
+
+def test_a_paused_pool_is_tried_with_one_machine_a_day_later() -> None:
+    paused = absences(900.0, 1800.0, 2700.0)
+
+    assert probing(paused, 2700.0 + 2.2 * 86_400.0) == {key for key in ALL if key[0] == "gpus"}
+
+
+@pytest.mark.parametrize("event", [Registered(B, 3000.0), Changed(3000.0), Changed(3000.0, "gpus")], ids=["a node", "settings", "the pool"])
+def test_a_node_or_a_change_ends_the_pause_of_a_pool(event: Event) -> None:
+    assert step(absences(900.0, 1800.0, 2700.0), event).open == ()
+
+
+@pytest.mark.parametrize("event", [Granted(A, 3000.0), Changed(3000.0, "more"), Registered(OTHER_POOL, 3000.0)])
+def test_a_grant_and_other_pools_say_nothing_about_machines_that_never_become_nodes(event: Event) -> None:
+    assert blocked(step(absences(900.0, 1800.0, 2700.0), event), 3000.0) == {key for key in ALL if key[0] == "gpus"}

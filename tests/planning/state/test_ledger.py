@@ -13,6 +13,7 @@ from gpuscaler.planning.state.ledger import (
     ACCEPTED,
     DOUBTFUL,
     INTENDED,
+    Adopted,
     Answered,
     Broken,
     Coming,
@@ -27,6 +28,7 @@ from gpuscaler.planning.state.ledger import (
     Left,
     Lost,
     Mended,
+    Noticed,
     Opened,
     Order,
     Planned,
@@ -36,6 +38,9 @@ from gpuscaler.planning.state.ledger import (
     Redeemed,
     Registered,
     Settled,
+    Withdrawal,
+    Withdrawing,
+    Withdrawn,
     folded,
     step,
     upcoming,
@@ -272,3 +277,44 @@ def test_whatever_happens_no_machine_is_in_the_ledger_twice_and_no_order_awaits_
         unnamed = {one.order for one in book.coming if not one.instance}
         assert unnamed == {one.token for one in book.orders}
     assert msgspec.json.decode(msgspec.json.encode(book), type=Ledger) == book
+
+
+def test_what_a_cloud_refuses_was_not_bought() -> None:
+    # Two orders of one moment, of which one is granted in part, and an older one.
+    book = after(intended("a", 3, at=1.0), intended("b", 3, at=9.0), intended("c", 2, at=9.0))
+    book = folded(book, (Answered("b", 10.0, (("i-1", CHEAP),)), Answered("c", 10.0, (("i-2", CHEAP), ("i-3", CHEAP)))))
+
+    assert sum(many for at, many in book.bought if at == 9.0) == 3
+    assert step(book, Answered("a", 11.0)).bought == tuple(one for one in book.bought if one[0] == 9.0)
+    assert sum(many for _, many in step(book, Answered("a", 11.0, pending=3)).bought) == 6
+
+
+def test_what_is_given_up_is_withdrawn_until_the_cloud_confirms() -> None:
+    book = after(intended("a", 2), Answered("a", 1.0, (("i-1", CHEAP),), pending=1), Settled("a"))
+
+    assert (book.orders, book.withdrawals) == ((), (Withdrawal("a"),))
+    book = folded(book, (Withdrawing("a", 5.0), Withdrawing("a", 9.0)))
+    assert book.withdrawals == (Withdrawal("a", 9.0, 2),)
+    assert step(book, Withdrawn("a")).withdrawals == ()
+
+
+def test_a_stranger_is_noted_and_then_counted_like_a_machine_of_an_order() -> None:
+    stranger = Coming("found-i-9", "", (CHEAP,), 0.5, 3.0, offering=CHEAP, instance="i-9", granted=3.0)
+    book = after(Noticed({"i-9": 3.0}), Noticed({}), Adopted(stranger), Registered("found-i-9", "n", 5.0))
+
+    assert book.strangers == {}
+    assert [(one.id, one.node, one.instance_type) for one in upcoming(book)] == [("found-i-9", "n", "cheap")]
+    assert step(book, Opened("found-i-9")).coming == ()
+
+
+@pytest.mark.parametrize(
+    ("launched", "began"),
+    [(0.0, 500.0), (480.0, 500.0), (100.0, 100.0), (10.0, 50.0), (900.0, 500.0)],
+    ids=["unknown", "a moment ago", "long ago", "by a clock that is behind", "by a clock that is ahead"],
+)
+def test_a_machine_whose_name_is_learned_late_has_been_booting_since_its_launch(launched: float, began: float) -> None:
+    found = after(intended("a", at=50.0), Doubted("a", 51.0), Found("a-0", "i-1", CHEAP, 500.0, launched))
+    answered = after(intended("a", at=50.0), Doubted("a", 51.0), Answered("a", 500.0, (("i-1", CHEAP),), launched={"i-1": launched}))
+
+    assert [one.began for one in (*found.coming, *answered.coming)] == [began, began]
+    assert [one.granted for one in (*found.coming, *answered.coming)] == [500.0, 500.0]

@@ -102,14 +102,17 @@ def _arriving(before: Memory, seen: Look, forecasts: Mapping[str, Forecast], now
             case ledger.Found(machine=machine, instance=instance, offering=key) if machine in known:
                 text = f"machine {instance} granted: {offering(key)}, as the cloud's list shows"
                 yield Happening(now, kinds.GRANTED, text, machine=instance, offering=key, order=known[machine].order)
+            case ledger.Adopted(machine=one):
+                text = f"machine {one.instance} ({offering(one.key)}) is no node, and nobody here asked for it; it counts as on its way"
+                yield Happening(now, kinds.NOTICED, text, machine=one.instance, offering=one.key)
             case ledger.Registered(machine=machine, node=node) if machine in known:
                 one = known[machine]
                 nodes[machine] = node
-                text = f"machine {one.instance} has become node {node} {spoken(now - (one.granted or now))} after its grant"
+                text = f"machine {one.instance} has become node {node} {spoken(now - (one.began or now))} after its grant"
                 yield Happening(now, kinds.REGISTERED, text, node=node, machine=one.instance, offering=one.key, order=one.order)
             case ledger.Ready(machine=machine) if machine in known:
                 one = known[machine]
-                node, took = one.node or nodes.get(machine, ""), now - (one.granted or now)
+                node, took = one.node or nodes.get(machine, ""), now - (one.began or now)
                 said = forecasts.get(machine)
                 late = None if said is None else took - said.typical
                 against = "" if said is None else f", {spoken(said.typical)} was forecast"

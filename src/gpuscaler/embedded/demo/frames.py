@@ -175,5 +175,5 @@ class _Waits:
     def _of_machine(self, machine: ledger.Coming) -> str:
         if not machine.instance:
             return f"{named(machine.key)} is ordered"
-        left = machine.granted + forecast(self._boots, machine.key).typical - self._now
+        left = machine.began + forecast(self._boots, machine.key).typical - self._now
         return f"{named(machine.key)} is on its way" + (f", ready in about {spoken(left)}" if left >= 1 else ", due any moment")

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from gpuscaler.planning.state import events
 from gpuscaler.planning.state.events import (
+    ABSENT,
     CAPACITY,
     FAILED,
     QUOTA,
@@ -23,6 +24,7 @@ from gpuscaler.planning.state.events import (
     THROTTLED,
     UNAUTHORISED,
     UNKNOWN,
+    Absent,
     Asked,
     Changed,
     Dropped,
@@ -37,11 +39,13 @@ from gpuscaler.planning.state.events import (
 
 #: How long a breaker is open the first time and at most, in seconds; absent: until something changes. Three minutes are what Karpenter
 #: caches capacity errors for, thirty what Cluster Autoscaler backs off at most; a quota is looked at by people and lifts more slowly.
+#: A pool whose machines never join is for people to mend; one machine a day finds out that somebody has.
 PERIODS: Mapping[str, tuple[float, float]] = {
     CAPACITY: (180.0, 1800.0),
     RECLAIMED: (180.0, 1800.0),
     UNKNOWN: (180.0, 1800.0),
     FAILED: (300.0, 1800.0),
+    ABSENT: (86_400.0, 86_400.0),
     QUOTA: (600.0, 3600.0),
     UNAUTHORISED: (600.0, 3600.0),
     THROTTLED: (5.0, 60.0),
@@ -49,8 +53,8 @@ PERIODS: Mapping[str, tuple[float, float]] = {
 #: What a cloud answers within seconds and without harm: a whole request tells as much as one machine, and what is refused costs a second.
 #: Who waits for a machine that does not come up, or is at a quota that people have to lift, should be one only.
 LIGHT = frozenset({CAPACITY, RECLAIMED, UNKNOWN})
-#: So many machines in a row that never registered open a breaker: one may be bad luck.
-FAILURES = 2
+#: So many machines in a row that did not come up open a breaker, so many tries in a row without a node a pool's: one may be bad luck.
+STRIKES: Mapping[str, int] = {FAILED: 2, ABSENT: 3}
 #: A period is drawn out by up to this part, so that offerings that ran dry together are not all asked again at once.
 JITTER = 0.1
 #: A probe without an answer for so long is forgotten: the longest time a machine has to register, twice.
@@ -149,6 +153,8 @@ def step(breakers: Breakers, event: Event) -> Breakers:
             return struck(breakers, event, Target("", market, (instance_type,), zone), RECLAIMED)
         case Failed(offering=(pool, market, instance_type, zone)):
             return struck(breakers, event, Target(pool, market, (instance_type,), zone), FAILED)
+        case Absent():
+            return absent(breakers, event)
         case Asked():
             return replace(breakers, open=tuple(probed(one, event) for one in breakers.open))
         case Granted():
@@ -156,18 +162,18 @@ def step(breakers: Breakers, event: Event) -> Breakers:
         case Dropped(offering=offering):
             return replace(breakers, open=tuple(unprobed(one, offering) for one in breakers.open))
         case Registered():
-            return replace(breakers, open=tuple(one for one in breakers.open if one.cause != FAILED or not closes(event, one)))
-        case Changed():
-            return replace(
-                breakers, open=tuple(one for one in breakers.open if one.until is not None or event.pool not in ("", one.target.pool))
-            )
+            return replace(breakers, open=tuple(one for one in breakers.open if one.cause not in STRIKES or not closes(event, one)))
+        case Changed(pool=pool):
+            waits = (one for one in breakers.open if one.until is None or one.cause == ABSENT)
+            gone = {one.target for one in waits if pool in ("", one.target.pool)}
+            return replace(breakers, open=tuple(one for one in breakers.open if one.target not in gone))
 
 
 def granted(breakers: Breakers, event: Granted) -> Breakers:
     """The breakers that a grant proves wrong are closed, but for machines that do not come up."""
     if not breakers.open and not breakers.closed:
         return breakers
-    proven = [one for one in breakers.open if one.cause != FAILED and closes(event, one)]
+    proven = [one for one in breakers.open if one.cause not in STRIKES and closes(event, one)]
     recent = [one for one in breakers.closed if event.at < one.at + SETTLE_SECONDS]
     recent += [Closed(one.target, event.at) for one in proven if one.cause != THROTTLED]
     return replace(breakers, open=tuple(one for one in breakers.open if one not in proven), closed=tuple(recent))
@@ -205,7 +211,14 @@ def closes(event: Granted | Registered, one: Breaker) -> bool:
     return one.target.covers(event.offering) and event.at >= one.last
 
 
-def struck(breakers: Breakers, event: Refused | Failed | Reclaimed, target: Target, cause: str) -> Breakers:
+def absent(breakers: Breakers, event: Absent) -> Breakers:
+    """One more strike against the pool, unless the machine was asked for before the last one: machines bought together are one try."""
+    target = Target(event.offering[0])
+    known = next((one for one in breakers.open if one.target == target and one.cause == ABSENT), None)
+    return breakers if known is not None and event.tried < known.last else struck(breakers, event, target, ABSENT)
+
+
+def struck(breakers: Breakers, event: Refused | Failed | Absent | Reclaimed, target: Target, cause: str) -> Breakers:
     """One more strike against ``target``. Answers to requests of before it opened, and one reclaim after another, are not new strikes."""
     known = next((one for one in breakers.open if one.target == target), None)
     # Whatever else a probe was to prove, it has not; the next may ask elsewhere.
@@ -225,7 +238,7 @@ def struck(breakers: Breakers, event: Refused | Failed | Reclaimed, target: Targ
 
 
 def unprobed(one: Breaker, key: Key) -> Breaker:
-    return replace(one, probe=None) if one.probe is not None and one.cause != FAILED and one.target.covers(key) else one
+    return replace(one, probe=None) if one.probe is not None and one.cause not in STRIKES and one.target.covers(key) else one
 
 
 def period(one: Breaker) -> float:
@@ -258,7 +271,7 @@ def probed(one: Breaker, event: Asked) -> Breaker:
 
 def counts(one: Breaker) -> bool:
     """Whether ``one`` stops anything: a first machine that failed does not."""
-    return one.cause != FAILED or one.strikes >= FAILURES
+    return one.strikes >= STRIKES.get(one.cause, 1)
 
 
 def is_open(one: Breaker, now: float) -> bool:

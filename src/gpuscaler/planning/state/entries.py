@@ -15,6 +15,9 @@ NOMINATING, OPEN, CLOSING = "nominating", "open", "closing"
 MARKING, WAITING, DRAINING, DETACHING = "marking", "waiting", "draining", "detaching"
 ENDING, CLEARING, REOPENING = "ending", "clearing", "reopening"
 
+#: A cloud's clock and ours differ by less than this, in seconds.
+SKEW_SECONDS = 30.0
+
 
 class Order(Struct, frozen=True, gc=False):
     """A purchase of ``count`` machines of any of ``offerings``; ``token`` names it to the cloud, ``since`` is when ``state`` began."""
@@ -34,6 +37,8 @@ class Coming(Struct, frozen=True, gc=False):
 
     ``offerings`` are all that it may be, the first ``meant`` of them those that the plan chose, the others would do as well; ``offering``
     is what it is, once known. ``price`` is dollars per hour as planned, ``after`` ids of machines that open first. Moments to come are 0.
+    ``granted`` is when its name was learned, which time-outs count from, ``launched`` when the cloud started it, where that was earlier:
+    a controller that was away learns of machines late. ``order`` is empty for a machine that nobody here asked for.
     """
 
     id: str
@@ -51,11 +56,17 @@ class Coming(Struct, frozen=True, gc=False):
     node: str = ""
     registered: float = 0.0
     ready: float = 0.0
+    launched: float = 0.0
 
     @property
     def key(self) -> Key:
         """The offering that it is, or most wanted to be."""
         return self.offering or self.offerings[0]
+
+    @property
+    def began(self) -> float:
+        """From when on it has been booting, as far as is known; 0 before it was granted."""
+        return self.launched or self.granted
 
 
 class Promise(Struct, frozen=True, gc=False):
@@ -114,3 +125,11 @@ class Leaving(Struct, frozen=True, gc=False):
     forced: bool = False
     ends: float = 0.0
     evictions: tuple[Eviction, ...] = ()
+
+
+class Withdrawal(Struct, frozen=True, gc=False):
+    """The rest of an order that is wanted no more. ``tried`` is when the cloud was last told so, and ``times`` how often in vain."""
+
+    token: str
+    tried: float = 0.0
+    times: int = 0

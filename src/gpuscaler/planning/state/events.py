@@ -6,7 +6,7 @@ from msgspec import Struct
 Key = tuple[str, str, str, str]
 
 #: Why an offering is not asked.
-CAPACITY, QUOTA, PRICE, CONFIGURATION, UNAUTHORISED, THROTTLED, UNKNOWN, FAILED, RECLAIMED = (
+CAPACITY, QUOTA, PRICE, CONFIGURATION, UNAUTHORISED, THROTTLED, UNKNOWN, FAILED, ABSENT, RECLAIMED = (
     "capacity",
     "quota",
     "price",
@@ -15,6 +15,7 @@ CAPACITY, QUOTA, PRICE, CONFIGURATION, UNAUTHORISED, THROTTLED, UNKNOWN, FAILED,
     "throttled",
     "unknown",
     "failed",
+    "absent",
     "reclaimed",
 )
 
@@ -74,6 +75,18 @@ class Failed(Struct, frozen=True, gc=False, tag=True):
     detail: str = ""
 
 
+class Absent(Struct, frozen=True, gc=False, tag=True):
+    """A machine of ``offering`` ran and never became a node, which is a :class:`Failed` too; ``tried`` is when it was asked for.
+
+    What keeps machines from joining is mostly the pool's, whatever the offering: its image, its network, its permissions.
+    """
+
+    offering: Key
+    tried: float
+    at: float
+    detail: str = ""
+
+
 class Reclaimed(Struct, frozen=True, gc=False, tag=True):
     """The cloud takes, or took, a machine of ``offering`` away; others of its kind mostly follow within minutes."""
 
@@ -88,4 +101,4 @@ class Changed(Struct, frozen=True, gc=False, tag=True):
     pool: str = ""
 
 
-Event = Asked | Granted | Refused | Dropped | Registered | Failed | Reclaimed | Changed
+Event = Asked | Granted | Refused | Dropped | Registered | Failed | Absent | Reclaimed | Changed

@@ -4,7 +4,7 @@ It is written down before the cloud is called, so that a restart at any moment n
 is counted once until it is open (I3). Everything here is plain data folded from events; times are seconds since the epoch.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,14 +21,17 @@ from gpuscaler.planning.state.entries import (
     NOMINATING,
     OPEN,
     REOPENING,
+    SKEW_SECONDS,
     WAITING,
     Coming,
     Leaving,
     Order,
     Promise,
+    Withdrawal,
 )
 from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.state.steps import (
+    Adopted,
     Answered,
     Broken,
     Doubted,
@@ -40,6 +43,7 @@ from gpuscaler.planning.state.steps import (
     Left,
     Lost,
     Mended,
+    Noticed,
     Opened,
     Planned,
     Promised,
@@ -47,6 +51,8 @@ from gpuscaler.planning.state.steps import (
     Redeemed,
     Registered,
     Settled,
+    Withdrawing,
+    Withdrawn,
 )
 
 __all__ = [
@@ -61,6 +67,7 @@ __all__ = [
     "OPEN",
     "REOPENING",
     "WAITING",
+    "Adopted",
     "Answered",
     "Broken",
     "Coming",
@@ -75,6 +82,7 @@ __all__ = [
     "Left",
     "Lost",
     "Mended",
+    "Noticed",
     "Opened",
     "Order",
     "Planned",
@@ -84,6 +92,9 @@ __all__ = [
     "Redeemed",
     "Registered",
     "Settled",
+    "Withdrawal",
+    "Withdrawing",
+    "Withdrawn",
     "folded",
     "step",
     "upcoming",
@@ -95,7 +106,9 @@ class Ledger(Struct, frozen=True, gc=False):
 
     ``serial`` numbers orders over all restarts, ``bought`` are the moments of the last minute's purchases and how many machines each was
     for. ``past`` are machines that left the ledger while an order still waited for machines without a name: they are none of its.
-    ``broken`` are pods, and nodes that were opened for them and did not take them, while the nomination stands.
+    ``broken`` are pods, and nodes that were opened for them and did not take them, while the nomination stands. ``withdrawals`` are orders
+    of which the cloud has not confirmed yet that nothing more will come. ``strangers`` are machines of ours that nobody knows, by id, and
+    when each was first seen.
     """
 
     orders: tuple[Order, ...] = ()
@@ -106,6 +119,8 @@ class Ledger(Struct, frozen=True, gc=False):
     bought: tuple[tuple[float, int], ...] = ()
     past: frozenset[str] = frozenset()
     broken: tuple[tuple[str, str], ...] = ()
+    withdrawals: tuple[Withdrawal, ...] = ()
+    strangers: Mapping[str, float] = {}
 
 
 def step(ledger: Ledger, event: Event) -> Ledger:
@@ -123,13 +138,15 @@ def step(ledger: Ledger, event: Event) -> Ledger:
             return replace(ledger, broken=(*(one for one in ledger.broken if one[0] != pod), (pod, node)))
         case Mended(pod=pod):
             return replace(ledger, broken=tuple(one for one in ledger.broken if one[0] != pod))
-        case Intended() | Answered() | Doubted() | Settled():
+        case Noticed(strangers=strangers):
+            return replace(ledger, strangers=strangers)
+        case Intended() | Answered() | Doubted() | Settled() | Withdrawing() | Withdrawn():
             return _of_order(ledger, event)
         case _:
             return _of_machine(ledger, event)
 
 
-def _of_order(ledger: Ledger, event: Intended | Answered | Doubted | Settled) -> Ledger:
+def _of_order(ledger: Ledger, event: Intended | Answered | Doubted | Settled | Withdrawing | Withdrawn) -> Ledger:
     match event:
         case Intended(order=order, machines=machines):
             return replace(
@@ -144,13 +161,22 @@ def _of_order(ledger: Ledger, event: Intended | Answered | Doubted | Settled) ->
         case Doubted(token=token, at=at):
             return _order(ledger, token, lambda one: replace(one, state=DOUBTFUL, since=at))
         case Settled(token=token):
-            return _without(ledger, {one.id for one in ledger.coming if one.order == token and not one.instance})
+            told = tuple(Withdrawal(one.token) for one in ledger.orders if one.token == token)
+            unnamed = {one.id for one in ledger.coming if one.order == token and not one.instance}
+            return _without(replace(ledger, withdrawals=ledger.withdrawals + told), unnamed)
+        case Withdrawing(token=token, at=at):
+            tried = (replace(one, tried=at, times=one.times + 1) if one.token == token else one for one in ledger.withdrawals)
+            return replace(ledger, withdrawals=tuple(tried))
+        case Withdrawn(token=token):
+            return replace(ledger, withdrawals=tuple(one for one in ledger.withdrawals if one.token != token))
 
 
-def _of_machine(ledger: Ledger, event: Found | Registered | Ready | Opened | Lost | Planned | Exchanged) -> Ledger:
+def _of_machine(ledger: Ledger, event: Found | Adopted | Registered | Ready | Opened | Lost | Planned | Exchanged) -> Ledger:
     match event:
-        case Found(machine=machine, instance=instance, offering=offering, at=at):
-            return _tidied(_machine(ledger, machine, lambda one: replace(one, instance=instance, offering=offering, granted=at)))
+        case Found(machine=machine, instance=instance, offering=offering, at=at, launched=launched):
+            return _tidied(_machine(ledger, machine, lambda one: _granted(one, instance, offering, at=at, launched=launched)))
+        case Adopted(machine=stranger):
+            return replace(ledger, coming=(*ledger.coming, stranger))
         case Registered(machine=machine, node=node, at=at):
             return _machine(ledger, machine, lambda one: replace(one, node=node, registered=at))
         case Ready(machine=machine, at=at):
@@ -189,14 +215,32 @@ def _answered(ledger: Ledger, event: Answered) -> Ledger:
         elif grants:
             instance, offering = _best(grants, one)
             grants.remove((instance, offering))
-            coming.append(replace(one, instance=instance, offering=offering, granted=event.at))
+            coming.append(_granted(one, instance, offering, at=event.at, launched=event.launched.get(instance, 0.0)))
         elif pending:
             pending -= 1
             coming.append(one)
         else:
             refused.add(one.id)
-    ledger = _without(replace(ledger, coming=tuple(coming)), refused)
+    order = next((one for one in ledger.orders if one.token == event.token), None)
+    bought = _unbought(ledger.bought, order.at, len(refused)) if order is not None else ledger.bought
+    ledger = _without(replace(ledger, coming=tuple(coming), bought=bought), refused)
     return _tidied(_order(ledger, event.token, lambda one: replace(one, state=ACCEPTED, since=event.at)))
+
+
+def _granted(one: Coming, instance: str, offering: Key, *, at: float, launched: float) -> Coming:
+    """``one`` with a name. When it was launched counts where its name was learned late, and is told by another clock than ours."""
+    late = max(launched, one.asked) if 0.0 < launched < at - SKEW_SECONDS else 0.0
+    return replace(one, instance=instance, offering=offering, granted=at, launched=late)
+
+
+def _unbought(bought: tuple[tuple[float, int], ...], at: float, refused: int) -> tuple[tuple[float, int], ...]:
+    """What was bought, without so many machines of what was asked for at ``at``: what is refused counts against no limit."""
+    left = []
+    for when, many in bought:
+        less = min(many, refused) if when == at else 0
+        refused -= less
+        left.append((when, many - less))
+    return tuple(one for one in left if one[1])
 
 
 def _best(grants: list[tuple[str, Key]], one: Coming) -> tuple[str, Key]:

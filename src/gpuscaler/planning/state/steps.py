@@ -16,12 +16,16 @@ class Intended(Struct, frozen=True, gc=False, tag=True):
 
 
 class Answered(Struct, frozen=True, gc=False, tag=True):
-    """The cloud granted ``granted`` (id and offering of each), accepted ``pending`` more without a name, and refused the rest."""
+    """The cloud granted ``granted`` (id and offering of each), accepted ``pending`` more without a name, and refused the rest.
+
+    ``launched`` is when machines were, by id, as far as the cloud says.
+    """
 
     token: str
     at: float
     granted: tuple[tuple[str, Key], ...] = ()
     pending: int = 0
+    launched: Mapping[str, float] = {}
 
 
 class Doubted(Struct, frozen=True, gc=False, tag=True):
@@ -32,18 +36,44 @@ class Doubted(Struct, frozen=True, gc=False, tag=True):
 
 
 class Found(Struct, frozen=True, gc=False, tag=True):
-    """The cloud lists a machine that ``machine`` of the ledger must be."""
+    """The cloud lists a machine that ``machine`` of the ledger must be, ``launched`` then, or 0 where that says nothing."""
 
     machine: str
     instance: str
     offering: Key
     at: float
+    launched: float = 0.0
 
 
 class Settled(Struct, frozen=True, gc=False, tag=True):
-    """No more machines will come of an order than those that are known by now."""
+    """No more machines are wanted of an order than those that are known by now: the rest is to be withdrawn."""
 
     token: str
+
+
+class Withdrawing(Struct, frozen=True, gc=False, tag=True):
+    """The cloud is being told that the rest of an order is wanted no more."""
+
+    token: str
+    at: float
+
+
+class Withdrawn(Struct, frozen=True, gc=False, tag=True):
+    """The cloud has confirmed that nothing more will come of an order."""
+
+    token: str
+
+
+class Noticed(Struct, frozen=True, gc=False, tag=True):
+    """Machines of ours that nobody knows, by id, and when each was first seen: those of now, and no others."""
+
+    strangers: Mapping[str, float]
+
+
+class Adopted(Struct, frozen=True, gc=False, tag=True):
+    """A machine that nobody knew is on its way to become a node, or to be given up."""
+
+    machine: Coming
 
 
 class Registered(Struct, frozen=True, gc=False, tag=True):
@@ -129,6 +159,10 @@ Event = (
     | Doubted
     | Found
     | Settled
+    | Withdrawing
+    | Withdrawn
+    | Noticed
+    | Adopted
     | Registered
     | Ready
     | Opened

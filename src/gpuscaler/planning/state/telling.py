@@ -8,6 +8,9 @@ from gpuscaler.planning.state import events
 from gpuscaler.planning.state.breakers import LIGHT, Breaker, Breakers, counts, is_open
 from gpuscaler.planning.state.events import Key
 
+#: Further away than this, a time of day alone says too little, in seconds.
+FAR_SECONDS = 43_200.0
+
 WORDS: Mapping[str, str] = {
     events.CAPACITY: "no capacity",
     events.QUOTA: "quota used up",
@@ -17,6 +20,7 @@ WORDS: Mapping[str, str] = {
     events.THROTTLED: "too many requests",
     events.UNKNOWN: "refused",
     events.FAILED: "machines did not come up",
+    events.ABSENT: "machines never became nodes",
     events.RECLAIMED: "reclaimed by the cloud",
 }
 
@@ -42,11 +46,13 @@ def told(one: Breaker, now: float) -> str:
     elif one.probe is not None and is_open(one, now):
         again = f"{probe} at {clock(one.probe)} as a probe, not answered yet"
     elif is_open(one, now):
-        again = f"asked again at {clock(one.until)}"
+        again = f"asked again at {clock(one.until, now)}"
     else:
         again = f"may be {probe} as a probe"
     return f"{one.target.words}: {WORDS.get(one.cause, one.cause)}{times} since {clock(one.since)}{said}; {again}"
 
 
-def clock(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).strftime("%H:%M:%S UTC")
+def clock(moment: float, now: float | None = None) -> str:
+    """The time of day, and the day too where that is half a day or more from ``now``."""
+    far = now is not None and abs(moment - now) > FAR_SECONDS
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC" if far else "%H:%M:%S UTC")

@@ -1,0 +1,72 @@
+"""Machines of this cluster that nobody here knows: neither in the ledger nor a node. Each is money that nobody gets anything for.
+
+They are left behind where a memory was lost, where an order was given up and filled all the same, where somebody else raised a pool or
+deleted a Node. A young one may still become a node and is counted as on its way; an old one had its time.
+"""
+
+import math
+from collections.abc import Iterator
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import ALIVE, Instance, Inventory
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.arrivals import Waits
+from gpuscaler.planning.membership import members
+from gpuscaler.planning.state import ledger
+from gpuscaler.planning.state.entries import SKEW_SECONDS
+from gpuscaler.planning.state.ledger import Coming, Ledger
+
+#: What is listed for so long, beyond what a list may be behind, is there, in seconds: it is in no answer that is still on its way.
+LISTED_SECONDS = 60.0
+
+
+def adopted(
+    book: Ledger, cluster: Cluster, inventory: Inventory | None, policy: Policy, *, waits: Waits, now: float
+) -> tuple[ledger.Event, ...]:
+    """Steps that note strangers in ``book`` and make machines of the ledger of those that have been strangers for long enough.
+
+    They are on their way from when they were first seen, so that those that do not become nodes are given up ``waits.register`` later.
+    """
+    if inventory is None:
+        return ()
+    seen = {one.id: one for one in _strangers(book, cluster, inventory, policy)}
+    known = {name: since for name, since in book.strangers.items() if name in seen}
+    then = min(now, waits.seen, inventory.at)
+    noted = {name: known.get(name, then) for name in seen}
+    due = [one for name, one in sorted(seen.items()) if then >= noted[name] + _patience(one, noted[name], waits)]
+    left = {name: since for name, since in noted.items() if all(name != one.id for one in due)}
+    steps: list[ledger.Event] = [] if left == book.strangers else [ledger.Noticed(left)]
+    prices = {offering.key: offering.price for pool in policy.pools for offering in pool.offerings}
+    for one in due:
+        name, since = f"found-{one.id}", noted[one.id]
+        launched = min(one.launched or since, since)
+        price = prices.get(one.key, 0.0)
+        machine = Coming(name, "", (one.key,), price, launched, offering=one.key, instance=one.id, granted=since, launched=launched)
+        steps.append(ledger.Adopted(machine))
+    return tuple(steps)
+
+
+def _patience(one: Instance, since: float, waits: Waits) -> float:
+    """How long after it was first seen ``one`` is taken for ours: soon while it may become a node, else when its time is over."""
+    young = one.launched > since - waits.register
+    return waits.lag + LISTED_SECONDS if young else waits.register
+
+
+def _strangers(book: Ledger, cluster: Cluster, inventory: Inventory, policy: Policy) -> Iterator[Instance]:
+    """Machines that are listed for a pool of ours, and that no node, no removal and no order may be."""
+    known = {one.instance for one in book.coming} | {one.instance for one in book.leaving} | book.past
+    listed = [one for one in inventory.instances if one.state in ALIVE and one.id not in known]
+    if not listed or any(entry.object.startswith("Node ") for entry in cluster.set_aside):
+        # A Node that cannot be read may be any of them (I4).
+        return
+    pools = {pool.name for pool in policy.pools}
+    nodes = {node.provider_id for node in cluster.nodes.values()}
+    # So may a node of ours that does not say yet which machine it is.
+    unnamed = {node.name: node for node in cluster.nodes.values() if not node.provider_id}
+    doubtful = max((unnamed[name].created for name in (members(unnamed, policy) if unnamed else ())), default=-math.inf)
+    tokens = {order.token for order in book.orders}
+    awaited = {key for order in book.orders for key in order.offerings}
+    for one in listed:
+        ordered = one.token in tokens if one.token else one.key in awaited
+        if one.pool in pools and one.id not in nodes and not ordered and doubtful < one.launched - SKEW_SECONDS:
+            yield one
