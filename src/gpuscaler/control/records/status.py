@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from gpuscaler.control.records.findings import findings
 from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.words import counted, offering, spoken
@@ -145,7 +146,7 @@ def status_of(latest: Latest, leader: Process, *, troubles: Iterable[str], happe
         set_aside_count=len(cluster.set_aside),
         set_aside=tuple(Said(one.object, shortened(one.reason, SENTENCE)) for one in cluster.set_aside[:MOST]),
         troubles=tuple(shortened(one, SENTENCE) for one in troubles)[:MOST],
-        warnings=tuple(shortened(one, SENTENCE) for one in plan.warnings[:MOST]),
+        warnings=tuple(shortened(one, SENTENCE) for one in (*findings(plan, cluster, found), *plan.warnings))[:MOST],
         promises_kept=memory.promises.kept,
         promises_broken=memory.promises.broken,
     )

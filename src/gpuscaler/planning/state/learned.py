@@ -2,7 +2,8 @@
 
 A template that promises more than a node has breaks promises for ever: pods are planned where they do not fit, and the same is bought
 again. So the newest node of each pool and instance type speaks for the next ones. It corrects downwards only. More than was promised breaks
-no promise, and a resource that a node lacks altogether belongs to a device plugin that has not reported yet.
+no promise, and a resource that a node lacks altogether belongs to a device plugin that has not reported yet. How many devices machines of a
+kind have is no matter of chance: a node with seven GPUs of eight is broken, and says nothing about the next.
 """
 
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpuscaler.model.accelerators import ACCELERATORS
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.planning.state.events import Key
 
@@ -58,6 +60,8 @@ def corrected(policy: Policy, learned: Learned) -> Policy:
 
 
 def honest(offering: Offering, seen: Mapping[str, int]) -> Offering:
-    """``offering`` with no more of any resource than ``seen`` has, where that has any."""
-    room = {name: min(amount, seen.get(name) or amount) for name, amount in offering.allocatable.items()}
+    """``offering`` with no more of any resource than ``seen`` has, where that has any; accelerators are those it was sold with."""
+    room = {
+        name: amount if name in ACCELERATORS else min(amount, seen.get(name) or amount) for name, amount in offering.allocatable.items()
+    }
     return offering if room == offering.allocatable else replace(offering, allocatable=room)
