@@ -284,6 +284,7 @@ def test_what_is_no_api_server_is_unreachable_and_not_without_gpuscaler(status: 
         thread.join()
 
     assert [one.exit_code for one in done] == [3, 3], [one.output for one in done]
+    assert all(one.output.count(f"http://127.0.0.1:{server.server_port} (context 'here' of {path})") == 1 for one in done)
 
 
 def test_an_old_status_says_that_it_is_old(tmp_path: Path) -> None:

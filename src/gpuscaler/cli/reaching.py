@@ -60,7 +60,9 @@ def told(access: "Access") -> Iterator[None]:
     try:
         yield
     except Unreachable as error:
-        click.echo(f"{error}; expected an API server that answers: check the server, the network and the context", err=True)
+        # Only what the transport raises names the server.
+        where = "" if str(error).startswith(access.server) else f"{access.server} ({access.source}): "
+        click.echo(f"{where}{error}; expected an API server that answers: check the server, the network and the context", err=True)
         sys.exit(UNREACHABLE)
     except Unauthorized as error:
         click.echo(f"{access.server} ({access.source}): saw {error}, expected credentials that it knows; log in again", err=True)
