@@ -1,0 +1,79 @@
+"""The values of the chart: what may be given, what is said of it, and that both are of this version. Nothing is rendered here."""
+
+import importlib.util
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+import gpuscaler
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts" / "gpuscaler"
+SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+PAGE = ROOT / "docs" / "reference" / "chart.md"
+
+
+def leaves(schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """The values that may be given, dotted; ``config`` is one."""
+    for name, part in schema["properties"].items():
+        if "properties" in part:
+            yield from leaves(part, f"{path}{name}.")
+        elif name != "global":
+            yield path + name
+
+
+def defaults(values: Mapping[str, Any], schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        part = schema["properties"][name]
+        if "properties" in part:
+            yield from defaults(value, part, f"{path}{name}.")
+        else:
+            yield path + name, value
+
+
+def documented() -> dict[str, str]:
+    """Value and default of each row of the page's tables."""
+    return dict(re.findall(r"^\| `([A-Za-z.]+)` \| (.*?) \|", PAGE.read_text(), re.MULTILINE))
+
+
+def test_the_schema_has_the_run_file_s_of_this_version() -> None:
+    spec = importlib.util.spec_from_file_location("chart_schema", ROOT / "tools" / "chart_schema.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+
+    assert tool.schema(SCHEMA) == SCHEMA, "run `make manifest`"
+
+
+def test_the_chart_is_of_the_version_of_the_package() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+
+    assert (chart["version"], chart["appVersion"]) == (gpuscaler.__version__, gpuscaler.__version__)
+
+
+def test_every_value_that_may_be_given_has_a_default_that_may_be_given() -> None:
+    assert list(Draft202012Validator(SCHEMA).iter_errors(VALUES)) == []
+    assert sorted(leaves(SCHEMA)) == sorted(name for name, _ in defaults(VALUES, SCHEMA))
+
+
+def test_the_page_of_the_chart_names_every_value_and_no_other() -> None:
+    assert sorted(documented()) == sorted(leaves(SCHEMA))
+
+
+@pytest.mark.parametrize(("name", "default"), list(defaults(VALUES, SCHEMA)), ids=lambda given: given if isinstance(given, str) else "")
+def test_the_page_of_the_chart_tells_the_default_of_a_value(name: str, default: Any) -> None:
+    shown = documented()[name]
+    if shown.startswith("`"):
+        assert yaml.safe_load(shown.strip("`")) == default
+    else:
+        # What is too long for a table is in values.yaml, and the table says in words what it amounts to.
+        assert default
+        assert shown
