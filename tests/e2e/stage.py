@@ -44,9 +44,9 @@ from gpuscaler.planning.membership import POOL_LABEL
 
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "build" / "e2e"
-ROLES = ROOT / "docs" / "examples" / "rbac.yaml"
+ROLES = ROOT / "deploy" / "gpuscaler.yaml"
 #: Where the controller's own objects are, and its service account.
-NAMESPACE, ACCOUNT = "gpuscaler", "gpuscaler"
+NAMESPACE, ACCOUNT = "gpuscaler", "gpuscaler-controller"
 _RBAC = "rbac.authorization.k8s.io"
 CLUSTER_ROLES = Resource(_RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False)
 KINDS = {
@@ -86,7 +86,7 @@ def version() -> str:
 
 def roles() -> list[Json]:
     """The controller's account and what it may do."""
-    return [one for one in yaml.safe_load_all(ROLES.read_text(encoding="utf-8")) if one]
+    return [one for one in yaml.safe_load_all(ROLES.read_text(encoding="utf-8")) if one and one["kind"] in KINDS]
 
 
 async def until(what: str, seen: Callable[[], Awaitable[Any]], within: float = 60.0) -> Any:
