@@ -76,7 +76,7 @@ async def world(folder: Path, *, started: bool = True, pace: Pace = PATIENT) -> 
 async def test_a_gpu_has_the_container_that_it_is_allocated_to_and_the_others_have_none(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += [TRAINER]
-        assert await here.ask() == Attribution({GPU: (Owner("ml", "trainer-0", "main"),)}, {}, "pod-resources")
+        assert await here.ask() == Attribution({GPU: (Owner("ml", "trainer-0", "main"),)}, None, "pod-resources")
 
 
 async def test_a_mig_device_has_its_own_owner_and_leaves_the_gpu_without(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ async def test_devices_that_the_driver_does_not_have_are_told_and_the_others_sta
 async def test_without_any_gpu_nothing_is_wrong_with_what_is_allocated(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += [TRAINER]
-        assert await here.ask(known=()) == Attribution({}, {}, "pod-resources")
+        assert await here.ask(known=()) == Attribution({}, None, "pod-resources")
 
 
 async def test_an_entry_that_cannot_be_read_is_told_and_the_others_stand(tmp_path: Path) -> None:
@@ -296,6 +296,13 @@ async def test_where_processes_have_other_numbers_that_is_told_for_shared_gpus(t
         assert "expected hostPID" in found.trouble
         here.kubelet.pods = [TRAINER]
         found = await here.ask(Process(GPU, 100))
+        assert (found.processes, found.trouble) == (None, "")
+
+
+async def test_where_the_driver_shows_no_process_none_is_taken_to_be_idle(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.kubelet.pods += SHARING
+        found = await here.ask()
         assert (found.processes, found.trouble) == (None, "")
 
 

@@ -72,7 +72,7 @@ def test_processes_that_ended_and_those_outside_of_pods_are_left_out(tmp_path: P
 
 def test_where_none_of_the_processes_can_be_seen_nothing_is_told(tmp_path: Path) -> None:
     assert Processes(tmp_path).places({100, 200}) is None
-    assert Processes(tmp_path).places(set()) == {}
+    assert Processes(tmp_path).places(set()) is None
 
 
 def test_a_process_of_our_own_pod_with_the_number_of_another_is_not_taken_for_it(tmp_path: Path) -> None:

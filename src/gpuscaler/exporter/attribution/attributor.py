@@ -106,7 +106,7 @@ class NodeAttributor:
         run_by, unnamed = self._users(processes, found, node)
         unnamed |= found.unnamed
         troubles += [*allocations.aside, *self._unresolved(found)]
-        if run_by is None and any(len(owners) > 1 for owners in found.owners.values()):
+        if processes and run_by is None and any(len(owners) > 1 for owners in found.owners.values()):
             troubles.append(f"processes on shared GPUs cannot be told apart: expected hostPID, and {self._places.containers} mounted")
         if view.trouble and (unnamed or found.unsliced):
             troubles.append(view.trouble)

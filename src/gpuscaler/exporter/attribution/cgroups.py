@@ -53,8 +53,8 @@ class Processes:
     def places(self, pids: set[int]) -> dict[int, Place] | None:
         """The pod of each process, those outside of pods and those that ended left out.
 
-        None where nothing can be told: not one of the processes was ever seen, so theirs is another namespace than ours. There, a
-        number may by chance be that of a process of ours; those of our own pod are no users of a GPU.
+        None where nothing can be told: not one process was ever seen, so theirs is another namespace than ours, of which a driver may
+        also show none at all. There, a number may by chance be that of a process of ours; those of our own pod are no users of a GPU.
         """
         own = self._cgroups("self")
         own_place = place_of(own or "")
@@ -69,7 +69,7 @@ class Processes:
             elif own_place is None or place.uid != own_place.uid:
                 self._seen = True
                 found[pid] = place
-        return found if self._seen or not pids else None
+        return found if self._seen else None
 
     def _cgroups(self, pid: str) -> str | None:
         try:
