@@ -1,0 +1,115 @@
+"""Machines that cost money and serve nobody: those that nobody here knows, those that never come, those that are wanted no more."""
+
+import pytest
+from tests.control.world import ONE_GPU_MACHINES, World, world
+
+from gpuscaler.clouds.delays import Faults
+from gpuscaler.clouds.protocol import Bought, LostAnswerError, Order
+from gpuscaler.clouds.simulated_provider import CallFaults
+from gpuscaler.control.controller import Pace
+from gpuscaler.kube.resources import CONFIG_MAPS, PODS
+
+#: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+NEVER = Faults(never_registers=1.0, partial_grants=0.0, gpu_hours_between_failures=0.0)
+QUICK_PACE = Pace(register=120.0, ready=120.0)
+IDLE = f"{ONE_GPU_MACHINES}    idle_after: 60s\n"
+
+
+async def launch(here: World) -> None:
+    """Somebody else buys a machine in our pool."""
+    (pool,) = here.policy.pools
+    await here.cluster.provider.buy(Order("somebody", pool.name, (pool.offerings[0].key,), 1))
+
+
+async def test_a_machine_that_somebody_else_bought_and_that_never_registers_is_ended() -> None:
+    async with world(pace=QUICK_PACE, faults=NEVER) as here:
+        here.start()
+        await here.sleep(2.0)
+        await launch(here)
+        await here.sleep(110.0)
+        assert len(here.cluster.core.list()) == 1
+        await here.sleep(60.0)
+
+        assert here.cluster.core.list() == ()
+        assert here.notes.orders == []
+
+
+async def test_a_machine_that_was_forgotten_with_the_memory_is_ended_by_the_next_controller() -> None:
+    async with world(pace=QUICK_PACE, faults=NEVER) as here:
+        here.start()
+        await here.sleep(2.0)
+        await here.submit("p")
+        await here.sleep(30.0)
+        (lost,) = here.cluster.core.list()
+        await here.kill()
+        await here.user.delete(CONFIG_MAPS, "gpuscaler-state", namespace="kube-system")
+        here.start()
+        await here.sleep(240.0)
+
+        assert lost.id not in {one.id for one in here.cluster.core.list()}
+
+
+async def test_a_machine_that_nobody_asked_for_serves_pods_when_it_comes_and_is_given_back_like_any_other() -> None:
+    async with world(IDLE) as here:
+        here.start()
+        await here.sleep(2.0)
+        await launch(here)
+        await here.sleep(60.0)
+        await here.submit("p", 1, **{"gpuscaler.io/run-for": "30s"})
+        await here.sleep(30.0)
+        assert (await here.bound())["p"]
+        await here.sleep(240.0)
+
+        assert here.cluster.core.list() == ()
+        assert here.notes.orders == []
+
+
+async def test_after_three_machines_in_a_row_that_never_registered_their_pool_is_paused_and_somebody_is_told() -> None:
+    async with world(pace=QUICK_PACE, faults=NEVER) as here:
+        here.start()
+        await here.sleep(2.0)
+        await here.submit("p")
+        await here.sleep(3600.0)
+
+        assert len(here.cluster.core.history()) == 3
+        assert here.cluster.core.list() == ()
+        (remark,) = here.notes.remarks
+        assert remark.text.startswith("pool gpu: machines never became nodes, 3 times since ")
+        assert here.notes.last is not None
+        (unplaced,) = here.notes.last.unplaced
+        assert "pool gpu: machines never became nodes" in unplaced.reasons[0].detail
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["alive", "killed meanwhile"])
+async def test_an_order_that_is_given_up_is_withdrawn_until_the_cloud_confirms_it(killed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    async with world(calls=CallFaults(tokens=False)) as here:
+
+        async def buy(_order: Order) -> Bought:
+            raise LostAnswerError("the connection broke")
+
+        async def withdraw(token: str) -> None:
+            tried.append(token)
+            if tried.count(token) < 4:
+                raise LostAnswerError("the connection broke")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(here.cluster.provider, "buy", buy)
+            patch.setattr(here.cluster.provider, "withdraw", withdraw)
+            here.start()
+            await here.sleep(2.0)
+            await here.submit("p")
+            while not tried:
+                await here.sleep(1.0)
+            await here.user.delete(PODS, "p", namespace="default")
+            first = tried[0]
+            if killed:
+                await here.kill()
+                here.start()
+            await here.sleep(600.0)
+
+        assert here.controller is not None
+        assert tried.count(first) == 4
+        assert here.controller.memory.ledger.withdrawals == ()
