@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from tests.control.world import BEGAN, Deaths, MortalTransport, Notes, Watchman, luck, pod
 
-from gpuscaler.clouds.protocol import CAPACITY, Bought, Order
+from gpuscaler.clouds.protocol import CAPACITY, Bought, CloudError, LostAnswerError, Order
 from gpuscaler.control.controller import Controller
 from gpuscaler.control.running import Made, Place, Running, UnusableError
 from gpuscaler.control.settings_file import SettingsFile
@@ -215,6 +215,44 @@ async def test_spot_machines_of_a_market_that_the_settings_now_call_dry_are_recl
         assert len(await here.nodes()) == 1
         await asyncio.sleep(31.0)
         assert (await here.nodes(), (await made.provider.inventory()).instances) == ([], ())
+
+
+@pytest.mark.parametrize(
+    ("fault", "nodes", "gpus", "words"),
+    [
+        ("never_registers: 1", 0, 0, ""),
+        ("never_registers: 1, impaired: 1", 0, 0, "reachability"),
+        ("never_visible: 1", 1, 0, ""),
+        ("partial_grants: 0", 1, 1, ""),
+    ],
+)
+async def test_machines_fail_as_the_settings_say(fault: str, nodes: int, gpus: int, words: str, tmp_path: Path) -> None:
+    async with lives(tmp_path) as here:
+        made = await here.begin(text(faults=f"{{{fault}}}"))
+        await buy(made)
+        await asyncio.sleep(900.0)
+        found = await here.nodes()
+        (machine,) = (await made.provider.inventory()).instances
+        assert len(found) == nodes
+        assert sum(int(node["status"]["allocatable"].get("nvidia.com/gpu", 0)) for node in found) == gpus
+        assert words in machine.fault
+        assert bool(machine.fault) == bool(words)
+
+
+async def test_calls_fail_as_the_settings_say(tmp_path: Path) -> None:
+    async with lives(tmp_path) as here:
+        made = await here.begin(text(faults="{stale: 90s, tokens: false}"))
+        assert (made.provider.keeps_tokens, made.provider.read_lag) == (False, 90.0)
+        assert (await buy(made)).instances != (await buy(made)).instances
+        assert (await made.provider.inventory()).instances == ()
+        await here.end()
+        made = await here.begin(text(faults="{throttled: 1}"))
+        with pytest.raises(CloudError, match="Request limit exceeded"):
+            await made.provider.inventory()
+        await here.end()
+        made = await here.begin(text(faults="{lost: 1}"))
+        with pytest.raises(LostAnswerError):
+            await made.provider.inventory()
 
 
 async def test_a_file_of_series_says_when_spot_markets_are_dry(tmp_path: Path) -> None:

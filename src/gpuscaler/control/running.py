@@ -253,6 +253,7 @@ def pace_of(settings: PaceSettings) -> Pace:
         resync=settings.resync,
         register=settings.register_timeout,
         ready=settings.ready_timeout,
+        consolidate=settings.consolidate,
     )
 
 

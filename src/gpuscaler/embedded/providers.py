@@ -7,7 +7,7 @@ from random import Random
 from gpuscaler.clouds.delays import NO_FAULTS, Delay, Delays, Faults
 from gpuscaler.clouds.markets import Key, Markets, Steps
 from gpuscaler.clouds.simulated import SimulatedCloud
-from gpuscaler.clouds.simulated_provider import SCHEME, SimulatedProvider
+from gpuscaler.clouds.simulated_provider import SCHEME, CallFaults, SimulatedProvider
 from gpuscaler.control.running import Made, Part, Place, UnusableError
 from gpuscaler.embedded.keeping import CloudStore, Keeper
 from gpuscaler.embedded.kubelets import Kubelets
@@ -34,7 +34,7 @@ async def make(settings: RunSettings, place: Place) -> Made:
         raise UnusableError(f"simulated.dry: {error}") from error
     core = SimulatedCloud(pools, seed=told.seed, delays=delays_of(told), faults=faults_of(told), markets=markets)
     machines = Machines(place.client, now=place.now)
-    provider = SimulatedProvider(core, pools, now=place.now, listener=machines.hear, seed=told.seed)
+    provider = SimulatedProvider(core, pools, now=place.now, listener=machines.hear, faults=call_faults_of(told), seed=told.seed)
     if before.began:
         provider.resume(before)
     # Before time goes on: what happened to machines while nobody led comes after what they were.
@@ -68,15 +68,22 @@ def delays_of(told: Simulated) -> Delays:
 
 
 def faults_of(told: Simulated) -> Faults:
-    """Nothing fails but spot machines whose market ran dry."""
+    """What fails beside spot machines whose market ran dry is said in ``faults``."""
     return Faults(
-        never_registers=NO_FAULTS.never_registers,
-        partial_grants=NO_FAULTS.partial_grants,
+        never_registers=told.faults.never_registers,
+        partial_grants=told.faults.partial_grants,
         gpu_hours_between_failures=NO_FAULTS.gpu_hours_between_failures,
         reclaim=_delay(told.reclaim.after),
         notice_seconds=told.reclaim.notice,
         without_notice=told.reclaim.without_notice,
+        never_visible=told.faults.never_visible,
+        impaired=told.faults.impaired,
     )
+
+
+def call_faults_of(told: Simulated) -> CallFaults:
+    faults = told.faults
+    return CallFaults(throttled=faults.throttled, lost=faults.lost, stale_seconds=faults.stale, tokens=faults.tokens)
 
 
 def markets_of(policy: Policy, told: Simulated, began: float) -> Markets:

@@ -22,14 +22,17 @@ from gpuscaler.settings.run_settings import (
     Reclaim,
     RunSettings,
     Simulated,
+    SimulatedFaults,
     Span,
 )
 
 RUN_KEYS = ("cloud", "simulated", "namespace", "pace", "leader_election", "rate_limit", "http", "history", "log")
-SIMULATED_KEYS = ("boot", "device_plugin_delay", "capacity_error_delay", "dry", "reclaim", "seed", "kubelet")
+SIMULATED_KEYS = ("boot", "device_plugin_delay", "capacity_error_delay", "dry", "reclaim", "faults", "seed", "kubelet")
 DRY_KEYS = ("pool", "type", "market", "zone")
 RECLAIM_KEYS = ("after", "notice", "without_notice")
-PACE_KEYS = ("debounce", "patience", "resync", "register_timeout", "ready_timeout")
+SHARES = ("never_registers", "impaired", "never_visible", "partial_grants", "throttled", "lost")
+FAULT_KEYS = (*SHARES, "stale", "tokens")
+PACE_KEYS = ("debounce", "patience", "resync", "register_timeout", "ready_timeout", "consolidate")
 ELECTION_KEYS = ("enabled", "name", "lease", "renew", "retry")
 RATE_KEYS = ("qps", "burst")
 HTTP_KEYS = ("enabled", "address", "certificate", "key", "alive_within")
@@ -86,6 +89,7 @@ def _simulated(at: Cursor, policy: Policy, folder: Path) -> Simulated:
         dry=dry,
         series=series,
         reclaim=_reclaim(fields["reclaim"]) if "reclaim" in fields else default.reclaim,
+        faults=_faults(fields["faults"]) if "faults" in fields else default.faults,
         seed=_value(fields, "seed", lambda one: one.integer(minimum=0, expected="a whole number, 0 or more"), default.seed),
         kubelet=_value(fields, "kubelet", Cursor.boolean, default.kubelet),
     )
@@ -139,14 +143,27 @@ def _dry_entry(at: Cursor, policy: Policy) -> Dry:
 
 def _reclaim(at: Cursor) -> Reclaim:
     fields, default = at.mapping(RECLAIM_KEYS), Reclaim()
-    share = _value(fields, "without_notice", lambda one: one.number(expected="a share from 0 to 1"), default.without_notice)
-    if share > 1:
-        fields["without_notice"].wrong("a share from 0 to 1")
     return Reclaim(
         after=_span(fields["after"], default.after) if "after" in fields else default.after,
         notice=_value(fields, "notice", Cursor.duration, default.notice),
-        without_notice=share,
+        without_notice=_share(fields, "without_notice", default.without_notice),
     )
+
+
+def _faults(at: Cursor) -> SimulatedFaults:
+    fields, default = at.mapping(FAULT_KEYS), SimulatedFaults()
+    return SimulatedFaults(
+        **{key: _share(fields, key, getattr(default, key)) for key in SHARES},
+        stale=_value(fields, "stale", Cursor.duration, default.stale),
+        tokens=_value(fields, "tokens", Cursor.boolean, default.tokens),
+    )
+
+
+def _share(fields: Fields, key: str, default: float) -> float:
+    share = _value(fields, key, lambda one: one.number(expected="a share from 0 to 1"), default)
+    if share > 1:
+        fields[key].wrong("a share from 0 to 1")
+    return share
 
 
 def _pace(at: Cursor) -> PaceSettings:

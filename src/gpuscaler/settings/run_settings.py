@@ -36,6 +36,24 @@ class Reclaim(Struct, frozen=True, gc=False):
     without_notice: float = 0.05
 
 
+class SimulatedFaults(Struct, frozen=True, gc=False):
+    """What goes wrong with machines and with calls of the simulated cloud: shares of them from 0 to 1.
+
+    Machines of which the share ``never_registers`` never joins, and ``impaired`` of those the cloud itself says are broken; of which
+    ``never_visible`` never show their GPUs; purchases of which ``partial_grants`` are granted in part. Calls of which ``throttled`` are
+    refused and ``lost`` are never answered. Lists are ``stale`` seconds behind; without ``tokens`` a repeated order buys again.
+    """
+
+    never_registers: float = 0.0
+    impaired: float = 0.0
+    never_visible: float = 0.0
+    partial_grants: float = 0.0
+    throttled: float = 0.0
+    lost: float = 0.0
+    stale: float = 0.0
+    tokens: bool = True
+
+
 class Simulated(Struct, frozen=True, gc=False):
     """The simulated cloud. ``series`` is the path of a file of spot markets over time, empty where ``dry`` says all."""
 
@@ -45,6 +63,7 @@ class Simulated(Struct, frozen=True, gc=False):
     dry: tuple[Dry, ...] = ()
     series: str = ""
     reclaim: Reclaim = Reclaim()
+    faults: SimulatedFaults = SimulatedFaults()
     seed: int = 0
     kubelet: bool = True
 
@@ -57,6 +76,7 @@ class PaceSettings(Struct, frozen=True, gc=False):
     resync: float = 10.0
     register_timeout: float = 900.0
     ready_timeout: float = 900.0
+    consolidate: float = 60.0
 
 
 class ElectionSettings(Struct, frozen=True, gc=False):

@@ -9,7 +9,7 @@ from typing import Any
 from gpuscaler.model.pools import MARKETS
 from gpuscaler.settings.pieces import EFFECTS, REASONS
 from gpuscaler.settings.pools_file import ARCHITECTURES, CHOOSERS, PREFERENCES
-from gpuscaler.settings.run_file import DRY_KEYS, PACE_KEYS
+from gpuscaler.settings.run_file import DRY_KEYS, PACE_KEYS, SHARES
 from gpuscaler.settings.run_settings import CLOUDS, LEVELS
 
 Schema = dict[str, Any]
@@ -44,7 +44,7 @@ def pools_file_schema() -> Schema:
 def _run() -> Schema:
     """The keys that only `gpuscaler run` uses."""
     path = {"type": "string", "minLength": 1, "description": "A path, relative to the file's folder."}
-    wait, flag = _duration(), {"type": "boolean"}
+    wait, flag, share = _duration(), {"type": "boolean"}, {"type": "number", "minimum": 0, "maximum": 1}
     dns = {"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"}
     number = {"type": "number", "exclusiveMinimum": 0}
     groups: dict[str, Schema] = {
@@ -57,9 +57,10 @@ def _run() -> Schema:
                 {
                     "after": _optional(_span()),
                     "notice": _optional(wait),
-                    "without_notice": _optional({"type": "number", "minimum": 0, "maximum": 1}),
+                    "without_notice": _optional(share),
                 }
             ),
+            "faults": _object({**dict.fromkeys(SHARES, _optional(share)), "stale": _optional(wait), "tokens": _optional(flag)}),
             "seed": _count("Seed of everything that is drawn."),
             "kubelet": {**flag, "default": True},
         },
