@@ -70,9 +70,11 @@ def refusing(here: World, why: Callable[[Key], Refusal | None]) -> list[Order]:
     return asked
 
 
-async def bought(here: World, count: int) -> None:
+async def bought(here: World, count: int, *, within: float = 900.0) -> None:
     """Wait until so many machines have been bought."""
+    until = here.now() + within
     while len(here.cluster.core.history()) < count:
+        assert here.now() < until, f"{len(here.cluster.core.history())} machines were bought within {within:g} s, expected {count}"
         await here.sleep(0.5)
 
 
@@ -81,7 +83,11 @@ async def all_bound(here: World) -> bool:
 
 
 async def become(here: World, name: str, ready: str) -> None:
-    """The node says so of itself."""
+    """The node says so of itself, or stops to; the node controller's taints follow."""
+    node = msgspec.json.decode(await here.user.get(NODES, name))
+    others = [one for one in node["spec"].get("taints") or () if not one["key"].startswith("node.kubernetes.io/")]
+    theirs = [] if ready == "True" else [{"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"}]
+    await here.user.merge_patch(NODES, name, {"spec": {"taints": [*others, *theirs] or None}})
     node = msgspec.json.decode(await here.user.get(NODES, name))
     node["status"]["conditions"] = [{"type": "Ready", "status": ready}]
     await here.user.replace(NODES, name, node, subresource="status")

@@ -186,8 +186,8 @@ def test_a_machine_that_became_ready_while_nobody_looked_teaches_nothing() -> No
     ("more", "lacks"),
     [
         ({"ready": False}, "it is not Ready"),
-        ({"allocatable": {"cpu": 8000, "memory": 32 * GI, "pods": 110}}, f"it shows no {GPU}"),
-        ({"allocatable": {**KIND.allocatable, GPU: 0}}, f"it shows no {GPU}"),
+        ({"allocatable": {"cpu": 8000, "memory": 32 * GI, "pods": 110}}, f"it shows no {GPU}: is its device plugin running?"),
+        ({"allocatable": {**KIND.allocatable, GPU: 0}}, f"it shows no {GPU}: is its device plugin running?"),
         ({"taints": (ARRIVING, Taint("acme.io/booting"))}, "it has the taint acme.io/booting:NoSchedule"),
         (
             {"taints": (ARRIVING, Taint("startup-taint.cluster-autoscaler.kubernetes.io/x"))},

@@ -221,7 +221,7 @@ def missing(node: Node, offering: Offering | None, pool: Pool | None) -> str | N
             return f"it has the taint {taint}"
     for name, amount in offering.allocatable.items() if offering is not None else ():
         if amount and not node.allocatable.get(name):
-            return f"it shows no {name}"
+            return f"it shows no {name}: is its device plugin running?"
     return None
 
 

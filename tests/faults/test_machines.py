@@ -1,0 +1,201 @@
+"""F17 to F22: machines that die young, never join, never show their GPUs, lose one, or stop to answer."""
+
+import asyncio
+from collections import Counter
+
+import msgspec
+import pytest
+from tests.control.world import World
+from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, become, bought, faulty, status, taints
+
+from gpuscaler.clouds.delays import Delay, Delays, Faults
+from gpuscaler.control.controller import Pace
+from gpuscaler.kube.resources import NODES
+from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
+from gpuscaler.planning.state import learned
+from gpuscaler.settings.pools_file import parse_policy
+
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+EIGHT = """
+region: us-east-1
+pools:
+  - name: gpu
+    types: [g4dn.metal, g4dn.xlarge]
+    markets: [on-demand]
+    zones: [us-east-1a]
+    idle_after: 2h
+"""
+GPU = "nvidia.com/gpu"
+
+
+async def die_young(here: World) -> None:
+    """Every machine ends five seconds after its launch was accepted: its key is missing, or its image is broken."""
+    while True:
+        for one in here.cluster.core.list():
+            if here.now() >= one.bought_at + 5.0:
+                await here.cluster.provider.remove([f"simulated:///{one.offering.zone}/{one.id}"])
+        await asyncio.sleep(1.0)
+
+
+async def test_f17_machines_that_die_before_they_are_ready_close_their_offering_after_two_and_use_nothing_up() -> None:
+    async with faulty(SPOT_FIRST) as here:
+        here.support(die_young(here))
+        await here.submit("p")
+        await bought(here, 2)
+        await here.sleep(60.0)
+        assert {one.cause for one in (await status(here)).breakers} == {"failed"}
+        await here.sleep(3540.0)
+
+        # Four offerings of spot and four on-demand, two tries each, and then one now and then.
+        died = Counter(one.offering.key for one in here.cluster.core.history())
+        assert len(here.cluster.core.history()) <= 8 * 2 + 8 * 3
+        assert max(died.values()) <= 6
+        breakers = (await status(here)).breakers
+        assert "machines did not come up" in breakers[0].text
+        assert "it ended before it opened" in breakers[0].text
+
+
+async def test_f18_machines_that_never_register_are_ended_by_their_ids_and_after_three_tries_the_pool_is_paused() -> None:
+    async with faulty(SPOT_FIRST, faults=Faults(never_registers=1.0), pace=Pace(register=60.0)) as here:
+        await here.submit("p")
+        await here.sleep(7200.0)
+
+        machines = here.cluster.core.history()
+        assert len(machines) == 3
+        # The API server confirms once a minute that nothing has come.
+        assert all(60.0 <= one.ended_at - one.bought_at <= 130.0 for one in machines if one.ended_at is not None)
+        assert here.cluster.core.list() == ()
+        paused = [one for one in (await status(here)).breakers if one.cause == "absent"]
+        assert [one.target for one in paused] == ["pool gpu"]
+        assert "machines never became nodes, 3 times" in paused[0].text
+        assert "did not become a node within 60 s" in paused[0].text
+        assert ["image, network and permissions" in one.text for one in here.notes.remarks] == [True]
+
+
+async def test_f19_gpus_that_appear_two_minutes_after_ready_are_not_bought_twice() -> None:
+    slow = Delays(boot=Delay(15.0, 15.0, 15.0), device_plugin=Delay(120.0, 120.0, 120.0), answer=Delay(1.0, 1.0, 1.0))
+    async with faulty(delays=slow) as here:
+        for number in range(8):
+            await here.submit(f"p{number}")
+        await here.sleep(300.0)
+
+        assert await all_bound(here)
+        assert len(here.cluster.core.history()) == 8
+
+
+async def test_f19_a_machine_that_never_shows_its_gpus_is_replaced_and_the_device_plugin_is_named() -> None:
+    broken = Faults(never_registers=0.0, partial_grants=0.0, gpu_hours_between_failures=0.0, never_visible=1.0)
+    async with faulty(faults=broken, pace=Pace(ready=120.0)) as here:
+        await here.submit("p")
+        await bought(here, 1)
+        await here.sleep(100.0)
+        assert len(here.cluster.core.history()) == 1
+        await bought(here, 2)
+        (breaker, *_) = here.controller.memory.breakers.open if here.controller is not None else ()
+
+        assert f"it shows no {GPU}: is its device plugin running?" in breaker.detail
+        assert here.cluster.core.history()[0].ended_at is not None
+
+
+async def test_f20_a_node_that_loses_one_of_its_gpus_is_planned_with_those_it_has_and_reported() -> None:
+    async with faulty(EIGHT) as here:
+        for number in range(3):
+            await here.submit(f"p{number}")
+        await here.submit("large", 4)
+        await here.sleep(120.0)
+        assert await all_bound(here)
+        (large,) = [one for one in here.cluster.core.list() if one.offering.instance_type == "g4dn.metal"]
+        before = len(here.cluster.core.list())
+        free = 8 - sum(4 if name == "large" else 1 for name, node in (await here.bound()).items() if node == large.id)
+        node = msgspec.json.decode(await here.user.get(NODES, large.id))
+        node["status"]["allocatable"][GPU] = str(8 - free)
+        await here.user.replace(NODES, large.id, node, subresource="status")
+        await here.sleep(15.0)
+        await here.submit("later")
+        await here.sleep(120.0)
+
+        assert (await here.bound())["later"] not in ("", large.id)
+        assert len(here.cluster.core.list()) == before + 1
+        assert any(f"node {large.id} shows {8 - free} of 8 {GPU}" in one for one in (await status(here)).warnings)
+
+
+def test_f20_one_broken_machine_is_no_reason_to_expect_less_of_the_next() -> None:
+    policy = parse_policy(EIGHT)
+    (metal,) = [one for one in policy.pools[0].offerings if one.instance_type == "g4dn.metal"]
+    seen = learned.Seen(metal.key, 0.0, {**metal.allocatable, GPU: 7, "memory": metal.allocatable["memory"] - 1})
+    (offering,) = [
+        one
+        for one in learned.corrected(policy, learned.step(learned.Learned(), seen)).pools[0].offerings
+        if one.instance_type == "g4dn.metal"
+    ]
+
+    assert offering.allocatable[GPU] == 8
+    assert offering.allocatable["memory"] == metal.allocatable["memory"] - 1
+
+
+async def test_f21_a_node_that_is_not_ready_for_forty_minutes_is_no_room_and_comes_back_as_it_was() -> None:
+    async with faulty(IDLE) as here:
+        await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
+        while not any(one["status"].get("phase") == "Succeeded" for one in await here.pods()):
+            await here.sleep(1.0)
+        (node,) = await here.nodes()
+        name = node["metadata"]["name"]
+        await become(here, name, "Unknown")
+        await here.submit("second")
+        await here.sleep(2400.0)
+        assert await all_bound(here)
+        assert [one.ended_at for one in here.cluster.core.history()] == [None, None]
+        await become(here, name, "True")
+        await here.submit("third")
+        await here.sleep(30.0)
+
+        assert (await here.bound())["third"] == name
+        assert len(here.cluster.core.history()) == 2
+        assert [taints(node) for node in await here.nodes()] == [set(), set()]
+
+
+async def test_f21_a_node_that_stops_to_answer_while_it_is_removed_is_open_again_and_ended_once_it_is_back() -> None:
+    async with faulty(IDLE) as here:
+        await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
+        ended: list[str] = []
+        remove = here.cluster.provider.remove
+
+        async def removed(ids: list[str]) -> object:
+            ended.extend(ids)
+            return await remove(ids)
+
+        here.cluster.provider.remove = removed  # type: ignore[method-assign, assignment]
+        while not any(LEAVING_TAINT in taints(node) for node in await here.nodes()):
+            await here.sleep(0.1)
+        (node,) = await here.nodes()
+        await become(here, node["metadata"]["name"], "Unknown")
+        await here.sleep(2400.0)
+        assert ended == []
+        (node,) = await here.nodes()
+        assert LEAVING_TAINT not in taints(node)
+        await become(here, node["metadata"]["name"], "True")
+        await here.sleep(300.0)
+
+        assert len(ended) == 1
+        assert await here.nodes() == []
+
+
+async def test_f22_while_most_nodes_are_not_ready_nothing_is_removed() -> None:
+    async with faulty(IDLE) as here:
+        for number in range(6):
+            await here.submit(f"p{number}", 1, **{"gpuscaler.io/run-for": "30s"})
+        while not all(one["status"].get("phase") == "Succeeded" for one in await here.pods()):
+            await here.sleep(2.0)
+        names = [one["metadata"]["name"] for one in await here.nodes()]
+        assert len(names) == 6
+        for name in names[:5]:
+            await become(here, name, "Unknown")
+        await here.sleep(300.0)
+        assert [one.ended_at for one in here.cluster.core.history()] == [None] * 6
+        assert "5 of 6 nodes are not Ready; nothing is removed until at most 45 % are" in (await status(here)).warnings
+        for name in names[:5]:
+            await become(here, name, "True")
+        await here.sleep(180.0)
+
+        assert here.cluster.core.list() == ()
