@@ -1,6 +1,6 @@
 """Why a node may not be removed, whatever its room and price: what is known of the node itself, and of each pod on it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
 
@@ -70,6 +70,20 @@ def own_blocker(node: Node, member: Member | None) -> Blocker | None:
     if node.do_not_disrupt:
         return Blocker("do-not-disrupt", "the node's annotation karpenter.sh/do-not-disrupt asks for it")
     return None
+
+
+def twins(nodes: Iterable[Node]) -> Mapping[str, Blocker]:
+    """Nodes that say that they are the same machine, by name: to end that of one would end what runs on the other (I4)."""
+    alike: dict[str, list[str]] = {}
+    for node in nodes:
+        if node.provider_id:
+            alike.setdefault(node.provider_id, []).append(node.name)
+    found = {}
+    for instance, names in alike.items():
+        for name in names if len(names) > 1 else ():
+            other = next(one for one in names if one != name)
+            found[name] = Blocker("same-machine", f"node {other} has the same spec.providerID, {instance}")
+    return found
 
 
 def unread(cluster: Cluster) -> tuple[Blocker | None, Mapping[str, Blocker]]:

@@ -19,6 +19,7 @@ from gpuscaler.planning.scale_down.blockers import (
     node_blocker,
     own_blocker,
     promised_nodes,
+    twins,
     unhealthy,
     unread,
 )
@@ -98,6 +99,8 @@ class Memory:
         self.steady: dict[str, Blocker] = {}
         #: Nodes that say themselves that somebody is removing them.
         self.leaving: frozenset[str] = frozenset()
+        #: Nodes that say that they are the same machine as another.
+        self.twins: Mapping[str, Blocker] = {}
         # A class lives as long as some look has pods of it.
         self.classes: Classes = WeakValueDictionary()
         self._table: NodeTable | None = None
@@ -116,6 +119,7 @@ class Memory:
                     self._unsettle(name, look)
             return
         before, self.looks, self._table = self.looks, {}, table
+        self.twins = twins(table.nodes)
         for name, node in zip(table.names, table.nodes, strict=True):
             pods, member, known = on_node.get(name), members.get(name), before.pop(name, None)
             if known is None or known.node is not node or known.pods is not pods or not (known.member is member or known.member == member):
@@ -145,12 +149,13 @@ def survey(situation: Situation, memory: Memory) -> Survey:
     found, members, row_of = Survey(blocked=memory.steady.copy()), situation.members, situation.room.table.row
     asking = _Asking(situation, memory.classes)
     special = promised | situation.state.disrupting
-    looks, odd = memory.looks, special.union(taken, unread_here)
+    here = {**unread_here, **memory.twins}
+    looks, odd = memory.looks, special.union(taken, here)
     for name in sorted((looks.keys() - memory.steady.keys()) | (looks.keys() & odd)):
         look = looks[name]
         blocker = look.own if name not in special else node_blocker(situation, look.node, promised)
         if blocker is None:
-            blocker = unread_here.get(name) or (NEEDED if name in taken else None)
+            blocker = here.get(name) or (NEEDED if name in taken else None)
         if blocker is None:
             residents = asking.residents(look)
             load, blocker = residents.load, look.blocker
