@@ -89,7 +89,18 @@ def test_the_end_of_all_processes_is_no_loss_of_sight(tmp_path: Path) -> None:
     processes = Processes(tmp_path / "proc")
     assert processes.places({100})
     here.ends(UID)
+    assert processes.places(set()) == {}
     assert processes.places({100}) == {}
+
+
+def test_a_number_that_comes_again_is_another_process(tmp_path: Path) -> None:
+    here = FakeNode(tmp_path)
+    here.runs("ml", "a", "main", uid=UID, number=1, pids=[100])
+    processes = Processes(tmp_path / "proc")
+    assert processes.places({100}) == {100: Place(UID, container_id(1))}
+    assert processes.places({200}) == {}
+    here.runs("ml", "b", "main", uid=OTHER, number=2, pids=[100])
+    assert processes.places({100}) == {100: Place(OTHER, container_id(2))}
 
 
 @pytest.mark.parametrize(

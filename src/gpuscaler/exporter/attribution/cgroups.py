@@ -49,6 +49,8 @@ class Processes:
     def __init__(self, proc: Path) -> None:
         self._proc = proc
         self._seen = False
+        #: Of the processes that were asked for last. One that goes on is in the pod it was in.
+        self._known: dict[int, Place | None] = {}
 
     def places(self, pids: set[int]) -> dict[int, Place] | None:
         """The pod of each process, those outside of pods and those that ended left out.
@@ -56,20 +58,22 @@ class Processes:
         None where nothing can be told: not one process was ever seen, so theirs is another namespace than ours, of which a driver may
         also show none at all. There, a number may by chance be that of a process of ours; those of our own pod are no users of a GPU.
         """
+        self._known = {pid: place for pid, place in self._known.items() if pid in pids}
+        if self._known.keys() != pids:
+            self._look(pids - self._known.keys())
+        return {pid: place for pid, place in self._known.items() if place is not None} if self._seen else None
+
+    def _look(self, pids: set[int]) -> None:
         own = self._cgroups("self")
         own_place = place_of(own or "")
-        found: dict[int, Place] = {}
         for pid in pids:
             cgroups = self._cgroups(str(pid))
             if cgroups is None or cgroups == own:
                 continue
             place = place_of(cgroups)
-            if place is None:
+            if place is None or own_place is None or place.uid != own_place.uid:
                 self._seen = True
-            elif own_place is None or place.uid != own_place.uid:
-                self._seen = True
-                found[pid] = place
-        return found if self._seen else None
+                self._known[pid] = place
 
     def _cgroups(self, pid: str) -> str | None:
         try:
