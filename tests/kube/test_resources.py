@@ -1,6 +1,6 @@
 """Where resources are, and that every kind that is read is watched."""
 
-from gpuscaler.kube.resources import COSCHEDULING_POD_GROUPS, EVENTS, NODES, PODS, RESOURCE_SLICES, WATCHED
+from gpuscaler.kube.resources import COSCHEDULING_POD_GROUPS, EVENTS, NODES, POD_GROUPS, PODS, RESOURCE_SLICES, WATCHED, WORKLOADS
 from gpuscaler.model.decoding.kinds import reader_of
 
 
@@ -35,6 +35,11 @@ def test_every_watched_kind_can_be_read_in_all_its_versions() -> None:
 def test_pods_come_last_and_everything_once() -> None:
     assert WATCHED[-2:] == (NODES, PODS)
     assert len(set(WATCHED)) == len(WATCHED)
+
+
+def test_gangs_are_found_where_each_kubernetes_from_1_35_to_1_37_declares_them() -> None:
+    found = {(one.kind, version) for one in (WORKLOADS, POD_GROUPS) for version in (one.version, *one.older)}
+    assert found == {("Workload", "v1alpha1"), ("PodGroup", "v1alpha2"), ("PodGroup", "v1alpha3"), ("PodGroup", "v1beta1")}
 
 
 def test_what_many_clusters_do_not_have_is_optional() -> None:

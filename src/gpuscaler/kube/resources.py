@@ -73,8 +73,9 @@ HORIZONTAL_POD_AUTOSCALERS = Resource("autoscaling", "v2", "horizontalpodautosca
 RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", older=_DRA, optional=True)
 RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False, older=_DRA, optional=True)
 DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False, older=_DRA, optional=True)
-WORKLOADS = Resource("scheduling.k8s.io", "v1alpha2", "workloads", "Workload", older=("v1alpha1",), optional=True)
-POD_GROUPS = Resource("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup", optional=True)
+#: Kubernetes 1.35 declares gangs inside of Workloads, 1.36 (v1alpha2) and 1.37 (the later two) as objects of their own.
+WORKLOADS = Resource("scheduling.k8s.io", "v1alpha1", "workloads", "Workload", optional=True)
+POD_GROUPS = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup", older=("v1alpha3", "v1alpha2"), optional=True)
 COSCHEDULING_POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup", optional=True)
 OLD_COSCHEDULING_POD_GROUPS = Resource("scheduling.sigs.k8s.io", "v1alpha1", "podgroups", "PodGroup", optional=True)
 VOLCANO_POD_GROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup", optional=True)
