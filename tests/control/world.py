@@ -177,6 +177,7 @@ class Notes:
     #: When it was looked whether running pods would fit better elsewhere.
     weighed: list[float] = field(default_factory=list)
     last: Plan | None = None
+    decisions: int = 0
 
     def looked(self, seen: Look, _cluster: Cluster, _now: float, /) -> None:
         self.kept += seen.kept

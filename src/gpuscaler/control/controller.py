@@ -241,6 +241,8 @@ class Controller:
         changed = any(isinstance(fate, events.Failed | events.Reclaimed) for fate in seen.arrivals.fates) or bool(seen.kept or seen.refused)
         # What a removal that has ended makes room for need not wait for the next resync.
         changed = changed or len(seen.memory.ledger.leaving) < len(self.memory.ledger.leaving)
+        # What replaces a machine that is about to vanish is asked for before its pods are evicted.
+        changed = changed or bool(vanishing(seen.memory) - vanishing(self.memory))
         self.memory = seen.memory
         self._recorder.looked(seen, cluster, now)
         if not self._dry_run:
@@ -356,6 +358,8 @@ class Controller:
         if self._dry_run:
             return
         meant, orders = ordered(self.memory, plan, cluster, policy, state=state, now=now)
+        # Their ids are told to people and kept in histories: the next process must not begin anew.
+        meant = replace(meant, decisions=max(meant.decisions, self._recorder.decisions))
         if meant != self.memory:
             await self._store.save(meant)
             self.memory = meant

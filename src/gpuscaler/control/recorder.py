@@ -12,7 +12,13 @@ from gpuscaler.planning.state import State, ledger
 
 
 class Recorder(Protocol):
-    """Is told everything that happens, in order, and keeps what people want to know of it. None of it may raise or wait."""
+    """Is told everything that happens, in order, and keeps what people want to know of it. None of it may raise or wait.
+
+    ``decisions`` is how many decisions have been numbered, in this process and by what it was shown to be remembered.
+    """
+
+    @property
+    def decisions(self) -> int: ...
 
     def looked(self, seen: Look, cluster: Cluster, now: float, /) -> None: ...
 

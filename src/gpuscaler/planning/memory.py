@@ -46,7 +46,7 @@ WITHDRAW_SECONDS, WITHDRAW_MOST = 15.0, 600.0
 
 
 class Memory(Struct, frozen=True, gc=False):
-    """What survives restarts."""
+    """What survives restarts. ``decisions`` is how many decisions have been numbered."""
 
     ledger: Ledger = Ledger()
     breakers: Breakers = Breakers()
@@ -55,6 +55,7 @@ class Memory(Struct, frozen=True, gc=False):
     boots: Boots = Boots()
     clocks: IdleClocks = IdleClocks()
     refusals: Refusals = Refusals()
+    decisions: int = 0
 
 
 class Facts(Struct, frozen=True, gc=False):

@@ -116,6 +116,24 @@ async def test_what_comes_of_a_plan_names_it() -> None:
     assert [one.decision for one in kept.told if one.kind in (kinds.PLANNED, kinds.ORDERED, kinds.GRANTED, kinds.OPENED)] == [decision] * 4
 
 
+async def test_ids_of_decisions_go_on_in_the_next_process() -> None:
+    async with world() as here:
+        first, second = Kept(), Kept()
+        recorded(here, first)
+        await here.sleep(3.0)
+        await here.submit("a")
+        await here.sleep(5.0)
+        await here.submit("b")
+        await here.sleep(5.0)
+        await here.kill()
+        recorded(here, second)
+        await here.sleep(10.0)
+        await here.submit("c")
+        await here.sleep(5.0)
+
+    assert [one.id.split("-")[1] for one in (*first.decisions, *second.decisions)] == ["1", "2", "3"]
+
+
 async def test_a_forecast_is_compared_with_what_came_of_it() -> None:
     delays = Delays(boot=Delay(30.0, 30.0, 30.0), device_plugin=Delay(0, 0, 0), answer=Delay(1, 1, 1), image_pull=Delay(0, 0, 0))
     async with world(delays=delays) as here:

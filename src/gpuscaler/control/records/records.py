@@ -70,7 +70,8 @@ class Records:
     _begun: bool = field(default=False, init=False)
     #: What was remembered at the last look; what the next one finds is told against it.
     _seen: Memory = field(default_factory=Memory, init=False)
-    _number: int = field(default=0, init=False)
+    #: How many decisions were numbered, over all restarts: the memory that looks show tells of those of before.
+    decisions: int = field(default=0, init=False)
     _orders: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False)
     _decisions: dict[str, str] = field(default_factory=dict, init=False)
     _told: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict, init=False)
@@ -110,6 +111,7 @@ class Records:
     def _looked(self, seen: Look, cluster: Cluster, now: float) -> None:
         latest, book = self.latest, seen.memory.ledger
         before, self._seen = self._seen, seen.memory
+        self.decisions = max(self.decisions, seen.memory.decisions)
         latest.memory = seen.memory
         latest.cluster, latest.looked_at = cluster, now
         if before.ledger.leaving != book.leaving:
@@ -147,8 +149,8 @@ class Records:
             if plan.unplaced and len(plan.unplaced) != left_out:
                 self._tell(what)
             return
-        self._number += 1
-        name = f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S}-{self._number}"
+        self.decisions += 1
+        name = f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S}-{self.decisions}"
         self.latest.decision = name
         self._decisions.update((one.node, name) for one in plan.removals)
         decision = Decision(name, now, what.text, cluster, state, policy, plan)
