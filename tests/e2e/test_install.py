@@ -1,0 +1,180 @@
+"""What is installed, on a real API server: taken strictly and without a warning, enough for the controller, and no more than it uses."""
+
+import asyncio
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.e2e.objects import deployment, pod_spec
+from tests.e2e.stage import ACCOUNT, CLOUD, NAMESPACE, ROLES, Json, Stage, stage, until
+from tests.embedded.kubectl_building import kubectl
+
+from gpuscaler.kube.resources import DEPLOYMENTS, NODES, POD_DISRUPTION_BUDGETS, WATCHED
+
+pytestmark = pytest.mark.e2e
+
+MANIFEST = ROLES
+OBJECTS = [one for one in yaml.safe_load_all(MANIFEST.read_text()) if one]
+USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
+#: The spot market is dry so many seconds after the cloud began. With this seed its first two machines have their images in 13 seconds.
+DRY_AFTER, SEED = 45, 16360
+POOL: Json = {"name": "spot", "types": ["g5.xlarge"], "markets": ["spot", "on-demand"], "zones": ["us-east-1a"], "idle_after": "2s"}
+
+#: Verb, API group, resource (``pods/eviction``), name; an empty name stands for all.
+Right = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What came of an installation: what kubectl said, where its pods ran, what its controller asked and was answered."""
+
+    said: str
+    again: str
+    warned: str
+    nodes: frozenset[str]
+    asked: tuple[Json, ...]
+
+
+@pytest.fixture(scope="module")
+def seen() -> Seen:
+    return asyncio.run(_play())
+
+
+async def _play() -> Seen:
+    # The controller itself plays the pods of its simulated machines.
+    async with stage("install", audit=True) as made, made.kubelets(lambda node: not node.provider_id):
+        said, warned = await _apply(made)
+        again, _ = await _apply(made)
+        for name, labels in NODE_LABELS.items():
+            await made.admin.create(NODES, _node(name, labels))
+        await until("both copies are ready", lambda: _ready(made), 60)
+        nodes = frozenset(one["spec"]["nodeName"] for one in await made.pods(NAMESPACE))
+        await _work(made)
+        lines = made.plane.layout.audit.read_text().splitlines()
+        asked = tuple(one for one in map(json.loads, lines) if one["user"]["username"] == USER)
+    return Seen(said, again, warned, nodes, asked)
+
+
+async def _apply(made: Stage) -> tuple[str, str]:
+    words = ("apply", "--server-side", "--validate=strict", "--filename", str(MANIFEST), "--kubeconfig", str(made.plane.kubeconfig))
+    command = (str(kubectl()), "--cache-dir", str(made.folder / "kubectl"), *words)
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+#: Two nodes that may have the controller's pods, and two that may not.
+NODE_LABELS: Mapping[str, Mapping[str, str]] = {
+    "plain-a": {},
+    "plain-b": {"nvidia.com/gpu.present": "false"},
+    "gpu": {"nvidia.com/gpu.present": "true"},
+    "bought": {"gpuscaler.io/pool": "other"},
+}
+
+
+def _node(name: str, labels: Mapping[str, str]) -> Json:
+    room = {"cpu": "4", "memory": "16Gi", "pods": "110"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **labels}},
+        "status": {"capacity": room, "allocatable": room, "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]},
+    }
+
+
+async def _ready(made: Stage) -> bool:
+    found = await made.find(DEPLOYMENTS, ACCOUNT, NAMESPACE)
+    return found is not None and found["status"].get("readyReplicas") == 2
+
+
+async def _work(made: Stage) -> None:
+    """A pod that nobody may evict gets a spot machine, is taken along when the cloud takes the machine back, and is scaled away."""
+    series = made.folder / "series.csv"
+    rows = ["zone,instance_type,max_nodes_probed,t_s,nodes_available", "us-east-1a,g5.xlarge,9,0,9"]
+    series.write_text("\n".join([*rows, f"us-east-1a,g5.xlarge,9,{DRY_AFTER},0", "us-east-1a,g5.xlarge,9,1000000,0", ""]))
+    controller = made.start(_run_file(made, series), await made.kubeconfig())
+    await made.namespace("work")
+    name = "keep"
+    budget: Json = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name}}
+    selector = {"matchLabels": {"app": name}}
+    await made.admin.create(POD_DISRUPTION_BUDGETS, {**budget, "spec": {"maxUnavailable": 0, "selector": selector}}, namespace="work")
+    await made.create(deployment(name, 1, pod_spec("spot")), "work")
+    (spot,) = (await made.bound("work", 1)).values()
+
+    async def moved() -> bool:
+        return any(
+            one["spec"].get("nodeName") not in {None, spot} and one["status"]["phase"] == "Running" for one in await made.pods("work")
+        )
+
+    await until("the pod runs on another machine", moved, 120)
+    await made.scale("Deployment", name, "work", 0)
+    await made.empty("spot")
+    assert await controller.end() == 0
+
+
+def _run_file(made: Stage, series: Path) -> Path:
+    """The installed settings, with a cloud that is quick and runs dry."""
+    (settings,) = (one["data"]["run.yaml"] for one in OBJECTS if one["kind"] == "ConfigMap")
+    told: Json = yaml.safe_load(settings)
+    reclaim: dict[str, Any] = {"after": "0s", "notice": "20s", "without_notice": 0}
+    told |= {
+        "simulated": {**CLOUD, "kubelet": True, "seed": SEED, "dry": series.name, "reclaim": reclaim},
+        "pools": [POOL],
+        "namespace": NAMESPACE,
+    }
+    told |= {"http": {"address": "127.0.0.1:0"}, "history": {"folder": "history"}, "pace": {"resync": "2s"}}
+    path = made.folder / "run.yaml"
+    path.write_text(yaml.safe_dump(told))
+    (made.folder / "history").mkdir()
+    return path
+
+
+def granted() -> set[Right]:
+    """All that the roles allow."""
+    return {
+        (verb, group, resource, name)
+        for one in OBJECTS
+        for rule in one.get("rules", ())
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for name in rule.get("resourceNames", [""])
+        for verb in rule["verbs"]
+    }
+
+
+def right(asked: Json) -> Right:
+    """What right a request asked for, with the object's name."""
+    about = asked["objectRef"]
+    resource = about["resource"] + (f"/{about['subresource']}" if "subresource" in about else "")
+    return asked["verb"], about.get("apiGroup", ""), resource, about.get("name", "")
+
+
+def test_the_api_server_takes_every_object_strictly_and_without_a_warning(seen: Seen) -> None:
+    assert len(seen.said.splitlines()) == len(OBJECTS)
+    assert seen.again.splitlines() == seen.said.splitlines()
+    assert "Warning" not in seen.warned
+
+
+def test_both_copies_are_admitted_under_the_restricted_standard_and_run_apart_off_gpus_and_own_pools(seen: Seen) -> None:
+    assert seen.nodes == {"plain-a", "plain-b"}
+
+
+def test_nothing_that_the_controller_asks_is_refused_for_want_of_a_right(seen: Seen) -> None:
+    refused = {right(one) for one in seen.asked if one["responseStatus"]["code"] == 403}
+
+    assert len(seen.asked) > 100
+    assert refused == set()
+
+
+def test_no_right_is_granted_that_the_controller_does_not_use(seen: Seen) -> None:
+    asked = {right(one) for one in seen.asked}
+    used = asked | {(verb, group, resource, "") for verb, group, resource, _ in asked}
+    # This server streams lists; and an Event is counted up only where the same happens again after a minute.
+    others = {("list", one.group, one.plural, "") for one in WATCHED} | {("patch", "events.k8s.io", "events", "")}
+
+    assert granted() - used - others == set()
