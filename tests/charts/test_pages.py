@@ -1,0 +1,42 @@
+"""The commands of the pages about installing, as far as they can be run without a cluster."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.charts.rendering import ROOT, call
+from tests.docs.test_examples import EXAMPLES, every
+
+from gpuscaler.settings import load_settings
+
+pytestmark = pytest.mark.charts
+
+COMMANDS = [
+    line
+    for block in every("sh")
+    for line in block.text.replace("\\\n", " ").splitlines()
+    if line.startswith(("helm install ", "helm upgrade "))
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_helm_command_of_a_page_renders(command: str) -> None:
+    _, _, release, chart, *options = shlex.split(command)
+    words = [str(EXAMPLES / word) if word.endswith(".yaml") else word for word in options if word != "--create-namespace"]
+    done = call("template", release, str(ROOT / chart), *words)
+
+    assert done.returncode == 0, done.stderr
+    assert "kind: Deployment" in done.stdout
+    assert ("--dry-run" in done.stdout) is ("controller.dryRun=true" in command)
+
+
+def test_the_pages_have_such_commands() -> None:
+    assert len(COMMANDS) >= 3
+
+
+def test_the_settings_in_the_values_of_the_pages_are_good(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load((EXAMPLES / "values.yaml").read_text())["config"]))
+
+    assert load_settings(path).policy.limits.gpus == 64
