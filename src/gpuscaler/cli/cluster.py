@@ -2,15 +2,13 @@
 
 import asyncio
 import re
-import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from gpuscaler.embedded.alone import Alone
+from gpuscaler.cli.ending import until_terminated
 
 #: ``2`` plain nodes, or ``g5.xlarge=2`` of a type of the catalogue.
 _NODES = re.compile(r"(?:(?P<type>[A-Za-z0-9._-]+)=)?(?P<count>[0-9]{1,5})")
@@ -40,7 +38,7 @@ def cluster(kubeconfig: Path, nodes: tuple[str, ...], speed: float, tls: bool, p
     made = nodes_of(nodes)
     try:
         alone = Alone(kubeconfig, nodes=made, speed=speed, tls=tls, port=port, ready=ready)
-        asyncio.run(_until_terminated(alone))
+        asyncio.run(until_terminated(alone.run()))
     except TakenError as error:
         click.echo(str(error), err=True)
         sys.exit(2)
@@ -78,20 +76,3 @@ def nodes_of(told: tuple[str, ...]) -> list[dict[str, Any]]:
         first = len(made) + 1
         made += [node_named(f"node-{number}", amounts, labels) for number in range(first, first + int(found["count"]))]
     return made
-
-
-async def _until_terminated(alone: "Alone") -> None:
-    """Run until SIGTERM, which ends it in order, or Ctrl-C."""
-    life = asyncio.create_task(alone.run())
-    terminated = asyncio.Event()
-
-    def terminate() -> None:
-        terminated.set()
-        life.cancel()
-
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
-    try:
-        await life
-    except asyncio.CancelledError:
-        if not terminated.is_set():
-            raise

@@ -7,6 +7,8 @@ from urllib.parse import quote
 import click
 import msgspec
 
+from gpuscaler.cli.reaching import namespace_of, told
+
 if TYPE_CHECKING:
     from gpuscaler.control.records.status import Process, Status
     from gpuscaler.kube.access import Access
@@ -36,11 +38,6 @@ def leader_option(command: Callable[..., None]) -> Callable[..., None]:
     """``--leader``."""
     text = "Ask the leader at this address, such as http://127.0.0.1:8080, and not through the API server."
     return click.option("--leader", default="", metavar="URL", help=text)(command)
-
-
-def home(namespace: str, access: "Access") -> str:
-    """The namespace that is asked for, else the pod's own, else kube-system."""
-    return namespace or (access.namespace if access.in_pod else "kube-system")
 
 
 async def read_status(client: "Client", namespace: str) -> "Status":
@@ -113,7 +110,7 @@ async def asked(access: "Access", transport: "Transport", leader: str, *, namesp
     if leader:
         async with HttpTransport(Access(server=leader.rstrip("/"), source="--leader")) as direct:
             return await ask(direct, "", path)
-    status = await read_status(Client(transport), home(namespace, access))
+    status = await read_status(Client(transport), namespace_of(namespace, access))
     return await ask(transport, proxied(status.leader), path)
 
 
@@ -121,7 +118,6 @@ def talk(access: "Access", talking: Callable[["Transport"], Awaitable[int]]) -> 
     """Run ``talking`` with a transport to the cluster, and say what went wrong in the usual words; returns the exit status."""
     import asyncio
 
-    from gpuscaler.cli.reaching import told
     from gpuscaler.kube.http import HttpTransport
 
     async def conversation() -> int:

@@ -101,7 +101,7 @@ def from_cluster(kubeconfig: Path | None, context: str, settings: "RunSettings",
 
     access = find(kubeconfig, context)
     with told(access):
-        seen = asyncio.run(look(access, namespace_of(settings, access)))
+        seen = asyncio.run(look(access, namespace_of(settings.namespace, access)))
     for note in seen.notes:
         click.echo(f"note: {note}", err=True)
     policy = learned.corrected(policy, seen.memory.learned)

@@ -11,7 +11,6 @@ import click
 
 if TYPE_CHECKING:
     from gpuscaler.kube.access import Access
-    from gpuscaler.settings import RunSettings
 
 #: Exit statuses: a cluster cannot be reached, or does not allow what is needed.
 UNREACHABLE, FORBIDDEN = 3, 5
@@ -47,9 +46,9 @@ def find(kubeconfig: Path | None, context: str) -> "Access":
     return access
 
 
-def namespace_of(settings: "RunSettings", access: "Access") -> str:
-    """Where gpuscaler keeps what is its own: as the settings say, else in the pod's own namespace, else in kube-system."""
-    return settings.namespace or (access.namespace if access.in_pod else "kube-system")
+def namespace_of(told: str, access: "Access") -> str:
+    """Where gpuscaler keeps what is its own: as is ``told`` (empty: not), else in the pod's own namespace, else in kube-system."""
+    return told or (access.namespace if access.in_pod else "kube-system")
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import signal
 import socket
 import sys
 import time
@@ -13,10 +12,10 @@ from uuid import uuid4
 
 import click
 
+from gpuscaler.cli.ending import until_terminated
 from gpuscaler.cli.reaching import access_options, find, namespace_of, told
 
 if TYPE_CHECKING:
-    from gpuscaler.control.running import Running
     from gpuscaler.control.settings_file import SettingsFile
     from gpuscaler.kube.access import Access
 
@@ -84,32 +83,11 @@ async def _run(file: "SettingsFile", access: "Access", *, dry_run: bool) -> None
             running = Running(
                 file=file,
                 transport=transport,
-                namespace=namespace_of(file.settings, access),
+                namespace=namespace_of(file.settings.namespace, access),
                 identity=f"{socket.gethostname()}_{uuid4().hex[:12]}",
                 clocks=Clocks(),
                 make_provider=make,
                 make_records=partial(make_records, pod=pod, set_level=set_level),
                 dry_run=dry_run,
             )
-            await until_terminated(running)
-
-
-async def until_terminated(running: "Running") -> None:
-    """Let ``running`` run, and end it in order when the process is told to terminate."""
-    life = asyncio.create_task(running.run(), name="run")
-    terminated = False
-
-    def terminate() -> None:
-        nonlocal terminated
-        terminated = True
-        life.cancel()
-
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, terminate)
-    try:
-        await life
-    except asyncio.CancelledError:
-        if not terminated:
-            raise
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)
+            await until_terminated(running.run())

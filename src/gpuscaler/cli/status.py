@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuscaler.cli.leading import home, namespace_option, read_status, talk
-from gpuscaler.cli.reaching import access_options, find
+from gpuscaler.cli.leading import namespace_option, read_status, talk
+from gpuscaler.cli.reaching import access_options, find, namespace_of
 
 if TYPE_CHECKING:
     from gpuscaler.control.records.status import Said, Status
@@ -27,7 +27,7 @@ def status(kubeconfig: Path | None, context: str, namespace: str, as_json: bool)
     async def talking(transport: "Transport") -> int:
         from gpuscaler.kube.client import Client
 
-        found = await read_status(Client(transport), home(namespace, access))
+        found = await read_status(Client(transport), namespace_of(namespace, access))
         if as_json:
             import msgspec
 
