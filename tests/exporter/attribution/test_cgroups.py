@@ -83,6 +83,13 @@ def test_a_process_of_our_own_pod_with_the_number_of_another_is_not_taken_for_it
     assert Processes(tmp_path / "proc").places({1, 7, 4711}) is None
 
 
+def test_a_process_in_our_own_container_whose_path_does_not_show_is_not_taken_for_one_outside_of_pods(tmp_path: Path) -> None:
+    here = FakeNode(tmp_path)
+    here.process("self", "0::/")
+    here.process(7, "0::/")
+    assert Processes(tmp_path / "proc").places({7}) is None
+
+
 def test_the_end_of_all_processes_is_no_loss_of_sight(tmp_path: Path) -> None:
     here = FakeNode(tmp_path)
     here.runs("ml", "a", "main", uid=UID, pids=[100])

@@ -1,5 +1,6 @@
 """The kubelet is asked over its socket, whatever becomes of it."""
 
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -98,15 +99,17 @@ def test_a_kubelet_that_restarts_between_two_questions_is_asked_again_at_once_or
         client.close()
 
 
-def test_a_socket_that_nobody_listens_on_any_more_is_told() -> None:
+def test_a_socket_that_nobody_listens_on_is_told_and_asked_as_soon_as_somebody_does() -> None:
     with kubelet() as here:
         here.stop()
-        import socket
-
         with socket.socket(socket.AF_UNIX) as left:
             left.bind(str(here.path))
+        client = PodResources(here.path, timeout=2.0)
         with pytest.raises(KubeletError, match="answered UNAVAILABLE"):
-            asked(here)
+            client.allocations()
+        here.restart()
+        assert client.allocations() == Allocations()  # at once, not after a pause that grows
+        client.close()
 
 
 def test_a_file_in_the_place_of_the_socket_is_told(tmp_path: Path) -> None:

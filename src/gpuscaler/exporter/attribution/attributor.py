@@ -153,6 +153,6 @@ class NodeAttributor:
             more = f" and {len(found.unknown) - 3} more" if len(found.unknown) > 3 else ""
             told.append(f"the driver has no {', '.join(found.unknown[:3])}{more}")
         if found.unnamed:
-            known = f"{len(found.unnamed)} pods with GPUs are known by UID only"
-            told.append(f"{known}: expected {self._places.containers} mounted, or access to the API server")
+            whose = f"pods with GPUs of which only the UID is known: {len(found.unnamed)}"
+            told.append(f"{whose}; expected {self._places.containers} mounted, or access to the API server")
         return told

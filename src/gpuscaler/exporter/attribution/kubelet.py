@@ -19,6 +19,8 @@ _OPTIONS: Final = (
     ("grpc.default_authority", "localhost"),
     # A proxy in the environment is not for a socket of this machine.
     ("grpc.enable_http_proxy", 0),
+    # A new channel would go on with the connection of the one before, and with its pauses between attempts, which grow to two minutes.
+    ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", 16 * 2**20),
 )
 
