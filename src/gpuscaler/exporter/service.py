@@ -13,7 +13,7 @@ from gpuscaler.exporter.footprint import footprint
 from gpuscaler.exporter.lines import Line
 from gpuscaler.exporter.measured import Measured
 from gpuscaler.exporter.parts import Attribution, Attributor
-from gpuscaler.exporter.supervising import Sampler
+from gpuscaler.exporter.supervising import Pace, Sampler
 
 #: A reading is served for so many intervals, and for so many seconds at least.
 EXPIRY = 3, 5.0
@@ -36,6 +36,7 @@ class Exporter:
     tell: Tell
     clock: Callable[[], float]
     wall: Callable[[], float]
+    pace: Pace = field(default_factory=Pace)
     attribution: Attribution = field(default_factory=Attribution, init=False)
     measured: Measured = field(init=False)
     sampler: Sampler = field(init=False)
@@ -44,7 +45,12 @@ class Exporter:
     def __post_init__(self) -> None:
         self.measured = Measured(max(EXPIRY[0] * self.interval, EXPIRY[1]))
         self.sampler = Sampler(
-            self.command, interval=self.interval, take=self._take, tell=lambda text: self.tell("warning", text), clock=self.clock
+            self.command,
+            interval=self.interval,
+            take=self._take,
+            tell=lambda text: self.tell("warning", text),
+            clock=self.clock,
+            pace=self.pace,
         )
 
     async def run(self) -> None:

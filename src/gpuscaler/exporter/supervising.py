@@ -4,28 +4,41 @@ import asyncio
 import subprocess
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import IO
 
 from gpuscaler.exporter import lines
 from gpuscaler.exporter.lines import Asking, Line, Opening, Rested, Unavailable
 
-#: Loading the driver may take seconds for each GPU where nothing else holds it (no persistence mode).
-OPENING = 60.0
-#: Between two lines of a process that measures, beyond the interval; and beyond the pause of one that found nothing to measure.
-PATIENCE = 5.0
-PAUSE = 10.0
-#: Seconds before the next process is started: doubled each time, up to the last; from the beginning after so many rounds.
-BACKOFF = (1.0, 60.0)
+#: From the beginning of the back-off after so many rounds.
 HEALTHY_ROUNDS = 30
 #: A process in a call that never returns cannot be killed. So many may be left behind; then no more are started until one goes.
 MOST_STUCK = 3
-#: A process that is killed is gone within a moment, unless the driver holds it.
-DYING = 0.3
 #: A GPU at which this many processes hung one after the other is left alone for a while, so that the others are measured.
 HANGS = 2
-LEAVE_ALONE = 300.0
+LONGEST_LINE = 1 << 20
+#: A process that is killed is gone within so many seconds, unless the driver holds it.
+DYING = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Seconds. ``opening``: loading the driver may take some for each GPU where nothing else holds it (no persistence mode).
+
+    ``patience`` is between two lines of a process that measures, beyond the interval, and beyond ``pause`` after one that found nothing to
+    measure. Before the next process is started there is ``first_wait``, doubled each time up to ``longest_wait``. A GPU that the driver
+    does not answer for is left alone for ``leave_alone``.
+    """
+
+    opening: float = 60.0
+    patience: float = 5.0
+    pause: float = 10.0
+    first_wait: float = 1.0
+    longest_wait: float = 60.0
+    leave_alone: float = 300.0
 
 
 class HungError(Exception):
@@ -48,6 +61,7 @@ class Sampler:
     take: Callable[[Line], None]
     tell: Callable[[str], None]
     clock: Callable[[], float]
+    pace: Pace = field(default_factory=Pace)
     starts: int = field(default=0, init=False)
     #: Of the process that measures now, or 0.
     pid: int = field(default=0, init=False)
@@ -70,15 +84,15 @@ class Sampler:
 
     async def run(self) -> None:
         """Until cancelled; the process is gone then, or stuck in the driver."""
-        wait = BACKOFF[0]
+        wait = self.pace.first_wait
         while True:
             self._rounds = 0
             ended = await self._once() if self.stuck < MOST_STUCK else f"saw {self.stuck} processes that the driver does not let go"
             if self._rounds >= HEALTHY_ROUNDS:
-                wait = BACKOFF[0]
+                wait = self.pace.first_wait
             self.take(Unavailable("failed", ended))
             await asyncio.sleep(wait)
-            wait = min(2 * wait, BACKOFF[1])
+            wait = min(2 * wait, self.pace.longest_wait)
 
     async def _once(self) -> str:
         """One life of the process; how it ended."""
@@ -88,10 +102,22 @@ class Sampler:
             [*self.command, *self.left_alone], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         self.starts, self.pid = self.starts + 1, process.pid
-        assert process.stdout is not None
-        assert process.stderr is not None
-        output, from_output = await _reader(process.stdout)
-        errors, from_errors = await _reader(process.stderr)
+        try:
+            async with _pipe(process.stdout) as output, _pipe(process.stderr) as errors:
+                return await self._heard(process, output, errors)
+        finally:
+            self.pid = 0
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+            process.kill()
+            try:
+                process.wait(DYING)
+            except subprocess.TimeoutExpired:
+                self._stuck.append(process)
+
+    async def _heard(self, process: "subprocess.Popen[bytes]", output: asyncio.StreamReader, errors: asyncio.StreamReader) -> str:
+        """Hear the process to its end; how it ended."""
         last_words = asyncio.create_task(_tail(errors), name="errors of the measuring process")
         try:
             return await self._lines(output) or await self._farewell(process, last_words)
@@ -104,19 +130,11 @@ class Sampler:
         except ValueError as error:
             return f"saw a line of the measuring process that cannot be read: {error}"
         finally:
-            self.pid = 0
             last_words.cancel()
-            from_output.close()
-            from_errors.close()
-            process.kill()
-            try:
-                process.wait(DYING)
-            except subprocess.TimeoutExpired:
-                self._stuck.append(process)
 
     async def _lines(self, output: asyncio.StreamReader) -> str:
         """Hand on what the process says until it ends, or should for the reason returned. Raises :class:`HungError`."""
-        about, patience = "", OPENING
+        about, patience = "", self.pace.opening
         while True:
             try:
                 text = await asyncio.wait_for(output.readline(), patience)
@@ -127,13 +145,13 @@ class Sampler:
             line = lines.read(text)
             match line:
                 case Opening():
-                    about, patience = "", OPENING
+                    about, patience = "", self.pace.opening
                 case Asking(about=about):
-                    patience = max(PATIENCE, 2 * self.interval)
+                    patience = max(self.pace.patience, 2 * self.interval)
                 case Unavailable():
-                    patience = max(PAUSE, 2 * self.interval) + PATIENCE
+                    patience = max(self.pace.pause, 2 * self.interval) + self.pace.patience
                 case Rested():
-                    about, patience = "", self.interval + PATIENCE
+                    about, patience = "", self.interval + self.pace.patience
                     self._rounds += 1
                     if self._rounds == HANGS:
                         self._hangs.clear()
@@ -146,21 +164,28 @@ class Sampler:
     def _suspect(self, device: str) -> None:
         self._hangs[device] += 1
         if self._hangs[device] >= HANGS:
-            self.left_alone[device] = self.clock() + LEAVE_ALONE
-            self.tell(f"{device}: left alone for {LEAVE_ALONE:g} s, since the driver does not answer for it; see dmesg, and reset the GPU")
+            self.left_alone[device] = self.clock() + self.pace.leave_alone
+            self.tell(
+                f"{device}: left alone for {self.pace.leave_alone:g} s: the driver does not answer for it; see dmesg, and reset the GPU"
+            )
 
     async def _farewell(self, process: "subprocess.Popen[bytes]", last_words: "asyncio.Task[str]") -> str:
         """How a process ended that closed its output."""
-        said = await asyncio.wait_for(last_words, PATIENCE)
+        said = await asyncio.wait_for(last_words, self.pace.patience)
         code = process.wait(DYING)
         return f"the measuring process ended with {code}" + (f": {said}" if said else "")
 
 
-async def _reader(pipe: object) -> tuple[asyncio.StreamReader, asyncio.ReadTransport]:
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=1 << 20)
-    transport, _ = await loop.connect_read_pipe(partial(asyncio.StreamReaderProtocol, reader), pipe)
-    return reader, transport
+@asynccontextmanager
+async def _pipe(pipe: IO[bytes] | None) -> AsyncIterator[asyncio.StreamReader]:
+    """What comes through ``pipe``, until the end of the block."""
+    assert pipe is not None
+    reader = asyncio.StreamReader(limit=LONGEST_LINE)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(partial(asyncio.StreamReaderProtocol, reader), pipe)
+    try:
+        yield reader
+    finally:
+        transport.close()
 
 
 async def _tail(errors: asyncio.StreamReader) -> str:

@@ -1,0 +1,89 @@
+"""A measuring process, as the exporter starts it, and the lines that it writes."""
+
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from gpuscaler.exporter import lines
+from gpuscaler.exporter.lines import Devices, Event, Line, Reading, Unavailable
+
+INTERVAL = 0.1
+#: Seconds within which everything that a test waits for has long happened.
+PATIENCE = 20.0
+
+
+@dataclass
+class Child:
+    """Lines are read when they are waited for."""
+
+    process: "subprocess.Popen[bytes]"
+    _text: bytearray = field(default_factory=bytearray)
+
+    def line(self) -> Line | None:
+        """The next one; None where the process ended."""
+        assert self.process.stdout is not None
+        due = time.monotonic() + PATIENCE
+        while (end := self._text.find(b"\n")) < 0:
+            assert select.select([self.process.stdout], [], [], max(0.0, due - time.monotonic()))[0], "the process says nothing"
+            block = os.read(self.process.stdout.fileno(), 1 << 16)
+            if not block:
+                return None
+            self._text += block
+        line = lines.read(bytes(self._text[:end]))
+        del self._text[: end + 1]
+        return line
+
+    def until(self, wanted: Callable[[Line], bool]) -> Line:
+        """The first line from now on for which that is so."""
+        due = time.monotonic() + PATIENCE
+        while time.monotonic() < due:
+            line = self.line()
+            assert line is not None, self._last_words()
+            if wanted(line):
+                return line
+        raise AssertionError("no such line")
+
+    def _last_words(self) -> str:
+        assert self.process.stderr is not None
+        return f"ended: {self.process.stderr.read().decode()}"
+
+    def devices(self) -> Devices:
+        line = self.until(lambda line: isinstance(line, Devices))
+        assert isinstance(line, Devices)
+        return line
+
+    def event(self) -> Event:
+        line = self.until(lambda line: isinstance(line, Event))
+        assert isinstance(line, Event)
+        return line
+
+    def unavailable(self) -> Unavailable:
+        line = self.until(lambda line: isinstance(line, Unavailable))
+        assert isinstance(line, Unavailable)
+        return line
+
+    def reading(self, key: str, wanted: Callable[[Reading], bool] = lambda _: True) -> Reading:
+        """The next reading of a device for which that is so."""
+        line = self.until(lambda line: isinstance(line, Reading) and line.device == key and wanted(line))
+        assert isinstance(line, Reading)
+        return line
+
+    def ended(self) -> int:
+        """Wait for the process to end; its exit status."""
+        return self.process.wait(PATIENCE)
+
+
+@contextmanager
+def measuring(environment: Mapping[str, str], *skip: str, backend: str = "nvml", gpus: int = 2) -> Iterator[Child]:
+    """A process that measures every 100 ms, until the end of the block."""
+    command = [sys.executable, "-m", "gpuscaler.exporter.child", backend, f"{INTERVAL}", f"{gpus}", *skip]
+    with subprocess.Popen(command, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            yield Child(process)
+        finally:
+            process.kill()

@@ -1,0 +1,41 @@
+"""A page of metrics, read as Prometheus reads it."""
+
+from dataclasses import dataclass
+
+from prometheus_client.parser import text_string_to_metric_families
+
+
+@dataclass(frozen=True)
+class Scrape:
+    """Samples by metric: labels and value."""
+
+    samples: dict[str, list[tuple[dict[str, str], float]]]
+    kinds: dict[str, str]
+
+    def values(self, metric: str, **labels: str) -> list[float]:
+        """Of the metric's samples that have these labels."""
+        return [value for found, value in self.samples.get(metric, []) if labels.items() <= found.items()]
+
+    def value(self, metric: str, **labels: str) -> float:
+        """Of the one sample that has these labels."""
+        (found,) = self.values(metric, **labels)
+        return found
+
+    def pods(self, metric: str, **labels: str) -> list[str | None]:
+        return [found.get("pod_name") for found, _ in self.samples.get(metric, []) if labels.items() <= found.items()]
+
+
+def scrape(page: bytes | str) -> Scrape:
+    """Fails where a metric's lines do not stand together, or a sample is there twice."""
+    text = page.decode() if isinstance(page, bytes) else page
+    families = list(text_string_to_metric_families(text))
+    # The parser does not mind these, and Prometheus does.
+    names = [line.split(" ")[2] for line in text.splitlines() if line.startswith("# TYPE")]
+    assert len(names) == len(set(names))
+    lines = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
+    assert len(lines) == len(set(lines))
+    samples: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in families:
+        for sample in family.samples:
+            samples.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return Scrape(samples, {family.name: family.type for family in families})

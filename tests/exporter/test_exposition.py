@@ -1,0 +1,201 @@
+"""The page of metrics: which labels, for whom, and how it is written."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from tests.exporter.scraping import Scrape, scrape
+
+from gpuscaler.exporter import exposition
+from gpuscaler.exporter.exposition import Page
+from gpuscaler.exporter.fields import FIELDS, severity
+from gpuscaler.exporter.lines import Devices, Event, Reading
+from gpuscaler.exporter.measured import Measured
+from gpuscaler.exporter.parts import Attribution, Device, Instance, Owner, Process
+
+GPU = Device("GPU-a", 0, 3, "NVIDIA L4", "00000000:01:00.0")
+TRAINING = Owner("ml", "training-0", "main", "uid-0")
+SERVING = Owner("web", "serving-0", "main", "uid-1")
+VALUES = {"duty_cycle": 60.0, "memory_used_bytes": 1000.0, "temperature_celsius": 41.0, "sm_clock_hertz": 1.5e9}
+
+
+def measured(*devices: Device, readings: Mapping[str, Mapping[str, float]], processes: Sequence[Process] | None = ()) -> Measured:
+    found = Measured(5.0)
+    found.take(Devices(devices, "580", "13.0"))
+    for key, values in readings.items():
+        found.take(Reading(key, 100.0, dict(values), None if processes is None else tuple(processes), {}))
+    return found
+
+
+def page(found: Measured, attribution: Attribution = Attribution(), *, now: float = 101.0, node: str = "node-1") -> Scrape:  # noqa: B008  # a tuple
+    made = Page()
+    exposition.devices(made, found, attribution, node=node, now=now)
+    exposition.events(made, found, node=node)
+    return scrape(made.text())
+
+
+def test_the_six_have_the_names_and_labels_of_the_write_up() -> None:
+    values = {key: 7.0 for key, field in FIELDS.items() if field.metric.startswith("nvidia_gpu_")}
+
+    found = page(measured(GPU, readings={"GPU-a": values}), Attribution({"GPU-a": (TRAINING,)}))
+
+    labels = {
+        "node_name": "node-1",
+        "pod_name": "training-0",
+        "namespace_name": "ml",
+        "container_name": "main",
+        "uuid": "GPU-a",
+        "minor_number": "3",
+        "name": "NVIDIA L4",
+    }
+    for name in (
+        "duty_cycle",
+        "memory_used_bytes",
+        "memory_total_bytes",
+        "power_usage_milliwatts",
+        "temperature_celsius",
+        "fanspeed_percent",
+    ):
+        assert found.samples[f"nvidia_gpu_{name}"] == [(labels, 7.0)]
+
+
+def test_a_gpu_of_nobody_has_no_labels_of_pods() -> None:
+    found = page(measured(GPU, readings={"GPU-a": VALUES}))
+
+    labels = {name for samples in found.samples.values() for one, _ in samples for name in one}
+    assert {"pod_name", "namespace_name", "container_name"} & labels == set()
+    assert found.value("gpuscaler_gpu_containers", uuid="GPU-a") == 0
+
+
+def test_what_is_absent_in_a_reading_is_absent_on_the_page() -> None:
+    found = page(measured(GPU, readings={"GPU-a": {"temperature_celsius": 40.0}}))
+
+    assert "nvidia_gpu_duty_cycle" not in found.samples
+    assert "gpuscaler_gpu_duty_cycle_max" not in found.samples
+
+
+def test_a_reading_that_is_too_old_is_not_served() -> None:
+    found = measured(GPU, readings={"GPU-a": VALUES})
+
+    assert page(found, now=105.0).values("nvidia_gpu_duty_cycle") == [60]
+    assert page(found, now=105.1).samples == {}
+
+
+def test_pods_that_share_a_gpu_each_have_their_own_use_where_processes_are_known() -> None:
+    processes = [Process("GPU-a", 1, 300, 20.0), Process("GPU-a", 2, 200, 25.0), Process("GPU-a", 3, 100, 5.0)]
+    by_process = {1: SERVING, 2: SERVING}
+    attribution = Attribution({"GPU-a": (TRAINING, SERVING)}, by_process)
+
+    found = page(measured(GPU, readings={"GPU-a": VALUES}, processes=processes), attribution)
+
+    assert found.value("nvidia_gpu_duty_cycle", pod_name="serving-0") == 45
+    assert found.value("nvidia_gpu_memory_used_bytes", pod_name="serving-0") == 500
+    # No process of the pod is there: it uses nothing, whatever the others do.
+    assert found.value("nvidia_gpu_duty_cycle", pod_name="training-0") == 0
+    assert found.value("nvidia_gpu_temperature_celsius", pod_name="training-0") == 41
+    assert found.value("gpuscaler_gpu_process_sm_ratio", pid="2", pod_name="serving-0") == 0.25
+    assert found.pods("gpuscaler_gpu_process_sm_ratio", pid="3") == [None]
+
+
+def test_pods_that_share_a_gpu_each_have_its_figures_where_processes_are_not_known() -> None:
+    attribution = Attribution({"GPU-a": (TRAINING, SERVING)})
+
+    found = page(measured(GPU, readings={"GPU-a": VALUES}, processes=[Process("GPU-a", 1, 300, 20.0)]), attribution)
+
+    assert found.values("nvidia_gpu_duty_cycle") == [60, 60]
+    assert found.pods("nvidia_gpu_memory_used_bytes") == ["training-0", "serving-0"]
+    assert found.pods("gpuscaler_gpu_process_sm_ratio", pid="1") == [None]
+
+
+def test_a_driver_that_tells_no_processes_leaves_each_pod_the_figures_of_the_gpu() -> None:
+    attribution = Attribution({"GPU-a": (TRAINING, SERVING)}, {})
+
+    found = page(measured(GPU, readings={"GPU-a": VALUES}, processes=None), attribution)
+
+    assert found.values("nvidia_gpu_memory_used_bytes") == [1000, 1000]
+
+
+def test_the_other_figures_of_a_shared_gpu_come_once_and_for_no_pod() -> None:
+    found = page(measured(GPU, readings={"GPU-a": VALUES}), Attribution({"GPU-a": (TRAINING, SERVING)}))
+
+    assert found.pods("gpuscaler_gpu_sm_clock_hertz") == [None]
+    assert found.pods("gpuscaler_gpu_duty_cycle_max", window="15s") == [None]
+    assert found.pods("gpuscaler_gpu_allocation_info") == ["training-0", "serving-0"]
+    assert found.value("gpuscaler_gpu_containers") == 2
+
+
+def test_two_containers_of_one_pod_have_each_their_own_use() -> None:
+    sidecar = TRAINING._replace(container="sidecar")
+    processes = [Process("GPU-a", 1, 300, 20.0), Process("GPU-a", 2, 200, 25.0)]
+
+    found = page(
+        measured(GPU, readings={"GPU-a": VALUES}, processes=processes),
+        Attribution({"GPU-a": (TRAINING, sidecar)}, {1: TRAINING, 2: sidecar}),
+    )
+
+    assert found.value("nvidia_gpu_duty_cycle", container_name="sidecar") == 25
+
+
+def test_mig_devices_carry_their_pods_and_the_gpu_none() -> None:
+    whole = GPU._replace(instances=(Instance("MIG-a", 3, 0, "3g.40gb"), Instance("MIG-b", 5, 0, "1g.10gb")))
+    readings = {"GPU-a": {"temperature_celsius": 41.0}, "MIG-a": {"duty_cycle": 80.0}, "MIG-b": {"duty_cycle": 5.0}}
+
+    found = page(measured(whole, readings=readings), Attribution({"MIG-a": (TRAINING,)}))
+
+    assert found.value("nvidia_gpu_duty_cycle", uuid="MIG-a", gpu_uuid="GPU-a", gpu_instance="3", profile="3g.40gb") == 80
+    assert found.pods("nvidia_gpu_duty_cycle") == ["training-0", None]
+    assert found.pods("nvidia_gpu_temperature_celsius") == [None]
+
+
+def test_windows_go_over_all_samples_and_a_scrape_resets_none() -> None:
+    found = measured(GPU, readings={"GPU-a": VALUES})
+    for later in range(1, 30):
+        value = 100.0 if later == 20 else 0.0
+        found.take(Reading("GPU-a", 100.0 + later, {"duty_cycle": value}, (), {"duty_cycle": 30.0} if later == 25 else {}))
+
+    first, second = page(found, now=129.5), page(found, now=129.5)
+
+    assert first == second
+    assert first.value("gpuscaler_gpu_duty_cycle_max", window="15s") == 100
+    assert first.value("gpuscaler_gpu_duty_cycle_max", window="60s") == 100
+    assert first.value("gpuscaler_gpu_duty_cycle_mean", window="15s") == pytest.approx(100 / 15)
+    assert first.value("nvidia_gpu_duty_cycle") == 0
+
+
+def test_counters_and_labels_of_a_field_are_written_as_such() -> None:
+    found = page(measured(GPU, readings={"GPU-a": {"ecc_errors:corrected:volatile": 4.0, "energy_joules": 1.5}}))
+
+    assert found.value("gpuscaler_gpu_ecc_errors_total", kind="corrected", scope="volatile") == 4
+    assert found.value("gpuscaler_gpu_energy_joules_total") == 1.5
+    assert found.kinds["gpuscaler_gpu_energy_joules"] == "counter"
+
+
+def test_a_field_that_nobody_knows_is_left_out() -> None:
+    found = page(measured(GPU, readings={"GPU-a": {"warp_factor": 9.0, "duty_cycle": 1.0}}))
+
+    assert not [name for name in found.samples if "warp" in name]
+
+
+def test_xid_errors_are_counted_with_their_severity() -> None:
+    found = measured(GPU, readings={"GPU-a": VALUES})
+    for code in (79, 79, 31, 1):
+        found.take(Event("GPU-a", code))
+
+    said = page(found)
+
+    assert said.value("gpuscaler_gpu_xid_errors_total", xid="79", severity="critical", uuid="GPU-a") == 2
+    assert said.value("gpuscaler_gpu_xid_errors_total", xid="31", severity="application") == 1
+    assert severity(1) == "other"
+
+
+def test_odd_names_are_written_so_that_they_can_be_read() -> None:
+    odd = 'a "quoted" \\ name\nof two lines'
+
+    found = page(measured(GPU._replace(name=odd), readings={"GPU-a": VALUES}))
+
+    assert found.samples["nvidia_gpu_duty_cycle"][0][0]["name"] == odd
+
+
+def test_large_whole_numbers_keep_all_their_digits() -> None:
+    found = page(measured(GPU, readings={"GPU-a": {"memory_total_bytes": 85899345921.0}}))
+
+    assert found.value("nvidia_gpu_memory_total_bytes") == 85899345921

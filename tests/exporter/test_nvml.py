@@ -1,0 +1,246 @@
+"""The nvml backend in the measuring process: the real pynvml, on a driver library that the test steers."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.exporter.child import Child, measuring
+from tests.exporter.fake_nvml import GIB, NO_PERMISSION, NOT_LOADED, STALE, UNKNOWN, FakeNvml, build
+
+from gpuscaler.exporter.parts import Instance, Process
+
+FIRST = "GPU-00000000-0000-4000-8000-000000000000"
+SECOND = "GPU-00000000-0000-4000-8000-000000000001"
+
+
+def settled(child: Child, key: str = FIRST) -> dict[str, float]:
+    """Values once counters that need two samples are there, too."""
+    return child.reading(key, lambda reading: "sm_active_ratio" in reading.values).values
+
+
+def test_what_there_is_comes_first_with_versions(nvml: FakeNvml) -> None:
+    with measuring(nvml.environment) as child:
+        found = child.devices()
+
+    assert [(device.uuid, device.number, device.minor) for device in found.devices] == [(FIRST, 0, 0), (SECOND, 1, 1)]
+    assert found.devices[1].name == "NVIDIA H100 80GB HBM3"
+    assert found.devices[1].pci == "00000000:02:00.0"
+    assert (found.driver, found.cuda) == ("580.95.05", "13.0")
+
+
+def test_figures_of_a_gpu_come_in_the_units_of_their_names(nvml: FakeNvml) -> None:
+    gpu = nvml.gpu[0]
+    gpu.utilization, gpu.used = 40, 7 * GIB
+    with measuring(nvml.environment) as child:
+        values = settled(child)
+
+    expected = {
+        "duty_cycle": 40,
+        "memory_used_bytes": 7 * GIB,
+        "memory_total_bytes": 80 * GIB,
+        "memory_reserved_bytes": GIB,
+        "power_usage_milliwatts": 71000,
+        "power_limit_watts": 700,
+        "energy_joules": 5,
+        "temperature_celsius": 34,
+        "memory_temperature_celsius": 61,
+        "sm_clock_hertz": 345e6,
+        "clock_limited:idle": 1,
+        "clock_limited:power_cap": 0,
+        "nvlink_sent_bytes": 2048 * 1024,
+        "nvlink_received_bytes": 1024 * 1024,
+        "pcie_replays": 3,
+        "ecc_errors:corrected:volatile": 1,
+        "ecc_errors:uncorrected:aggregate": 12,
+        "remapped_rows:corrected": 2,
+        "remapped_rows:uncorrected": 1,
+        "row_remap_pending": 1,
+        "row_remap_failed": 0,
+        "graphics_active_ratio": 0.4,
+        "sm_active_ratio": 0.2,
+        "memory_bandwidth_ratio": 0.125,
+        "pcie_sent_bytes_per_second": 2 * 1024**2,
+        "lost": 0,
+    }
+    assert {name: values[name] for name in expected} == expected
+
+
+def test_what_a_device_does_not_support_is_absent_and_asked_once(nvml: FakeNvml) -> None:
+    gpu = nvml.gpu[0]
+    gpu.fail("nvmlDeviceGetPowerUsage")
+    with measuring(nvml.environment) as child:
+        values = [child.reading(FIRST).values for _ in range(5)][-1]
+
+    assert {"fanspeed_percent", "power_usage_milliwatts", "pcie_sent_bytes", "pipe_active_ratio:tensor"} & set(values) == set()
+    assert gpu.count("nvmlDeviceGetPowerUsage") == gpu.count("nvmlDeviceGetFanSpeed") == 1
+    assert nvml.gpu[1].count("nvmlDeviceGetPowerUsage") > 3
+
+
+def test_a_question_that_fails_for_once_is_asked_again(nvml: FakeNvml) -> None:
+    gpu = nvml.gpu[0]
+    with measuring(nvml.environment) as child:
+        gpu.fail("nvmlDeviceGetPowerUsage", UNKNOWN)
+        without = child.reading(FIRST, lambda reading: "power_usage_milliwatts" not in reading.values)
+        gpu.fail("nvmlDeviceGetPowerUsage", 0)
+        child.reading(FIRST, lambda reading: "power_usage_milliwatts" in reading.values)
+
+    assert "temperature_celsius" in without.values
+
+
+def test_slow_figures_are_asked_in_one_of_ten_rounds_and_told_in_each(nvml: FakeNvml) -> None:
+    with measuring(nvml.environment) as child:
+        readings = [child.reading(FIRST) for _ in range(9)]
+
+    assert all("remapped_rows:corrected" in reading.values for reading in readings)
+    assert nvml.gpu[0].count("nvmlDeviceGetRemappedRows") == 1
+
+
+def test_an_old_driver_is_asked_as_old_drivers_answer(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    nvml = FakeNvml(build(tmp_path, "-DBEFORE_HOPPER"), tmp_path_factory.mktemp("old"), 1)
+    nvml.gpu[0].used = 2 * GIB
+    with measuring(nvml.environment) as child:
+        child.reading(FIRST)
+        values = child.reading(FIRST).values
+
+    # Before version 2 of the call, what the driver keeps for itself counts as used.
+    assert values["memory_used_bytes"] == 3 * GIB
+    assert values["clock_limited:idle"] == 1
+    assert {"memory_reserved_bytes", "sm_active_ratio"} & set(values) == set()
+
+
+def test_mig_devices_are_measured_by_themselves(nvml: FakeNvml) -> None:
+    nvml.gpu[0].divide(("3g.40gb", 90, 30 * GIB), ("1g.10gb", 0, 0))
+    with measuring(nvml.environment) as child:
+        found = child.devices().devices[0]
+        whole = child.reading(FIRST).values
+        parts = [settled(child, f"MIG-0-{place}") for place in (0, 1)]
+
+    assert found.instances == (Instance("MIG-0-0", 3, 0, "3g.40gb"), Instance("MIG-0-1", 4, 0, "1g.10gb"))
+    assert "duty_cycle" not in whole
+    assert whole["power_usage_milliwatts"] == 71000
+    assert [(part["duty_cycle"], part["memory_used_bytes"], part["memory_total_bytes"]) for part in parts] == [
+        (90, 30 * GIB, 40 * GIB),
+        (0, 0, 10 * GIB),
+    ]
+    assert "power_usage_milliwatts" not in parts[0]
+
+
+def test_processes_come_with_memory_and_their_share_of_the_sms(nvml: FakeNvml) -> None:
+    gpu = nvml.gpu[0]
+    gpu.run((4001, 30, 5 * GIB), (4002, 0, GIB))
+    gpu.sample_time = 1000
+    with measuring(nvml.environment) as child:
+        first = child.reading(FIRST).processes
+        idle = child.reading(FIRST).processes
+
+    assert first == (Process(FIRST, 4001, 5 * GIB, 30), Process(FIRST, 4002, GIB, 0))
+    # No newer sample: nobody used it since.
+    assert idle == (Process(FIRST, 4001, 5 * GIB, 0), Process(FIRST, 4002, GIB, 0))
+
+
+def test_a_gpu_without_processes_has_none_and_one_that_does_not_tell_says_so(nvml: FakeNvml) -> None:
+    for call in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3"):
+        nvml.gpu[1].fail(call)
+    nvml.gpu[1].run((4001, 30, GIB))
+    with measuring(nvml.environment) as child:
+        assert child.reading(FIRST).processes == ()
+        assert child.reading(SECOND).processes is None
+
+
+def test_a_burst_between_two_readings_is_told_as_a_peak(nvml: FakeNvml) -> None:
+    gpu = nvml.gpu[0]
+    gpu.sample_time, gpu.sample_count, gpu.peak = 500, 3, 77
+    with measuring(nvml.environment) as child:
+        # What the driver kept from before is nobody's burst.
+        assert child.reading(FIRST).peaks == {}
+        gpu.peak, gpu.sample_time = 95, 900
+        burst = child.reading(FIRST, lambda reading: bool(reading.peaks))
+
+    assert burst.peaks == {"duty_cycle": 95}
+    assert burst.values["duty_cycle"] == 0
+
+
+def test_xid_errors_are_told_with_their_gpu(nvml: FakeNvml) -> None:
+    with measuring(nvml.environment) as child:
+        child.reading(FIRST)
+        nvml.gpu[1].xid, nvml.gpu[1].xid_count = 79, 2
+        told = [child.event() for _ in range(2)]
+
+    assert [(event.device, event.code) for event in told] == [(SECOND, 79), (SECOND, 79)]
+
+
+def test_a_gpu_that_falls_off_the_bus_is_told_as_lost_until_it_is_back(nvml: FakeNvml) -> None:
+    with measuring(nvml.environment) as child:
+        child.reading(FIRST)
+        nvml.gpu[0].lost = 1
+        gone = child.reading(FIRST, lambda reading: reading.values.get("lost") == 1)
+        other = child.reading(SECOND)
+        nvml.gpu[0].lost = 0
+        back = child.reading(FIRST, lambda reading: reading.values.get("lost") == 0)
+
+    assert gone.values == {"lost": 1}
+    assert other.values["temperature_celsius"] == 34
+    assert back.values["temperature_celsius"] == 34
+
+
+@pytest.mark.parametrize(
+    ("result", "cause", "words"), [(NOT_LOADED, "no-driver", "see the kernel's log"), (NO_PERMISSION, "forbidden", "/dev/nvidiactl")]
+)
+def test_a_driver_that_cannot_be_had_is_told_with_what_to_do(nvml: FakeNvml, result: int, cause: str, words: str) -> None:
+    nvml.state.init_result = result
+    with measuring(nvml.environment) as child:
+        told = child.unavailable()
+
+    assert told.cause == cause
+    assert words in told.text
+
+
+def test_a_driver_without_gpus_is_told(make_nvml: Callable[[int], FakeNvml]) -> None:
+    with measuring(make_nvml(0).environment) as child:
+        assert child.unavailable().cause == "no-devices"
+
+
+def test_no_library_is_told_and_one_that_comes_later_is_found(nvml: FakeNvml) -> None:
+    nvml.uninstall()
+    with measuring(nvml.environment) as child:
+        told = child.unavailable()
+        nvml.install()
+        found = child.devices()
+
+    assert told.cause == "no-library"
+    assert len(found.devices) == 2
+
+
+def test_a_driver_that_is_unloaded_and_loaded_again_is_opened_again(nvml: FakeNvml) -> None:
+    with measuring(nvml.environment) as child:
+        child.reading(FIRST)
+        nvml.gpu[0].fail("nvmlDeviceGetTemperature", NOT_LOADED)
+        assert child.unavailable().cause == "no-driver"
+        nvml.gpu[0].fail("nvmlDeviceGetTemperature", 0)
+        child.reading(FIRST)
+
+    assert nvml.state.opened == 2
+
+
+def test_a_driver_of_another_version_ends_the_process_so_that_its_library_is_loaded_anew(nvml: FakeNvml) -> None:
+    with measuring(nvml.environment) as child:
+        child.reading(FIRST)
+        nvml.gpu[0].fail("nvmlDeviceGetTemperature", STALE)
+        assert child.ended() == 0
+
+
+def test_a_gpu_that_is_to_be_left_alone_is_not_asked(nvml: FakeNvml) -> None:
+    nvml.gpu[0].hang("nvmlDeviceGetTemperature")
+    with measuring(nvml.environment, FIRST) as child:
+        child.reading(SECOND)
+        child.reading(SECOND)
+
+    assert nvml.gpu[0].count("nvmlDeviceGetTemperature") == 0
+
+
+def test_the_process_ends_when_nobody_reads_what_it_says(nvml: FakeNvml) -> None:
+    with measuring(nvml.environment) as child:
+        child.reading(FIRST)
+        assert child.process.stdout is not None
+        child.process.stdout.close()
+        assert child.ended() == 0

@@ -1,0 +1,189 @@
+"""Keeping a measuring process at work, with processes that hang, crash, say nonsense or cannot be killed."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from gpuscaler.exporter.lines import Line, Reading, Rested, Unavailable
+from gpuscaler.exporter.supervising import MOST_STUCK, Pace, Sampler
+
+pytestmark = pytest.mark.looptime(False)
+
+QUICK = Pace(opening=5.0, patience=0.3, pause=0.3, first_wait=0.01, longest_wait=0.05, leave_alone=0.5)
+ROUND = """
+def say(*line):
+    print(json.dumps(line), flush=True)
+
+def rounds(count, *gpus):
+    for _ in range(count):
+        for gpu in gpus:
+            say("asking", gpu)
+            say("reading", gpu, time.monotonic(), {}, [], {})
+        say("rested")
+        time.sleep(0.02)
+"""
+
+
+class Lines(list[Line]):
+    """What was handed on, and what a person was told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def troubles(self) -> list[str]:
+        return [line.text for line in self if isinstance(line, Unavailable)]
+
+    def readings(self) -> list[str]:
+        return [line.device for line in self if isinstance(line, Reading)]
+
+
+@asynccontextmanager
+async def sampling(script: str, *, pace: Pace = QUICK) -> AsyncIterator[tuple[Sampler, Lines]]:
+    """A sampler over a program that begins with what every one needs."""
+    lines = Lines()
+    command = [sys.executable, "-S", "-c", f"import json, os, sys, time\n{ROUND}\n{script}"]
+    sampler = Sampler(command, interval=0.05, take=lines.append, tell=lines.told.append, clock=time.monotonic, pace=pace)
+    life = asyncio.create_task(sampler.run())
+    try:
+        yield sampler, lines
+    finally:
+        life.cancel()
+        with suppress(asyncio.CancelledError):
+            await life
+
+
+async def until(wanted: Callable[[], bool]) -> None:
+    """Wait for what a process does."""
+    async with asyncio.timeout(20):
+        while not wanted():  # noqa: ASYNC110  # it is another process that sets it
+            await asyncio.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs, and is no more than a name in the table."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+async def test_lines_are_handed_on_as_they_come() -> None:
+    async with sampling("rounds(3, 'GPU-a', 'GPU-b'); time.sleep(9)") as (_, lines):
+        await until(lambda: sum(isinstance(line, Rested) for line in lines) == 3)
+
+    assert lines.readings() == ["GPU-a", "GPU-b"] * 3
+
+
+async def test_a_process_that_crashes_is_started_again_and_its_last_words_are_told() -> None:
+    async with sampling("rounds(2, 'GPU-a'); sys.exit('the board is on fire')") as (sampler, lines):
+        await until(lambda: sampler.starts == 3)
+
+    assert lines.troubles()[0] == "the measuring process ended with 1: the board is on fire"
+    assert lines.readings()[:4] == ["GPU-a"] * 4
+
+
+async def test_a_process_that_is_killed_is_started_again() -> None:
+    async with sampling("rounds(1000, 'GPU-a')") as (sampler, lines):
+        await until(lambda: sampler.pid > 0 and bool(lines))
+        os.kill(sampler.pid, 9)
+        await until(lambda: sampler.starts == 2 and not isinstance(lines[-1], Unavailable))
+
+    assert lines.troubles() == ["the measuring process ended with -9"]
+
+
+async def test_a_call_that_hangs_is_noticed_named_and_the_process_replaced() -> None:
+    async with sampling("rounds(2, 'GPU-a'); say('asking', 'GPU-b'); time.sleep(60)") as (sampler, lines):
+        await until(lambda: sampler.pid > 0)
+        first = sampler.pid
+        await until(lambda: sampler.starts == 2)
+        gone = not alive(first)
+
+    assert lines.troubles()[0] == "saw no answer from the driver for 0.3 s when asked about GPU-b"
+    assert gone
+
+
+async def test_a_gpu_at_which_processes_hang_again_and_again_is_left_alone_and_asked_again_later() -> None:
+    script = """
+while True:
+    rounds(1, 'GPU-a')
+    if 'GPU-b' not in sys.argv:
+        say('asking', 'GPU-b')
+        time.sleep(60)
+"""
+    async with sampling(script) as (sampler, lines):
+        await until(lambda: "GPU-b" in sampler.left_alone)
+        assert sampler.hung == {"GPU-b"}
+        starts, before = sampler.starts, len(lines.readings())
+        # The others are measured all the while.
+        await until(lambda: len(lines.readings()) > before + 5)
+        await until(lambda: sampler.starts > starts + 1)
+
+    assert lines.told[0].startswith("GPU-b: left alone for 0.5 s")
+    assert "GPU-b to be asked again" in lines.troubles()
+
+
+async def test_loading_the_driver_may_take_long() -> None:
+    async with sampling("say('opening'); time.sleep(0.8); rounds(1000, 'GPU-a')") as (sampler, lines):
+        await until(lambda: bool(lines.readings()))
+
+    assert sampler.starts == 1
+
+
+async def test_a_process_that_found_nothing_to_measure_is_left_to_look_again() -> None:
+    async with sampling("say('unavailable', 'no-driver', 'no driver'); time.sleep(0.5); rounds(1000, 'GPU-a')") as (sampler, lines):
+        await until(lambda: bool(lines.readings()))
+
+    assert sampler.starts == 1
+    assert lines.troubles() == ["no driver"]
+
+
+@pytest.mark.parametrize("nonsense", ["'no json at all'", "'[\"dancing\"]'", "'[\"reading\", 1]'", "'x' * 2_000_000"])
+async def test_a_process_that_talks_nonsense_is_replaced(nonsense: str) -> None:
+    async with sampling(f"print({nonsense}, flush=True); time.sleep(60)") as (sampler, lines):
+        await until(lambda: sampler.starts == 2)
+
+    assert "cannot be read" in lines.troubles()[0]
+
+
+async def test_starts_are_ever_further_apart_until_one_measures_for_a_while() -> None:
+    waits = Pace(opening=5.0, patience=0.3, pause=0.3, first_wait=0.05, longest_wait=0.4)
+    async with sampling("sys.exit(1)", pace=waits) as (sampler, _):
+        began = time.monotonic()
+        await until(lambda: sampler.starts == 5)
+
+    assert time.monotonic() - began >= 0.05 + 0.1 + 0.2 + 0.4
+
+
+async def test_no_more_are_started_while_too_many_cannot_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process inside a driver call that never returns outlives SIGKILL; here the signal is not sent."""
+    killed: list[subprocess.Popen[bytes]] = []
+
+    def kill(process: "subprocess.Popen[bytes]") -> None:
+        killed.append(process)
+
+    monkeypatch.setattr(subprocess.Popen, "kill", kill)
+    async with sampling("say('asking', 'GPU-a'); time.sleep(60)") as (sampler, lines):
+        await until(lambda: sampler.stuck == MOST_STUCK and "does not let go" in lines.troubles()[-1])
+        starts = sampler.starts
+        for process in killed[:MOST_STUCK]:
+            os.kill(process.pid, 9)
+        await until(lambda: sampler.starts > starts)
+    for process in {process.pid: process for process in killed}.values():
+        process.terminate()
+        process.wait()
+
+    assert starts == MOST_STUCK
+
+
+async def test_the_process_is_gone_when_the_sampler_ends() -> None:
+    async with sampling("rounds(1000, 'GPU-a')") as (sampler, lines):
+        await until(lambda: bool(lines))
+        pid = sampler.pid
+
+    assert not alive(pid)
