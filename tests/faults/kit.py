@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from gpuscaler.clouds.protocol import Bought, Key, Order, Refusal
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.status import Process, Status, status_of
 from gpuscaler.kube.resources import NODES
+from gpuscaler.kube.transport import Request
 from gpuscaler.planning.plans import Plan
 
 IDLE = f"{ONE_GPU_MACHINES}    idle_after: 60s\n"
@@ -27,11 +28,37 @@ pools:
 """
 
 
+class Watch(Guard):
+    """Checks the invariants, and notes what was sent, and when: writes to the API server, orders and the ends of machines."""
+
+    def __init__(self, here: World) -> None:
+        super().__init__(here)
+        self.writes: list[tuple[float, Request]] = []
+        self.ended: list[str] = []
+
+    async def write(self, request: Request) -> None:
+        await super().write(request)
+        self.writes.append((self._here.now(), request))
+
+    async def remove(self, ids: Sequence[str]) -> None:
+        await super().remove(ids)
+        self.ended += ids
+
+    def to(self, part: str, method: str = "") -> list[tuple[float, Request]]:
+        """Writes whose path has ``part``, the oldest first."""
+        return [(at, one) for at, one in self.writes if part in one.path and method in ("", one.method)]
+
+
+def watch_of(here: World) -> Watch:
+    assert isinstance(here.watchman, Watch)
+    return here.watchman
+
+
 @asynccontextmanager
 async def faulty(pools: str = ONE_GPU_MACHINES, *, gpus: float = math.inf, **more: Any) -> AsyncIterator[World]:
     """A world with a controller that has looked around; no more than ``gpus`` GPUs may be bought, and all invariants are checked."""
     async with world(pools, **more) as here:
-        here.watchman = Guard(here)
+        here.watchman = Watch(here)
         here.support(_watch(here, gpus))
         here.start()
         await here.sleep(2.0)

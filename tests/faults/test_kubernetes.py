@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import pytest
 from tests.control.schedules import Guard
 from tests.control.world import World, pod
-from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, bought, faulty, markets, status, taints
+from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, bought, faulty, markets, status, taints, watch_of
 
 from gpuscaler.clouds.protocol import UNAUTHORISED, Bought, CloudError, Order
 from gpuscaler.control.controller import FRESH_PICTURE, Pace
@@ -154,9 +154,7 @@ async def test_f44_a_right_of_the_cluster_that_is_taken_away_costs_what_needs_it
         await here.sleep(60.0)
         said = 'nodes "sim-00001" is forbidden: User "gpuscaler" cannot patch resource "nodes" in API group "" at the cluster scope'
         here.cluster.api.faults.add(Fault(method="PATCH", path=r"/nodes/[^/?]+\?", refusal=Failure(403, "Forbidden", said)))
-        here.watchman = watch = Patches(here)
-        await here.kill()
-        here.start()
+        forbidden = here.now()
         await here.submit("second")
         await here.submit("third")
         await here.sleep(600.0)
@@ -164,25 +162,13 @@ async def test_f44_a_right_of_the_cluster_that_is_taken_away_costs_what_needs_it
         # Machines are bought for those who wait, once, and their doors are tried ever more rarely.
         assert len(here.cluster.core.history()) == 3
         assert any("cannot patch resource" in one for one in here.notes.failures)
-        assert 5 <= len(watch.at) <= 30
-        assert watch.at[-1] - watch.at[-6] >= 100.0
+        tried = [at for at, _ in watch_of(here).to("/nodes/", "PATCH") if at > forbidden]
+        assert 5 <= len(tried) <= 30
+        assert tried[-1] - tried[-6] >= 100.0
         here.cluster.api.faults.clear()
         await here.sleep(180.0)
         assert await all_bound(here)
         assert len(here.cluster.core.history()) == 3
-
-
-class Patches(Guard):
-    """Notes when nodes are written to."""
-
-    def __init__(self, here: World) -> None:
-        super().__init__(here)
-        self.at: list[float] = []
-
-    async def write(self, request: Request) -> None:
-        await super().write(request)
-        if request.method == "PATCH" and "/nodes/" in request.path:
-            self.at.append(self._here.now())
 
 
 async def test_f44_an_action_of_the_cloud_that_is_forbidden_closes_its_pool_for_minutes_and_is_named() -> None:

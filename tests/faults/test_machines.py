@@ -6,7 +6,7 @@ from collections import Counter
 import msgspec
 import pytest
 from tests.control.world import World
-from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, become, bought, faulty, status, taints
+from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, become, bought, faulty, status, taints, watch_of
 
 from gpuscaler.clouds.delays import Delay, Delays, Faults
 from gpuscaler.control.controller import Pace
@@ -158,26 +158,18 @@ async def test_f21_a_node_that_is_not_ready_for_forty_minutes_is_no_room_and_com
 async def test_f21_a_node_that_stops_to_answer_while_it_is_removed_is_open_again_and_ended_once_it_is_back() -> None:
     async with faulty(IDLE) as here:
         await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
-        ended: list[str] = []
-        remove = here.cluster.provider.remove
-
-        async def removed(ids: list[str]) -> object:
-            ended.extend(ids)
-            return await remove(ids)
-
-        here.cluster.provider.remove = removed  # type: ignore[method-assign, assignment]
         while not any(LEAVING_TAINT in taints(node) for node in await here.nodes()):
             await here.sleep(0.1)
         (node,) = await here.nodes()
         await become(here, node["metadata"]["name"], "Unknown")
         await here.sleep(2400.0)
-        assert ended == []
+        assert watch_of(here).ended == []
         (node,) = await here.nodes()
         assert LEAVING_TAINT not in taints(node)
         await become(here, node["metadata"]["name"], "True")
         await here.sleep(300.0)
 
-        assert len(ended) == 1
+        assert len(watch_of(here).ended) == 1
         assert await here.nodes() == []
 
 

@@ -12,8 +12,9 @@ from gpuscaler.model.instances import ALIVE, Instance, Inventory
 from gpuscaler.planning.state import events, ledger
 
 #: How often the cloud is asked for its list, its notices and its pools, in seconds, and how long one call may take. A lease of 15 s that is
-#: renewed every 2 s always has more than 10 s left, and no call begins that may outlast it.
-LIST_SECONDS, NOTICE_SECONDS = 10.0, 5.0
+#: renewed every 2 s always has more than 10 s left, and no call begins that may outlast it. Azure gives some machines 30 s: within three of
+#: them their pods are to know.
+LIST_SECONDS, NOTICE_SECONDS = 10.0, 2.0
 CALL_SECONDS = 10.0
 #: After failures the list is asked for ever more rarely, up to this many seconds.
 LONGEST_PAUSE = 120.0

@@ -1,0 +1,155 @@
+"""F23 to F27: machines that the cloud takes away, with much notice, little or none, and many at once."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from tests.control.leaving import run
+from tests.control.world import BEGAN, QUICK, World
+from tests.faults.kit import Watch, all_bound, faulty, markets, taints, watch_of
+
+from gpuscaler.clouds.delays import Delay, Faults
+from gpuscaler.clouds.markets import Markets, Steps
+from gpuscaler.clouds.protocol import INTERRUPTION, Notice
+from gpuscaler.clouds.simulated_provider import provider_id
+from gpuscaler.kube.resources import NODES
+from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
+from gpuscaler.settings.pools_file import parse_policy
+
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+SPOT = """
+region: us-east-1
+pools:
+  - name: gpu
+    types: [g4dn.xlarge]
+    markets: [spot, on-demand]
+    zones: [us-east-1a]
+    idle_after: 2h
+"""
+DRY_AT = BEGAN + 300.0
+
+
+def dry(*, notice: float, spread: float = 0.0, late: float = 0.0) -> dict[str, Any]:
+    """A spot market that runs dry, ``late`` seconds late, and takes its machines back: ``notice`` seconds after it says so.
+
+    It says so of all within ``spread`` seconds.
+    """
+    spot = next(one for pool in parse_policy(SPOT).pools for one in pool.offerings if one.market == "spot")
+    return {
+        "markets": Markets({spot.key: Steps((0.0, DRY_AT + late - BEGAN), (100.0, 0.0))}, began=BEGAN),
+        "faults": Faults(
+            never_registers=0.0,
+            partial_grants=0.0,
+            gpu_hours_between_failures=0.0,
+            reclaim=Delay(0.0, spread / 2, spread),
+            without_notice=0.0 if notice else 1.0,
+            notice_seconds=notice,
+        ),
+    }
+
+
+async def until(here: World, moment: float) -> None:
+    await here.sleep(moment - here.now())
+
+
+async def test_f23_the_grace_of_pods_is_cut_to_the_notice_and_what_replaces_the_machine_is_asked_for_at_once() -> None:
+    async with faulty(SPOT, **dry(notice=120.0)) as here:
+        await run(here, "web", terminationGracePeriodSeconds=600)
+        await until(here, DRY_AT + 60.0)
+        watch = watch_of(here)
+        evictions = watch.to("/eviction")
+        body = msgspec.json.decode(evictions[0][1].body)
+        assert 60 <= body["deleteOptions"]["gracePeriodSeconds"] <= 120
+        assert here.notes.orders[-1].at <= evictions[0][0] + 5.0
+        assert markets(here) == ["spot", "on-demand"]
+        await until(here, DRY_AT + 400.0)
+
+        assert await all_bound(here)
+        assert here.notes.failures == []
+        assert [one["metadata"]["name"] for one in await here.nodes()] == [one.id for one in here.cluster.core.list()]
+
+
+@pytest.mark.parametrize("late", [0.1, 1.1, 1.9])
+async def test_f24_a_machine_with_thirty_seconds_left_is_closed_and_its_pods_are_told_within_three(late: float) -> None:
+    async with faulty(SPOT, **dry(notice=30.0, late=late)) as here:
+        await run(here, "web", annotations={"gpuscaler.io/grace": "10s"}, terminationGracePeriodSeconds=5)
+        await run(here, "batch")
+        await until(here, DRY_AT + late + 3.0)
+        watch = watch_of(here)
+        assert sum(LEAVING_TAINT.encode() in one.body for _, one in watch.to("/nodes/", "PATCH")) == 2
+        # One is told to save its work, and the other to end.
+        assert sum(b"gpuscaler.io/checkpoint-requested" in one.body for _, one in watch.to("/pods/web", "PATCH")) == 1
+        assert evicted(watch) == ["batch"]
+        await until(here, DRY_AT + late + 20.0)
+        assert evicted(watch) == ["batch", "web"]
+        await until(here, DRY_AT + 300.0)
+        assert await all_bound(here)
+
+
+def evicted(watch: Watch) -> list[str]:
+    """The names of those whose pods were evicted, in order."""
+    return list(dict.fromkeys(one.path.split("/")[-2].split("-")[0] for _, one in watch.to("/eviction")))
+
+
+async def test_f25_a_machine_that_vanishes_without_a_word_is_cleaned_up_and_its_market_not_relied_upon() -> None:
+    async with faulty(SPOT, **dry(notice=0.0)) as here:
+        await run(here, "web")
+        await until(here, DRY_AT + 60.0)
+        (vanished, *_) = here.cluster.core.history()
+        assert vanished.ended_at is not None
+        assert here.controller is not None
+        assert [one.cause for one in here.controller.memory.breakers.open] == ["reclaimed"]
+        await until(here, DRY_AT + 600.0)
+
+        assert vanished.id not in {one["metadata"]["name"] for one in await here.nodes()}
+        assert await all_bound(here)
+        assert markets(here) == ["spot", "on-demand"]
+
+
+async def test_f26_a_notice_that_comes_again_and_again_counts_once_and_one_of_another_cluster_never() -> None:
+    async with faulty(SPOT) as here:
+        await run(here, "web", replicas=2)
+        theirs = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "stranger"}, "spec": {"providerID": "simulated:///z/theirs"}}
+        await here.user.create(NODES, theirs)
+        await here.sleep(120.0)
+        assert await all_bound(here)
+        first, second = here.cluster.core.list()
+        at = here.now() + 120.0
+        odd = [Notice("ec2-unheard-of", provider_id(second), at), Notice("", "", -1.0)]
+        foreign = [Notice(INTERRUPTION, "simulated:///z/theirs", at), Notice(INTERRUPTION, "aws:///us-east-1a/i-0123", 0.0)]
+        ours = [Notice(INTERRUPTION, provider_id(first), later) for later in (at, at - 30.0, at, at + 30.0, at)]
+        here.announced += [*odd, *foreign, *ours, *foreign, *odd]
+        await here.sleep(300.0)
+
+        watch = watch_of(here)
+        assert len(watch.to("/eviction")) == 1
+        assert {one.path.rpartition("/")[2] for _, one in watch.to("/nodes/", "PATCH") if LEAVING_TAINT.encode() in one.body} == {first.id}
+        assert all(not taints(node) for node in await here.nodes() if node["metadata"]["name"] == second.id)
+        assert len(here.cluster.core.history()) == 3
+        assert await all_bound(here)
+        # What cannot be understood is told, once, and nothing is done about it.
+        assert [one.text.split(";")[0] for one in here.notes.remarks if "unheard" in one.text] == [
+            f"the cloud announces ec2-unheard-of of machine {provider_id(second)}"
+        ]
+        assert len(here.notes.remarks) == 2
+
+
+async def test_f27_fifty_interruptions_within_ten_seconds_are_replaced_in_a_few_orders() -> None:
+    async with faulty(SPOT, delays=QUICK, **dry(notice=120.0, spread=10.0)) as here:
+        await run(here, "web", replicas=50)
+        await until(here, DRY_AT - 1.0)
+        assert await all_bound(here)
+        assert markets(here) == ["spot"] * 50
+        before, plans = len(here.notes.orders), here.notes.plans
+        await until(here, DRY_AT + 400.0)
+
+        assert await all_bound(here)
+        assert sorted(markets(here)) == ["on-demand"] * 50 + ["spot"] * 50
+        assert len(here.notes.orders) - before <= 10
+        assert here.notes.plans - plans <= 100
+        watch = watch_of(here)
+        # Each is evicted, and asked again a few times at most.
+        assert 50 <= len(watch.to("/eviction")) <= 150
+        assert sum(LEAVING_TAINT.encode() in one.body for _, one in watch.to("/nodes/", "PATCH")) <= 100
+        assert here.notes.failures == []
