@@ -28,7 +28,7 @@ from gpuscaler.planning import failover
 from gpuscaler.planning.acts import Act, End, Evict
 from gpuscaler.planning.arrivals import Waits
 from gpuscaler.planning.leaving import Refusal
-from gpuscaler.planning.memory import Facts, Look, Memory, look, ordered, recalled, state_of
+from gpuscaler.planning.memory import Facts, Look, Memory, look, ordered, recalled, state_of, vanishing
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.state import State, asking, breakers, events, learned, ledger
 from gpuscaler.planning.writing import without_removals

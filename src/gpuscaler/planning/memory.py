@@ -24,7 +24,7 @@ from gpuscaler.planning.limits import slack
 from gpuscaler.planning.plans import Machine, Plan
 from gpuscaler.planning.reclaiming import Remark
 from gpuscaler.planning.scale_down.idle import idle_nodes
-from gpuscaler.planning.state import State, boots, breakers, clocks, events, learned, ledger, promises, refusals
+from gpuscaler.planning.state import State, boots, breakers, clocks, events, learned, ledger, promises, refusals, sparing
 from gpuscaler.planning.state.asking import with_breakers
 from gpuscaler.planning.state.boots import Boots
 from gpuscaler.planning.state.breakers import Breakers
@@ -34,6 +34,7 @@ from gpuscaler.planning.state.learned import Learned
 from gpuscaler.planning.state.ledger import Coming, Leaving, Ledger, Order, Promise, Withdrawal
 from gpuscaler.planning.state.promises import Promises
 from gpuscaler.planning.state.refusals import Refusals
+from gpuscaler.planning.state.sparing import Sparing
 from gpuscaler.planning.state.telling import told
 from gpuscaler.planning.templates import Overhead
 
@@ -56,6 +57,7 @@ class Memory(Struct, frozen=True, gc=False):
     clocks: IdleClocks = IdleClocks()
     refusals: Refusals = Refusals()
     decisions: int = 0
+    spared: Sparing = Sparing()
 
 
 class Facts(Struct, frozen=True, gc=False):
@@ -129,7 +131,11 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         departure = leaving.take_leave(book, cluster, facts.inventory, policy, now=now)
         book = ledger.folded(book, departure.steps)
         acts, kept = (*acts, *departure.acts), departure.kept
-        memory = replace(memory, clocks=clocks.step(memory.clocks, clocks.Observed(idle_nodes(cluster, now), now)))
+        memory = replace(
+            memory,
+            clocks=clocks.step(memory.clocks, clocks.Observed(idle_nodes(cluster, now), now)),
+            spared=_spared(memory.spared, departure, cluster, now),
+        )
     withdrawals = tuple(one.token for one in book.withdrawals if now >= one.tried + pause(one))
     book = ledger.folded(book, (ledger.Withdrawing(token, now) for token in withdrawals))
     kept_or_broken = memory.promises
@@ -201,6 +207,12 @@ def _folded(known: breakers.Breakers, fates: Iterable[events.Event]) -> breakers
     return known
 
 
+def _spared(known: Sparing, departure: leaving.Departure, cluster: Cluster, now: float) -> Sparing:
+    for one in departure.given_up:
+        known = sparing.step(known, one)
+    return sparing.remaining(known, (node.provider_id for node in cluster.nodes.values()), now) if known.nodes else known
+
+
 def _seen(known: boots.Boots, arrived: Iterable[boots.Arrived]) -> boots.Boots:
     for one in arrived:
         known = boots.step(known, one)
@@ -216,6 +228,11 @@ def _lessons(known: learned.Learned, book: Ledger, found: Arrivals, cluster: Clu
     return known
 
 
+def vanishing(memory: Memory) -> frozenset[str]:
+    """The nodes that leave because their machines are taken away."""
+    return frozenset(one.node for one in memory.ledger.leaving if one.forced)
+
+
 def state_of(memory: Memory, policy: Policy, now: float) -> State:
     """What :class:`~gpuscaler.planning.planner.Planner` takes of ``memory`` at ``now``."""
     book = memory.ledger
@@ -226,6 +243,8 @@ def state_of(memory: Memory, policy: Policy, now: float) -> State:
         refusing=refusals.refusing(memory.refusals, now),
         bought_last_minute=sum(many for at, many in book.bought if at > now - 60.0),
         disrupting=frozenset(one.node for one in book.leaving),
+        spared=sparing.spared(memory.spared, now),
+        vanishing=vanishing(memory),
         broken_promises=frozenset(pod for pod, _ in book.broken),
     )
     return with_breakers(state, memory.breakers, [offering.key for pool in policy.pools for offering in pool.offerings], now)

@@ -9,6 +9,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.demand import Demand, PodClass, demand
 from gpuscaler.planning.desk import Desk, Queue, Solved, Stage, Taken
+from gpuscaler.planning.evacuating import evacuees, of_waiting, with_evacuees
 from gpuscaler.planning.explain import reasons
 from gpuscaler.planning.failover import in_their_markets
 from gpuscaler.planning.families import admitted_by_others, doubtful
@@ -83,16 +84,18 @@ class Planner:
         if self._templates is None or not self._templates.hold_for(cluster, state.blocked_offerings, state.probed_offerings):
             self._templates = Templates(cluster, policy, state.blocked_offerings, state.probed_offerings)
         seen = self._pictures.of(cluster, state)
-        wants = demand(cluster, state, policy, now, live=live)
+        leaving = evacuees(cluster, state, policy)
+        wants = with_evacuees(demand(cluster, state, policy, now, live=live), leaving)
         # What may be bought needs no rows where nobody waits for a place.
         waits = bool(wants.classes or wants.gangs or wants.nominated)
         room = self._pictures.with_templates(seen, self._templates) if waits else seen.room
         desk = desk_for(asked, seen, room, self._templates)
         held = hold_nominated(desk, seen, wants)
-        desk, refused, queues = place_all(asked, desk, seen, wants) if waits else (desk, [], [])
+        late = frozenset(key for one in leaving for key in one.keys)
+        desk, refused, queues = place_all(asked, desk, seen, wants, late) if waits else (desk, [], [])
         spares = spare_machines(desk, policy.pools, seen.have, seen)
         down = give_back(asked, desk, seen, held, self._surveys)
-        return write(
+        made, proof = write(
             Draft(
                 desk=desk,
                 names=seen.names,
@@ -104,6 +107,7 @@ class Planner:
                 warnings=seen.warnings + cluster.warnings,
             )
         )
+        return (of_waiting(made, leaving, cluster) if leaving else made), proof
 
 
 def desk_for(asked: Asked, seen: Picture, room: Room, templates: Templates) -> Desk:
@@ -220,9 +224,13 @@ def without_promised(desk: Desk, one: PodClass, promised: Mapping[str, int]) -> 
     return replace(one, keys=tuple(key for key in one.keys if key not in kept)) if kept else one
 
 
-def place_all(asked: Asked, desk: Desk, seen: Picture, wants: Demand) -> tuple[Desk, list[Refused], list[Queue]]:
-    """Find everybody a place. Who spreads and is shut out by what others got later, as a gang or at a lower priority, comes after them."""
-    late: frozenset[str] = frozenset()
+def place_all(
+    asked: Asked, desk: Desk, seen: Picture, wants: Demand, late: frozenset[str] = frozenset()
+) -> tuple[Desk, list[Refused], list[Queue]]:
+    """Find everybody a place, last those who are ``late``.
+
+    Who spreads and is shut out by what others got later, as a gang or at a lower priority, comes after them.
+    """
     for _ in range(TRIES):
         trial = desk.copy()
         left = in_their_markets(trial, keep_promises(trial, seen, asked.state, wants, late), asked.policy, asked.state, asked.now)

@@ -1,8 +1,9 @@
 """DaemonSets have a pod on every node that takes it."""
 
+import pytest
 from tests.embedded.workloads.lab import lab
 
-from gpuscaler.kube.resources import DAEMON_SETS, NODES
+from gpuscaler.kube.resources import DAEMON_SETS, NODES, PODS
 
 
 async def test_every_node_gets_a_pod_that_can_go_nowhere_else() -> None:
@@ -56,6 +57,20 @@ async def test_a_cordoned_node_keeps_and_gets_its_pod() -> None:
         await here.create(DAEMON_SETS, "agent")
         await here.wait()
         assert [pod["status"]["phase"] for pod in await here.pods()] == ["Running"]
+
+
+@pytest.mark.parametrize(("effect", "left"), [("NoSchedule", 1), ("NoExecute", 0)])
+async def test_a_taint_that_keeps_new_pods_away_leaves_those_that_run(effect: str, left: int) -> None:
+    async with lab("a") as here:
+        await here.create(DAEMON_SETS, "agent")
+        await here.wait()
+        await here.user.merge_patch(NODES, "a", {"spec": {"taints": [{"key": "gpuscaler.io/leaving", "effect": effect}]}})
+        await here.wait()
+        assert len(await here.pods()) == left
+        for pod in await here.pods():
+            await here.user.delete(PODS, pod["metadata"]["name"], namespace="default")
+        await here.wait(60.0)
+        assert await here.pods() == []
 
 
 async def test_a_node_that_goes_takes_its_pod_along() -> None:

@@ -6,6 +6,8 @@ Source: ``k8s.io/kubernetes/pkg/controller/daemon/daemon_controller.go`` and ``u
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from gpuscaler.embedded.workloads.steps import Object, Steps, hash_of, is_active, is_finished, is_leaving, is_ready, name_of, pod_of
 from gpuscaler.kube.resources import DAEMON_SETS, PODS
 from gpuscaler.model.decoding import Interner, decode_object
@@ -29,7 +31,10 @@ def decide(daemon_set: Mapping[str, Any], pods: Sequence[Object], nodes: Iterabl
     """What to do about ``daemon_set``, which owns ``pods``, in a cluster of ``nodes``."""
     template = daemon_set["spec"]["template"]
     revision = hash_of(template)
-    wanted = _admitting(_bare(daemon_set), nodes)
+    bare, nodes = _bare(daemon_set), tuple(nodes)
+    wanted = _admitting(bare, nodes)
+    # What runs on a node that takes no new pods goes on there, unless the taint says otherwise.
+    staying = _admitting(bare, [replace(node, taints=tuple(one for one in node.taints if one.effect == "NoExecute")) for node in nodes])
     by_node: dict[str, list[Object]] = {}
     for pod in pods:
         by_node.setdefault(_node_of(pod), []).append(pod)
@@ -43,7 +48,7 @@ def decide(daemon_set: Mapping[str, Any], pods: Sequence[Object], nodes: Iterabl
         alive = [pod for pod in here if is_active(pod)]
         steps.deletes += [(PODS, pod) for pod in here if is_finished(pod) and not is_leaving(pod)]
         steps.deletes += [(PODS, pod) for pod in sorted(alive, key=lambda pod: not is_ready(pod))[1:]]
-    for name in by_node.keys() - set(wanted):
+    for name in by_node.keys() - {*wanted, *staying}:
         steps.deletes += [(PODS, pod) for pod in by_node[name] if not is_leaving(pod)]
     if not steps.creates and not steps.deletes:
         steps.deletes = _outdated(daemon_set, pods, wanted, revision)

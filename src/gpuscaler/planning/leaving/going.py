@@ -20,6 +20,7 @@ from gpuscaler.planning.scale_down.idle import STUCK_AFTER
 from gpuscaler.planning.state import ledger
 from gpuscaler.planning.state.entries import CLEARING, DETACHING, DRAINING, ENDING, MARKING, REOPENING, WAITING, Leaving
 from gpuscaler.planning.state.ledger import Ledger
+from gpuscaler.planning.state.sparing import GivenUp
 
 #: A write that has not shown after so long is made again. Evictions do not wait for one that concerns load balancers any longer.
 REPEAT_SECONDS = 5.0
@@ -36,11 +37,15 @@ CLEAR_SECONDS = 60.0
 
 
 class Departure(Struct, frozen=True, gc=False):
-    """``steps`` change the ledger, ``acts`` are to be carried out now, ``kept`` are nodes that stay after all, and why."""
+    """``steps`` change the ledger, ``acts`` are to be carried out now, ``kept`` are nodes that stay after all, and why.
+
+    ``given_up`` are those of them whose pods did not go in time: it would be no use to try again at once.
+    """
 
     steps: tuple[ledger.Event, ...] = ()
     acts: tuple[Act, ...] = ()
     kept: tuple[tuple[str, str], ...] = ()
+    given_up: tuple[GivenUp, ...] = ()
 
 
 def take_leave(book: Ledger, cluster: Cluster, inventory: Inventory | None, policy: Policy, *, now: float) -> Departure:
@@ -51,7 +56,7 @@ def take_leave(book: Ledger, cluster: Cluster, inventory: Inventory | None, poli
         if one.forced or one.step in (ENDING, CLEARING, REOPENING) or not halted:
             door.go_on(one)
     door.clean_up()
-    return Departure(tuple(door.steps), tuple(door.acts), tuple(door.kept))
+    return Departure(tuple(door.steps), tuple(door.acts), tuple(door.kept), tuple(door.given_up))
 
 
 def is_halted(book: Ledger, cluster: Cluster, policy: Policy) -> bool:
@@ -73,6 +78,7 @@ class _Door:
         self.steps: list[ledger.Event] = []
         self.acts: list[Act] = []
         self.kept: list[tuple[str, str]] = []
+        self.given_up: list[GivenUp] = []
 
     def go_on(self, one: Leaving) -> None:
         node = self.cluster.nodes.get(one.node)
@@ -176,7 +182,9 @@ class _Door:
         if self.overdue(one, ()):
             cost = self.prices.get(one.offering)
             dear = f"; it costs ${cost:.2f} an hour" if cost is not None else ""
-            self.keep(one, node, f"it could not be emptied within {DRAIN_SECONDS:g} s: {held}{dear}")
+            why = f"it could not be emptied within {DRAIN_SECONDS:g} s: {held}{dear}"
+            self.given_up.append(GivenUp(node.name, one.instance, why, self.now))
+            self.keep(one, node, why)
         else:
             self.note(replace(one, detail=said(held, found)))
 

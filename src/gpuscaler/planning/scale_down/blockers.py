@@ -50,6 +50,8 @@ def node_blocker(situation: Situation, node: Node, promised: frozenset[str]) -> 
         return own
     if node.name in situation.state.disrupting:
         return DISRUPTING
+    if own is None and node.name in situation.state.spared:
+        return Blocker("drain-failed", situation.state.spared[node.name])
     return ARRIVING if node.name in promised and own is not DISRUPTING else own
 
 

@@ -1,0 +1,52 @@
+"""Pods whose machine is about to vanish: room for those that will come back is found, and bought, before they have to go."""
+
+from msgspec.structs import replace
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.demand import Demand, PodClass
+from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.state import State
+
+
+def evacuees(cluster: Cluster, state: State, policy: Policy) -> tuple[PodClass, ...]:
+    """The pods on the vanishing nodes of ``state`` that their controllers start again, as if they waited already.
+
+    Left out are those that need not be there again at once: who waits for spot or has a deadline, and members of gangs, whose place
+    depends on all of them.
+    """
+    alike: dict[object, list[Pod]] = {}
+    for name in sorted(state.vanishing):
+        for pod in cluster.on_node.get(name, {}).values():
+            if _comes_back(pod, policy):
+                alike.setdefault((pod.spec.digest, pod.labels, pod.options), []).append(pod)
+    found = [PodClass(pods[0].spec, pods[0].labels, pods[0].options, tuple(sorted(pod.key for pod in pods))) for pods in alike.values()]
+    return tuple(sorted(found, key=lambda one: one.order))
+
+
+def _comes_back(pod: Pod, policy: Policy) -> bool:
+    options, spec = pod.options, pod.spec
+    if pod.deleted or options.mirror or pod.owner.kind in ("", "DaemonSet", "Node"):
+        return False
+    if options.gang or options.spot_wait is not None or options.deadline is not None or spec.resource_claims:
+        return False
+    return spec.scheduler_name in policy.schedulers and spec.priority >= policy.priority_cutoff
+
+
+def with_evacuees(wants: Demand, some: tuple[PodClass, ...]) -> Demand:
+    """``wants``, and ``some`` beside those that wait already."""
+    return Demand((*wants.classes, *some), wants.gangs, wants.nominated, wants.ignored) if some else wants
+
+
+def of_waiting(plan: Plan, some: tuple[PodClass, ...], cluster: Cluster) -> Plan:
+    """What ``plan`` says of pods that wait: nobody is to expect ``some``, who still run, to come to a node, or to miss a place for them.
+
+    That a machine on its way is meant for them stays said.
+    """
+    running = {key for one in some for key in one.keys}
+    return replace(
+        plan,
+        placements=tuple(one for one in plan.placements if one.pod not in running or one.node not in cluster.nodes),
+        unplaced=tuple(one for one in plan.unplaced if one.pod not in running),
+    )

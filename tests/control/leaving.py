@@ -1,0 +1,123 @@
+"""A machine that leaves with pods on it: what runs there, and what stands against it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from tests.control.test_replacing import BOTH, without_spot
+from tests.control.world import Watchman, World, pod, world
+
+from gpuscaler.kube.resources import DAEMON_SETS, POD_DISRUPTION_BUDGETS, REPLICA_SETS, Resource
+from gpuscaler.kube.transport import Request
+from gpuscaler.planning.leaving.labels import EXCLUDE_LABEL
+from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
+
+#: The first machine of a world, which leaves for a cheaper one.
+DEAR = "sim-00001"
+CHEAP_RESTART = {"gpuscaler.io/restart-cost": "1m"}
+LARGE = BOTH.replace("g4dn.xlarge", "g4dn.12xlarge")
+
+
+class Writes(Watchman):
+    """Notes what is written to nodes and pods, in order."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.arrived = asyncio.Event()
+
+    async def write(self, request: Request) -> None:
+        self.requests.append(request)
+        self.arrived.set()
+
+    def evicted(self) -> list[str]:
+        """The names of pods whose eviction was asked for, in order, each as often as it was."""
+        return [one.path.split("/")[-2] for one in self.requests if one.path.endswith("/eviction")]
+
+    def graces(self) -> list[int | None]:
+        """The time that each of them was given, where it was not the pod's own."""
+        bodies = (msgspec.json.decode(one.body) for one in self.requests if one.path.endswith("/eviction"))
+        return [body["deleteOptions"].get("gracePeriodSeconds") for body in bodies]
+
+    def deleted(self, what: str) -> list[str]:
+        """The names of pods or nodes that were deleted."""
+        return [one.path.split("/")[-1] for one in self.requests if one.method == "DELETE" and f"/{what}/" in one.path]
+
+    async def until_evicted(self, number: int = 1) -> None:
+        while len(self.evicted()) < number:
+            self.arrived.clear()
+            await self.arrived.wait()
+
+
+def template(name: str, gpus: int = 1, annotations: Mapping[str, str] = CHEAP_RESTART, **spec: Any) -> dict[str, Any]:
+    """A pod template with the label ``app``."""
+    body = pod(name, gpus, annotations)
+    return {"metadata": {"labels": {"app": name}, "annotations": dict(annotations)}, "spec": {**body["spec"], **spec}}
+
+
+async def run(here: World, name: str, replicas: int = 1, *, resource: Resource = REPLICA_SETS, **more: Any) -> None:
+    """A ReplicaSet, or a DaemonSet, whose pods cost little to restart."""
+    spec = {"selector": {"matchLabels": {"app": name}}, "template": template(name, **more)}
+    if resource is not DAEMON_SETS:
+        spec["replicas"] = replicas
+    body = {"apiVersion": "apps/v1", "kind": resource.kind, "metadata": {"name": name}, "spec": spec}
+    await here.user.create(resource, body, namespace="default")
+
+
+async def budget(here: World, app: str, name: str = "", **spec: Any) -> None:
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": name or app},
+        "spec": {"selector": {"matchLabels": {"app": app}}, **spec},
+    }
+    await here.user.create(POD_DISRUPTION_BUDGETS, body, namespace="default")
+
+
+@asynccontextmanager
+async def dear(*workloads: Mapping[str, Any], pools: str = BOTH, **more: Any) -> AsyncIterator[tuple[World, Writes]]:
+    """``workloads`` run on one on-demand machine, in the moment in which spot is offered, too."""
+    async with world(pools, **more) as here:
+        full, here.policy = here.policy, without_spot(here.policy)
+        here.watchman = writes = Writes()
+        here.start()
+        await here.sleep(2.0)
+        first, *others = workloads or ({"name": "web"},)
+        await run(here, **first)
+        await here.sleep(160.0)
+        for workload in others:
+            await run(here, **workload)
+        await here.sleep(20.0)
+        assert {node for name, node in (await here.bound()).items()} == {DEAR}
+        assert here.controller is not None
+        here.policy = full
+        here.controller.set_policy(full)
+        yield here, writes
+
+
+async def until(here: World, what: Any, within: float = 600.0) -> None:
+    """Wait until ``what()`` is true."""
+    for _ in range(int(2 * within)):
+        if await what():
+            return
+        await here.sleep(0.5)
+    raise AssertionError(f"it did not come within {within:g} s: {what.__doc__ or what}")
+
+
+async def is_marked(here: World, name: str = DEAR) -> bool:
+    return any(LEAVING_TAINT in taints(node) for node in await here.nodes() if node["metadata"]["name"] == name)
+
+
+def taints(node: Mapping[str, Any]) -> set[str]:
+    return {taint["key"] for taint in node["spec"].get("taints") or ()}
+
+
+async def is_as_before(here: World, name: str = DEAR) -> bool:
+    """Whether a node is there with nothing of ours on it."""
+    nodes = [one for one in await here.nodes() if one["metadata"]["name"] == name]
+    return bool(nodes) and LEAVING_TAINT not in taints(nodes[0]) and EXCLUDE_LABEL not in nodes[0]["metadata"].get("labels", {})
+
+
+async def names(here: World) -> list[str]:
+    return [node["metadata"]["name"] for node in await here.nodes()]

@@ -1,0 +1,300 @@
+"""Machines that leave with pods on them, in a whole cluster: nobody is hurt, and what cannot be done is undone."""
+
+import msgspec
+import pytest
+from tests.control.leaving import CHEAP_RESTART, DEAR, LARGE, budget, dear, is_as_before, is_marked, names, run, template, until
+from tests.control.world import Deaths, World
+
+from gpuscaler.embedded.failures import Failure
+from gpuscaler.embedded.faults import Fault
+from gpuscaler.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODES, PODS, VOLUME_ATTACHMENTS
+from gpuscaler.planning.leaving.going import CLEAR_SECONDS, DETACH_SECONDS, DRAIN_SECONDS
+from gpuscaler.planning.leaving.labels import EXCLUDE_LABEL
+from gpuscaler.planning.state.entries import DRAINING, Leaving
+
+NEEDED = "The disruption budget web needs 1 healthy pods and has 1 currently"
+
+
+def refusal(*, retry_after: int | None = None) -> Failure:
+    details = {"causes": [{"reason": "DisruptionBudget", "message": NEEDED}]}
+    return Failure(429, "TooManyRequests", "Cannot evict pod.", details=details, retry_after=retry_after)
+
+
+def leaving(here: World) -> Leaving | None:
+    assert here.controller is not None
+    return next((one for one in here.controller.memory.ledger.leaving if one.node == DEAR), None)
+
+
+async def until_draining(here: World) -> None:
+    async def draining() -> bool:
+        return (one := leaving(here)) is not None and one.step == DRAINING and bool(one.evictions)
+
+    await until(here, draining)
+
+
+async def until_marked(here: World) -> None:
+    async def marked() -> bool:
+        return await is_marked(here)
+
+    await until(here, marked)
+
+
+async def is_over(here: World) -> bool:
+    """Whether the dear machine is gone, and nothing of it has stayed."""
+    machines = {one.id for one in here.cluster.core.list()}
+    return leaving(here) is None and DEAR not in machines and DEAR not in await names(here)
+
+
+async def stays(here: World) -> bool:
+    """Whether the dear machine is there with nothing of ours on its node."""
+    return leaving(here) is None and await is_as_before(here) and DEAR in {one.id for one in here.cluster.core.list()}
+
+
+async def until_over(here: World, within: float = 600.0) -> None:
+    async def over() -> bool:
+        return await is_over(here)
+
+    await until(here, over, within)
+
+
+# The way
+
+
+async def test_load_balancers_are_told_before_the_first_eviction_and_nothing_stays_behind() -> None:
+    async with dear() as (here, writes):
+        await until_over(here)
+
+        labelled = [at for at, one in enumerate(writes.requests) if EXCLUDE_LABEL.encode() in one.body]
+        evicted = [at for at, one in enumerate(writes.requests) if one.path.endswith("/eviction")]
+        assert len(labelled) == 1
+        assert labelled[0] < evicted[0]
+        assert writes.deleted("nodes") == []
+        assert writes.deleted("pods") == []
+
+
+async def test_pods_go_before_those_of_daemon_sets_and_critical_pods_last() -> None:
+    critical = {"name": "dns", "gpus": 0, "priorityClassName": "system-cluster-critical"}
+    daemons = {"name": "logs", "gpus": 0, "resource": DAEMON_SETS}
+    net = {"name": "net", "gpus": 0, "resource": DAEMON_SETS, "tolerations": [{"operator": "Exists"}]}
+    async with dear({"name": "web"}, critical, daemons, net, pools=LARGE) as (here, writes):
+        await until_over(here)
+
+        order = [name.split("-")[0] for name in writes.evicted()]
+        assert [name for number, name in enumerate(order) if name not in order[:number]] == ["web", "logs", "dns"]
+
+
+async def test_a_budget_that_lets_one_go_at_a_time_is_honoured_to_the_end() -> None:
+    async with dear({"name": "web", "replicas": 3}, pools=LARGE) as (here, writes):
+        await budget(here, "web", maxUnavailable=1)
+        await here.sleep(5.0)
+        # It counts only those that are ready, and a plan moves no more pods than it allows: it is set when the removal is under way.
+        await until_over(here, 1200.0)
+
+        assert len(set(writes.evicted())) == 3
+        assert writes.deleted("pods") == []
+
+
+async def test_evictions_that_are_refused_are_made_again_when_the_server_says_and_the_drain_goes_on() -> None:
+    async with dear() as (here, writes):
+        here.cluster.api.faults.add(Fault(path="/eviction", times=3, refusal=refusal(retry_after=45)))
+        await until_draining(here)
+        await here.sleep(20.0)
+        one = leaving(here)
+        assert one is not None
+        assert one.detail.startswith("pod default/web-")
+        assert one.detail.endswith(f"cannot be evicted: {NEEDED}")
+        assert len(writes.evicted()) == 1
+        await until_over(here)
+
+        assert len(writes.evicted()) == 4
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [refusal(), Failure(500, "", "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")],
+    ids=["budget", "budgets"],
+)
+async def test_a_drain_that_cannot_finish_is_undone_and_the_blocker_named_with_what_it_costs(failure: Failure) -> None:
+    async with dear() as (here, writes):
+        here.cluster.api.faults.add(Fault(path="/eviction", refusal=failure))
+        await until_draining(here)
+        await here.sleep(DRAIN_SECONDS + 15.0)
+
+        assert await stays(here)
+        ((node, why),) = here.notes.kept
+        assert node == DEAR
+        assert why.startswith(f"it could not be emptied within {DRAIN_SECONDS:g} s: pod default/web-")
+        assert failure.message in why or NEEDED in why
+        assert why.endswith("; it costs $0.53 an hour")
+        assert 8 <= len(writes.evicted()) <= 16
+        assert here.notes.last is not None
+        (blocked,) = here.notes.last.blocked_nodes
+        assert (blocked.blocker, blocked.detail) == ("drain-failed", f"{why}; its removal was given up and is tried again later")
+
+
+async def test_two_nodes_with_pods_of_one_budget_are_drained_at_the_same_time_within_it() -> None:
+    async with dear({"name": "web", "replicas": 1}) as (here, writes):
+        await run(here, "api", 1)
+        await here.sleep(120.0)
+        assert here.controller is not None
+        await until_over(here, 900.0)
+        assert {one.offering.market for one in here.cluster.core.list()} == {"spot"}
+        assert len(set(writes.evicted())) >= 1
+
+
+# Who comes meanwhile, and who dies
+
+
+@pytest.mark.parametrize("when", ["before the eviction", "after the eviction"])
+async def test_a_pod_that_comes_between_the_look_and_the_end_keeps_the_machine(when: str) -> None:
+    async with dear() as (here, writes):
+        await until_marked(here)
+        if when == "after the eviction":
+            await writes.until_evicted()
+        late = template("late", 0, tolerations=[{"operator": "Exists"}])
+        await here.user.create(PODS, {**late, "metadata": {"name": "late", **late["metadata"]}}, namespace="default")
+        await here.user.bind("default", "late", DEAR)
+        await here.sleep(90.0)
+
+        assert await stays(here)
+        assert (await here.bound())["late"] == DEAR
+        assert here.notes.kept == [(DEAR, "pod default/late came to it meanwhile")]
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize("step", range(1, 9))
+async def test_whichever_write_of_a_drain_is_the_last_of_a_process_the_next_one_ends_it_or_undoes_it(step: int, before: bool) -> None:
+    async with dear() as (here, _):
+        await until_marked(here)
+        here.deaths.at, here.deaths.before = here.deaths.steps + step, before
+        await here.until_dead(60.0)
+        await here.kill()
+        await here.sleep(5.0)
+        here.start()
+        await here.sleep(120.0)
+
+        assert await is_over(here) or await stays(here)
+        assert all((await here.bound()).values())
+        assert len(here.cluster.core.list()) == 1
+
+
+async def test_a_controller_that_has_forgotten_everything_opens_what_it_was_closing_within_one_look() -> None:
+    async with dear() as (here, _):
+        here.cluster.api.faults.add(Fault(path="/eviction", refusal=refusal()))
+        await until_draining(here)
+        await here.kill()
+        await here.user.delete(CONFIG_MAPS, "gpuscaler-state", namespace="kube-system")
+        here.start(Deaths())
+        await here.sleep(5.0)
+
+        assert await is_as_before(here)
+
+
+# Pods that do not end
+
+
+async def test_a_pod_that_a_finalizer_holds_is_named_and_not_waited_for() -> None:
+    async with dear() as (here, writes):
+        (name,) = await here.bound()
+        await here.user.merge_patch(PODS, name, {"metadata": {"finalizers": ["example.com/slow"]}}, namespace="default")
+        await writes.until_evicted()
+        await here.sleep(30.0)
+        assert DEAR in {one.id for one in here.cluster.core.list()}
+        await here.sleep(6.0)
+
+        one = leaving(here)
+        assert one is not None
+        assert one.detail.startswith(f"pod default/{name} should have ended")
+        assert DEAR not in {one.id for one in here.cluster.core.list()}
+
+
+# Saving work
+
+
+async def test_a_pod_that_asks_for_time_is_told_to_save_its_work_and_evicted_when_it_has() -> None:
+    async with dear({"name": "web", "annotations": {**CHEAP_RESTART, "gpuscaler.io/grace": "5m"}}) as (here, writes):
+        (name,) = await here.bound()
+
+        async def requested() -> str:
+            found = msgspec.json.decode(await here.user.get(PODS, name, namespace="default"))
+            return str(found["metadata"]["annotations"].get("gpuscaler.io/checkpoint-requested", ""))
+
+        async def is_requested() -> bool:
+            return bool(await requested())
+
+        await until(here, is_requested)
+        await here.sleep(100.0)
+        assert writes.evicted() == []
+        one = leaving(here)
+        assert one is not None
+        assert one.detail == f"pod default/{name} saves its work"
+        answer = {"metadata": {"annotations": {"gpuscaler.io/checkpointed": await requested()}}}
+        await here.user.merge_patch(PODS, name, answer, namespace="default")
+        await here.sleep(3.0)
+
+        assert writes.evicted() == [name]
+        await until_over(here)
+
+
+async def test_a_pod_that_never_answers_is_evicted_when_its_time_is_over() -> None:
+    async with dear({"name": "web", "annotations": {**CHEAP_RESTART, "gpuscaler.io/grace": "90s"}}) as (here, writes):
+        await until_draining(here)
+        await here.sleep(85.0)
+        assert writes.evicted() == []
+        await here.sleep(10.0)
+        assert len(writes.evicted()) == 1
+        await until_over(here)
+
+
+# Volumes and Nodes
+
+
+async def test_a_machine_is_ended_when_its_volumes_are_detached_or_that_takes_too_long() -> None:
+    for released in (True, False):
+        async with dear() as (here, writes):
+            spec = {"attacher": "ebs.csi.aws.com", "nodeName": DEAR, "source": {"persistentVolumeName": "data"}}
+            body = {"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": "va"}, "spec": spec}
+            await here.user.create(VOLUME_ATTACHMENTS, body)
+            await writes.until_evicted()
+            await here.sleep(60.0)
+            one = leaving(here)
+            assert one is not None
+            assert one.detail == "volume data is still attached to it"
+            assert DEAR in {one.id for one in here.cluster.core.list()}
+            if released:
+                await here.user.delete(VOLUME_ATTACHMENTS, "va")
+                await here.sleep(15.0)
+            else:
+                await here.sleep(DETACH_SECONDS - 40.0)
+            assert DEAR not in {one.id for one in here.cluster.core.list()}
+
+
+async def test_a_node_that_the_cloud_leaves_behind_is_deleted() -> None:
+    async with dear() as (here, writes):
+
+        async def forget(_name: str) -> None:
+            """A cloud without a controller."""
+
+        here.cluster.machines._remove = forget  # type: ignore[method-assign]
+        await writes.until_evicted()
+        await here.sleep(45.0)
+        assert DEAR in await names(here)
+        assert DEAR not in {one.id for one in here.cluster.core.list()}
+        await here.sleep(CLEAR_SECONDS)
+
+        assert await is_over(here)
+        assert writes.deleted("nodes") == [DEAR]
+
+
+async def test_somebodys_own_label_is_left_on_a_node_that_stays() -> None:
+    async with dear() as (here, _):
+        await here.user.merge_patch(NODES, DEAR, {"metadata": {"labels": {EXCLUDE_LABEL: "true"}}})
+        here.cluster.api.faults.add(Fault(path="/eviction", refusal=refusal()))
+        await until_draining(here)
+        await here.user.merge_patch(NODES, DEAR, {"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}})
+        await here.sleep(10.0)
+
+        assert leaving(here) is None
+        (node,) = [node for node in await here.nodes() if node["metadata"]["name"] == DEAR]
+        assert node["metadata"]["labels"][EXCLUDE_LABEL] == "true"
+        assert not await is_marked(here)

@@ -1,0 +1,79 @@
+"""Room for pods whose machine is about to vanish is found before they have to go, once."""
+
+from typing import Any
+
+import pytest
+from tests.planning.building import NOW, node, offering, pod, pool
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import NO_OWNER, Owner, Pod
+from gpuscaler.model.pools import Policy
+from gpuscaler.model.taints import Taint
+from gpuscaler.planning.planner import plan
+from gpuscaler.planning.plans import Placement, Plan
+from gpuscaler.planning.state import State, Upcoming
+
+KIND = offering(gpus=1)
+POLICY = Policy((pool(KIND),))
+GOING = node("n", KIND, taints=(Taint("gpuscaler.io/leaving"),))
+
+
+def planned(*items: Node | Pod, vanishing: bool = True, **more: Any) -> Plan:
+    state = State(disrupting=frozenset({"n"}), vanishing=frozenset({"n"} if vanishing else ()), **more)
+    return plan(Cluster.of((GOING, *items)), state, POLICY, NOW, live=True)
+
+
+def test_a_machine_is_bought_for_a_pod_that_still_runs_where_the_machine_is_taken_away() -> None:
+    assert [one.pods for one in planned(pod("p", on="n")).machines] == [("default/p",)]
+    assert planned(pod("p", on="n"), vanishing=False).machines == ()
+
+
+def test_nothing_is_bought_where_there_is_room_and_nobody_is_expected_there_yet() -> None:
+    made = planned(pod("p", on="n"), node("free", KIND))
+
+    assert (made.machines, made.placements) == ((), ())
+    assert {one.node: one.blocker for one in made.blocked_nodes}["free"] == "needed"
+
+
+def test_who_waits_already_comes_first() -> None:
+    waits = pod("q", unschedulable=True)
+    made = planned(pod("p", on="n"), waits, node("free", KIND))
+
+    assert made.placements == (Placement("default/q", "free"),)
+    assert [one.pods for one in made.machines] == [("default/p",)]
+
+
+def test_a_machine_that_is_on_its_way_to_it_is_not_bought_again_whether_it_still_runs_or_has_come_back() -> None:
+    coming = Upcoming("u", *(KIND.pool, KIND.instance_type, KIND.market, KIND.zone), pods=("default/p",))
+
+    still = planned(pod("p", on="n"), upcoming=(coming,))
+    assert (still.machines, still.placements) == ((), (Placement("default/p", "u"),))
+    between = planned(pod("p", on="n", deleted=NOW + 9.0), upcoming=(coming,))
+    assert (between.machines, between.placements) == ((), ())
+    back = planned(pod("p-again", unschedulable=True), upcoming=(coming,))
+    assert (back.machines, back.placements) == ((), (Placement("default/p-again", "u"),))
+
+
+def test_nobody_who_runs_is_told_that_no_machine_can_be_bought_for_it() -> None:
+    limited = Policy((pool(KIND, max=1),))
+    state = State(disrupting=frozenset({"n"}), vanishing=frozenset({"n"}))
+
+    assert plan(Cluster.of((GOING, pod("p", on="n"))), state, limited, NOW, live=True).unplaced == ()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"owner": NO_OWNER},
+        {"owner": Owner("DaemonSet", "d", "u")},
+        {"deleted": NOW + 9.0},
+        {"options": {"mirror": True}},
+        {"options": {"gang": "g", "gang_size": 1}},
+        {"options": {"spot_wait": 60.0}},
+        {"options": {"deadline": NOW + 9e5}},
+    ],
+    ids=["bare", "daemon", "ends", "static", "gang", "waits for spot", "has a deadline"],
+)
+def test_nothing_is_bought_for_who_does_not_come_back_or_has_time(more: dict[str, Any]) -> None:
+    assert planned(pod("p", on="n", **more)).machines == ()
