@@ -10,6 +10,7 @@ from gpuscaler.clouds.machines import (
     NO_CAPACITY,
     NOTICE,
     POOL_LIMIT,
+    QUOTA_FULL,
     RECLAIMED,
     REGISTERED,
     TERMINATED,
@@ -20,6 +21,7 @@ from gpuscaler.clouds.machines import (
     before_device_plugin,
 )
 from gpuscaler.clouds.markets import Key, Markets, Steps
+from gpuscaler.clouds.room import Quota
 from gpuscaler.clouds.simulated import SimulatedCloud
 from gpuscaler.model.pools import Offering, Pool
 
@@ -83,6 +85,24 @@ def test_a_pool_at_its_maximum_grants_a_part_and_says_why_not_all() -> None:
     assert len(answer.machines) == 3
     assert (refusal.kind, refusal.missing) == (POOL_LIMIT, 2)
     assert "pool gpu may have 3 machines" in refusal.detail
+
+
+def test_a_quota_counts_machines_over_pools_and_zones_and_frees_as_they_end() -> None:
+    other = Offering("more", "on-demand", "g5.2xlarge", "z2", 3.6, GPU.allocatable, {})
+    pools = (Pool("gpu", (GPU,)), Pool("more", (other, SPOT)))
+    sky = SimulatedCloud(pools, seed=1, delays=FIXED, quotas=[Quota(3, ("g5.xlarge", "g5.2xlarge"), "on-demand")])
+    (first, _) = ask(sky, GPU.key, count=2).machines
+
+    answer = ask(sky, other.key, count=2, token="b")
+    (refusal,) = answer.refusals
+    assert (len(answer.machines), refusal.kind, refusal.missing) == (1, QUOTA_FULL, 1)
+    assert refusal.bucket == ("g5.xlarge", "g5.2xlarge")
+    assert "the account may have 3 on-demand machines" in refusal.detail
+    assert "and has 2, 2 were asked" in refusal.detail
+    assert len(ask(sky, SPOT.key, token="c").machines) == 1
+
+    sky.terminate(first.id, 1.0)
+    assert len(ask(sky, GPU.key, token="d", now=1.0).machines) == 1
 
 
 def test_an_offering_that_has_run_out_is_no_capacity_until_a_machine_ends() -> None:

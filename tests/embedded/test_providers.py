@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from tests.control.world import BEGAN, Deaths, MortalTransport, Notes, Watchman, luck, pod
 
-from gpuscaler.clouds.protocol import CAPACITY, Bought, CloudError, LostAnswerError, Order
+from gpuscaler.clouds.protocol import CAPACITY, QUOTA, Bought, CloudError, LostAnswerError, Order
 from gpuscaler.control.controller import Controller
 from gpuscaler.control.running import Made, Place, Running, UnusableError
 from gpuscaler.control.settings_file import SettingsFile
@@ -237,6 +237,16 @@ async def test_machines_fail_as_the_settings_say(fault: str, nodes: int, gpus: i
         assert sum(int(node["status"]["allocatable"].get("nvidia.com/gpu", 0)) for node in found) == gpus
         assert words in machine.fault
         assert bool(machine.fault) == bool(words)
+
+
+async def test_quotas_are_those_of_the_settings_and_say_which_types_they_are_about(tmp_path: Path) -> None:
+    async with lives(tmp_path) as here:
+        made = await here.begin(text(quotas="[{machines: 1, types: [g4dn.xlarge], market: on-demand}]"))
+        bought = await made.provider.buy(Order("a", "gpu", (GPU,), 2))
+        (refusal,) = bought.refusals
+        assert len(bought.instances) == 1
+        assert (refusal.cause, refusal.bucket, refusal.every_zone) == (QUOTA, ("g4dn.xlarge",), True)
+        assert len((await made.provider.buy(Order("b", "gpu", (SPOT,), 2))).instances) == 2
 
 
 async def test_calls_fail_as_the_settings_say(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ GOOD = {
         "region: us-east-1\ncloud: simulated\nnamespace: a-b\npools: [{name: a, types: [g5.xlarge], zones: [us-east-1a]}]\n"
         "simulated: {boot: [1s, 2s, 3m], device_plugin_delay: 0, capacity_error_delay: 2s, seed: 7, kubelet: false,\n"
         "  dry: [{}, {pool: a, type: g5.xlarge, market: spot, zone: us-east-1a}],\n"
+        "  quotas: [{machines: 0}, {machines: 4, types: [g5.xlarge], market: on-demand}],\n"
         "  reclaim: {after: 1s, notice: 0s, without_notice: 1},\n"
         "  faults: {never_registers: 0.1, impaired: 1, never_visible: 0, throttled: 0.5, lost: 0.1, partial_grants: 1,\n"
         "    stale: 90s, tokens: false}}\n"
@@ -164,6 +165,9 @@ BAD_FORM = [
     Bad(_top("simulated: {boot: [1s, 2s]}"), "simulated.boot", "the shortest, the typical and the longest"),
     Bad(_top("simulated: {dry: 5}"), "simulated.dry", "or the path of a file of spot series"),
     Bad(_top("simulated: {dry: [{kind: x}]}"), "simulated.dry[0].kind", "unknown key"),
+    Bad(_top("simulated: {quotas: [{types: [g5.xlarge]}]}"), "simulated.quotas[0]", "saw no machines, expected how many there may be"),
+    Bad(_top("simulated: {quotas: [{machines: -1}]}"), "simulated.quotas[0].machines", "a number of machines"),
+    Bad(_top("simulated: {quotas: [{machines: 1, market: sport}]}"), "simulated.quotas[0].market", "did you mean spot?"),
     Bad(_top("simulated: {kubelet: 1}"), "simulated.kubelet", "true or false"),
     Bad(_top("simulated: {seed: -1}"), "simulated.seed", "a whole number"),
     Bad(_top("simulated: {faults: {lost: 1.5}}"), "simulated.faults.lost", "a share from 0 to 1"),
@@ -186,6 +190,7 @@ BAD_FORM = [
 #: Good in form, wrong in meaning: only the parser refuses.
 BAD_MEANING = [
     Bad(_top("simulated: {boot: [3s, 2s, 4s]}"), "simulated.boot", "saw 3s, 2s, 4s, expected the shortest"),
+    Bad(_top("simulated: {quotas: [{machines: 1, types: [g5.2xlarge]}]}"), "simulated.quotas[0].types[0]", "did you mean g5.xlarge?"),
     Bad(_top("simulated: {dry: [{pool: q}]}"), "simulated.dry[0].pool", "expected a pool of the pools; expected one of p"),
     Bad(_top("simulated: {dry: [{type: g5.2xlarge}]}"), "simulated.dry[0].type", "did you mean g5.xlarge?"),
     Bad(_top("pace: {debounce: 1s, patience: 500ms}"), "pace", "lower debounce or raise patience"),

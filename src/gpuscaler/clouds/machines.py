@@ -12,8 +12,9 @@ BOOTING, REGISTERED, VISIBLE, TERMINATED, LOST = "booting", "registered", "visib
 #: Events that are not states of a machine: an answer to a purchase, a notice that a machine will be reclaimed.
 ANSWERED, NOTICE = "answered", "notice"
 
-#: Why a purchase was refused: the offering does not exist, the pool is at its maximum, the offering has no more machines.
-UNKNOWN_OFFERING, POOL_LIMIT, NO_CAPACITY = "unknown-offering", "pool-limit", "no-capacity"
+#: Why a purchase was refused: the offering does not exist, the pool is at its maximum, the offering has no more machines, or a quota of
+#: the account is used up.
+UNKNOWN_OFFERING, POOL_LIMIT, NO_CAPACITY, QUOTA_FULL = "unknown-offering", "pool-limit", "no-capacity", "quota-full"
 
 #: Why a machine was lost: its spot market ran dry, or it broke.
 RECLAIMED, FAILED = "reclaimed", "failed"
@@ -53,12 +54,16 @@ class CloudMachine(Struct, gc=False):
 
 
 class Refusal(Struct, frozen=True, gc=False):
-    """Why ``missing`` machines were not granted from ``offering``; ``kind`` is one of the refusals above."""
+    """Why ``missing`` machines were not granted from ``offering``; ``kind`` is one of the refusals above.
+
+    ``bucket`` are the instance types that a quota is about, in all zones.
+    """
 
     kind: str
     offering: Key
     missing: int
     detail: str
+    bucket: tuple[str, ...] = ()
 
 
 class Answer(Struct, frozen=True, gc=False):

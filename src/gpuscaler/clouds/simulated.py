@@ -20,7 +20,6 @@ from gpuscaler.clouds.machines import (
     LOST,
     NO_CAPACITY,
     NOTICE,
-    POOL_LIMIT,
     RECLAIMED,
     REGISTERED,
     TERMINATED,
@@ -32,6 +31,7 @@ from gpuscaler.clouds.machines import (
     Refusal,
 )
 from gpuscaler.clouds.markets import Key, Markets
+from gpuscaler.clouds.room import Quota, room
 from gpuscaler.clouds.state import FORM, CloudState, Due, Standing, machine_of, rows_of
 from gpuscaler.model.pools import Offering, Pool
 
@@ -43,7 +43,7 @@ _ORDER, _MARKET = "order", "market"
 
 
 class SimulatedCloud:
-    """Machines of ``pools``, asked for and ended by calls, changed by time and by ``markets``.
+    """Machines of ``pools``, asked for and ended by calls, changed by time and by ``markets``, as many as ``quotas`` allow.
 
     The luck of the n-th machine and of the n-th purchase depends on ``seed`` and n alone, so that two policies compared on one seed meet
     the same.
@@ -57,8 +57,10 @@ class SimulatedCloud:
         delays: Delays | None = None,
         faults: Faults = NO_FAULTS,
         markets: Markets | None = None,
+        quotas: Iterable[Quota] = (),
     ) -> None:
         self._seed = seed
+        self._quotas = tuple(quotas)
         self._delays = delays or Delays()
         self._faults = faults
         self.markets = markets or Markets()
@@ -297,7 +299,8 @@ class SimulatedCloud:
             if offering is None:
                 refusals[key] = Refusal(UNKNOWN_OFFERING, key, wanted, f"no offering {'/'.join(key)}")
                 continue
-            granted, refusal = self._room(offering, wanted, now)
+            pool, capacity = self._pools[offering.pool], self.markets.capacity(key, now)
+            granted, refusal = room(offering, wanted, capacity=capacity, pool=pool, fleet=self._fleet, quotas=self._quotas)
             if granted > 1 and offering.market == "spot":
                 granted, refusal = self._part(offering, granted, refusal)
             machines += [self._buy(offering, order.token, now) for _ in range(granted)]
@@ -316,21 +319,6 @@ class SimulatedCloud:
     def _wanting(self, key: Key) -> tuple[Standing, ...]:
         """Standing orders that were answered and lack machines of an offering."""
         return tuple(order for order in self._orders.values() if order.standing and order.answered and key in order.offerings)
-
-    def _room(self, offering: Offering, count: int, now: float) -> tuple[int, Refusal | None]:
-        """How many of ``count`` can be granted, and why not all."""
-        key = offering.key
-        granted, refusal = count, None
-        capacity = min(self.markets.capacity(key, now), float("inf") if offering.count is None else offering.count)
-        if (left := max(0.0, capacity - len(self._fleet.of_offering[key]))) < granted:
-            granted = int(left)
-            refusal = Refusal(NO_CAPACITY, key, count - granted, f"{'/'.join(key)} has {granted} machines left, {count} were asked")
-        maximum = self._pools[offering.pool].max
-        if maximum is not None and (left := max(0, maximum - self._fleet.in_pool[offering.pool])) < granted:
-            granted = int(left)
-            detail = f"pool {offering.pool} may have {maximum} machines and has {maximum - granted}, {count} were asked"
-            refusal = Refusal(POOL_LIMIT, key, count - granted, detail)
-        return granted, refusal
 
     def _part(self, offering: Offering, count: int, refusal: Refusal | None) -> tuple[int, Refusal | None]:
         """A spot market may have machines, and fewer than it was asked for."""

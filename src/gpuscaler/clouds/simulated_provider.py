@@ -15,6 +15,7 @@ from gpuscaler.clouds.machines import (
     NO_CAPACITY,
     NOTICE,
     POOL_LIMIT,
+    QUOTA_FULL,
     UNKNOWN_OFFERING,
     CloudEvent,
     CloudMachine,
@@ -39,7 +40,7 @@ from gpuscaler.clouds.state import CloudState
 from gpuscaler.model.instances import PENDING, RUNNING, Instance, Inventory
 from gpuscaler.model.pools import Pool
 
-_CAUSES = {NO_CAPACITY: CAPACITY, POOL_LIMIT: QUOTA, UNKNOWN_OFFERING: CONFIGURATION}
+_CAUSES = {NO_CAPACITY: CAPACITY, POOL_LIMIT: QUOTA, QUOTA_FULL: QUOTA, UNKNOWN_OFFERING: CONFIGURATION}
 
 
 class CallFaults(Struct, frozen=True, gc=False):
@@ -195,7 +196,10 @@ class SimulatedProvider:
         answer = await asyncio.shield(self._answers[token])
         return Bought(
             instances=tuple(instance_of(one, self._now(), tagged=self.keeps_tokens) for one in answer.machines),
-            refusals=tuple(Refusal(_CAUSES.get(one.kind, UNKNOWN), one.offering, one.detail) for one in answer.refusals),
+            refusals=tuple(
+                Refusal(_CAUSES.get(one.kind, UNKNOWN), one.offering, one.detail, bucket=one.bucket, every_zone=bool(one.bucket))
+                for one in answer.refusals
+            ),
         )
 
     async def withdraw(self, token: str) -> None:

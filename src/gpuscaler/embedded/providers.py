@@ -6,6 +6,7 @@ from random import Random
 
 from gpuscaler.clouds.delays import NO_FAULTS, Delay, Delays, Faults
 from gpuscaler.clouds.markets import Key, Markets, Steps
+from gpuscaler.clouds.room import Quota
 from gpuscaler.clouds.simulated import SimulatedCloud
 from gpuscaler.clouds.simulated_provider import SCHEME, CallFaults, SimulatedProvider
 from gpuscaler.control.running import Made, Part, Place, UnusableError
@@ -32,7 +33,8 @@ async def make(settings: RunSettings, place: Place) -> Made:
         markets = markets_of(settings.policy, told, began)
     except TraceError as error:
         raise UnusableError(f"simulated.dry: {error}") from error
-    core = SimulatedCloud(pools, seed=told.seed, delays=delays_of(told), faults=faults_of(told), markets=markets)
+    quotas = [Quota(one.machines, one.types, one.market) for one in told.quotas]
+    core = SimulatedCloud(pools, seed=told.seed, delays=delays_of(told), faults=faults_of(told), markets=markets, quotas=quotas)
     machines = Machines(place.client, now=place.now)
     provider = SimulatedProvider(core, pools, now=place.now, listener=machines.hear, faults=call_faults_of(told), seed=told.seed)
     if before.began:

@@ -17,6 +17,7 @@ from gpuscaler.settings.run_settings import (
     HistorySettings,
     HttpSettings,
     LogSettings,
+    MachineQuota,
     PaceSettings,
     RateSettings,
     Reclaim,
@@ -27,8 +28,9 @@ from gpuscaler.settings.run_settings import (
 )
 
 RUN_KEYS = ("cloud", "simulated", "namespace", "pace", "leader_election", "rate_limit", "http", "history", "log")
-SIMULATED_KEYS = ("boot", "device_plugin_delay", "capacity_error_delay", "dry", "reclaim", "faults", "seed", "kubelet")
+SIMULATED_KEYS = ("boot", "device_plugin_delay", "capacity_error_delay", "dry", "quotas", "reclaim", "faults", "seed", "kubelet")
 DRY_KEYS = ("pool", "type", "market", "zone")
+QUOTA_KEYS = ("machines", "types", "market")
 RECLAIM_KEYS = ("after", "notice", "without_notice")
 SHARES = ("never_registers", "impaired", "never_visible", "partial_grants", "throttled", "lost")
 FAULT_KEYS = (*SHARES, "stale", "tokens")
@@ -88,6 +90,7 @@ def _simulated(at: Cursor, policy: Policy, folder: Path) -> Simulated:
         else default.capacity_error_delay,
         dry=dry,
         series=series,
+        quotas=tuple(_quota(item, policy) for item in fields["quotas"].items()) if "quotas" in fields else (),
         reclaim=_reclaim(fields["reclaim"]) if "reclaim" in fields else default.reclaim,
         faults=_faults(fields["faults"]) if "faults" in fields else default.faults,
         seed=_value(fields, "seed", lambda one: one.integer(minimum=0, expected="a whole number, 0 or more"), default.seed),
@@ -139,6 +142,24 @@ def _dry_entry(at: Cursor, policy: Policy) -> Dry:
             one.wrong(f"a {key} of the pools; {did_you_mean(text, sorted(known[key]))}")
         found[key] = text or ""
     return Dry(**found)
+
+
+def _quota(at: Cursor, policy: Policy) -> MachineQuota:
+    fields = at.mapping(QUOTA_KEYS)
+    if "machines" not in fields:
+        at.say("saw no machines, expected how many there may be; add machines: 4")
+    known = {offering.instance_type for pool in policy.pools for offering in pool.offerings}
+    types = []
+    for one in fields["types"].items() if "types" in fields else ():
+        text = one.label_value("a type of the pools")
+        if text is not None and text not in known:
+            one.wrong(f"a type of the pools; {did_you_mean(text, sorted(known))}")
+        types.append(text or "")
+    return MachineQuota(
+        machines=_value(fields, "machines", lambda one: one.integer(minimum=0, expected="a number of machines, 0 or more"), 0),
+        types=tuple(types),
+        market=_value(fields, "market", lambda one: one.choice(MARKETS), ""),
+    )
 
 
 def _reclaim(at: Cursor) -> Reclaim:

@@ -28,6 +28,14 @@ class Dry(Struct, frozen=True, gc=False):
     zone: str = ""
 
 
+class MachineQuota(Struct, frozen=True, gc=False):
+    """At most ``machines`` of ``types`` in ``market`` at a time; what is empty means all."""
+
+    machines: int
+    types: tuple[str, ...] = ()
+    market: str = ""
+
+
 class Reclaim(Struct, frozen=True, gc=False):
     """How machines of a market that ran dry are taken back: ``after`` so long, told ``notice`` seconds before, but for a share."""
 
@@ -62,6 +70,7 @@ class Simulated(Struct, frozen=True, gc=False):
     capacity_error_delay: Span = Span(1.0, 1.5, 5.0)
     dry: tuple[Dry, ...] = ()
     series: str = ""
+    quotas: tuple[MachineQuota, ...] = ()
     reclaim: Reclaim = Reclaim()
     faults: SimulatedFaults = SimulatedFaults()
     seed: int = 0

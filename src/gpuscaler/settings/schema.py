@@ -53,6 +53,17 @@ def _run() -> Schema:
             "device_plugin_delay": _span(),
             "capacity_error_delay": _span(),
             "dry": {"anyOf": [path, {"type": "array", "items": _object({key: _optional(_name()) for key in DRY_KEYS})}]},
+            "quotas": {
+                "type": "array",
+                "items": _object(
+                    {
+                        "machines": _count("How many there may be."),
+                        "types": _optional(_names("type")),
+                        "market": _optional({"enum": list(MARKETS)}),
+                    },
+                    required=["machines"],
+                ),
+            },
             "reclaim": _object(
                 {
                     "after": _optional(_span()),
