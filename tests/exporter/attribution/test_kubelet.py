@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc  # type: ignore[import-untyped]  # it ships none
 import pytest
-from tests.exporter.attribution.kubelet import PLAIN, FakeKubelet, claim, container, devices, kubelet, pod, strict
+from tests.exporter.attribution.kubelet import PLAIN, FakeKubelet, claim, container, count, devices, kubelet, part, pod, strict, varint
 
 from gpuscaler.exporter.attribution.allocations import Allocation, Allocations, ClaimedDevice, PluginDevice
 from gpuscaler.exporter.attribution.kubelet import KubeletError, PodResources
@@ -48,17 +48,30 @@ def test_two_hundred_pods_of_many_containers_are_one_answer() -> None:
         assert found[-1] == Allocation(Owner("ml", "worker-199", "c3"), (PluginDevice("nvidia.com/gpu", f"{GPU[:-4]}00c7"),))
 
 
-def test_an_entry_whose_name_is_no_text_is_set_aside_and_the_others_stand() -> None:
+@pytest.mark.parametrize(
+    ("odd", "told"),
+    [
+        (pod("ml", b"bad-\xff\xfe", container("main", devices(GPU))), "'utf-8' codec can't decode byte 0xff in position 4"),
+        (pod("ml", "bad", container("main", b"\x0a\x7f")), "it ends 127 bytes too early"),
+        (pod("ml", "bad", b"\x0b"), "saw wire type 3, expected 0, 1, 2 or 5"),
+        (pod("ml", "bad", b"\x12\x80"), "it ends in the middle of a number"),
+        (pod("ml", "bad", b"\xff" * 12), "a number has more than ten bytes"),
+    ],
+)
+def test_an_entry_that_cannot_be_read_is_set_aside_and_the_others_stand(odd: bytes, told: str) -> None:
     with kubelet() as here:
-        here.pods = [pod("ml", b"bad-\xff\xfe", container("main", devices(GPU))), TRAINER]
+        here.pods = [odd, TRAINER]
         found = asked(here)
         assert [one.owner.pod for one in found.found] == ["trainer-0"]
-        assert found.aside == ("pod ml/bad-��: a name in its entry is no UTF-8",)
+        assert len(found.aside) == 1
+        assert found.aside[0].startswith(f"pod 1 of the 2 that the kubelet lists: {told}")
 
 
 def test_fields_that_a_later_kubernetes_adds_are_passed_over() -> None:
     with kubelet() as here:
-        here.pods = [TRAINER + b"\xfa\x07\x03new"]
+        # texts, and numbers of one to ten, of four and of eight bytes
+        added = part(127, "new"), count(128, 2**63), varint(129 << 3 | 5) + bytes(4), varint(130 << 3 | 1) + bytes(8)
+        here.pods = [TRAINER + b"".join(added)]
         assert asked(here).found[0].owner.pod == "trainer-0"
 
 

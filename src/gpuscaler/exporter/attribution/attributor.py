@@ -9,11 +9,11 @@ from pathlib import Path
 from gpuscaler.exporter.attribution.allocations import Allocations
 from gpuscaler.exporter.attribution.cgroups import LivePods, Processes
 from gpuscaler.exporter.attribution.checkpoint import CheckpointError, read_checkpoint
-from gpuscaler.exporter.attribution.cluster import ApiView, ClusterNames
 from gpuscaler.exporter.attribution.ids import KnownDevices
 from gpuscaler.exporter.attribution.kubelet import KubeletError, PodResources
 from gpuscaler.exporter.attribution.names import ContainerNames
 from gpuscaler.exporter.attribution.resolving import Node, Owned, owned, users
+from gpuscaler.exporter.attribution.view import ApiView, Server
 from gpuscaler.exporter.parts import Attribution, Device, Owner, Process
 from gpuscaler.kube.resources import PODS, RESOURCE_SLICES, Resource
 
@@ -58,7 +58,7 @@ class NodeAttributor:
     for what the node does not tell, and may be None. ``clock`` is monotonic, in seconds.
     """
 
-    def __init__(self, places: Places, *, clock: Callable[[], float], cluster: ClusterNames | None = None, pace: Pace = Pace()) -> None:
+    def __init__(self, places: Places, *, clock: Callable[[], float], cluster: Server | None = None, pace: Pace = Pace()) -> None:
         self._places, self._clock, self._cluster, self._pace = places, clock, cluster, pace
         self._kubelet = PodResources(places.socket, timeout=pace.timeout)
         self._names = ContainerNames(places.containers)

@@ -3,12 +3,13 @@
 Asked only for what the node itself does not tell, since there is one exporter on every node of the cluster.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final, TypeVar
 
 import msgspec
 
+from gpuscaler.exporter.attribution.view import ApiView
 from gpuscaler.exporter.parts import Owner
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, NotFound, Unreachable
@@ -20,17 +21,6 @@ _CONFIG_HASH: Final = "kubernetes.io/config.hash"
 _PODS_PAUSE, _SLICES_PAUSE = 10.0, 60.0
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class ApiView:
-    """What the server said last. ``slices`` has the UUID of each device by (driver, pool, name)."""
-
-    pods: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    containers: Mapping[str, Owner] = field(default_factory=dict)
-    finished: frozenset[str] = frozenset()
-    slices: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
-    trouble: str = ""
 
 
 class _Metadata(msgspec.Struct):

@@ -1,107 +1,132 @@
 """The kubelet's ``v1.PodResourcesLister`` on the wire.
 
-Descriptors are built here from a table of the few fields that are read, with the numbers of Kubernetes 1.35's
-``podresources/v1/api.proto``; protobuf skips the others. Strings are declared as bytes, which are the same on the wire: one that is
-no UTF-8 then spoils its entry and not the whole answer.
+Of Kubernetes 1.35's ``podresources/v1/api.proto``, this reads names, devices and claims, and passes over the rest. All of these are texts
+and messages, which the wire has in one form (protobuf's ``LEN``), so they are read here: the protobuf library takes 3 MB on every node with
+GPUs, and gives up a whole answer for one name that is no UTF-8.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
-
-from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory  # type: ignore[import-untyped]  # it ships none
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from gpuscaler.exporter.attribution.allocations import Allocation, Allocations, ClaimedDevice, PluginDevice
 from gpuscaler.exporter.parts import Owner
 
 LIST: Final = "/v1.PodResourcesLister/List"
 
-#: message -> field -> (number, what it holds: one ``text``, many ``texts``, or many messages of a name)
-_TABLE: Final[Mapping[str, Mapping[str, tuple[int, str]]]] = {
-    "ListPodResourcesResponse": {"pod_resources": (1, "PodResources")},
-    "PodResources": {"name": (1, "text"), "namespace": (2, "text"), "containers": (3, "ContainerResources")},
-    "ContainerResources": {"name": (1, "text"), "devices": (2, "ContainerDevices"), "dynamic_resources": (5, "DynamicResource")},
-    "ContainerDevices": {"resource_name": (1, "text"), "device_ids": (2, "texts")},
-    "DynamicResource": {"claim_resources": (4, "ClaimResource")},
-    "ClaimResource": {"driver_name": (2, "text"), "pool_name": (3, "text"), "device_name": (4, "text")},
-}
-
 
 class NotListedError(Exception):
     """An answer to List that says nothing; the message tells why."""
+
+
+class WireError(ValueError):
+    """Bytes that are no protobuf message."""
 
 
 class ListAnswers:
     """Reads the answers to List, one that is the same as the one before without looking at it again."""
 
     def __init__(self) -> None:
-        self._type = _answer_type()
         self._last = b"", Allocations()
 
     def read(self, answer: bytes) -> Allocations:
         """What an answer says; an entry that cannot be understood is set aside. Raises :class:`NotListedError`."""
         if not answer or answer != self._last[0]:
-            self._last = answer, self._read(answer)
+            self._last = answer, _read(answer)
         return self._last[1]
 
-    def _read(self, answer: bytes) -> Allocations:
+
+def _read(answer: bytes) -> Allocations:
+    try:
+        # message ListPodResourcesResponse { repeated PodResources pod_resources = 1; }
+        pods = _each(1, _fields(answer))
+    except WireError as error:
+        raise NotListedError(f"answered {len(answer)} bytes that are no v1.ListPodResourcesResponse ({error})") from error
+    if not pods:
+        # Every pod is listed, also those without devices. Right after its start a kubelet knows of none, while they run on.
+        raise NotListedError("lists no pod at all, as it does until it has read the pods of its node")
+    found: list[Allocation] = []
+    aside: list[str] = []
+    for number, pod in enumerate(pods, 1):
         try:
-            pods = self._type.FromString(answer).pod_resources
-        except message.DecodeError as error:
-            raise NotListedError(f"answered {len(answer)} bytes that are no v1.ListPodResourcesResponse ({error})") from error
-        if not pods:
-            # Every pod is listed, also those without devices. Right after its start a kubelet knows of none, while they run on.
-            raise NotListedError("lists no pod at all, as it does until it has read the pods of its node")
-        found: list[Allocation] = []
-        aside: list[str] = []
-        for pod in pods:
-            try:
-                found += _of_pod(pod)
-            except UnicodeDecodeError:
-                aside.append(f"pod {_shown(pod.namespace)}/{_shown(pod.name)}: a name in its entry is no UTF-8")
-        return Allocations(tuple(found), tuple(aside))
+            found += _of_pod(pod)
+        except ValueError as error:
+            aside.append(f"pod {number} of the {len(pods)} that the kubelet lists: {error}")
+    return Allocations(tuple(found), tuple(aside))
 
 
-def _of_pod(pod: Any) -> Iterator[Allocation]:
-    namespace, name = pod.namespace.decode(), pod.name.decode()
-    for container in pod.containers:
-        devices: tuple[PluginDevice | ClaimedDevice, ...]
-        if devices := (*_of_plugins(container.devices), *_of_claims(container.dynamic_resources)):
-            yield Allocation(Owner(namespace, name, container.name.decode()), devices)
+def _of_pod(raw: bytes) -> list[Allocation]:
+    # message PodResources { string name = 1; string namespace = 2; repeated ContainerResources containers = 3; }
+    pod = _fields(raw)
+    namespace, name = _text(2, pod), _text(1, pod)
+    found = []
+    for each in _each(3, pod):
+        # message ContainerResources { string name = 1; repeated ContainerDevices devices = 2; repeated DynamicResource ... = 5; }
+        container = _fields(each)
+        devices = (*_of_plugins(_each(2, container)), *_of_claims(_each(5, container)))
+        if devices:
+            found.append(Allocation(Owner(namespace, name, _text(1, container)), devices))
+    return found
 
 
-def _of_plugins(entries: Iterable[Any]) -> Iterator[PluginDevice]:
+def _of_plugins(entries: Iterable[bytes]) -> Iterator[PluginDevice | ClaimedDevice]:
     # Some kubelets list a device an entry, others one entry for each NUMA node.
-    for entry in entries:
-        resource = entry.resource_name.decode()
-        yield from (PluginDevice(resource, one.decode()) for one in entry.device_ids)
+    for each in entries:
+        # message ContainerDevices { string resource_name = 1; repeated string device_ids = 2; }
+        entry = _fields(each)
+        resource = _text(1, entry)
+        yield from (PluginDevice(resource, one.decode()) for one in _each(2, entry))
 
 
-def _of_claims(entries: Iterable[Any]) -> Iterator[ClaimedDevice]:
-    for entry in entries:
-        for one in entry.claim_resources:
-            yield ClaimedDevice(one.driver_name.decode(), one.pool_name.decode(), one.device_name.decode())
+def _of_claims(entries: Iterable[bytes]) -> Iterator[PluginDevice | ClaimedDevice]:
+    for each in entries:
+        # message DynamicResource { repeated ClaimResource claim_resources = 4; }
+        for one in _each(4, _fields(each)):
+            # message ClaimResource { string driver_name = 2; string pool_name = 3; string device_name = 4; }
+            claim = _fields(one)
+            yield ClaimedDevice(_text(2, claim), _text(3, claim), _text(4, claim))
 
 
-def _shown(raw: bytes) -> str:
-    return raw.decode(errors="replace")
+def _each(number: int, fields: list[tuple[int, bytes]]) -> list[bytes]:
+    return [body for found, body in fields if found == number]
 
 
-def _answer_type() -> Any:
-    # A pool of its own: another library of the same process may bring the generated messages.
-    file = descriptor_pb2.FileDescriptorProto(name="gpuscaler/podresources.proto", package="v1", syntax="proto3")
-    for name, fields in _TABLE.items():
-        built = file.message_type.add(name=name)
-        for field, (number, holds) in fields.items():
-            built.field.add(name=field, number=number, **_kind(holds))
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("v1.ListPodResourcesResponse"))
+def _text(number: int, fields: list[tuple[int, bytes]]) -> str:
+    """The last one counts, and none at all means empty: so protobuf has it."""
+    return next((body.decode() for found, body in reversed(fields) if found == number), "")
 
 
-def _kind(holds: str) -> dict[str, Any]:
-    kinds = descriptor_pb2.FieldDescriptorProto
-    if holds == "text":
-        return {"type": kinds.TYPE_BYTES, "label": kinds.LABEL_OPTIONAL}
-    if holds == "texts":
-        return {"type": kinds.TYPE_BYTES, "label": kinds.LABEL_REPEATED}
-    return {"type": kinds.TYPE_MESSAGE, "type_name": f".v1.{holds}", "label": kinds.LABEL_REPEATED}
+def _fields(raw: bytes) -> list[tuple[int, bytes]]:
+    """The texts and messages of a message by field number, in order; numbers are passed over. Raises :class:`WireError`."""
+    found = []
+    at = 0
+    while at < len(raw):
+        tag, at = _varint(raw, at)
+        kind = tag & 7
+        if kind == 2:
+            size, start = _varint(raw, at)
+            at = start + size
+            found.append((tag >> 3, raw[start:at]))
+        elif kind == 0:
+            _, at = _varint(raw, at)
+        elif kind in {1, 5}:
+            at += 8 if kind == 1 else 4
+        else:
+            raise WireError(f"saw wire type {kind}, expected 0, 1, 2 or 5")
+    if at > len(raw):
+        raise WireError(f"it ends {at - len(raw)} bytes too early")
+    return found
+
+
+def _varint(raw: bytes, at: int) -> tuple[int, int]:
+    """A number of seven bits a byte, the lowest first, and where it ends."""
+    value = shift = 0
+    while shift < 70:
+        if at >= len(raw):
+            raise WireError("it ends in the middle of a number")
+        byte = raw[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+    raise WireError("a number has more than ten bytes")

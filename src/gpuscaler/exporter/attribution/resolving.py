@@ -7,9 +7,9 @@ from typing import Final
 
 from gpuscaler.exporter.attribution.allocations import Allocation, ClaimedDevice, PluginDevice
 from gpuscaler.exporter.attribution.cgroups import Place
-from gpuscaler.exporter.attribution.cluster import ApiView
 from gpuscaler.exporter.attribution.ids import KnownDevices
 from gpuscaler.exporter.attribution.names import ContainerNames
+from gpuscaler.exporter.attribution.view import ApiView
 from gpuscaler.exporter.parts import Owner
 
 NVIDIA_DRA: Final = "gpu.nvidia.com"
