@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:\s]*)):([0-9]{1,5})")
 _INTERVALS = "a duration from 100ms to 10s"
 #: What the extra ``exporter`` brings: what each module is for, by its name.
-_EXTRA = {"pynvml": "the nvml backend", "grpc": "asking the kubelet", "google.protobuf": "asking the kubelet"}
+_EXTRA = {"pynvml": "the nvml backend", "grpc": "asking the kubelet"}
 
 
 class Interval(click.ParamType[float]):
