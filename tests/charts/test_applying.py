@@ -1,4 +1,4 @@
-"""The manifest, applied by the real kubectl to an embedded cluster that plays its pods."""
+"""The manifest applied by the real kubectl, and the chart installed by the real helm, on an embedded cluster that plays the pods."""
 
 import asyncio
 import json
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.charts.manifest import FILE
+from tests.charts.rendering import CHART, SMALL, call, merged
 from tests.embedded.kubectl_building import kubectl
 from tests.embedded.test_kubectl import Kubectl
 
@@ -76,3 +77,39 @@ async def test_both_copies_run_apart_on_nodes_that_are_neither_bought_nor_have_g
 
     assert sorted(one["spec"]["nodeName"] for one in pods) == ["other", "plain"]
     assert {one["spec"]["priority"] for one in pods} == {2_000_000_000}
+
+
+async def helm(ask: Kubectl, *words: str, values: dict[str, Any] | None = None) -> None:
+    # The command waits for an API server that lives in this very process.
+    kubeconfig = ask.home / "kubeconfig"
+    cluster = {"name": "embedded", "cluster": {"server": ask.url}}
+    context = {"name": "embedded", "context": {"cluster": "embedded", "user": ""}}
+    kubeconfig.write_text(json.dumps({"clusters": [cluster], "contexts": [context], "current-context": "embedded"}))
+    place = ("--namespace", "gpuscaler", "--kubeconfig", str(kubeconfig))
+    done = await asyncio.to_thread(call, *words, *place, values=values)
+    assert done.returncode == 0, done.stderr
+
+
+async def uids(ask: Kubectl) -> set[str]:
+    """Those of the pods, once all of them are of the newest kind."""
+    await ask("rollout", "status", "--namespace", "gpuscaler", "deployment/gpuscaler-controller", "--timeout=30s")
+    pods = json.loads(await ask("get", "pods", "--namespace", "gpuscaler", "-o", "json"))["items"]
+    return {one["metadata"]["uid"] for one in pods if "deletionTimestamp" not in one["metadata"]}
+
+
+async def test_a_release_is_installed_upgraded_without_a_restart_where_that_can_be_and_taken_away(ask: Kubectl) -> None:
+    other_pools = {"config": {"pools": [{"name": "other", "types": ["g5.xlarge"]}]}}
+    other_limit = {"config": {"rate_limit": {"qps": 10}}}
+    await helm(ask, "install", "gpuscaler", str(CHART), "--create-namespace", values=dict(SMALL))
+    first = await uids(ask)
+    await helm(ask, "upgrade", "gpuscaler", str(CHART), values=merged(SMALL, other_pools))
+    second = await uids(ask)
+    settings = json.loads(await ask("get", "configmap", "gpuscaler-controller", "--namespace", "gpuscaler", "-o", "json"))
+    await helm(ask, "upgrade", "gpuscaler", str(CHART), values=merged(SMALL, other_limit))
+    third = await uids(ask)
+    await helm(ask, "uninstall", "gpuscaler")
+    left = await ask("get", "deployments,services,configmaps,serviceaccounts,roles,clusterroles,clusterrolebindings", "-A", "-o", "name")
+
+    assert "name: other" in settings["data"]["run.yaml"]
+    assert (len(first), second == first, third & first) == (2, True, set())
+    assert [name for name in left.splitlines() if "gpuscaler" in name] == []

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.charts.rendering import CHART, SMALL, Object, call, refusal, render
+from tests.charts.rendering import CHART, SMALL, Object, call, merged, refusal, render
 
+from gpuscaler.cli import exporter as cli
 from gpuscaler.kube.resources import WATCHED
 from gpuscaler.settings import load_settings
 
@@ -59,6 +60,8 @@ def test_lint_has_nothing_to_say(values: dict[str, Any]) -> None:
         ({"controller": {"nodeSelector": {"zone": 1}}}, "/controller/nodeSelector/zone"),
         ({"image": {"digest": "latest"}}, "/image/digest"),
         ({"serviceMonitor": {"interval": "often"}}, "/serviceMonitor/interval"),
+        ({"exporter": {"interval": "1m"}}, "/exporter/interval"),
+        ({"exporter": {"kubeletFolder": "kubelet"}}, "/exporter/kubeletFolder"),
     ],
 )
 def test_values_that_cannot_work_are_refused_with_their_place(values: dict[str, Any], words: str) -> None:
@@ -261,6 +264,66 @@ def test_metrics_are_scraped_only_where_that_is_asked_for() -> None:
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
     assert monitor["spec"]["endpoints"] == [{"port": "http", "path": "/metrics", "scheme": "http", "interval": "15s"}]
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+
+
+EXPORTER: dict[str, Any] = {"controller": {"enabled": False}, "exporter": {"enabled": True}}
+
+
+def exporter(more: dict[str, Any] | None = None) -> Object:
+    found = render(merged(EXPORTER, more or {}))["DaemonSet/gpuscaler-exporter"]["spec"]["template"]["spec"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_exporter_is_installed_where_it_is_asked_for_and_then_needs_nothing_of_the_controller() -> None:
+    assert [name for name in render() if "exporter" in name] == []
+    assert sorted(render(EXPORTER)) == ["DaemonSet/gpuscaler-exporter", "Service/gpuscaler-exporter", "ServiceAccount/gpuscaler-exporter"]
+    assert len(render({"exporter": {"enabled": True}})) == len(render()) + 3
+
+
+def test_the_exporter_s_arguments_are_those_of_the_command() -> None:
+    (found,) = exporter({"exporter": {"interval": "500ms", "port": 9500, "askApiServer": True}})["containers"]
+    words = cli.exporter.make_context("exporter", found["args"][1:]).params
+
+    assert found["args"][0] == "exporter"
+    assert (words["listen"], words["interval"], words["ask_api_server"]) == (("", 9500), 0.5, True)
+    assert Path(words["kubelet_socket"]).parent in {Path(one["mountPath"]) for one in found["volumeMounts"]}
+    assert found["ports"][0]["containerPort"] == 9500
+
+
+def test_the_exporter_sees_of_its_node_what_is_asked_for_and_may_write_nowhere() -> None:
+    least = exporter(
+        {"exporter": {"mounts": {"devicePlugins": False, "containerLogs": False, "cgroups": False}, "kubeletFolder": "/data/kubelet"}}
+    )
+    most = exporter({"exporter": {"hostPID": True}})
+
+    assert [one["hostPath"]["path"] for one in least["volumes"]] == ["/data/kubelet/pod-resources"]
+    assert len(most["volumes"]) == 4
+    assert (least.get("hostPID"), most.get("hostPID")) == (None, True)
+    for pod in (least, most):
+        assert all(one["readOnly"] for one in pod["containers"][0]["volumeMounts"])
+        assert pod["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert not pod["containers"][0]["securityContext"].get("privileged")
+
+
+def test_the_exporter_has_a_token_and_rights_only_to_ask_the_api_server() -> None:
+    silent, asking = render(EXPORTER), render(merged(EXPORTER, {"exporter": {"askApiServer": True}}))
+    (role,) = [one for one in asking.values() if one["kind"] == "ClusterRole"]
+
+    assert [one for one in silent.values() if "rules" in one] == []
+    assert [
+        made["DaemonSet/gpuscaler-exporter"]["spec"]["template"]["spec"]["automountServiceAccountToken"] for made in (silent, asking)
+    ] == [
+        False,
+        True,
+    ]
+    assert [(rule["resources"], rule["verbs"]) for rule in role["rules"]] == [(["pods"], ["list"]), (["resourceslices"], ["list"])]
+
+
+def test_the_exporter_s_own_labels_win_over_those_of_the_scrape() -> None:
+    monitor = render(merged(EXPORTER, {"serviceMonitor": {"enabled": True}}))["ServiceMonitor/gpuscaler-exporter"]
+
+    assert monitor["spec"]["endpoints"][0]["honorLabels"] is True
 
 
 def test_extras_and_labels_reach_the_pod() -> None:

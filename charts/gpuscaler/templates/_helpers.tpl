@@ -49,10 +49,26 @@ labels:
 {{- end -}}
 {{- end }}
 
-{{- define "gpuscaler.controller.account" -}}
-{{- with .Values.controller.serviceAccount -}}
-{{- if .name }}{{ .name }}{{ else if .create }}{{ include "gpuscaler.fullname" $ }}-controller{{ else }}default{{ end -}}
-{{- end -}}
+{{/* The service account of a component. */}}
+{{- define "gpuscaler.account" -}}
+{{- $own := (index .root.Values .component).serviceAccount -}}
+{{- if $own.name }}{{ $own.name }}{{ else if $own.create }}{{ include "gpuscaler.fullname" .root }}-{{ .component }}{{ else }}default{{ end -}}
+{{- end }}
+
+{{- define "gpuscaler.accountObject" -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: {{ include "gpuscaler.account" . }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "gpuscaler.labels" . | nindent 4 }}
+  {{- with (index .root.Values .component).serviceAccount.annotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+# Only the pods that say so get its token.
+automountServiceAccountToken: false
 {{- end }}
 
 {{/* Values that the schema cannot judge, since they depend on one another. */}}
@@ -81,10 +97,10 @@ labels:
 {{- pick .Values.config "cloud" "simulated" "namespace" "leader_election" "rate_limit" "http" "history" | toJson -}}
 {{- end }}
 
-{{/* Port of metrics, health and explanations; empty where they are not served. */}}
+{{/* Port of metrics, health and explanations; empty where nothing is served. */}}
 {{- define "gpuscaler.controller.port" -}}
 {{- $http := .Values.config.http | default dict -}}
-{{- if ne (toString $http.enabled) "false" -}}
+{{- if and .Values.controller.enabled (ne (toString $http.enabled) "false") -}}
 {{- regexFind "[0-9]+$" (default ":8080" $http.address) -}}
 {{- end -}}
 {{- end }}
