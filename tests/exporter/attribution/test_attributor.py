@@ -269,6 +269,16 @@ async def test_what_was_seen_last_is_forgotten_in_the_end(tmp_path: Path) -> Non
         assert "have not answered" in found.trouble
 
 
+async def test_closing_waits_for_no_kubelet_that_hangs(tmp_path: Path) -> None:
+    with kubelet() as fake:
+        fake.hang(seconds=5.0)
+        attributor = NodeAttributor(FakeNode(tmp_path).places(fake.path), clock=lambda: 0.0, pace=Pace(timeout=0.5, patience=0.05))
+        await attributor.attribute(HERE, ())
+        start = time.monotonic()
+        await attributor.close()
+        assert time.monotonic() - start < 0.4
+
+
 async def test_the_kubelet_is_asked_no_oftener_than_the_pace_allows(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += [TRAINER]

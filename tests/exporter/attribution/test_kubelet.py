@@ -131,6 +131,15 @@ def test_a_file_in_the_place_of_the_socket_is_told(tmp_path: Path) -> None:
         PodResources(tmp_path / "kubelet.sock").allocations()
 
 
+def test_a_folder_that_only_root_may_enter_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, **_: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    with pytest.raises(KubeletError, match=r"no kubelet socket at /x/kubelet\.sock \(Permission denied\): expected user 0"):
+        PodResources(Path("/x/kubelet.sock")).allocations()
+
+
 @pytest.mark.parametrize(
     ("code", "told"),
     [

@@ -78,8 +78,8 @@ class NodeAttributor:
             self._pending = asyncio.get_running_loop().run_in_executor(self._worker, self._look, tuple(devices), tuple(processes), view)
         await asyncio.wait([self._pending], timeout=self._pace.patience)
         if self._pending.done():
-            look = self._pending.result()
-            self._pending = None
+            pending, self._pending = self._pending, None
+            look = pending.result()
             self._last = look.attribution, self._clock()
             self._ask(look.wanted)
         if self._last is None or self._clock() - self._last[1] > self._pace.kept:
@@ -90,8 +90,11 @@ class NodeAttributor:
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.wait([self._asking])
-        self._worker.shutdown(wait=False, cancel_futures=True)
-        self._kubelet.close()
+        if self._pending is not None:
+            self._pending.cancel()
+        # In the thread that uses it: a question that is under way ends first.
+        self._worker.submit(self._kubelet.close)
+        self._worker.shutdown(wait=False)
 
     def _ask(self, wanted: tuple[Resource, ...]) -> None:
         due = [one for one in wanted if self._cluster and self._cluster.due(one)]

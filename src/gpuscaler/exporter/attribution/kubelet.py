@@ -66,9 +66,8 @@ class PodResources:
             mode = self._socket.stat().st_mode
         except OSError as error:
             self.close()
-            raise KubeletError(
-                f"no kubelet socket at {self._socket} ({error.strerror}): expected the directory that holds it mounted"
-            ) from error
+            what = "user 0, whose folder it is" if isinstance(error, PermissionError) else "the directory that holds it mounted"
+            raise KubeletError(f"no kubelet socket at {self._socket} ({error.strerror}): expected {what}") from error
         if not stat.S_ISSOCK(mode):
             self.close()
             raise KubeletError(f"{self._socket} is no socket: expected the kubelet's, in its directory pod-resources")
