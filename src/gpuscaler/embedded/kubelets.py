@@ -91,6 +91,8 @@ class Kubelets:
                     self._consider(item)
                 else:
                     self._pods.pop(key, None)
+                    for what in (START, SUCCEED, REMOVE):
+                        self._planned.pop((key, what), None)
 
     def _welcome(self, fresh: set[str]) -> None:
         """Nodes are there; pods that were bound to them may have been heard of before."""
