@@ -75,6 +75,7 @@ def run() -> None:
 def main() -> None:
     """Scale GPU capacity on Kubernetes: the cheapest machines that really fit, given back when idle, every decision explained.
 
-    Exit codes: 0 done, 2 bad input, 130 interrupted. For completion in bash:
-    eval "$(_GPUSCALER_COMPLETE=bash_source gpuscaler)"; zsh and fish likewise.
+    Exit codes: 0 done, 2 bad input, 3 a cluster does not answer, 4 gpuscaler is not installed there, 5 forbidden, 130 interrupted.
+
+    For completion in bash: eval "$(_GPUSCALER_COMPLETE=bash_source gpuscaler)"; zsh and fish likewise.
     """
