@@ -24,9 +24,9 @@ from tests.control.world import pod
 from gpuscaler import __version__
 from gpuscaler.cli import main
 from gpuscaler.cli.leading import OutOfReachError, proxied
-from gpuscaler.control.records import inputs
+from gpuscaler.control.records import packing
 from gpuscaler.control.records.history import FILE, Made, open_history
-from gpuscaler.control.records.inputs import packed
+from gpuscaler.control.records.packing import packed
 from gpuscaler.control.records.records import Decision
 from gpuscaler.control.records.reporting import body_of, status_in
 from gpuscaler.control.records.status import Process, Status
@@ -344,7 +344,7 @@ def test_replay_reads_a_history_file_and_says_what_differs(tmp_path: Path) -> No
 
 def test_replay_says_which_version_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     some = idle()
-    monkeypatch.setattr(inputs, "__version__", "0.0.1")
+    monkeypatch.setattr(packing, "__version__", "0.0.1")
     (tmp_path / "inputs").write_bytes(packed(Decision("d-1", some.at, some.text, some.cluster, some.state, some.policy, Plan())))
     done = CliRunner().invoke(main, ["replay", "--inputs", str(tmp_path / "inputs")])
 

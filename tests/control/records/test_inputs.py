@@ -15,12 +15,15 @@ from tests.planning.building import NOW, pods, spec
 from tests.planning.changing import POLICIES, World
 
 from gpuscaler.clouds.simulated_provider import CallFaults
-from gpuscaler.control.records.inputs import InputsError, packed, unpacked
+from gpuscaler.control.records.inputs import InputsError, unpacked
+from gpuscaler.control.records.packing import Packer, packed
 from gpuscaler.control.records.records import Decision
 from gpuscaler.control.records.replaying import replayed
+from gpuscaler.control.records.wire import WirePod
 from gpuscaler.kube.resources import PODS
 from gpuscaler.model.aside import SetAside
-from gpuscaler.model.cluster import HOMES, Cluster
+from gpuscaler.model.cluster import HOMES, Cluster, Delta
+from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state import State
@@ -52,6 +55,58 @@ def test_whatever_happened_to_a_cluster_its_plan_is_made_again_to_the_last_bit(p
     # Pods that no scheduler has tried yet are left alone in a live cluster: plan for them as well.
     for_all = [plan(one.cluster, one.state, one.policy, one.at) for one in (decision, again)]
     assert msgspec.json.encode(for_all[0]) == msgspec.json.encode(for_all[1])
+
+
+@settings(max_examples=15, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from(POLICIES), st.integers(0, 2**32), st.integers(1, 5))
+def test_decisions_that_are_packed_one_after_the_other_lose_as_little(policy: Policy, seed: int, steps: int) -> None:
+    here, packer = World(Random(seed)), Packer()
+    for _ in range(5):
+        for _ in range(steps):
+            here.step()
+        decision = decided(here.cluster, here.state, policy, here.now)
+
+        again, _ = unpacked(packer.packed(decision))
+
+        assert list(again.cluster.pods.items()) == list(decision.cluster.pods.items())
+        assert again.cluster.nodes == decision.cluster.nodes
+        assert replayed(again).identical
+
+
+def written(data: bytes) -> bytes:
+    """The first stream of ``data``, which holds most pods."""
+    decompressor = zlib.decompressobj()
+    decompressor.decompress(data)
+    return data[: len(data) - len(decompressor.unused_data)]
+
+
+def test_of_a_large_cluster_only_the_pods_that_changed_are_written_again() -> None:
+    cluster, packer = Cluster.of(pods("a", 3000, uid="u")), Packer()
+    first = packer.packed(decided(cluster, State(), POLICY, NOW))
+    some = [cluster.pods[f"default/a-{number}"] for number in (7, 2999)]
+    upserts = (*(replace(one, phase="Failed") for one in some), *pods("b", 2))
+    changed = cluster.apply(Delta(deletes=((Pod, "default/a-5"),), upserts=upserts))
+    second = packer.packed(decided(changed, State(), POLICY, NOW))
+
+    assert written(second) == written(first)
+    assert list(unpacked(second)[0].cluster.pods.items()) == list(changed.pods.items())
+    # When much has changed everything is.
+    other = cluster.apply(Delta(upserts=tuple(replace(one, phase="Failed") for one in cluster.pods.values())))
+    third = packer.packed(decided(other, State(), POLICY, NOW))
+    assert written(third) != written(first)
+    assert list(unpacked(third)[0].cluster.pods.items()) == list(other.pods.items())
+
+
+def test_pods_in_another_order_are_written_in_it() -> None:
+    cluster, packer = Cluster.of(pods("a", 9)), Packer()
+    packer.packed(decided(cluster, State(), POLICY, NOW))
+    other = Cluster.of(reversed(cluster.pods.values()))
+
+    assert list(unpacked(packer.packed(decided(other, State(), POLICY, NOW)))[0].cluster.pods) == list(other.pods)
+
+
+def test_a_pod_is_written_with_all_its_fields() -> None:
+    assert set(WirePod.__struct_fields__) == set(Pod.__struct_fields__)
 
 
 def test_what_was_set_aside_is_in_the_plan_that_is_made_again() -> None:

@@ -10,7 +10,7 @@ import structlog
 
 from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.history import History, Made
-from gpuscaler.control.records.inputs import packed
+from gpuscaler.control.records.packing import Packer
 from gpuscaler.control.records.records import Decision, Sink
 
 _LOG = structlog.get_logger(__name__)
@@ -31,6 +31,7 @@ class Keeper(Sink):
         self.history = history
         self.lost = 0
         self.trouble = ""
+        self._packer = Packer()
         self._happenings: deque[Happening] = deque()
         self._decisions: deque[Decision] = deque()
         self._woken, self._decided = asyncio.Event(), asyncio.Event()
@@ -84,7 +85,7 @@ class Keeper(Sink):
         if not happenings and not decisions:
             return
         try:
-            self.history.add(happenings, [Made(one.id, one.at, one.text, one.plan, packed(one)) for one in decisions])
+            self.history.add(happenings, [Made(one.id, one.at, one.text, one.plan, self._packer.packed(one)) for one in decisions])
             self.trouble = ""
         except (sqlite3.Error, OSError, msgspec.MsgspecError, TypeError) as error:
             self.lost += len(happenings) + len(decisions)

@@ -161,7 +161,7 @@ def _leaving(before: Memory, seen: Look, now: float) -> Iterator[Happening]:
         if earlier is None:
             moved = f"; {counted(len(one.pods), 'pod')} to move first" if one.pods else ""
             yield _of_leaving(one, node, kinds.DECIDED, f"it is to be removed: {one.reason}{moved}", now)
-        if one.step == DRAINING and (earlier is None or earlier.step != DRAINING):
+        if one.step == DRAINING and one.pods and (earlier is None or earlier.step != DRAINING):
             yield _of_leaving(one, node, kinds.DRAINING, f"its pods are evicted: {one.reason}", now)
         if one.step == ENDING and (earlier is None or earlier.step != ENDING):
             yield _of_leaving(one, node, kinds.ENDING, f"its machine is ended: {one.reason}", now)
