@@ -40,6 +40,13 @@ def test_it_is_begun_once_even_where_a_removal_of_our_own_was_under_way() -> Non
         assert taken(Ledger(leaving=(begun,)), cluster, POLICY, GOING, NOW) == Taken()
 
 
+def test_what_the_cloud_takes_that_is_no_spot_says_nothing_of_its_market() -> None:
+    kept = offering(market="on-demand")
+    found = taken(Ledger(), Cluster.of([node("n", kept, provider_id="i-1")]), Policy((pool(kept),)), GOING, NOW)
+
+    assert (len(found.steps), found.fates) == (1, ())
+
+
 def test_what_pods_were_asked_before_the_cloud_took_their_machine_counts_on() -> None:
     asked = (Eviction("default/p", "uid-p", signalled=NOW - 9.0),)
     (left,) = taken(Ledger(leaving=(leaving(evictions=asked),)), Cluster.of([NODE]), POLICY, GOING, NOW).steps

@@ -66,7 +66,7 @@ def taken(book: Ledger, cluster: Cluster, policy: Policy, announced: Announced, 
         known = next((one.evictions for one in book.leaving if one.instance == instance), ())
         one = Leaving(name, instance, offering, why, now, now, pods=pods, forced=True, ends=ends[instance], evictions=known)
         steps.append(ledger.Left(one))
-        if instance in announced.going:
+        if instance in announced.going and offering[1] == SPOT:
             fates.append(events.Reclaimed(offering, now))
     return Taken(tuple(steps), tuple(fates))
 

@@ -1,0 +1,144 @@
+"""Machines that the cloud takes away at a known moment: what replaces them is asked for first, and everything ends in time."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from tests.control.leaving import CHEAP_RESTART, Writes, budget, run
+from tests.control.world import ONE_GPU_MACHINES, World, world
+
+from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, Notice, Order
+from gpuscaler.clouds.simulated_provider import provider_id
+from gpuscaler.kube.resources import PODS
+
+FIRST = "sim-00001"
+
+
+class Log(Writes):
+    """Notes purchases among the writes, and when everything was."""
+
+    def __init__(self, here: World) -> None:
+        super().__init__()
+        self.here = here
+        self.moments: list[tuple[str, float]] = []
+
+    async def write(self, request: Any) -> None:
+        await super().write(request)
+        for what, is_it in (
+            ("evict", request.path.endswith("/eviction")),
+            ("delete", request.method == "DELETE" and "/pods/" in request.path),
+        ):
+            if is_it:
+                self.moments.append((what, self.here.now()))
+
+    async def buy(self, _order: Order) -> None:
+        self.moments.append(("buy", self.here.now()))
+
+    def first(self, what: str) -> float:
+        return next(at for one, at in self.moments if one == what)
+
+
+@asynccontextmanager
+async def noticed(
+    seconds: float, *, budgeted: bool = False, kind: str = INTERRUPTION, **workload: Any
+) -> AsyncIterator[tuple[World, Log, float]]:
+    """A pod on a machine that goes in so many seconds, and the moment at which it does."""
+    async with world(ONE_GPU_MACHINES) as here:
+        here.watchman = log = Log(here)
+        here.start()
+        await here.sleep(2.0)
+        await run(here, "web", **workload)
+        await here.sleep(100.0)
+        if budgeted:
+            await budget(here, "web", maxUnavailable=0)
+            await here.sleep(2.0)
+        (machine,) = here.cluster.core.list()
+        ends = here.now() + seconds
+        here.announced.append(Notice(kind, provider_id(machine), ends))
+        log.moments.clear()
+        yield here, log, ends
+
+
+async def moved(here: World) -> bool:
+    return set((await here.bound()).values()) == {"sim-00002"}
+
+
+async def test_what_replaces_a_machine_is_asked_for_before_its_pods_are_evicted_and_once() -> None:
+    async with noticed(120.0) as (here, log, _):
+        await here.sleep(100.0)
+
+        assert log.first("buy") <= log.first("evict")
+        assert [what for what, _ in log.moments].count("buy") == 1
+        assert await moved(here)
+        assert [one.id for one in here.cluster.core.list()] == ["sim-00002"]
+
+
+async def test_a_short_notice_is_acted_on_within_seconds() -> None:
+    async with noticed(30.0) as (here, log, ends):
+        await here.sleep(20.0)
+
+        # Notices are asked for every 5 s.
+        assert log.first("evict") <= ends - 30.0 + 5.0 + 3.0
+
+
+async def test_a_grace_period_is_cut_to_what_the_machine_lasts() -> None:
+    async with noticed(120.0, terminationGracePeriodSeconds=600) as (here, log, ends):
+        await here.sleep(20.0)
+
+        (grace,) = log.graces()
+        assert grace is not None
+        assert log.first("evict") + grace <= ends
+        assert grace >= 100
+
+
+async def test_budgets_hold_until_the_last_seconds_and_then_the_pod_is_deleted_and_not_lost_with_the_machine() -> None:
+    async with noticed(60.0, budgeted=True) as (here, log, ends):
+        await here.sleep(64.0)
+
+        assert len(log.evicted()) >= 4
+        assert ends - 15.0 <= log.first("delete") <= ends - 10.0
+        assert log.deleted("pods") == [log.evicted()[0]]
+        await here.sleep(60.0)
+        assert await moved(here)
+
+
+async def test_a_pod_that_asks_for_time_gets_as_much_as_the_machine_lasts() -> None:
+    grace = {**CHEAP_RESTART, "gpuscaler.io/grace": "10m"}
+    async with noticed(120.0, annotations=grace) as (here, log, ends):
+        await here.sleep(10.0)
+        (pod,) = [one for one in await here.pods() if one["spec"]["nodeName"] == FIRST]
+        assert "gpuscaler.io/checkpoint-requested" in pod["metadata"]["annotations"]
+        assert log.evicted() == []
+        await here.sleep(80.0)
+
+        assert ends - 36.0 <= log.first("evict") <= ends - 30.0
+        await here.sleep(20.0)
+        assert await moved(here)
+
+
+@pytest.mark.parametrize("protected", [True, False], ids=["protected", "free"])
+async def test_maintenance_that_is_announced_early_leaves_protected_pods_alone_until_shortly_before(protected: bool) -> None:
+    notes = {**CHEAP_RESTART, **({"karpenter.sh/do-not-disrupt": "true"} if protected else {})}
+    async with noticed(900.0, annotations=notes, kind=MAINTENANCE) as (here, log, ends):
+        await here.sleep(850.0)
+
+        early = log.first("evict") < ends - 800.0
+        assert early is not protected
+        assert await moved(here)
+        assert log.deleted("pods") == []
+
+
+async def test_a_controller_that_begins_in_the_middle_of_it_keeps_the_deadline() -> None:
+    async with noticed(60.0, budgeted=True) as (here, log, ends):
+        await here.sleep(20.0)
+        await here.kill()
+        here.announced.clear()
+        await here.sleep(5.0)
+        here.start()
+        await here.sleep(45.0)
+
+        assert ends - 15.0 <= log.first("delete") <= ends - 9.0
+        body = msgspec.json.decode(await here.user.get(PODS, (await here.pods())[0]["metadata"]["name"], namespace="default"))
+        assert body["spec"].get("nodeName", "") != FIRST
