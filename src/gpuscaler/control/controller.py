@@ -28,6 +28,7 @@ from gpuscaler.planning import failover
 from gpuscaler.planning.acts import Act, End, Evict
 from gpuscaler.planning.arrivals import Waits
 from gpuscaler.planning.leaving import Refusal
+from gpuscaler.planning.membership import unlisted
 from gpuscaler.planning.memory import Facts, Look, Memory, look, ordered, recalled, state_of, vanishing
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.state import State, asking, breakers, events, learned, ledger
@@ -340,7 +341,7 @@ class Controller:
         if policy != self._planner.policy:
             self._planner, self._weighed = Planner(policy), -1
         state = state_of(self.memory, policy, now)
-        state = replace(state, consolidating=self._consolidates(state))
+        state = replace(state, consolidating=self._consolidates(state), unlisted=unlisted(cluster.nodes, self._cloud.inventory))
         began = self._time()
         if len(cluster.nodes) + len(cluster.pods) <= self._pace.inline:
             plan = self._planner.plan(cluster, state, now, live=True)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from gpuscaler.model.instances import Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Offering, Policy, Pool
 
@@ -57,6 +58,14 @@ class Membership:
 def members(nodes: Mapping[str, Node], policy: Policy) -> dict[str, Member]:
     """The pool of every node that has one: named by the label ``gpuscaler.io/pool``, else found by labels and instance type."""
     return Membership(policy).of(nodes)
+
+
+def unlisted(nodes: Mapping[str, Node], inventory: Inventory | None) -> frozenset[str]:
+    """Nodes whose machines are not on the cloud's list: somebody else's, whatever their labels say. Without a list, nobody knows of any."""
+    if inventory is None:
+        return frozenset()
+    listed = {one.id for one in inventory.instances}
+    return frozenset(name for name, node in nodes.items() if node.provider_id not in listed)
 
 
 def pool_of(node: Node, by_name: Mapping[str, Pool], by_type: Mapping[str, list[Pool]]) -> Pool | None:

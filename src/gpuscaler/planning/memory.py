@@ -21,6 +21,7 @@ from gpuscaler.planning.alternatives import alternatives
 from gpuscaler.planning.arrivals import Arrivals, Waits, arrivals
 from gpuscaler.planning.discouraging import discourage
 from gpuscaler.planning.limits import slack
+from gpuscaler.planning.membership import unlisted
 from gpuscaler.planning.plans import Machine, Plan
 from gpuscaler.planning.reclaiming import Remark
 from gpuscaler.planning.scale_down.idle import idle_nodes
@@ -125,7 +126,8 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     avoided = memory.refusals
     for step in (*refused, *wheel.suspected):
         avoided = refusals.step(avoided, step)
-    acts: tuple[Act, ...] = (*wheel.acts, *discourage(cluster, policy))
+    theirs = unlisted(cluster.nodes, facts.inventory)
+    acts: tuple[Act, ...] = (*wheel.acts, *(act for act in discourage(cluster, policy) if act.node not in theirs))
     kept: tuple[tuple[str, str], ...] = ()
     if facts.fresh:
         departure = leaving.take_leave(book, cluster, facts.inventory, policy, now=now)

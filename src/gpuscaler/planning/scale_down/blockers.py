@@ -27,6 +27,7 @@ class Blocker(Struct, frozen=True, gc=False):
 
 DISRUPTING = Blocker("disrupting", "its removal is under way")
 ARRIVING = Blocker("arriving", "the machine is not open yet")
+UNLISTED = Blocker("not-listed", "the cloud does not list its machine among this cluster's, so it is not ours to remove")
 NEEDED = Blocker("needed", "pods that are pending, or about to leave other machines, are planned onto this node")
 
 
@@ -50,6 +51,8 @@ def node_blocker(situation: Situation, node: Node, promised: frozenset[str]) -> 
         return own
     if node.name in situation.state.disrupting:
         return DISRUPTING
+    if own is None and node.name in situation.state.unlisted:
+        return UNLISTED
     if own is None and node.name in situation.state.spared:
         return Blocker("drain-failed", situation.state.spared[node.name])
     return ARRIVING if node.name in promised and own is not DISRUPTING else own

@@ -148,7 +148,7 @@ def survey(situation: Situation, memory: Memory) -> Survey:
         return Survey(blocked=dict.fromkeys(memory.looks, guard))
     found, members, row_of = Survey(blocked=memory.steady.copy()), situation.members, situation.room.table.row
     asking = _Asking(situation, memory.classes)
-    special = promised | situation.state.disrupting | situation.state.spared.keys()
+    special = promised | situation.state.disrupting | situation.state.spared.keys() | situation.state.unlisted
     here = {**unread_here, **memory.twins}
     looks, odd = memory.looks, special.union(taken, here)
     for name in sorted((looks.keys() - memory.steady.keys()) | (looks.keys() & odd)):

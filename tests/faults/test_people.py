@@ -1,0 +1,174 @@
+"""F33 to F36 and F46: groups and machines that people and other programs change under our hands, and settings that make no sense."""
+
+from pathlib import Path
+
+import pytest
+from tests.control.leaving import run
+from tests.control.replicas import FILE, pair
+from tests.control.world import ONE_GPU_MACHINES, World
+from tests.faults.kit import IDLE, all_bound, bought, faulty, refusing, status, taints, watch_of
+
+from gpuscaler.clouds.protocol import CONFIGURATION, Key, Order, Refusal
+from gpuscaler.clouds.simulated_provider import provider_id
+from gpuscaler.kube.resources import NODES
+from gpuscaler.model.instances import Instance, Inventory
+from gpuscaler.model.pools import Policy
+from gpuscaler.settings.pools_file import parse_policy
+
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+TWO_POOLS = (
+    ONE_GPU_MACHINES
+    + """
+  - name: other
+    types: [g5.xlarge]
+    markets: [on-demand]
+    zones: [us-east-1a]
+"""
+)
+
+
+async def launch(here: World, count: int = 1, token: str = "by hand") -> None:
+    """Somebody raises the group's desired capacity, or the group launches machines by itself."""
+    (pool,) = here.policy.pools
+    await here.cluster.provider.buy(Order(token, pool.name, (pool.offerings[0].key,), count))
+
+
+async def test_f33_machines_that_somebody_adds_or_ends_by_hand_are_taken_as_they_are() -> None:
+    async with faulty(IDLE) as here:
+        await launch(here, 2)
+        await here.sleep(60.0)
+        await run(here, "web", replicas=2)
+        await here.sleep(60.0)
+        assert await all_bound(here)
+        assert here.notes.orders == []
+        # Fewer than there are may be wanted now, and nobody who runs pays for it.
+        here.policy = parse_policy(IDLE + "    max: 1\n")
+        assert here.controller is not None
+        here.controller.set_policy(here.policy)
+        await here.sleep(600.0)
+        assert watch_of(here).ended == []
+        assert await all_bound(here)
+        here.policy = parse_policy(IDLE)
+        here.controller.set_policy(here.policy)
+        (first, _) = here.cluster.core.list()
+        await here.cluster.provider.remove([provider_id(first)])
+        await here.sleep(120.0)
+
+        assert await all_bound(here)
+        assert len(here.notes.orders) == 1
+        assert len(here.cluster.core.list()) == 2
+        assert [f"machine {provider_id(first)}" in one.text for one in here.notes.remarks] == [True]
+
+
+async def test_f34_a_machine_that_its_group_replaces_by_itself_is_adopted_and_nothing_more_is_bought() -> None:
+    async with faulty(IDLE) as here:
+        await run(here, "web")
+        await here.sleep(60.0)
+        (old,) = here.cluster.core.list()
+        # As a group does that rebalances: the new one is launched first.
+        await launch(here, token="rebalancing")
+        await here.sleep(20.0)
+        assert here.controller is not None
+        await here.sleep(60.0)
+        await here.cluster.provider.remove([provider_id(old)])
+        await here.sleep(120.0)
+
+        assert await all_bound(here)
+        assert len(here.notes.orders) == 1
+        (new,) = here.cluster.core.list()
+        assert new.purchase == "rebalancing"
+        assert any("is gone, and no notice of it was seen" in one.text for one in here.notes.remarks)
+
+
+async def test_f35_a_pool_that_leaves_the_settings_with_machines_on_their_way_keeps_nobody_waiting() -> None:
+    async with faulty(TWO_POOLS) as here:
+        await here.submit("p")
+        await bought(here, 1)
+        assert here.controller is not None
+        first = here.cluster.core.list()[0].offering.pool
+        both = parse_policy(TWO_POOLS)
+        here.controller.set_policy(Policy(tuple(pool for pool in both.pools if pool.name != first)))
+        await here.sleep(1200.0)
+
+        assert await all_bound(here)
+        assert not here.controller.memory.ledger.coming
+        assert not here.controller.memory.ledger.promises
+        assert first in {one.offering.pool for one in here.cluster.core.list()}, "a machine of a pool that is not ours any more was ended"
+
+
+async def test_f35_a_group_that_is_gone_is_dropped_and_its_demand_served_elsewhere() -> None:
+    async with faulty(TWO_POOLS) as here:
+        await here.submit("first")
+        await here.sleep(60.0)
+        (machine,) = here.cluster.core.list()
+        gone = machine.offering.pool
+        said = f"ValidationError: AutoScalingGroup name not found - no such group: {gone}"
+
+        def missing(key: Key) -> Refusal | None:
+            return Refusal(CONFIGURATION, key, said) if key[0] == gone else None
+
+        asked = refusing(here, missing)
+        await here.submit("second")
+        await here.sleep(120.0)
+        await here.submit("third")
+        await here.sleep(3600.0)
+
+        assert await all_bound(here)
+        assert machine.ended_at is None
+        assert [one.offering.pool == gone for one in here.cluster.core.history()] == [True, False, False]
+        assert sum(order.pool == gone for order in asked) == 1
+        (breaker,) = (await status(here)).breakers
+        assert breaker.until is None
+        assert f"pool {gone}: configuration refused" in breaker.text
+
+
+async def test_f36_a_machine_that_only_looks_like_ours_is_neither_removed_nor_touched() -> None:
+    async with faulty(IDLE) as here:
+        await here.submit("p", 1, **{"gpuscaler.io/run-for": "20s"})
+        await bought(here, 1)
+        await here.sleep(60.0)
+        (ours,) = await here.nodes()
+        metadata = {"name": "theirs", "labels": {**ours["metadata"]["labels"], "gpuscaler.io/pool": "gpu"}}
+        theirs = {**ours, "metadata": metadata, "spec": {"providerID": "simulated:///us-east-1a/theirs"}}
+        await here.user.create(NODES, theirs)
+        # Another team tags its group with our cluster's name, too.
+        inventory = here.cluster.provider.inventory
+
+        async def more() -> Inventory:
+            found = await inventory()
+            foreign = Instance("simulated:///us-east-1a/foreign", "their-pool", "on-demand", "g4dn.xlarge", "us-east-1a")
+            return Inventory(found.at, (*found.instances, foreign))
+
+        here.cluster.provider.inventory = more  # type: ignore[method-assign]
+        await here.sleep(2400.0)
+
+        assert watch_of(here).ended == ["simulated:///us-east-1a/sim-00001"]
+        (node,) = await here.nodes()
+        assert node["metadata"]["name"] == "theirs"
+        assert taints(node) == set()
+        assert watch_of(here).to("/nodes/theirs") == []
+        assert here.notes.last is not None
+        assert [(one.node, one.blocker) for one in here.notes.last.blocked_nodes] == [("theirs", "not-listed")]
+
+
+async def test_f46_a_file_that_makes_no_sense_changes_nothing_and_is_told(tmp_path: Path) -> None:
+    async with pair(tmp_path) as here:
+        await here.submit()
+        await here.sleep(60.0)
+        leader = await here.leader()
+        file = tmp_path / "run.yaml"
+        for wrong in ("pools: [", "", FILE.replace("g4dn.xlarge", "g4dn.xlagre"), FILE.replace("max", "min")[:40]):
+            file.write_text(wrong)
+            await here.sleep(30.0)
+            assert leader.place is not None
+            assert any("run.yaml" in one for one in leader.place.troubles())
+        await here.submit()
+        await here.sleep(60.0)
+        assert all((await here.here.bound()).values())
+        assert await here.leader() is leader
+        assert here.register.writers == [leader.name]
+        file.write_text(FILE)
+        await here.sleep(30.0)
+
+        assert leader.place.troubles() == ()
