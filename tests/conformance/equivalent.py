@@ -170,7 +170,7 @@ EQUIVALENT: Mapping[Key, str] = {
     ("peers.PeerIndex.candidates", "another text", "'In'"): "more candidates, which are then matched one by one",
     ("room.Room._between", "not", "False"): "whether the pod itself is being deleted is not asked",
     (
-        "room.Rows.verdict",
+        "rows.Rows.verdict",
         "drop the first condition",
         "self._before.get(spec.digest) or (joined(parts) if parts else self._look(spec))",
     ): "only saves work",
@@ -202,8 +202,8 @@ EQUIVALENT: Mapping[Key, str] = {
         "not digits.isascii() or not digits.isdigit() or len(digits.lstrip('0')) > 19",
     ): "a number of so many digits is out of range anyway",
     ("taints.Toleration", "another text", "'Equal'"): "decoding always names an operator",
-    ("room.together", "not", "False"): "arrays that nobody changes need no guard against it",
-    ("room.together", ANY, "mask &= passing"): "a verdict goes through all filters once more; the mask alone is for packing",
+    ("rows.together", "not", "False"): "arrays that nobody changes need no guard against it",
+    ("rows.together", ANY, "mask &= passing"): "a verdict goes through all filters once more; the mask alone is for packing",
     ("interpod.InterPod._empty", "not", "False"): "no case has a machine that is still to be chosen",
     ("room._Fixed.verdict", "never", "if not spec.volumes:"): "volumes have nothing to say about a pod that has none",
     **{
@@ -222,7 +222,7 @@ EQUIVALENT: Mapping[Key, str] = {
         "no case has devices shared by the thousandth"
     ),
     **{
-        ("room.Rows._look", kind, source): "no case has pools, which alone say how many GPUs a pod must ask for"
+        ("rows.Rows._look", kind, source): "no case has pools, which alone say how many GPUs a pod must ask for"
         for kind, source in (
             ("flip", "self.least_gpus > 0"),
             ("flip", "self.least_gpus <= gpus_in(spec.requests)"),

@@ -26,6 +26,7 @@ SOURCES = ROOT / "src"
 TARGETS = (
     *sorted(path for path in (SOURCES / "gpuscaler/planning/filters").glob("*.py") if path.stem not in ("__init__", "devices")),
     SOURCES / "gpuscaler/planning/room.py",
+    SOURCES / "gpuscaler/planning/rows.py",
     SOURCES / "gpuscaler/model/selectors.py",
     SOURCES / "gpuscaler/model/taints.py",
 )

@@ -1,0 +1,105 @@
+"""What the filters find in rows of a node table, whatever runs there: asked once for each specification, and shared between rooms."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from gpuscaler.model.accelerators import gpus_in
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.table import Array, Mask, NodeTable
+from gpuscaler.planning.filters import Passes
+from gpuscaler.planning.filters.nodes import NodeMasks
+from gpuscaler.planning.filters.peers import readable
+from gpuscaler.planning.filters.spread import SpreadMasks, hard
+from gpuscaler.planning.keeping import MIN_GPUS, followed_by, lifted
+
+Static = tuple[Mask, Passes]
+
+
+class Rows:
+    """A node table with what the filters find in it whatever runs there: for rooms over the same rows, also one after the other.
+
+    ``least_gpus`` is what pods must ask for at least by row (see :mod:`gpuscaler.planning.keeping`), None where there is no such rule.
+    """
+
+    def __init__(self, table: NodeTable, least_gpus: Array | None = None) -> None:
+        self.table = table
+        self.least_gpus = least_gpus
+        self.nodes = NodeMasks(table)
+        self.spread = SpreadMasks(self.nodes)
+        self._verdicts: dict[str, Static] = {}
+        self._before: dict[str, Static] = {}
+        self._parts: tuple[Rows, ...] = ()
+
+    def verdict(self, spec: PodSpec) -> Static:
+        """The rows that ``spec`` may run on by selector, affinity, taints and cordons, together and by filter. Not to be changed."""
+        known = self._verdicts.get(spec.digest)
+        if known is None:
+            # Parts are asked each time: they forget what nobody asks for.
+            parts = [part.verdict(spec) for part in self._parts]
+            known = self._before.get(spec.digest) or (joined(parts) if parts else self._look(spec))
+            self._verdicts[spec.digest] = known
+        return known
+
+    def _look(self, spec: PodSpec) -> Static:
+        nodes = self.nodes
+        passes = {
+            "NodeUnschedulable": nodes.schedulable(spec),
+            "TaintToleration": nodes.tolerated(spec),
+            "NodeAffinity": nodes.selected(spec),
+        }
+        if self.least_gpus is not None:
+            passes["TaintToleration"] = passes["TaintToleration"] | ((self.least_gpus > 0) & nodes.tolerated(lifted(spec)))
+            passes[MIN_GPUS] = self.least_gpus <= gpus_in(spec.requests)
+        passes |= {name: np.zeros(len(self.table), dtype=np.bool_) for name in unreadable(spec)}
+        return together(passes)
+
+    def extended(self, nodes: Sequence[Node], least_gpus: Array | None = None) -> "Rows":
+        """These rows with ``nodes`` behind them."""
+        return self.joined(Rows(NodeTable(nodes), least_gpus))
+
+    def joined(self, more: "Rows") -> "Rows":
+        """These rows with ``more`` behind them; each part is looked at by itself, and once."""
+        least = followed_by(self.least_gpus, len(self.table), more.least_gpus, len(more.table))
+        new = Rows(self.table.joined(more.table), least)
+        new._parts = (self, more)
+        return new
+
+    def forget(self) -> None:
+        """Drop what was not asked for since the last call."""
+        self._before, self._verdicts = self._verdicts, {}
+        self.nodes = NodeMasks(self.table)
+        self.spread = SpreadMasks(self.nodes)
+
+
+def together(passes: Passes) -> Static:
+    """What all of ``passes`` pass, and they themselves."""
+    first, *others = passes.values()
+    mask = first.copy()
+    for passing in others:
+        mask &= passing
+    for array in (mask, *passes.values()):
+        array.setflags(write=False)
+    return mask, passes
+
+
+def joined(parts: Sequence[Static]) -> Static:
+    """What is said of several parts of a table, as said of the whole. A part without a filter has nothing that it could reject."""
+    names = dict.fromkeys(name for _, passes in parts for name in passes)
+    everywhere = [np.ones(len(mask), dtype=np.bool_) for mask, _ in parts]
+    whole = {
+        name: np.concatenate([passes.get(name, every) for (_, passes), every in zip(parts, everywhere, strict=True)]) for name in names
+    }
+    mask = np.concatenate([mask for mask, _ in parts])
+    for array in (mask, *whole.values()):
+        array.setflags(write=False)
+    return mask, whole
+
+
+def unreadable(spec: PodSpec) -> Iterator[str]:
+    """The plug-ins that fail the pod everywhere, because a selector of theirs cannot be read."""
+    if not readable((*spec.affinity, *spec.anti_affinity, *spec.preferred_affinity, *spec.preferred_anti_affinity)):
+        yield "InterPodAffinity"
+    if any(constraint.selector is not None and not constraint.selector.valid for constraint in hard(spec)):
+        yield "PodTopologySpread"
