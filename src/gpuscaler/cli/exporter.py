@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import os
 import re
 import signal
 import socket
@@ -117,6 +118,8 @@ def complain_of_missing(backend: str) -> None:
 
 
 async def _run(*, listen: tuple[str, int], interval: float, backend: str, devices: int, socket_path: Path, node: str, ask: bool) -> int:
+    # The gRPC library would put lines of its own between ours whenever a kubelet restarts.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from gpuscaler.exporter.answering import PageServer
     from gpuscaler.exporter.attribution.attributor import NodeAttributor, Places
     from gpuscaler.exporter.service import Exporter

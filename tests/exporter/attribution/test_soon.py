@@ -1,6 +1,6 @@
-"""The whole exporter beside a kubelet: how soon a pod is on the metrics, and how soon it is gone from them."""
+"""The whole exporter beside a kubelet: how soon a pod is on its metrics and gone from them, and what a restart leaves in the log."""
 
-import re
+import json
 import subprocess
 import sys
 import time
@@ -18,20 +18,18 @@ SOON = 2.0
 
 
 @contextmanager
-def exporter(socket: Path) -> Iterator[Callable[[], str]]:
-    """`gpuscaler exporter`, as a process of its own; yields what reads its metrics."""
+def exporter(socket: Path, log: Path) -> Iterator[Callable[[], str]]:
+    """`gpuscaler exporter`, as a process of its own that writes to `log`; yields what reads its metrics."""
     command = [sys.executable, "-m", "gpuscaler", "exporter", "--backend", "simulated", "--simulated-gpus", "2", "--listen", "127.0.0.1:0"]
-    with subprocess.Popen(
-        [*command, "--kubelet-socket", str(socket), "--node-name", "node-a"], stderr=subprocess.PIPE, text=True
-    ) as process:
+    command += ["--kubelet-socket", str(socket), "--node-name", "node-a"]
+    with log.open("w") as errors, subprocess.Popen(command, stderr=errors) as process:
         try:
-            assert process.stderr
-            found = re.search(r"serving at port (\d+)", process.stderr.readline())
-            assert found
-            yield lambda: urllib.request.urlopen(f"http://127.0.0.1:{found[1]}/metrics", timeout=5).read().decode()
+            seconds_until(lambda: "serving at port" in log.read_text())
+            port = log.read_text().partition("serving at port ")[2].partition('"')[0]
+            yield lambda: urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
         finally:
             process.terminate()
-            process.communicate(timeout=10)
+            process.wait(timeout=10)
 
 
 def seconds_until(true: Callable[[], bool]) -> float:
@@ -46,8 +44,8 @@ def duty_of(page: str, gpu: str) -> list[str]:
     return [line for line in page.splitlines() if line.startswith("nvidia_gpu_duty_cycle{") and gpu in line]
 
 
-def test_a_pod_that_starts_has_a_sample_within_two_seconds_and_one_that_ends_has_none() -> None:
-    with kubelet() as here, exporter(here.path) as metrics:
+def test_a_pod_that_starts_has_a_sample_within_two_seconds_and_one_that_ends_has_none(tmp_path: Path) -> None:
+    with kubelet() as here, exporter(here.path, tmp_path / "log") as metrics:
         seconds_until(lambda: len(duty_of(metrics(), GPU)) == 1 and 'part="pods"} 1' in metrics())
         assert "pod_name" not in metrics()
 
@@ -58,3 +56,19 @@ def test_a_pod_that_starts_has_a_sample_within_two_seconds_and_one_that_ends_has
 
         here.pods.pop()
         assert seconds_until(lambda: "pod_name" not in metrics()) <= SOON
+
+
+def test_a_kubelet_that_restarts_in_the_middle_of_an_answer_is_told_in_lines_of_json(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with kubelet() as here, exporter(here.path, log) as metrics:
+        seconds_until(lambda: 'part="pods"} 1' in metrics())
+        here.hang(seconds=0.8)
+        asked = here.asked
+        seconds_until(lambda: here.asked > asked)
+        here.restart()
+        seconds_until(lambda: 'part="pods"} 0' in metrics())
+        here.behave = None
+        seconds_until(lambda: 'part="pods"} 1' in metrics())
+    said = [json.loads(line)["message"] for line in log.read_text().splitlines()]
+    assert [message for message in said if message.startswith("pods: the kubelet at ")]
+    assert said[-1] == "pods: pods are known from pod-resources"
