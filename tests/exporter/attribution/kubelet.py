@@ -141,7 +141,7 @@ def kubelet(*, started: bool = True) -> Iterator[FakeKubelet]:
 def strict(behind: Path, front: Path) -> Iterator[list[bytes]]:
     """A door before ``behind`` that cuts every connection whose first request has another authority than localhost; yields first requests.
 
-    Go's server refuses an authority with encoded slashes; the HTTP/2 headers show it in plain letters.
+    Some servers refuse an authority with encoded slashes; the HTTP/2 headers show it in plain letters.
     """
     seen: list[bytes] = []
     door = socket.socket(socket.AF_UNIX)

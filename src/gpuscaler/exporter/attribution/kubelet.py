@@ -14,8 +14,8 @@ from gpuscaler.exporter.attribution.allocations import Allocations
 from gpuscaler.exporter.attribution.messages import LIST, ListAnswers, NotListedError
 
 _OPTIONS: Final = (
-    # grpcio 1.57 and later send the path of the socket, with its slashes encoded, as :authority. Strict servers, Go's among them, refuse
-    # that (grpc/grpc#34305, #38142).
+    # grpcio 1.57 and later send the path of the socket, with its slashes encoded, as :authority. Servers that want a host's name there
+    # refuse it (grpc/grpc#34305, #38142).
     ("grpc.default_authority", "localhost"),
     # A proxy in the environment is not for a socket of this machine.
     ("grpc.enable_http_proxy", 0),
