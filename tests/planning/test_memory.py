@@ -151,7 +151,11 @@ def test_an_order_whose_answer_was_lost_is_sent_again_where_the_cloud_keeps_toke
     doubtful = msgspec.structs.replace(memory, ledger=ledger.step(memory.ledger, ledger.Doubted(order.token, NOW)))
 
     nothing = Inventory(NOW + 60.0, ())
-    assert [one.token for one in seen(doubtful, pod("p"), inventory=nothing).doubtful] == [order.token]
+    again = seen(doubtful, pod("p"), inventory=nothing)
+    assert [one.token for one in again.doubtful] == [order.token]
+    # That it is sent is written down before, and it is not sent at every look.
+    assert again.memory != doubtful
+    assert seen(again.memory, pod("p"), inventory=nothing, now=NOW + 61.0).doubtful == ()
     assert seen(doubtful, pod("p"), inventory=nothing, now=NOW + 1.0).doubtful == ()
 
 

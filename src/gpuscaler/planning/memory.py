@@ -140,6 +140,9 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         )
     withdrawals = tuple(one.token for one in book.withdrawals if now >= one.tried + pause(one))
     book = ledger.folded(book, (ledger.Withdrawing(token, now) for token in withdrawals))
+    # What is sent again is written down again first: whoever has been overtaken does not get that far (I10).
+    doubtful = tuple(one for one in book.orders if facts.waits.keeps_tokens and is_due(one, now))
+    book = ledger.folded(book, (ledger.Doubted(one.token, now) for one in doubtful))
     kept_or_broken = memory.promises
     for outcome in wheel.outcomes:
         kept_or_broken = promises.step(kept_or_broken, outcome)
@@ -151,7 +154,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         stray=wheel.stray,
         kept=kept,
         refused=tuple(one for one in refused if isinstance(one, refusals.Refused)),
-        doubtful=tuple(one for one in book.orders if facts.waits.keeps_tokens and is_due(one, now)),
+        doubtful=doubtful,
         withdrawals=withdrawals,
         remarks=(*reclaiming.remarks(cluster, gone, facts.announced, facts.worked_on), *paused(before.breakers, memory.breakers, now)),
     )
