@@ -3,18 +3,21 @@
 import asyncio
 import json
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.charts.rendering import SMALL, text
 from tests.e2e.objects import deployment, pod_spec
 from tests.e2e.stage import ACCOUNT, CLOUD, NAMESPACE, ROLES, Json, Stage, stage, until
 from tests.embedded.kubectl_building import kubectl
 
-from gpuscaler.kube.resources import DEPLOYMENTS, NODES, POD_DISRUPTION_BUDGETS, WATCHED
+from gpuscaler.kube.resources import DEPLOYMENTS, NODES, POD_DISRUPTION_BUDGETS, SERVICE_ACCOUNTS, WATCHED
 
 pytestmark = pytest.mark.e2e
 
@@ -29,15 +32,21 @@ POOL: Json = {"name": "spot", "types": ["g5.xlarge"], "markets": ["spot", "on-de
 Right = tuple[str, str, str, str]
 
 
+#: Where the chart is installed to look on.
+LOOKING_ON = "looking-on"
+
+
 @dataclass(frozen=True)
 class Seen:
-    """What came of an installation: what kubectl said, where its pods ran, what its controller asked and was answered."""
+    """What came of an installation: what kubectl said, where its pods ran, what each controller asked and was answered."""
 
     said: str
     again: str
     warned: str
     nodes: frozenset[str]
     asked: tuple[Json, ...]
+    looked: tuple[Json, ...]
+    planned: str
 
 
 @pytest.fixture(scope="module")
@@ -48,24 +57,59 @@ def seen() -> Seen:
 async def _play() -> Seen:
     # The controller itself plays the pods of its simulated machines.
     async with stage("install", audit=True) as made, made.kubelets(lambda node: not node.provider_id):
-        said, warned = await _apply(made)
-        again, _ = await _apply(made)
         for name, labels in NODE_LABELS.items():
             await made.admin.create(NODES, _node(name, labels))
+        await until("all nodes are open", lambda: _open(made), 20)
+        said, warned = await _apply(made)
+        again, _ = await _apply(made)
         await until("both copies are ready", lambda: _ready(made), 60)
         nodes = frozenset(one["spec"]["nodeName"] for one in await made.pods(NAMESPACE))
-        await _work(made)
-        lines = made.plane.layout.audit.read_text().splitlines()
-        asked = tuple(one for one in map(json.loads, lines) if one["user"]["username"] == USER)
-    return Seen(said, again, warned, nodes, asked)
+        with _run(made, *await _look_on(made)):
+            await _work(made)
+        asked = [json.loads(line) for line in made.plane.layout.audit.read_text().splitlines()]
+    return Seen(
+        said,
+        again,
+        warned,
+        nodes,
+        tuple(one for one in asked if one["user"]["username"] == USER),
+        tuple(one for one in asked if one["user"]["username"] == USER.replace(NAMESPACE, LOOKING_ON, 1)),
+        (made.folder / "dry.log").read_text(),
+    )
 
 
-async def _apply(made: Stage) -> tuple[str, str]:
-    words = ("apply", "--server-side", "--validate=strict", "--filename", str(MANIFEST), "--kubeconfig", str(made.plane.kubeconfig))
+async def _apply(made: Stage, manifest: str = MANIFEST.read_text()) -> tuple[str, str]:
+    words = ("apply", "--server-side", "--validate=strict", "--filename", "-", "--kubeconfig", str(made.plane.kubeconfig))
     command = (str(kubectl()), "--cache-dir", str(made.folder / "kubectl"), *words)
-    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+    done = await asyncio.to_thread(subprocess.run, command, input=manifest, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
+
+
+async def _look_on(made: Stage) -> tuple[Path, Path]:
+    """Run file and kubeconfig for a dry run, with no more rights than the chart gives it then."""
+    await made.namespace(LOOKING_ON)
+    values = {**SMALL, "controller": {"dryRun": True}, "exporter": {"enabled": True, "askApiServer": True, "hostPID": True}}
+    await _apply(made, text(values, namespace=LOOKING_ON))
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    found = await made.admin.create(SERVICE_ACCOUNTS, request, namespace=LOOKING_ON, name=ACCOUNT, subresource="token")
+    kubeconfig, run_file = made.folder / "dry.kubeconfig", made.folder / "dry.yaml"
+    kubeconfig.write_text(json.dumps(made.plane.config(token=json.loads(found)["status"]["token"])))
+    told: Json = {"region": "us-east-1", "cloud": "simulated", "namespace": LOOKING_ON, "pools": [POOL], "http": {"enabled": False}}
+    run_file.write_text(json.dumps(told))
+    return run_file, kubeconfig
+
+
+@contextmanager
+def _run(made: Stage, run_file: Path, kubeconfig: Path) -> Iterator[None]:
+    """A controller that only looks on, for as long as the one acts."""
+    words = (sys.executable, "-m", "gpuscaler", "run", "--dry-run", "--config", str(run_file), "--kubeconfig", str(kubeconfig))
+    with (made.folder / "dry.log").open("wb") as log, subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+    assert process.returncode == 0
 
 
 #: Two nodes that may have the controller's pods, and two that may not.
@@ -85,6 +129,11 @@ def _node(name: str, labels: Mapping[str, str]) -> Json:
         "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **labels}},
         "status": {"capacity": room, "allocatable": room, "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]},
     }
+
+
+async def _open(made: Stage) -> bool:
+    """A node is closed from its creation until a controller has seen that it is ready."""
+    return all(not one["spec"].get("taints") for one in await made.listed(NODES))
 
 
 async def _ready(made: Stage) -> bool:
@@ -178,3 +227,9 @@ def test_no_right_is_granted_that_the_controller_does_not_use(seen: Seen) -> Non
     others = {("list", one.group, one.plural, "") for one in WATCHED} | {("patch", "events.k8s.io", "events", "")}
 
     assert granted() - used - others == set()
+
+
+def test_a_dry_run_is_refused_nothing_and_asks_to_write_nothing(seen: Seen) -> None:
+    assert {one["verb"] for one in seen.looked} <= {"get", "list", "watch"}
+    assert {right(one) for one in seen.looked if one["responseStatus"]["code"] == 403} == set()
+    assert "buys 1 machine" in seen.planned
