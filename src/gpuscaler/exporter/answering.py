@@ -37,7 +37,7 @@ class PageServer:
     pages: Pages
     port: int = field(default=0, init=False)
     _server: asyncio.Server | None = field(default=None, init=False)
-    _connections: set[asyncio.StreamWriter] = field(default_factory=set, init=False)
+    _connections: "set[asyncio.Task[None]]" = field(default_factory=set, init=False)
 
     async def start(self, host: str, port: int) -> None:
         """At ``host`` (empty: all addresses); ``port`` 0 takes a free one. Raises OSError where it cannot be had."""
@@ -47,27 +47,29 @@ class PageServer:
     async def close(self) -> None:
         if self._server is not None:
             self._server.close()
-            for writer in tuple(self._connections):
-                writer.close()
+            for connection in self._connections:
+                connection.cancel()
+            await asyncio.gather(*self._connections, return_exceptions=True)
             await self._server.wait_closed()
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._connections) >= MOST_CONNECTIONS:
-            writer.close()
-            return
-        self._connections.add(writer)
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
         try:
-            with suppress(TimeoutError, ConnectionError, asyncio.IncompleteReadError):
-                while await self._request(reader, writer):
+            # Cancelled by nobody but close(), which waits for it; asyncio would log what is cancelled as an error.
+            with suppress(TimeoutError, ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                while len(self._connections) <= MOST_CONNECTIONS and await self._request(reader, writer):
                     pass
         finally:
-            self._connections.discard(writer)
+            self._connections.discard(task)
             writer.close()
 
     async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Answer one; whether the connection stays."""
         try:
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
+            async with asyncio.timeout(PATIENCE):
+                head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             await self._write(writer, wrong(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), body=True, stays=False)
             return False
@@ -102,7 +104,8 @@ class PageServer:
             "\r\n",
         ]
         writer.write("\r\n".join(head).encode() + (answer.body if body else b""))
-        await asyncio.wait_for(writer.drain(), PATIENCE)
+        async with asyncio.timeout(PATIENCE):
+            await writer.drain()
 
 
 def wrong(status: HTTPStatus) -> Answer:

@@ -76,8 +76,8 @@ class Exporter:
             due = self.clock() + self.interval
             now = self.clock()
             try:
-                attribute = self.attributor.attribute(self.measured.devices, self.measured.processes(now))
-                self.attribution = await asyncio.wait_for(attribute, ATTRIBUTION)
+                async with asyncio.timeout(ATTRIBUTION):
+                    self.attribution = await self.attributor.attribute(self.measured.devices, self.measured.processes(now))
             except TimeoutError:
                 self.attribution = Attribution(trouble=f"saw no answer about pods for {ATTRIBUTION:g} s")
             except Exception as error:  # noqa: BLE001  # whatever breaks in attribution, the GPUs are measured

@@ -137,7 +137,9 @@ class Sampler:
         about, patience = "", self.pace.opening
         while True:
             try:
-                text = await asyncio.wait_for(output.readline(), patience)
+                # Not wait_for: before Python 3.12 it may lose a cancellation that comes together with a line.
+                async with asyncio.timeout(patience):
+                    text = await output.readline()
             except TimeoutError:
                 raise HungError(about, patience) from None
             if not text:
@@ -171,7 +173,8 @@ class Sampler:
 
     async def _farewell(self, process: "subprocess.Popen[bytes]", last_words: "asyncio.Task[str]") -> str:
         """How a process ended that closed its output."""
-        said = await asyncio.wait_for(last_words, self.pace.patience)
+        async with asyncio.timeout(self.pace.patience):
+            said = await last_words
         code = process.wait(DYING)
         return f"the measuring process ended with {code}" + (f": {said}" if said else "")
 

@@ -1,0 +1,114 @@
+"""The small HTTP server, with clients good and bad."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from http import HTTPStatus
+
+import aiohttp
+import pytest
+
+from gpuscaler.exporter import answering
+from gpuscaler.exporter.answering import LONGEST_HEAD, MOST_CONNECTIONS, Answer, PageServer
+
+pytestmark = pytest.mark.looptime(False)
+
+
+@asynccontextmanager
+async def served(page: Callable[[], Answer] = lambda: Answer(b"hello\n", "text/plain; version=0.0.4")) -> AsyncIterator[PageServer]:
+    server = PageServer({"/metrics": page})
+    await server.start("127.0.0.1", 0)
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+async def say(server: PageServer, text: bytes) -> bytes:
+    """All that comes back to ``text``, until the server closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(text)
+    try:
+        return await asyncio.wait_for(reader.read(), 10)
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_page_is_served_over_a_connection_that_stays() -> None:
+    async with served() as server, aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
+        for _ in range(3):
+            async with session.get("/metrics?name=x") as answer:
+                assert (answer.status, await answer.text()) == (200, "hello\n")
+                assert answer.headers["Content-Type"] == "text/plain; version=0.0.4"
+                assert answer.headers["Connection"] == "keep-alive"
+        assert len(server._connections) == 1
+
+
+async def test_a_page_is_made_anew_for_each_request() -> None:
+    made = iter(range(9))
+    async with served(lambda: Answer(f"{next(made)}".encode())) as server, aiohttp.ClientSession() as session:
+        answers = [await (await session.get(f"http://127.0.0.1:{server.port}/metrics")).text() for _ in range(2)]
+
+    assert answers == ["0", "1"]
+
+
+async def test_head_has_the_length_and_no_body() -> None:
+    async with served() as server:
+        answer = await say(server, b"HEAD /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+
+    assert b"Content-Length: 6\r\n" in answer
+    assert answer.endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET /other HTTP/1.0\r\n\r\n", HTTPStatus.NOT_FOUND),
+        (b"POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", HTTPStatus.METHOD_NOT_ALLOWED),
+        (b"\x16\x03\x01 hello\r\n\r\n", HTTPStatus.BAD_REQUEST),
+        (b"GET /metrics HTTP/2.0\r\n\r\n", HTTPStatus.BAD_REQUEST),
+        (b"GET /metrics HTTP/1.1\r\nX: " + b"x" * LONGEST_HEAD + b"\r\n\r\n", HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE),
+    ],
+)
+async def test_what_is_not_a_request_for_a_page_is_refused_and_the_connection_closed(request_: bytes, status: HTTPStatus) -> None:
+    async with served() as server:
+        answer = await say(server, request_)
+
+    assert answer.startswith(f"HTTP/1.1 {status.value} ".encode())
+    assert b"Connection: close" in answer
+
+
+async def test_a_client_that_says_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "PATIENCE", 0.05)
+    async with served() as server:
+        assert await say(server, b"GET /metrics HTT") == b""
+
+
+async def test_a_client_that_goes_away_leaves_nothing_behind() -> None:
+    async with served() as server:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /met")
+        await writer.drain()
+        writer.transport.abort()
+        assert (await say(server, b"GET /metrics HTTP/1.0\r\n\r\n")).endswith(b"hello\n")
+        assert server._connections == set()
+
+
+async def test_too_many_connections_are_closed_and_do_not_stop_the_others() -> None:
+    async with served() as server:
+        held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(MOST_CONNECTIONS)]
+        with suppress(ConnectionResetError):
+            assert await say(server, b"GET /metrics HTTP/1.0\r\n\r\n") == b""
+        reader, writer = held[0]
+        writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert (await reader.read()).endswith(b"hello\n")
+        for _, one in held:
+            one.close()
+            await one.wait_closed()
+
+
+async def test_a_port_that_is_taken_is_an_error_of_the_system() -> None:
+    async with served() as server:
+        with pytest.raises(OSError, match="address"):
+            await PageServer({}).start("127.0.0.1", server.port)

@@ -1,0 +1,223 @@
+"""The whole exporter with a driver that a test steers: what a scrape shows as things break and mend."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+import pytest
+from tests.exporter.fake_nvml import GIB, NOT_LOADED, FakeNvml
+from tests.exporter.scraping import Scrape, scrape
+
+from gpuscaler.exporter.parts import Attribution, Device, Owner, Process
+from gpuscaler.exporter.service import Exporter
+from gpuscaler.exporter.supervising import Pace
+
+pytestmark = pytest.mark.looptime(False)
+
+FIRST = "GPU-00000000-0000-4000-8000-000000000000"
+SECOND = "GPU-00000000-0000-4000-8000-000000000001"
+POD = Owner("ml", "training-0", "main", "uid-0")
+
+
+#: The measuring process, but it looks for a driver ten times a second.
+IMPATIENT = "import sys; from gpuscaler.exporter import child; child.RETRY = 0.1; sys.exit(child.main(sys.argv[1:]))"
+
+
+@dataclass
+class Pods:
+    """An attributor that a test tells what to say."""
+
+    said: Attribution = field(default_factory=lambda: Attribution(source="pod-resources"))
+    error: Exception | None = None
+    asked: tuple[Sequence[Device], Sequence[Process]] = ((), ())
+    closed: bool = False
+
+    async def attribute(self, devices: Sequence[Device], processes: Sequence[Process]) -> Attribution:
+        self.asked = devices, processes
+        if self.error is not None:
+            raise self.error
+        return self.said
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class Running:
+    exporter: Exporter
+    pods: Pods
+    log: list[tuple[str, str]]
+
+    def scrape(self) -> Scrape:
+        return scrape(self.exporter.pages()["/metrics"]().body)
+
+    async def until(self, wanted: Callable[[Scrape], bool]) -> Scrape:
+        async with asyncio.timeout(20):
+            while not wanted(found := self.scrape()):  # noqa: ASYNC110  # it is another process that changes it
+                await asyncio.sleep(0.02)
+        return found
+
+    def working(self, part: str) -> Callable[[Scrape], bool]:
+        return lambda found: found.value("gpuscaler_exporter_working", part=part) == 1
+
+    def stopped(self, part: str) -> Callable[[Scrape], bool]:
+        return lambda found: found.value("gpuscaler_exporter_working", part=part) == 0
+
+
+@asynccontextmanager
+async def exporting(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, *, program: Sequence[str] = ("-m", "gpuscaler.exporter.child")
+) -> AsyncIterator[Running]:
+    """An exporter that measures every 100 ms and notices what hangs within half a second."""
+    for name, value in nvml.environment.items():
+        monkeypatch.setenv(name, value)
+    pods, log = Pods(), list[tuple[str, str]]()
+    exporter = Exporter(
+        [sys.executable, *program, "nvml", "0.1", "0"],
+        backend="nvml",
+        interval=0.1,
+        node="node-1",
+        attributor=pods,
+        tell=lambda level, text: log.append((level, text)),
+        clock=time.monotonic,
+        wall=time.time,
+        pace=Pace(patience=0.4, first_wait=0.05, longest_wait=0.2),
+    )
+    exporter.measured.expiry = 0.6
+    life = asyncio.create_task(exporter.run())
+    try:
+        yield Running(exporter, pods, log)
+    finally:
+        life.cancel()
+        with suppress(asyncio.CancelledError):
+            await life
+    assert pods.closed
+
+
+async def test_a_pod_that_begins_to_use_a_gpu_is_on_its_metrics_within_two_seconds(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with exporting(nvml, monkeypatch) as running:
+        before = await running.until(running.working("gpus"))
+        began = time.monotonic()
+        nvml.gpu[1].utilization, nvml.gpu[1].used = 55, GIB
+        running.pods.said = Attribution({SECOND: (POD,)}, None, "pod-resources")
+        await running.until(lambda found: found.values("nvidia_gpu_duty_cycle", pod_name="training-0", uuid=SECOND) == [55])
+        took = time.monotonic() - began
+        # A pod that is gone is not blamed for what its GPU does.
+        running.pods.said = Attribution({}, None, "pod-resources")
+        await running.until(lambda found: found.pods("nvidia_gpu_duty_cycle", uuid=SECOND) == [None])
+
+    assert before.value("nvidia_gpu_num_devices") == 2
+    assert took < 2
+
+
+async def test_attribution_is_asked_with_the_devices_and_processes_that_are_there(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml.gpu[0].run((4001, 10, GIB))
+    async with exporting(nvml, monkeypatch) as running:
+        await running.until(lambda _: bool(running.pods.asked[1]))
+        devices, processes = running.pods.asked
+
+    assert [device.uuid for device in devices] == [FIRST, SECOND]
+    assert [process.pid for process in processes] == [4001]
+
+
+async def test_without_a_driver_it_serves_says_so_once_and_measures_when_one_comes(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml.state.init_result = NOT_LOADED
+    async with exporting(nvml, monkeypatch, program=("-c", IMPATIENT)) as running:
+        without = await running.until(lambda found: found.values("nvidia_gpu_num_devices") == [0])
+        warnings = [text for level, text in running.log if level == "warning"]
+        nvml.state.init_result = 0
+        await running.until(running.working("gpus"))
+
+    assert without.value("gpuscaler_exporter_working", part="gpus") == 0
+    assert len(warnings) == 1
+    assert "no NVIDIA driver in the kernel" in warnings[0]
+    assert ("info", "gpus: measuring 2 GPUs") in running.log
+
+
+async def test_a_driver_that_hangs_leaves_a_gap_and_no_scrape_waits_for_it(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with exporting(nvml, monkeypatch) as running:
+        await running.until(running.working("gpus"))
+        nvml.gpu[0].hang("nvmlDeviceGetTemperature")
+        longest = 0.0
+
+        def none(found: Scrape) -> bool:
+            nonlocal longest
+            began = time.thread_time()
+            running.scrape()
+            longest = max(longest, time.thread_time() - began)
+            return found.values("nvidia_gpu_temperature_celsius", uuid=FIRST) == []
+
+        gap = await running.until(none)
+        # The other GPU is measured again, once the first is left alone.
+        await running.until(lambda found: found.values("nvidia_gpu_temperature_celsius", uuid=SECOND) == [34])
+        hung = await running.until(lambda found: found.value("gpuscaler_gpu_hung", uuid=FIRST) == 1)
+        nvml.gpu[0].hang("")
+
+    assert gap.values("nvidia_gpu_num_devices") == [2]
+    assert hung.value("gpuscaler_gpu_hung", uuid=SECOND) == 0
+    assert longest < 0.1
+    assert any("saw no answer from the driver" in text for _, text in running.log)
+
+
+async def test_a_measuring_process_that_is_killed_is_replaced_and_windows_go_on(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with exporting(nvml, monkeypatch) as running:
+        nvml.gpu[0].utilization = 88
+        await running.until(lambda found: found.values("nvidia_gpu_duty_cycle", uuid=FIRST) == [88])
+        nvml.gpu[0].utilization = 0
+        os.kill(running.exporter.sampler.pid, 9)
+        after = await running.until(lambda found: found.values("nvidia_gpu_duty_cycle", uuid=FIRST) == [0])
+
+    assert after.value("gpuscaler_exporter_measuring_starts_total") == 2
+    assert after.value("gpuscaler_gpu_duty_cycle_max", uuid=FIRST, window="15s") == 88
+
+
+async def test_a_gpu_that_fell_off_the_bus_is_told_and_has_no_figures(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with exporting(nvml, monkeypatch) as running:
+        await running.until(running.working("gpus"))
+        nvml.gpu[0].lost, nvml.gpu[0].xid, nvml.gpu[0].xid_count = 1, 79, 1
+        found = await running.until(lambda found: found.values("gpuscaler_gpu_lost", uuid=FIRST) == [1])
+        await running.until(lambda found: found.values("gpuscaler_gpu_xid_errors_total", uuid=FIRST, severity="critical") == [1])
+
+    assert found.values("nvidia_gpu_temperature_celsius", uuid=FIRST) == []
+    assert found.values("nvidia_gpu_temperature_celsius", uuid=SECOND) == [34]
+
+
+async def test_attribution_that_breaks_costs_the_pods_and_not_the_gpus(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with exporting(nvml, monkeypatch) as running:
+        running.pods.said = Attribution({FIRST: (POD,)}, None, "pod-resources")
+        await running.until(lambda found: found.pods("nvidia_gpu_temperature_celsius", uuid=FIRST) == ["training-0"])
+        running.pods.error = RuntimeError("no such table")
+        broken = await running.until(running.stopped("pods"))
+        front = running.exporter.pages()["/"]().body.decode()
+        running.pods.error = None
+        await running.until(running.working("pods"))
+
+    assert broken.pods("nvidia_gpu_temperature_celsius", uuid=FIRST) == [None]
+    assert "pods: attribution broke: RuntimeError: no such table" in front
+    assert [text for level, text in running.log if level == "warning"] == ["pods: attribution broke: RuntimeError: no such table"]
+
+
+async def test_it_tells_what_it_takes_itself(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with exporting(nvml, monkeypatch) as running:
+        found = await running.until(running.working("gpus"))
+
+    assert found.value("gpuscaler_exporter_info", driver_version="580.95.05", cuda_version="13.0", backend="nvml") == 1
+    assert found.value("gpuscaler_exporter_resident_memory_bytes", process="measuring") > 5e6
+    assert found.value("gpuscaler_gpu_last_sample_timestamp_seconds", uuid=FIRST) == pytest.approx(time.time(), abs=30)
+
+
+async def test_the_front_page_names_gpus_and_pods_for_people(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml.gpu[0].divide(("1g.10gb", 20, GIB))
+    async with exporting(nvml, monkeypatch) as running:
+        running.pods.said = Attribution({SECOND: (POD,)}, None, "pod-resources")
+        await running.until(lambda found: found.pods("nvidia_gpu_temperature_celsius", uuid=SECOND) == ["training-0"])
+        await running.until(lambda found: found.values("nvidia_gpu_duty_cycle", uuid="MIG-0-0") == [20])
+        page = running.exporter.pages()["/"]().body.decode()
+
+    assert f"{SECOND}  NVIDIA H100 80GB HBM3  0 %  for ml/training-0 (main)" in page
+    assert "  MIG-0-0  1g.10gb  20 %  for nobody" in page
+    assert "all is well" in page
