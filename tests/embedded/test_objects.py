@@ -1,10 +1,11 @@
 """Objects are created, read, replaced and deleted as by a Kubernetes API server."""
 
+import asyncio
 from typing import Any
 
 import msgspec
 import pytest
-from tests.embedded.asking import CONFIG_MAPS, NODES, PODS, asker, config_map, node, pod, virtual_clock
+from tests.embedded.asking import CONFIG_MAPS, MERGE, NODES, PODS, asker, config_map, node, pod, virtual_clock
 
 from gpuscaler.embedded.api import ApiServer
 from gpuscaler.kube.transport import Request
@@ -233,3 +234,24 @@ async def test_who_creates_what_nothing_acts_on_is_warned(plural: str, version: 
     assert words in warning
     assert bool(warning) == bool(words)
     assert not words or warning.startswith('299 - "')
+
+
+async def test_an_event_is_forgotten_an_hour_after_it_was_last_written() -> None:
+    ask, events = asker(), "/api/v1/namespaces/default/events"
+
+    async def write(name: str) -> None:
+        await ask.ok("POST", events, {"metadata": {"name": name}, "involvedObject": {"kind": "Pod", "name": "p"}, "reason": "Told"})
+
+    async def names() -> list[str]:
+        return [one["metadata"]["name"] for one in (await ask.ok("GET", events))["items"]]
+
+    await write("once")
+    await write("again")
+    await asyncio.sleep(1800.0)
+    await ask.ok("PATCH", f"{events}/again", {"count": 2}, media=MERGE)
+    await asyncio.sleep(1801.0)
+    await write("later")
+    assert await names() == ["again", "later"]
+    await asyncio.sleep(1800.0)
+    await write("last")
+    assert await names() == ["last", "later"]

@@ -1,6 +1,7 @@
 """Create, update and delete, with what the registry of a real API server guards."""
 
 import re
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +19,8 @@ ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 VERSIONED: Final = frozenset({"leases", "poddisruptionbudgets", "csinodes", "csidrivers", "csistoragecapacities", "volumeattachments"})
 #: Kinds that an update creates where they do not exist.
 CREATED_BY_UPDATE: Final = frozenset({"leases", "events", "services", "runtimeclasses"})
+#: How long an Event is kept after it was last written, in seconds: kube-apiserver's ``--event-ttl``.
+EVENT_SECONDS: Final = 3600.0
 #: What metadata tell only where there is something to tell.
 _LEFT_OUT: Final = frozenset({"labels", "annotations", "finalizers", "ownerReferences", "managedFields"})
 _NAME: Final = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9:]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9:]*[a-z0-9])?)*")
@@ -39,6 +42,8 @@ class Writer:
 
     def __init__(self, store: Store, *, clock: Callable[[], float], random: Random) -> None:
         self._store, self._clock, self._random = store, clock, random
+        #: When which state of an Event is forgotten, in the order of time.
+        self._ageing: deque[tuple[float, str, int]] = deque()
 
     def now(self) -> str:
         return datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -66,7 +71,7 @@ class Writer:
             metadata.pop(field, None)
         metadata |= {"uid": self.uid(), "creationTimestamp": self.now(), "generation": 1}
         admission.prepare(kind, obj, self._store, now=metadata["creationTimestamp"])
-        return self._store.sealed(kind, obj) if dry_run else self._store.put(kind, obj)
+        return self._store.sealed(kind, obj) if dry_run else self._put(kind, obj)
 
     def update(self, kind: Kind, namespace: str, name: str, obj: Object, *, part: str = "", dry_run: bool = False) -> Stored:
         """Replace the object, or only its ``part`` ``status``."""
@@ -95,7 +100,19 @@ class Writer:
         waits = kind is PODS and metadata.get("deletionGracePeriodSeconds")
         if metadata.get("deletionTimestamp") and not metadata.get("finalizers") and not waits:
             return self._removed(kind, obj)
-        return self._store.put(kind, obj)
+        return self._put(kind, obj)
+
+    def _put(self, kind: Kind, obj: Object) -> Stored:
+        stored = self._store.put(kind, obj)
+        if kind is EVENTS:
+            now = self._clock()
+            self._ageing.append((now + EVENT_SECONDS, stored.key, stored.revision))
+            while self._ageing[0][0] <= now:
+                _, key, revision = self._ageing.popleft()
+                old = self._store.get(EVENTS, key)
+                if old is not None and old.revision == revision:
+                    self._store.remove(EVENTS, old.read())
+        return stored
 
     def delete(self, kind: Kind, namespace: str, name: str, options: Deletion) -> Stored:
         """Begin or finish the deletion; the answer's ``metadata.deletionTimestamp`` and the store tell which."""
