@@ -7,17 +7,19 @@ from typing import Final
 from gpuscaler.exporter.parts import Device, Instance
 
 _UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+#: Python refuses to read numbers of thousands of digits.
+_N: Final = r"[0-9]{1,9}"
 #: ``GPU-…``, ``MIG-…`` and what plugins that hand out shares append: ``::3`` (NVIDIA), ``-3`` (HAMi), ``-_-3`` (gpushare).
 _BY_UUID: Final = re.compile(rf"((?:gpu|mig)-{_UUID})(?:(?:::|[-_]).*)?", re.IGNORECASE)
 #: MIG devices before driver 470: the GPU's UUID, the GPU instance, the compute instance.
-_OLD_MIG: Final = re.compile(rf"mig-(gpu-{_UUID})/(\d+)/(\d+)(?:::.*)?", re.IGNORECASE)
+_OLD_MIG: Final = re.compile(rf"mig-(gpu-{_UUID})/({_N})/({_N})(?:::.*)?", re.IGNORECASE)
 #: GKE's plugin: the device file, a GPU instance of it, and a share of either.
-_BY_FILE: Final = re.compile(r"nvidia(\d+)(?:/gi(\d+))?(?:/vgpu\d+)?(?:::.*)?")
+_BY_FILE: Final = re.compile(rf"nvidia({_N})(?:/gi({_N}))?(?:/vgpu{_N})?(?:::.*)?")
 #: As nvidia-smi counts: GPUs by PCI address, and the MIG devices of one.
-_BY_NUMBER: Final = re.compile(r"(\d+)(?::(\d+))?(?:::.*)?")
+_BY_NUMBER: Final = re.compile(rf"({_N})(?::({_N}))?(?:::.*)?")
 _BY_PCI: Final = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(?:::.*)?", re.IGNORECASE)
 #: NVIDIA's DRA driver names a GPU by its minor number, and a MIG device by GPU, profile, profile's number and place.
-_BY_CLAIM: Final = re.compile(r"gpu-(\d+)(?:-mig-(.+)-\d+-\d+)?")
+_BY_CLAIM: Final = re.compile(rf"gpu-({_N})(?:-mig-(.+)-{_N}-{_N})?")
 
 
 def _pci(domain: str | None, rest: str) -> str:

@@ -12,7 +12,9 @@ from typing import Final
 
 from gpuscaler.exporter.parts import Owner
 
-_TARGET: Final = re.compile(r"/([^/_]+)_([^/_]+)_([^/_]+)/([^/]+)/[^/]*")
+#: Letters that Kubernetes allows in names; a file may be called anything.
+_NAME: Final = r"[-.a-zA-Z0-9]+"
+_TARGET: Final = re.compile(rf"/({_NAME})_({_NAME})_({_NAME})/({_NAME})/[^/]*")
 # A file's name is cut off where the kubelet would make it too long, and the id with it.
 _LINK: Final = re.compile(r".*-([0-9a-f]{64})\.log")
 
