@@ -5,7 +5,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -13,6 +13,9 @@ from gpuscaler.exporter import lines
 from gpuscaler.exporter.lines import Devices, Event, Line, Reading, Unavailable
 
 INTERVAL = 0.1
+PROGRAM = ("-m", "gpuscaler.exporter.child")
+#: The same, but it looks for a driver ten times a second where there is none.
+IMPATIENT = ("-c", "import sys; from gpuscaler.exporter import child; child.RETRY = 0.1; sys.exit(child.main(sys.argv[1:]))")
 #: Seconds within which everything that a test waits for has long happened.
 PATIENCE = 20.0
 
@@ -79,9 +82,11 @@ class Child:
 
 
 @contextmanager
-def measuring(environment: Mapping[str, str], *skip: str, backend: str = "nvml", gpus: int = 2) -> Iterator[Child]:
+def measuring(
+    environment: Mapping[str, str], *skip: str, backend: str = "nvml", gpus: int = 2, program: Sequence[str] = PROGRAM
+) -> Iterator[Child]:
     """A process that measures every 100 ms, until the end of the block."""
-    command = [sys.executable, "-m", "gpuscaler.exporter.child", backend, f"{INTERVAL}", f"{gpus}", *skip]
+    command = [sys.executable, *program, backend, f"{INTERVAL}", f"{gpus}", *skip]
     with subprocess.Popen(command, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             yield Child(process)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.exporter.child import Child, measuring
+from tests.exporter.child import IMPATIENT, Child, measuring
 from tests.exporter.fake_nvml import GIB, NO_PERMISSION, NOT_LOADED, STALE, UNKNOWN, FakeNvml, build
 
 from gpuscaler.exporter.parts import Instance, Process
@@ -202,7 +202,7 @@ def test_a_driver_without_gpus_is_told(make_nvml: Callable[[int], FakeNvml]) -> 
 
 def test_no_library_is_told_and_one_that_comes_later_is_found(nvml: FakeNvml) -> None:
     nvml.uninstall()
-    with measuring(nvml.environment) as child:
+    with measuring(nvml.environment, program=IMPATIENT) as child:
         told = child.unavailable()
         nvml.install()
         found = child.devices()
@@ -212,7 +212,7 @@ def test_no_library_is_told_and_one_that_comes_later_is_found(nvml: FakeNvml) ->
 
 
 def test_a_driver_that_is_unloaded_and_loaded_again_is_opened_again(nvml: FakeNvml) -> None:
-    with measuring(nvml.environment) as child:
+    with measuring(nvml.environment, program=IMPATIENT) as child:
         child.reading(FIRST)
         nvml.gpu[0].fail("nvmlDeviceGetTemperature", NOT_LOADED)
         assert child.unavailable().cause == "no-driver"

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import pytest
+from tests.exporter.child import IMPATIENT, PROGRAM
 from tests.exporter.fake_nvml import GIB, NOT_LOADED, FakeNvml
 from tests.exporter.scraping import Scrape, scrape
 
@@ -21,10 +22,6 @@ pytestmark = pytest.mark.looptime(False)
 FIRST = "GPU-00000000-0000-4000-8000-000000000000"
 SECOND = "GPU-00000000-0000-4000-8000-000000000001"
 POD = Owner("ml", "training-0", "main", "uid-0")
-
-
-#: The measuring process, but it looks for a driver ten times a second.
-IMPATIENT = "import sys; from gpuscaler.exporter import child; child.RETRY = 0.1; sys.exit(child.main(sys.argv[1:]))"
 
 
 @dataclass
@@ -69,9 +66,7 @@ class Running:
 
 
 @asynccontextmanager
-async def exporting(
-    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, *, program: Sequence[str] = ("-m", "gpuscaler.exporter.child")
-) -> AsyncIterator[Running]:
+async def exporting(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, *, program: Sequence[str] = PROGRAM) -> AsyncIterator[Running]:
     """An exporter that measures every 100 ms and notices what hangs within half a second."""
     for name, value in nvml.environment.items():
         monkeypatch.setenv(name, value)
@@ -126,7 +121,7 @@ async def test_attribution_is_asked_with_the_devices_and_processes_that_are_ther
 
 async def test_without_a_driver_it_serves_says_so_once_and_measures_when_one_comes(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     nvml.state.init_result = NOT_LOADED
-    async with exporting(nvml, monkeypatch, program=("-c", IMPATIENT)) as running:
+    async with exporting(nvml, monkeypatch, program=IMPATIENT) as running:
         without = await running.until(lambda found: found.values("nvidia_gpu_num_devices") == [0])
         warnings = [text for level, text in running.log if level == "warning"]
         nvml.state.init_result = 0

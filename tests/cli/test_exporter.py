@@ -1,0 +1,146 @@
+"""``gpuscaler exporter`` as a person starts it."""
+
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from click.testing import CliRunner
+from tests.exporter.scraping import Scrape, scrape
+
+from gpuscaler.cli import main
+
+PROGRAM = Path(sys.executable).with_name("gpuscaler")
+
+
+class Started:
+    """The running command and what it says."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
+        self.log: list[dict[str, str]] = []
+
+    def told(self, words: str) -> str:
+        """Read the log up to a message with these words."""
+        assert self.process.stderr is not None
+        while line := self.process.stderr.readline():
+            self.log.append(json.loads(line))
+            if words in self.log[-1]["message"]:
+                return self.log[-1]["message"]
+        raise AssertionError(self.log)
+
+    def get(self, path: str) -> str:
+        port = self.port
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            text = answer.read()
+        assert isinstance(text, bytes)
+        return text.decode()
+
+    def metrics(self) -> Scrape:
+        return scrape(self.get("/metrics"))
+
+    port = 0
+
+
+@contextmanager
+def started(*arguments: str, **environment: str) -> Iterator[Started]:
+    command = [str(PROGRAM), "exporter", "--listen", "127.0.0.1:0", *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}) as process:
+        running = Started(process)
+        try:
+            running.port = int(running.told("serving at port").rpartition(" ")[2])
+            yield running
+        finally:
+            process.kill()
+
+
+def test_it_measures_serves_and_ends_with_sigterm(tmp_path: Path) -> None:
+    with started(
+        "--backend", "simulated", "--simulated-gpus", "3", "--interval", "200ms", "--kubelet-socket", f"{tmp_path}/none"
+    ) as running:
+        running.told("measuring 3 GPUs")
+        found = running.metrics()
+        health, front = running.get("/healthz"), running.get("/")
+        began = time.monotonic()
+        running.process.send_signal(signal.SIGTERM)
+        status = running.process.wait(10)
+
+    assert found.value("nvidia_gpu_num_devices") == 3
+    assert found.value("gpuscaler_exporter_working", part="gpus") == 1
+    # There is no kubelet here, and that is told in one metric and one line of the log.
+    assert found.value("gpuscaler_exporter_working", part="pods") == 0
+    assert len([line for line in running.log if line["message"].startswith("pods:")]) == 1
+    assert f"{tmp_path}/none" in front
+    assert health == "ok\n"
+    assert status == 0
+    assert time.monotonic() - began < 5
+
+
+def test_the_name_of_the_node_comes_from_the_environment() -> None:
+    with started("--backend", "simulated", NODE_NAME="gpu-7") as running:
+        running.told("measuring")
+        found = running.metrics()
+
+    assert {labels["node_name"] for labels, _ in found.samples["nvidia_gpu_temperature_celsius"]} == {"gpu-7"}
+
+
+def test_without_a_driver_it_serves_that_there_are_no_gpus(tmp_path: Path) -> None:
+    with started("--backend", "nvml", LD_LIBRARY_PATH=str(tmp_path)) as running:
+        message = running.told("gpus:")
+        found = running.metrics()
+
+    assert "saw no libnvidia-ml.so.1" in message
+    assert found.value("nvidia_gpu_num_devices") == 0
+    assert found.value("gpuscaler_exporter_working", part="gpus") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--interval", "20ms"], "expected a duration from 100ms to 10s"),
+        (["--interval", "soon"], "expected a duration from 100ms to 10s"),
+        (["--listen", "9400"], "expected HOST:PORT, such as :9400"),
+        (["--listen", ":99999"], "expected HOST:PORT, such as :9400"),
+        (["--simulated-gpus", "0"], "0 is not in the range"),
+        (["--backend", "rocm"], "'nvml', 'simulated'"),
+    ],
+)
+def test_a_bad_option_is_told_with_what_was_expected(arguments: list[str], words: str) -> None:
+    done = CliRunner().invoke(main, ["exporter", *arguments])
+
+    assert done.exit_code == 2
+    assert words in done.output
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = CliRunner().invoke(main, ["exporter", "--backend", "simulated", "--listen", address])
+
+    assert done.exit_code == 2
+    assert f"--listen {address}: saw" in done.output
+    assert "name another" in done.output
+
+
+def test_packages_that_are_not_installed_are_named_with_the_command_that_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+
+    def without(name: str) -> ModuleSpec | None:
+        return None if name == "pynvml" else found(name)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without)
+    done = CliRunner().invoke(main, ["exporter"])
+
+    assert done.exit_code == 2
+    assert "saw no Python module pynvml" in done.output
+    assert "pip install 'gpuscaler[exporter]'" in done.output

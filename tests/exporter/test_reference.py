@@ -1,0 +1,54 @@
+"""The page of the exporter's metrics names every one of them, and nothing that there is not."""
+
+import re
+from pathlib import Path
+
+from tests.exporter.child import measuring
+from tests.exporter.fake_nvml import FakeNvml
+
+from gpuscaler.exporter import fields
+from gpuscaler.exporter.fields import APPLICATION_XIDS, CRITICAL_XIDS, FIELDS, WINDOWS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "exporter.md").read_text()
+NAMED = set(re.findall(r"`((?:nvidia|gpuscaler)_(?:gpu|exporter)_\w*\w)`", PAGE))
+WINDOWED = {fields.windowed_metric(key, statistic) for key, field in FIELDS.items() if field.windowed for statistic in ("max", "mean")}
+
+
+def test_every_field_is_on_the_page_with_its_call_and_labels() -> None:
+    for field in FIELDS.values():
+        row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{field.metric}` |"))
+        assert all(f"`{label}`" in row for label in field.labels)
+        assert field.call.split(" ")[0].rstrip(";") in row
+        assert row.endswith(f"| {field.absent} |")
+
+
+def test_every_window_is_on_the_page() -> None:
+    assert WINDOWED <= NAMED
+    assert all(f"`{seconds}s`" in PAGE for seconds in WINDOWS)
+
+
+def test_every_other_metric_in_the_source_is_on_the_page_and_the_page_has_no_more() -> None:
+    source = Path(fields.__file__).parent
+    written = {
+        name for path in source.glob("*.py") for name in re.findall(r"\b((?:nvidia|gpuscaler)_(?:gpu|exporter)_\w*\w)\b", path.read_text())
+    }
+    own = {f"gpuscaler_exporter_{name}" for name in re.findall(r'\("(\w+)", "(?:counter|gauge)"', (source / "service.py").read_text())}
+    own |= {f"gpuscaler_exporter_{name}" for name in ("cpu_seconds_total", "resident_memory_bytes")}
+
+    assert (written | own) - NAMED == set()
+    assert NAMED - (written | own | WINDOWED) == set()
+
+
+def test_every_xid_with_a_severity_is_on_the_page() -> None:
+    for codes in (CRITICAL_XIDS, APPLICATION_XIDS):
+        assert ", ".join(map(str, sorted(codes))) in PAGE
+
+
+def test_a_backend_says_nothing_that_has_no_field(nvml: FakeNvml) -> None:
+    with measuring(nvml.environment) as child:
+        device = child.devices().devices[0].uuid
+        values = child.reading(device, lambda reading: "sm_active_ratio" in reading.values).values
+
+    for key in values:
+        name, *labels = key.split(":")
+        assert len(labels) == len(FIELDS[name].labels)

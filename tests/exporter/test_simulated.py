@@ -1,0 +1,44 @@
+"""The simulated backend, as the measuring process says it."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.exporter.child import measuring
+
+from gpuscaler.exporter.backends.simulated import Simulated
+from gpuscaler.exporter.fields import FIELDS
+
+
+def test_it_speaks_as_a_driver_does() -> None:
+    with measuring({}, backend="simulated", gpus=3) as child:
+        found = child.devices()
+        readings = [child.reading(device.uuid) for device in found.devices]
+
+    assert [len(device.instances) for device in found.devices] == [0, 0, 3]
+    assert found.driver == "simulated"
+    assert all({key.partition(":")[0] for key in reading.values} <= set(FIELDS) for reading in readings)
+
+
+def test_one_gpu_is_whole() -> None:
+    assert [device.instances for device in Simulated(1).devices()] == [()]
+
+
+def test_inference_comes_in_bursts_and_energy_only_grows() -> None:
+    seconds: Iterator[float] = iter(range(1000))
+    backend = Simulated(4, clock=lambda: float(next(seconds)))
+    device = backend.devices()[2]
+    values = [next(iter(backend.measure(device))).values for _ in range(60)]
+
+    assert {one["duty_cycle"] for one in values} == {0, 90}
+    energy = [one["energy_joules"] for one in values]
+    assert energy == sorted(energy)
+    assert energy[-1] > energy[0]
+
+
+@pytest.mark.parametrize("count", [1, 8, 64])
+def test_devices_are_told_apart_by_their_uuids(count: int) -> None:
+    devices = Simulated(count).devices()
+    keys = [device.uuid for device in devices] + [one.uuid for device in devices for one in device.instances]
+
+    assert len(devices) == count
+    assert len(set(keys)) == len(keys)
