@@ -102,6 +102,16 @@ async def test_processes_get_their_container_from_the_server(tmp_path: Path) -> 
     await here.attributor.close()
 
 
+async def test_a_container_that_has_no_id_yet_is_no_processs(tmp_path: Path) -> None:
+    waiting = listed_pod("waiting", uid=STATIC)
+    waiting["status"]["containerStatuses"][0]["containerID"] = ""
+    here = Asking(tmp_path, page(waiting, listed_pod("trainer-0")))
+    here.node.process(100, f"0::/kubepods/pod{UID}")
+    await here.ask(Process(GPU, 100))
+    assert (await here.ask(Process(GPU, 100))).processes == {100: Owner("ml", "trainer-0", "", UID)}
+    await here.attributor.close()
+
+
 async def test_the_server_is_asked_for_pods_at_most_every_ten_seconds(tmp_path: Path) -> None:
     here = Asking(tmp_path, *[page() for _ in range(9)])
     here.node.keeps((UID, "main", GPU))

@@ -121,7 +121,9 @@ class ClusterNames:
             if pod.status.phase in {"Succeeded", "Failed"}:
                 finished.add(uid)
             for one in (*(pod.status.container_statuses or ()), *(pod.status.init_container_statuses or ())):
-                containers[one.id.rpartition("/")[2]] = Owner(about.namespace, about.name, one.name, uid)
+                # A container that waits has no id yet.
+                if container_id := one.id.rpartition("/")[2]:
+                    containers[container_id] = Owner(about.namespace, about.name, one.name, uid)
         return replace(self.view, pods=pods, containers=containers, finished=frozenset(finished))
 
 
