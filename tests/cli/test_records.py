@@ -342,6 +342,15 @@ def test_replay_reads_a_history_file_and_says_what_differs(tmp_path: Path) -> No
     assert unknown.exit_code == 2
 
 
+def test_replay_names_a_file_that_it_cannot_save_to(tmp_path: Path) -> None:
+    (tmp_path / "inputs").write_bytes(packed(idle()))
+    there = tmp_path / "no" / "such"
+    done = CliRunner().invoke(main, ["replay", "--inputs", str(tmp_path / "inputs"), "--save", str(there)])
+
+    assert done.exit_code == 2
+    assert f"{there}: saw No such file or directory, expected a file that can be written (--save)" in done.output
+
+
 def test_replay_says_which_version_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     some = idle()
     monkeypatch.setattr(packing, "__version__", "0.0.1")

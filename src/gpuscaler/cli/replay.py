@@ -117,6 +117,7 @@ def compared(data: bytes, save: Path | None, *, as_json: bool) -> int:
     import msgspec
 
     from gpuscaler import __version__
+    from gpuscaler.cli.printing import count
     from gpuscaler.control.records.inputs import InputsError, unpacked
     from gpuscaler.control.records.replaying import replayed
 
@@ -126,13 +127,18 @@ def compared(data: bytes, save: Path | None, *, as_json: bool) -> int:
         click.echo(f"the inputs: {error}", err=True)
         return 2
     if save is not None:
-        save.write_bytes(data)
+        try:
+            save.write_bytes(data)
+        except OSError as error:
+            click.echo(f"{save}: saw {error.strerror}, expected a file that can be written (--save)", err=True)
+            return 2
     result = replayed(decision)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(result.plan), indent=2).decode())
         return 0 if result.identical else DIFFERENT
     line(f"Decision {decision.id}: {decision.text}.")
-    line(f"Made from {len(decision.cluster.nodes):,} nodes and {len(decision.cluster.pods):,} pods by gpuscaler {version}.")
+    nodes, pods = count(len(decision.cluster.nodes), "node"), count(len(decision.cluster.pods), "pod")
+    line(f"Made from {nodes} and {pods} by gpuscaler {version}.")
     if result.identical:
         line("Planned again: identical.")
         return 0
