@@ -131,7 +131,7 @@ async def _run(*, listen: tuple[str, int], interval: float, backend: str, device
             backend=backend,
             interval=interval,
             node=node,
-            attributor=NodeAttributor(Places(socket=socket_path), clock=time.monotonic, cluster=cluster),
+            attributor=NodeAttributor(Places.of_kubelet(socket_path), clock=time.monotonic, cluster=cluster),
             tell=_log,
             clock=time.monotonic,
             wall=time.time,

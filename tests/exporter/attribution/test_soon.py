@@ -72,3 +72,10 @@ def test_a_kubelet_that_restarts_in_the_middle_of_an_answer_is_told_in_lines_of_
     said = [json.loads(line)["message"] for line in log.read_text().splitlines()]
     assert [message for message in said if message.startswith("pods: the kubelet at ")]
     assert said[-1] == "pods: pods are known from pod-resources"
+
+
+def test_without_a_socket_the_checkpoint_beside_its_folder_is_looked_for(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with exporter(tmp_path / "kubelet" / "pod-resources" / "kubelet.sock", log):
+        seconds_until(lambda: "pods: " in log.read_text())
+    assert f"no kubelet checkpoint at {tmp_path}/kubelet/device-plugins/kubelet_internal_checkpoint" in log.read_text()

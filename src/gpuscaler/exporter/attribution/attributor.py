@@ -28,6 +28,11 @@ class Places:
     cgroups: Path = Path("/sys/fs/cgroup")
     proc: Path = Path("/proc")
 
+    @classmethod
+    def of_kubelet(cls, socket: Path) -> "Places":
+        """Of a kubelet with another root folder, which keeps its checkpoint there too."""
+        return cls(socket=socket, checkpoint=socket.parent.parent / "device-plugins" / "kubelet_internal_checkpoint")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
