@@ -103,6 +103,47 @@ def test_a_recording_that_is_killed_loses_nothing_that_was_written_and_goes_on(c
     assert (second["status"], second["trace"]) == ("there", begun["trace"])
 
 
+def test_a_recording_that_cannot_be_written_for_a_while_goes_on(cluster: Served, tmp_path: Path) -> None:
+    folder = tmp_path / "records"
+    folder.mkdir()
+    out = folder / "week.csv"
+    with started(cluster, out) as process:
+        try:
+            until(out, "a")
+            folder.rename(tmp_path / "away")
+            assert process.stdout is not None
+            said = process.stdout.readline()
+            (tmp_path / "away").rename(folder)
+            while "watched again, and written" not in process.stdout.readline():
+                assert process.poll() is None
+            cluster.ask(finish)
+            until(out, "a", "b")
+            process.send_signal(signal.SIGTERM)
+            output, _ = process.communicate(timeout=20)
+        finally:
+            process.kill()
+
+    assert said.startswith(f"{folder}/week")
+    assert ".new: saw No such file or directory, expected to write the recording" in said
+    assert (process.returncode, "Traceback" in output) == (0, False), output
+
+
+def test_a_recording_that_cannot_be_written_at_its_end_exits_2(cluster: Served, tmp_path: Path) -> None:
+    folder = tmp_path / "records"
+    folder.mkdir()
+    with started(cluster, folder / "week.csv") as process:
+        try:
+            until(folder / "week.csv", "a")
+            folder.rename(tmp_path / "away")
+            process.send_signal(signal.SIGTERM)
+            output, _ = process.communicate(timeout=20)
+        finally:
+            process.kill()
+
+    assert (process.returncode, "Traceback" in output) == (2, False), output
+    assert "expected to write the recording" in output
+
+
 def test_ctrl_c_ends_a_recording_with_130_and_a_whole_file(cluster: Served, tmp_path: Path) -> None:
     out = tmp_path / "week.csv"
     with started(cluster, out) as process:

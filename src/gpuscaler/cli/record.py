@@ -171,8 +171,10 @@ async def _record(recording: "Recording", access: "Access", out: Path, seconds: 
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
             watch.keep()
-            if watch.listed:
+            if watch.listed and not watch.unwritten:
                 summarise(recording, out)
+    if watch.unwritten:
+        sys.exit(2)
     if not watch.listed:
         raise Unreachable(f"{access.server}: saw no whole list of nodes and pods until the end; nothing is written")
 
@@ -201,7 +203,9 @@ class _Watch:
         from gpuscaler.model.pods import Pod
 
         clock, luck, turn, interner = asyncio.get_running_loop().time, Random(), Turn(), Interner()
-        self._recording, self._files = recording, Files(out)
+        self._recording, self._out, self._files = recording, out, Files(out)
+        #: What kept the recording from being written the last time; nothing where it was.
+        self.unwritten = ""
         self._unlisted: set[type] = {Pod, Node}
         self._said = ""
         self._reflectors = [
@@ -234,16 +238,24 @@ class _Watch:
                 self._recording.settle()
 
     def keep(self) -> None:
-        """Write what is known, once everything has been listed."""
+        """Write what is known, once everything has been listed. A disk that is full now may not be so in a minute: that is only said."""
         trouble = "; ".join(one.trouble for one in self._reflectors if one.trouble)
-        if trouble != self._said:
-            self._said = trouble
-            click.echo(trouble or "the cluster is watched again", err=True)
-        if not self.listed:
-            return
-        if not trouble:
-            self._recording.until(time.time())
-        self._files.write(self._recording)
+        if self.listed:
+            if not trouble:
+                self._recording.until(time.time())
+            self.unwritten = self._written()
+        told = "; ".join(filter(None, (trouble, self.unwritten)))
+        if told != self._said:
+            self._said = told
+            click.echo(told or "the cluster is watched again, and written", err=True)
+
+    def _written(self) -> str:
+        """What went wrong with writing; nothing where nothing did."""
+        try:
+            self._files.write(self._recording)
+        except OSError as error:
+            return f"{error.filename or self._out}: saw {error.strerror or error}, expected to write the recording; make room, or mend that"
+        return ""
 
 
 def summarise(recording: "Recording", out: Path) -> None:
