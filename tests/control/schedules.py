@@ -11,21 +11,26 @@ import looptime
 import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from tests.control.leaving import CHEAP_RESTART, budget, run
 from tests.control.world import BEGAN, QUICK, Watchman, World, pod
 
 from gpuscaler.clouds.delays import Delay, Faults
 from gpuscaler.clouds.markets import Markets, Steps
-from gpuscaler.clouds.protocol import Order
+from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, Notice, Order
 from gpuscaler.clouds.simulated_provider import CallFaults, provider_id
 from gpuscaler.control.store import KEY
 from gpuscaler.embedded import faults
 from gpuscaler.embedded.cluster import Conditions
+from gpuscaler.embedded.failures import Failure
 from gpuscaler.kube.errors import NotFound
 from gpuscaler.kube.resources import CONFIG_MAPS, NODES, PODS
 from gpuscaler.kube.transport import Request
+from gpuscaler.planning.leaving.evicting import LAST_SECONDS
+from gpuscaler.planning.leaving.labels import EXCLUDE_LABEL
 from gpuscaler.planning.memory import Memory
 from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 from gpuscaler.planning.state import ledger
+from gpuscaler.planning.state.entries import CLEARING, Leaving
 from gpuscaler.settings.pools_file import parse_policy
 
 GPUS = 24
@@ -82,16 +87,28 @@ class Guard(Watchman):
         path = request.path
         assert f"/nodes/{STRANGER}" not in path, "I7: a node that is none of ours was written to"
         if path.endswith("/eviction"):
+            options = msgspec.json.decode(request.body)["deleteOptions"]
+            assert options["preconditions"]["uid"], "a pod of another life may be evicted"
             name = path.split("/")[-2]
-            if name.startswith("protected"):
-                assert await self.taken_away(name), f"I6: pod {name} is protected and was evicted"
+            one = await self.removal_of(name)
+            if one is not None and name.startswith("protected"):
+                assert one.forced, f"I6: pod {name} is protected and was evicted"
+        elif request.method == "DELETE" and "/pods/" in path:
+            one = await self.removal_of(path.split("/")[-1])
+            late = one is None or (one.forced and self._here.now() >= one.ends - LAST_SECONDS - 1.0)
+            assert late, f"I6: pod {path} was deleted, and its machine does not go yet"
+        elif request.method == "DELETE" and "/nodes/" in path:
+            steps = [one.step for one in (await self.written()).ledger.leaving if one.node == path.split("/")[-1]]
+            assert steps == [CLEARING], f"I7: node {path} was deleted, and no removal has come so far: {steps}"
 
-    async def taken_away(self, name: str) -> bool:
-        """Whether the cloud takes away the machine that a pod runs on."""
-        controller = self._here.controller
-        node = (await self._here.bound()).get(name)
-        ids = {provider_id(one) for one in self._here.cluster.core.list() if one.id == node}
-        return controller is not None and bool(ids & controller.cloud.going.keys())
+    async def removal_of(self, pod: str) -> Leaving | None:
+        """The removal that is written down of the node that a pod runs on; None where the pod is gone meanwhile."""
+        node = (await self._here.bound()).get(pod)
+        if node is None:
+            return None
+        found = [one for one in (await self.written()).ledger.leaving if one.node == node]
+        assert found, f"I6: pod {pod} was to go, and no removal of {node} is written down"
+        return found[0]
 
 
 def holds(here: World, *, gpus: float) -> None:
@@ -115,7 +132,7 @@ class Schedules(RuleBasedStateMachine):
         asyncio.set_event_loop(self.loop)
         self.loop.setup_looptime(start=0, noop_cycles=1, _enabled=True)
         self.here: World
-        self.pods = 0
+        self.pods = self.sets = 0
         self.dead_since: float | None = None
         self.cut = False
 
@@ -161,6 +178,17 @@ class Schedules(RuleBasedStateMachine):
         self.pods += 1
         notes = {**({"gpuscaler.io/run-for": f"{runs}s"} if runs else {}), **(PROTECTED if protected else {})}
         self.do(self.here.user.create(PODS, pod(name, gpus, notes), namespace="default"))
+
+    @precondition(lambda self: self.sets < 2)
+    @rule(replicas=st.integers(1, 3), gpus=st.sampled_from((0, 1, 1)), spare=st.sampled_from((None, 0, 1)), grace=st.booleans())
+    def serve(self, replicas: int, gpus: int, spare: int | None, grace: bool) -> None:
+        """Pods that are started again, with a budget that lets so many of them go, and that may ask for time to save their work."""
+        name = f"set-{self.sets}"
+        self.sets += 1
+        notes = {**CHEAP_RESTART, **({"gpuscaler.io/grace": "40s"} if grace else {})}
+        self.do(run(self.here, name, replicas, gpus=gpus, annotations=notes))
+        if spare is not None:
+            self.do(budget(self.here, name, maxUnavailable=spare))
 
     @precondition(lambda self: self.pods)
     @rule(which=st.integers(0, 99))
@@ -237,6 +265,24 @@ class Schedules(RuleBasedStateMachine):
         self.do(self._sleep(seconds))
         self.here.network.mend()
 
+    @rule(seconds=st.sampled_from((20.0, 200.0, 640.0)), overlapping=st.booleans())
+    def refuse_evictions(self, seconds: float, overlapping: bool) -> None:
+        """Nobody may go for a while."""
+        cause = {"causes": [{"reason": "DisruptionBudget", "message": "the budget"}]}
+        one = Failure(429, "TooManyRequests", "Cannot evict pod.", details=cause, retry_after=10)
+        several = Failure(500, "", "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")
+        self.here.cluster.api.faults.add(faults.Fault(path="/eviction", refusal=several if overlapping else one))
+        self.do(self._sleep(seconds))
+        self.here.cluster.api.faults.clear()
+
+    @rule(which=st.integers(0, 99), seconds=st.sampled_from((-5.0, 30.0, 120.0, 600.0)), kind=st.sampled_from((INTERRUPTION, MAINTENANCE)))
+    def announce(self, which: int, seconds: float, kind: str) -> None:
+        """A machine is to go, or to be worked on; the cloud repeats it whenever it is asked."""
+        machines = self.here.cluster.core.list()
+        if machines:
+            instance = provider_id(machines[which % len(machines)])
+            self.here.announced.append(Notice(kind, instance, self.here.now() + seconds))
+
     # What must hold
 
     def holds(self) -> None:
@@ -266,6 +312,9 @@ class Schedules(RuleBasedStateMachine):
         for node in await self.here.nodes():
             taints = [taint["key"] for taint in node["spec"].get("taints") or ()]
             assert LEAVING_TAINT not in taints, f"node {node['metadata']['name']} was left closed"
+            assert EXCLUDE_LABEL not in node["metadata"].get("labels", {}), (
+                f"node {node['metadata']['name']} was left out of load balancers"
+            )
 
     async def at_rest(self) -> bool:
         return not await self.unrest()

@@ -102,7 +102,7 @@ async def test_evictions_that_are_refused_are_made_again_when_the_server_says_an
         one = leaving(here)
         assert one is not None
         assert one.detail.startswith("pod default/web-")
-        assert one.detail.endswith(f"cannot be evicted: {NEEDED}")
+        assert one.detail.endswith(f"cannot be evicted: {NEEDED}; it costs $0.53 an hour")
         assert len(writes.evicted()) == 1
         await until_over(here)
 

@@ -42,6 +42,7 @@ def status(kubeconfig: Path | None, context: str, namespace: str, as_json: bool)
 def print_status(found: "Status", now: float) -> None:
     """The status for a person."""
     from gpuscaler.cli.printing import uncut_console
+    from gpuscaler.control.records.removals import told
     from gpuscaler.control.records.reporting import OLD_SECONDS
     from gpuscaler.control.records.status import summary
     from gpuscaler.control.records.words import spoken
@@ -59,9 +60,9 @@ def print_status(found: "Status", now: float) -> None:
     limits = [f"{one.name} {one.used:g} of {one.most:g}" for one in found.limits]
     if limits:
         line(f"\nLimits: {'; '.join(limits)}.")
-    told = found.promises_kept + found.promises_broken
-    if told:
-        line(f"\nPromises kept: {found.promises_kept:,} of {told:,} pods came to run where a machine was opened for them.")
+    promised = found.promises_kept + found.promises_broken
+    if promised:
+        line(f"\nPromises kept: {found.promises_kept:,} of {promised:,} pods came to run where a machine was opened for them.")
     section(
         "Waiting",
         [
@@ -69,6 +70,7 @@ def print_status(found: "Status", now: float) -> None:
             for entry in found.waiting
         ],
     )
+    section("Leaving", [told(one, now) for one in found.removals])
     section("Not asked now", [one.text for one in found.breakers])
     section("What is wrong", found.troubles)
     section("Warnings", found.warnings)

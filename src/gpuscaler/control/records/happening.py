@@ -12,6 +12,7 @@ PLANNED, UNPLACED = "planned", "unplaced"
 ORDERED, GRANTED, INSTEAD, REFUSED, ANSWER_LOST, UNFILLED = "ordered", "granted", "granted-instead", "refused", "answer-lost", "unfilled"
 REGISTERED, READY, OPENED, LOST, BROKEN = "registered", "ready", "opened", "lost", "promise-broken"
 DECIDED, MARKED, DRAINING, ENDING, KEPT, REMOVED = "removal-decided", "marked", "draining", "ending", "kept", "removed"
+HELD, CHECKPOINT = "removal-held", "checkpoint-requested"
 ACTED, FAILED, NOTICED = "act-failed", "failed", "noticed"
 
 
@@ -37,6 +38,8 @@ EVENTS: Mapping[str, Told] = {
     MARKED: Told("ScaleDownMarked", "Remove", "node"),
     DRAINING: Told("ScaleDownDraining", "Remove", "node"),
     ENDING: Told("ScaleDownRemoving", "Remove", "node"),
+    HELD: Told("ScaleDownHeld", "Remove", "node"),
+    CHECKPOINT: Told("CheckpointRequested", "Remove", "pod"),
     KEPT: Told("ScaleDownGivenUp", "Remove", "node"),
 }
 #: Kinds that are trouble, in logs.

@@ -3,6 +3,7 @@
 ``docs/reference/metrics.md`` describes every one.
 """
 
+from collections import Counter as Counts
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -137,6 +138,18 @@ class Gauges(Collector):
         yield CounterMetricFamily("gpuscaler_kube_rate_limited_seconds", "Time that requests waited for the rate limit.", limited)
 
 
+def _of_removals(status: Status) -> Iterator[Metric]:
+    steps = GaugeMetricFamily("gpuscaler_removals_under_way", "Removals of machines, by how far they are.", labels=("pool", "step"))
+    held = GaugeMetricFamily(
+        "gpuscaler_held_removals_dollars_per_hour", "What machines cost that were to go, and that something keeps.", labels=("pool",)
+    )
+    for (pool, step), count in Counts((one.pool, one.step) for one in status.removals).items():
+        steps.add_metric((pool, step), count)
+    for pool in sorted({one.pool for one in status.removals if one.held}):
+        held.add_metric((pool,), sum(one.dollars_per_hour or 0.0 for one in status.removals if one.held and one.pool == pool))
+    yield from (steps, held)
+
+
 def _of_status(status: Status) -> Iterator[Metric]:
     machines = GaugeMetricFamily("gpuscaler_machines", "Machines of the pools.", labels=(*OFFERING, "state"))
     for one in status.kinds:
@@ -153,7 +166,7 @@ def _of_status(status: Status) -> Iterator[Metric]:
     )
     waiting.add_metric(("unplaced",), status.unplaced)
     waiting.add_metric(("coming",), status.coming)
-    yield from (machines, gpus, used, dollars, waiting)
+    yield from (machines, gpus, used, dollars, waiting, *_of_removals(status))
     stopping = sum(one.open for one in status.breakers)
     yield GaugeMetricFamily("gpuscaler_breakers_open", "Breakers that are open.", stopping)
     yield GaugeMetricFamily("gpuscaler_set_aside_objects", "Objects that could not be understood.", status.set_aside_count)

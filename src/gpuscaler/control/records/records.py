@@ -114,7 +114,7 @@ class Records:
         self.decisions = max(self.decisions, seen.memory.decisions)
         latest.memory = seen.memory
         latest.cluster, latest.looked_at = cluster, now
-        if before.ledger.leaving != book.leaving:
+        if {one.node for one in before.ledger.leaving} != {one.node for one in book.leaving}:
             # A removal that was given up may be decided again in the same words.
             self._same = None
         # What was known before this look is what the forecast was that people were told.

@@ -8,6 +8,7 @@ from msgspec import Struct
 from gpuscaler.control.records.findings import findings
 from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.latest import Latest
+from gpuscaler.control.records.removals import RemovalNow, removals_of
 from gpuscaler.control.records.words import counted, offering, spoken
 from gpuscaler.kube.events import shortened
 from gpuscaler.model.accelerators import ACCELERATORS, GPU_MILLI, gpus_in, gpus_of
@@ -110,6 +111,7 @@ class Status(Struct, frozen=True):
     unplaced: int = 0
     coming: int = 0
     waiting: tuple[Waiting, ...] = ()
+    removals: tuple[RemovalNow, ...] = ()
     happened: tuple[Said, ...] = ()
     set_aside_count: int = 0
     set_aside: tuple[Said, ...] = ()
@@ -142,6 +144,7 @@ def status_of(latest: Latest, leader: Process, *, troubles: Iterable[str], happe
         unplaced=len(plan.unplaced),
         coming=sum(len(one.pods) for one in memory.ledger.coming),
         waiting=waiting[:MOST],
+        removals=removals_of(latest, now)[:MOST],
         happened=tuple(Said(one.kind, shortened(one.text, SENTENCE), one.at, one.decision) for one in happened),
         set_aside_count=len(cluster.set_aside),
         set_aside=tuple(Said(one.object, shortened(one.reason, SENTENCE)) for one in cluster.set_aside[:MOST]),
@@ -245,7 +248,7 @@ def coming(one: Coming, latest: Latest, now: float) -> str:
         return (
             f"{offering(one.key)} is asked for, since {spoken(now - one.asked)}; it takes about {spoken(expected.typical)} from its grant"
         )
-    left = one.granted + expected.typical - now
+    left = one.began + expected.typical - now
     when = f"should be ready in about {spoken(left)}" if left > 0 else f"should have been ready {spoken(-left)} ago"
     stage = f"is node {one.node}, and not ready yet" if one.node else "was granted"
     return f"{offering(one.key)} {stage}; it {when}"

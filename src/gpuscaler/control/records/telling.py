@@ -14,8 +14,8 @@ from gpuscaler.planning.memory import Look, Memory
 from gpuscaler.planning.plans import Plan, Reason
 from gpuscaler.planning.state import events, ledger
 from gpuscaler.planning.state.boots import Boots, Forecast, forecast
+from gpuscaler.planning.state.entries import CLEARING, DRAINING, ENDING, Coming, Leaving
 from gpuscaler.planning.state.events import Key
-from gpuscaler.planning.state.ledger import DRAINING, ENDING, Coming, Leaving
 from gpuscaler.planning.state.telling import WORDS
 
 
@@ -161,12 +161,14 @@ def _leaving(before: Memory, seen: Look, now: float) -> Iterator[Happening]:
         if earlier is None:
             moved = f"; {counted(len(one.pods), 'pod')} to move first" if one.pods else ""
             yield _of_leaving(one, node, kinds.DECIDED, f"it is to be removed: {one.reason}{moved}", now)
+        if one.detail and (earlier is None or earlier.detail != one.detail):
+            yield _of_leaving(one, node, kinds.HELD, f"its removal waits: {one.detail}", now)
         if one.step == DRAINING and one.pods and (earlier is None or earlier.step != DRAINING):
             yield _of_leaving(one, node, kinds.DRAINING, f"its pods are evicted: {one.reason}", now)
         if one.step == ENDING and (earlier is None or earlier.step != ENDING):
             yield _of_leaving(one, node, kinds.ENDING, f"its machine is ended: {one.reason}", now)
     for node, one in known.items():
-        if node not in going and node not in kept and one.step == ENDING:
+        if node not in going and node not in kept and one.step in (ENDING, CLEARING):
             yield _of_leaving(one, node, kinds.REMOVED, f"node {node} is gone: {one.reason}", now)
 
 
@@ -179,6 +181,9 @@ def _of_leaving(one: Leaving | None, node: str, kind: str, text: str, now: float
 def of_outcome(outcome: Outcome, now: float) -> Happening | None:
     """What came of an act; None where there is nothing to tell: nominations and evictions that worked are seen on the pods."""
     act = outcome.act
+    if isinstance(act, Checkpoint) and not outcome.detail:
+        text = f"save your work within {spoken(act.seconds)}: node {act.node} leaves"
+        return Happening(now, kinds.CHECKPOINT, text, pods=(act.pod,), node=act.node)
     if not outcome.detail:
         return Happening(now, kinds.MARKED, f"closed to new pods: {act.reason}", node=act.node) if isinstance(act, Mark) else None
     if outcome.budget:

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.latest import Latest
+from gpuscaler.control.records.removals import of_leaving
 from gpuscaler.control.records.status import Said, coming
 from gpuscaler.control.records.words import counted, money, offering, some, spoken
 from gpuscaler.model.nodes import Node
@@ -13,16 +14,7 @@ from gpuscaler.model.pods import Pod
 from gpuscaler.planning.membership import members
 from gpuscaler.planning.scale_down.idle import leaves_with_machine
 from gpuscaler.planning.state.clocks import idle_seconds
-from gpuscaler.planning.state.ledger import DRAINING, ENDING, MARKING, NOMINATING, REOPENING, WAITING, Coming, Leaving
-
-#: Steps of a removal, in words.
-STEPS = {
-    MARKING: "it is being closed to new pods",
-    WAITING: "it is closed to new pods; what replaces it is awaited",
-    DRAINING: "its pods are being evicted",
-    ENDING: "its machine is being ended",
-    REOPENING: "the removal was given up; it is being opened again",
-}
+from gpuscaler.planning.state.ledger import NOMINATING, Coming
 
 
 class Answer(Struct, frozen=True):
@@ -114,7 +106,7 @@ def _of_node(latest: Latest, node: Node | None, name: str, machine: Coming | Non
     if machine is not None:
         yield f"{coming(machine, latest, now)}; {money(machine.price)}/h, bought for {counted(len(machine.pods), 'pod')}"
     if leaving is not None:
-        yield from _of_leaving(leaving, now)
+        yield from of_leaving(leaving, now)
     if node is None:
         return
     yield from (f"could not be read in full: {warning}" for warning in node.warnings)
@@ -129,13 +121,6 @@ def _of_node(latest: Latest, node: Node | None, name: str, machine: Coming | Non
     yield f"it is {kind} of pool {member.pool.name}"
     if machine is None and leaving is None:
         yield from _stays(latest, name, now)
-
-
-def _of_leaving(one: Leaving, now: float) -> Iterator[str]:
-    yield f"it is being removed since {spoken(now - one.at)}: {one.reason}"
-    needs = f" ({counted(len(one.needs), 'machine')})" if one.needs else ""
-    detail = f": {one.detail}" if one.detail else ""
-    yield f"{STEPS.get(one.step, one.step)}{needs}{detail}"
 
 
 def _stays(latest: Latest, name: str, now: float) -> Iterator[str]:

@@ -172,7 +172,12 @@ class _Door:
             self.hold(one, node, found, f"pod {effort.idle[0].key} is still there{': ' if effort.held else ''}{effort.held}")
         else:
             self.acts += effort.acts
-            self.note(replace(one, detail=said(effort.held, found)))
+            refused = any(entry.why for entry in one.evictions)
+            self.note(replace(one, detail=said(f"{effort.held}{self.cost(one)}" if refused and effort.held else effort.held, found)))
+
+    def cost(self, one: Leaving) -> str:
+        price = self.prices.get(one.offering)
+        return "" if price is None else f"; it costs ${price:.2f} an hour"
 
     def overdue(self, one: Leaving, pods: tuple[Pod, ...]) -> bool:
         return not one.forced and self.now >= one.since + DRAIN_SECONDS + max((pod.options.grace or 0.0 for pod in pods), default=0.0)
@@ -180,10 +185,8 @@ class _Door:
     def hold(self, one: Leaving, node: Node, found: Residents, held: str) -> None:
         """Nothing is done; a node that this is true of for too long is opened again."""
         if self.overdue(one, ()):
-            cost = self.prices.get(one.offering)
-            dear = f"; it costs ${cost:.2f} an hour" if cost is not None else ""
-            why = f"it could not be emptied within {DRAIN_SECONDS:g} s: {held}{dear}"
-            self.given_up.append(GivenUp(node.name, one.instance, why, self.now))
+            why = f"it could not be emptied within {DRAIN_SECONDS:g} s: {held}{self.cost(one)}"
+            self.given_up.append(GivenUp(node.name, one.instance, one.offering, why, self.now))
             self.keep(one, node, why)
         else:
             self.note(replace(one, detail=said(held, found)))

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
+from gpuscaler.planning.state.events import Key
+
 #: So long a node is left alone the first time, and at most, in seconds. Cluster Autoscaler looks again after 5 minutes.
 FIRST_SECONDS, MOST_SECONDS = 600.0, 4 * 3600.0
 
@@ -13,6 +15,7 @@ class Spared(Struct, frozen=True, gc=False):
 
     node: str
     instance: str
+    offering: Key
     why: str
     until: float
     times: int = 1
@@ -27,6 +30,7 @@ class GivenUp(Struct, frozen=True, gc=False):
 
     node: str
     instance: str
+    offering: Key
     why: str
     at: float
 
@@ -36,7 +40,7 @@ def step(known: Sparing, event: GivenUp) -> Sparing:
     times = before.times + 1 if before is not None else 1
     until = event.at + min(FIRST_SECONDS * 2.0 ** min(times - 1, 10), MOST_SECONDS)
     others = tuple(one for one in known.nodes if one.node != event.node)
-    return Sparing((*others, Spared(event.node, event.instance, event.why, until, times)))
+    return Sparing((*others, Spared(event.node, event.instance, event.offering, event.why, until, times)))
 
 
 def remaining(known: Sparing, instances: Iterable[str], now: float) -> Sparing:
