@@ -10,7 +10,7 @@ from rich.table import Table
 
 from benchmarks.figures import Figure
 
-MODULES = ("cost", "speed", "fleet", "scale_down", "replay", "simulation", "live", "restarts")
+MODULES = ("cost", "speed", "fleet", "scale_down", "replay", "simulation", "live", "restarts", "exporter")
 
 
 def main(names: list[str]) -> int:

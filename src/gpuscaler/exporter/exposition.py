@@ -7,13 +7,15 @@ figures come once, without a pod: they are nobody's alone. A device of nobody ha
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-from gpuscaler.exporter.fields import FIELDS, WINDOWS, severity, windowed_metric
+from gpuscaler.exporter.fields import FIELDS, WINDOWS, Field, severity, windowed_metric
 from gpuscaler.exporter.measured import Known, Measured
 from gpuscaler.exporter.parts import Attribution, Device, Instance, Owner, Process
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SHARED_PREFIX = "nvidia_gpu_"
+_SPLIT = frozenset({"duty_cycle", "memory_used_bytes"})
 
 
 @dataclass(slots=True)
@@ -48,23 +50,32 @@ def devices(page: Page, measured: Measured, attribution: Attribution, *, node: s
 def _values(page: Page, known: Known, own: str, *, alone: str, owners: tuple[Owner, ...], by_process: Mapping[int, Owner] | None) -> None:
     shared = len(owners) > 1
     for key, value in known.reading.values.items():
-        name, *rest = key.split(":")
-        what = FIELDS.get(name)
-        if what is None:
+        found = _field(key)
+        if found is None:
             continue
+        what, more = found
         lines = page.add(what.metric, what.help, what.kind)
         if shared and what.metric.startswith(_SHARED_PREFIX):
             for owner in owners:
-                share = own_share(name, known.reading.processes, owner, by_process)
+                share = own_share(key, known.reading.processes, owner, by_process)
                 lines.append(f"{what.metric}{{{own}{owner_labels(owner)}}} {number(value if share is None else share)}")
         else:
-            more = "".join(f',{label}="{said}"' for label, said in zip(what.labels, rest, strict=True))
             lines.append(f"{what.metric}{{{alone}{more}}} {number(value)}")
+
+
+@lru_cache(maxsize=1024)
+def _field(key: str) -> tuple[Field, str] | None:
+    """The field that a backend names so, and its labels with a comma before each."""
+    name, *said = key.split(":")
+    what = FIELDS.get(name)
+    if what is None or len(said) != len(what.labels):
+        return None
+    return what, "".join(f',{label}="{value}"' for label, value in zip(what.labels, said, strict=True))
 
 
 def own_share(name: str, processes: Iterable[Process] | None, owner: Owner, by_process: Mapping[int, Owner] | None) -> float | None:
     """A container's own part of a figure of a shared device; None where it cannot be told."""
-    if processes is None or by_process is None or name not in {"duty_cycle", "memory_used_bytes"}:
+    if name not in _SPLIT or processes is None or by_process is None:
         return None
     used = [
         process.sm_percent if name == "duty_cycle" else process.memory_bytes
@@ -125,6 +136,7 @@ def events(page: Page, measured: Measured, *, node: str) -> None:
         lines.append(f'gpuscaler_gpu_xid_errors_total{{{labels},xid="{code}",severity="{severity(code)}"}} {count}')
 
 
+@lru_cache(maxsize=1024)
 def device_labels(device: Device, instance: Instance | None, node: str) -> str:
     """Without braces. ``minor_number`` and ``name`` of a MIG device are its GPU's."""
     minor = "" if device.minor < 0 else str(device.minor)
@@ -134,6 +146,7 @@ def device_labels(device: Device, instance: Instance | None, node: str) -> str:
     return ",".join(written(labels))
 
 
+@lru_cache(maxsize=4096)
 def owner_labels(owner: Owner) -> str:
     """With a comma before each; empty ones are left out, which means the same to Prometheus."""
     labels = {"pod_name": owner.pod, "namespace_name": owner.namespace, "container_name": owner.container}

@@ -24,11 +24,9 @@ class Trail:
 
     def over(self, seconds: float, *, now: float) -> Figures | None:
         """Over the ``seconds`` before ``now``; None where there is no sample. The interval is steady, so each weighs the same."""
-        total, count, highest = 0.0, 0, float("-inf")
-        for at, value, peak in reversed(self._samples):
-            if at <= now - seconds:
-                break
-            total += value
-            count += 1
-            highest = max(highest, peak)
-        return Figures(highest, total / count) if count else None
+        since = now - seconds
+        inside = [sample for sample in self._samples if sample[0] > since]
+        if not inside:
+            return None
+        _, values, peaks = zip(*inside, strict=True)
+        return Figures(max(peaks), sum(values) / len(values))

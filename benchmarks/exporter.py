@@ -1,0 +1,116 @@
+"""What the exporter takes on a node: the command as it is started, the real pynvml on a driver library made from C, a kubelet over gRPC.
+
+Processor time of NVIDIA's own library is not in it: it is the driver's, and the same for everyone who asks.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.request import urlopen
+
+from tests.exporter.attribution.kubelet import FakeKubelet, container, devices, pod
+from tests.exporter.fake_nvml import GIB, FakeNvml, build
+from tests.exporter.scraping import Scrape, scrape
+
+from benchmarks.figures import Figure
+
+GPUS, PODS = 8, 32
+#: Seconds that are measured after the first ten, and between two scrapes.
+SECONDS, EVERY = 60, 15
+SCRAPES = 200
+
+
+def figures() -> Iterator[Figure]:
+    with node() as port:
+        while len(found(port).values("nvidia_gpu_temperature_celsius")) < PODS:
+            time.sleep(0.2)
+        time.sleep(10)
+        yield idle(port)
+        yield scrapes(port)
+
+
+@contextmanager
+def node() -> Iterator[int]:
+    """An exporter on a node whose 8 GPUs are shared by 4 pods each; the port where it serves."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "driver").mkdir()
+        nvml = FakeNvml(build(folder), folder / "driver", GPUS)
+        kubelet = FakeKubelet(folder / "kubelet.sock")
+        for number in range(PODS):
+            gpu, replica = number // (PODS // GPUS), number % (PODS // GPUS)
+            held = devices(f"{nvml.gpu[gpu].uuid.decode()}::{replica}", resource="nvidia.com/gpu.shared")
+            kubelet.pods.append(pod("ml", f"notebook-{number}", container("main", held)))
+        for gpu_ in nvml.gpu[:GPUS]:
+            gpu_.run(*((4_000_000 + place, 10, GIB) for place in range(PODS // GPUS)))
+        kubelet.start()
+        command = [sys.executable, "-m", "gpuscaler", "exporter", "--listen", "127.0.0.1:0", "--kubelet-socket", str(kubelet.path)]
+        with subprocess.Popen(command, env={**os.environ, **nvml.environment}, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            try:
+                yield next(int(line.split("port ")[1].rstrip('"}\n')) for line in process.stderr if "serving at port" in line)
+            finally:
+                process.terminate()
+                kubelet.stop()
+
+
+def page(port: int) -> bytes:
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read()
+    assert isinstance(text, bytes)
+    return text
+
+
+def found(port: int) -> Scrape:
+    return scrape(page(port))
+
+
+def idle(port: int) -> Figure:
+    """A minute of sampling, scraped as Prometheus does."""
+    before, began = found(port), time.monotonic()
+    for _ in range(SECONDS // EVERY):
+        time.sleep(EVERY)
+        after = found(port)
+    seconds = time.monotonic() - began
+    core = {
+        name: (
+            after.value("gpuscaler_exporter_cpu_seconds_total", process=name)
+            - before.value("gpuscaler_exporter_cpu_seconds_total", process=name)
+        )
+        / seconds
+        for name in ("serving", "measuring")
+    }
+    resident = {name: after.value("gpuscaler_exporter_resident_memory_bytes", process=name) for name in core}
+    total, memory = sum(core.values()), sum(resident.values())
+    return Figure(
+        f"exporter: {GPUS} GPUs sampled every second, a scrape every {EVERY} s",
+        "",
+        "≤ 1 % of a core, ≤ 60 MB RSS",
+        f"{total:.2%} of a core ({core['measuring']:.2%} measuring), {memory / 1e6:.0f} MB RSS of both processes "
+        f"({resident['measuring'] / 1e6:.0f} MB measuring)",
+        total <= 0.01 and memory <= 60e6,
+        {"core": total, "resident_bytes": memory, **{f"core_{name}": value for name, value in core.items()}},
+    )
+
+
+def scrapes(port: int) -> Figure:
+    seconds = []
+    for _ in range(SCRAPES):
+        began = time.perf_counter()
+        text = page(port)
+        seconds.append(time.perf_counter() - began)
+    median, slow = statistics.median(seconds), sorted(seconds)[int(0.99 * SCRAPES)]
+    return Figure(
+        f"exporter: a scrape of {GPUS} GPUs that {PODS} pods share",
+        "",
+        "≤ 5 ms",
+        f"{median * 1e3:.1f} ms, 99 % within {slow * 1e3:.1f} ms; {len(text) / 1e3:.0f} kB",
+        median <= 0.005,
+        {"median_seconds": median, "p99_seconds": slow, "bytes": len(text)},
+    )
