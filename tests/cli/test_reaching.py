@@ -1,0 +1,84 @@
+"""Every command that asks a cluster says alike what is wrong with the way to it, and ends alike."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.cli.serving import kubeconfig
+
+from gpuscaler.cli import main
+
+COMMANDS = [
+    ["status"],
+    ["why", "pod", "default/p"],
+    ["why", "node", "n"],
+    ["replay"],
+    ["replay", "20261121T000000-1"],
+    ["plan", "--pools", "run.yaml"],
+    ["record", "--out", "week.csv"],
+    ["run", "--config", "run.yaml"],
+    ["run", "--config", "run.yaml", "--dry-run"],
+]
+RUN = "region: us-east-1\ncloud: simulated\nhttp: {enabled: false}\npools: [{name: a, types: [g5.xlarge], zones: [us-east-1a]}]\n"
+
+
+@pytest.fixture(params=[401, 403])
+def refusing(request: pytest.FixtureRequest) -> Iterator[tuple[int, str]]:
+    """A server that refuses everything, with that status, and its URL."""
+    status: int = request.param
+    reason = {401: "Unauthorized", 403: "Forbidden"}[status]
+    said = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": "bob may not do that", "code": status}
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.end_headers()
+            self.wfile.write(json.dumps(said).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield status, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def invoke(folder: Path, monkeypatch: pytest.MonkeyPatch, *command: str) -> Result:
+    (folder / "run.yaml").write_text(RUN)
+    monkeypatch.chdir(folder)
+    return CliRunner().invoke(main, [*command, "--kubeconfig", "kubeconfig"])
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_cluster_that_refuses_ends_with_5_and_its_words_and_nothing_is_written(
+    command: list[str], refusing: tuple[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, url = refusing
+    kubeconfig(tmp_path, url)
+
+    done = invoke(tmp_path, monkeypatch, *command)
+
+    assert done.exit_code == 5, done.output
+    assert f"{url} (context 'here' of kubeconfig): saw bob may not do that ({status} " in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kubeconfig", "run.yaml"]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_context_that_is_not_there_ends_with_2_and_names_those_that_are(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubeconfig(tmp_path, "http://127.0.0.1:9")
+
+    done = invoke(tmp_path, monkeypatch, *command, "--context", "there")
+
+    assert done.exit_code == 2
+    assert "kubeconfig kubeconfig: saw no context 'there', expected one of 'here'" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kubeconfig", "run.yaml"]
