@@ -44,7 +44,7 @@ def refusing(request: pytest.FixtureRequest) -> Iterator[tuple[int, str]]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield status, f"http://127.0.0.1:{server.server_port}"
         server.shutdown()

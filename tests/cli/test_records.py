@@ -276,7 +276,7 @@ def test_what_is_no_api_server_is_unreachable_and_not_without_gpuscaler(status: 
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         path = kubeconfig(tmp_path, f"http://127.0.0.1:{server.server_port}")
         done = [CliRunner().invoke(main, [*command, "--kubeconfig", str(path)]) for command in (["status"], ["why", "pod", "x"])]
