@@ -70,3 +70,40 @@ def test_without_ensurepip_root_gets_the_package_installed(checkout: Path) -> No
     assert "installing python3.11-venv" in done.stdout
     assert (checkout / "apt.log").read_text().split() == ["install", "-qq", "-y", "python3.11-venv"]
     assert done.returncode == 9
+
+
+@pytest.fixture
+def environment_that_works(checkout: Path) -> Path:
+    (checkout / ".venv" / "bin").mkdir(parents=True)
+    command(checkout, "goodpython", "exit 0")
+    shutil.copy(checkout / "bin" / "goodpython", checkout / ".venv" / "bin" / "python")
+    return checkout
+
+
+def test_without_a_compiler_root_gets_one_installed(environment_that_works: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkout = environment_that_works
+    monkeypatch.setenv("CC", "cc-of-this-test")
+    command(checkout, "id", "echo 0")
+    command(checkout, "apt-get", f'echo "$@" >> apt.log; touch {checkout}/bin/cc-of-this-test; chmod +x {checkout}/bin/cc-of-this-test')
+
+    done = setup(checkout, "goodpython")
+
+    assert done.returncode == 0, done.stderr
+    assert (checkout / "apt.log").read_text().split() == ["install", "-qq", "-y", "gcc", "libc6-dev"]
+    assert "no C compiler" not in done.stdout
+
+
+@pytest.mark.parametrize("user", ["0", "1000"])
+def test_a_compiler_that_cannot_be_had_is_told_and_costs_only_tests(
+    environment_that_works: Path, monkeypatch: pytest.MonkeyPatch, user: str
+) -> None:
+    checkout = environment_that_works
+    monkeypatch.setenv("CC", "cc-of-this-test")
+    command(checkout, "id", f"echo {user}")
+    command(checkout, "apt-get", "exit 100")
+
+    done = setup(checkout, "goodpython")
+
+    assert done.returncode == 0, done.stderr
+    assert "sudo apt-get install gcc" in done.stdout
+    assert (checkout / ".venv" / ".ready").exists()
