@@ -118,6 +118,15 @@ def test_while_a_node_cannot_be_read_nobody_is_a_stranger() -> None:
     assert ended(looked(noticed(), at=NOW + 5000.0, aside=aside)) == []
 
 
+@pytest.mark.parametrize(("nodes", "given_up"), [(0, 0), (4, 0), (5, 4)])
+def test_where_most_nodes_are_gone_their_machines_are_left_alone(nodes: int, given_up: int) -> None:
+    listed = tuple(instance(f"i-{number}", launched=NOW - 5000.0) for number in range(4 + nodes))
+    items = [node(f"n-{number}", KIND, provider_id=f"i-{number}") for number in range(nodes)]
+    memory = looked(Memory(), *items, at=NOW, listed=listed).memory
+
+    assert len(ended(looked(memory, *items, at=NOW + 900.0, listed=listed))) == given_up
+
+
 def test_a_list_that_may_be_behind_takes_longer_to_convince() -> None:
     early = looked(noticed(), at=NOW + 149.0, lag=90.0)
     late = looked(noticed(), at=NOW + 150.0, lag=90.0)

@@ -18,6 +18,8 @@ from gpuscaler.planning.state.ledger import Coming, Ledger
 
 #: What is listed for so long, beyond what a list may be behind, is there, in seconds: it is in no answer that is still on its way.
 LISTED_SECONDS = 60.0
+#: Old machines are left alone where more than so many, and more than this part of all that are listed, are no nodes.
+FEW, SHARE = 3, 0.45
 
 
 def adopted(
@@ -34,6 +36,10 @@ def adopted(
     then = min(now, waits.seen, inventory.at)
     noted = {name: known.get(name, then) for name in seen}
     due = [one for name, one in sorted(seen.items()) if then >= noted[name] + _patience(one, noted[name], waits)]
+    old = [one for one in due if not _is_young(one, noted[one.id], waits)]
+    if len(old) > FEW and len(old) > SHARE * len(inventory.instances):
+        # Where so many lost their Nodes, the Nodes were lost and not the machines (I4).
+        due = [one for one in due if one not in old]
     left = {name: since for name, since in noted.items() if all(name != one.id for one in due)}
     steps: list[ledger.Event] = [] if left == book.strangers else [ledger.Noticed(left)]
     prices = {offering.key: offering.price for pool in policy.pools for offering in pool.offerings}
@@ -48,8 +54,12 @@ def adopted(
 
 def _patience(one: Instance, since: float, waits: Waits) -> float:
     """How long after it was first seen ``one`` is taken for ours: soon while it may become a node, else when its time is over."""
-    young = one.launched > since - waits.register
-    return waits.lag + LISTED_SECONDS if young else waits.register
+    return waits.lag + LISTED_SECONDS if _is_young(one, since, waits) else waits.register
+
+
+def _is_young(one: Instance, since: float, waits: Waits) -> bool:
+    """Whether ``one`` may still become a node, by when it was launched."""
+    return one.launched > since - waits.register
 
 
 def _strangers(book: Ledger, cluster: Cluster, inventory: Inventory, policy: Policy) -> Iterator[Instance]:
