@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.charts.dockerfile import carry_out, sent, stages
+from tests.charts.dockerfile import FILE, carry_out, sent, stages
 from tests.charts.rendering import ROOT
+from tests.conformance.building import built as compiled
 
 VALUES = yaml.safe_load((ROOT / "charts" / "gpuscaler" / "values.yaml").read_text())
 
@@ -57,6 +58,27 @@ def test_all_that_is_copied_is_sent_and_nothing_secret_is() -> None:
     assert not any(sent(path) for path in (".git", ".venv", "tests", "build", "kubeconfig", "docs"))
 
 
+def checked(dockerfile: str) -> tuple[int, str]:
+    """What BuildKit says of a Dockerfile: 0 and nothing where all is well."""
+    program = compiled("dockerfile", Path(__file__).parent / "buildkit", print)
+    done = subprocess.run((program,), input=dockerfile, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.charts
+def test_buildkit_itself_finds_nothing_wrong() -> None:
+    assert checked(FILE.read_text()) == (0, "")
+
+
+@pytest.mark.charts
+def test_buildkit_would_find_what_is_wrong() -> None:
+    code, said = checked(FILE.read_text().replace("--from=build", "--from=builder").replace("USER ", "USERS "))
+
+    assert code == 1
+    assert "unknown instruction: USERS" in said
+    assert "ConsistentInstructionCasing" in checked(FILE.read_text().replace("WORKDIR /tmp", "workdir /tmp"))[1]
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("image")
@@ -75,6 +97,17 @@ def test_the_steps_make_a_program_with_the_extras_that_are_asked_for(built: Path
 
     assert {"gpuscaler", "aiohttp", "grpcio", "nvidia-ml-py"} <= set(packages)
     assert not {"pip", "boto3", "pytest", "hatchling", "uv"} & set(packages)
+
+
+@pytest.mark.charts
+def test_the_program_measures_gpus_that_are_not_there(built: Path) -> None:
+    command = (built / "gpuscaler", "exporter", "--backend", "simulated", "--listen", "127.0.0.1:0")
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as exporter:
+        assert exporter.stderr is not None
+        said = next((line for line in exporter.stderr if "measuring" in line), "")
+        exporter.terminate()
+
+    assert "measuring 8 GPUs" in said
 
 
 @contextmanager
