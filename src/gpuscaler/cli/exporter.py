@@ -4,7 +4,6 @@ import asyncio
 import importlib.util
 import os
 import re
-import signal
 import socket
 import sys
 import time
@@ -16,9 +15,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuscaler.cli.ending import until_terminated
+
 if TYPE_CHECKING:
     from gpuscaler.exporter.attribution.cluster import ClusterNames
-    from gpuscaler.exporter.service import Exporter
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:\s]*)):([0-9]{1,5})")
 _INTERVALS = "a duration from 100ms to 10s"
@@ -145,21 +145,10 @@ async def _run(*, listen: tuple[str, int], interval: float, backend: str, device
             return 2
         _log("info", f"serving at port {server.port}")
         try:
-            await _until_terminated(exporter)
+            await until_terminated(exporter.run())
         finally:
             await server.close()
     return 0
-
-
-async def _until_terminated(exporter: "Exporter") -> None:
-    """SIGTERM is how Kubernetes asks to end; Ctrl-C ends the same way, and is told by :func:`gpuscaler.cli.run`."""
-    life = asyncio.create_task(exporter.run(), name="exporter")
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, life.cancel, "SIGTERM")
-    try:
-        await life
-    except asyncio.CancelledError as ended:
-        if ended.args != ("SIGTERM",):
-            raise
 
 
 @asynccontextmanager
