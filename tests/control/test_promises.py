@@ -68,7 +68,8 @@ async def outcome(seed: int, *, steered: bool = True) -> Kept:
             bought=first,
             further=len(here.cluster.core.history()) - first,
             kept=notes.outcomes["Kept"],
-            promised=notes.outcomes["Kept"] + notes.outcomes["Broken"] + notes.stray,
+            # Where the unrelated ones run is nobody's concern.
+            promised=notes.outcomes["Kept"] + notes.outcomes["Broken"] + sum(who.partition("/")[2] in wanted for who in notes.stray),
         )
 
 

@@ -172,16 +172,17 @@ class Notes:
     outcomes: Counter[str] = field(default_factory=Counter)
     kept: list[tuple[str, str]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    stray: int = 0
+    stray: list[str] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
     #: When it was looked whether running pods would fit better elsewhere.
     weighed: list[float] = field(default_factory=list)
     last: Plan | None = None
     decisions: int = 0
+    decided: Mapping[str, str] = field(default_factory=dict)
 
     def looked(self, seen: Look, _cluster: Cluster, _now: float, /) -> None:
         self.kept += seen.kept
-        self.stray += len(seen.stray)
+        self.stray += seen.stray
         self.remarks += seen.remarks
         for outcome in seen.outcomes:
             self.outcomes[type(outcome).__name__] += 1

@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import aiohttp
 import msgspec
 import yaml
 
@@ -148,7 +149,8 @@ class Stage:
     def run_file(self, name: str, pools: list[Json], *, port: int = 0, cloud: Mapping[str, Any] = CLOUD, **more: Any) -> Path:
         """A run file for ``pools``, with what all of them have in common."""
         told: Json = {"region": "us-east-1", "cloud": "simulated", "simulated": dict(cloud), "namespace": NAMESPACE}
-        told |= {"pools": [{**POOL, **pool} for pool in pools], "http": {"address": f"127.0.0.1:{port}"}, **more}
+        told |= {"pools": [{**POOL, **pool} for pool in pools], "http": {"address": f"127.0.0.1:{port}"}}
+        told |= {"pace": {"resync": "2s"}, **more}
         path = self.folder / f"{name}.yaml"
         path.write_text(yaml.safe_dump(told, sort_keys=False))
         return path
@@ -177,6 +179,14 @@ class Stage:
             process = subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT)
         self.controllers.append(Controller(process, log, port))
         return self.controllers[-1]
+
+    async def metrics(self, controller: Controller) -> dict[str, float]:
+        """What the controller measures, by the names and labels of Prometheus."""
+        url = f"http://127.0.0.1:{controller.port}/metrics"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            text = await answer.text()
+        rows = (line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#"))
+        return {name: float(value) for name, _, value in rows}
 
     # The cluster
 

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Mapping
 
 import pytest
-from tests.e2e.stage import Stage, stage
-from tests.e2e.workloads import SCENARIOS, Scenario
+from tests.e2e.stage import CLOUD, Stage, free_port, stage, version
+from tests.e2e.storage import provisioner
+from tests.e2e.workloads import DRY, SCENARIOS, Scenario
 
 pytestmark = pytest.mark.e2e
 
@@ -19,14 +20,21 @@ def outcomes() -> Outcomes:
 
 
 async def _play() -> Outcomes:
-    async with stage("workloads") as made, made.kubelets():
+    async with stage("workloads") as made, made.kubelets(), provisioner(made.admin):
         await made.install()
         names = {told: f"w{number}" for number, told in enumerate(SCENARIOS)}
         pools = [{"name": names[told], **pool} for told, (_, pool) in SCENARIOS.items()]
-        controller = made.start(made.run_file("run", pools), await made.kubeconfig())
+        cloud = {**CLOUD, "dry": [{"pool": names[DRY], "market": "spot"}]}
+        port = free_port()
+        controller = made.start(made.run_file("run", pools, cloud=cloud, port=port), await made.kubeconfig(), port=port)
         found = await asyncio.gather(*(_one(made, names[told], play) for told, (play, _) in SCENARIOS.items()), return_exceptions=True)
         controller.check()
+        said = await made.metrics(controller)
+        kept, stray = said['gpuscaler_promises_total{outcome="kept"}'], said["gpuscaler_stray_pods_total"]
+        broken = said['gpuscaler_promises_total{outcome="broken"}']
+        print(f"\nKubernetes {version()}: {kept:g} pods where they were promised, {stray:g} elsewhere, {broken:g} that did not fit there")
         assert await controller.end() == 0
+        assert broken == 0
     return dict(zip(SCENARIOS, found, strict=True))
 
 

@@ -1,11 +1,23 @@
 """What people submit, each in a namespace and a pool of its own, from nothing to machines and back to none."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
-from tests.e2e.objects import Json, deployment, pod_spec
+from tests.e2e.objects import Json, daemon_set, deployment, job, pod, pod_spec, stateful_set
 from tests.e2e.stage import Stage
+from tests.e2e.storage import claim
+
+from gpuscaler.kube.resources import DAEMON_SETS, PERSISTENT_VOLUME_CLAIMS, PODS
+
+ZONE, TYPE, HOST = "topology.kubernetes.io/zone", "node.kubernetes.io/instance-type", "kubernetes.io/hostname"
+ZONES = ["us-east-1a", "us-east-1b"]
 
 Scenario = Callable[[Stage, str], Awaitable[None]]
+
+
+async def labels(stage: Stage, pool: str, label: str) -> list[str]:
+    """What the nodes of a pool say under a label."""
+    return sorted(node["metadata"]["labels"][label] for node in await stage.nodes(pool))
 
 
 async def a_deployment(stage: Stage, name: str) -> None:
@@ -15,7 +27,118 @@ async def a_deployment(stage: Stage, name: str) -> None:
     await stage.empty(name)
 
 
+async def a_stateful_set(stage: Stage, name: str) -> None:
+    await stage.create(stateful_set("db", 2, pod_spec(name)), name)
+    assert sorted(await stage.bound(name, 2)) == ["db-0", "db-1"]
+    await stage.scale("StatefulSet", "db", name, 0)
+    await stage.empty(name)
+
+
+async def a_job(stage: Stage, name: str) -> None:
+    await stage.create(job("train", 4, pod_spec(name), run_for="3s"), name)
+    assert len(await stage.bound(name, 4)) == 4
+    await stage.empty(name)
+    assert {one["status"]["phase"] for one in await stage.pods(name)} <= {"Succeeded"}
+
+
+async def a_daemon_set(stage: Stage, name: str) -> None:
+    await stage.create(daemon_set("agent", pod_spec(name, gpus=0, cpu="1500m")), name)
+    await stage.create(pod("train", name, cpu="2500m"), name)
+    bound = await stage.bound(name, 2)
+    assert bound["train"] in {one["metadata"]["name"] for one in await stage.nodes(name)}
+    assert await labels(stage, name, TYPE) == ["g5.2xlarge"]
+    await stage.admin.delete(PODS, "train", namespace=name)
+    await stage.empty(name)
+    await stage.admin.delete(DAEMON_SETS, "agent", namespace=name)
+
+
+async def a_volume(stage: Stage, name: str) -> None:
+    await stage.admin.create(PERSISTENT_VOLUME_CLAIMS, claim("data"), namespace=name)
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    first = pod("first", name, volumes=volumes)
+    first["spec"]["nodeSelector"][ZONE] = ZONES[1]
+    await stage.create(first, name)
+    await stage.bound(name, 1)
+    await stage.admin.delete(PODS, "first", namespace=name)
+    await stage.empty(name)
+    # Nothing but its volume ties the second one to the zone.
+    await stage.create(pod("second", name, volumes=volumes), name)
+    await stage.bound(name, 1)
+    assert await labels(stage, name, ZONE) == [ZONES[1]]
+    await stage.admin.delete(PODS, "second", namespace=name)
+    await stage.empty(name)
+
+
+async def anti_affinity(stage: Stage, name: str) -> None:
+    term = {"labelSelector": {"matchLabels": {"app": "apart"}}, "topologyKey": HOST}
+    spec = pod_spec(name, affinity={"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}})
+    await stage.create(deployment("apart", 3, spec), name)
+    bound = await stage.bound(name, 3)
+    assert len(set(bound.values())) == 3
+    await stage.scale("Deployment", "apart", name, 0)
+    await stage.empty(name)
+
+
+async def spread(stage: Stage, name: str) -> None:
+    rule = {"maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "even"}}}
+    await stage.create(deployment("even", 4, pod_spec(name, topologySpreadConstraints=[rule])), name)
+    bound = await stage.bound(name, 4)
+    zones = {one["metadata"]["name"]: one["metadata"]["labels"][ZONE] for one in await stage.nodes(name)}
+    assert Counter(zones[node] for node in bound.values()) == Counter(dict.fromkeys(ZONES, 2))
+    await stage.scale("Deployment", "even", name, 0)
+    await stage.empty(name)
+
+
+async def failover(stage: Stage, name: str) -> None:
+    await stage.create(deployment("any", 2, pod_spec(name)), name)
+    await stage.bound(name, 2)
+    assert set(await labels(stage, name, "karpenter.sh/capacity-type")) == {"on-demand"}
+    (controller,) = stage.controllers
+    refused, instead = controller.told("refused", pool=name), controller.told("granted", "granted-instead", pool=name)
+    assert refused
+    assert instead[0]["at"] - refused[0]["at"] < 3
+    await stage.scale("Deployment", "any", name, 0)
+    await stage.empty(name)
+
+
+async def a_gang(stage: Stage, name: str) -> None:
+    together = {"gpuscaler.io/gang": "big", "gpuscaler.io/gang-size": "3"}
+    for number in range(3):
+        await stage.create(pod(f"rank-{number}", name, gpus=8, annotations=together), name)
+    bound = await stage.bound(name, 3)
+    assert len(set(bound.values())) == 3
+    assert len(set(await labels(stage, name, ZONE))) == 1
+    for number in range(3):
+        await stage.admin.delete(PODS, f"rank-{number}", namespace=name)
+    await stage.empty(name)
+
+
+async def steering(stage: Stage, name: str) -> None:
+    """Ten machines of 8 GPUs for ten pods of 3 and ten of 5, in any order: unsteered, pods of 3 take each other's room."""
+    for number in range(10):
+        await stage.create(pod(f"three-{number}", name, gpus=3), name)
+        await stage.create(pod(f"five-{number}", name, gpus=5), name)
+    bound = await stage.bound(name, 20)
+    assert Counter(bound.values()) == Counter(dict.fromkeys(bound.values(), 2))
+    (controller,) = stage.controllers
+    assert len(controller.told("ordered", pool=name)) == 1
+    for one in bound:
+        await stage.admin.delete(PODS, one, namespace=name)
+    await stage.empty(name)
+
+
 #: By the sentence that a scenario proves: itself, and its pool.
 SCENARIOS: dict[str, tuple[Scenario, Json]] = {
     "a Deployment gets machines, and none is left when it is scaled to zero": (a_deployment, {"types": ["g4dn.xlarge", "g4dn.12xlarge"]}),
+    "a StatefulSet comes up in its order, and its machines go with it": (a_stateful_set, {"types": ["g5.xlarge"]}),
+    "the pods of a Job run at once, and its machines go when it is done": (a_job, {"types": ["g4dn.xlarge", "g4dn.12xlarge"]}),
+    "a machine is bought that has room for the DaemonSet too": (a_daemon_set, {"types": ["g5.xlarge", "g5.2xlarge"]}),
+    "a pod follows its volume to the zone that its first machine was in": (a_volume, {"types": ["g5.xlarge"], "zones": ZONES}),
+    "pods that keep apart get a machine each": (anti_affinity, {"types": ["g5.xlarge", "g5.12xlarge"]}),
+    "pods that spread over zones get machines in both": (spread, {"types": ["g5.xlarge"], "zones": ZONES}),
+    "pods go on-demand within seconds where spot is dry": (failover, {"types": ["g5.xlarge"], "markets": ["spot", "on-demand"]}),
+    "a gang gets its machines together, in one zone": (a_gang, {"types": ["g5.48xlarge"], "zones": ZONES}),
+    "pods of several sizes land where they were promised to": (steering, {"types": ["g5.48xlarge"]}),
 }
+#: The one whose pool has no spot machines to sell.
+DRY = "pods go on-demand within seconds where spot is dry"

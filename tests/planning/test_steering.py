@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.planning.building import NOW, node, offering, pod, pool, spec
 
 from gpuscaler.model.cluster import Cluster, Item
@@ -17,7 +18,7 @@ from gpuscaler.planning.acts import Close, Lift, Nominate
 from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.state import ledger, promises, refusals
 from gpuscaler.planning.state.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
-from gpuscaler.planning.steering import PATIENCE_SECONDS, REPEAT_SECONDS, Steering, overtaken, promised_on, steer
+from gpuscaler.planning.steering import HOLD_SECONDS, PATIENCE_SECONDS, REPEAT_SECONDS, Steering, overtaken, promised_on, steer
 
 KIND = offering("g.4", gpus=4)
 POLICY = Policy((pool(KIND),))
@@ -65,11 +66,38 @@ def test_pods_of_a_ready_machine_are_nominated_before_its_taint_is_lifted() -> N
 
 
 def test_the_taint_is_lifted_once_every_nomination_shows() -> None:
-    book = Ledger(coming=(machine("a", P, Q),), promises=(promise(pods=(P, Q), nominated=NOW - 1.0),))
+    book = Ledger(coming=(machine("a", P, Q),), promises=(promise(pods=(P, Q), nominated=NOW - 0.3),))
+    fresh = replace(book, promises=(promise(pods=(P, Q), nominated=NOW - 0.1),))
     one, both = waiting("p", nominated_node="a"), waiting("q", nominated_node="a")
 
-    assert turn(book, closed(), one, waiting("q")).acts == ()
+    assert turn(fresh, closed(), one, waiting("q")).acts == ()
+    assert turn(fresh, closed(), one, both).acts == ()
     assert turn(book, closed(), one, both).acts == (Lift("a", "it is ready, and 2 pods are nominated to it"),)
+
+
+def test_machines_that_are_ready_at_the_same_time_open_one_after_the_other() -> None:
+    two = (machine("a", P), machine("b", Q))
+    first, second = promise(nominated=NOW - 1.0), promise(node="b", pods=(Q,))
+    p, q = waiting("p", nominated_node="a"), waiting("q")
+
+    def acts(*promises: Promise, items: tuple[Item, ...] = (closed(), closed("b"), p, q)) -> list[tuple[str, str]]:
+        return [(type(act).__name__, act.node) for act in turn(Ledger(coming=two, promises=promises), *items).acts]
+
+    assert acts(first, second) == [("Lift", "a")]
+    assert acts(replace(first, lifted=NOW - 1.0), second) == []
+    landing = replace(first, step=OPEN, since=NOW - 1.0)
+    assert acts(landing, second, items=(closed(taints=()), closed("b"), p, q)) == []
+    assert acts(landing, second, items=(closed(taints=()), closed("b"), replace(p, node_name="a"), q)) == [("Nominate", "b")]
+    assert acts(replace(landing, since=NOW - HOLD_SECONDS), second, items=(closed(taints=()), closed("b"), p, q)) == [("Nominate", "b")]
+
+
+def test_a_nomination_that_does_not_show_is_written_again_soon_and_later_where_many_are_missing() -> None:
+    book = Ledger(coming=(machine("a", P),), promises=(promise(nominated=NOW - 0.5),))
+    others = [waiting(f"other-{number}") for number in range(20)]
+    busy = replace(book, promises=(*book.promises, promise(node="b", pods=tuple(one.key for one in others), nominated=NOW)))
+
+    assert turn(book, closed(), waiting()).acts == (Nominate(P, "uid-p", "a"),)
+    assert turn(busy, closed(), closed("b"), waiting(), *others).acts == ()
 
 
 def test_nominations_that_do_not_show_are_written_again_and_not_for_ever() -> None:
@@ -113,7 +141,7 @@ def test_a_machine_opens_after_those_that_a_plan_wants_open_before_it() -> None:
 
     found = turn(book, closed("a"), closed("b"), waiting("p"), waiting("q"))
     assert found.acts == (Nominate(Q, "uid-q", "b"),)
-    opened = Ledger(coming=book.coming, promises=(promise(OPEN, node="b", pods=(Q,)),))
+    opened = Ledger(coming=book.coming, promises=(promise(OPEN, node="b", pods=(Q,), since=NOW - HOLD_SECONDS),))
     assert Nominate(P, "uid-p", "a") in turn(opened, closed("a"), closed("b", taints=()), waiting("p"), waiting("q")).acts
 
 

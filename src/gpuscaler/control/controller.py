@@ -36,6 +36,8 @@ from gpuscaler.planning.writing import without_removals
 
 #: A node or pod that somebody waits for changed: look soon, and once for all that change together.
 SOON_SECONDS = 0.1
+#: Machines are about to open: what their pods' nominations are like is looked at so often.
+OPENING_SECONDS = 0.2
 #: The pause after the memory could not be read or written, in seconds.
 AGAIN_SECONDS = 1.0
 #: What has been confirmed this recently is fresh, in seconds. API servers confirm a quiet watch once a minute.
@@ -246,6 +248,7 @@ class Controller:
         changed = changed or bool(vanishing(seen.memory) - vanishing(self.memory))
         self.memory = seen.memory
         self._recorder.looked(seen, cluster, now)
+        self.memory = replace(self.memory, decided=self._recorder.decided)
         if not self._dry_run:
             await self._store.save(self.memory)
             self._act(seen)
@@ -394,4 +397,5 @@ class Controller:
         coming = {one.id for one in book.coming}
         self._awaited = frozenset(nodes | pods | coming)
         if book.promises or book.leaving:
-            self._look_by(self._time() + 1.0)
+            opening = any(one.step == ledger.NOMINATING for one in book.promises)
+            self._look_by(self._time() + (OPENING_SECONDS if opening else 1.0))

@@ -24,8 +24,15 @@ from gpuscaler.planning.refusing import tried_in_vain
 from gpuscaler.planning.state import ledger, promises, refusals
 from gpuscaler.planning.state.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
 
-#: Nominations that have not shown after so long are written again; after ``PATIENCE`` the machine opens without them.
+#: Writes that have not shown after so long are made again; after ``PATIENCE`` a machine opens without nominations.
 REPEAT_SECONDS, PATIENCE_SECONDS = 5.0, 30.0
+#: Nominations are written again much sooner: each scheduling attempt that fails clears one, and whoever is tried next takes the room. But
+#: no sooner than all that are missing can have been written.
+AGAIN_SECONDS, WRITE_SECONDS = 0.2, 0.03
+#: Each machine that opens has kube-scheduler try all waiting pods, and those whose own machine is still closed lose their nominations. So
+#: machines open one after the other, or in ``TURNS`` groups where they are many: the next when the pods of those before have come, or after
+#: ``HOLD``, and each when its nominations have stood for ``CALM``.
+CALM_SECONDS, HOLD_SECONDS, TURNS = 0.3, 3.0, 8
 
 
 class Steering(Struct, frozen=True, gc=False):
@@ -50,6 +57,7 @@ def steer(
     for name in [machine.id for machine in book.coming if machine.ready]:
         # Those that opened before it may have changed who waits for it.
         wheel.arrive(next(machine for machine in wheel.book.coming if machine.id == name))
+    wheel.take_turns()
     for promise in wheel.book.promises:
         wheel.keep(promise)
     wheel.open_foreign()
@@ -93,6 +101,10 @@ class _Wheel:
             gang for one in book.coming if not one.ready for pod in one.pods if (gang := self.gang(pod)) and not self.is_bound(pod)
         }
         self.closed = {one.id for one in book.coming}
+        #: The nodes that may open now.
+        self.turns: set[str] = set()
+        unnamed = sum(pod.nominated_node != one.node for one in book.promises if one.nominated for pod in self.waiting(one.pods))
+        self.again = min(AGAIN_SECONDS + WRITE_SECONDS * unnamed, REPEAT_SECONDS)
 
     def gang(self, pod: str) -> str:
         found = self.cluster.pods.get(pod)
@@ -176,19 +188,37 @@ class _Wheel:
             self.fold(ledger.Promised(replace(promise, nominated=self.now)))
             self.acts.append(Close(node.name, "kept for large pods, and those that it was opened for have come"))
 
+    def take_turns(self) -> None:
+        """Whose turn it is to open: the oldest, and all of a gang, unless the pods of those before are still to come."""
+        closed = [one for one in self.book.promises if one.step == NOMINATING]
+        landing = any(self.is_landing(one) for one in self.book.promises)
+        first = sorted(closed, key=lambda one: (one.since, one.node))[: 0 if landing else max(1, len(closed) // TURNS)]
+        gangs = {gang for one in first for pod in one.pods if (gang := self.gang(pod))}
+        mates = [one for one in closed if gangs and any(self.gang(pod) in gangs for pod in one.pods)]
+        late = [one for one in closed if self.now >= one.since + PATIENCE_SECONDS]
+        self.turns = {one.node for one in (*first, *mates, *late)}
+
+    def is_landing(self, promise: Promise) -> bool:
+        """Whether a machine has just opened, and its pods are about to come."""
+        if promise.step == NOMINATING:
+            return self.now < promise.lifted + HOLD_SECONDS
+        return promise.step == OPEN and self.now < promise.since + HOLD_SECONDS and any(self.waiting(promise.pods))
+
     def nominate(self, promise: Promise, node: Node) -> None:
-        """Write nominations, see that they stand, then lift the taint."""
+        """Write nominations, see that they stand, then lift the taint; all that when it is the machine's turn."""
         waiting = list(self.waiting(promise.pods))
         unnamed = [pod for pod in waiting if pod.nominated_node != node.name]
         overdue = self.now >= promise.since + PATIENCE_SECONDS
         if not is_closed(node):
             self.fold(ledger.Promised(replace(promise, step=OPEN, since=self.now)))
             self.opened(node.name)
+        elif waiting and node.name not in self.turns:
+            return
         elif unnamed and not overdue:
-            if self.now >= promise.nominated + REPEAT_SECONDS:
+            if self.now >= promise.nominated + self.again:
                 self.acts += [Nominate(pod.key, pod.uid, node.name) for pod in unnamed]
                 self.fold(ledger.Promised(replace(promise, nominated=self.now)))
-        elif self.now >= promise.lifted + REPEAT_SECONDS:
+        elif self.now >= promise.lifted + REPEAT_SECONDS and (not waiting or overdue or self.now >= promise.nominated + CALM_SECONDS):
             self.acts.append(Lift(node.name, opening(waiting)))
             self.fold(ledger.Promised(replace(promise, lifted=self.now)))
 
@@ -214,7 +244,7 @@ class _Wheel:
                 self.outcomes.append(promises.Broken(promise.offering, pod.spec.digest, self.now, detail))
             else:
                 left.append(key)
-                if pod.nominated_node != node.name and self.now >= promise.nominated + REPEAT_SECONDS:
+                if pod.nominated_node != node.name and self.now >= promise.nominated + self.again:
                     again.append(Nominate(pod.key, pod.uid, node.name))
         self.acts += again
         if not left:
