@@ -1,5 +1,6 @@
 """Who is told what the controller does."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from gpuscaler.control.acting import Outcome
@@ -14,11 +15,15 @@ from gpuscaler.planning.state import State, ledger
 class Recorder(Protocol):
     """Is told everything that happens, in order, and keeps what people want to know of it. None of it may raise or wait.
 
-    ``decisions`` is how many decisions have been numbered, in this process and by what it was shown to be remembered.
+    ``decisions`` is how many decisions have been numbered, and ``decided`` are the ids of those that are being carried out, by the token
+    of an order and the name of a node: in this process, and by what it was shown to be remembered.
     """
 
     @property
     def decisions(self) -> int: ...
+
+    @property
+    def decided(self) -> Mapping[str, str]: ...
 
     def looked(self, seen: Look, cluster: Cluster, now: float, /) -> None: ...
 

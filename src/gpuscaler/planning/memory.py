@@ -48,7 +48,10 @@ WITHDRAW_SECONDS, WITHDRAW_MOST = 15.0, 600.0
 
 
 class Memory(Struct, frozen=True, gc=False):
-    """What survives restarts. ``decisions`` is how many decisions have been numbered."""
+    """What survives restarts.
+
+    ``decisions`` is how many decisions have been numbered, ``decided`` are the ids of those that are being carried out, by order and node.
+    """
 
     ledger: Ledger = Ledger()
     breakers: Breakers = Breakers()
@@ -58,6 +61,7 @@ class Memory(Struct, frozen=True, gc=False):
     clocks: IdleClocks = IdleClocks()
     refusals: Refusals = Refusals()
     decisions: int = 0
+    decided: Mapping[str, str] = {}
     spared: Sparing = Sparing()
 
 

@@ -134,6 +134,21 @@ async def test_ids_of_decisions_go_on_in_the_next_process() -> None:
     assert [one.id.split("-")[1] for one in (*first.decisions, *second.decisions)] == ["1", "2", "3"]
 
 
+async def test_what_comes_of_a_plan_names_it_in_the_next_process_too() -> None:
+    async with world(IDLE_SOON) as here:
+        first, second = Kept(), Kept()
+        recorded(here, first)
+        await here.sleep(3.0)
+        await here.user.create(PODS, pod("a", 1, {"gpuscaler.io/run-for": "60s"}), namespace="default")
+        await here.sleep(12.0)
+        await here.kill()
+        recorded(here, second)
+        await here.sleep(600.0)
+
+    opened, removed = second.of(kinds.OPENED), second.of(kinds.REMOVED)
+    assert [one.decision for one in (*opened, *removed)] == [first.decisions[0].id, second.decisions[-1].id]
+
+
 async def test_a_forecast_is_compared_with_what_came_of_it() -> None:
     delays = Delays(boot=Delay(30.0, 30.0, 30.0), device_plugin=Delay(0, 0, 0), answer=Delay(1, 1, 1), image_pull=Delay(0, 0, 0))
     async with world(delays=delays) as here:

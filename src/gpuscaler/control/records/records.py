@@ -3,7 +3,7 @@
 Nothing here raises into the loop or waits: a sink that fails is counted and logged, and the others are told all the same.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -79,6 +79,11 @@ class Records:
     _left_out: int = field(default=0, init=False)
     _complained: set[str] = field(default_factory=set, init=False)
 
+    @property
+    def decided(self) -> Mapping[str, str]:
+        """The ids of decisions that are being carried out, by the tokens of orders and the names of nodes."""
+        return dict(self._decisions)
+
     def forget(self) -> None:
         """Another controller begins: what it finds at its first look is no news."""
         self._begun, self._same = False, None
@@ -112,6 +117,7 @@ class Records:
         latest, book = self.latest, seen.memory.ledger
         before, self._seen = self._seen, seen.memory
         self.decisions = max(self.decisions, seen.memory.decisions)
+        self._decisions = {**seen.memory.decided, **self._decisions}
         latest.memory = seen.memory
         latest.cluster, latest.looked_at = cluster, now
         if {one.node for one in before.ledger.leaving} != {one.node for one in book.leaving}:
