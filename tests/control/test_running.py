@@ -189,23 +189,6 @@ async def test_stopping_gives_the_lease_back_so_that_another_leads_at_once(clust
     assert (await cluster.lease())["holderIdentity"] == "two"
 
 
-async def test_a_broken_new_file_changes_nothing_and_is_told_until_it_is_mended(cluster: Cluster) -> None:
-    _, kept = cluster.start()
-    await asyncio.sleep(10)
-    cluster.path.write_text("pools: [")
-    await asyncio.sleep(10)
-    assert kept.place is not None
-    assert "not YAML" in kept.place.troubles()[0]
-    await cluster.submit("train")
-    await asyncio.sleep(60)
-    assert await cluster.bound() == ["train"]
-    cluster.path.write_text(SMALL)
-    await asyncio.sleep(10)
-
-    assert kept.place.troubles() == ()
-    assert kept.changes == []
-
-
 async def test_a_changed_file_is_followed_while_the_controller_runs(cluster: Cluster) -> None:
     _, kept = cluster.start(f"{SMALL}limits: {{gpus: 0}}")
     await cluster.submit("train")

@@ -171,4 +171,5 @@ async def test_f46_a_file_that_makes_no_sense_changes_nothing_and_is_told(tmp_pa
         file.write_text(FILE)
         await here.sleep(30.0)
 
+        assert leader.place is not None
         assert leader.place.troubles() == ()

@@ -147,22 +147,6 @@ async def test_a_half_written_authority_leaves_the_old_one_in_use(ca: trustme.CA
         assert (await get(transport))[0] == 200
 
 
-async def test_a_token_file_is_read_again_after_a_refusal(ca: trustme.CA, tmp_path: Path) -> None:
-    file = tmp_path / "token"
-    file.write_text("old\n")
-
-    async def picky(request: web.Request) -> web.Response:
-        return web.json_response({}, status=200 if request.headers["authorization"] == "Bearer new" else 401)
-
-    async with served(picky, server_context(ca)) as (url, seen), reaching(url, ca, TokenFile(file, "user")) as transport:
-        assert (await get(transport))[0] == 401
-        file.write_text("new\n")
-        async with transport.exchange(Request("POST", "/api/v1/x", body=b"once")) as answer:
-            assert answer.status == 200
-    assert seen.tokens == ["Bearer old", "Bearer old", "Bearer new"]
-    assert seen.bodies[1:] == [b"once", b"once"]
-
-
 async def test_a_refusal_that_nothing_can_change_is_told(ca: trustme.CA) -> None:
     async def no(_: web.Request) -> web.Response:
         return web.json_response({"kind": "Status", "message": "Unauthorized", "reason": "Unauthorized", "code": 401}, status=401)

@@ -101,16 +101,6 @@ async def test_a_waiting_pod_and_its_node_are_told_everything_in_events() -> Non
     assert "idle" in next(note for _, reason, note in later if reason == "ScaleDown")
 
 
-async def test_a_pod_that_cannot_be_served_gets_one_event_that_says_why() -> None:
-    async with serviced() as (here, _):
-        await here.submit("big", 8)
-        await here.sleep(300.0)
-        told = await events(here)
-
-    assert [one[:2] for one in told] == [("Pod big", "NotTriggerScaleUp")]
-    assert "8 nvidia.com/gpu requested, an empty machine has 1" in told[0][2]
-
-
 async def test_pods_that_wait_are_told_of_offerings_that_were_refused() -> None:
     async with serviced(markets=Markets({DRY: Steps([0.0], [0.0])})) as (here, _):
         await here.submit("a")

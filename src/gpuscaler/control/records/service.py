@@ -33,6 +33,8 @@ from gpuscaler.settings.run_settings import HttpSettings, RunSettings
 _LOG = structlog.get_logger(__name__)
 #: Events and the status must not wait behind the controller's own writes, nor these behind them.
 QPS, BURST = 20.0, 100
+#: How long one of those writes may take, in seconds: what is told late is told in the next.
+TELL_SECONDS = 2.0
 #: How often it is measured how late the event loop is, in seconds.
 LAG_SECONDS = 0.5
 #: What broke begins anew after so many seconds.
@@ -99,7 +101,7 @@ class Service(Records):
         self.latest.policy = self.settings.policy
         history, self._history_trouble = open_history("" if here.dry_run else kept.folder, decisions=kept.decisions, most_bytes=kept.bytes)
         self.metrics, self.keeper = Metrics(), Keeper(history)
-        own = replace(here.client, limit=RateLimit(qps=QPS, burst=BURST))
+        own = replace(here.client, limit=RateLimit(qps=QPS, burst=BURST), write_timeout=TELL_SECONDS)
         self.events = EventRecorder(own, now=here.now, instance=here.identity)
         self.reporter = Reporter(
             own,

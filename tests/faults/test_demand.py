@@ -1,0 +1,126 @@
+"""F37 to F40: prices that are wrong, and demand without bounds, without rest or without hope."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.control.records.test_service import events, serviced
+from tests.control.replicas import FILE, pair
+from tests.faults.kit import IDLE, faulty, status
+from tests.planning.building import offering, planned, pods, pool, spec
+
+from gpuscaler.kube.resources import EVENTS, PODS
+from gpuscaler.model.pools import Limits
+from gpuscaler.planning.state import State
+from gpuscaler.settings import SettingsError, parse_policy
+
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+PRICED = """
+region: us-east-1
+pools:
+  - name: gpu
+    offerings:
+      - {type: g4dn.xlarge, market: spot, zone: us-east-1a, price: PRICE}
+"""
+LIMITED = """
+region: us-east-1
+limits: {gpus: 24, machines_per_minute: 6}
+pools:
+  - name: gpu
+    types: [g4dn.xlarge]
+    markets: [on-demand]
+    zones: [us-east-1a]
+"""
+
+
+@pytest.mark.parametrize("price", ["0", "-0.5", ".inf", ".nan", "0.5 EUR", "null"])
+def test_f37_a_price_that_cannot_be_is_refused_by_name_or_replaced_by_the_catalogues(price: str) -> None:
+    text = PRICED.replace("PRICE", price)
+    if price == "null":
+        (found,) = parse_policy(text).pools[0].offerings
+        assert 0.05 < found.price < 1.0
+        return
+    with pytest.raises(SettingsError) as raised:
+        parse_policy(text)
+    assert "price" in str(raised.value)
+    assert "expected dollars per hour above 0" in str(raised.value)
+
+
+async def test_f37_wrong_prices_in_a_changed_file_hold_nobody_up(tmp_path: Path) -> None:
+    async with pair(tmp_path) as here:
+        await here.sleep(10.0)
+        (tmp_path / "run.yaml").write_text(f"cloud: simulated\n{PRICED.replace('PRICE', '-1')}")
+        await here.submit()
+        await here.sleep(90.0)
+
+        assert all((await here.here.bound()).values())
+        leader = await here.leader()
+        assert leader.place is not None
+        assert any("price" in one for one in leader.place.troubles())
+        # A hundred times what it was is odd, and still what the file says: machines are bought all the same.
+        (tmp_path / "run.yaml").write_text(FILE.replace("types: [g4dn.xlarge]", "offerings: [{type: g4dn.xlarge, price: 52.6}]"))
+        await here.sleep(30.0)
+        assert leader.place.troubles() == ()
+        await here.submit()
+        await here.sleep(90.0)
+        assert all((await here.here.bound()).values())
+
+
+async def test_f38_eighty_pods_by_mistake_get_what_the_limits_admit_and_no_faster() -> None:
+    async with faulty(LIMITED, gpus=24) as here:
+        for number in range(80):
+            await here.submit(f"p{number}")
+        await here.sleep(300.0)
+
+        bought = sorted(one.bought_at for one in here.cluster.core.history())
+        assert len(bought) == 24
+        # A grant comes up to three seconds after the order that counts.
+        assert max(Counter(int((at - bought[0]) // 57.0) for at in bought).values()) <= 6
+        seen = await status(here)
+        assert [(one.name, one.used, one.most) for one in seen.limits] == [("gpus", 24.0, 24.0)]
+        (waiting,) = seen.waiting
+        assert waiting.count == 56
+        assert "limit" in waiting.reason
+
+
+def test_f38_a_hundred_thousand_pods_are_planned_for_within_the_limits_and_with_what_it_would_cost() -> None:
+    machines = pool(offering("g.8", 8.0, gpus=8, cpu=64, memory=512), offering("g.1", 1.5))
+    limits = Limits(gpus=64, machines_per_minute=10, dollars_per_hour=50.0)
+    plan = planned(pods("p", 100_000, spec(gpus=1)), machines, state=State(bought_last_minute=4), limits=limits)
+
+    assert sum(8 if one.instance_type == "g.8" else 1 for one in plan.machines) <= 64
+    assert 1 <= len(plan.machines) <= 6
+    assert 0.0 < plan.cost_per_hour <= 50.0
+    assert len(plan.unplaced) == 100_000 - sum(len(one.pods) for one in plan.machines)
+
+
+async def test_f39_pods_that_come_and_go_all_the_time_buy_no_more_machines_than_wait_at_once() -> None:
+    async with faulty(IDLE) as here:
+        for number in range(250):
+            await here.submit(f"p{number}")
+            await asyncio.sleep(0.01)
+            await here.user.delete(PODS, f"p{number}", namespace="default")
+            await asyncio.sleep(0.01)
+        assert len(here.cluster.core.history()) <= 2
+        # What was bought for one is used by the next.
+        await here.submit("last")
+        await here.sleep(60.0)
+
+        assert (await here.bound())["last"]
+        assert len(here.cluster.core.history()) <= 2
+
+
+async def test_f40_a_pod_that_cannot_be_served_gets_one_event_that_says_why() -> None:
+    async with serviced() as (here, _):
+        await here.submit("big", 8)
+        await here.sleep(300.0)
+        told = await events(here)
+        (event,) = [one for data in await here.user.list_all(EVENTS) if (one := msgspec.json.decode(data))["reason"] == "NotTriggerScaleUp"]
+        assert "series" not in event, "it was told again"
+        assert here.cluster.core.history() == ()
+
+    assert [one[:2] for one in told] == [("Pod big", "NotTriggerScaleUp")]
+    assert "8 nvidia.com/gpu requested, an empty machine has 1" in told[0][2]

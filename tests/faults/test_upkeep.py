@@ -1,0 +1,214 @@
+"""F43, F47, F49 and F50: credentials that are renewed, other versions of ourselves, a very large cluster, and listeners that hang."""
+
+import asyncio
+import time
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trustme
+from aiohttp import web
+from tests.control.records.test_service import events, serviced
+from tests.control.world import Notes, World
+from tests.faults.kit import IDLE, all_bound, bought, faulty
+from tests.kube.servers import served, server_context
+from tests.kube.test_http import get, reaching
+from tests.planning.building import node, offering, pod, pool, spec
+
+from gpuscaler.clouds.simulated import SimulatedCloud
+from gpuscaler.clouds.simulated_provider import SimulatedProvider
+from gpuscaler.control.attempts import Attempts
+from gpuscaler.control.controller import Controller
+from gpuscaler.control.store import FORM_KEY, KEY, MemoryStore
+from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.faults import Fault
+from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.credentials import TokenFile
+from gpuscaler.kube.picture import News, Taken
+from gpuscaler.kube.reflector import Batch
+from gpuscaler.kube.resources import CONFIG_MAPS
+from gpuscaler.kube.transport import Request
+from gpuscaler.model.cluster import Cluster, Delta
+from gpuscaler.model.instances import Instance, Inventory
+from gpuscaler.model.pools import Policy
+
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+
+@pytest.mark.looptime(False)  # real sockets take real time
+async def test_f43_a_token_that_is_renewed_is_used_at_once_and_the_write_that_was_refused_is_made(tmp_path: Path) -> None:
+    ca, file = trustme.CA(), tmp_path / "token"
+    file.write_text("old\n")
+
+    async def picky(request: web.Request) -> web.Response:
+        return web.json_response({}, status=200 if request.headers["authorization"] == "Bearer new" else 401)
+
+    async with served(picky, server_context(ca)) as (url, seen), reaching(url, ca, TokenFile(file, "user")) as transport:
+        assert (await get(transport))[0] == 401
+        # As long as it is half written, what was there before is used.
+        file.write_text("")
+        assert (await get(transport))[0] == 401
+        file.write_text("new\n")
+        async with transport.exchange(Request("POST", "/api/v1/x", body=b"once")) as answer:
+            assert answer.status == 200
+    assert seen.tokens == ["Bearer old", "Bearer old", "Bearer old", "Bearer new"]
+    assert seen.bodies[2:] == [b"once", b"once"]
+
+
+async def rewrite(here: World, change: Callable[[dict[str, Any]], None]) -> None:
+    """The memory as another version of the program would have written it."""
+    body = msgspec.json.decode(await here.user.get(CONFIG_MAPS, "gpuscaler-state", namespace="kube-system"))
+    assert body["data"][FORM_KEY] == "1"
+    memory = msgspec.json.decode(zlib.decompress(b64decode(body["binaryData"][KEY])))
+    change(memory)
+    body["binaryData"][KEY] = b64encode(zlib.compress(msgspec.json.encode(memory))).decode()
+    await here.user.replace(CONFIG_MAPS, "gpuscaler-state", body, namespace="kube-system")
+
+
+def newer(memory: dict[str, Any]) -> None:
+    """The next version remembers more, of everything."""
+    memory["hopes"] = {"of": "the next version"}
+    for name in ("ledger", "breakers", "promises", "learned", "boots", "clocks", "refusals"):
+        memory[name]["more"] = 1.5
+    for entries in memory["ledger"].values():
+        for entry in entries if isinstance(entries, list) else ():
+            if isinstance(entry, dict):
+                entry["colour"] = "blue"
+
+
+def older(memory: dict[str, Any]) -> None:
+    """The version before knew orders, machines, promises and removals, and breakers."""
+    for name in memory.keys() - {"ledger", "breakers"}:
+        del memory[name]
+    for name in memory["ledger"].keys() - {"serial", "orders", "coming", "promises", "leaving", "bought"}:
+        del memory["ledger"][name]
+
+
+@pytest.mark.parametrize("after", [0.0, 5.0, 30.0])
+async def test_f47_a_memory_of_the_next_version_and_of_the_one_before_is_gone_on_with(after: float) -> None:
+    async with faulty(IDLE) as here:
+        for number in range(3):
+            await here.submit(f"p{number}", 1, **{"gpuscaler.io/run-for": "20m"})
+        await bought(here, 3)
+        await here.sleep(after)
+        for change in (newer, older, newer):
+            await here.kill()
+            await rewrite(here, change)
+            here.start()
+            await here.sleep(4.0)
+        await here.sleep(120.0)
+
+        assert await all_bound(here)
+        assert len(here.cluster.core.history()) == 3
+        assert here.controller is not None
+        assert not here.controller.memory.ledger.coming
+
+
+class Still:
+    """A picture that changes when it is told to."""
+
+    synced = True
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self.version = cluster, 0
+
+    def apply(self, delta: Delta) -> None:
+        self.cluster, self.version = self.cluster.apply(delta), self.version + 1
+
+    async def take(self) -> Taken:
+        return Taken(self.cluster, self.version, News())
+
+    def stale_for(self, _now: float) -> float:
+        return 0.0
+
+    def listen(self, _listener: Callable[[Batch], None]) -> Callable[[], None]:
+        return lambda: None
+
+
+async def stalls(worst: list[float]) -> None:
+    """Note how much of the event loop's thread each turn of others takes, in seconds of processor."""
+    while True:
+        before = time.thread_time()
+        await asyncio.sleep(0.005)
+        worst.append(time.thread_time() - before)
+
+
+@pytest.mark.looptime(False)  # what is measured is how long things take
+async def test_f49_with_five_thousand_nodes_and_a_hundred_thousand_pods_a_loop_is_quick_and_holds_the_lease_never_up() -> None:
+    kind = offering("g.8", 8.0, gpus=8, cpu=256, memory=1024)
+    policy = Policy((pool(kind, idle_after=60.0),))
+    nodes = [node(f"n{number}", kind, provider_id=f"simulated:///z1/n{number}") for number in range(5_000)]
+    busy, small = spec(gpus=8, cpu=100, memory=100), spec(cpu=4, memory=8)
+    running = [pod(f"b{number}", busy, on=f"n{number}") for number in range(5_000)]
+    running += [pod(f"r{number}", small, on=f"n{number % 5_000}") for number in range(95_000)]
+    picture = Still(Cluster.of((*nodes, *running)))
+    began = time.time()
+    core = SimulatedCloud(policy.pools)
+    provider = SimulatedProvider(core, policy.pools, now=time.time, listener=lambda _: None)
+    machines = tuple(Instance(one.provider_id, *kind.key) for one in nodes)
+
+    async def inventory() -> Inventory:
+        return Inventory(time.time(), machines)
+
+    provider.inventory = inventory  # type: ignore[method-assign]
+    client = Client(MemoryTransport(ApiServer(time.time)))
+    controller = Controller(
+        picture=picture,  # type: ignore[arg-type]
+        client=client,
+        provider=provider,
+        store=MemoryStore(client, namespace="kube-system"),
+        policy=policy,
+        recorder=Notes(),
+        now=time.time,
+        attempts=Attempts(client),
+    )
+    await controller.cloud.refresh()
+    worst: list[float] = []
+    watching = asyncio.create_task(stalls(worst))
+    took = []
+    waiting = spec(gpus=1)
+    for turn in range(10):
+        news = [pod(f"w{turn}-{number}", waiting, created=began) for number in range(5)]
+        moved = [pod(f"r{number}", small, on=f"n{(number + turn) % 5_000}") for number in range(100 * turn, 100 * turn + 50)]
+        picture.apply(Delta(upserts=(*news, *moved)))
+        controller._plan_at = 0.0
+        before = time.process_time()
+        await controller.turn()
+        took.append(time.process_time() - before)
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+
+    assert controller.plans == 10
+    # The first two look at everything, and each after them at what changed.
+    assert max(took[2:]) < 1.0
+    assert max(took[:2]) < 6.0
+    assert max(worst) < 0.2
+
+
+async def test_f50_while_nobody_takes_what_is_told_machines_are_bought_and_opened_as_ever() -> None:
+    times = []
+    for hangs in (False, True):
+        async with serviced() as (here, service):
+            if hangs:
+                here.cluster.api.faults.add(Fault(path="/events.k8s.io/", delay=1e6))
+                here.cluster.api.faults.add(Fault(path="/gpuscaler-status", delay=1e6))
+            began = here.now()
+            for number in range(3):
+                await here.submit(f"p{number}")
+            while not await all_bound(here):
+                await here.sleep(0.5)
+                assert here.now() < began + 300.0
+            times.append(here.now() - began)
+            if hangs:
+                assert "no answer within 2 s" in " ".join(service.troubles())
+                here.cluster.api.faults.clear()
+                await here.submit("later")
+                await here.sleep(90.0)
+                assert "Pod later" in {about for about, _, _ in await events(here)}
+
+    assert times[0] == times[1]
