@@ -15,7 +15,7 @@ UPGRADE ?=
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup demo picture test check lint format types layers packaging package conformance oracle charts manifest e2e soak bench lock clean
+.PHONY: help setup demo picture test check lint format types layers packaging package conformance oracle charts manifest e2e mutants soak bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-13s%s\n' "$$name" "$$text"; done
@@ -78,6 +78,9 @@ e2e: $(READY) ## the tests on a real control plane of KUBERNETES=1.35.4, which i
 
 soak: $(READY) ## RUNS=10000 schedules of faults and restarts against the controller, and a tenth as many deaths, drawn with SEED=1
 	@SOAK_RUNS=$(RUNS) SOAK_SEED=$(SEED) $(BIN)/python -m pytest -q -n 2 tests/control/test_invariants.py tests/control/test_restarts.py
+
+mutants: $(READY) ## take out of the program, one after the other, what handles each fault: the test of that fault must fail
+	@$(BIN)/python -m tests.faults
 
 bench: $(READY) ## measure, print a table, write build/bench.json
 	@$(BIN)/python -m benchmarks

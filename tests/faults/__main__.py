@@ -1,4 +1,7 @@
-"""``python -m tests.faults [F7 …]``: apply each mutant to a copy in memory, run the test of its case, and expect that to fail."""
+"""``python -m tests.faults [F7 …]``: load each mutant in place of its module, run the tests of its case, and expect that one fails.
+
+``python -m tests.faults --table`` prints the lines of the table in the documentation.
+"""
 
 import subprocess
 import sys
@@ -8,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 from tests.conformance.replacing import Replacing
-from tests.faults.listing import FOLDER, ROOT, files_of
+from tests.faults.listing import FOLDER, ROOT, files_of, rows
 from tests.faults.mutants import MUTANTS, Mutant
 
 #: Seconds after which a test is taken to run for ever, and its mutant to be caught.
@@ -28,6 +31,9 @@ def main(names: Sequence[str]) -> int:
     """Print what became of the mutants of the cases ``names``, or of all; 1 when a test did not notice its mutant."""
     if names[:1] == ["--one"]:
         return one(MUTANTS[int(names[1])])
+    if names[:1] == ["--table"]:
+        print("\n".join(rows()))
+        return 0
     wanted = {int(name.lstrip("Ff")) for name in names}
     chosen = [place for place, mutant in enumerate(MUTANTS) if not wanted or mutant.case in wanted]
     with ThreadPoolExecutor(2) as pool:

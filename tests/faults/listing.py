@@ -14,7 +14,7 @@ CASES = tuple(case for case in range(1, 51) if case not in (41, 42))
 NAME = re.compile(r"^(?:async )?def (test_f(\d\d)_\w+)\(", re.MULTILINE)
 
 
-def tests() -> Iterator[tuple[int, str, str]]:
+def named() -> Iterator[tuple[int, str, str]]:
     """Case, file and name of each test."""
     for path in sorted(FOLDER.glob("test_*.py")):
         for found in NAME.finditer(path.read_text()):
@@ -22,12 +22,12 @@ def tests() -> Iterator[tuple[int, str, str]]:
 
 
 def files_of(case: int) -> list[str]:
-    return sorted({file for number, file, _ in tests() if number == case})
+    return sorted({file for number, file, _ in named() if number == case})
 
 
 def rows() -> list[str]:
     """A line of the table for each case: what its tests say, and what the mutants remove."""
-    known = sorted(tests())
+    known = sorted(named())
     return [
         f"| F{case} | {'; '.join(sentence(name) for number, _, name in known if number == case)} | "
         f"{'; '.join(f'`{file}`' for file in files_of(case))} | "

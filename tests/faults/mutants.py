@@ -377,8 +377,8 @@ MUTANTS = (
     Mutant(
         case=48,
         path="control/acting.py",
-        old='{"metadata": {"resourceVersion": found.metadata.version}, "spec"',
-        new='{"spec"',
+        old='{"resourceVersion": found.metadata.version, **patch.get("metadata", {})}',
+        new='patch.get("metadata", {})',
         removes="taints are written over whatever others wrote meanwhile",
     ),
     Mutant(

@@ -1,0 +1,27 @@
+"""The list of cases is whole: each has a test, a mutant that still applies, and its line in the documentation."""
+
+import pytest
+from tests.faults.listing import CASES, PAGE, named, rows
+from tests.faults.mutants import MUTANTS, Mutant
+
+
+@pytest.mark.parametrize("case", CASES, ids="F{}".format)
+def test_each_case_has_a_test_of_its_name(case: int) -> None:
+    assert [name for number, _, name in named() if number == case]
+
+
+@pytest.mark.parametrize("case", CASES, ids="F{}".format)
+def test_each_case_has_a_mutant(case: int) -> None:
+    assert [one for one in MUTANTS if one.case == case]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: f"F{one.case}-{one.path}")
+def test_the_old_text_of_each_mutant_is_in_the_source_once_and_the_new_one_is_python(mutant: Mutant) -> None:
+    compile(mutant.source, mutant.path, "exec")
+    assert mutant.old != mutant.new
+
+
+def test_the_page_of_faults_has_a_line_for_each_case_that_says_what_its_tests_and_mutants_say() -> None:
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| F")]
+
+    assert lines == rows(), "python -m tests.faults --table prints the lines as they should be"
