@@ -1,14 +1,20 @@
 """``gpuscaler cluster``: the embedded cluster alone, for kubectl and whatever else speaks to an API server."""
 
 import asyncio
+import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuscaler.cli.control_plane import REAL, check, compiled, control_plane_options, ended
 from gpuscaler.cli.ending import until_terminated
+
+if TYPE_CHECKING:
+    from gpuscaler.embedded.controlplane.alone import RealAlone
 
 #: ``2`` plain nodes, or ``g5.xlarge=2`` of a type of the catalogue.
 _NODES = re.compile(r"(?:(?P<type>[A-Za-z0-9._-]+)=)?(?P<count>[0-9]{1,5})")
@@ -28,17 +34,27 @@ _NODES = re.compile(r"(?:(?P<type>[A-Za-z0-9._-]+)=)?(?P<count>[0-9]{1,5})")
 )
 @click.option("--tls", is_flag=True, help="Serve HTTPS, and ask for the token that the kubeconfig has.")
 @click.option("--port", default=0, type=click.IntRange(0, 65535), metavar="N", help="The port at 127.0.0.1; the default is a free one.")
-def cluster(kubeconfig: Path, nodes: tuple[str, ...], speed: float, tls: bool, port: int) -> None:
-    """Run a small Kubernetes cluster in this process until Ctrl-C: API server, scheduler, kubelets that play pods, controllers."""
+@control_plane_options
+def cluster(  # noqa: PLR0917 - click passes them by their names
+    kubeconfig: Path, nodes: tuple[str, ...], speed: float, tls: bool, port: int, control_plane: str, kubernetes: str | None
+) -> None:
+    """Run a small Kubernetes cluster until Ctrl-C: API server, scheduler, kubelets that play pods, controllers."""
     from gpuscaler.embedded.alone import Alone, TakenError
 
     def ready(url: str) -> None:
         click.echo(f"The API server is at {url}. Try: kubectl --kubeconfig {kubeconfig} get nodes")
 
     made = nodes_of(nodes)
+    check(control_plane, kubernetes)
+    if control_plane == REAL and speed != 1.0:
+        raise click.BadParameter(f"saw {speed:g}, expected 1: a real control plane goes by this machine's clock", param_hint="--speed")
     try:
-        alone = Alone(kubeconfig, nodes=made, speed=speed, tls=tls, port=port, ready=ready)
-        asyncio.run(until_terminated(alone.run()))
+        if control_plane == REAL:
+            with ended():
+                asyncio.run(until_terminated(_real(kubeconfig, made, port=port, kubernetes=kubernetes, ready=ready).run()))
+        else:
+            alone = Alone(kubeconfig, nodes=made, speed=speed, tls=tls, port=port, ready=ready)
+            asyncio.run(until_terminated(alone.run()))
     except TakenError as error:
         click.echo(str(error), err=True)
         sys.exit(2)
@@ -49,6 +65,16 @@ def cluster(kubeconfig: Path, nodes: tuple[str, ...], speed: float, tls: bool, p
             text = f"port {port}: saw {error.strerror or error}, expected a free one; name another, or none (--port)"
         click.echo(text, err=True)
         sys.exit(2)
+
+
+def _real(kubeconfig: Path, nodes: list[dict[str, Any]], *, port: int, kubernetes: str | None, ready: Callable[[str], None]) -> "RealAlone":
+    """A real control plane, whose programs are compiled first where that was not done yet."""
+    from gpuscaler.embedded.alone import check_ours
+    from gpuscaler.embedded.controlplane.alone import RealAlone
+
+    # Before minutes of compiling.
+    check_ours(kubeconfig)
+    return RealAlone(kubeconfig, compiled(kubernetes), environ=os.environ, nodes=nodes, port=port, ready=ready)
 
 
 def nodes_of(told: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import yaml
 
+from gpuscaler.embedded.alone import NAME
 from gpuscaler.embedded.controlplane import flags
 from gpuscaler.embedded.controlplane.authorities import Authority, Pair, signing_key, write_private
 from gpuscaler.embedded.controlplane.building import API_SERVER, CONTROLLERS, ETCD, NAMES, SCHEDULER, Programs
@@ -23,8 +24,6 @@ from gpuscaler.kube.resources import SERVICE_ACCOUNTS
 from gpuscaler.kube.tls import Tls
 from gpuscaler.kube.transport import Request
 
-#: How everything in a kubeconfig is called.
-NAME: Final = "gpuscaler-control-plane"
 ADMIN: Final = "admin"
 #: Who may do everything, whatever roles there are.
 MASTERS: Final = "system:masters"

@@ -1,0 +1,79 @@
+"""A real control plane alone, with kubelets that play the pods of all nodes, and a kubeconfig for whoever wants to use it."""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from gpuscaler.embedded.alone import PULL, check_ours, ready_at, text_of, write
+from gpuscaler.embedded.cluster import UNLIMITED
+from gpuscaler.embedded.controlplane.building import Programs
+from gpuscaler.embedded.controlplane.plane import ADMIN, MASTERS, ControlPlane
+from gpuscaler.embedded.kubelets import Kubelets
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.http import HttpTransport
+from gpuscaler.kube.picture import Picture
+from gpuscaler.kube.rate import RateLimit
+from gpuscaler.kube.resources import NODES, PODS
+
+
+class RealAlone:
+    """The control plane of ``programs`` at ``port`` (0: a free one) until :meth:`run` is cancelled.
+
+    ``nodes`` are there at once. ``ready`` is told the URL once everything is well. The kubeconfig is written then, for its owner only, and
+    taken away at the end, as is everything else. ``environ`` is what the programs get of the environment.
+    """
+
+    def __init__(
+        self,
+        kubeconfig: Path,
+        programs: Programs,
+        *,
+        environ: Mapping[str, str],
+        nodes: Sequence[Mapping[str, Any]] = (),
+        port: int = 0,
+        ready: Callable[[str], None],
+    ) -> None:
+        self._kubeconfig, self._programs, self._environ = kubeconfig, programs, environ
+        self._nodes, self._port, self._ready = nodes, port, ready
+        check_ours(kubeconfig)
+
+    async def run(self) -> None:
+        """Serve until cancelled. Raises :exc:`~gpuscaler.embedded.controlplane.processes.EndedError` where a program ends, and OSError."""
+        with tempfile.TemporaryDirectory(prefix="gpuscaler-") as folder:
+            plane = ControlPlane(self._programs, Path(folder) / "plane", now=time.time(), environ=self._environ, port=self._port)
+            await plane.start()
+            config = plane.config(pair=plane.certificate(ADMIN, MASTERS))
+            try:
+                async with HttpTransport(plane.access()) as transport:
+                    client = Client(transport, field_manager="kubelet", limit=RateLimit(qps=UNLIMITED, burst=1_000_000))
+                    for node in self._nodes:
+                        await client.create(NODES, {**node, "status": {**node["status"], "conditions": ready_at(time.time())}})
+                    write(self._kubeconfig, config)
+                    self._ready(plane.url)
+                    await self._live(plane, client)
+            finally:
+                # By now another cluster, or somebody, may have written there.
+                with suppress(OSError, ValueError):
+                    if self._kubeconfig.read_text(encoding="utf-8") == text_of(config):
+                        self._kubeconfig.unlink()
+                plane.stop()
+
+    async def _live(self, plane: ControlPlane, client: Client) -> None:
+        draw = Random(0)
+        picture = Picture(client, clock=asyncio.get_running_loop().time, random=draw, resources=(PODS, NODES))
+        kubelets = Kubelets(client, picture, now=time.time, pull=lambda _node: PULL.sample(draw))
+        lives = [asyncio.create_task(one.run()) for one in (plane, picture, kubelets)]
+        try:
+            await asyncio.wait(lives, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for life in lives:
+                life.cancel()
+            ended = await asyncio.gather(*lives, return_exceptions=True)
+        for one in ended:
+            if isinstance(one, Exception):
+                raise one
