@@ -258,6 +258,18 @@ async def test_a_kubelet_that_hangs_holds_up_nobody_and_nothing_is_asked_twice_a
         assert here.kubelet.asked == asked + 2
 
 
+async def test_a_kubelet_that_is_slower_than_its_caller_is_asked_anew_at_each_question(tmp_path: Path) -> None:
+    async with world(tmp_path, pace=Pace(timeout=5.0, patience=0.05)) as here:
+        here.kubelet.pods += [TRAINER]
+        await first(here)
+        here.kubelet.hang(seconds=0.1)
+        for _ in range(3):
+            asked = here.kubelet.asked
+            await here.ask()
+            await asyncio.sleep(0.3)
+            assert here.kubelet.asked == asked + 1
+
+
 async def test_what_was_seen_last_is_forgotten_in_the_end(tmp_path: Path) -> None:
     async with world(tmp_path, pace=Pace(timeout=8.0, patience=0.05)) as here:
         here.kubelet.pods += [TRAINER]

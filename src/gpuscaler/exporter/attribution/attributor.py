@@ -78,15 +78,12 @@ class NodeAttributor:
 
     async def attribute(self, devices: Sequence[Device], processes: Sequence[Process]) -> Attribution:
         """Who owns ``devices``, and who runs ``processes``; within ``patience``, if need be as it was seen last."""
+        self._take()
         if self._pending is None:
             view = self._cluster.view if self._cluster else ApiView()
             self._pending = asyncio.get_running_loop().run_in_executor(self._worker, self._look, tuple(devices), tuple(processes), view)
         await asyncio.wait([self._pending], timeout=self._pace.patience)
-        if self._pending.done():
-            pending, self._pending = self._pending, None
-            look = pending.result()
-            self._last = look.attribution, self._clock()
-            self._ask(look.wanted)
+        self._take()
         if self._last is None or self._clock() - self._last[1] > self._pace.kept:
             return Attribution(trouble=f"the kubelet at {self._places.socket} and its files have not answered yet")
         return self._last[0]
@@ -100,6 +97,14 @@ class NodeAttributor:
         # In the thread that uses it: a question that is under way ends first.
         self._worker.submit(self._kubelet.close)
         self._worker.shutdown(wait=False)
+
+    def _take(self) -> None:
+        """Take what was seen, where it has been."""
+        if self._pending is not None and self._pending.done():
+            pending, self._pending = self._pending, None
+            look = pending.result()
+            self._last = look.attribution, self._clock()
+            self._ask(look.wanted)
 
     def _ask(self, wanted: tuple[Resource, ...]) -> None:
         due = [one for one in wanted if self._cluster and self._cluster.due(one)]
