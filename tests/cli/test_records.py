@@ -155,7 +155,7 @@ def test_why_asks_the_leader_at_an_address(led: Led) -> None:
     )
 
 
-def test_why_asks_the_leader_through_the_proxy_of_its_pod(led: Led) -> None:
+def test_why_asks_the_leader_through_the_proxy_of_its_pod_or_events_where_that_is_forbidden(led: Led) -> None:
     port = int(led.url.rpartition(":")[2])
     status = msgspec.structs.replace(written(led), leader=Process("me", "0", "leader", "kube-system", port))
 
@@ -171,6 +171,15 @@ def test_why_asks_the_leader_through_the_proxy_of_its_pod(led: Led) -> None:
     assert done.exit_code == 0, done.output
     assert "it is on node sim-" in done.output
     assert "cannot be asked" not in done.output
+
+    words = 'pods "leader" is forbidden: User "me" cannot get resource "pods/proxy"'
+    led.cluster.api.faults.add(Fault(path="/pods/leader.*/proxy", refusal=Failure(403, "Forbidden", words)))
+    done = ask(led, "why", "pod", "train", "--namespace", "default")
+    led.cluster.api.faults.clear()
+
+    assert done.exit_code == 0, done.output
+    assert f"The leader cannot be asked (403: {words}); what Events say:" in done.output
+    assert "TriggeredScaleUp" in done.output
 
 
 def test_why_answers_from_events_where_the_leader_cannot_be_reached(led: Led) -> None:
