@@ -179,7 +179,6 @@ class Notes:
     last: Plan | None = None
     decisions: int = 0
     decided: Mapping[str, str] = field(default_factory=dict)
-    decided: Mapping[str, str] = field(default_factory=dict)
 
     def looked(self, seen: Look, _cluster: Cluster, _now: float, /) -> None:
         self.kept += seen.kept

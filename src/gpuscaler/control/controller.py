@@ -249,7 +249,6 @@ class Controller:
         self.memory = seen.memory
         self._recorder.looked(seen, cluster, now)
         self.memory = replace(self.memory, decided=self._recorder.decided)
-        self.memory = replace(self.memory, decided=self._recorder.decided)
         if not self._dry_run:
             await self._store.save(self.memory)
             self._act(seen)
