@@ -14,8 +14,9 @@ from gpuscaler.exporter.lines import Devices, Event, Line, Reading, Unavailable
 
 INTERVAL = 0.1
 PROGRAM = ("-m", "gpuscaler.exporter.child")
-#: The same, but it looks for a driver ten times a second where there is none.
+#: The same, but it looks for a driver ten times a second where there is none, or for what GPUs there are.
 IMPATIENT = ("-c", "import sys; from gpuscaler.exporter import child; child.RETRY = 0.1; sys.exit(child.main(sys.argv[1:]))")
+ATTENTIVE = ("-c", "import sys; from gpuscaler.exporter import child; child.LOOK = 0.1; sys.exit(child.main(sys.argv[1:]))")
 #: Seconds within which everything that a test waits for has long happened.
 PATIENCE = 20.0
 

@@ -273,7 +273,8 @@ typedef struct { unsigned pid; unsigned long long memory; unsigned gpu_instance,
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, ProcessInfo *processes) {
   ENTER(device, nvmlDeviceGetComputeRunningProcesses_v3);
   Gpu *gpu = gpu_of(device);
-  unsigned there = part_of(device) || gpu->mig ? 0 : gpu->process_count;
+  /* As drivers do: a GPU tells those of its MIG devices, too. */
+  unsigned there = gpu->process_count;
   if (!there) { *count = 0; return OK; }
   if (!processes || *count < there) { *count = there; return SMALL; }
   *count = there;

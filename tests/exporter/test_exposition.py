@@ -70,7 +70,7 @@ def test_what_is_absent_in_a_reading_is_absent_on_the_page() -> None:
     found = page(measured(GPU, readings={"GPU-a": {"temperature_celsius": 40.0}}))
 
     assert "nvidia_gpu_duty_cycle" not in found.samples
-    assert "gpuscaler_gpu_duty_cycle_max" not in found.samples
+    assert "gpuscaler_gpu_duty_cycle_ratio_max" not in found.samples
 
 
 def test_a_reading_that_is_too_old_is_not_served() -> None:
@@ -118,7 +118,7 @@ def test_the_other_figures_of_a_shared_gpu_come_once_and_for_no_pod() -> None:
     found = page(measured(GPU, readings={"GPU-a": VALUES}), Attribution({"GPU-a": (TRAINING, SERVING)}))
 
     assert found.pods("gpuscaler_gpu_sm_clock_hertz") == [None]
-    assert found.pods("gpuscaler_gpu_duty_cycle_max", window="15s") == [None]
+    assert found.pods("gpuscaler_gpu_duty_cycle_ratio_max", window="15s") == [None]
     assert found.pods("gpuscaler_gpu_allocation_info") == ["training-0", "serving-0"]
     assert found.value("gpuscaler_gpu_containers") == 2
 
@@ -155,9 +155,9 @@ def test_windows_go_over_all_samples_and_a_scrape_resets_none() -> None:
     first, second = page(found, now=129.5), page(found, now=129.5)
 
     assert first == second
-    assert first.value("gpuscaler_gpu_duty_cycle_max", window="15s") == 100
-    assert first.value("gpuscaler_gpu_duty_cycle_max", window="60s") == 100
-    assert first.value("gpuscaler_gpu_duty_cycle_mean", window="15s") == pytest.approx(100 / 15)
+    assert first.value("gpuscaler_gpu_duty_cycle_ratio_max", window="15s") == 1
+    assert first.value("gpuscaler_gpu_duty_cycle_ratio_max", window="60s") == 1
+    assert first.value("gpuscaler_gpu_duty_cycle_ratio_mean", window="15s") == pytest.approx(1 / 15)
     assert first.value("nvidia_gpu_duty_cycle") == 0
 
 

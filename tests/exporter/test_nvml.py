@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.exporter.child import IMPATIENT, Child, measuring
+from tests.exporter.child import ATTENTIVE, IMPATIENT, Child, measuring
 from tests.exporter.fake_nvml import GIB, NO_PERMISSION, NOT_LOADED, STALE, UNKNOWN, FakeNvml, build
 
 from gpuscaler.exporter.parts import Instance, Process
@@ -110,9 +110,12 @@ def test_an_old_driver_is_asked_as_old_drivers_answer(tmp_path: Path, tmp_path_f
 
 def test_mig_devices_are_measured_by_themselves(nvml: FakeNvml) -> None:
     nvml.gpu[0].divide(("3g.40gb", 90, 30 * GIB), ("1g.10gb", 0, 0))
+    nvml.gpu[0].run((4001, 30, 5 * GIB))
     with measuring(nvml.environment) as child:
         found = child.devices().devices[0]
-        whole = child.reading(FIRST).values
+        reading = child.reading(FIRST)
+        whole = reading.values
+        inside = child.reading("MIG-0-0").processes
         parts = [settled(child, f"MIG-0-{place}") for place in (0, 1)]
 
     assert found.instances == (Instance("MIG-0-0", 3, 0, "3g.40gb"), Instance("MIG-0-1", 4, 0, "1g.10gb"))
@@ -123,6 +126,19 @@ def test_mig_devices_are_measured_by_themselves(nvml: FakeNvml) -> None:
         (0, 0, 10 * GIB),
     ]
     assert "power_usage_milliwatts" not in parts[0]
+    # No use of the SMs is told of a MIG device's processes; and none is told twice.
+    assert inside == (Process("MIG-0-0", 4001, 5 * GIB, None),)
+    assert reading.processes == ()
+
+
+def test_a_gpu_whose_mig_is_turned_off_is_measured_whole_again(nvml: FakeNvml) -> None:
+    nvml.gpu[0].divide()
+    with measuring(nvml.environment, program=ATTENTIVE) as child:
+        child.reading(FIRST, lambda reading: "duty_cycle" not in reading.values)
+        nvml.gpu[0].mig, nvml.gpu[0].utilization = 0, 70
+        child.reading(FIRST, lambda reading: reading.values.get("duty_cycle") == 70)
+        nvml.gpu[0].divide(("3g.40gb", 90, 30 * GIB))
+        child.reading("MIG-0-0")
 
 
 def test_processes_come_with_memory_and_their_share_of_the_sms(nvml: FakeNvml) -> None:

@@ -167,7 +167,7 @@ async def test_a_measuring_process_that_is_killed_is_replaced_and_windows_go_on(
         after = await running.until(lambda found: found.values("nvidia_gpu_duty_cycle", uuid=FIRST) == [0])
 
     assert after.value("gpuscaler_exporter_measuring_starts_total") == 2
-    assert after.value("gpuscaler_gpu_duty_cycle_max", uuid=FIRST, window="15s") == 88
+    assert after.value("gpuscaler_gpu_duty_cycle_ratio_max", uuid=FIRST, window="15s") == 0.88
 
 
 async def test_a_gpu_that_fell_off_the_bus_is_told_and_has_no_figures(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from gpuscaler.exporter.fields import FIELDS, WINDOWS, Field, severity, windowed_metric
+from gpuscaler.exporter.fields import FIELDS, WINDOWS, Field, severity
 from gpuscaler.exporter.measured import Known, Measured
 from gpuscaler.exporter.parts import Attribution, Device, Instance, Owner, Process
 
@@ -94,13 +94,14 @@ def is_same(one: Owner, other: Owner) -> bool:
 
 def _windows(page: Page, known: Known, labels: str, *, now: float) -> None:
     for key, trail in known.trails.items():
+        what = FIELDS[key]
         for seconds in WINDOWS:
             figures = trail.over(seconds, now=now)
             if figures is not None:
                 for statistic, value in (("max", figures.maximum), ("mean", figures.mean)):
-                    metric = windowed_metric(key, statistic)
-                    lines = page.add(metric, f"{FIELDS[key].help}; {statistic} over the window before the scrape")
-                    lines.append(f'{metric}{{{labels},window="{seconds}s"}} {number(value)}')
+                    metric = f"{what.windowed}_{statistic}"
+                    lines = page.add(metric, f"{what.help.removesuffix(', in percent')}: {statistic} over the window before the scrape")
+                    lines.append(f'{metric}{{{labels},window="{seconds}s"}} {number(value * what.scale)}')
 
 
 def _allocations(page: Page, own: str, owners: tuple[Owner, ...]) -> None:

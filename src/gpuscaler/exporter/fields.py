@@ -12,7 +12,8 @@ from typing import NamedTuple
 class Field(NamedTuple):
     """``labels`` are those beyond the device's and the pod's; a counter's metric ends in ``_total``.
 
-    ``windowed``: its maximum and mean over trailing windows are served too.
+    Of one with a ``windowed`` name the maximum and mean over trailing windows are served too, under that name, in Prometheus' base unit;
+    ``scale`` is how many of these one of the field's is.
     """
 
     metric: str
@@ -21,7 +22,8 @@ class Field(NamedTuple):
     absent: str = ""
     labels: tuple[str, ...] = ()
     kind: str = "gauge"
-    windowed: bool = False
+    windowed: str = ""
+    scale: float = 1
 
 
 _PASSIVE = "on boards without a fan of their own"
@@ -33,15 +35,23 @@ _ECC = "where ECC is off or not there"
 FIELDS: Mapping[str, Field] = {
     "duty_cycle": Field(
         "nvidia_gpu_duty_cycle",
-        "Percent of the last sample of the driver (1/6 to 1 s) in which a kernel ran",
+        "Share of the last sample of the driver (1/6 to 1 s) in which a kernel ran, in percent",
         "nvmlDeviceGetUtilizationRates; of a MIG device nvmlGpmMetricsGet",
         "on a GPU divided by MIG, and on its MIG devices before Hopper",
-        windowed=True,
+        windowed="gpuscaler_gpu_duty_cycle_ratio",
+        scale=0.01,
     ),
-    "memory_used_bytes": Field("nvidia_gpu_memory_used_bytes", "Memory in use", "nvmlDeviceGetMemoryInfo", windowed=True),
+    "memory_used_bytes": Field(
+        "nvidia_gpu_memory_used_bytes", "Memory in use", "nvmlDeviceGetMemoryInfo", windowed="gpuscaler_gpu_memory_used_bytes"
+    ),
     "memory_total_bytes": Field("nvidia_gpu_memory_total_bytes", "Memory there is", "nvmlDeviceGetMemoryInfo"),
     "power_usage_milliwatts": Field(
-        "nvidia_gpu_power_usage_milliwatts", "Power drawn by the board", "nvmlDeviceGetPowerUsage", "on MIG devices", windowed=True
+        "nvidia_gpu_power_usage_milliwatts",
+        "Power drawn by the board",
+        "nvmlDeviceGetPowerUsage",
+        "on MIG devices",
+        windowed="gpuscaler_gpu_power_watts",
+        scale=0.001,
     ),
     "temperature_celsius": Field("nvidia_gpu_temperature_celsius", "Temperature of the GPU", "nvmlDeviceGetTemperature", "on MIG devices"),
     "fanspeed_percent": Field("nvidia_gpu_fanspeed_percent", "Speed of the fan, of its maximum", "nvmlDeviceGetFanSpeed", _PASSIVE),
@@ -53,7 +63,7 @@ FIELDS: Mapping[str, Field] = {
         "Share of the last sample of the driver in which memory was read or written",
         "nvmlDeviceGetUtilizationRates",
         "with MIG",
-        windowed=True,
+        windowed="gpuscaler_gpu_memory_busy_ratio",
     ),
     "encoder_busy_ratio": Field(
         "gpuscaler_gpu_encoder_busy_ratio", "Use of the video encoder", "nvmlDeviceGetEncoderUtilization", "with MIG, without encoder"
@@ -83,13 +93,19 @@ FIELDS: Mapping[str, Field] = {
     "graphics_active_ratio": Field(
         "gpuscaler_gpu_graphics_active_ratio", "Share of time in which compute or graphics was active", _GPM, _HOPPER
     ),
-    "sm_active_ratio": Field("gpuscaler_gpu_sm_active_ratio", "Share of the SMs that were busy", _GPM, _HOPPER, windowed=True),
+    "sm_active_ratio": Field(
+        "gpuscaler_gpu_sm_active_ratio", "Share of the SMs that were busy", _GPM, _HOPPER, windowed="gpuscaler_gpu_sm_active_ratio"
+    ),
     "sm_occupancy_ratio": Field("gpuscaler_gpu_sm_occupancy_ratio", "Warps that were active, of all there could be", _GPM, _HOPPER),
     "pipe_active_ratio": Field(
         "gpuscaler_gpu_pipe_active_ratio", "Share of time in which the SMs used this pipe", _GPM, _HOPPER, labels=("pipe",)
     ),
     "memory_bandwidth_ratio": Field(
-        "gpuscaler_gpu_memory_bandwidth_ratio", "Memory bandwidth used, of all there is", _GPM, _HOPPER, windowed=True
+        "gpuscaler_gpu_memory_bandwidth_ratio",
+        "Memory bandwidth used, of all there is",
+        _GPM,
+        _HOPPER,
+        windowed="gpuscaler_gpu_memory_bandwidth_ratio",
     ),
     "pcie_sent_bytes": Field(
         "gpuscaler_gpu_pcie_sent_bytes_total",
@@ -159,11 +175,6 @@ WINDOWS = (15, 60)
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 #: Those after which the GPU, or its link, is to be reset or replaced (NVIDIA's XID catalogue).
 CRITICAL_XIDS = frozenset({46, 48, 62, 63, 64, 74, 79, 94, 95, 119, 120, 121, 140})
-
-
-def windowed_metric(key: str, statistic: str) -> str:
-    """The metric of a field's ``max`` or ``mean`` over trailing windows."""
-    return f"{FIELDS[key].metric.replace('nvidia_gpu_', 'gpuscaler_gpu_')}_{statistic}"
 
 
 def severity(xid: int) -> str:

@@ -49,19 +49,20 @@ class Nvml:
         return tuple(gpu.device for gpu in self._gpus.values())
 
     def _measure_anew(self) -> None:
-        """What is new gets measured, what is gone no longer."""
-        handles = {gpu.device.uuid: gpu.handle for gpu in self._gpus.values() if gpu.handle is not None}
+        """What is new gets measured, what is gone no longer. A GPU that was divided, or is no longer, answers other questions."""
+        gpus = {gpu.device.uuid: gpu for gpu in self._gpus.values() if gpu.handle is not None}
         parts = {part.instance.uuid: (gpu.handle, part) for gpu in self._gpus.values() for part in gpu.parts}
-        for key in set(self._measured) - set(handles) - set(parts):
-            self._measured.pop(key).close()
-        for key, handle in handles.items():
+        for key, measured in list(self._measured.items()):
+            if key not in parts and (key not in gpus or measured.divided != gpus[key].divided):
+                self._measured.pop(key).close()
+        for key, gpu in gpus.items():
             if key not in self._measured:
-                self._measured[key] = Measured(key, handle)
+                self._measured[key] = Measured(key, gpu.handle, divided=gpu.divided)
             if self._events is not None:
-                self._events.add(key, handle)
-        for key, (gpu, part) in parts.items():
+                self._events.add(key, gpu.handle)
+        for key, (whole, part) in parts.items():
             if key not in self._measured:
-                self._measured[key] = Measured(key, part.handle, parent=gpu, gpu_instance=part.instance.gpu_instance)
+                self._measured[key] = Measured(key, part.handle, parent=whole, gpu_instance=part.instance.gpu_instance)
 
     def measure(self, device: Device) -> Iterator[Reading]:
         """A GPU that fell off the bus has the one field that says so."""

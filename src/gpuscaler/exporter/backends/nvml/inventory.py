@@ -16,10 +16,11 @@ class Part(NamedTuple):
 
 
 class Gpu(NamedTuple):
-    """``handle`` is None where the GPU fell off the bus; what it was is still known."""
+    """``handle`` is None where the GPU fell off the bus; what it was is still known. ``divided`` is whether MIG is on, parts or not."""
 
     device: Device
     handle: Handle | None
+    divided: bool
     parts: tuple[Part, ...]
 
 
@@ -42,7 +43,10 @@ def look(before: dict[int, Gpu]) -> dict[int, Gpu]:
 
 def _gpu(number: int) -> Gpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(number)
-    parts = tuple(_parts(handle))
+    divided = False
+    with tolerated():
+        divided = nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE
+    parts = tuple(_parts(handle)) if divided else ()
     minor = text_of(lambda: nvml.nvmlDeviceGetMinorNumber(handle))
     device = Device(
         nvml.nvmlDeviceGetUUID(handle),
@@ -52,14 +56,13 @@ def _gpu(number: int) -> Gpu:
         text_of(lambda: nvml.nvmlDeviceGetPciInfo(handle).busId),
         tuple(part.instance for part in parts),
     )
-    return Gpu(device, handle, parts)
+    return Gpu(device, handle, divided, parts)
 
 
 def _parts(gpu: Handle) -> Iterator[Part]:
     places = 0
     with tolerated():
-        if nvml.nvmlDeviceGetMigMode(gpu)[0] == nvml.NVML_DEVICE_MIG_ENABLE:
-            places = nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)
+        places = nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)
     for place in range(places):
         # Places that no MIG device takes say so by an error.
         with tolerated():

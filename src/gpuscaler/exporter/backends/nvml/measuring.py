@@ -14,9 +14,10 @@ SLOW_ROUNDS = 10
 
 
 class Measured:
-    """A GPU, or a MIG device of ``parent`` in ``gpu_instance``."""
+    """A GPU, ``divided`` by MIG or not, or a MIG device of ``parent`` in ``gpu_instance``."""
 
-    def __init__(self, key: str, handle: Handle, *, parent: Handle | None = None, gpu_instance: int = 0) -> None:
+    def __init__(self, key: str, handle: Handle, *, divided: bool = False, parent: Handle | None = None, gpu_instance: int = 0) -> None:
+        self.divided = divided
         self._key, self._handle, self._whole = key, handle, parent is None
         self._probes = list(GPU if parent is None else MIG)
         self._processes = Processes(key, handle, shares=parent is None)
@@ -43,7 +44,8 @@ class Measured:
             values["duty_cycle"] = values["graphics_active_ratio"] * 100
         processes: tuple[Process, ...] | None = None
         with tolerated():
-            processes = self._processes.ask()
+            # The processes of a GPU that is divided are those of its MIG devices.
+            processes = () if self.divided else self._processes.ask()
         return Reading(self._key, at, values, processes, self._peaks())
 
     def _ask(self, probe: Probe, into: dict[str, float]) -> None:
