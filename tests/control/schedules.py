@@ -3,9 +3,9 @@
 import asyncio
 import zlib
 from base64 import b64decode
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import looptime
 import msgspec
@@ -22,7 +22,7 @@ from gpuscaler.control.store import KEY
 from gpuscaler.embedded import faults
 from gpuscaler.embedded.cluster import Conditions
 from gpuscaler.embedded.failures import Failure
-from gpuscaler.kube.errors import NotFound
+from gpuscaler.kube.errors import NotFound, ServerError, TooManyRequests, Unreachable
 from gpuscaler.kube.resources import CONFIG_MAPS, NODES, PODS
 from gpuscaler.kube.transport import Request
 from gpuscaler.planning.leaving.evicting import LAST_SECONDS
@@ -33,6 +33,7 @@ from gpuscaler.planning.state import ledger
 from gpuscaler.planning.state.entries import CLEARING, Leaving
 from gpuscaler.settings.pools_file import parse_policy
 
+T = TypeVar("T")
 GPUS = 24
 POOLS = f"""
 region: us-east-1
@@ -60,9 +61,10 @@ class Guard(Watchman):
 
     async def written(self) -> Memory:
         try:
-            body = msgspec.json.decode(await self._here.user.get(CONFIG_MAPS, "gpuscaler-state", namespace="kube-system"))
+            raw = await surely(lambda: self._here.user.get(CONFIG_MAPS, "gpuscaler-state", namespace="kube-system"))
         except NotFound:
             return Memory()
+        body = msgspec.json.decode(raw)
         return msgspec.json.decode(zlib.decompress(b64decode(body["binaryData"][KEY])), type=Memory)
 
     async def buy(self, order: Order) -> None:
@@ -103,12 +105,21 @@ class Guard(Watchman):
 
     async def removal_of(self, pod: str) -> Leaving | None:
         """The removal that is written down of the node that a pod runs on; None where the pod is gone meanwhile."""
-        node = (await self._here.bound()).get(pod)
+        node = (await surely(self._here.bound)).get(pod)
         if node is None:
             return None
         found = [one for one in (await self.written()).ledger.leaving if one.node == node]
         assert found, f"I6: pod {pod} was to go, and no removal of {node} is written down"
         return found[0]
+
+
+async def surely(read: Callable[[], Awaitable[T]]) -> T:
+    """Read until the API server answers: what is spoilt for others must not end the guard, as if the cloud had failed."""
+    while True:
+        try:
+            return await read()
+        except (ServerError, TooManyRequests, Unreachable):
+            await asyncio.sleep(0.1)
 
 
 def holds(here: World, *, gpus: float) -> None:

@@ -1,4 +1,4 @@
-"""Pods whose machine is about to vanish: room for those that will come back is found, and bought, before they have to go."""
+"""Pods that leave their machines: room for those that come back is found, or bought, before others are promised it."""
 
 from msgspec.structs import replace
 
@@ -50,3 +50,15 @@ def of_waiting(plan: Plan, some: tuple[PodClass, ...], cluster: Cluster) -> Plan
         placements=tuple(one for one in plan.placements if one.pod not in running or one.node not in cluster.nodes),
         unplaced=tuple(one for one in plan.unplaced if one.pod not in running),
     )
+
+
+def untried(cluster: Cluster, policy: Policy) -> tuple[Pod, ...]:
+    """Pods that a scheduler of ours has still to try, by name."""
+    found = (
+        pod
+        for key, bucket in cluster.unbound.items()
+        if key.unschedulable is not True and not key.terminating and not key.nominated and not bucket.sample.spec.gates
+        for pod in bucket.pods.values()
+        if pod.spec.scheduler_name in policy.schedulers and pod.owner.kind != "DaemonSet"
+    )
+    return tuple(sorted(found, key=lambda pod: pod.key))

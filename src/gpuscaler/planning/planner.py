@@ -9,7 +9,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.demand import Demand, PodClass, demand
 from gpuscaler.planning.desk import Desk, Queue, Solved, Stage, Taken
-from gpuscaler.planning.evacuating import evacuees, of_waiting, with_evacuees
+from gpuscaler.planning.evacuating import evacuees, of_waiting, untried, with_evacuees
 from gpuscaler.planning.explain import reasons
 from gpuscaler.planning.failover import in_their_markets
 from gpuscaler.planning.families import admitted_by_others, doubtful
@@ -42,6 +42,7 @@ class Asked:
     policy: Policy
     now: float
     should_stop: Callable[[], bool] | None
+    live: bool
 
 
 def plan(
@@ -80,7 +81,7 @@ class Planner:
     ) -> tuple[Plan, Solved | None]:
         """A plan, with the problem and duals that prove its lower bound (``mix.certificate`` checks them); None without purchases."""
         policy = self.policy
-        asked = Asked(cluster, state, policy, now, should_stop)
+        asked = Asked(cluster, state, policy, now, should_stop, live)
         if self._templates is None or not self._templates.hold_for(cluster, state.blocked_offerings, state.probed_offerings):
             self._templates = Templates(cluster, policy, state.blocked_offerings, state.probed_offerings)
         seen = self._pictures.of(cluster, state)
@@ -304,6 +305,7 @@ def give_back(asked: Asked, desk: Desk, seen: Picture, held: set[int], memory: M
             taken=frozenset(room.table.names[row] for row in taken),
             templates=desk.templates.less(desk.remaining.spent).settled(asked.state.unsettled_offerings),
             limits=desk.remaining.for_mix(),
+            untried=untried(asked.cluster, asked.policy) if asked.live and asked.state.disrupting else (),
             should_stop=asked.should_stop,
         ),
         memory,

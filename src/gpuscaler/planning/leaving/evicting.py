@@ -130,7 +130,7 @@ def is_protected(pod: Pod) -> bool:
 
 def is_saving(one: Leaving, pod: Pod, entry: Eviction, now: float) -> bool:
     """Whether ``pod`` is given time to save its work before it is evicted."""
-    if pod.options.grace is None or pod.deleted:
+    if pod.options.grace is None or pod.deleted or pod.phase == "Pending":
         return False
     if entry.signalled and pod.checkpointed >= math.floor(entry.signalled):
         return False

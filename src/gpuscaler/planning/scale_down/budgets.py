@@ -6,7 +6,8 @@ from functools import cached_property
 
 from gpuscaler.model.pools import Budget, Pool
 from gpuscaler.model.schedules import parse_schedule
-from gpuscaler.planning.scale_down.blockers import Blocker
+from gpuscaler.planning.scale_down.blockers import Blocker, Protection
+from gpuscaler.planning.scale_down.running import Grouping
 from gpuscaler.planning.scale_down.situation import Situation
 
 IDLE, CONSOLIDATION = "idle", "consolidation"
@@ -84,7 +85,17 @@ class Allowances:
 
     @cached_property
     def _disruptions(self) -> dict[str, int]:
-        return {key: budget.disruptions_allowed for key, budget in self._situation.cluster.budgets.items()}
+        """What each PodDisruptionBudget allows beside the evictions that are still to come of removals under way."""
+        cluster, policy, now = self._situation.cluster, self._situation.policy, self._situation.now
+        left = {key: budget.disruptions_allowed for key, budget in cluster.budgets.items()}
+        protection, grouping = Protection(cluster, policy, now), Grouping(cluster, now, {})
+        for name in self._leaving & cluster.nodes.keys() if left else ():
+            load = grouping.load(cluster.nodes[name]).load
+            # Those that end already are no longer counted as healthy.
+            staying = {one: tuple(pod for pod in pods if not pod.deleted) for one, pods in load.items()}
+            for key, count in protection.evictions(staying).items():
+                left[key] -= count
+        return left
 
     def refusal(self, pool: Pool, reason: str, evictions: Mapping[str, int] | None = None) -> Blocker | None:
         """Why one more machine of ``pool`` may not go. ``evictions`` counts its pods by the key of the PodDisruptionBudget over them."""
@@ -96,7 +107,7 @@ class Allowances:
         for key, count in sorted((evictions or {}).items()):
             left = self._disruptions[key]
             if count > left:
-                more = f"{left} more eviction{'s' if left != 1 else ''}"
+                more = f"{max(0, left)} more eviction{'s' if left != 1 else ''}"
                 return Blocker("pdb", f"PodDisruptionBudget {key} allows {more} in this plan; moving the pods takes {count}")
         return None
 

@@ -6,6 +6,7 @@ look idle first: a machine that was bought to take them looks so until they come
 
 from collections.abc import Set
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
@@ -37,15 +38,26 @@ def reserved(situation: Situation, leaving: Set[str]) -> Situation:
 
 
 def pods_under_way(situation: Situation, leaving: Set[str]) -> list[list[Pod]]:
-    """The pods on ``leaving`` machines that will need another home, alike ones together, in an order that does not depend on arrival."""
+    """The pods on ``leaving`` machines that will need another home, alike ones together, in an order that does not depend on arrival.
+
+    With them are those that have come back and that the scheduler has not tried yet; whoever ends is among these, but for a StatefulSet's
+    pod, which comes back only when the old one is gone.
+    """
     cluster, policy = situation.cluster, situation.policy
     alike: dict[tuple[str, object], list[Pod]] = {}
-    for name in sorted(leaving):
-        for pod in cluster.on_node.get(name, {}).values():
-            comes_back = pod.owner.kind and not pod.deleted and not leaves_with_machine(pod, situation.now)
-            if comes_back and pod.spec.priority >= policy.priority_cutoff:
-                alike.setdefault((pod.spec.digest, pod.labels), []).append(pod)
+    here = (pod for name in sorted(leaving) for pod in cluster.on_node.get(name, {}).values())
+    moving = (pod for pod in here if comes_back(pod, situation.now))
+    for pod in chain(moving, situation.untried):
+        if pod.spec.priority >= policy.priority_cutoff:
+            alike.setdefault((pod.spec.digest, pod.labels), []).append(pod)
     return sorted(alike.values(), key=lambda pods: (pods[0].spec.digest, min(pod.key for pod in pods)))
+
+
+def comes_back(pod: Pod, now: float) -> bool:
+    """Whether ``pod``, which leaves, will need room that nothing else stands for yet."""
+    if not pod.owner.kind or (pod.deleted and pod.owner.kind != "StatefulSet"):
+        return False
+    return not leaves_with_machine(pod, now)
 
 
 def preferred_rows(situation: Situation, room: Room, leaving: Set[str]) -> Array:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.membership import Member
 from gpuscaler.planning.mix.problem import Limits
@@ -19,6 +20,7 @@ class Situation:
 
     ``room`` holds existing nodes, then upcoming machines, with every placement of this plan made; it is copied, never changed.
     ``members`` tells each node's pool and offering. ``taken`` are nodes that pending, nominated or promised pods need.
+    ``untried`` are pods that the scheduler has still to try: those that come back from machines that leave are among them.
     ``templates`` are the machines that could replace others, ``limits`` how many of them may still be bought after this plan's
     purchases. ``now`` is in seconds since the epoch.
     """
@@ -32,6 +34,7 @@ class Situation:
     taken: frozenset[str]
     templates: Templates
     limits: Limits
+    untried: tuple[Pod, ...] = ()
     should_stop: Callable[[], bool] | None = None
 
 
