@@ -176,7 +176,7 @@ async def test_f49_with_five_thousand_nodes_and_a_hundred_thousand_pods_a_loop_i
         news = [pod(f"w{turn}-{number}", waiting, created=began) for number in range(5)]
         moved = [pod(f"r{number}", small, on=f"n{(number + turn) % 5_000}") for number in range(100 * turn, 100 * turn + 50)]
         picture.apply(Delta(upserts=(*news, *moved)))
-        controller._plan_at = 0.0
+        controller._alarm.plan_by(0.0)
         before = time.process_time()
         await controller.turn()
         took.append(time.process_time() - before)

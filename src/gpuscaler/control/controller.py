@@ -7,11 +7,11 @@ harmless: what is remembered is written before anything is sent, and every write
 import asyncio
 from collections.abc import Callable
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.clouds.protocol import Provider
 from gpuscaler.control.acting import Actor, Outcome
+from gpuscaler.control.alarm import NORMAL, SOON_SECONDS, Alarm, Pace
 from gpuscaler.control.attempts import Attempts
 from gpuscaler.control.cloud import Cloud
 from gpuscaler.control.recorder import Recorder
@@ -19,10 +19,7 @@ from gpuscaler.control.store import MemoryStore
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Unreachable
 from gpuscaler.kube.picture import Picture
-from gpuscaler.kube.reflector import Batch
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.nodes import Node
-from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning import failover
 from gpuscaler.planning.acts import Act, End, Evict
@@ -34,8 +31,8 @@ from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.state import State, asking, breakers, events, learned, ledger
 from gpuscaler.planning.writing import without_removals
 
-#: A node or pod that somebody waits for changed: look soon, and once for all that change together.
-SOON_SECONDS = 0.1
+__all__ = ["FRESH_PICTURE", "Controller", "Pace"]
+
 #: Machines are about to open: what their pods' nominations are like is looked at so often.
 OPENING_SECONDS = 0.2
 #: The pause after the memory could not be read or written, in seconds.
@@ -44,26 +41,6 @@ AGAIN_SECONDS = 1.0
 FRESH_PICTURE, FRESH_LIST = 120.0, 45.0
 #: How often to look whether pods that run would fit better elsewhere where nothing has changed: what moving them loses changes with time.
 CONSOLIDATION = 600.0
-
-
-class Pace(Struct, frozen=True, gc=False):
-    """How the loop waits, in seconds.
-
-    A plan is made when no pod became unschedulable for ``debounce``, after ``patience`` at most, and every ``resync`` in any case. Plans
-    for clusters of more than ``inline`` nodes and pods together are made in a thread. Whether pods that run would fit better elsewhere,
-    the dearest part of a plan, is looked at every ``consolidate`` at most.
-    """
-
-    debounce: float = 0.2
-    patience: float = 0.6
-    resync: float = 10.0
-    register: float = 900.0
-    ready: float = 900.0
-    inline: int = 2_000
-    consolidate: float = 60.0
-
-
-NORMAL = Pace()
 
 
 class Controller:
@@ -91,18 +68,12 @@ class Controller:
         self.memory = Memory()
         self.plans = 0
         self._picture, self._store, self._recorder = picture, store, recorder
-        self._now, self._attempts, self._pace, self._dry_run = now, attempts, pace, dry_run
+        self._now, self._attempts, self._dry_run = now, attempts, dry_run
+        self._alarm = Alarm(pace)
         self._actor = Actor(client)
-        self._cloud = Cloud(provider, now=now, fence=client.fence, wake=self._wake)
+        self._cloud = Cloud(provider, now=now, fence=client.fence, wake=self._alarm.wake)
         self._policy = policy
         self._planner = Planner(policy)
-        self._rung = asyncio.Event()
-        self._due = self._plan_at = 0.0
-        self._unschedulable: set[str] = set()
-        self._first_unschedulable: float | None = None
-        #: Pods and nodes whose changes matter at once, and the nodes that were there at the last look.
-        self._awaited: frozenset[str] = frozenset()
-        self._nodes: dict[str, Node] = {}
         self._acting: set[asyncio.Task[list[Outcome]]] = set()
         self._unevicted: list[Refusal] = []
         self._failure: BaseException | None = None
@@ -121,16 +92,16 @@ class Controller:
         if policy != self._policy:
             self._policy = policy
             self.memory = replace(self.memory, breakers=breakers.step(self.memory.breakers, events.Changed(self._now())))
-            self._plan_by(self._time())
+            self._alarm.plan_by(self._time())
 
     def set_pace(self, pace: Pace) -> None:
         """From the next turn on, wait as ``pace`` says."""
-        self._pace = pace
-        self._wake()
+        self._alarm.pace = pace
+        self._alarm.wake()
 
     async def run(self) -> None:
         """Lead until cancelled. Raises what says that somebody else leads, or that the memory cannot be read."""
-        unlisten = self._picture.listen(self._heard)
+        unlisten = self._picture.listen(self._alarm.hear)
         try:
             await self._run()
         finally:
@@ -152,10 +123,10 @@ class Controller:
         watching.add_done_callback(self._stopped)
         try:
             while not self._picture.synced:
-                self._due = self._time() + SOON_SECONDS
-                await self._wait()
+                self._alarm.look_at(self._time() + SOON_SECONDS)
+                await self._alarm.wait()
             while True:
-                await self._wait()
+                await self._alarm.wait()
                 await self._turn_or_tell()
         finally:
             watching.cancel()
@@ -164,58 +135,8 @@ class Controller:
             await asyncio.gather(watching, *self._acting, return_exceptions=True)
             await self._cloud.close()
 
-    # When to look, and when to plan
-
     def _time(self) -> float:
-        return asyncio.get_running_loop().time()
-
-    def _wake(self) -> None:
-        self._look_by(self._time())
-
-    def _look_by(self, at: float) -> None:
-        if at < self._due:
-            self._due = at
-            self._rung.set()
-
-    def _plan_by(self, at: float) -> None:
-        self._plan_at = min(self._plan_at, at)
-        self._look_by(at)
-
-    async def _wait(self) -> None:
-        """Until the next look is due."""
-        while (left := self._due - self._time()) > 0:
-            self._rung.clear()
-            try:
-                async with asyncio.timeout(max(left, 0.001)):
-                    await self._rung.wait()
-            except TimeoutError:
-                return
-
-    def _heard(self, batch: Batch) -> None:
-        """Look soon when something came that somebody waits for; plan once pods have stopped to become unschedulable."""
-        # Of nodes that nobody waits for, heartbeats come many times a second in a large cluster.
-        nodes = batch.changes if batch.model is Node and self._awaited else ()
-        soon = any(name in self._awaited or name not in self._nodes for name in nodes)
-        if batch.model is Pod:
-            for key, pod in batch.changes.items():
-                if isinstance(pod, Pod) and pod.unschedulable and not pod.node_name:
-                    if key not in self._unschedulable:
-                        self._unschedulable.add(key)
-                        self._demand()
-                else:
-                    self._unschedulable.discard(key)
-                soon = soon or key in self._awaited or (isinstance(pod, Pod) and pod.node_name in self._awaited)
-        if soon:
-            self._look_by(self._time() + SOON_SECONDS)
-
-    def _demand(self) -> None:
-        now = self._time()
-        if self._first_unschedulable is None:
-            self._first_unschedulable = now
-        at = min(now + self._pace.debounce, self._first_unschedulable + self._pace.patience)
-        self._plan_at = at
-        self._due = min(self._due, at) if self._due > now else self._due
-        self._rung.set()
+        return self._alarm.time()
 
     # One turn
 
@@ -225,17 +146,13 @@ class Controller:
         except (ApiError, Unreachable) as error:
             # Nothing was acted on that is not written down: the next turn begins anew from what is remembered.
             self._recorder.failed("the memory could not be written", error, self._now())
-            self._due = self._time() + AGAIN_SECONDS
+            self._alarm.look_at(self._time() + AGAIN_SECONDS)
 
     async def turn(self) -> None:
         """Look, write down, act; then plan if it is time to."""
-        started = self._time()
-        self._due = started + self._pace.resync
-        if started < self._plan_at:
-            # A plan that is due sooner stays due then, whatever this look is for.
-            self._due = min(self._due, self._plan_at)
+        started = self._alarm.looking()
         taken = await self._picture.take()
-        cluster, self._version, self._nodes = taken.cluster, taken.version, taken.cluster.nodes
+        cluster, self._version, self._alarm.nodes = taken.cluster, taken.version, taken.cluster.nodes
         if self._failure is not None:
             raise self._failure
         refused = self._take_answers()
@@ -252,8 +169,7 @@ class Controller:
         if not self._dry_run:
             await self._store.save(self.memory)
             self._act(seen)
-        if refused or changed or started >= self._plan_at:
-            self._plan_at, self._first_unschedulable = started + self._pace.resync, None
+        if self._alarm.plans(started, anyway=refused or changed):
             await self._plan(cluster)
         self._await()
 
@@ -290,8 +206,8 @@ class Controller:
             unevicted=unevicted,
             fresh=self._fresh(now),
             waits=Waits(
-                register=self._pace.register,
-                ready=self._pace.ready,
+                register=self._alarm.pace.register,
+                ready=self._alarm.pace.ready,
                 lag=provider.read_lag,
                 keeps_tokens=provider.keeps_tokens,
                 began=self._began,
@@ -321,7 +237,7 @@ class Controller:
         """Without the cloud's list nothing arrives and nothing leaves: whatever ended the watch ends the loop too, and is seen."""
         if not task.cancelled() and (failure := task.exception()) is not None:
             self._failure = failure
-            self._wake()
+            self._alarm.wake()
 
     def _acted(self, task: asyncio.Task[list[Outcome]]) -> None:
         self._acting.discard(task)
@@ -329,7 +245,7 @@ class Controller:
             return
         if (failure := task.exception()) is not None:
             self._failure = failure
-            self._wake()
+            self._alarm.wake()
             return
         for outcome in task.result():
             self._recorder.acted(outcome, self._now())
@@ -346,7 +262,7 @@ class Controller:
         state = state_of(self.memory, policy, now)
         state = replace(state, consolidating=self._consolidates(state), unlisted=unlisted(cluster.nodes, self._cloud.inventory))
         began = self._time()
-        if len(cluster.nodes) + len(cluster.pods) <= self._pace.inline:
+        if len(cluster.nodes) + len(cluster.pods) <= self._alarm.pace.inline:
             plan = self._planner.plan(cluster, state, now, live=True)
         else:
             plan = await asyncio.to_thread(self._planner.plan, cluster, state, now, live=True)
@@ -358,7 +274,7 @@ class Controller:
         changes = (asking.next_change(self.memory.breakers, now), self._markets_change(cluster, now))
         for change in changes:
             if change is not None:
-                self._plan_by(self._time() + max(0.0, change - now))
+                self._alarm.plan_by(self._time() + max(0.0, change - now))
         if self._dry_run:
             return
         meant, orders = ordered(self.memory, plan, cluster, policy, state=state, now=now)
@@ -373,13 +289,13 @@ class Controller:
             self._cloud.buy(order)
         if meant.ledger.leaving or meant.ledger.promises:
             # What was just decided begins at once.
-            self._look_by(self._time())
+            self._alarm.look_by(self._time())
 
     def _consolidates(self, state: State) -> bool:
         """Whether a plan should look for better places for pods that run: not at every change, and rarely where there is none."""
         now = self._time()
         news = self._version != self._weighed or bool(self._unsettled - state.unsettled_offerings)
-        if now < self._weighed_at + (self._pace.consolidate if news else CONSOLIDATION) or not self._fresh(self._now()):
+        if now < self._weighed_at + (self._alarm.pace.consolidate if news else CONSOLIDATION) or not self._fresh(self._now()):
             return False
         self._weighed_at, self._weighed, self._unsettled = now, self._version, state.unsettled_offerings
         return True
@@ -395,7 +311,7 @@ class Controller:
         nodes = {one.node for one in book.coming if one.node} | {one.node for one in book.promises} | {one.node for one in book.leaving}
         pods = {pod for one in book.promises for pod in one.pods} | {pod for one in book.leaving for pod in one.pods}
         coming = {one.id for one in book.coming}
-        self._awaited = frozenset(nodes | pods | coming)
+        self._alarm.awaited = frozenset(nodes | pods | coming)
         if book.promises or book.leaving:
             opening = any(one.step == ledger.NOMINATING for one in book.promises)
-            self._look_by(self._time() + (OPENING_SECONDS if opening else 1.0))
+            self._alarm.look_by(self._time() + (OPENING_SECONDS if opening else 1.0))

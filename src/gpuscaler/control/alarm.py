@@ -1,0 +1,123 @@
+"""When the loop looks, and when it plans: soon after something came that somebody waits for, and now and then in any case."""
+
+import asyncio
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from gpuscaler.kube.reflector import Batch
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+
+#: A node or pod that somebody waits for changed: look soon, and once for all that change together.
+SOON_SECONDS = 0.1
+
+
+class Pace(Struct, frozen=True, gc=False):
+    """How the loop waits, in seconds.
+
+    A plan is made when no pod became unschedulable for ``debounce``, after ``patience`` at most, and every ``resync`` in any case. Plans
+    for clusters of more than ``inline`` nodes and pods together are made in a thread. Whether pods that run would fit better elsewhere,
+    the dearest part of a plan, is looked at every ``consolidate`` at most.
+    """
+
+    debounce: float = 0.2
+    patience: float = 0.6
+    resync: float = 10.0
+    register: float = 900.0
+    ready: float = 900.0
+    inline: int = 2_000
+    consolidate: float = 60.0
+
+
+NORMAL = Pace()
+
+
+class Alarm:
+    """Rings when a look is due. Moments are those of the event loop.
+
+    ``awaited`` are pods and nodes whose changes matter at once, and ``nodes`` those that were there at the last look.
+    """
+
+    def __init__(self, pace: Pace) -> None:
+        self.pace = pace
+        self.awaited: frozenset[str] = frozenset()
+        self.nodes: Mapping[str, Node] = {}
+        self._rung = asyncio.Event()
+        self._due = self._plan_at = 0.0
+        self._unschedulable: set[str] = set()
+        self._first_unschedulable: float | None = None
+
+    def time(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def wake(self) -> None:
+        """Look now."""
+        self.look_by(self.time())
+
+    def look_by(self, at: float) -> None:
+        """Look at this moment, or sooner."""
+        if at < self._due:
+            self._due = at
+            self._rung.set()
+
+    def look_at(self, at: float) -> None:
+        """Look at this moment, and not sooner."""
+        self._due = at
+
+    def plan_by(self, at: float) -> None:
+        """Look and plan at this moment, or sooner."""
+        self._plan_at = min(self._plan_at, at)
+        self.look_by(at)
+
+    async def wait(self) -> None:
+        """Until the next look is due."""
+        while (left := self._due - self.time()) > 0:
+            self._rung.clear()
+            try:
+                async with asyncio.timeout(max(left, 0.001)):
+                    await self._rung.wait()
+            except TimeoutError:
+                return
+
+    def looking(self) -> float:
+        """A look begins, at the moment that is returned; the next is due after the resync, or when a plan is."""
+        started = self.time()
+        self._due = started + self.pace.resync
+        if started < self._plan_at:
+            # A plan that is due sooner stays due then, whatever this look is for.
+            self._due = min(self._due, self._plan_at)
+        return started
+
+    def plans(self, started: float, *, anyway: bool) -> bool:
+        """Whether the look that began at ``started`` is followed by a plan; the next one is due after the resync then."""
+        if not anyway and started < self._plan_at:
+            return False
+        self._plan_at, self._first_unschedulable = started + self.pace.resync, None
+        return True
+
+    def hear(self, batch: Batch) -> None:
+        """Look soon when something came that somebody waits for; plan once pods have stopped to become unschedulable."""
+        # Of nodes that nobody waits for, heartbeats come many times a second in a large cluster.
+        nodes = batch.changes if batch.model is Node and self.awaited else ()
+        soon = any(name in self.awaited or name not in self.nodes for name in nodes)
+        if batch.model is Pod:
+            for key, pod in batch.changes.items():
+                if isinstance(pod, Pod) and pod.unschedulable and not pod.node_name:
+                    if key not in self._unschedulable:
+                        self._unschedulable.add(key)
+                        self._demand()
+                else:
+                    self._unschedulable.discard(key)
+                soon = soon or key in self.awaited or (isinstance(pod, Pod) and pod.node_name in self.awaited)
+        if soon:
+            self.look_by(self.time() + SOON_SECONDS)
+
+    def _demand(self) -> None:
+        now = self.time()
+        if self._first_unschedulable is None:
+            self._first_unschedulable = now
+        at = min(now + self.pace.debounce, self._first_unschedulable + self.pace.patience)
+        self._plan_at = at
+        self._due = min(self._due, at) if self._due > now else self._due
+        self._rung.set()
