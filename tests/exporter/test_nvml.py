@@ -242,7 +242,8 @@ def test_a_driver_of_another_version_ends_the_process_so_that_its_library_is_loa
     with measuring(nvml.environment) as child:
         child.reading(FIRST)
         nvml.gpu[0].fail("nvmlDeviceGetTemperature", STALE)
-        assert child.ended() == 0
+        assert "another version" in child.unavailable().text
+        assert child.ended() == 1
 
 
 def test_a_gpu_that_is_to_be_left_alone_is_not_asked(nvml: FakeNvml) -> None:

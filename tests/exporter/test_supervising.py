@@ -88,6 +88,13 @@ async def test_a_process_that_crashes_is_started_again_and_its_last_words_are_to
     assert lines.readings()[:4] == ["GPU-a"] * 4
 
 
+async def test_a_process_that_says_why_it_ends_is_believed() -> None:
+    async with sampling("rounds(1, 'GPU-a'); say('unavailable', 'stale', 'another library is needed'); sys.exit(1)") as (sampler, lines):
+        await until(lambda: sampler.starts == 2)
+
+    assert set(lines.troubles()) == {"another library is needed"}
+
+
 async def test_a_process_that_is_killed_is_started_again() -> None:
     async with sampling("rounds(1000, 'GPU-a')") as (sampler, lines):
         await until(lambda: sampler.pid > 0 and bool(lines))

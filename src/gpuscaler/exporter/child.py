@@ -59,7 +59,7 @@ def _rounds(backend: Backend, write: Write, *, interval: float, skip: Sequence[s
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit 0 when nobody reads any more or a newer library is to be loaded, 2 where the backend is not installed."""
+    """Exit 0 when nobody reads any more, 1 when another library is to be loaded, 2 where the backend is not installed."""
     name, interval, devices, *skip = arguments
 
     held: list[str] = []
@@ -78,7 +78,10 @@ def main(arguments: Sequence[str]) -> int:
     except UnavailableError as error:
         write(["unavailable", error.cause, str(error)])
         return 2
-    except (BrokenPipeError, StaleError, KeyboardInterrupt):
+    except StaleError as error:
+        write(["unavailable", "stale", str(error)])
+        return 1
+    except (BrokenPipeError, KeyboardInterrupt):
         return 0
 
 

@@ -134,7 +134,7 @@ class Sampler:
 
     async def _lines(self, output: asyncio.StreamReader) -> str:
         """Hand on what the process says until it ends, or should for the reason returned. Raises :class:`HungError`."""
-        about, patience = "", self.pace.opening
+        about, patience, line = "", self.pace.opening, None
         while True:
             try:
                 # Not wait_for: before Python 3.12 it may lose a cancellation that comes together with a line.
@@ -143,7 +143,8 @@ class Sampler:
             except TimeoutError:
                 raise HungError(about, patience) from None
             if not text:
-                return ""
+                # One that ends with a reason of its own is not to be explained further.
+                return line.text if isinstance(line, Unavailable) else ""
             line = lines.read(text)
             match line:
                 case Opening():
