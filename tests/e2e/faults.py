@@ -1,0 +1,187 @@
+"""What breaks around the controller, each while a workload of its own comes up; nothing may be bought twice, and nothing may stay."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+from tests.e2e.cutting import Wire
+from tests.e2e.objects import deployment, job, pod_spec
+from tests.e2e.stage import NAMESPACE, Controller, Json, Stage, until
+
+from gpuscaler.embedded.controlplane.building import API_SERVER, ETCD
+from gpuscaler.kube.resources import CONFIG_MAPS, LEASES, NODES
+
+#: Pods of each workload; each fills a machine.
+PODS = 2
+
+
+@dataclass
+class Broken:
+    """What there is to break: a ``stage``, the ``wire`` between it and two controllers, and what starts another one."""
+
+    stage: Stage
+    wire: Wire
+    run_file: Path
+    kubeconfig: Path
+
+    def start(self) -> Controller:
+        return self.stage.start(self.run_file, self.kubeconfig)
+
+    def ordered(self, name: str) -> list[Json]:
+        """The purchases for a pool, by whichever controller."""
+        return [line for one in self.stage.controllers for line in one.told("ordered", pool=name)]
+
+    async def leader(self) -> Controller:
+        """Which of the controllers that live leads."""
+
+        async def seen() -> Controller | None:
+            for one in self.stage.controllers:
+                said = [line["message"] for line in one.lines() if "lead" in line["message"]]
+                if one.process.poll() is None and said and said[-1] == "this process leads":
+                    return one
+            return None
+
+        found: Controller = await until("somebody leads", seen, 40)
+        return found
+
+    async def submit(self, name: str) -> None:
+        await self.stage.create(deployment("serve", PODS, pod_spec(name)), name)
+
+    async def asked(self, name: str) -> None:
+        """Until machines were ordered."""
+
+        async def seen() -> bool:
+            return bool(self.ordered(name))
+
+        await until(f"machines for {name} are ordered", seen, 30)
+
+    async def settles(self, name: str, within: float = 60.0) -> None:
+        """The pods run, on exactly the machines that they need; and when they are gone, so are the machines."""
+        await self.stage.bound(name, PODS, within)
+        assert len(await self.stage.nodes(name)) == PODS
+        assert len(self.ordered(name)) == 1, "nothing is bought twice"
+        await self.stage.scale("Deployment", "serve", name, 0)
+        await self.stage.empty(name, within)
+
+
+async def api_server_restarted(broken: Broken, name: str) -> None:
+    await broken.submit(name)
+    await broken.asked(name)
+    await broken.stage.plane.restart(API_SERVER)
+    await broken.settles(name)
+
+
+async def etcd_slow(broken: Broken, name: str) -> None:
+    async with pulses(broken.stage):
+        await broken.submit(name)
+        await broken.stage.bound(name, PODS)
+    await broken.settles(name)
+
+
+@asynccontextmanager
+async def pulses(stage: Stage) -> AsyncIterator[None]:
+    """etcd stands still for 0.7 s of each 1.2 s."""
+    etcd = stage.plane.processes[ETCD]
+
+    async def beat() -> None:
+        try:
+            while True:
+                etcd.pause()
+                await asyncio.sleep(0.7)
+                etcd.go_on()
+                await asyncio.sleep(0.5)
+        finally:
+            etcd.go_on()
+
+    life = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+
+
+async def watches_cut(broken: Broken, name: str) -> None:
+    cut = broken.wire.cut()
+    await broken.submit(name)
+    for _ in range(4):
+        await asyncio.sleep(0.8)
+        cut += broken.wire.cut()
+    assert cut > 5, "watches were cut"
+    await broken.settles(name)
+
+
+async def clock_ahead(broken: Broken, name: str) -> None:
+    """The kubelets of this pool are an hour ahead, and so is what its nodes say of themselves."""
+    stage = broken.stage
+
+    def ours(node: object) -> bool:
+        return getattr(node, "labels", {}).get("gpuscaler.io/pool") == name
+
+    async with stage.kubelets(ours, ahead=3600.0):
+        await stage.create(job("train", PODS, pod_spec(name), run_for="3s"), name)
+        nodes = await until("nodes", lambda: stage.nodes(name), 30)
+        ahead = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for node in nodes:
+            ready = [{**one, "lastHeartbeatTime": ahead, "lastTransitionTime": ahead} for one in node["status"]["conditions"]]
+            await stage.admin.merge_patch(NODES, node["metadata"]["name"], {"status": {"conditions": ready}}, subresource="status")
+        await stage.bound(name, PODS)
+        await stage.empty(name)
+    assert len(broken.ordered(name)) == 1
+
+
+async def memory_edited(broken: Broken, name: str) -> None:
+    await broken.submit(name)
+    await broken.asked(name)
+    patch = {"metadata": {"labels": {"edited": "by-hand"}}, "data": {"note": "a person was here"}}
+    await broken.stage.admin.merge_patch(CONFIG_MAPS, "gpuscaler-state", patch, namespace=NAMESPACE)
+    await broken.settles(name)
+
+
+async def objects_deleted(broken: Broken, name: str) -> None:
+    await broken.submit(name)
+    await broken.stage.bound(name, PODS)
+    for resource, one in ((CONFIG_MAPS, "gpuscaler-state"), (CONFIG_MAPS, "gpuscaler-status"), (LEASES, "gpuscaler")):
+        await broken.stage.admin.delete(resource, one, namespace=NAMESPACE)
+    await broken.settles(name)
+    for one in ("gpuscaler-state", "gpuscaler-status"):
+        await until(f"{one} is written again", partial(broken.stage.state, one), 75)
+
+
+async def leader_killed(broken: Broken, name: str) -> None:
+    leader = await broken.leader()
+    await broken.submit(name)
+    await broken.asked(name)
+    leader.kill()
+    assert await broken.leader() is not leader
+    await broken.settles(name)
+
+
+async def two_controllers(broken: Broken, name: str) -> None:
+    """Those that were started at once, and one more: a single one acts."""
+    broken.start()
+    leader = await broken.leader()
+    await broken.submit(name)
+    await broken.settles(name)
+    acted = [one for one in broken.stage.controllers if one.told("ordered", "opened", "ending", pool=name)]
+    assert acted == [leader]
+
+
+Fault = Callable[[Broken, str], Awaitable[None]]
+#: By the sentence that is proved, in the order in which they happen.
+FAULTS: dict[str, Fault] = {
+    "the API server is killed and comes back while machines are on their way": api_server_restarted,
+    "etcd stands still for most of the time": etcd_slow,
+    "all connections are cut again and again": watches_cut,
+    "the clocks of nodes are an hour ahead": clock_ahead,
+    "a person edits the memory": memory_edited,
+    "a person deletes the memory, the status and the lease": objects_deleted,
+    "the leader is killed while machines are on their way": leader_killed,
+    "several controllers run at once": two_controllers,
+}
+#: The one whose nodes have kubelets of their own.
+AHEAD = "the clocks of nodes are an hour ahead"

@@ -1,0 +1,55 @@
+"""What breaks around two controllers on a real control plane, one thing after the other."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+import pytest
+from tests.e2e.cutting import wire
+from tests.e2e.faults import AHEAD, FAULTS, Broken
+from tests.e2e.stage import stage
+
+from gpuscaler.model.nodes import Node
+from gpuscaler.planning.membership import POOL_LABEL
+
+pytestmark = pytest.mark.e2e
+
+Outcomes = Mapping[str, BaseException | None]
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> Outcomes:
+    return asyncio.run(_play())
+
+
+async def _play() -> Outcomes:
+    names = {told: f"f{number}" for number, told in enumerate(FAULTS)}
+
+    def ours(node: Node) -> bool:
+        return node.labels.get(POOL_LABEL) != names[AHEAD]
+
+    found: dict[str, BaseException | None] = {}
+    async with stage("faults") as made, wire(made.plane.url) as line, made.kubelets(ours):
+        await made.install()
+        run_file = made.run_file("run", [{"name": name, "types": ["g4dn.xlarge"]} for name in names.values()], http={"enabled": False})
+        broken = Broken(made, line, run_file, await made.kubeconfig(server=line.url))
+        for _ in range(2):
+            broken.start()
+        await broken.leader()
+        for told, play in FAULTS.items():
+            await made.namespace(names[told])
+            began = time.monotonic()
+            try:
+                await play(broken, names[told])
+                found[told] = None
+            except Exception as error:  # noqa: BLE001 - each is told by the test of its own name
+                found[told] = error
+            print(f"{time.monotonic() - began:5.1f} s: {told}")
+    return found
+
+
+@pytest.mark.parametrize("told", FAULTS)
+def test_pods_run_and_machines_go_when(outcomes: Outcomes, told: str) -> None:
+    failure = outcomes[told]
+    if failure is not None:
+        raise failure
