@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 from tests.control.leaving import CHEAP_RESTART, DEAR, LARGE, budget, dear, is_as_before, is_marked, names, run, template, until
-from tests.control.world import Deaths, World
+from tests.control.test_replacing import BOTH, without_spot
+from tests.control.world import BEGAN, Deaths, World, world
 
 from gpuscaler.embedded.failures import Failure
 from gpuscaler.embedded.faults import Fault
@@ -132,14 +133,29 @@ async def test_a_drain_that_cannot_finish_is_undone_and_the_blocker_named_with_w
         assert (blocked.blocker, blocked.detail) == ("drain-failed", f"{why}; its removal was given up and is tried again later")
 
 
-async def test_two_nodes_with_pods_of_one_budget_are_drained_at_the_same_time_within_it() -> None:
-    async with dear({"name": "web", "replicas": 1}) as (here, writes):
-        await run(here, "api", 1)
-        await here.sleep(120.0)
+@pytest.mark.parametrize("most", [1, 2])
+async def test_nodes_are_drained_side_by_side_as_far_as_one_budget_lets_their_pods_go(most: int) -> None:
+    async with world(BOTH) as here:
+        full, here.policy = here.policy, without_spot(here.policy)
+        here.start()
+        await here.sleep(2.0)
+        await run(here, "web", 3)
+        await budget(here, "web", maxUnavailable=most)
+        await here.sleep(160.0)
+        assert len(here.cluster.core.list()) == 3
         assert here.controller is not None
-        await until_over(here, 900.0)
-        assert {one.offering.market for one in here.cluster.core.list()} == {"spot"}
-        assert len(set(writes.evicted())) >= 1
+        here.policy = full
+        here.controller.set_policy(full)
+        at_once, left = 0, 3
+        while {one.offering.market for one in here.cluster.core.list()} != {"spot"}:
+            await here.sleep(1.0)
+            assert here.now() < BEGAN + 3600.0
+            at_once = max(at_once, len(here.controller.memory.ledger.leaving))
+            left = min(left, sum(one["status"].get("phase") == "Running" for one in await here.pods()))
+
+        assert at_once == most
+        assert left >= 3 - most
+        assert here.notes.kept == []
 
 
 # Who comes meanwhile, and who dies

@@ -51,6 +51,7 @@ class Memory(Struct, frozen=True, gc=False):
     """What survives restarts.
 
     ``decisions`` is how many decisions have been numbered, ``decided`` are the ids of those that are being carried out, by order and node.
+    ``worked_on`` is when the cloud works on machines, by id, as it has announced.
     """
 
     ledger: Ledger = Ledger()
@@ -63,6 +64,7 @@ class Memory(Struct, frozen=True, gc=False):
     decisions: int = 0
     decided: Mapping[str, str] = {}
     spared: Sparing = Sparing()
+    worked_on: Mapping[str, float] = {}
 
 
 class Facts(Struct, frozen=True, gc=False):
@@ -119,7 +121,8 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         boots=_seen(memory.boots, found.arrived),
         learned=_lessons(memory.learned, book, found, cluster, now),
     )
-    taken = reclaiming.taken(book, cluster, policy, reclaiming.Announced(facts.going, facts.worked_on), now)
+    memory = replace(memory, worked_on=_worked_on(memory.worked_on, facts))
+    taken = reclaiming.taken(book, cluster, policy, reclaiming.Announced(facts.going, memory.worked_on), now)
     book = ledger.folded(book, taken.steps)
     book = ledger.folded(book, leaving.hear(book, facts.unevicted, now))
     gone = reclaiming.unexpected(memory.ledger, facts.vanished)
@@ -214,6 +217,14 @@ def _folded(known: breakers.Breakers, fates: Iterable[events.Event]) -> breakers
     for fate in fates:
         known = breakers.step(known, fate)
     return known
+
+
+def _worked_on(known: Mapping[str, float], facts: Facts) -> Mapping[str, float]:
+    """When the cloud works on machines that it lists: it may say so once, and days before."""
+    if not (known or facts.worked_on):
+        return known
+    there = known.keys() if facts.inventory is None else {one.id for one in facts.inventory.instances}
+    return {**{name: at for name, at in known.items() if name in there}, **facts.worked_on}
 
 
 def _spared(known: Sparing, departure: leaving.Departure, cluster: Cluster, now: float) -> Sparing:
