@@ -16,11 +16,18 @@ from urllib.request import urlopen
 
 import pytest
 from click.testing import CliRunner
+from tests.exporter.attribution.kubelet import container, devices, kubelet, pod
+from tests.exporter.fake_nvml import FakeNvml, build
 from tests.exporter.scraping import Scrape, scrape
 
 from gpuscaler.cli import main
 
 PROGRAM = Path(sys.executable).with_name("gpuscaler")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("nvml"))
 
 
 class Started:
@@ -102,6 +109,23 @@ def test_without_a_driver_it_serves_that_there_are_no_gpus(tmp_path: Path) -> No
     assert "saw no libnvidia-ml.so.1" in message
     assert found.value("nvidia_gpu_num_devices") == 0
     assert found.value("gpuscaler_exporter_working", part="gpus") == 0
+
+
+def test_a_pod_that_begins_to_use_a_gpu_is_on_its_metrics_soon(library: Path, tmp_path: Path) -> None:
+    """The whole way: the driver, the kubelet over gRPC, HTTP. How soon, `python -m benchmarks exporter` measures: other tests run beside."""
+    nvml = FakeNvml(library, tmp_path, 2)
+    with kubelet() as node, started("--kubelet-socket", str(node.path), **nvml.environment) as running:
+        running.told("measuring 2 GPUs")
+        node.pods.append(pod("ml", "training-0", container("main", devices(nvml.gpu[1].uuid.decode()))))
+        nvml.gpu[1].utilization = 73
+        began = time.monotonic()
+        while running.metrics().values("nvidia_gpu_duty_cycle", pod_name="training-0", minor_number="1") != [73]:
+            assert time.monotonic() - began < 10
+            time.sleep(0.02)
+        found = running.metrics()
+
+    assert found.pods("nvidia_gpu_duty_cycle", minor_number="0") == [None]
+    assert found.value("gpuscaler_exporter_working", part="pods") == 1
 
 
 @pytest.mark.parametrize(
