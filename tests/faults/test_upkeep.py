@@ -74,7 +74,7 @@ def newer(memory: dict[str, Any]) -> None:
     """The next version remembers more, of everything."""
     memory["hopes"] = {"of": "the next version"}
     for name in ("ledger", "breakers", "promises", "learned", "boots", "clocks", "refusals"):
-        memory[name]["more"] = 1.5
+        memory.setdefault(name, {})["more"] = 1.5
     for entries in memory["ledger"].values():
         for entry in entries if isinstance(entries, list) else ():
             if isinstance(entry, dict):
