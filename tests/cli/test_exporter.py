@@ -112,7 +112,7 @@ def test_without_a_driver_it_serves_that_there_are_no_gpus(tmp_path: Path) -> No
 
 
 def test_a_pod_that_begins_to_use_a_gpu_is_on_its_metrics_soon(library: Path, tmp_path: Path) -> None:
-    """The whole way: the driver, the kubelet over gRPC, HTTP. How soon, `python -m benchmarks exporter` measures: other tests run beside."""
+    """The whole way: driver, kubelet over gRPC, HTTP. How soon is measured by ``python -m benchmarks exporter``: here other tests run."""
     nvml = FakeNvml(library, tmp_path, 2)
     with kubelet() as node, started("--kubelet-socket", str(node.path), **nvml.environment) as running:
         running.told("measuring 2 GPUs")
