@@ -383,7 +383,7 @@ MUTANTS = (
     ),
     Mutant(
         case=49,
-        path="control/controller.py",
+        path="control/alarm.py",
         old="    inline: int = 2_000\n",
         new="    inline: int = 2_000_000_000\n",
         removes="plans for a large cluster are made on the event loop",
