@@ -131,7 +131,7 @@ def test_machines_that_fail_are_replaced_and_the_work_is_done_all_the_same() -> 
 
 
 def test_a_machine_that_never_registers_is_given_back_after_fifteen_minutes_and_another_is_bought() -> None:
-    faults = Faults(never_registers=0.5, partial_grants=0, gpu_hours_between_failures=0)
+    faults = Faults(never_registers=0.3, partial_grants=0, gpu_hours_between_failures=0)
     results = [replay(trace(Job("a", 0, 60, gpus=1)), faults=faults, seed=seed) for seed in range(8)]
     assert all(result.served == 1 for result in results)
     waits = sorted(result.wait.p50 or 0.0 for result in results)
@@ -139,6 +139,12 @@ def test_a_machine_that_never_registers_is_given_back_after_fifteen_minutes_and_
     assert waits[-1] >= 900 + 120
     late = next(result for result in results if (result.wait.p50 or 0) > 900)
     assert any("did not register within 900 s" in one.why for one in late.decisions)
+
+
+def test_after_three_machines_that_never_registered_no_fourth_is_bought_that_day() -> None:
+    faults = Faults(never_registers=1, partial_grants=0, gpu_hours_between_failures=0)
+    given_up = [one.at for one in replay(trace(Job("a", 0, 60, gpus=1)), faults=faults).decisions if "did not register" in one.why]
+    assert len([at for at in given_up if at < given_up[0] + 86_400]) == 3
 
 
 def test_the_first_pod_of_a_machine_waits_for_its_image_and_later_ones_do_not() -> None:

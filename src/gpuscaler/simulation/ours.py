@@ -211,7 +211,9 @@ class Gpuscaler:
         while self._late and self._late[0][0] <= now:
             _, name = heapq.heappop(self._late)
             if view.missing(name):
-                self._fold(events.Failed(view.offering_of(name).key, now, "it never became a node"))
+                key = view.offering_of(name).key
+                self._fold(events.Failed(key, now, "it never became a node"))
+                self._fold(events.Absent(key, now - REGISTRATION_LIMIT, now, "it never became a node"))
                 found.append(Removal(name, f"did not register within {REGISTRATION_LIMIT:g} s"))
         return found
 
