@@ -1,6 +1,10 @@
-"""A label set that can be a dictionary key."""
+"""Label sets that can be dictionary keys, and what labels may look like."""
 
+import re
 from typing import Any
+
+_LABEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 
 
 class LabelSet(dict[str, str]):
@@ -27,3 +31,15 @@ class LabelSet(dict[str, str]):
 
 
 NO_LABELS = LabelSet()
+
+
+def is_label_value(text: str) -> bool:
+    return text == "" or _LABEL_NAME.fullmatch(text) is not None
+
+
+def is_qualified_name(text: str) -> bool:
+    """Whether ``text`` can be the key of a label or taint, or the name of a resource: ``name`` or ``example.com/name``."""
+    prefix, slash, name = text.rpartition("/")
+    if slash and not (len(prefix) <= 253 and _DNS_SUBDOMAIN.fullmatch(prefix)):
+        return False
+    return _LABEL_NAME.fullmatch(name) is not None

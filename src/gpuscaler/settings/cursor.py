@@ -9,12 +9,9 @@ import re
 from collections.abc import Collection, Iterable
 
 from gpuscaler.model.durations import parse_duration
+from gpuscaler.model.labels import is_label_value
 from gpuscaler.settings.document import Entry, describe
 from gpuscaler.settings.errors import Problem
-
-_LABEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
-_DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
-
 
 #: Values a file may hold once its anchors are unfolded. 5 MB without anchors hold a million; a dozen nested ones, all that you like.
 MAX_VALUES = 3_000_000
@@ -187,18 +184,6 @@ def did_you_mean(word: str, options: Collection[str]) -> str:
     """A hint such as ``did you mean price?``, or all the options where none is near."""
     near = difflib.get_close_matches(word, options, 1)
     return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(options)}"
-
-
-def is_label_value(text: str) -> bool:
-    return text == "" or _LABEL_NAME.fullmatch(text) is not None
-
-
-def is_qualified_name(text: str) -> bool:
-    """Whether ``text`` can be the key of a label or taint, or the name of a resource: ``name`` or ``example.com/name``."""
-    prefix, slash, name = text.rpartition("/")
-    if slash and not (len(prefix) <= 253 and _DNS_SUBDOMAIN.fullmatch(prefix)):
-        return False
-    return _LABEL_NAME.fullmatch(name) is not None
 
 
 def _step(prefix: str, key: str) -> str:

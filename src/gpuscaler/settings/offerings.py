@@ -6,13 +6,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from gpuscaler import catalogue
+from gpuscaler.catalogue.node_labels import node_labels
+from gpuscaler.catalogue.zones import cloud_of, region_of
 from gpuscaler.model.pods import Resources
 from gpuscaler.model.pools import MARKETS, Offering
 from gpuscaler.model.taints import Taint
 from gpuscaler.settings.cursor import Cursor
 from gpuscaler.settings.pieces import read_resources
-from gpuscaler.settings.regions import cloud_of, region_of
-from gpuscaler.settings.well_known import node_labels
 
 OFFERING_KEYS = ("type", "market", "zone", "price", "resources")
 #: The kubelet's own limit, for a type of which nothing else is known.

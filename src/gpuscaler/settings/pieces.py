@@ -3,12 +3,13 @@
 import re
 from fractions import Fraction
 
+from gpuscaler.model.labels import is_label_value, is_qualified_name
 from gpuscaler.model.pods import Resources
 from gpuscaler.model.pools import Budget
 from gpuscaler.model.quantities import QuantityError, milli, parse, whole
 from gpuscaler.model.schedules import parse_schedule
 from gpuscaler.model.taints import Taint
-from gpuscaler.settings.cursor import Cursor, did_you_mean, is_label_value, is_qualified_name
+from gpuscaler.settings.cursor import Cursor, did_you_mean
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 TAINT_KEYS = ("key", "value", "effect")

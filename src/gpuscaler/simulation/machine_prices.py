@@ -3,10 +3,10 @@
 from typing import NamedTuple
 
 from gpuscaler import catalogue
+from gpuscaler.catalogue.zones import region_of
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.membership import INSTANCE_TYPE_LABELS, ZONE_LABELS, first_label, market_of, members
-from gpuscaler.settings.regions import region_of
 
 REGION_LABELS = ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region")
 

@@ -9,9 +9,9 @@ import msgspec
 import yaml
 from msgspec import Struct
 
+from gpuscaler.catalogue.zones import region_of
 from gpuscaler.clouds.markets import Key, Markets, Steps
 from gpuscaler.model.pools import Offering, Policy
-from gpuscaler.settings.regions import region_of
 from gpuscaler.simulation.spot import Series, SpotError, SpotFile
 
 
