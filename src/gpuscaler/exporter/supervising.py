@@ -111,9 +111,7 @@ class Sampler:
                 if pipe is not None:
                     pipe.close()
             process.kill()
-            try:
-                process.wait(DYING)
-            except subprocess.TimeoutExpired:
+            if not await _ended(process):
                 self._stuck.append(process)
 
     async def _heard(self, process: "subprocess.Popen[bytes]", output: asyncio.StreamReader, errors: asyncio.StreamReader) -> str:
@@ -125,7 +123,7 @@ class Sampler:
             if error.about not in {"", "devices", "events"}:
                 self._suspect(error.about)
             return str(error)
-        except (TimeoutError, subprocess.TimeoutExpired):
+        except TimeoutError:
             return "the measuring process closed its output and went on"
         except ValueError as error:
             return f"saw a line of the measuring process that cannot be read: {error}"
@@ -176,8 +174,18 @@ class Sampler:
         """How a process ended that closed its output."""
         async with asyncio.timeout(self.pace.patience):
             said = await last_words
-        code = process.wait(DYING)
-        return f"the measuring process ended with {code}" + (f": {said}" if said else "")
+        if not await _ended(process):
+            raise TimeoutError
+        return f"the measuring process ended with {process.returncode}" + (f": {said}" if said else "")
+
+
+async def _ended(process: "subprocess.Popen[bytes]") -> bool:
+    """Give a process a moment to end; whether it did. The standard library would wait asleep, and hold up scrapes."""
+    for _ in range(round(DYING / 0.01)):
+        if process.poll() is not None:
+            return True
+        await asyncio.sleep(0.01)
+    return process.poll() is not None
 
 
 @asynccontextmanager
