@@ -189,7 +189,6 @@ class _Look:
                 continue
             if not one.node and then >= one.granted + self.waits.register:
                 reason = f"machine {one.instance} did not become a node within {self.waits.register:g} s"
-                self.fates.append(events.Absent(one.key, one.asked, self.now, reason))
             elif one.node and then >= one.registered + self.waits.ready:
                 node = self.cluster.nodes.get(one.node)
                 lacks = missing(node, self.offerings.get(one.key), self.pools.get(one.key[0])) if node is not None else "its Node is gone"
@@ -197,7 +196,10 @@ class _Look:
             else:
                 continue
             self.overdue.append(Overdue(one, reason))
-            self.fates.append(events.Failed(one.key, self.now, reason))
+            if one.order:
+                # What nobody here asked for may have been a node for long, until somebody deleted that.
+                self.fates += [] if one.node else [events.Absent(one.key, one.asked, self.now, reason)]
+                self.fates.append(events.Failed(one.key, self.now, reason))
             self.fold(ledger.Lost(one.id))
 
 
