@@ -67,7 +67,7 @@ class Running:
 
 @asynccontextmanager
 async def exporting(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, *, program: Sequence[str] = PROGRAM) -> AsyncIterator[Running]:
-    """An exporter that measures every 100 ms and notices what hangs within half a second."""
+    """An exporter that measures every 100 ms and notices within a second what hangs."""
     for name, value in nvml.environment.items():
         monkeypatch.setenv(name, value)
     pods, log = Pods(), list[tuple[str, str]]()
@@ -80,7 +80,7 @@ async def exporting(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, *, program:
         tell=lambda level, text: log.append((level, text)),
         clock=time.monotonic,
         wall=time.time,
-        pace=Pace(patience=0.4, first_wait=0.05, longest_wait=0.2),
+        pace=Pace(patience=1.0, first_wait=0.05, longest_wait=0.2),
     )
     exporter.measured.expiry = 0.6
     life = asyncio.create_task(exporter.run())
