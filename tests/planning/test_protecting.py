@@ -37,11 +37,19 @@ def test_pods_of_a_node_that_leaves_are_evicted() -> None:
     assert not kept
 
 
-@pytest.mark.parametrize("options", [{"do_not_disrupt": True}, {"safe_to_evict": False}, {"do_not_drain": True}])
+@pytest.mark.parametrize(
+    "options", [{"do_not_disrupt": True}, {"do_not_disrupt": 61.0}, {"safe_to_evict": False}, {"do_not_drain": True}], ids=str
+)
 def test_a_pod_that_somebody_protects_while_its_node_is_drained_is_not_evicted_and_the_node_is_opened(options: Mapping[str, Any]) -> None:
     acts, kept = draining(pod("runs", on="a", options=options))
     assert [type(act) for act in acts] == [Unmark]
     assert kept == (("a", "an annotation of pod default/runs protects it"),)
+
+
+def test_a_pod_that_was_protected_for_a_time_is_not_any_more() -> None:
+    acts, kept = draining(pod("runs", on="a", options={"do_not_disrupt": 60.0}))
+    assert [type(act) for act in acts] == [Evict]
+    assert not kept
 
 
 def test_a_node_that_somebody_protects_while_it_is_drained_is_opened() -> None:

@@ -116,16 +116,17 @@ def is_spared(one: Leaving, pod: Pod, now: float) -> bool:
     """Whether ``pod`` is left alone for as long as its machine lasts and it still gets its time: the cloud has said early when it goes."""
     options = pod.options
     loses = (pod.owner.kind == "Job" or bool(options.gang)) and options.restart_cost is None
-    if not one.ends or not (loses or is_protected(pod)):
+    if not one.ends or not (loses or is_protected(pod, now)):
         return False
     needs = (options.grace or 0.0) + pod.spec.grace_seconds + MARGIN_SECONDS
     return now < one.ends - max(PROTECTED_SECONDS, needs)
 
 
-def is_protected(pod: Pod) -> bool:
-    """Whether an annotation or label of ``pod`` asks that it be left alone, for good."""
-    options = pod.options
-    return options.do_not_drain or options.safe_to_evict is False or options.do_not_disrupt is True
+def is_protected(pod: Pod, now: float) -> bool:
+    """Whether an annotation or label of ``pod`` asks that it be left alone; for a time, that is from its start on, if that is known."""
+    options, start = pod.options, pod.started or pod.created
+    for_now = options.do_not_disrupt is not False and (options.do_not_disrupt is True or not start or now < start + options.do_not_disrupt)
+    return options.do_not_drain or options.safe_to_evict is False or for_now
 
 
 def is_saving(one: Leaving, pod: Pod, entry: Eviction, now: float) -> bool:

@@ -38,7 +38,7 @@ class Objections:
 
         An annotation that was written meanwhile counts (I6).
         """
-        protected = next((f"an annotation of pod {pod.key} protects it" for pod in found.missed if is_protected(pod)), None)
+        protected = next((f"an annotation of pod {pod.key} protects it" for pod in found.missed if is_protected(pod, self._now)), None)
         return self._at_any_time(one, node, found) or protected
 
     def _at_any_time(self, one: Leaving, node: Node, found: Residents) -> str | None:
