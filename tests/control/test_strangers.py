@@ -1,13 +1,17 @@
 """Machines that cost money and serve nobody: those that nobody here knows, those that never come, those that are wanted no more."""
 
+from collections.abc import Sequence
+
 import pytest
-from tests.control.world import ONE_GPU_MACHINES, World, world
+from tests.control.world import ONE_GPU_MACHINES, Watchman, World, world
 
 from gpuscaler.clouds.delays import Faults
-from gpuscaler.clouds.protocol import Bought, LostAnswerError, Order
+from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, Bought, LostAnswerError, Notice, Order
 from gpuscaler.clouds.simulated_provider import CallFaults
 from gpuscaler.control.controller import Pace
-from gpuscaler.kube.resources import CONFIG_MAPS, PODS
+from gpuscaler.embedded.alone import node_named, ready_at
+from gpuscaler.kube.resources import CONFIG_MAPS, NODES, PODS
+from gpuscaler.kube.transport import Request
 
 #: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
 pytestmark = pytest.mark.looptime(noop_cycles=1)
@@ -113,3 +117,41 @@ async def test_an_order_that_is_given_up_is_withdrawn_until_the_cloud_confirms_i
         assert here.controller is not None
         assert tried.count(first) == 4
         assert here.controller.memory.ledger.withdrawals == ()
+
+
+@pytest.mark.parametrize("kind", [INTERRUPTION, MAINTENANCE])
+@pytest.mark.parametrize("instance", ["aws:///us-east-1a/i-1", "simulated:///us-east-1a/theirs"])
+async def test_a_node_that_looks_like_ours_is_left_alone_when_its_machine_is_taken_back_which_the_cloud_does_not_list(
+    instance: str, kind: str
+) -> None:
+    """Several clusters may share what tells of interruptions."""
+    labels = {"gpuscaler.io/pool": "gpu", "node.kubernetes.io/instance-type": "g4dn.xlarge", "topology.kubernetes.io/zone": "us-east-1a"}
+    async with world() as here:
+        node = node_named("theirs", here.policy.pools[0].offerings[0].allocatable, labels)
+        await here.user.create(
+            NODES, {**node, "spec": {"providerID": instance}, "status": {**node["status"], "conditions": ready_at(here.now())}}
+        )
+        here.watchman = touched = Touched()
+        here.start()
+        await here.submit("p")
+        await here.sleep(20.0)
+        here.announced.append(Notice(kind, instance, here.now() + 120.0))
+        await here.sleep(400.0)
+
+        assert await here.bound() == {"p": "theirs"}
+        assert touched.paths == []
+        assert [one.text for one in here.notes.remarks if "emptied" in one.text] == []
+
+
+class Touched(Watchman):
+    """Remembers which nodes, evictions and machines were written to."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+
+    async def write(self, request: Request) -> None:
+        if "/nodes/" in request.path or request.path.endswith("/eviction"):
+            self.paths.append(request.path)
+
+    async def remove(self, ids: Sequence[str]) -> None:
+        self.paths += ids

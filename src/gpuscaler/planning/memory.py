@@ -5,7 +5,7 @@
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import TypeVar
 
 from msgspec import Struct
@@ -121,6 +121,8 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         boots=_seen(memory.boots, found.arrived),
         learned=_lessons(memory.learned, book, found, cluster, now),
     )
+    theirs = unlisted(cluster.nodes, facts.inventory)
+    facts = _of_ours(facts, book, {cluster.nodes[name].provider_id for name in theirs})
     memory = replace(memory, worked_on=_worked_on(memory.worked_on, facts))
     taken = reclaiming.taken(book, cluster, policy, reclaiming.Announced(facts.going, memory.worked_on), now)
     book = ledger.folded(book, taken.steps)
@@ -133,7 +135,6 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     avoided = memory.refusals
     for step in (*refused, *wheel.suspected):
         avoided = refusals.step(avoided, step)
-    theirs = unlisted(cluster.nodes, facts.inventory)
     acts: tuple[Act, ...] = (*wheel.acts, *(act for act in discourage(cluster, policy) if act.node not in theirs))
     kept: tuple[tuple[str, str], ...] = ()
     if facts.fresh:
@@ -217,6 +218,16 @@ def _folded(known: breakers.Breakers, fates: Iterable[events.Event]) -> breakers
     for fate in fates:
         known = breakers.step(known, fate)
     return known
+
+
+def _of_ours(facts: Facts, book: Ledger, foreign: Set[str]) -> Facts:
+    """``facts`` without what was announced of ``foreign`` machines: several clusters may share what tells them.
+
+    A machine of the ledger is ours, though the list may not have it yet.
+    """
+    foreign = foreign - {one.instance for one in book.coming}
+    going, worked_on = ({name: at for name, at in said.items() if name not in foreign} for said in (facts.going, facts.worked_on))
+    return replace(facts, going=going, worked_on=worked_on)
 
 
 def _worked_on(known: Mapping[str, float], facts: Facts) -> Mapping[str, float]:
