@@ -95,6 +95,13 @@ MUTANTS = (
         removes="a watch may be silent for as long as it likes",
     ),
     Mutant(
+        case=9,
+        path="control/looking.py",
+        old="        if pod.status.phase not in _FINISHED and pod.metadata.uid not in known:\n",
+        new="        if pod.status.phase in _FINISHED and pod.metadata.uid not in known:\n",
+        removes="before a machine is ended, nobody asks the API server itself who is on it",
+    ),
+    Mutant(
         case=10,
         path="kube/reflector.py",
         old="            self._version = None\n        elif not isinstance(error, TooManyRequests",

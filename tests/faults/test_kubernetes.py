@@ -66,9 +66,10 @@ async def test_f48_conflicts_on_every_write_of_a_node_for_a_minute_lose_no_taint
 
 @dataclass
 class Stall:
-    """Watches that are open at :meth:`begin` say nothing any more, and stay open; others are heard."""
+    """Watches of ``path`` that are open at :meth:`begin` say nothing any more, and stay open; others are heard."""
 
     here: World
+    path: str = ""
     stalls: int = 0
 
     def __post_init__(self) -> None:
@@ -82,7 +83,8 @@ class Stall:
     @asynccontextmanager
     async def exchange(self, request: Request) -> AsyncIterator[Answer]:
         async with self._exchange(request) as answer:
-            yield replace(answer, pieces=self._heard(answer.pieces, self.stalls)) if "watch" in request.query else answer
+            watches = "watch" in request.query and self.path in request.path
+            yield replace(answer, pieces=self._heard(answer.pieces, self.stalls)) if watches else answer
 
     async def _heard(self, pieces: AsyncIterator[bytes], opened: int) -> AsyncIterator[bytes]:
         async for piece in pieces:
@@ -115,6 +117,26 @@ async def test_f09_watches_that_silently_stall_are_noticed_and_what_came_meanwhi
         assert 60.0 < oldest <= FRESH_PICTURE
         await here.sleep(120.0)
         assert await all_bound(here)
+
+
+async def test_f09_a_pod_that_a_stalled_watch_does_not_show_keeps_its_machine() -> None:
+    async with faulty(IDLE) as here:
+        await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
+        await bought(here, 1)
+        await here.kill()
+        here.start()
+        stall = Stall(here, "/pods")
+        while not any(one["status"].get("phase") == "Succeeded" for one in await here.pods()):
+            await here.sleep(1.0)
+        await here.sleep(5.0)
+        stall.begin()
+        await here.submit("unseen")
+        await here.sleep(600.0)
+
+        (node,) = await here.nodes()
+        assert (await here.bound())["unseen"] == node["metadata"]["name"]
+        assert watch_of(here).ended == []
+        assert taints(node) == set()
 
 
 async def test_f10_after_a_410_ten_thousand_pods_are_listed_again_within_a_minute_and_in_bounded_memory() -> None:

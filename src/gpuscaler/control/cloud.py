@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, Bought, CloudError, LostAnswerError, Order, Provider, Refusal
+from gpuscaler.kube.errors import ApiError, Unreachable
 from gpuscaler.model.instances import ALIVE, Instance, Inventory
 from gpuscaler.planning.state import events, ledger
 
@@ -32,11 +33,12 @@ class Answered(Struct, frozen=True, gc=False):
 
 
 class Ended(Struct, frozen=True, gc=False):
-    """What came of ending a machine; ``detail`` is empty where it is ending or gone."""
+    """What came of ending a machine; ``detail`` is empty where it is ending or gone. It was ``held`` where pods were found on it."""
 
     instance: str
     node: str
     detail: str = ""
+    held: bool = False
 
 
 class Cloud:
@@ -147,8 +149,9 @@ class Cloud:
             self._out.add(order.token)
             self._spawn(self._buy(order))
 
-    def end(self, instance: str, node: str) -> None:
-        self._spawn(self._end(instance, node))
+    def end(self, instance: str, node: str, look: Callable[[], Coroutine[Any, Any, str]] | None = None) -> None:
+        """End a machine, unless ``look``, right before, finds who is on it, in words."""
+        self._spawn(self._end(instance, node, look))
 
     def withdraw(self, token: str) -> None:
         self._spawn(self._withdraw(token))
@@ -196,16 +199,20 @@ class Cloud:
             self._out.discard(order.token)
         self._answers.append(answer)
 
-    async def _end(self, instance: str, node: str) -> None:
-        detail = ""
+    async def _end(self, instance: str, node: str, look: Callable[[], Coroutine[Any, Any, str]] | None) -> None:
+        detail = found = ""
         try:
-            self._fence(CALL_SECONDS)
-            async with asyncio.timeout(CALL_SECONDS):
-                refusal = (await self.provider.remove((instance,))).get(instance)
-            detail = refusal.detail or refusal.cause if refusal is not None else ""
-        except (CloudError, LostAnswerError, TimeoutError) as error:
+            if look is not None:
+                async with asyncio.timeout(CALL_SECONDS):
+                    found = await look()
+            if not found:
+                self._fence(CALL_SECONDS)
+                async with asyncio.timeout(CALL_SECONDS):
+                    refusal = (await self.provider.remove((instance,))).get(instance)
+                detail = refusal.detail or refusal.cause if refusal is not None else ""
+        except (CloudError, LostAnswerError, TimeoutError, ApiError, Unreachable) as error:
             detail = spoken(error)
-        self._ended.append(Ended(instance, node, detail))
+        self._ended.append(Ended(instance, node, found or detail, bool(found)))
 
     async def _withdraw(self, token: str) -> None:
         try:

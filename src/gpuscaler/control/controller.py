@@ -6,6 +6,7 @@ harmless: what is remembered is written before anything is sent, and every write
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -14,6 +15,7 @@ from gpuscaler.control.acting import Actor, Outcome
 from gpuscaler.control.alarm import NORMAL, SOON_SECONDS, Alarm, Pace
 from gpuscaler.control.attempts import Attempts
 from gpuscaler.control.cloud import Cloud
+from gpuscaler.control.looking import newcomer
 from gpuscaler.control.recorder import Recorder
 from gpuscaler.control.store import MemoryStore
 from gpuscaler.kube.client import Client
@@ -70,12 +72,13 @@ class Controller:
         self._picture, self._store, self._recorder = picture, store, recorder
         self._now, self._attempts, self._dry_run = now, attempts, dry_run
         self._alarm = Alarm(pace)
-        self._actor = Actor(client)
+        self._client, self._actor = client, Actor(client)
         self._cloud = Cloud(provider, now=now, fence=client.fence, wake=self._alarm.wake)
         self._policy = policy
         self._planner = Planner(policy)
         self._acting: set[asyncio.Task[list[Outcome]]] = set()
         self._unevicted: list[Refusal] = []
+        self._unseen: dict[str, str] = {}
         self._failure: BaseException | None = None
         self._began = 0.0
         self._version = 0
@@ -168,7 +171,7 @@ class Controller:
         self.memory = replace(self.memory, decided=self._recorder.decided)
         if not self._dry_run:
             await self._store.save(self.memory)
-            self._act(seen)
+            self._act(seen, cluster)
         if self._alarm.plans(started, anyway=refused or changed):
             await self._plan(cluster)
         self._await()
@@ -187,6 +190,8 @@ class Controller:
             self._recorder.answered(answer, now)
         for one in ended:
             self._recorder.ended(one, now)
+            if one.held:
+                self._unseen[one.node] = one.detail
         confirmed = map(ledger.Withdrawn, withdrawn)
         self.memory = replace(self.memory, ledger=ledger.folded(self.memory.ledger, confirmed))
         return refused
@@ -195,6 +200,7 @@ class Controller:
         provider = self._cloud.provider
         announced, vanished = self._cloud.found()
         unevicted, self._unevicted = tuple(self._unevicted), []
+        unseen, self._unseen = self._unseen, {}
         return Facts(
             inventory=self._cloud.inventory,
             attempts=self._attempts,
@@ -204,6 +210,7 @@ class Controller:
             announced=announced,
             vanished=vanished,
             unevicted=unevicted,
+            unseen=unseen,
             fresh=self._fresh(now),
             waits=Waits(
                 register=self._alarm.pace.register,
@@ -219,10 +226,11 @@ class Controller:
         """Whether nothing is missing or old that a removal rests on (I4)."""
         return self._picture.stale_for(self._time()) <= FRESH_PICTURE and self._cloud.fresh(now, within=FRESH_LIST)
 
-    def _act(self, seen: Look) -> None:
+    def _act(self, seen: Look, cluster: Cluster) -> None:
         for act in seen.acts:
             if isinstance(act, End):
-                self._cloud.end(act.instance, act.node)
+                known = frozenset(pod.uid for pod in cluster.on_node.get(act.node, {}).values())
+                self._cloud.end(act.instance, act.node, partial(newcomer, self._client, act.node, known) if act.look else None)
         for token in seen.withdrawals:
             self._cloud.withdraw(token)
         for order in seen.doubtful:

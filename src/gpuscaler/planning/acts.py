@@ -86,11 +86,15 @@ class Delete(Struct, frozen=True, gc=False, tag=True):
 
 
 class End(Struct, frozen=True, gc=False, tag=True):
-    """End a machine by its id; ``node`` names the removal that it belongs to."""
+    """End a machine by its id; ``node`` names the removal that it belongs to.
+
+    ``look`` asks for a last look, at the API server itself, whether pods are on the node that nobody knows of.
+    """
 
     instance: str
     node: str
     reason: str
+    look: bool = False
 
 
 class Clear(Struct, frozen=True, gc=False, tag=True):

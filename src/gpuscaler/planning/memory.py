@@ -73,7 +73,8 @@ class Facts(Struct, frozen=True, gc=False):
     ``said`` are the scheduler's words then, by pod. ``going`` are machines that the cloud has announced to take away, and
     ``worked_on`` those that it will work on, by id and with the moment, 0 where that is not known; ``announced`` is all that it has
     announced beside taking away, by id and in a word, told once. ``vanished`` are machines that it listed before and does
-    not list any more. ``unevicted`` is what evictions have come to nothing by since the last look. Without ``fresh`` nothing is removed.
+    not list any more. ``unevicted`` is what evictions have come to nothing by since the last look, ``unseen`` are
+    nodes on which a last look has found pods that no watch has shown, in words. Without ``fresh`` nothing is removed.
     """
 
     inventory: Inventory | None = None
@@ -84,6 +85,7 @@ class Facts(Struct, frozen=True, gc=False):
     announced: tuple[tuple[str, str], ...] = ()
     vanished: tuple[Instance, ...] = ()
     unevicted: tuple[leaving.Refusal, ...] = ()
+    unseen: Mapping[str, str] = {}
     fresh: bool = True
     waits: Waits = Waits()
 
@@ -138,7 +140,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     acts: tuple[Act, ...] = (*wheel.acts, *(act for act in discourage(cluster, policy) if act.node not in theirs))
     kept: tuple[tuple[str, str], ...] = ()
     if facts.fresh:
-        departure = leaving.take_leave(book, cluster, facts.inventory, policy, now=now)
+        departure = leaving.take_leave(book, cluster, facts.inventory, policy, now=now, unseen=facts.unseen)
         book = ledger.folded(book, departure.steps)
         acts, kept = (*acts, *departure.acts), departure.kept
         memory = replace(

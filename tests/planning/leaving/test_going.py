@@ -98,7 +98,7 @@ def test_an_empty_closed_node_is_ended_after_a_last_look() -> None:
     assert (first.acts, step_of(first)) == ((), ENDING)
 
     ending = going(ENDING, at=NOW - 99.0, since=NOW - 1.0)
-    assert turn(ending, machine()).acts == (End("i-1", "n", "idle"),)
+    assert turn(ending, machine()).acts == (End("i-1", "n", "idle", look=True),)
     assert turn(going(ENDING, at=NOW - 99.0, since=NOW - 0.5), machine()).acts == ()
 
 

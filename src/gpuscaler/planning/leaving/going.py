@@ -1,5 +1,7 @@
 """The way of a removal, step by step. What is done next depends on what is seen and on the ledger alone: a restart goes on from there."""
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -48,9 +50,18 @@ class Departure(Struct, frozen=True, gc=False):
     given_up: tuple[GivenUp, ...] = ()
 
 
-def take_leave(book: Ledger, cluster: Cluster, inventory: Inventory | None, policy: Policy, *, now: float) -> Departure:
-    """The next steps of all removals under way."""
+def take_leave(
+    book: Ledger,
+    cluster: Cluster,
+    inventory: Inventory | None,
+    policy: Policy,
+    *,
+    now: float,
+    unseen: Mapping[str, str] | None = None,
+) -> Departure:
+    """The next steps of all removals under way. ``unseen`` are nodes on which a last look has found pods, in words."""
     door = _Door(book, cluster, inventory, policy, now)
+    door.unseen = unseen or {}
     halted = bool(book.leaving) and is_halted(book, cluster, policy)
     for one in book.leaving:
         if one.forced or one.step in (ENDING, CLEARING, REOPENING) or not halted:
@@ -79,6 +90,7 @@ class _Door:
         self.acts: list[Act] = []
         self.kept: list[tuple[str, str]] = []
         self.given_up: list[GivenUp] = []
+        self.unseen: Mapping[str, str] = {}
 
     def go_on(self, one: Leaving) -> None:
         node = self.cluster.nodes.get(one.node)
@@ -217,11 +229,15 @@ class _Door:
     def end(self, one: Leaving, node: Node | None) -> None:
         """End the machine, and see that it is gone. Right before, the node is looked at for the last time."""
         gone = self.alive is not None and one.instance not in self.alive and self.listed_at > max(one.since, one.tried)
-        if one.tried and gone:
+        if node is not None and not one.forced and one.node in self.unseen:
+            # As long as the watch has not shown them the node looks as idle as before, and is not closed again at once.
+            self.given_up.append(GivenUp(node.name, one.instance, one.offering, self.unseen[one.node], self.now))
+            self.keep(one, node, self.unseen[one.node])
+        elif one.tried and gone:
             self.steps.append(ledger.Finished(one.node) if node is None else ledger.Left(self.moved(one, CLEARING)))
         elif one.tried:
             if self.now >= one.tried + END_SECONDS:
-                self.ask_to_end(one)
+                self.ask_to_end(one, node)
         # A machine that never opened has come here at once, and nothing of it is looked at.
         elif (
             node is not None
@@ -231,13 +247,14 @@ class _Door:
         ):
             return
         elif node is None or one.forced or one.since <= one.at or self.now >= one.since + SETTLE_SECONDS:
-            self.ask_to_end(one)
+            self.ask_to_end(one, node)
         else:
             self.note(one)
 
-    def ask_to_end(self, one: Leaving) -> None:
+    def ask_to_end(self, one: Leaving, node: Node | None) -> None:
         self.steps.append(ledger.Left(replace(one, tried=self.now)))
-        self.acts.append(End(one.instance, one.node, one.reason))
+        look = node is not None and not one.forced and one.since > one.at
+        self.acts.append(End(one.instance, one.node, one.reason, look))
 
     def clear(self, one: Leaving, node: Node | None) -> None:
         """Delete the Node of a machine that is gone, if nobody else has."""

@@ -1,0 +1,37 @@
+"""The last look at a node before its machine is ended: at the API server itself, since a watch may have stalled without a word."""
+
+from collections.abc import Set
+
+import msgspec
+
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.resources import PODS
+
+_FINISHED = frozenset({"Succeeded", "Failed"})
+
+
+class WireMetadata(msgspec.Struct):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+
+
+class WireStatus(msgspec.Struct):
+    phase: str = ""
+
+
+class WirePod(msgspec.Struct):
+    metadata: WireMetadata = msgspec.field(default_factory=WireMetadata)
+    status: WireStatus = msgspec.field(default_factory=WireStatus)
+
+
+async def newcomer(client: Client, node: str, known: Set[str]) -> str:
+    """A sentence about a pod that is bound to ``node`` and whose uid is not ``known``; empty where there is none.
+
+    Raises what reading raises. A stalled watch is found out after 90 s, and a machine that falls idle is ended sooner than that.
+    """
+    for data in await client.list_all(PODS, query={"fieldSelector": f"spec.nodeName={node}"}):
+        pod = msgspec.json.decode(data, type=WirePod)
+        if pod.status.phase not in _FINISHED and pod.metadata.uid not in known:
+            return f"pod {pod.metadata.namespace}/{pod.metadata.name} is on it, and no watch has shown that yet"
+    return ""
