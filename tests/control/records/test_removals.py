@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import pytest
 from tests.planning.building import NOW, node, offering, pool
 
+from gpuscaler.cli.status import print_status
 from gpuscaler.control.acting import Outcome
 from gpuscaler.control.records import happening as kinds
 from gpuscaler.control.records.latest import Latest
@@ -17,7 +19,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.acts import Checkpoint, Evict
 from gpuscaler.planning.memory import Look, Memory
-from gpuscaler.planning.state.entries import CLEARING, DRAINING, Leaving
+from gpuscaler.planning.state.entries import CLEARING, DRAINING, MARKING, Leaving
 from gpuscaler.planning.state.ledger import Ledger
 from gpuscaler.planning.state.sparing import Spared, Sparing
 
@@ -88,6 +90,18 @@ def test_what_holds_a_removal_up_is_told_once() -> None:
 
     assert happened(leaving(), held) == [(kinds.HELD, f"its removal waits: {HELD}")]
     assert happened(held, held) == []
+
+
+def test_a_machine_that_the_cloud_takes_is_told_with_the_time_that_is_left() -> None:
+    taken = leaving(forced=True, ends=NOW + 120.0, step=MARKING, pods=("default/p",))
+
+    assert happened(None, taken) == [(kinds.DECIDED, "it is to be removed: idle; it goes in 2m; 1 pod to move first")]
+
+
+def test_the_status_lists_removals_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    print_status(status_of(known(leaving(detail=HELD)), Process("me", "1"), troubles=(), happened=(), now=NOW), NOW)
+
+    assert f"\nLeaving:\n  n1 ($1.00/h): its pods are being evicted, since 1m: {HELD} [idle]\n" in capsys.readouterr().out
 
 
 def test_a_removal_is_over_when_the_node_is_gone_that_the_cloud_left_behind() -> None:

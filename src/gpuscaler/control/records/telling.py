@@ -160,7 +160,8 @@ def _leaving(before: Memory, seen: Look, now: float) -> Iterator[Happening]:
         earlier = known.get(node)
         if earlier is None:
             moved = f"; {counted(len(one.pods), 'pod')} to move first" if one.pods else ""
-            yield _of_leaving(one, node, kinds.DECIDED, f"it is to be removed: {one.reason}{moved}", now)
+            ends = f"; it goes in {spoken(one.ends - now)}" if one.ends else ""
+            yield _of_leaving(one, node, kinds.DECIDED, f"it is to be removed: {one.reason}{ends}{moved}", now)
         if one.detail and (earlier is None or earlier.detail != one.detail):
             yield _of_leaving(one, node, kinds.HELD, f"its removal waits: {one.detail}", now)
         if one.step == DRAINING and one.pods and (earlier is None or earlier.step != DRAINING):
