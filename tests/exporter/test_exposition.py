@@ -29,7 +29,7 @@ def measured(*devices: Device, readings: Mapping[str, Mapping[str, float]], proc
 def page(found: Measured, attribution: Attribution = Attribution(), *, now: float = 101.0, node: str = "node-1") -> Scrape:  # noqa: B008  # a tuple
     made = Page()
     exposition.devices(made, found, attribution, node=node, now=now)
-    exposition.events(made, found, node=node)
+    exposition.events(made, found, node=node, epoch=1_000_000.0)
     return scrape(made.text())
 
 
@@ -177,13 +177,14 @@ def test_a_field_that_nobody_knows_is_left_out() -> None:
 
 def test_xid_errors_are_counted_with_their_severity() -> None:
     found = measured(GPU, readings={"GPU-a": VALUES})
-    for code in (79, 79, 31, 1):
-        found.take(Event("GPU-a", code))
+    for at, code in enumerate((79, 79, 31, 1)):
+        found.take(Event("GPU-a", code, 100.0 + at))
 
     said = page(found)
 
     assert said.value("gpuscaler_gpu_xid_errors_total", xid="79", severity="critical", uuid="GPU-a") == 2
     assert said.value("gpuscaler_gpu_xid_errors_total", xid="31", severity="application") == 1
+    assert said.value("gpuscaler_gpu_last_xid_error_timestamp_seconds", xid="79", severity="critical") == 1_000_101
     assert severity(1) == "other"
 
 

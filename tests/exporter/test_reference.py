@@ -39,6 +39,14 @@ def test_every_other_metric_in_the_source_is_on_the_page_and_the_page_has_no_mor
     assert NAMED - (written | own | WINDOWED) == set()
 
 
+def test_the_example_alerts_ask_for_metrics_that_there_are() -> None:
+    rules = (Path(__file__).parents[2] / "docs" / "examples" / "gpu-alerts.yaml").read_text()
+    asked = set(re.findall(r"\b(?:nvidia|gpuscaler)_(?:gpu|exporter)_\w+", rules))
+
+    assert asked
+    assert asked - NAMED == set()
+
+
 def test_every_xid_with_a_severity_is_on_the_page() -> None:
     for codes in (CRITICAL_XIDS, APPLICATION_XIDS):
         assert ", ".join(map(str, sorted(codes))) in PAGE

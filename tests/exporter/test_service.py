@@ -176,9 +176,11 @@ async def test_a_gpu_that_fell_off_the_bus_is_told_and_has_no_figures(nvml: Fake
         nvml.gpu[0].lost, nvml.gpu[0].xid, nvml.gpu[0].xid_count = 1, 79, 1
         found = await running.until(lambda found: found.values("gpuscaler_gpu_lost", uuid=FIRST) == [1])
         await running.until(lambda found: found.values("gpuscaler_gpu_xid_errors_total", uuid=FIRST, severity="critical") == [1])
+        when = running.scrape().value("gpuscaler_gpu_last_xid_error_timestamp_seconds", uuid=FIRST, xid="79")
 
     assert found.values("nvidia_gpu_temperature_celsius", uuid=FIRST) == []
     assert found.values("nvidia_gpu_temperature_celsius", uuid=SECOND) == [34]
+    assert when == pytest.approx(time.time(), abs=30)
 
 
 async def test_attribution_that_breaks_costs_the_pods_and_not_the_gpus(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:

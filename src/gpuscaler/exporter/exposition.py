@@ -128,13 +128,20 @@ def _processes(
             lines.append(f"gpuscaler_gpu_process_sm_ratio{{{labels}}} {number(process.sm_percent / 100)}")
 
 
-def events(page: Page, measured: Measured, *, node: str) -> None:
-    """Add the XID errors since the exporter began. A GPU's stay after it is gone."""
+def events(page: Page, measured: Measured, *, node: str, epoch: float) -> None:
+    """Add the XID errors since the exporter began; ``epoch`` is what makes a time of the monotonic clock one since the epoch.
+
+    A GPU's stay after it is gone. When the last was is a metric of its own, since a counter that begins with its first error has not
+    increased in Prometheus' eyes.
+    """
     names = {device.uuid: device for device in measured.devices}
-    lines = page.add("gpuscaler_gpu_xid_errors_total", "Errors that the driver told of, by NVIDIA's XID number", "counter")
-    for (uuid, code), count in sorted(measured.events.items()):
+    for (uuid, code), (count, at) in sorted(measured.events.items()):
         labels = device_labels(names.get(uuid) or Device(uuid, -1, -1, ""), None, node)
-        lines.append(f'gpuscaler_gpu_xid_errors_total{{{labels},xid="{code}",severity="{severity(code)}"}} {count}')
+        labels = f'{labels},xid="{code}",severity="{severity(code)}"'
+        lines = page.add("gpuscaler_gpu_xid_errors_total", "Errors that the driver told of, by NVIDIA's XID number", "counter")
+        lines.append(f"gpuscaler_gpu_xid_errors_total{{{labels}}} {count}")
+        lines = page.add("gpuscaler_gpu_last_xid_error_timestamp_seconds", "When the driver told of such an error last")
+        lines.append(f"gpuscaler_gpu_last_xid_error_timestamp_seconds{{{labels}}} {number(round(epoch + at, 3))}")
 
 
 @lru_cache(maxsize=1024)

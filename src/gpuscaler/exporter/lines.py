@@ -49,8 +49,11 @@ class Reading(_Line, frozen=True, tag="reading"):
 
 
 class Event(_Line, frozen=True, tag="event"):
+    """See :class:`gpuscaler.exporter.backends.Event`."""
+
     device: str
     code: int
+    at: float
 
 
 Line = Opening | Asking | Rested | Unavailable | Devices | Reading | Event

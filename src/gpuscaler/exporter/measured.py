@@ -1,6 +1,5 @@
 """What is known of the GPUs now, from the lines of the measuring process. Old values expire: none is served as if it were of now."""
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -32,8 +31,8 @@ class Measured:
         self.driver, self.cuda = "", ""
         #: Why there is nothing to measure: one word, and a sentence; empty while there is.
         self.cause, self.trouble = "starting", "the driver was not asked yet"
-        #: XID errors by device and number, since this process began.
-        self.events: Counter[tuple[str, int]] = Counter()
+        #: XID errors by device and number, since this process began: how many, and when the last was told.
+        self.events: dict[tuple[str, int], tuple[int, float]] = {}
         self.readings = 0
         self._last: dict[str, Reading] = {}
         self._trails: dict[str, dict[str, Trail]] = {}
@@ -49,7 +48,8 @@ class Measured:
                 for gone in set(self._last) - keys:
                     del self._last[gone], self._trails[gone]
             case Event():
-                self.events[line.device, line.code] += 1
+                count, _ = self.events.get((line.device, line.code), (0, 0.0))
+                self.events[line.device, line.code] = count + 1, line.at
             case Unavailable():
                 self.cause, self.trouble = line.cause, line.text
                 if line.cause != "failed":

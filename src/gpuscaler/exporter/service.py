@@ -96,7 +96,7 @@ class Exporter:
         page = Page()
         self._self(page, now)
         exposition.devices(page, self.measured, self.attribution, node=self.node, now=now)
-        exposition.events(page, self.measured, node=self.node)
+        exposition.events(page, self.measured, node=self.node, epoch=self.wall() - now)
         return Answer(page.text(), exposition.CONTENT_TYPE)
 
     def _self(self, page: Page, now: float) -> None:

@@ -29,10 +29,11 @@ class Reading(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An error that the driver told of. ``code`` is NVIDIA's XID."""
+    """An error that the driver told of. ``code`` is NVIDIA's XID, ``at`` when it was told."""
 
     device: str
     code: int
+    at: float
 
 
 class UnavailableError(Exception):

@@ -1,5 +1,6 @@
 """XID errors, as the driver tells them to who listens."""
 
+import time
 from collections.abc import Iterator
 
 from gpuscaler.exporter.backends import Event
@@ -31,7 +32,7 @@ class Events:
                 return
             key = self._keys.get(address(event.device))
             if key is not None and event.eventType == nvml.nvmlEventTypeXidCriticalError:
-                yield Event(key, int(event.eventData))
+                yield Event(key, int(event.eventData), time.monotonic())
 
     def close(self) -> None:
         if self._set is not None:
