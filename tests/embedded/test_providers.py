@@ -302,6 +302,23 @@ async def test_an_api_server_that_fails_delays_answers_and_loses_nothing(tmp_pat
         assert [one.id for one in (await made.provider.inventory()).instances] == [one.id for found in bought for one in found.instances]
 
 
+@pytest.mark.parametrize("instance", ["", "aws:///us-east-1a/i-1"])
+async def test_a_node_of_somebody_else_that_has_the_name_of_a_machine_is_neither_changed_nor_deleted(tmp_path: Path, instance: str) -> None:
+    async with lives(tmp_path) as here:
+        made = await here.begin()
+        theirs = {"metadata": {"name": "sim-00001"}, "spec": {"providerID": instance} if instance else {}}
+        await here.user.create(NODES, theirs)
+        (before,) = await here.nodes()
+        bought = await buy(made)
+        await asyncio.sleep(60.0)
+        await made.provider.remove((bought.instances[0].id,))
+        await asyncio.sleep(60.0)
+        await here.end()
+        await here.begin()
+        await asyncio.sleep(5.0)
+        assert await here.nodes() == [before]
+
+
 async def test_who_wrote_last_has_the_cloud_and_the_other_stops(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         old = await here.begin()

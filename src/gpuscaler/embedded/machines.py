@@ -5,6 +5,7 @@ Only the API is used, so that this works against any API server.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from gpuscaler.clouds.machines import LOST, REGISTERED, TERMINATED, VISIBLE, Clo
 from gpuscaler.clouds.simulated_provider import SCHEME, provider_id
 from gpuscaler.embedded.scheduling import timestamp
 from gpuscaler.kube.client import Client
-from gpuscaler.kube.errors import AlreadyExists, ApiError, NotFound, Unreachable
+from gpuscaler.kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
 from gpuscaler.kube.resources import NODES
 from gpuscaler.model.taints import Taint
 from gpuscaler.planning.keeping import ARRIVING_TAINT
@@ -61,15 +62,21 @@ class Machines:
     async def _clear(self, names: Set[str]) -> None:
         for raw in await self._client.list_all(NODES):
             node = msgspec.json.decode(raw)
-            name = (node.get("spec") or {}).get("providerID") or ""
+            name = _instance(node)
             if name.startswith(SCHEME) and name not in names:
-                await self._remove(node["metadata"]["name"])
+                await self._remove(node)
 
-    async def _remove(self, name: str) -> None:
+    async def _remove(self, node: dict[str, Any]) -> None:
         try:
-            await self._client.delete(NODES, name, grace=0)
-        except NotFound:
+            await self._client.delete(NODES, node["metadata"]["name"], uid=node["metadata"].get("uid", ""), grace=0)
+        except (NotFound, Conflict):
+            # It is gone, and perhaps another has its name.
             return
+
+    async def _found(self, machine: CloudMachine) -> dict[str, Any] | None:
+        """The Node with the name of ``machine``. Raises :class:`NotFound`; None where it is another machine's, which is left alone."""
+        node = msgspec.json.decode(await self._client.get(NODES, name_of(machine)))
+        return node if _instance(node) == provider_id(machine) else None
 
     async def _follow(self, kind: str, machine: CloudMachine) -> None:
         if kind == REGISTERED:
@@ -80,14 +87,18 @@ class Machines:
         elif kind == VISIBLE:
             await self._show(machine)
         elif kind in {LOST, TERMINATED}:
-            await self._remove(name_of(machine))
+            with suppress(NotFound):
+                node = await self._found(machine)
+                if node is not None:
+                    await self._remove(node)
 
     async def _show(self, machine: CloudMachine) -> None:
         """The device plugin has registered."""
         amounts = quantities(machine.offering.allocatable)
         patch = {"status": {"capacity": amounts, "allocatable": amounts}}
         try:
-            await self._client.merge_patch(NODES, name_of(machine), patch, subresource="status")
+            if await self._found(machine) is not None:
+                await self._client.merge_patch(NODES, name_of(machine), patch, subresource="status")
         except NotFound:
             # A machine that was there from the beginning, or whose Node somebody deleted.
             await self._client.create(NODES, node_of(machine, self._now(), steered=False, whole=True))
@@ -104,6 +115,10 @@ async def _until_done(write: Callable[[], Coroutine[Any, Any, None]]) -> None:
             pause = min(2 * pause, LONGEST_PAUSE)
         else:
             return
+
+
+def _instance(node: Mapping[str, Any]) -> str:
+    return (node.get("spec") or {}).get("providerID") or ""
 
 
 def name_of(machine: CloudMachine) -> str:
