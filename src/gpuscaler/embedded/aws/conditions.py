@@ -1,0 +1,25 @@
+"""How the endpoint's AWS behaves: delays that AWS does not publish, each with where its default comes from."""
+
+from msgspec import Struct
+
+from gpuscaler.clouds.delays import NO_FAULTS, Delays, Faults
+
+
+class Conditions(Struct, frozen=True, gc=False):
+    """Seconds unless it says otherwise. Unpublished figures are assumptions.
+
+    ``reaction`` passes between a changed desired capacity and the group's attempt to launch, ``retry`` between a failed attempt and the
+    next, ``activity`` until a scaling activity shows, ``pending`` from a launch to InService, ``terminating`` from the call to the end of
+    an instance. ``answer`` is what LaunchInstances and CreateFleet take to answer. With ``read_lag`` Auto Scaling's Describe calls say
+    what was true so long ago. ``machines`` and ``boot`` are what instances themselves do: failures, reclaims, notices, boot times.
+    """
+
+    reaction: float = 1.0
+    retry: float = 60.0
+    activity: float = 0.0
+    pending: float = 10.0
+    terminating: float = 30.0
+    answer: float = 0.0
+    read_lag: float = 0.0
+    machines: Faults = NO_FAULTS
+    boot: Delays = Delays()

@@ -1,0 +1,120 @@
+"""Instance types as EC2 describes them, from our catalogue."""
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from gpuscaler.catalogue import InstanceType, lookup, types
+from gpuscaler.embedded.aws.errors import AwsError
+
+#: Karpenter's names of GPUs as DescribeInstanceTypes has them, where upper case is not all.
+_GPU_NAMES: Final = {"rtx-pro-server-6000": "RTX PRO Server 6000", "radeon-pro-v520": "Radeon Pro V520", "t4g": "T4g"}
+
+
+def in_region(region: str) -> tuple[InstanceType, ...]:
+    """The types that a region has. A region without prices has what us-east-1 has."""
+    return types("aws", region) or types("aws", "us-east-1")
+
+
+def known(name: str) -> InstanceType:
+    """The type of that name. Raises :class:`AwsError` for one that there is not."""
+    found = lookup(name)
+    if found is None or found.cloud != "aws":
+        raise AwsError("InvalidInstanceType", f"The following supplied instance types do not exist: [{name}]")
+    return found
+
+
+def price(name: str, region: str, market: str) -> float:
+    """US dollars per hour, from the catalogue: of us-east-1 where the region's is not known."""
+    prices = known(name).prices
+    found = prices.get(region) or next(iter(prices.values()))
+    return (found.spot or found.on_demand) if market == "spot" else found.on_demand
+
+
+def info(found: InstanceType) -> dict[str, Any]:
+    """A type as DescribeInstanceTypes has it, as far as our catalogue knows."""
+    reply: dict[str, Any] = {
+        "InstanceType": found.name,
+        "CurrentGeneration": True,
+        "FreeTierEligible": False,
+        "SupportedUsageClasses": ["on-demand", "spot"],
+        "SupportedRootDeviceTypes": ["ebs"],
+        "SupportedVirtualizationTypes": ["hvm"],
+        "BareMetal": ".metal" in found.name,
+        "Hypervisor": "nitro",
+        "ProcessorInfo": {"SupportedArchitectures": ["arm64" if found.arch == "arm64" else "x86_64"]},
+        "VCpuInfo": {"DefaultVCpus": found.vcpu},
+        "MemoryInfo": {"SizeInMiB": found.memory_mib},
+        "NetworkInfo": network(found),
+        "BurstablePerformanceSupported": found.name.startswith("t"),
+    }
+    if found.gpus and found.gpu_manufacturer:
+        reply["GpuInfo"] = {
+            "Gpus": [
+                {
+                    "Name": gpu_name(found),
+                    "Manufacturer": found.gpu_manufacturer.upper(),
+                    "Count": found.gpus,
+                    "MemoryInfo": {"SizeInMiB": found.gpu_memory_mib},
+                }
+            ],
+            "TotalGpuMemoryInMiB": found.gpus * found.gpu_memory_mib,
+        }
+    return reply
+
+
+def gpu_name(found: InstanceType) -> str:
+    """EC2's name of a GPU."""
+    own = found.gpu_karpenter_name
+    return _GPU_NAMES.get(own, own.upper())
+
+
+def network(found: InstanceType) -> dict[str, Any]:
+    """Interfaces, as far as pods per node can be computed from them: 10 of as many addresses as give the catalogue's pods."""
+    interfaces = 10
+    addresses = max(2, (found.allocatable["pods"] - 2) // interfaces + 1)
+    reply: dict[str, Any] = {
+        "MaximumNetworkInterfaces": interfaces,
+        "MaximumNetworkCards": max(1, found.efa),
+        "DefaultNetworkCardIndex": 0,
+        "Ipv4AddressesPerInterface": addresses,
+        "Ipv6Supported": True,
+        "EnaSupport": "required",
+        "EfaSupported": found.efa > 0,
+    }
+    if found.efa:
+        reply["EfaInfo"] = {"MaximumEfaInterfaces": found.efa}
+    return reply
+
+
+def satisfying(requirements: Mapping[str, Any], region: str, architectures: Iterable[str]) -> list[str]:
+    """The types that attribute-based requirements ask for, by name: vCPUs, memory, accelerators, included and excluded types."""
+    allowed, excluded = requirements.get("AllowedInstanceTypes") or ["*"], requirements.get("ExcludedInstanceTypes") or []
+    names = []
+    for found in in_region(region):
+        memory, count = requirements.get("MemoryMiB", {}), requirements.get("AcceleratorCount")
+        if (
+            any(fnmatchcase(found.name, one) for one in allowed)
+            and not any(fnmatchcase(found.name, one) for one in excluded)
+            and ("arm64" if found.arch == "arm64" else "x86_64") in set(architectures)
+            and _inside(found.vcpu, requirements.get("VCpuCount", {}))
+            and _inside(found.memory_mib, memory)
+            and (_inside(found.gpus, count) if count else not found.gpus or bool(requirements.get("AcceleratorTypes")))
+            and _accelerated(found, requirements)
+        ):
+            names.append(found.name)
+    return names
+
+
+def _inside(value: float, bounds: Mapping[str, float]) -> bool:
+    return bounds.get("Min", 0) <= value <= bounds.get("Max", float("inf"))
+
+
+def _accelerated(found: InstanceType, requirements: Mapping[str, Any]) -> bool:
+    makers, names = requirements.get("AcceleratorManufacturers"), requirements.get("AcceleratorNames")
+    total = requirements.get("AcceleratorTotalMemoryMiB")
+    if makers and found.gpu_manufacturer not in makers:
+        return False
+    if names and gpu_name(found).lower() not in names:
+        return False
+    return not total or _inside(found.gpus * found.gpu_memory_mib, total)

@@ -1,0 +1,51 @@
+"""An endpoint in the same process, with a clock that stands until a test moves it, and boto3 clients that ask it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpuscaler.embedded.aws.account import Account
+from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.embedded.aws.endpoint import Endpoint
+from gpuscaler.embedded.aws.memory import attach
+
+boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'gpuscaler[aws]'")
+
+BEGAN = 1_790_000_000.0
+
+
+class Aws:
+    """An account of ours and a clock; ``client`` makes boto3 clients of it, which retry nothing."""
+
+    def __init__(self, conditions: Conditions | None = None, **told: Any) -> None:
+        self.time = BEGAN
+        self.account = Account(now=lambda: self.time, conditions=conditions, **told)
+        self.endpoint = Endpoint(self.account)
+
+    def client(self, service: str, region: str = "us-east-1") -> Any:
+        made = plain_client(service, "http://127.0.0.1:1", region)
+        attach(made, self.endpoint)
+        return made
+
+    def later(self, seconds: float) -> None:
+        self.time += seconds
+        self.account.advance()
+
+
+def plain_client(service: str, url: str, region: str = "us-east-1") -> Any:
+    from botocore.config import Config
+
+    config = Config(retries={"total_max_attempts": 1}, connect_timeout=5, read_timeout=25)
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    return boto3.client(service, region_name=region, endpoint_url=url, config=config, **keys)
+
+
+@pytest.fixture
+def aws() -> Aws:
+    return Aws()
+
+
+@pytest.fixture
+def make_aws() -> Callable[..., Aws]:
+    return Aws

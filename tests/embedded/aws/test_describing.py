@@ -1,0 +1,165 @@
+"""Groups, tags, launch templates and instance types, made and read by boto3."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+from tests.embedded.aws.conftest import Aws, plain_client
+
+from gpuscaler.embedded.aws.account import Account
+from gpuscaler.embedded.aws.endpoint import Endpoint
+from gpuscaler.embedded.aws.server import serve
+
+TEMPLATE = {"InstanceType": "g5.xlarge", "ImageId": "ami-0123", "UserData": "IyEvYmluL2Jhc2g="}
+
+
+def code(error: pytest.ExceptionInfo[ClientError]) -> str:
+    return str(error.value.response["Error"]["Code"])
+
+
+def make_group(aws: Aws, name: str = "gpus", **told: Any) -> Any:
+    ec2, scaling = aws.client("ec2"), aws.client("autoscaling")
+    if not ec2.describe_launch_templates()["LaunchTemplates"]:
+        ec2.create_launch_template(LaunchTemplateName="template", LaunchTemplateData=TEMPLATE)
+    asked = {"MinSize": 0, "MaxSize": 5, "AvailabilityZones": ["us-east-1a"], **told}
+    if "MixedInstancesPolicy" not in asked:
+        asked["LaunchTemplate"] = {"LaunchTemplateName": "template", "Version": "$Latest"}
+    scaling.create_auto_scaling_group(AutoScalingGroupName=name, **asked)
+    return scaling
+
+
+def test_a_group_is_described_as_it_was_made(aws: Aws) -> None:
+    override = {"InstanceType": "g5.2xlarge", "WeightedCapacity": "2"}
+    policy = {
+        "LaunchTemplate": {"LaunchTemplateSpecification": {"LaunchTemplateName": "template"}, "Overrides": [override]},
+        "InstancesDistribution": {"OnDemandPercentageAboveBaseCapacity": 0, "SpotAllocationStrategy": "price-capacity-optimized"},
+    }
+    tags = [{"Key": "k8s.io/cluster-autoscaler/research", "Value": "owned", "PropagateAtLaunch": True}]
+    scaling = make_group(aws, MixedInstancesPolicy=policy, Tags=tags)
+    (found,) = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=["gpus", "none"])["AutoScalingGroups"]
+    assert (found["MinSize"], found["MaxSize"], found["DesiredCapacity"], found["AvailabilityZones"]) == (0, 5, 0, ["us-east-1a"])
+    assert found["MixedInstancesPolicy"]["LaunchTemplate"]["Overrides"] == [override]
+    assert found["MixedInstancesPolicy"]["InstancesDistribution"]["OnDemandPercentageAboveBaseCapacity"] == 0
+    assert found["Tags"] == [{"ResourceId": "gpus", "ResourceType": "auto-scaling-group", **tags[0]}]
+
+
+def test_groups_are_found_by_their_tags(aws: Aws) -> None:
+    make_group(aws, "ours", Tags=[{"Key": "k8s.io/cluster-autoscaler/a", "Value": "owned"}])
+    scaling = make_group(aws, "theirs", Tags=[{"Key": "k8s.io/cluster-autoscaler/b", "Value": "owned"}])
+
+    def named(*filters: dict[str, Any]) -> list[str]:
+        return [one["AutoScalingGroupName"] for one in scaling.describe_auto_scaling_groups(Filters=filters)["AutoScalingGroups"]]
+
+    assert named({"Name": "tag-key", "Values": ["k8s.io/cluster-autoscaler/a"]}) == ["ours"]
+    assert named({"Name": "tag:k8s.io/cluster-autoscaler/b", "Values": ["owned"]}) == ["theirs"]
+    assert named({"Name": "tag-key", "Values": ["k8s.io/cluster-autoscaler/*"]}) == ["ours", "theirs"]
+    rows = scaling.describe_tags(Filters=[{"Name": "auto-scaling-group", "Values": ["ours"]}])["Tags"]
+    assert [(one["ResourceId"], one["Key"]) for one in rows] == [("ours", "k8s.io/cluster-autoscaler/a")]
+
+
+def test_tags_are_added_changed_and_taken_away(aws: Aws) -> None:
+    scaling = make_group(aws)
+    tag = {"ResourceId": "gpus", "ResourceType": "auto-scaling-group", "Key": "team", "PropagateAtLaunch": False}
+    scaling.create_or_update_tags(Tags=[{**tag, "Value": "red"}])
+    scaling.create_or_update_tags(Tags=[{**tag, "Value": "blue"}])
+    assert [one["Value"] for one in scaling.describe_tags()["Tags"]] == ["blue"]
+    scaling.delete_tags(Tags=[{"ResourceId": "gpus", "ResourceType": "auto-scaling-group", "Key": "team"}])
+    assert scaling.describe_tags()["Tags"] == []
+
+
+def test_many_groups_come_in_pages(aws: Aws) -> None:
+    for number in range(7):
+        scaling = make_group(aws, f"group-{number}")
+    pages = list(scaling.get_paginator("describe_auto_scaling_groups").paginate(PaginationConfig={"PageSize": 3}))
+    assert [len(page["AutoScalingGroups"]) for page in pages] == [3, 3, 1]
+    with pytest.raises(ClientError) as refused:
+        scaling.describe_auto_scaling_groups(NextToken="made up")
+    assert code(refused) == "InvalidNextToken"
+
+
+def test_a_template_has_versions(aws: Aws) -> None:
+    ec2 = aws.client("ec2")
+    made = ec2.create_launch_template(LaunchTemplateName="template", LaunchTemplateData=TEMPLATE)["LaunchTemplate"]
+    ec2.create_launch_template_version(LaunchTemplateName="template", SourceVersion="1", LaunchTemplateData={"InstanceType": "g6.xlarge"})
+    ident = made["LaunchTemplateId"]
+
+    def read(*versions: str) -> list[tuple[int, str, str]]:
+        found = ec2.describe_launch_template_versions(LaunchTemplateId=ident, Versions=versions)["LaunchTemplateVersions"]
+        return [(one["VersionNumber"], one["LaunchTemplateData"]["InstanceType"], one["LaunchTemplateData"]["ImageId"]) for one in found]
+
+    assert read("$Latest") == [(2, "g6.xlarge", "ami-0123")]
+    assert read("$Default", "2") == [(1, "g5.xlarge", "ami-0123"), (2, "g6.xlarge", "ami-0123")]
+    with pytest.raises(ClientError) as refused:
+        read("3")
+    assert code(refused) == "InvalidLaunchTemplateId.VersionNotFound"
+
+
+def test_types_have_their_gpus_memory_and_fabric(aws: Aws) -> None:
+    ec2 = aws.client("ec2")
+    (found,) = ec2.describe_instance_types(InstanceTypes=["p4d.24xlarge"])["InstanceTypes"]
+    gpu = {"Name": "A100", "Manufacturer": "NVIDIA", "Count": 8, "MemoryInfo": {"SizeInMiB": 40960}}
+    assert found["GpuInfo"]["Gpus"] == [gpu]
+    assert found["VCpuInfo"]["DefaultVCpus"] == 96
+    assert found["NetworkInfo"]["EfaInfo"] == {"MaximumEfaInterfaces": 4}
+    names = [one["InstanceType"] for page in ec2.get_paginator("describe_instance_types").paginate() for one in page["InstanceTypes"]]
+    assert len(names) > 100
+    assert "p5.48xlarge" in names
+    with pytest.raises(ClientError) as refused:
+        ec2.describe_instance_types(InstanceTypes=["p4d.24xlarge", "p99.large"])
+    assert code(refused) == "InvalidInstanceType"
+
+
+def test_requirements_name_the_types_that_meet_them(aws: Aws) -> None:
+    needs = {
+        "VCpuCount": {"Min": 4, "Max": 16},
+        "MemoryMiB": {"Min": 0},
+        "AcceleratorCount": {"Min": 1, "Max": 1},
+        "AcceleratorManufacturers": ["nvidia"],
+        "AcceleratorNames": ["a10g"],
+    }
+    asked = {"ArchitectureTypes": ["x86_64"], "VirtualizationTypes": ["hvm"], "InstanceRequirements": needs}
+    found = aws.client("ec2").get_instance_types_from_instance_requirements(**asked)["InstanceTypes"]
+    assert [one["InstanceType"] for one in found] == ["g5.2xlarge", "g5.4xlarge", "g5.xlarge"]
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"MinSize": 3, "MaxSize": 2}, "must be greater than or equal to min bound"),
+        ({"DesiredCapacity": 9}, "must be between the specified min size:0 and max size:5"),
+        ({"AvailabilityZones": ["eu-west-1a"]}, "Invalid availability zone"),
+        ({"VPCZoneIdentifier": "subnet-0"}, "subnet-0"),
+    ],
+)
+def test_a_group_that_makes_no_sense_is_refused(aws: Aws, told: dict[str, Any], words: str) -> None:
+    with pytest.raises(ClientError, match=words) as refused:
+        make_group(aws, **told)
+    assert code(refused) == "ValidationError"
+
+
+def test_what_the_endpoint_does_not_have_it_says(aws: Aws) -> None:
+    with pytest.raises(ClientError, match="DescribePolicies is an operation of AWS that this endpoint does not have") as refused:
+        aws.client("autoscaling").describe_policies()
+    assert code(refused) == "NotImplemented"
+    with pytest.raises(ClientError) as refused:
+        aws.client("autoscaling", "eu-north-1").describe_auto_scaling_groups()
+    assert code(refused) == "OptInRequired"
+
+
+async def test_the_endpoint_serves_boto3_over_http() -> None:
+    serving = await serve(Endpoint(Account(now=time.time)))
+
+    def ask() -> Any:
+        client = plain_client("ec2", serving.url)
+        try:
+            return client.describe_instance_types(InstanceTypes=["g5.xlarge"])
+        finally:
+            client.close()
+
+    try:
+        found = await asyncio.to_thread(ask)
+    finally:
+        await serving.close()
+    assert found["InstanceTypes"][0]["GpuInfo"]["Gpus"][0]["Name"] == "A10G"
