@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
+from tests.control.test_replacing import serve
 from tests.control.world import ONE_GPU_MACHINES, Watchman, World, world
 
 from gpuscaler.clouds.delays import Faults
@@ -119,18 +120,30 @@ async def test_an_order_that_is_given_up_is_withdrawn_until_the_cloud_confirms_i
         assert here.controller.memory.ledger.withdrawals == ()
 
 
+LOOKS_LIKE_OURS = {
+    "gpuscaler.io/pool": "gpu",
+    "node.kubernetes.io/instance-type": "g5.12xlarge",
+    "topology.kubernetes.io/zone": "us-east-1a",
+}
+BIG_AND_SMALL = IDLE.replace("types: [g4dn.xlarge]", "types: [g4dn.xlarge, g5.12xlarge]")
+
+
+async def join(here: World, instance: str) -> None:
+    """A node of a large machine of our pool, which is not on the cloud's list, and which somebody else has made."""
+    (large,) = (one for one in here.policy.pools[0].offerings if one.instance_type == "g5.12xlarge")
+    node = node_named("theirs", large.allocatable, LOOKS_LIKE_OURS)
+    made = {**node, "spec": {"providerID": instance} if instance else {}}
+    await here.user.create(NODES, {**made, "status": {**node["status"], "conditions": ready_at(here.now())}})
+
+
 @pytest.mark.parametrize("kind", [INTERRUPTION, MAINTENANCE])
 @pytest.mark.parametrize("instance", ["aws:///us-east-1a/i-1", "simulated:///us-east-1a/theirs"])
 async def test_a_node_that_looks_like_ours_is_left_alone_when_its_machine_is_taken_back_which_the_cloud_does_not_list(
     instance: str, kind: str
 ) -> None:
     """Several clusters may share what tells of interruptions."""
-    labels = {"gpuscaler.io/pool": "gpu", "node.kubernetes.io/instance-type": "g4dn.xlarge", "topology.kubernetes.io/zone": "us-east-1a"}
-    async with world() as here:
-        node = node_named("theirs", here.policy.pools[0].offerings[0].allocatable, labels)
-        await here.user.create(
-            NODES, {**node, "spec": {"providerID": instance}, "status": {**node["status"], "conditions": ready_at(here.now())}}
-        )
+    async with world(BIG_AND_SMALL) as here:
+        await join(here, instance)
         here.watchman = touched = Touched()
         here.start()
         await here.submit("p")
@@ -141,6 +154,32 @@ async def test_a_node_that_looks_like_ours_is_left_alone_when_its_machine_is_tak
         assert await here.bound() == {"p": "theirs"}
         assert touched.paths == []
         assert [one.text for one in here.notes.remarks if "emptied" in one.text] == []
+
+
+@pytest.mark.parametrize(
+    ("instance", "why"),
+    [
+        ("", "it has no spec.providerID that says which machine it is"),
+        ("aws:///us-east-1a/i-1", "the cloud does not list its machine, aws:///us-east-1a/i-1, among this cluster's"),
+        ("simulated:///us-east-1a/theirs", "the cloud does not list its machine, simulated:///us-east-1a/theirs, among this cluster's"),
+    ],
+)
+async def test_on_a_node_that_looks_like_ours_and_that_the_cloud_does_not_list_pods_run_and_nothing_is_bought_to_replace_it(
+    instance: str, why: str
+) -> None:
+    async with world(BIG_AND_SMALL) as here:
+        await join(here, instance)
+        here.watchman = touched = Touched()
+        here.start()
+        await serve(here)
+        await here.sleep(2400.0)
+
+        assert list((await here.bound()).values()) == ["theirs"]
+        assert here.notes.orders == []
+        assert touched.paths == []
+        assert here.notes.last is not None
+        (kept,) = here.notes.last.blocked_nodes
+        assert (kept.blocker, kept.detail) == ("not-listed", f"{why}, so it is not ours to remove")
 
 
 class Touched(Watchman):

@@ -27,7 +27,6 @@ class Blocker(Struct, frozen=True, gc=False):
 
 DISRUPTING = Blocker("disrupting", "its removal is under way")
 ARRIVING = Blocker("arriving", "the machine is not open yet")
-UNLISTED = Blocker("not-listed", "the cloud does not list its machine among this cluster's, so it is not ours to remove")
 NEEDED = Blocker("needed", "pods that are pending, or about to leave other machines, are planned onto this node")
 
 
@@ -52,10 +51,17 @@ def node_blocker(situation: Situation, node: Node, promised: frozenset[str]) -> 
     if node.name in situation.state.disrupting:
         return DISRUPTING
     if own is None and node.name in situation.state.unlisted:
-        return UNLISTED
+        return _unlisted(node)
     if own is None and node.name in situation.state.spared:
         return Blocker("drain-failed", situation.state.spared[node.name])
     return ARRIVING if node.name in promised and own is not DISRUPTING else own
+
+
+def _unlisted(node: Node) -> Blocker:
+    seen = f"the cloud does not list its machine, {node.provider_id}, among this cluster's"
+    if not node.provider_id:
+        seen = "it has no spec.providerID that says which machine it is"
+    return Blocker("not-listed", f"{seen}, so it is not ours to remove")
 
 
 def own_blocker(node: Node, member: Member | None) -> Blocker | None:
