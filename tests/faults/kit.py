@@ -120,12 +120,17 @@ async def become(here: World, name: str, ready: str) -> None:
     await here.user.replace(NODES, name, node, subresource="status")
 
 
+async def latest(here: World) -> Latest:
+    """What is known now."""
+    assert here.controller is not None
+    taken = await here.controller._picture.take()
+    return Latest(taken.cluster, here.controller.memory, here.notes.last or Plan(), here.policy)
+
+
 async def status(here: World) -> Status:
     """What `gpuscaler status` would show."""
     assert here.controller is not None
-    taken = await here.controller._picture.take()
-    latest = Latest(taken.cluster, here.controller.memory, here.notes.last or Plan(), here.policy)
-    return status_of(latest, Process(), troubles=[here.controller.cloud.trouble], happened=(), now=here.now())
+    return status_of(await latest(here), Process(), troubles=[here.controller.cloud.trouble], happened=(), now=here.now())
 
 
 def taints(node: dict[str, Any]) -> set[str]:

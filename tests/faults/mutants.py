@@ -98,7 +98,7 @@ MUTANTS = (
         case=9,
         path="control/looking.py",
         old="        if pod.status.phase not in _FINISHED and pod.metadata.uid not in known:\n",
-        new="        if pod.status.phase in _FINISHED and pod.metadata.uid not in known:\n",
+        new="        if not pod.metadata.uid:\n",
         removes="before a machine is ended, nobody asks the API server itself who is on it",
     ),
     Mutant(

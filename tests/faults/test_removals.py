@@ -9,8 +9,9 @@ import pytest
 from tests.control.leaving import DEAR, LARGE, budget, is_as_before, is_marked, run, until
 from tests.control.test_replacing import BOTH, without_spot
 from tests.control.world import World, pod
-from tests.faults.kit import IDLE, all_bound, faulty, markets, taints, watch_of
+from tests.faults.kit import IDLE, all_bound, faulty, latest, markets, taints, watch_of
 
+from gpuscaler.control.records.why import why_node
 from gpuscaler.embedded.failures import Failure
 from gpuscaler.embedded.faults import Fault
 from gpuscaler.kube.resources import CONFIG_MAPS, PODS
@@ -63,6 +64,10 @@ async def test_f28_a_budget_that_never_allows_keeps_its_node_with_a_reason_while
         assert here.notes.last is not None
         (blocked,) = [one for one in here.notes.last.blocked_nodes if one.node == web]
         assert "PodDisruptionBudget" in blocked.detail
+        answer = why_node(await latest(here), web, [], here.now())
+        said = " ".join(answer.now)
+        assert "PodDisruptionBudget web allows 0 disruptions" in said
+        assert "at $0.53/h" in said
         watch = watch_of(here)
         # It was not even tried.
         assert [one.path for _, one in watch.to("/eviction") if "/web-" in one.path] == []
