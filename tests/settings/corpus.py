@@ -40,6 +40,16 @@ GOOD = {
     "run keys without values": (
         "region: us-east-1\ncloud:\nsimulated: {dry: }\npace:\nhttp: {address: }\nlog:\npools: [{name: a, types: [g5.xlarge]}]"
     ),
+    "smallest for aws": "cloud: aws\nregion: us-east-1",
+    "everything for aws": (
+        "cloud: aws\naws: {cluster: my.cluster, regions: [us-east-1, us-gov-west-1], groups: [a b], tags: {team: ml, empty: ''},\n"
+        "  queue_url: 'https://sqs.us-east-1.amazonaws.com/1/q', endpoint_url: 'http://[::1]:4566', launch: fleet,\n"
+        "  prices: {g5.xlarge: 1, g5.xlarge/spot: 0.3, p5.48xlarge/reserved: 0}}\n"
+        "pools: [{name: a, min: 1, max: 5, spare: {gpus: 1}, idle_after: 5m, priority: 3, labels: {a: b}, taints: ['c:NoSchedule'],\n"
+        "  startup_taints: ['d:NoExecute'], min_gpus_per_pod: 1, budgets: [{nodes: 1}],\n"
+        "  offerings: [{type: g5.xlarge, market: spot, zone: us-east-1a, price: 0.3}]}]"
+    ),
+    "aws without a word of pools": "region: us-east-1\ncloud: aws\naws: {cluster: a}\npools: []",
     "dry as a file": "region: us-east-1\nsimulated: {dry: spot.csv}\npools: [{name: a, types: [g5.xlarge]}]",
 }
 
@@ -54,6 +64,10 @@ class Bad(NamedTuple):
 
 def _top(line: str) -> str:
     return f"region: us-east-1\n{line}\npools:\n- name: p\n  types: [g5.xlarge]\n"
+
+
+def _aws(line: str) -> str:
+    return f"region: us-east-1\ncloud: aws\n{line}\n"
 
 
 def _pool(line: str) -> str:
@@ -158,7 +172,22 @@ BAD_FORM = [
     Bad(_offering("type: g5.xlarge, resources: {gpu: 5}"), "pools[0].offerings[0].resources.gpu", "did you mean nvidia.com/gpu?"),
     Bad(_offering("type: g5.xlarge, resources: {cpu: [1]}"), "pools[0].offerings[0].resources.cpu", "such as 7910m"),
     Bad(_top("cloud: simulatd"), "cloud", "did you mean simulated?"),
-    Bad(_top("cloud: aws"), "cloud", 'saw "aws", expected simulated: this version cannot drive aws yet'),
+    Bad(_top("cloud: azure"), "cloud", 'saw "azure", expected simulated or aws: this version cannot drive azure yet'),
+    Bad("cloud: aws\naws: {regions: []}", "aws.regions", "at least one region"),
+    Bad(_aws("aws: {regions: [us-east-1a]}"), "aws.regions[0]", "expected a region such as us-east-1"),
+    Bad(_aws("aws: {cluster: 5}"), "aws.cluster", "quote it"),
+    Bad(_aws("aws: {region: us-east-1}"), "aws.region", "did you mean regions?"),
+    Bad(_aws("aws: {groups: [5]}"), "aws.groups[0]", "the name of an Auto Scaling group"),
+    Bad(_aws("aws: {tags: [a]}"), "aws.tags", "saw a list, expected a mapping"),
+    Bad(_aws("aws: {tags: {a: 1}}"), "aws.tags.a", "quote it"),
+    Bad(_aws("aws: {queue_url: events}"), "aws.queue_url", "the URL of an SQS queue"),
+    Bad(_aws("aws: {endpoint_url: 'http://key:secret@host/'}"), "aws.endpoint_url", "without user and password"),
+    Bad(_aws("aws: {launch: runinstances}"), "aws.launch", "expected one of auto"),
+    Bad(_aws("aws: {prices: {g5.xlarge: cheap}}"), 'aws.prices["g5.xlarge"]', "dollars per hour"),
+    Bad(_aws("aws: {prices: {g5.xlarge/spott: 1}}"), 'aws.prices["g5.xlarge/spott"]', "expected TYPE or TYPE/MARKET"),
+    Bad(_aws("pools: [{max: 5}]"), "pools[0]", "saw no name"),
+    Bad(_aws("pools: [{name: a, types: [g5.xlarge]}]"), "pools[0].types", "unknown key"),
+    Bad(_aws("pools: [{name: a, offerings: [{type: g5.xlarge}]}]"), "pools[0].offerings[0]", "saw no price"),
     Bad(_top("namespace: Kube"), "namespace", "lower-case letters"),
     Bad(_top("simulated: {boots: 1s}"), "simulated.boots", "did you mean boot?"),
     Bad(_top("simulated: {boot: 20}"), "simulated.boot", "a duration with its unit"),

@@ -129,10 +129,14 @@ def load_settings(path: str) -> "RunSettings":
     from gpuscaler import settings
 
     try:
-        return settings.load_settings(path)
+        found = settings.load_settings(path)
     except settings.SettingsError as error:
         click.echo(str(error), err=True)
         sys.exit(2)
+    if found.cloud == "aws":
+        click.echo(f"{path}: saw cloud aws, whose pools are in the account, expected a file with pools; give one", err=True)
+        sys.exit(2)
+    return found
 
 
 def load_cluster(files: tuple[str, ...]) -> "Cluster":

@@ -43,15 +43,17 @@ def load(path: Path) -> "SettingsFile":
     """The run file; every mistake in it is printed and ends the command with exit code 2."""
     from gpuscaler.control.settings_file import SettingsFile
     from gpuscaler.settings import SettingsError
-    from gpuscaler.settings.run_settings import CLOUDS
+    from gpuscaler.settings.run_settings import DRIVEN
 
     try:
         file = SettingsFile(path)
     except SettingsError as error:
         click.echo(str(error), err=True)
         sys.exit(2)
-    if not file.settings.cloud:
-        click.echo(f"{path}: saw no cloud, expected one of {', '.join(CLOUDS)}; add cloud: …", err=True)
+    cloud = file.settings.cloud
+    if cloud not in DRIVEN:
+        seen = f"cloud {cloud}, which this version can read but not drive" if cloud else "no cloud"
+        click.echo(f"{path}: saw {seen}, expected one of {', '.join(DRIVEN)}; add cloud: …", err=True)
         sys.exit(2)
     return file
 

@@ -13,7 +13,7 @@ import click
 def validate(file: Path | None, schema: bool) -> None:
     """Check the pools file FILE: exit 0 when it is good, 2 with every mistake and its place when it is not."""
     # Imported here, so that other commands start without YAML and the catalogue.
-    from gpuscaler.settings import SettingsError, load_policy
+    from gpuscaler.settings import SettingsError, load_settings
     from gpuscaler.settings.schema import pools_file_schema
 
     if schema:
@@ -22,12 +22,16 @@ def validate(file: Path | None, schema: bool) -> None:
     if file is None:
         raise click.UsageError("saw no file, expected the path of a pools file; or give --schema")
     try:
-        policy = load_policy(file)
+        settings = load_settings(file)
     except SettingsError as error:
         click.echo(str(error), err=True)
         mistakes = len(error.problems)
         click.echo(f"{file}: {mistakes} {'mistake' if mistakes == 1 else 'mistakes'}", err=True)
         sys.exit(2)
+    policy = settings.policy
+    if settings.cloud == "aws":
+        click.echo(f"{file}: good; pools come from the account (gpuscaler pools prints them), changes to: {len(settings.aws.overrides)}")
+        return
     offerings = sum(len(pool.offerings) for pool in policy.pools)
     types = {offering.instance_type for pool in policy.pools for offering in pool.offerings}
     click.echo(f"{file}: good; pools: {len(policy.pools)}, offerings: {offerings}, instance types: {len(types)}")

@@ -77,6 +77,11 @@ class Cursor:
                 self.say(f"saw no {key}, expected one; add {key}: …")
         return found
 
+    def has(self, key: str) -> bool:
+        """Whether this is a mapping with a value under ``key``."""
+        value = self.entry.value
+        return isinstance(value, dict) and key in value and value[key].value is not None
+
     def members(self) -> dict[str, "Cursor"] | None:
         """All members of a mapping whose keys are free."""
         value = self.entry.value

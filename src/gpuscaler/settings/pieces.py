@@ -1,11 +1,12 @@
-"""The parts of a pool that are read alike wherever they stand: labels, taints, resources, budgets."""
+"""The parts of a pool that are read alike wherever they stand: labels, taints, resources, budgets, sizes, headroom."""
 
 import re
 from fractions import Fraction
 
+from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.labels import is_label_value, is_qualified_name
 from gpuscaler.model.pods import Resources
-from gpuscaler.model.pools import Budget
+from gpuscaler.model.pools import Budget, Offering, Spare
 from gpuscaler.model.quantities import QuantityError, milli, parse, whole
 from gpuscaler.model.schedules import parse_schedule
 from gpuscaler.model.taints import Taint
@@ -156,3 +157,24 @@ def _schedule(at: Cursor) -> str | None:
         at.wrong(f"a cron schedule in UTC: {error}")
         return None
     return text
+
+
+def read_sizes(fields: dict[str, Cursor]) -> tuple[int | None, int | None]:
+    """(min, max) of a pool; None what is left out, or wrong, which was reported."""
+    expected = "a number of machines, 0 or more"
+    least = fields["min"].integer(minimum=0, expected=expected) if "min" in fields else None
+    most = fields["max"].integer(minimum=0, expected=expected) if "max" in fields else None
+    if least is not None and most is not None and least > most:
+        fields["min"].wrong(f"at most max, which is {most}; lower min or raise max", seen=str(least))
+    return least, most
+
+
+def read_spare(at: Cursor, offerings: tuple[Offering, ...]) -> Spare:
+    if isinstance(at.entry.value, dict):
+        fields = at.mapping(("gpus",), required=("gpus",))
+        gpus = fields["gpus"].integer(minimum=0, expected="a number of GPUs, 0 or more") if "gpus" in fields else None
+        if gpus and offerings and not any(gpus_in(offering.allocatable) for offering in offerings):
+            fields["gpus"].wrong("whole GPUs among what the pool's machines offer; write spare: N for machines", seen=str(gpus))
+        return Spare(gpus=gpus or 0)
+    machines = at.integer(minimum=0, expected="a number of machines, or {gpus: N}")
+    return Spare(machines=machines or 0)

@@ -12,8 +12,8 @@ from gpuscaler.settings.cursor import MAX_VALUES, Cursor, Report, TooMuchError
 from gpuscaler.settings.document import read_document
 from gpuscaler.settings.errors import Problem, SettingsError
 from gpuscaler.settings.offerings import PoolFacts, read_offerings
-from gpuscaler.settings.pieces import read_budgets, read_labels, read_taints
-from gpuscaler.settings.run_file import RUN_KEYS, read_run
+from gpuscaler.settings.pieces import read_budgets, read_labels, read_sizes, read_spare, read_taints
+from gpuscaler.settings.run_file import RUN_KEYS, from_account, read_run
 from gpuscaler.settings.run_settings import RunSettings
 
 TOP_KEYS = ("pools", "limits", "region", "preferences", "schedulers", "priority_cutoff", "min_saving")
@@ -43,8 +43,14 @@ ARCHITECTURES = ("amd64", "arm64", "ppc64le", "s390x")
 
 
 def load_policy(path: str | Path) -> Policy:
-    """The policy in the file at ``path``. Raises :class:`SettingsError` with everything that is wrong with it."""
-    return load_settings(path).policy
+    """The policy in the file at ``path``. Raises :class:`SettingsError` with everything that is wrong, or where pools are in an account."""
+    settings = load_settings(path)
+    if settings.cloud == "aws":
+        problem = (
+            "saw aws, whose pools are in the account, expected a file with pools; give one (gpuscaler pools prints what the account has)"
+        )
+        raise SettingsError(str(path), (Problem("cloud", None, problem),))
+    return settings.policy
 
 
 def parse_policy(text: str, source: str = "pools file") -> Policy:
@@ -95,7 +101,9 @@ def parse_settings(text: str, source: str = "run file", *, folder: Path | None =
 
 
 def _settings(top: Cursor, folder: Path) -> RunSettings:
-    fields = top.mapping((*TOP_KEYS, *RUN_KEYS), required=("pools",))
+    fields = top.mapping((*TOP_KEYS, *RUN_KEYS))
+    if isinstance(top.entry.value, dict) and "pools" not in fields and not from_account(fields):
+        top.say("saw no pools, expected one; add pools: …")
     return read_run(fields, _policy(fields), folder)
 
 
@@ -110,7 +118,7 @@ def _policy(fields: dict[str, Cursor]) -> Policy:
     if "min_saving" in fields:
         saving = fields["min_saving"].number(expected="dollars per hour, 0 or more") or 0.0
     return Policy(
-        pools=_pools(fields["pools"], region) if "pools" in fields else (),
+        pools=_pools(fields["pools"], region) if "pools" in fields and not from_account(fields) else (),
         limits=_limits(fields["limits"]) if "limits" in fields else Limits(),
         region=region,
         preferences=_choice(fields, "preferences", PREFERENCES),
@@ -175,16 +183,16 @@ def _pool(at: Cursor, region: str) -> Pool | None:
     if "types" not in fields and "offerings" not in fields:
         at.say("saw neither types nor offerings, expected at least one way to buy; add types: […]")
     offerings = read_offerings(fields.get("types"), fields.get("offerings"), facts)
-    least, most = _sizes(fields)
+    least, most = read_sizes(fields)
     idle = fields["idle_after"].duration() if "idle_after" in fields else None
     priority = fields["priority"].integer(minimum=-(2**31), expected="a whole number; higher is first") if "priority" in fields else None
     pool = Pool(
         name=name,
         offerings=offerings,
         chooser=_choice(fields, "chooser", CHOOSERS),
-        min=least,
+        min=least or 0,
         max=most,
-        spare=_spare(fields["spare"], offerings) if "spare" in fields else Spare(),
+        spare=read_spare(fields["spare"], offerings) if "spare" in fields else Spare(),
         idle_after=600.0 if idle is None else idle,
         min_gpus_per_pod=_large(fields["min_gpus_per_pod"], offerings) if "min_gpus_per_pod" in fields else 0,
         priority=priority or 0,
@@ -200,15 +208,6 @@ def _markets(at: Cursor) -> tuple[str, ...]:
     return tuple(market for item in at.names("market") if (market := item.choice(MARKETS)) is not None)
 
 
-def _sizes(fields: dict[str, Cursor]) -> tuple[int, int | None]:
-    expected = "a number of machines, 0 or more"
-    least = fields["min"].integer(minimum=0, expected=expected) if "min" in fields else None
-    most = fields["max"].integer(minimum=0, expected=expected) if "max" in fields else None
-    if least is not None and most is not None and least > most:
-        fields["min"].wrong(f"at most max, which is {most}; lower min or raise max", seen=str(least))
-    return least or 0, most
-
-
 def _large(at: Cursor, offerings: tuple[Offering, ...]) -> int:
     least = at.integer(minimum=0, expected="a number of GPUs, 0 or more") or 0
     for offering in offerings:
@@ -219,14 +218,3 @@ def _large(at: Cursor, offerings: tuple[Offering, ...]) -> int:
             )
             break
     return least
-
-
-def _spare(at: Cursor, offerings: tuple[Offering, ...]) -> Spare:
-    if isinstance(at.entry.value, dict):
-        fields = at.mapping(("gpus",), required=("gpus",))
-        gpus = fields["gpus"].integer(minimum=0, expected="a number of GPUs, 0 or more") if "gpus" in fields else None
-        if gpus and offerings and not any(gpus_in(offering.allocatable) for offering in offerings):
-            fields["gpus"].wrong("whole GPUs among what the pool's machines offer; write spare: N for machines", seen=str(gpus))
-        return Spare(gpus=gpus or 0)
-    machines = at.integer(minimum=0, expected="a number of machines, or {gpus: N}")
-    return Spare(machines=machines or 0)

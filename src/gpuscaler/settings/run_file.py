@@ -5,13 +5,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from gpuscaler.model.pools import MARKETS, Policy
 from gpuscaler.model.quantities import QuantityError, parse
+from gpuscaler.settings.aws_file import read_aws, read_overrides
 from gpuscaler.settings.cursor import Cursor, did_you_mean
 from gpuscaler.settings.run_settings import (
     CLOUDS,
     LATER_CLOUDS,
     LEVELS,
+    AwsSettings,
     Dry,
     ElectionSettings,
     HistorySettings,
@@ -27,7 +31,7 @@ from gpuscaler.settings.run_settings import (
     Span,
 )
 
-RUN_KEYS = ("cloud", "simulated", "namespace", "pace", "leader_election", "rate_limit", "http", "history", "log")
+RUN_KEYS = ("cloud", "simulated", "aws", "namespace", "pace", "leader_election", "rate_limit", "http", "history", "log")
 SIMULATED_KEYS = ("boot", "device_plugin_delay", "capacity_error_delay", "dry", "quotas", "reclaim", "faults", "seed", "kubelet")
 DRY_KEYS = ("pool", "type", "market", "zone")
 QUOTA_KEYS = ("machines", "types", "market")
@@ -60,6 +64,7 @@ def read_run(fields: Fields, policy: Policy, folder: Path) -> RunSettings:
         policy=policy,
         cloud=_cloud(fields["cloud"]) if "cloud" in fields else "",
         simulated=_simulated(fields["simulated"], policy, folder) if "simulated" in fields else default.simulated,
+        aws=_aws(fields, policy),
         namespace=_dns_label(fields["namespace"], "a namespace such as kube-system") if "namespace" in fields else "",
         pace=_pace(fields["pace"]) if "pace" in fields else default.pace,
         leader_election=_election(fields["leader_election"]) if "leader_election" in fields else default.leader_election,
@@ -75,6 +80,21 @@ def _cloud(at: Cursor) -> str:
         at.wrong(f"{' or '.join(CLOUDS)}: this version cannot drive {at.entry.value} yet")
         return ""
     return at.choice(CLOUDS) or ""
+
+
+def _aws(fields: Fields, policy: Policy) -> AwsSettings:
+    """What is said of AWS; where that is the cloud, ``pools`` says the rest."""
+    settings = read_aws(fields.get("aws"), policy.region)
+    if not from_account(fields):
+        return settings if "aws" in fields else AwsSettings()
+    if not settings.regions and ("aws" not in fields or not fields["aws"].has("regions")):
+        fields["cloud"].say("saw no region, expected the regions of the account's groups; add aws: {regions: [us-east-1]}")
+    return msgspec.structs.replace(settings, overrides=read_overrides(fields["pools"]) if "pools" in fields else ())
+
+
+def from_account(fields: Fields) -> bool:
+    """Whether pools come from an account, so that those of the file only change them."""
+    return "cloud" in fields and fields["cloud"].entry.value == "aws"
 
 
 def _simulated(at: Cursor, policy: Policy, folder: Path) -> Simulated:

@@ -1,13 +1,19 @@
 """What `gpuscaler run` is told: the policy, and how to carry it out. Every field is described in ``docs/reference/run-file.md``."""
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
+from gpuscaler.model.overrides import OfferingPrice, PoolOverride
 from gpuscaler.model.pools import Policy
 
-#: Clouds that this version can drive.
-CLOUDS = ("simulated",)
-#: Clouds that a later version will drive, so that their names are no spelling mistakes.
-LATER_CLOUDS = ("aws", "azure")
+#: Clouds that a file can name, and those of them that this version can drive.
+CLOUDS = ("simulated", "aws")
+DRIVEN = ("simulated",)
+#: Clouds that a later version will know, so that their names are no spelling mistakes.
+LATER_CLOUDS = ("azure",)
+#: How machines are bought in an Auto Scaling group; ``auto`` takes the best way that the group allows.
+LAUNCHES = ("auto", "launch-instances", "desired-capacity", "fleet")
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -77,6 +83,24 @@ class Simulated(Struct, frozen=True, gc=False):
     kubelet: bool = True
 
 
+class AwsSettings(Struct, frozen=True, gc=False):
+    """Where the groups of a cluster are looked for in AWS.
+
+    Nothing is adopted without ``cluster``. ``groups`` are names of groups, ``tags`` mark further ones, all of them together; ``prices``
+    win over those of AWS. ``overrides`` are the entries of ``pools``.
+    """
+
+    cluster: str = ""
+    regions: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    tags: Mapping[str, str] = {}
+    queue_url: str = ""
+    endpoint_url: str = ""
+    launch: str = "auto"
+    prices: tuple[OfferingPrice, ...] = ()
+    overrides: tuple[PoolOverride, ...] = ()
+
+
 class PaceSettings(Struct, frozen=True, gc=False):
     """How the loop waits, in seconds."""
 
@@ -140,6 +164,7 @@ class RunSettings(Struct, frozen=True, gc=False):
     policy: Policy
     cloud: str = ""
     simulated: Simulated = Simulated()
+    aws: AwsSettings = AwsSettings()
     namespace: str = ""
     pace: PaceSettings = PaceSettings()
     leader_election: ElectionSettings = ElectionSettings()

@@ -7,15 +7,17 @@ used twice, min against max) only the parser says.
 from typing import Any
 
 from gpuscaler.model.pools import MARKETS
+from gpuscaler.settings.aws_file import OVERRIDE_KEYS, PRICE_KEYS
 from gpuscaler.settings.pieces import EFFECTS, REASONS
 from gpuscaler.settings.pools_file import ARCHITECTURES, CHOOSERS, PREFERENCES
 from gpuscaler.settings.run_file import DRY_KEYS, PACE_KEYS, SHARES
-from gpuscaler.settings.run_settings import CLOUDS, LEVELS
+from gpuscaler.settings.run_settings import CLOUDS, LAUNCHES, LEVELS
 
 Schema = dict[str, Any]
 
 _LABEL_VALUE = "^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
 _QUALIFIED = "^([a-z0-9]([a-z0-9-]*[a-z0-9])?(\\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
+_REGION = "^[a-z]{2,4}(-[a-z]+)+-[0-9]$"
 _DURATION = "^\\+?(0|(([0-9]+\\.?[0-9]*|\\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$"
 _INT32 = {"minimum": -(2**31), "maximum": 2**31 - 1}
 
@@ -27,7 +29,7 @@ def pools_file_schema() -> Schema:
         "title": "gpuscaler pools file or run file",
         **_object(
             {
-                "pools": {"type": "array", "minItems": 1, "items": _pool()},
+                "pools": _optional({"type": "array"}),
                 "limits": _optional(_limits()),
                 "region": _optional({"type": "string", "pattern": _LABEL_VALUE, "description": "Region of prices and labels."}),
                 "preferences": _optional({"enum": list(PREFERENCES), "default": "ignore"}),
@@ -36,8 +38,10 @@ def pools_file_schema() -> Schema:
                 "min_saving": _optional({"type": "number", "minimum": 0, "default": 0, "description": "US dollars per hour."}),
                 **_run(),
             },
-            required=["pools"],
         ),
+        "if": {"properties": {"cloud": {"const": "aws"}}, "required": ["cloud"]},
+        "then": {"properties": {"pools": _optional({"type": "array", "items": _override()})}},
+        "else": {"properties": {"pools": {"type": "array", "minItems": 1, "items": _pool()}}, "required": ["pools"]},
     }
 
 
@@ -75,6 +79,7 @@ def _run() -> Schema:
             "seed": _count("Seed of everything that is drawn."),
             "kubelet": {**flag, "default": True},
         },
+        "aws": _aws(),
         "pace": dict.fromkeys(PACE_KEYS, wait),
         "leader_election": {"enabled": {**flag, "default": True}, "name": dns, "lease": wait, "renew": wait, "retry": wait},
         "rate_limit": {"qps": {**number, "default": 50}, "burst": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1, "default": 100}},
@@ -97,6 +102,36 @@ def _run() -> Schema:
         "namespace": _optional(dns),
         **{group: _optional(_object({key: _optional(value) for key, value in keys.items()})) for group, keys in groups.items()},
     }
+
+
+def _aws() -> dict[str, Schema]:
+    """Where the groups are that pools come from."""
+    url = {"type": "string", "pattern": "^https?://[^\\s@/]+(/\\S*)?$"}
+    text = {"type": "string", "minLength": 1}
+    dollars = {"type": "number", "minimum": 0, "description": "US dollars per hour."}
+    return {
+        "cluster": {**text, "description": "Nothing is adopted without it."},
+        "regions": {"type": "array", "minItems": 1, "uniqueItems": True, "items": {"type": "string", "pattern": _REGION}},
+        "groups": {"type": "array", "items": text, "description": "Names of Auto Scaling groups."},
+        "tags": {"type": "object", "propertyNames": {"minLength": 1, "maxLength": 128}, "additionalProperties": {"type": "string"}},
+        "queue_url": url,
+        "endpoint_url": url,
+        "launch": {"enum": list(LAUNCHES), "default": "auto"},
+        "prices": {
+            "type": "object",
+            "propertyNames": {"pattern": f"^[^/]+(/({'|'.join(MARKETS)}))?$"},
+            "additionalProperties": dollars,
+        },
+    }
+
+
+def _override() -> Schema:
+    """An entry of `pools` that changes what was found."""
+    offered = _offering()["properties"]
+    price = _object({**{key: offered[key] for key in PRICE_KEYS}, "price": {"type": "number", "minimum": 0}}, required=["type", "price"])
+    known = _pool()["properties"]
+    fields = {key: known[key] for key in OVERRIDE_KEYS}
+    return _object({**fields, "offerings": _optional({"type": "array", "items": price})}, required=["name"])
 
 
 def _span() -> Schema:

@@ -1,0 +1,67 @@
+"""What a person says about a pool that a cloud brings: it wins over what was found."""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from msgspec import Struct
+
+from gpuscaler.model.pools import Budget, Offering, Pool, Spare
+from gpuscaler.model.taints import Taint
+
+
+class OfferingPrice(Struct, frozen=True, gc=False):
+    """US dollars per hour of an instance type; an empty ``market`` or ``zone`` means all."""
+
+    instance_type: str
+    price: float
+    market: str = ""
+    zone: str = ""
+
+
+class PoolOverride(Struct, frozen=True, gc=False):
+    """The pool of that name is changed in what is not None; ``labels`` and ``taints`` come on top of those that were found."""
+
+    name: str
+    min: int | None = None
+    max: int | None = None
+    spare: Spare | None = None
+    idle_after: float | None = None
+    priority: int | None = None
+    min_gpus_per_pod: int | None = None
+    budgets: tuple[Budget, ...] | None = None
+    labels: Mapping[str, str] = {}
+    taints: tuple[Taint, ...] = ()
+    startup_taints: tuple[Taint, ...] | None = None
+    prices: tuple[OfferingPrice, ...] = ()
+
+
+#: Fields of both, which an override that has them replaces.
+_REPLACED = ("min", "max", "spare", "idle_after", "priority", "min_gpus_per_pod", "budgets", "startup_taints")
+
+
+def overridden(pool: Pool, override: PoolOverride) -> Pool:
+    """``pool`` with what ``override`` says."""
+    changes = {field: value for field in _REPLACED if (value := getattr(override, field)) is not None}
+    taints = {(taint.key, taint.effect): taint for taint in override.taints}
+    offerings = []
+    for offering in pool.offerings:
+        merged = {(taint.key, taint.effect): taint for taint in offering.taints} | taints
+        offerings.append(
+            msgspec.structs.replace(
+                offering,
+                labels={**offering.labels, **override.labels},
+                taints=tuple(merged.values()),
+                price=priced(offering, override.prices),
+            )
+        )
+    matching = {**pool.match_labels, **override.labels}
+    return msgspec.structs.replace(pool, offerings=tuple(offerings), match_labels=matching, **changes)
+
+
+def priced(offering: Offering, prices: Iterable[OfferingPrice]) -> float:
+    """The price that the last fitting entry of ``prices`` gives, else the offering's own. Only what is named costs nothing: reserved."""
+    price = offering.price
+    for one in prices:
+        if one.instance_type == offering.instance_type and one.market in ("", offering.market) and one.zone in ("", offering.zone):
+            price = one.price
+    return price

@@ -1,0 +1,67 @@
+from pathlib import Path
+
+import pytest
+
+from gpuscaler.model.overrides import OfferingPrice, PoolOverride, overridden
+from gpuscaler.model.pools import Offering, Pool, Spare
+from gpuscaler.model.taints import Taint
+from gpuscaler.settings import SettingsError, load_policy, parse_settings
+
+
+def test_the_mapping_aws_is_read_as_it_stands() -> None:
+    found = parse_settings(
+        "cloud: aws\naws: {cluster: prod, regions: [us-east-1, eu-west-1], groups: [a, a], tags: {team: ml},\n"
+        "  prices: {g5.xlarge/spot: 0.3, g5.xlarge: 1}}"
+    ).aws
+
+    assert (found.cluster, found.regions, found.groups, found.tags) == ("prod", ("us-east-1", "eu-west-1"), ("a",), {"team": "ml"})
+    assert found.prices == (OfferingPrice("g5.xlarge", 1), OfferingPrice("g5.xlarge", 0.3, "spot"))
+
+
+def test_the_files_region_counts_where_aws_names_none() -> None:
+    assert parse_settings("region: us-east-1\ncloud: aws").aws.regions == ("us-east-1",)
+
+
+def test_without_any_region_the_file_is_refused() -> None:
+    with pytest.raises(SettingsError, match="saw no region"):
+        parse_settings("cloud: aws\naws: {cluster: prod}")
+
+
+def test_pools_of_the_file_only_change_what_the_account_has() -> None:
+    found = parse_settings("region: us-east-1\ncloud: aws\npools: [{name: a, max: 5, offerings: [{type: g5.xlarge, price: 2}]}]")
+
+    assert found.policy.pools == ()
+    assert found.aws.overrides == (PoolOverride("a", max=5, prices=(OfferingPrice("g5.xlarge", 2),)),)
+
+
+def test_a_command_that_needs_pools_in_its_file_says_where_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("region: us-east-1\ncloud: aws")
+
+    with pytest.raises(SettingsError, match="whose pools are in the account"):
+        load_policy(file)
+
+
+def test_an_override_wins_over_what_was_found_and_leaves_the_rest() -> None:
+    found = Offering("a", "spot", "g5.xlarge", "us-east-1a", 0.5, {"cpu": 4000}, {"team": "x"}, (Taint("gpu"),))
+    pool = Pool("a", (found,), min=1, max=3, match_labels={"team": "x"})
+    override = PoolOverride(
+        "a",
+        max=9,
+        spare=Spare(1),
+        labels={"team": "y"},
+        taints=(Taint("gpu", "true"), Taint("other")),
+        prices=(
+            OfferingPrice("g5.xlarge", 2),
+            OfferingPrice("g5.xlarge", 0.1, "spot"),
+            OfferingPrice("g5.xlarge", 7, "spot", "us-east-1b"),
+        ),
+    )
+
+    changed = overridden(pool, override)
+
+    assert (changed.min, changed.max, changed.spare, changed.match_labels) == (1, 9, Spare(1), {"team": "y"})
+    (offering,) = changed.offerings
+    assert offering.price == 0.1
+    assert offering.labels == {"team": "y"}
+    assert offering.taints == (Taint("gpu", "true"), Taint("other"))
