@@ -1,0 +1,180 @@
+"""What the controller does when one right is missing: it names it, goes on with the rest, and is well once it has it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+from tests.e2e.objects import deployment, pod_spec
+from tests.e2e.stage import CLUSTER_ROLES, KINDS, Controller, Json, Stage, roles, stage, until
+
+from gpuscaler.kube.access import from_kubeconfig
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.http import HttpTransport
+from gpuscaler.kube.picture import Picture
+from gpuscaler.kube.rate import RateLimit
+from gpuscaler.kube.resources import NAMESPACES, WATCHED, Resource
+
+pytestmark = pytest.mark.e2e
+
+Outcomes = Mapping[str, BaseException | None]
+
+RBAC = "rbac.authorization.k8s.io"
+#: So many pictures are taken at once.
+ABREAST = 6
+READS = [(verb, resource) for resource in WATCHED for verb in ("list", "watch")]
+#: Rights to write, and whether machines are bought without them. Who cannot renew its lease leads until that has run out.
+WRITES = [
+    ("patch", "nodes", True),
+    ("patch", "pods/status", True),
+    ("update", "configmaps", False),
+    ("update", "leases", True),
+    ("create", "events", True),
+]
+
+
+def name_of(verb: str, resource: str) -> str:
+    return f"{verb} {resource}"
+
+
+def without(rules: Sequence[Json], verb: str, resource: str, group: str | None = None) -> list[Json]:
+    """The rules of a role without one right; ``group`` None means any."""
+    left = []
+    for rule in rules:
+        if resource in rule["resources"] and verb in rule["verbs"] and (group is None or group in rule["apiGroups"]):
+            others = [one for one in rule["resources"] if one != resource]
+            verbs = [one for one in rule["verbs"] if one != verb]
+            left += [{**rule, "resources": others}] if others else []
+            left += [{**rule, "resources": [resource], "verbs": verbs}] if verbs else []
+        else:
+            left.append(rule)
+    return left
+
+
+def said(verb: str, resource: str) -> str:
+    """How an API server says that a right is missing."""
+    return f'cannot {verb} resource "{resource}"'
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> Outcomes:
+    return asyncio.run(_play())
+
+
+async def _play() -> Outcomes:
+    found: dict[str, BaseException | None] = {}
+
+    async def keep(name: str, test: asyncio.Task[None]) -> None:
+        await asyncio.wait((test,))
+        found[name] = test.exception()
+
+    async with stage("rights") as made, made.kubelets():
+        await made.install()
+        pools = [{"name": f"r{number}", "types": ["g4dn.xlarge"]} for number in range(len(WRITES))]
+        run_file = made.run_file("run", pools, http={"enabled": False})
+        controller = made.start(run_file, await made.kubeconfig())
+        slots = asyncio.Semaphore(ABREAST)
+
+        async def read(number: int, verb: str, resource: Resource) -> None:
+            async with slots:
+                await keep(name_of(verb, resource.label), asyncio.create_task(_reads(made, f"reader-{number}", verb, resource)))
+
+        await asyncio.gather(*(read(number, verb, resource) for number, (verb, resource) in enumerate(READS)))
+        for number, (verb, name, buys) in enumerate(WRITES):
+            test = _writes(made, controller, pool=f"r{number}", verb=verb, resource=name, buys=buys)
+            await keep(name_of(verb, name), asyncio.create_task(test))
+        controller.check()
+    return found
+
+
+async def _reads(made: Stage, user: str, verb: str, resource: Resource) -> None:
+    """A picture of this resource, and of another one, by somebody who may read everything but this."""
+    (role,) = [one for one in roles() if one["kind"] == "ClusterRole" and one["metadata"]["name"].endswith("controller")]
+    rules = without(role["rules"], verb, resource.plural, resource.group)
+    meta = {"metadata": {"name": user}}
+    await made.apply(CLUSTER_ROLES, {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", **meta, "rules": rules})
+    subjects = [{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}]
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user}
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        **meta,
+        "subjects": subjects,
+        "roleRef": reference,
+    }
+    await made.apply(KINDS["ClusterRoleBinding"], binding)
+    access = from_kubeconfig([made.plane.write_kubeconfig(user, pair=made.plane.certificate(user))], environ={})
+    async with HttpTransport(access) as transport:
+        client = Client(transport, limit=RateLimit(qps=1e6, burst=1_000_000))
+        other = next(one for one in (NAMESPACES, *WATCHED) if one.label != resource.label)
+        picture = Picture(client, clock=asyncio.get_running_loop().time, random=Random(1), resources=(resource, other))
+        life = asyncio.create_task(picture.run())
+        try:
+            mine, others = picture.reflectors
+
+            async def told() -> bool:
+                # A server that streams lists is never asked for one.
+                named = any(said(verb, resource.plural) in one for one in picture.troubles)
+                return others.synced and (named or (verb == "list" and mine.synced))
+
+            await until("the missing right is named, or not needed", told, 20)
+            assert not others.trouble
+        finally:
+            life.cancel()
+            await asyncio.gather(life, return_exceptions=True)
+
+
+@asynccontextmanager
+async def missing(made: Stage, verb: str, resource: str) -> AsyncIterator[None]:
+    """The controller's roles without one right for a while."""
+    whole = [one for one in roles() if "rules" in one]
+    for role in whole:
+        await made.apply(KINDS[role["kind"]], {**role, "rules": without(role["rules"], verb, resource)})
+    try:
+        yield
+    finally:
+        for role in whole:
+            await made.apply(KINDS[role["kind"]], role)
+
+
+async def _writes(made: Stage, controller: Controller, *, pool: str, verb: str, resource: str, buys: bool) -> None:
+    await made.namespace(pool)
+
+    async def ordered() -> bool:
+        return bool(controller.told("ordered", pool=pool))
+
+    async def told() -> bool:
+        status = await made.state("gpuscaler-status") or {}
+        # Quotes are escaped in both.
+        return said(verb, resource).replace('"', "") in f"{controller.log.read_text()}{status}".replace("\\", "").replace('"', "")
+
+    async with missing(made, verb, resource):
+        # The API server's own authorizer hears of it a moment later.
+        await asyncio.sleep(1.0)
+        await made.create(deployment("serve", 1, pod_spec(pool)), pool)
+        await until(f"{said(verb, resource)} is told", told, 30)
+        if buys:
+            await until("a machine is ordered", ordered, 30)
+        else:
+            assert not await ordered()
+    await made.bound(pool, 1)
+    assert len(controller.told("ordered", pool=pool)) == 1
+    await made.scale("Deployment", "serve", pool, 0)
+    await made.empty(pool)
+
+
+@pytest.mark.parametrize("right", [name_of(verb, resource.label) for verb, resource in READS])
+def test_a_right_to_read_that_is_missing_is_named_and_the_rest_is_read(outcomes: Outcomes, right: str) -> None:
+    _told(outcomes, right)
+
+
+@pytest.mark.parametrize("right", [name_of(verb, resource) for verb, resource, _ in WRITES])
+def test_a_right_to_write_that_is_missing_is_named_and_all_is_well_once_it_is_there(outcomes: Outcomes, right: str) -> None:
+    _told(outcomes, right)
+
+
+def _told(outcomes: Outcomes, right: str) -> None:
+    failure = outcomes[right]
+    if failure is not None:
+        raise failure
