@@ -46,7 +46,7 @@ class SimulatedCloud:
     """Machines of ``pools``, asked for and ended by calls, changed by time and by ``markets``, as many as ``quotas`` allow.
 
     The luck of the n-th machine and of the n-th purchase depends on ``seed`` and n alone, so that two policies compared on one seed meet
-    the same.
+    the same. The n-th machine is called what ``ids`` makes of n.
     """
 
     def __init__(
@@ -58,8 +58,9 @@ class SimulatedCloud:
         faults: Faults = NO_FAULTS,
         markets: Markets | None = None,
         quotas: Iterable[Quota] = (),
+        ids: str = "sim-{:05d}",
     ) -> None:
-        self._seed = seed
+        self._seed, self._ids = seed, ids
         self._quotas = tuple(quotas)
         self._delays = delays or Delays()
         self._faults = faults
@@ -353,7 +354,7 @@ class SimulatedCloud:
 
     def _new(self, offering: Offering, token: str, now: float, *, registered: float, visible: float) -> CloudMachine:
         self._fleet.granted += 1
-        machine = CloudMachine(f"sim-{self._fleet.granted:05d}", offering, token, BOOTING, now, registered, visible)
+        machine = CloudMachine(self._ids.format(self._fleet.granted), offering, token, BOOTING, now, registered, visible)
         self._fleet.admit(machine)
         self._watch(offering.key, now)
         return machine
