@@ -89,6 +89,23 @@ async def test_a_client_that_leaves_ends_its_watch() -> None:
         await _until(False, api)
 
 
+async def test_clients_that_hang_up_before_they_are_answered_are_no_faults_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
+    api = ApiServer(time.time)
+    async with _served(api) as (url, session):
+        async with session.post(url + CONFIG_MAPS, json=config_map(big="x" * 500_000)) as answer:
+            assert answer.status == 201
+        host, port = url.removeprefix("http://").split(":")
+        for words in ["", "?watch=1&resourceVersion=1"] * 10:
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.write(f"GET {CONFIG_MAPS}{words} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            await writer.drain()
+            writer.transport.abort()
+        async with session.get(url + CONFIG_MAPS) as answer:
+            assert answer.status == 200
+        await _until(False, api)
+    assert caplog.messages == []
+
+
 async def test_a_severed_answer_is_a_broken_connection_to_its_client() -> None:
     api = ApiServer(time.time)
     api.faults.add(Fault(method="POST", times=1, sever="after"))

@@ -42,7 +42,7 @@ def cluster(  # noqa: PLR0917 - click passes them by their names
     from gpuscaler.embedded.alone import Alone, TakenError
 
     def ready(url: str) -> None:
-        click.echo(f"The API server is at {url}. Try: kubectl --kubeconfig {kubeconfig} get nodes")
+        click.echo(f"The API server is at {url}\nTry: kubectl --kubeconfig {kubeconfig} get nodes")
 
     made = nodes_of(nodes)
     check(control_plane, kubernetes)

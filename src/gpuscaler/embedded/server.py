@@ -2,10 +2,11 @@
 
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from aiohttp import web
+from aiohttp import ClientConnectionResetError, web
 
 from gpuscaler.embedded.api import ApiServer
 from gpuscaler.embedded.failures import Severed
@@ -63,10 +64,12 @@ async def _handle(api: ApiServer, request: web.Request) -> web.StreamResponse:
 
 async def _send(request: web.Request, answer: Answer) -> web.StreamResponse:
     response = web.StreamResponse(status=answer.status, headers=_headers(answer.headers))
-    await response.prepare(request)
-    async for piece in answer.pieces:
-        await response.write(piece)
-    await response.write_eof()
+    # A client that has hung up wants no answer, and aiohttp would log it as a fault of the server.
+    with suppress(ClientConnectionResetError):
+        await response.prepare(request)
+        async for piece in answer.pieces:
+            await response.write(piece)
+        await response.write_eof()
     return response
 
 
