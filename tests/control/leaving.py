@@ -58,7 +58,7 @@ def template(name: str, gpus: int = 1, annotations: Mapping[str, str] = CHEAP_RE
 
 async def run(here: World, name: str, replicas: int = 1, *, resource: Resource = REPLICA_SETS, **more: Any) -> None:
     """A ReplicaSet, or a DaemonSet, whose pods cost little to restart."""
-    spec = {"selector": {"matchLabels": {"app": name}}, "template": template(name, **more)}
+    spec: dict[str, Any] = {"selector": {"matchLabels": {"app": name}}, "template": template(name, **more)}
     if resource is not DAEMON_SETS:
         spec["replicas"] = replicas
     body = {"apiVersion": "apps/v1", "kind": resource.kind, "metadata": {"name": name}, "spec": spec}
