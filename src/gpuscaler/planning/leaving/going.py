@@ -1,6 +1,7 @@
 """The way of a removal, step by step. What is done next depends on what is seen and on the ledger alone: a restart goes on from there."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from functools import cached_property
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from gpuscaler.planning.leaving.evicting import MARGIN_SECONDS, evict
 from gpuscaler.planning.leaving.labels import EXCLUDE_LABEL, EXCLUDE_VALUE
 from gpuscaler.planning.leaving.objecting import Objections
 from gpuscaler.planning.leaving.residents import Residents, residents
-from gpuscaler.planning.leaving.volumes import attached
+from gpuscaler.planning.leaving.volumes import attachments, unused
 from gpuscaler.planning.membership import members
 from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT, unhealthy
 from gpuscaler.planning.scale_down.idle import STUCK_AFTER
@@ -91,6 +92,11 @@ class _Door:
         self.kept: list[tuple[str, str]] = []
         self.given_up: list[GivenUp] = []
         self.unseen: Mapping[str, str] = {}
+
+    @cached_property
+    def attached(self) -> Mapping[str, Set[str]]:
+        """The volumes of each node, looked up once for all that are being emptied."""
+        return attachments(self.cluster)
 
     def go_on(self, one: Leaving) -> None:
         node = self.cluster.nodes.get(one.node)
@@ -208,7 +214,7 @@ class _Door:
         found = residents(self.cluster, node, self.now)
         if self.turned_back(one, node, found):
             return
-        volumes = attached(self.cluster, node)
+        volumes = unused(self.cluster, node, self.attached.get(node.name, frozenset()))
         until = min(one.since + DETACH_SECONDS, one.ends - MARGIN_SECONDS if one.ends else one.since + DETACH_SECONDS)
         if volumes and self.now < until:
             self.note(replace(one, detail=f"volume {volumes[0]} is still attached to it"))
