@@ -1,0 +1,205 @@
+"""Random workloads on a real scheduler: do planned pods come to run where the plan put them, and without a second purchase?"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from random import Random
+
+from tests.e2e.objects import Json, pod
+from tests.e2e.stage import CLOUD, Controller, Stage, free_port, stage, until
+from tests.e2e.storage import claim, provisioner
+from tests.e2e.test_rights import missing
+
+from gpuscaler.kube.errors import ApiError
+from gpuscaler.kube.picture import Picture
+from gpuscaler.kube.reflector import Batch
+from gpuscaler.kube.resources import NODES, PERSISTENT_VOLUME_CLAIMS, PODS, PRIORITY_CLASSES
+from gpuscaler.model.pods import Pod
+from gpuscaler.planning.keeping import ARRIVING_TAINT
+
+ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
+POOL: Json = {
+    "types": ["g4dn.xlarge", "g4dn.12xlarge", "g5.12xlarge", "g5.48xlarge"],
+    "zones": ["us-east-1a", "us-east-1b"],
+    "idle_after": "10m",
+}
+#: Machines of a batch become Ready in any order, up to so many seconds apart.
+SCATTERED = {**CLOUD, "boot": ["2s", "2s", "20s"]}
+KINDS = ("plain", "plain", "spread", "apart", "gang", "volume", "urgent")
+#: So many workloads are under way at once.
+ABREAST = 5
+
+
+@dataclass
+class Tally:
+    """Pods that were planned and those that run, purchases after the first machine of a workload opened, and what became of promises.
+
+    ``meant`` and ``came`` are planned pods that were nominated, and those of them that run there; ``kept``, ``stray`` and ``broken`` what
+    the controller itself counts, of unrelated pods too.
+    """
+
+    planned: int = 0
+    bound: int = 0
+    further: int = 0
+    meant: int = 0
+    came: int = 0
+    kept: int = 0
+    stray: int = 0
+    broken: int = 0
+
+    def __str__(self) -> str:
+        meant, came = (self.meant, self.came) if self.meant else (self.kept + self.stray + self.broken, self.kept)
+        return (
+            f"{self.bound} of {self.planned} planned pods bound, {self.further} further purchases; {came} of {meant} on the machine "
+            f"that was promised ({came / max(1, meant):.1%}), {self.broken} that filters kept away"
+        )
+
+
+class Nominations:
+    """What pods were nominated to last before they were bound, by ``namespace/name``."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, str] = {}
+
+    def hear(self, batch: Batch) -> None:
+        for key, one in batch.changes.items():
+            # The scheduler itself nominates those that wait for a disk, to the node that it has chosen.
+            if isinstance(one, Pod) and one.nominated_node and not one.node_name and not one.spec.volumes:
+                self.nodes[key] = one.nominated_node
+
+
+def workload(dice: Random, pool: str) -> tuple[list[Json], list[Json]]:
+    """Pods, and claims, that somebody submits at once."""
+    kind = dice.choice(KINDS)
+    sizes = [dice.choice((1, 1, 1, 2, 3, 4, 5, 8)) for _ in range(dice.randint(2, 8))]
+    pods = [pod(f"p{number}", pool, gpus=gpus) for number, gpus in enumerate(sizes)]
+    claims = []
+    for number, one in enumerate(pods):
+        one["metadata"]["labels"] = {"app": pool}
+        match kind:
+            case "spread":
+                rule = {"maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule"}
+                one["spec"]["topologySpreadConstraints"] = [{**rule, "labelSelector": {"matchLabels": {"app": pool}}}]
+            case "apart" if number < 3:
+                one["metadata"]["labels"]["keeps"] = "apart"
+                term = {"labelSelector": {"matchLabels": {"keeps": "apart"}}, "topologyKey": HOST}
+                one["spec"]["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+            case "gang":
+                one["metadata"]["annotations"] = {"gpuscaler.io/gang": "all", "gpuscaler.io/gang-size": str(len(pods))}
+            case "volume" if number == 0:
+                claims.append(claim("data"))
+                one["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+            case "urgent" if number % 2:
+                one["spec"]["priorityClassName"] = "urgent"
+    return pods, claims
+
+
+async def measure(workloads: int, *, seed: int, steered: bool = True, restart: bool = False) -> Tally:
+    """Play so many workloads; without ``steered`` machines arrive open and nobody is nominated. ``restart``: the controller, half-way."""
+    found = Tally()
+    name = f"{'' if steered else 'un'}steered"
+    async with stage(name) as made, made.kubelets(), provisioner(made.admin), installed(made), unsteered(made, really=not steered):
+        urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 1000}
+        await made.admin.create(PRIORITY_CLASSES, urgent)
+        port = free_port()
+        pools = [{"name": f"s{number}", **POOL} for number in range(workloads)]
+        run_file = made.run_file("run", pools, cloud=SCATTERED, port=port)
+        kubeconfig = await made.kubeconfig()
+        made.start(run_file, kubeconfig, port=port)
+        slots = asyncio.Semaphore(ABREAST)
+        heard = Nominations()
+        picture = Picture(made.admin, clock=asyncio.get_running_loop().time, random=Random(seed), resources=(PODS,))
+        picture.listen(heard.hear)
+        listening = asyncio.create_task(picture.run())
+
+        async def play(number: int) -> None:
+            async with slots:
+                await _play(made, found, f"s{number}", Random(f"{seed}/{number}"), unrelated=2 if steered else 0)
+
+        async def restarted() -> None:
+            await asyncio.sleep(12)
+            await _count(made, made.controllers[-1], found)
+            made.controllers[-1].kill()
+            made.start(run_file, kubeconfig, port=port)
+
+        plays = [play(number) for number in range(workloads)]
+        await asyncio.gather(*plays, *([restarted()] if restart else []))
+        await asyncio.sleep(2)
+        await _count(made, made.controllers[-1], found)
+        for one in await made.listed(PODS):
+            who = f"{one['metadata']['namespace']}/{one['metadata']['name']}"
+            if who in heard.nodes and not one["metadata"]["name"].startswith("other"):
+                found.meant += 1
+                found.came += heard.nodes[who] == one["spec"].get("nodeName")
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+    return found
+
+
+async def _play(made: Stage, found: Tally, pool: str, dice: Random, *, unrelated: int) -> None:
+    await made.namespace(pool)
+    pods, claims = workload(dice, pool)
+    for one in claims:
+        await made.admin.create(PERSISTENT_VOLUME_CLAIMS, one, namespace=pool)
+    for one in pods:
+        await made.create(one, pool)
+    for number in range(dice.randint(0, unrelated)):
+        await asyncio.sleep(dice.uniform(0, 4))
+        # An unrelated one, that may sit anywhere and must not take the room of those that machines are bought for.
+        await made.create(pod(f"other{number}", pool, gpus=0, cpu="100m"), pool)
+
+    async def bound() -> bool:
+        return all(one["spec"].get("nodeName") for one in await made.pods(pool))
+
+    try:
+        await until(f"the pods of {pool} are bound", bound, 150)
+    except AssertionError as error:
+        print(error)
+    names = {one["metadata"]["name"] for one in pods}
+    found.planned += len(names)
+    found.bound += sum(bool(one["spec"].get("nodeName")) for one in await made.pods(pool) if one["metadata"]["name"] in names)
+    opened = [line["at"] for one in made.controllers for line in one.told("opened", pool=pool)]
+    ordered = [line for one in made.controllers for line in one.told("ordered", pool=pool)]
+    found.further += sum(line["at"] > min(opened, default=float("inf")) for line in ordered)
+
+
+async def _count(made: Stage, controller: Controller, found: Tally) -> None:
+    said = await made.metrics(controller)
+    found.kept += int(said['gpuscaler_promises_total{outcome="kept"}'])
+    found.broken += int(said['gpuscaler_promises_total{outcome="broken"}'])
+    found.stray += int(said["gpuscaler_stray_pods_total"])
+
+
+@asynccontextmanager
+async def installed(made: Stage) -> AsyncIterator[None]:
+    await made.install()
+    yield
+
+
+@asynccontextmanager
+async def unsteered(made: Stage, *, really: bool) -> AsyncIterator[None]:
+    """Machines arrive open and pods are not nominated, as with any other autoscaler."""
+    if not really:
+        yield
+        return
+
+    async def lift() -> None:
+        while True:
+            for node in await made.listed(NODES):
+                taints = [one for one in node["spec"].get("taints", []) if one["key"] != ARRIVING_TAINT]
+                if len(taints) != len(node["spec"].get("taints", [])):
+                    patch = {"metadata": {"resourceVersion": node["metadata"]["resourceVersion"]}, "spec": {"taints": taints or None}}
+                    try:
+                        await made.admin.merge_patch(NODES, node["metadata"]["name"], patch)
+                    except ApiError:
+                        continue
+            await asyncio.sleep(0.05)
+
+    life = asyncio.create_task(lift())
+    try:
+        async with missing(made, "patch", "pods/status"):
+            yield
+    finally:
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
