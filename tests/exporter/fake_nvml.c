@@ -68,7 +68,7 @@ typedef struct {
 
 typedef struct {
   int32_t init_result;
-  uint32_t gpu_count, hang_init, opened;
+  uint32_t gpu_count, hang_init, opened, closed;
   Gpu gpu[16];
 } State;
 
@@ -116,7 +116,7 @@ int nvmlInitWithFlags(unsigned flags) {
   state->opened++;
   return state->init_result;
 }
-int nvmlShutdown(void) { return OK; }
+int nvmlShutdown(void) { state->closed++; return OK; }
 const char *nvmlErrorString(int code) { (void)code; return "an error of the fake"; }
 
 int nvmlSystemGetDriverVersion(char *text, unsigned length) { snprintf(text, length, "580.95.05"); return OK; }

@@ -104,16 +104,17 @@ class Gpu(ctypes.Structure):
 
 
 class State(ctypes.Structure):
-    """The whole file. ``opened`` counts how often the library was initialised."""
+    """The whole file. ``opened`` and ``closed`` count how often the library was initialised and shut down."""
 
     init_result: int
     gpu_count: int
     hang_init: int
     opened: int
+    closed: int
     gpu: ctypes.Array[Gpu]
     _fields_ = (
         ("init_result", ctypes.c_int32),
-        *((name, ctypes.c_uint32) for name in ("gpu_count", "hang_init", "opened")),
+        *((name, ctypes.c_uint32) for name in ("gpu_count", "hang_init", "opened", "closed")),
         ("gpu", Gpu * 16),
     )
 

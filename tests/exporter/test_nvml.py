@@ -255,6 +255,16 @@ def test_a_gpu_that_is_to_be_left_alone_is_not_asked(nvml: FakeNvml) -> None:
     assert nvml.gpu[0].count("nvmlDeviceGetTemperature") == 0
 
 
+def test_the_process_leaves_the_driver_in_order_when_it_is_told_to_end(nvml: FakeNvml) -> None:
+    with measuring(nvml.environment) as child:
+        child.reading(FIRST)
+        before = nvml.state.closed
+        child.process.terminate()
+        assert child.ended() == 0
+
+    assert nvml.state.closed == before + 1
+
+
 def test_the_process_ends_when_nobody_reads_what_it_says(nvml: FakeNvml) -> None:
     with measuring(nvml.environment) as child:
         child.reading(FIRST)

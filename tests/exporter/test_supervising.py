@@ -174,7 +174,9 @@ async def test_no_more_are_started_while_too_many_cannot_be_killed(monkeypatch: 
     def kill(process: "subprocess.Popen[bytes]") -> None:
         killed.append(process)
 
+    terminate = subprocess.Popen.terminate
     monkeypatch.setattr(subprocess.Popen, "kill", kill)
+    monkeypatch.setattr(subprocess.Popen, "terminate", lambda _: None)
     async with sampling("say('asking', 'GPU-a'); time.sleep(60)") as (sampler, lines):
         await until(lambda: sampler.stuck == MOST_STUCK and "does not let go" in lines.troubles()[-1])
         starts = sampler.starts
@@ -182,7 +184,7 @@ async def test_no_more_are_started_while_too_many_cannot_be_killed(monkeypatch: 
             os.kill(process.pid, 9)
         await until(lambda: sampler.starts > starts)
     for process in {process.pid: process for process in killed}.values():
-        process.terminate()
+        terminate(process)
         process.wait()
 
     assert starts == MOST_STUCK

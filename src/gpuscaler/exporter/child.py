@@ -6,9 +6,12 @@ what they are (:mod:`gpuscaler.exporter.lines` reads them). It ends when nobody 
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from types import FrameType
 from typing import Any, NoReturn
 
 from gpuscaler.exporter.backends import Backend, StaleError, UnavailableError, make
@@ -58,9 +61,15 @@ def _rounds(backend: Backend, write: Write, *, interval: float, skip: Sequence[s
         time.sleep(max(0.0, due - time.monotonic()))
 
 
+def _stop(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(0)
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Exit 0 when nobody reads any more, 1 when another library is to be loaded, 2 where the backend is not installed."""
+    """Exit 0 when told to or when nobody reads any more, 1 when another library is to be loaded, 2 where the backend is not installed."""
     name, interval, devices, *skip = arguments
+    # A driver likes to be left in order: A100s with MIG froze when a process that watched them was killed (dcgm-exporter issue 84).
+    signal.signal(signal.SIGTERM, _stop)
 
     held: list[str] = []
 
@@ -74,7 +83,8 @@ def main(arguments: Sequence[str]) -> int:
                 text = text[os.write(1, text) :]
 
     try:
-        sample(make(name, devices=int(devices)), write, interval=float(interval), skip=skip)
+        with closing(make(name, devices=int(devices))) as backend:
+            sample(backend, write, interval=float(interval), skip=skip)
     except UnavailableError as error:
         write(["unavailable", error.cause, str(error)])
         return 2

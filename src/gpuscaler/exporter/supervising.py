@@ -20,8 +20,8 @@ MOST_STUCK = 3
 #: A GPU at which this many processes hung one after the other is left alone for a while, so that the others are measured.
 HANGS = 2
 LONGEST_LINE = 1 << 20
-#: A process that is killed is gone within so many seconds, unless the driver holds it.
-DYING = 0.3
+#: A process that is told to end has so many seconds to, and one that is killed is gone by then, unless the driver holds it.
+DYING = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +110,12 @@ class Sampler:
             for pipe in (process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
+            await self._end(process)
+
+    async def _end(self, process: "subprocess.Popen[bytes]") -> None:
+        """In order, where it still can; at once where it hangs."""
+        process.terminate()
+        if not await _ended(process):
             process.kill()
             if not await _ended(process):
                 self._stuck.append(process)
