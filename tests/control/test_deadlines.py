@@ -6,12 +6,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.control.leaving import CHEAP_RESTART, Writes, budget, run
+from tests.control.leaving import CHEAP_RESTART, Writes, budget, run, taints
 from tests.control.world import ONE_GPU_MACHINES, World, world
 
 from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, Notice, Order
 from gpuscaler.clouds.simulated_provider import provider_id
 from gpuscaler.kube.resources import PODS
+from gpuscaler.planning.keeping import ARRIVING_TAINT
 
 FIRST = "sim-00001"
 
@@ -128,6 +129,18 @@ async def test_maintenance_that_is_announced_early_leaves_protected_pods_alone_u
         assert early is not protected
         assert await moved(here)
         assert log.deleted("pods") == []
+
+
+async def test_where_there_is_time_nobody_is_evicted_before_the_machine_is_open_that_comes_instead() -> None:
+    async with noticed(900.0, kind=MAINTENANCE) as (here, log, _):
+        while "evict" not in dict(log.moments):
+            await here.sleep(0.5)
+
+        assert len(log.moments) == 2
+        nodes = {node["metadata"]["name"]: taints(node) for node in await here.nodes()}
+        assert ARRIVING_TAINT not in nodes["sim-00002"]
+        await here.sleep(10.0)
+        assert await moved(here)
 
 
 async def test_a_controller_that_begins_in_the_middle_of_it_keeps_the_deadline() -> None:

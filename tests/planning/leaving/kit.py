@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.planning.building import NOW, node, offering, pod, spec
 
-from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import Owner, Pod
 from gpuscaler.model.taints import Toleration
 from gpuscaler.planning.leaving.evicting import Effort, evict
@@ -46,6 +46,6 @@ def asked(name: str = "p", *, again: float = 0.0, **more: Any) -> Eviction:
     return Eviction(f"default/{name}", f"uid-{name}", again=NOW + again, **{"tries": 1, **more})
 
 
-def effort(one: Leaving, *pods: Pod, items: tuple[Item, ...] = (), now: float = NOW) -> Effort:
-    cluster = Cluster.of((node("n", KIND), *pods, *items))
-    return evict(one, residents(cluster, cluster.nodes["n"], now), now)
+def effort(one: Leaving, *pods: Pod, now: float = NOW, awaited: frozenset[str] = frozenset()) -> Effort:
+    cluster = Cluster.of((node("n", KIND), *pods))
+    return evict(one, residents(cluster, cluster.nodes["n"], now), now, awaited)

@@ -214,6 +214,16 @@ def test_who_is_protected_is_left_alone_as_long_as_a_machine_lasts_that_is_annou
     assert evicted(effort(forced(605.0), slow)) == ["p"]
 
 
+def test_who_has_a_machine_on_its_way_waits_for_it_where_there_is_time() -> None:
+    awaited = frozenset({"default/p"})
+    waits = effort(forced(PROTECTED_SECONDS + 1.0), resident(), awaited=awaited)
+
+    assert (evicted(waits), waits.held) == ([], "pod default/p waits for the machine that comes in the place of this one")
+    assert evicted(effort(forced(PROTECTED_SECONDS), resident(), awaited=awaited)) == ["p"]
+    assert evicted(effort(forced(PROTECTED_SECONDS + 1.0), resident())) == ["p"]
+    assert evicted(effort(draining(), resident(), awaited=awaited)) == ["p"]
+
+
 # Whatever is seen
 
 

@@ -5,7 +5,7 @@ their work and to end; the order of the groups; and at the very last PodDisrupti
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,8 +40,8 @@ class Effort(Struct, frozen=True, gc=False):
     idle: tuple[Pod, ...]
 
 
-def evict(one: Leaving, found: Residents, now: float) -> Effort:
-    """The evictions of the removal ``one`` from here."""
+def evict(one: Leaving, found: Residents, now: float, awaited: Set[str] = frozenset()) -> Effort:
+    """The evictions of the removal ``one`` from here. ``awaited`` are pods that machines are on their way for."""
     known = {(entry.pod, entry.uid): entry for entry in one.evictions}
     entries: list[Eviction] = []
     acts: list[Act] = []
@@ -52,7 +52,9 @@ def evict(one: Leaving, found: Residents, now: float) -> Effort:
         for pod in group:
             before = known.get((pod.key, pod.uid)) or Eviction(pod.key, pod.uid)
             after, act = before, None
-            if turn or is_late(one, pod, now):
+            if (spared := why_spared(one, pod, now, awaited)) is not None:
+                held.append(spared)
+            elif turn or is_late(one, pod, now):
                 after, act, waits = _one(one, pod, before, now)
                 held += waits
             if act is not None:
@@ -73,8 +75,6 @@ def _one(one: Leaving, pod: Pod, entry: Eviction, now: float) -> tuple[Eviction,
         if one.ends and pod.deleted > one.ends - MARGIN_SECONDS + 1.0 and again:
             return _tried(one, entry, now), _evict(one, pod, now), iter(())
         return entry, None, iter(())
-    if is_spared(one, pod, now):
-        return entry, None, iter((f"an annotation of pod {pod.key} protects it for as long as the machine lasts",))
     if is_saving(one, pod, entry, now):
         entry = entry if entry.signalled else replace(entry, signalled=now)
         if pod.checkpoint_requested >= math.floor(entry.signalled) or not again:
@@ -112,14 +112,17 @@ def is_late(one: Leaving, pod: Pod, now: float) -> bool:
     return bool(one.ends) and now >= one.ends - MARGIN_SECONDS - pod.spec.grace_seconds - (pod.options.grace or 0.0)
 
 
-def is_spared(one: Leaving, pod: Pod, now: float) -> bool:
-    """Whether ``pod`` is left alone for as long as its machine lasts and it still gets its time: the cloud has said early when it goes."""
+def why_spared(one: Leaving, pod: Pod, now: float, awaited: Set[str]) -> str | None:
+    """Why ``pod`` is left alone as long as it still gets its time before the machine goes, where the cloud has said early when that is."""
     options = pod.options
-    loses = (pod.owner.kind == "Job" or bool(options.gang)) and options.restart_cost is None
-    if not one.ends or not (loses or is_protected(pod, now)):
-        return False
     needs = (options.grace or 0.0) + pod.spec.grace_seconds + MARGIN_SECONDS
-    return now < one.ends - max(PROTECTED_SECONDS, needs)
+    if not one.ends or pod.deleted or now >= one.ends - max(PROTECTED_SECONDS, needs):
+        return None
+    if is_protected(pod, now):
+        return f"an annotation of pod {pod.key} protects it for as long as the machine lasts"
+    if (pod.owner.kind == "Job" or options.gang) and options.restart_cost is None:
+        return f"pod {pod.key} states no restart cost and runs for as long as the machine lasts"
+    return f"pod {pod.key} waits for the machine that comes in the place of this one" if pod.key in awaited else None
 
 
 def is_protected(pod: Pod, now: float) -> bool:

@@ -94,6 +94,11 @@ class _Door:
         self.unseen: Mapping[str, str] = {}
 
     @cached_property
+    def awaited(self) -> frozenset[str]:
+        """The pods that machines on their way are for."""
+        return frozenset(pod for one in self.book.coming for pod in one.pods)
+
+    @cached_property
     def attached(self) -> Mapping[str, Set[str]]:
         """The volumes of each node, looked up once for all that are being emptied."""
         return attachments(self.cluster)
@@ -182,7 +187,7 @@ class _Door:
         if not (one.forced or node.ready):
             self.hold(one, node, found, "it is not Ready, so what runs on it is not known")
             return
-        effort = evict(one, found, self.now)
+        effort = evict(one, found, self.now, self.awaited if one.ends else frozenset())
         one = replace(one, evictions=effort.evictions)
         if effort.done:
             self.detach(self.go(one, DETACHING), node)
