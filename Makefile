@@ -10,6 +10,7 @@ AUTOSCALERS ?= 3000
 RUNS ?= 10000
 SEED ?= 1
 KUBERNETES ?= 1.35.4
+WORKLOADS ?= 20
 UPGRADE ?=
 
 BIN := .venv/bin
@@ -82,8 +83,8 @@ soak: $(READY) ## RUNS=10000 schedules of faults and restarts against the contro
 mutants: $(READY) ## take out of the program, one after the other, what handles each fault: the test of that fault must fail
 	@$(BIN)/python -m tests.faults
 
-bench: $(READY) ## measure, print a table, write build/bench.json
-	@$(BIN)/python -m benchmarks
+bench: $(READY) ## measure, print a table, write build/bench.json; WORKLOADS=20 random ones on a real scheduler
+	@WORKLOADS=$(WORKLOADS) $(BIN)/python -m benchmarks
 
 lock: $(READY) ## make the lock files anew (UPGRADE=--upgrade: with the newest versions)
 	@tools/lock $(UPGRADE)

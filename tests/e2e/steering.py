@@ -131,7 +131,10 @@ async def measure(workloads: int, *, seed: int, steered: bool = True, restart: b
             who = f"{one['metadata']['namespace']}/{one['metadata']['name']}"
             if who in heard.nodes and not one["metadata"]["name"].startswith("other"):
                 found.meant += 1
-                found.came += heard.nodes[who] == one["spec"].get("nodeName")
+                if heard.nodes[who] == one["spec"].get("nodeName"):
+                    found.came += 1
+                else:
+                    print(f"{who} was meant for {heard.nodes[who]}, and runs on {one['spec'].get('nodeName')}")
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
     return found
