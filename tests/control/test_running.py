@@ -14,7 +14,7 @@ from tests.control.world import pod
 from gpuscaler.control.controller import Controller
 from gpuscaler.control.records import service
 from gpuscaler.control.records.records import Records
-from gpuscaler.control.running import MakeRecords, Place, Running, UnusableError
+from gpuscaler.control.running import Made, MakeProvider, MakeRecords, Place, Running, UnusableError
 from gpuscaler.control.settings_file import SettingsFile
 from gpuscaler.control.store import StoreError
 from gpuscaler.embedded import providers
@@ -96,6 +96,7 @@ class Cluster:
         dry_run: bool = False,
         transport: MemoryTransport | None = None,
         make_records: MakeRecords | None = None,
+        make_provider: MakeProvider = providers.make,
     ) -> tuple[Running, Kept]:
         self.path.write_text(text)
         kept = Kept()
@@ -110,7 +111,7 @@ class Cluster:
             namespace="kube-system",
             identity=identity,
             clocks=Ticking(),
-            make_provider=providers.make,
+            make_provider=make_provider,
             make_records=make_records or records,
             dry_run=dry_run,
         )
@@ -196,6 +197,22 @@ async def test_a_changed_file_is_followed_while_the_controller_runs(cluster: Clu
     assert await cluster.bound() == []
     cluster.path.write_text(SMALL)
     await asyncio.sleep(60)
+
+    assert await cluster.bound() == ["train"]
+    assert len(kept.changes) == 1
+
+
+async def test_a_file_that_changes_while_the_provider_is_made_is_followed_too(cluster: Cluster) -> None:
+    async def make(settings: RunSettings, place: Place) -> Made:
+        made = await providers.make(settings, place)
+        await asyncio.sleep(30)
+        return made
+
+    _, kept = cluster.start(f"{SMALL}limits: {{gpus: 0}}", make_provider=make)
+    await cluster.submit("train")
+    await asyncio.sleep(10)
+    cluster.path.write_text(SMALL.replace("g4dn.xlarge", "g5.xlarge"))
+    await asyncio.sleep(90)
 
     assert await cluster.bound() == ["train"]
     assert len(kept.changes) == 1

@@ -48,11 +48,10 @@ def seen(memory: Memory, *items: Item, now: float = NOW + 60.0, **facts: Any) ->
 # From a plan to orders
 
 
-def test_machines_for_the_same_offering_are_one_order_with_a_token_and_a_reason() -> None:
+def test_machines_for_the_same_offering_are_one_order_with_a_token() -> None:
     memory, (order,) = decided(Memory(), *pods("p", 3))
 
     assert (order.count, order.pool, order.offerings) == (3, "main", (KIND.key,))
-    assert order.why == "the cheapest that fits 3 pending pods, at $1.000 per hour each"
     assert {one.order for one in memory.ledger.coming} == {order.token}
     assert sorted(pod for one in memory.ledger.coming for pod in one.pods) == ["default/p-0", "default/p-1", "default/p-2"]
 

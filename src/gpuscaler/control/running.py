@@ -187,6 +187,10 @@ class _Leading:
     async def _once(self) -> None:
         place, settings = self._place, self._running.file.settings
         made = await self._running.make_provider(settings, place)
+        if self._running.file.settings is not settings:
+            # The file has changed meanwhile, when nobody here could be told.
+            settings = self._running.file.settings
+            made.set_policy(settings.policy)
         controller = Controller(
             picture=place.picture,
             client=place.client,

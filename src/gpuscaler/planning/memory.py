@@ -331,7 +331,7 @@ def _intents(
     }
     intents = [
         ledger.Intended(
-            Order(token, pool, keys, len(machines), at=now, since=now, why=purpose(machines)),
+            Order(token, pool, keys, len(machines), at=now, since=now),
             tuple(
                 Coming(
                     id=names[one.id],
@@ -357,11 +357,3 @@ def wanted(machine: Machine) -> tuple[Key, ...]:
     choices = sorted(machine.choices, key=lambda one: (one.price_per_hour, one.instance_type, one.market, one.zone))
     several = tuple((machine.pool, one.market, one.instance_type, one.zone) for one in choices)
     return several or ((machine.pool, machine.market, machine.instance_type, machine.zone),)
-
-
-def purpose(machines: list[Machine]) -> str:
-    """Why machines of one kind are bought, in words."""
-    first, pods = machines[0], sum(len(machine.pods) for machine in machines)
-    if first.purpose == "spare":
-        return f"headroom of pool {first.pool}, at ${first.price_per_hour:.3f} per hour"
-    return f"the cheapest that fits {pods} pending {'pod' if pods == 1 else 'pods'}, at ${first.price_per_hour:.3f} per hour each"

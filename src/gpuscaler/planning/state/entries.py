@@ -29,7 +29,6 @@ class Order(Struct, frozen=True, gc=False):
     at: float
     since: float
     state: str = INTENDED
-    why: str = ""
 
 
 class Coming(Struct, frozen=True, gc=False):
