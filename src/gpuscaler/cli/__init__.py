@@ -24,7 +24,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "simulate": ("gpuscaler.cli.simulate", "Replay a trace of jobs through the planner and print what it cost."),
     "status": ("gpuscaler.cli.status", "Print what the controller last wrote: pools, waiting pods, decisions."),
     "what-if": ("gpuscaler.cli.what_if", "Compare two pools files on one trace and explain the difference."),
-    "validate": ("gpuscaler.cli.validate", "Check a pools file."),
+    "validate": ("gpuscaler.cli.validate", "Check a pools file or a run file."),
     "why": ("gpuscaler.cli.why", "Explain a pod or a node."),
 }
 

@@ -1,4 +1,4 @@
-"""``gpuscaler validate``: whether a pools file can be used, and everything that is wrong with it."""
+"""``gpuscaler validate``: whether a pools file or a run file can be used, and everything that is wrong with it."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ import click
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of the pools file instead, for editors.")
 def validate(file: Path | None, schema: bool) -> None:
-    """Check the pools file FILE: exit 0 when it is good, 2 with every mistake and its place when it is not."""
+    """Check a pools file or a run file: exit 0 when it is good, 2 with every mistake and its place when it is not."""
     # Imported here, so that other commands start without YAML and the catalogue.
     from gpuscaler.settings import SettingsError, load_settings
     from gpuscaler.settings.schema import pools_file_schema
@@ -20,7 +20,7 @@ def validate(file: Path | None, schema: bool) -> None:
         click.echo(json.dumps(pools_file_schema(), indent=2))
         return
     if file is None:
-        raise click.UsageError("saw no file, expected the path of a pools file; or give --schema")
+        raise click.UsageError("saw no file, expected the path of a pools file or a run file; or give --schema")
     try:
         settings = load_settings(file)
     except SettingsError as error:

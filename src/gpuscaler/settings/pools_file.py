@@ -68,7 +68,7 @@ def read_settings(path: str | Path) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        problem = f"cannot be read ({error.strerror}); expected a pools file: check the path and its permissions"
+        problem = f"cannot be read ({error.strerror}); expected a pools file or a run file: check the path and its permissions"
         raise SettingsError(str(path), (Problem("", None, problem),)) from error
 
 
