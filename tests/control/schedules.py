@@ -71,7 +71,7 @@ class Guard(Watchman):
         book = (await self.written()).ledger
         known = next((one for one in book.orders if one.token == order.token), None)
         assert known is not None, f"I2: order {order.token} was sent and is not written down"
-        assert known.why, "I8: an order without a reason"
+        assert all(one.purpose for one in book.coming if one.order == order.token), "I8: an order without a reason"
         assert known.count == order.count, f"I2: order {order.token} was written down for {known.count}, and sent for {order.count}"
         self.purchases += 1
 
@@ -83,7 +83,16 @@ class Guard(Watchman):
             assert found.reason, "I8: a removal without a reason"
             dark = 0.0 if self.dark is None else self._here.now() - self.dark
             assert dark < 150.0 or found.since < self._here.now() - dark + 150.0, f"I4: {instance} was ended {dark:.0f} s into an outage"
+            await self.nobody_is_on(instance, found)
             self.removals += 1
+
+    async def nobody_is_on(self, instance: str, found: ledger.Leaving) -> None:
+        """A machine that is ours to end is empty when it is ended, but for what goes with it and what should have ended long ago."""
+        node = next((one.id for one in self._here.cluster.core.list() if provider_id(one) == instance), "")
+        for one in await self._here.pods() if node and not found.forced else ():
+            owners = {owner["kind"] for owner in one["metadata"].get("ownerReferences") or ()}
+            there = one["spec"].get("nodeName") == node and live(one) and not owners & {"DaemonSet", "Node"}
+            assert not there or "deletionTimestamp" in one["metadata"], f"I4: {instance} was ended under pod {one['metadata']['name']}"
 
     async def write(self, request: Request) -> None:
         path = request.path
