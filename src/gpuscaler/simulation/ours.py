@@ -14,7 +14,7 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.planning import failover
 from gpuscaler.planning.alternatives import Known, alternatives
 from gpuscaler.planning.discouraging import LIMITS
-from gpuscaler.planning.memory import purpose, wanted
+from gpuscaler.planning.memory import wanted
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Machine, Plan, Removal
 from gpuscaler.planning.state import State, events
@@ -275,3 +275,14 @@ def renamed(removal: Removal, names: Mapping[str, str]) -> Removal:
     """A removal whose replacements are named by their intents."""
     moves = tuple(replace(move, to=names.get(move.to, move.to)) for move in removal.moves)
     return replace(removal, moves=moves, needs=tuple(names[needed] for needed in removal.needs if needed in names))
+
+
+def purpose(machines: list[Machine]) -> str:
+    """Why machines of one kind are bought, in words."""
+    first, purposes = machines[0], {machine.purpose for machine in machines}
+    if purposes == {"spare"}:
+        return f"headroom of pool {first.pool}, at ${first.price_per_hour:.3f} per hour each"
+    if "demand" not in purposes:
+        return f"for pods of machines that cost more, at ${first.price_per_hour:.3f} per hour each"
+    pods = sum(len(machine.pods) for machine in machines if machine.purpose == "demand")
+    return f"the cheapest that fits {pods} pending {'pod' if pods == 1 else 'pods'}, at ${first.price_per_hour:.3f} per hour each"
