@@ -145,14 +145,15 @@ def test_a_machine_opens_after_those_that_a_plan_wants_open_before_it() -> None:
     assert Nominate(P, "uid-p", "a") in turn(opened, closed("a"), closed("b", taints=()), waiting("p"), waiting("q")).acts
 
 
-def test_machines_of_a_gang_open_together() -> None:
-    gang: dict[str, Any] = {"options": {"gang": "g"}}
+@pytest.mark.parametrize(("source", "at_once"), [("", 1), ("jobset", 1), ("volcano", 2), ("workload", 2)])
+def test_machines_of_a_gang_open_when_all_are_ready_and_at_once_where_a_scheduler_binds_it_as_a_whole(source: str, at_once: int) -> None:
+    gang: dict[str, Any] = {"options": {"gang": "g", "gang_source": source}}
     members = waiting("p", **gang), waiting("q", **gang)
     unready = Ledger(coming=(machine("a", P), machine("b", Q, ready=0.0)))
     ready = Ledger(coming=(machine("a", P), machine("b", Q)))
 
     assert turn(unready, closed("a"), closed("b"), *members).acts == ()
-    assert len(turn(ready, closed("a"), closed("b"), *members).acts) == 2
+    assert len(turn(ready, closed("a"), closed("b"), *members).acts) == at_once
 
 
 def test_a_gang_does_not_wait_for_the_machine_of_a_member_that_runs() -> None:

@@ -33,6 +33,8 @@ AGAIN_SECONDS, WRITE_SECONDS = 0.2, 0.03
 #: machines open one after the other, or in ``TURNS`` groups where they are many: the next when the pods of those before have come, or after
 #: ``HOLD``, and each when its nominations have stood for ``CALM``.
 CALM_SECONDS, HOLD_SECONDS, TURNS = 0.3, 3.0, 8
+#: Where gangs come from that a scheduler binds as a whole.
+BOUND_AT_ONCE = frozenset({"coscheduling", "volcano", "workload"})
 
 
 class Steering(Struct, frozen=True, gc=False):
@@ -109,6 +111,11 @@ class _Wheel:
     def gang(self, pod: str) -> str:
         found = self.cluster.pods.get(pod)
         return f"{found.namespace}/{found.options.gang}" if found is not None and found.options.gang else ""
+
+    def is_bound_at_once(self, pod: str) -> bool:
+        """Whether a pod's gang is one that schedulers know, and not only we."""
+        found = self.cluster.pods.get(pod)
+        return found is not None and bool(found.options.gang) and found.options.gang_source in BOUND_AT_ONCE
 
     def is_bound(self, pod: str) -> bool:
         found = self.cluster.pods.get(pod)
@@ -189,11 +196,14 @@ class _Wheel:
             self.acts.append(Close(node.name, "kept for large pods, and those that it was opened for have come"))
 
     def take_turns(self) -> None:
-        """Whose turn it is to open: the oldest, and all of a gang, unless the pods of those before are still to come."""
+        """Whose turn it is to open: the oldest, unless the pods of those before are still to come.
+
+        With it come all of its gang's, where a scheduler of gangs binds all members at once or none.
+        """
         closed = [one for one in self.book.promises if one.step == NOMINATING]
         landing = any(self.is_landing(one) for one in self.book.promises)
         first = sorted(closed, key=lambda one: (one.since, one.node))[: 0 if landing else max(1, len(closed) // TURNS)]
-        gangs = {gang for one in first for pod in one.pods if (gang := self.gang(pod))}
+        gangs = {self.gang(pod) for one in first for pod in one.pods if self.is_bound_at_once(pod)}
         mates = [one for one in closed if gangs and any(self.gang(pod) in gangs for pod in one.pods)]
         late = [one for one in closed if self.now >= one.since + PATIENCE_SECONDS]
         self.turns = {one.node for one in (*first, *mates, *late)}
