@@ -49,4 +49,4 @@ def _after(entry: Eviction, refusal: Refusal | None, now: float) -> Eviction:
         return entry
     why = refusal.why.encode()[:MOST_WORDS].decode(errors="ignore")
     again = max(entry.again, now + refusal.retry_after)
-    return replace(entry, why=why, budget=refusal.budget, held=entry.held or now, again=again)
+    return replace(entry, why=why, budget=refusal.budget, again=again)

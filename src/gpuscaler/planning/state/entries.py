@@ -88,8 +88,8 @@ class Promise(Struct, frozen=True, gc=False):
 class Eviction(Struct, frozen=True, gc=False):
     """How far the eviction of a pod is, named by its uid. It was asked for ``tries`` times, and is again at ``again``.
 
-    ``why`` is what it was refused by, ``budget`` says that this was a PodDisruptionBudget, and ``held`` since when it is refused.
-    ``signalled`` is when the pod was asked to save its work. Moments that were not yet are 0.
+    ``why`` is what it was refused by last, ``budget`` says that this was a PodDisruptionBudget. ``signalled`` is when the pod was asked to
+    save its work. Moments that were not yet are 0.
     """
 
     pod: str
@@ -98,7 +98,6 @@ class Eviction(Struct, frozen=True, gc=False):
     again: float = 0.0
     why: str = ""
     budget: bool = False
-    held: float = 0.0
     signalled: float = 0.0
 
 
