@@ -18,6 +18,7 @@ def schema(written: dict[str, Any]) -> dict[str, Any]:
     What is required is left to a template: the chart's own values have no pools, and must pass.
     """
     config = {key: value for key, value in pools_file_schema().items() if key not in {"$schema", "required"}}
+    config["else"] = {key: value for key, value in config["else"].items() if key != "required"}
     return {**written, "$defs": {**written["$defs"], "config": config}}
 
 
