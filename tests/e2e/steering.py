@@ -100,8 +100,9 @@ async def measure(workloads: int, *, seed: int, steered: bool = True, restart: b
     found = Tally()
     name = f"{'' if steered else 'un'}steered"
     async with stage(name) as made, made.kubelets(), provisioner(made.admin), installed(made), unsteered(made, really=not steered):
-        urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 1000}
-        await made.admin.create(PRIORITY_CLASSES, urgent)
+        # They come first, and do not drive out others: pods that nobody makes again would be gone.
+        urgent = {"metadata": {"name": "urgent"}, "value": 1000, "preemptionPolicy": "Never"}
+        await made.admin.create(PRIORITY_CLASSES, {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", **urgent})
         port = free_port()
         pools = [{"name": f"s{number}", **POOL} for number in range(workloads)]
         run_file = made.run_file("run", pools, cloud=SCATTERED, port=port)

@@ -1,0 +1,126 @@
+"""Where the programs of a control plane come from."""
+
+from pathlib import Path
+
+import pytest
+from tests.embedded.controlplane.going import working_go
+
+from gpuscaler.embedded.controlplane.building import DEFAULT, NAMES, PINNED, Progress, cache_of, programs
+from gpuscaler.embedded.controlplane.golang import BuildError, needed_version
+from gpuscaler.embedded.controlplane.modules import go_mod, release_of
+
+THEIRS = """module k8s.io/kubernetes
+
+go 1.24.0
+
+require (
+\tgithub.com/spf13/cobra v1.8.1
+)
+
+require (
+\tgo.etcd.io/etcd/server/v3 v3.5.21 // indirect
+)
+
+replace (
+\tk8s.io/api => ./staging/src/k8s.io/api
+\tk8s.io/apimachinery => ./staging/src/k8s.io/apimachinery
+)
+"""
+
+
+def silent(_: str) -> None:
+    pass
+
+
+def environ(tmp_path: Path, *lines: str) -> dict[str, str]:
+    """A machine with a Go release that obeys ``lines``."""
+    return {"PATH": str(working_go(tmp_path / "bin", *lines).parent), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+def test_programs_are_compiled_once_and_called_by_their_names(tmp_path: Path) -> None:
+    said: list[str] = []
+    where = environ(tmp_path)
+
+    found = programs(DEFAULT, environ=where, progress=Progress(said.append))
+    assert programs(f"v{DEFAULT}", environ=where, progress=Progress(said.append)) == found
+    assert [(found.folder / name).read_text() for name in NAMES] == ["binary"] * 4
+    assert (found.release, found.tied) == (DEFAULT, True)
+    assert len(said) == 1
+    assert DEFAULT in said[0]
+
+
+def test_what_is_compiled_is_counted(tmp_path: Path) -> None:
+    counted: list[int] = []
+    noisy = 'print("go: downloading k8s.io/api", file=sys.stderr); print("k8s.io/api", file=sys.stderr); print("main", file=sys.stderr)'
+
+    programs(DEFAULT, environ=environ(tmp_path, noisy), progress=Progress(silent, counted.append))
+    assert counted == [1, 2]
+
+
+def test_the_programs_are_told_their_version(tmp_path: Path) -> None:
+    found = programs(
+        DEFAULT, environ=environ(tmp_path, f"open({str(tmp_path / 'words')!r}, 'w').write(' '.join(sys.argv))"), progress=Progress(silent)
+    )
+
+    words = (tmp_path / "words").read_text()
+    assert f"-X k8s.io/component-base/version.gitVersion=v{found.release}" in words
+    assert "-mod=readonly" in words
+
+
+def test_a_build_that_fails_leaves_nothing_and_is_tried_again(tmp_path: Path) -> None:
+    where = environ(tmp_path, "sys.exit('undefined: app')")
+    with pytest.raises(BuildError, match="undefined: app"):
+        programs(DEFAULT, environ=where, progress=Progress(silent))
+
+    assert list((tmp_path / "cache" / "gpuscaler" / "controlplane").iterdir()) == []
+    assert programs(DEFAULT, environ=environ(tmp_path), progress=Progress(silent)).release == DEFAULT
+
+
+def test_programs_that_are_there_already_are_used(tmp_path: Path) -> None:
+    for name in NAMES:
+        (tmp_path / name).touch()
+
+    found = programs(DEFAULT, environ={"KUBEBUILDER_ASSETS": str(tmp_path)}, progress=Progress(silent))
+    assert (found.folder, found.release, found.tied) == (tmp_path, "", False)
+
+
+def test_programs_that_are_missing_are_named(tmp_path: Path) -> None:
+    (tmp_path / "etcd").touch()
+    (tmp_path / "kube-apiserver").touch()
+    with pytest.raises(BuildError, match=r"saw no kube-controller-manager, kube-scheduler, expected etcd, .*unset KUBEBUILDER_ASSETS"):
+        programs(DEFAULT, environ={"KUBEBUILDER_ASSETS": str(tmp_path)}, progress=Progress(silent))
+
+
+@pytest.mark.parametrize("text", ["1.35", "latest", "2.0.0", "1.35.4-rc.1", "../1.35.4"])
+def test_what_is_no_release_is_refused(text: str) -> None:
+    with pytest.raises(BuildError, match=r"expected one with three numbers such as 1\.35\.4"):
+        release_of(text)
+
+
+def test_the_module_of_a_release_takes_its_own_staging_modules_and_its_own_etcd() -> None:
+    made = go_mod(THEIRS, "1.33.13")
+
+    assert needed_version(made) == (1, 24, 0)
+    assert "\tk8s.io/kubernetes v1.33.13\n" in made
+    assert "\tgo.etcd.io/etcd/server/v3 v3.5.21\n" in made
+    assert "\tk8s.io/apimachinery => k8s.io/apimachinery v0.33.13\n" in made
+
+
+@pytest.mark.parametrize(
+    ("theirs", "message"),
+    [("module x\n", "expected both"), (THEIRS.replace("cobra", "other"), "without github.com/spf13/cobra")],
+)
+def test_a_module_that_is_not_like_that_of_kubernetes_is_refused(theirs: str, message: str) -> None:
+    with pytest.raises(BuildError, match=message):
+        go_mod(theirs, "1.33.13")
+
+
+def test_the_default_release_is_pinned_by_hashes() -> None:
+    sums = (PINNED / DEFAULT / "go.sum").read_text()
+    assert f"k8s.io/kubernetes v{DEFAULT} h1:" in sums
+    assert f"k8s.io/kubernetes v{DEFAULT}\n" in (PINNED / DEFAULT / "go.mod").read_text()
+
+
+def test_programs_are_kept_in_the_users_cache() -> None:
+    assert cache_of({"HOME": "/home/ada"}) == Path("/home/ada/.cache/gpuscaler")
+    assert cache_of({"HOME": "/home/ada", "XDG_CACHE_HOME": "/var/cache"}) == Path("/var/cache/gpuscaler")

@@ -1,0 +1,85 @@
+"""Processes that are ended whatever happens, and tell why they ended by themselves."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuscaler.embedded.controlplane.processes import EndedError, Process
+
+
+@pytest.fixture
+def started() -> Iterator[list[Process]]:
+    made: list[Process] = []
+    yield made
+    for one in made:
+        one.end()
+
+
+def python(tmp_path: Path, started: list[Process], code: str, *, tied: bool = False) -> Process:
+    process = Process("program", [sys.executable, "-c", code], log=tmp_path / "program.log", environ=os.environ, tied=tied)
+    started.append(process)
+    process.start()
+    return process
+
+
+def until(path: Path, text: str) -> str:
+    """What a file says, once it says ``text``."""
+    end = time.monotonic() + 20
+    while text not in (said := path.read_text() if path.exists() else ""):
+        assert time.monotonic() < end, said
+        time.sleep(0.02)
+    return said
+
+
+def checked(process: Process) -> None:
+    """Check for twenty seconds."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        process.check()
+        time.sleep(0.02)
+
+
+def test_a_program_that_ended_is_told_with_the_end_of_its_log(tmp_path: Path, started: list[Process]) -> None:
+    process = python(tmp_path, started, "print('no such flag', flush=True); raise SystemExit(3)")
+    until(tmp_path / "program.log", "no such flag")
+    with pytest.raises(EndedError, match=r"program ended with 3; (.|\n)*no such flag"):
+        checked(process)
+
+
+def test_a_program_gets_to_end_in_order_also_when_it_stands_still(tmp_path: Path, started: list[Process]) -> None:
+    handler = "signal.signal(15, lambda *_: (print('in order', flush=True), sys.exit()))"
+    code = f"import signal, sys, time\n{handler}\nprint('up', flush=True)\ntime.sleep(60)"
+    process = python(tmp_path, started, code)
+    until(tmp_path / "program.log", "up")
+    process.pause()
+    process.end()
+    assert "in order" in (tmp_path / "program.log").read_text()
+
+
+def test_a_program_that_was_killed_can_be_started_again(tmp_path: Path, started: list[Process]) -> None:
+    process = python(tmp_path, started, "import time; print('up', flush=True); time.sleep(60)")
+    until(tmp_path / "program.log", "up")
+    process.kill()
+    process.start()
+    until(tmp_path / "program.log", "up\nup")
+    process.check()
+
+
+def test_a_tied_program_ends_with_whoever_started_it(tmp_path: Path) -> None:
+    log = tmp_path / "program.log"
+    child = "import sys; print('up', flush=True); sys.stdin.read(); print('orphaned', flush=True)"
+    parent = (
+        "import os, sys, time\nfrom pathlib import Path\nfrom gpuscaler.embedded.controlplane.processes import Process\n"
+        f"Process('program', [sys.executable, '-c', {child!r}], log=Path({str(log)!r}), environ=os.environ, tied=True).start()\n"
+        "time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", parent]) as owner:
+        until(log, "up")
+        owner.send_signal(signal.SIGKILL)
+    until(log, "orphaned")
