@@ -18,6 +18,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "exporter": ("gpuscaler.cli.exporter", "Measure the GPUs of this node, and for which pod, for Prometheus."),
     "generate": ("gpuscaler.cli.generate", "Write a trace drawn from a published one's marginals."),
     "plan": ("gpuscaler.cli.plan", "Print what would be bought and given back for a cluster."),
+    "pools": ("gpuscaler.cli.pools", "Print the pools that an AWS account has for the cluster."),
     "replay": ("gpuscaler.cli.replay", "Make the plan of a decision again and compare."),
     "record": ("gpuscaler.cli.record", "Record what runs on a cluster, and on which machines, as a trace."),
     "run": ("gpuscaler.cli.run", "Run the controller on a cluster."),

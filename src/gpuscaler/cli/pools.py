@@ -1,0 +1,146 @@
+"""``gpuscaler pools``: what pools an account, or a file, has for the cluster."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from random import SystemRandom
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuscaler.cli.reaching import FORBIDDEN, UNREACHABLE
+
+if TYPE_CHECKING:
+    from gpuscaler.clouds.aws.discovery import Discovery, Found
+    from gpuscaler.settings import RunSettings
+
+#: Rows of the table of what was set aside before the rest is only counted; ``--json`` has everything.
+ROWS = 20
+
+
+@click.command()
+@click.option("--config", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The run file, with cloud: aws.")
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of tables.")
+@click.option(
+    "--cache",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Where instance types and list prices are kept for the next time; the default is gpuscaler's folder of the user's cache.",
+)
+def pools(config: Path, as_json: bool, cache: Path | None) -> None:
+    """Print the pools that were found in the account, from where, and what was set aside. Nothing is changed.
+
+    Exits with 3 when a region could not be read, 5 when AWS does not know who asks or does not allow it.
+    """
+    settings = _settings(config)
+    found = _look(settings, cache or Path(click.get_app_dir("gpuscaler")) / "aws")
+    if as_json:
+        click.echo(json.dumps(as_document(found), indent=2))
+    else:
+        print_found(found)
+    if found.failed:
+        sys.exit(FORBIDDEN if found.forbidden else UNREACHABLE)
+
+
+def _settings(path: Path) -> "RunSettings":
+    from gpuscaler.settings import SettingsError, load_settings
+
+    try:
+        settings = load_settings(path)
+    except SettingsError as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
+    if settings.cloud != "aws":
+        seen = f"cloud {settings.cloud}" if settings.cloud else "no cloud"
+        click.echo(f"{path}: saw {seen}, expected aws, where pools are looked for; pools of a file are in the file", err=True)
+        sys.exit(2)
+    return settings
+
+
+def _look(settings: "RunSettings", cache: Path) -> "Found":
+    from gpuscaler.clouds.aws.calls import Calls, MissingError
+
+    try:
+        calls = Calls(sleep=time.sleep, random=SystemRandom(), endpoint_url=settings.aws.endpoint_url)
+    except MissingError as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
+    discovery = discovery_of(settings, calls, cache)
+    try:
+        return discovery.look()
+    finally:
+        discovery.close()
+
+
+def discovery_of(settings: "RunSettings", calls: Any, cache: Path | None) -> "Discovery":
+    """What looks where the settings say."""
+    from gpuscaler.clouds.aws.discovery import Discovery
+    from gpuscaler.clouds.aws.regions import Scope
+
+    told = settings.aws
+    return Discovery(
+        calls,
+        Scope(told.cluster, told.groups, told.tags),
+        regions=told.regions,
+        now=time.time,
+        launch=told.launch,
+        overrides=told.overrides,
+        prices=told.prices,
+        folder=cache,
+    )
+
+
+def as_document(found: "Found") -> dict[str, Any]:
+    """The keys of the reference."""
+    from gpuscaler.clouds.aws.describing import described
+
+    return {
+        "pools": [described(one) for one in found.pools],
+        "set_aside": [{"object": one.object, "reason": one.reason} for one in found.set_aside],
+    }
+
+
+def print_found(found: "Found") -> None:
+    """Tables for a person."""
+    from rich.table import Table
+
+    from gpuscaler.cli.printing import count, uncut_console
+
+    console = uncut_console()
+    console.print(f"{count(len(found.pools), 'pool')}, {len(found.set_aside)} set aside.\n")
+    if found.pools:
+        table = Table(title="Pools", title_justify="left", box=None, pad_edge=False)
+        for heading in ("pool", "region", "found by", "machines", "min", "max", "types", "markets", "zones", "from $/h"):
+            table.add_column(heading, justify="right" if heading in ("machines", "min", "max", "from $/h") else "left")
+        for one in found.pools:
+            table.add_row(*_row(one))
+        console.print(table)
+        console.print()
+    for one in found.pools:
+        for warning in one.warnings:
+            console.print(f"{one.pool.name}: {warning}", markup=False)
+    if found.set_aside:
+        console.print("\nSet aside:")
+        for aside in found.set_aside[:ROWS]:
+            console.print(f"  {aside.object}: {aside.reason}", markup=False)
+        if len(found.set_aside) > ROWS:
+            console.print(f"  and {len(found.set_aside) - ROWS} more (--json has all)")
+
+
+def _row(one: Any) -> tuple[str, ...]:
+    offerings = one.pool.offerings
+    types = list(dict.fromkeys(offering.instance_type for offering in offerings))
+    shown = ", ".join(types[:3]) + (f" and {len(types) - 3} more" if len(types) > 3 else "")
+    return (
+        one.pool.name,
+        one.group.region,
+        one.source,
+        str(one.group.coming_or_here),
+        str(one.pool.min),
+        "-" if one.pool.max is None else str(one.pool.max),
+        shown,
+        ", ".join(dict.fromkeys(offering.market for offering in offerings)),
+        ", ".join(dict.fromkeys(offering.zone for offering in offerings)),
+        f"{min(offering.price for offering in offerings):.3f}",
+    )

@@ -1,0 +1,47 @@
+"""A pool that was found, as the JSON of ``gpuscaler pools`` shows it."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from gpuscaler.clouds.aws.pools import FoundPool
+from gpuscaler.model.pools import Offering
+
+
+def described(one: FoundPool) -> dict[str, Any]:
+    """The pool with the keys of the reference. Labels and resources are those that all of its machines have."""
+    pool = one.pool
+    return {
+        "name": pool.name,
+        "group": one.group.name,
+        "region": one.group.region,
+        "source": one.source,
+        "launch": one.launch,
+        "min": pool.min,
+        "max": pool.max,
+        "desired": one.group.desired,
+        "machines": one.group.coming_or_here,
+        "priority": pool.priority,
+        "labels": common_labels(pool.offerings),
+        "taints": [str(taint) for taint in pool.offerings[0].taints],
+        "resources": least_resources(pool.offerings),
+        "offerings": [
+            {"type": offering.instance_type, "market": offering.market, "zone": offering.zone, "price": offering.price}
+            | ({} if offering.count is None else {"count": offering.count})
+            for offering in pool.offerings
+        ],
+        "warnings": list(one.warnings),
+    }
+
+
+def common_labels(offerings: Iterable[Offering]) -> dict[str, str]:
+    """The labels on which all agree."""
+    first, *others = (dict(offering.labels) for offering in offerings)
+    return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
+
+
+def least_resources(offerings: Iterable[Offering]) -> dict[str, str]:
+    """The least of each resource that any machine offers to pods, as Kubernetes quantities."""
+    sizes = [offering.allocatable for offering in offerings]
+    names = dict.fromkeys(name for size in sizes for name in size)
+    least = {name: min(size.get(name, 0) for size in sizes) for name in names}
+    return {name: f"{amount}m" if name == "cpu" else str(amount) for name, amount in least.items() if amount}

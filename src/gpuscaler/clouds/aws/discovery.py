@@ -1,0 +1,170 @@
+"""The pools that an account has for a cluster: every region is looked at side by side, and what was known before is not asked again."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from gpuscaler.clouds.aws.calls import Calls
+from gpuscaler.clouds.aws.groups import Group, GroupError, group_of, tags_of
+from gpuscaler.clouds.aws.ownership import whose
+from gpuscaler.clouds.aws.pools import FoundPool, Surroundings, aside, pool_of
+from gpuscaler.clouds.aws.regions import RegionReader, Scope
+from gpuscaler.clouds.aws.remembering import load, save
+from gpuscaler.clouds.protocol import UNAUTHORISED, CloudError
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.overrides import OfferingPrice, PoolOverride, overridden
+
+#: Calls of one region that are under way at a time.
+AT_ONCE = 8
+
+
+class Found(Struct, frozen=True):
+    """What a look brought. ``failed`` are regions of which nothing is known now; pools of theirs are those of an earlier look.
+
+    ``forbidden`` says that AWS did not know who asked there, or did not allow it.
+    """
+
+    pools: tuple[FoundPool, ...] = ()
+    set_aside: tuple[SetAside, ...] = ()
+    failed: tuple[str, ...] = ()
+    forbidden: bool = False
+
+
+class _Seen(Struct, frozen=True):
+    """One region, looked at."""
+
+    pools: tuple[FoundPool, ...] = ()
+    set_aside: tuple[SetAside, ...] = ()
+    failed: bool = False
+    forbidden: bool = False
+
+
+class Discovery:
+    """Looks for the pools of a cluster. Used by one thread at a time; :meth:`look` blocks for as long as AWS takes.
+
+    ``overrides`` and ``prices`` are what a person says, which wins. ``folder`` keeps over restarts what hardly changes, None does not.
+    ``now`` is the wall clock.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        scope: Scope,
+        *,
+        regions: Iterable[str],
+        now: Callable[[], float],
+        launch: str = "auto",
+        overrides: Iterable[PoolOverride] = (),
+        prices: tuple[OfferingPrice, ...] = (),
+        folder: Path | None = None,
+    ) -> None:
+        self._scope, self._launch, self._prices, self._folder = scope, launch, prices, folder
+        self._overrides = {one.name: one for one in overrides}
+        self._kept = load(folder)
+        self._written = msgspec.json.encode(self._kept)
+        names = tuple(dict.fromkeys(regions))
+        self._outer = ThreadPoolExecutor(max_workers=max(len(names), 1), thread_name_prefix="aws-region")
+        self._workers = [ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix=f"aws-{name}") for name in names]
+        self._readers = [
+            RegionReader(name, calls, self._kept, workers=workers, now=now) for name, workers in zip(names, self._workers, strict=True)
+        ]
+        self._last: dict[str, _Seen] = {}
+
+    def look(self) -> Found:
+        """Ask AWS, and say what is there now. Never raises for what AWS answers: a region that fails is named."""
+        seen = dict(zip((reader.region for reader in self._readers), self._outer.map(self._look, self._readers), strict=True))
+        failed = tuple(region for region, one in seen.items() if one.failed)
+        forbidden = any(one.forbidden for one in seen.values())
+        for region, one in seen.items():
+            if not one.failed:
+                self._last[region] = one
+        self._keep()
+        kept = [self._last[region].pools for region in seen if region in self._last]
+        pools = self._changed(_told_apart([one for some in kept for one in some]))
+        unused = [
+            SetAside(f"Pool {name}", "saw it in the file, expected a group of that name in the account; nothing is changed")
+            for name in self._overrides
+            if name not in {one.pool.name for one in pools}
+        ]
+        return Found(tuple(pools), (*(one for some in seen.values() for one in some.set_aside), *unused), failed, forbidden)
+
+    def close(self) -> None:
+        for executor in (self._outer, *self._workers):
+            executor.shutdown(wait=False, cancel_futures=True)
+
+    def _look(self, reader: RegionReader) -> _Seen:
+        try:
+            entries = reader.entries(self._scope)
+        except CloudError as error:
+            return _Seen(set_aside=(SetAside(f"Region {reader.region}", error.detail),), failed=True, forbidden=error.cause == UNAUTHORISED)
+        groups: list[tuple[Group, str]] = []
+        odd: list[SetAside] = []
+        for entry in entries:
+            name = str(entry.get("AutoScalingGroupName"))
+            found = whose(name, tags_of(entry), cluster=self._scope.cluster, named=self._scope.groups, extra=self._scope.tags)
+            if found.reason:
+                odd.append(aside(name, reader.region, found.reason))
+            elif found.source:
+                try:
+                    groups.append((group_of(entry, reader.region), found.source))
+                except GroupError as error:
+                    odd.append(aside(name, reader.region, str(error)))
+        return self._pools(reader, groups, odd)
+
+    def _pools(self, reader: RegionReader, groups: list[tuple[Group, str]], odd: list[SetAside]) -> _Seen:
+        known = reader.surroundings([group for group, _ in groups], self._scope.cluster) if groups else Surroundings(reader.region)
+        pools = []
+        for group, source in groups:
+            try:
+                pools.append(pool_of(group, source, known, launch=self._launch))
+            except GroupError as error:
+                odd.append(aside(group.name, reader.region, str(error)))
+        notes = [SetAside(f"Region {reader.region} {what}", text) for what, text in reader.notes.items()] if groups else []
+        return _Seen(tuple(pools), (*odd, *notes))
+
+    def _changed(self, pools: Iterable[FoundPool]) -> list[FoundPool]:
+        """With what a person says on top."""
+        changed = []
+        for one in pools:
+            override = self._overrides.get(one.pool.name, PoolOverride(one.pool.name))
+            if self._prices:
+                override = msgspec.structs.replace(override, prices=(*self._prices, *override.prices))
+            pool = overridden(one.pool, override)
+            warnings = one.warnings
+            if pool.max is not None and pool.min > pool.max:
+                warnings = (*warnings, f"its minimum {pool.min} is above its maximum {pool.max}")
+            changed.append(msgspec.structs.replace(one, pool=pool, warnings=warnings))
+        return changed
+
+    def _keep(self) -> None:
+        now = msgspec.json.encode(self._kept)
+        if now != self._written:
+            self._written = now
+            save(self._kept, self._folder)
+
+
+def _told_apart(pools: list[FoundPool]) -> list[FoundPool]:
+    """Groups that would have the same name, in two regions or by the same label, get their region, or a number, behind it."""
+    often = Counter(one.pool.name for one in pools)
+    taken: set[str] = set()
+    found = []
+    for one in pools:
+        name = one.pool.name
+        if often[name] > 1:
+            name = f"{name[:40]}.{one.group.region}"
+            numbered = (f"{name}.{number}" if number else name for number in range(len(pools) + 1))
+            name = next(free for free in numbered if free not in taken)
+        taken.add(name)
+        found.append(one if name == one.pool.name else renamed(one, name))
+    return found
+
+
+def renamed(one: FoundPool, name: str) -> FoundPool:
+    """The same pool under another name, which it is warned of."""
+    offerings = tuple(msgspec.structs.replace(offering, pool=name) for offering in one.pool.offerings)
+    pool = msgspec.structs.replace(one.pool, name=name, offerings=offerings)
+    return msgspec.structs.replace(one, pool=pool, warnings=(*one.warnings, f"it is called {name} here: another has its name"))

@@ -1,0 +1,72 @@
+"""What is odd about a group: settings that fight with an autoscaler, each in one sentence that says what to do."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+from gpuscaler.catalogue import InstanceType
+from gpuscaler.clouds.aws.groups import Group
+from gpuscaler.clouds.aws.launches import ARRIVING, Launch
+
+
+class Way(Protocol):
+    """One instance type of the group, its weight, and what it is made from."""
+
+    @property
+    def instance_type(self) -> str: ...
+    @property
+    def weight(self) -> int: ...
+    @property
+    def launch(self) -> Launch: ...
+
+
+def findings_of(group: Group, ways: Sequence[Way], types: Mapping[str, InstanceType]) -> tuple[str, ...]:
+    """Sentences, the most harmful first."""
+    return (*_processes(group), *_machines(group), *_ways(group, ways, types))
+
+
+def _processes(group: Group) -> Iterator[str]:
+    if "Launch" in group.suspended:
+        yield "the process Launch is suspended, so that no machine ever comes; resume it"
+    if "Terminate" in group.suspended:
+        yield "the process Terminate is suspended, so that machines are not given back; resume it"
+    if group.operator:
+        yield f"only {group.operator} may change it, so that buying may be refused"
+    if len(group.zones) > 1 and "AZRebalance" not in group.suspended:
+        yield "AZRebalance ends machines with running pods to even out zones; suspend it"
+    if group.capacity_rebalance:
+        yield "CapacityRebalance replaces machines beside the controller, which does that itself; switch it off"
+
+
+def _machines(group: Group) -> Iterator[str]:
+    if not group.protected:
+        yield "new machines are not protected from scale-in, so that whoever lowers its size ends busy ones; protect them"
+    if group.lifetime:
+        yield f"machines are replaced after {group.lifetime / 86_400:.0f} days (MaxInstanceLifetime), whatever runs on them; remove it"
+    if group.warm_pool:
+        yield "it has a warm pool, whose machines are not counted here"
+    if group.desired > group.max or group.desired < group.min:
+        yield f"its desired capacity {group.desired} is outside of {group.min} to {group.max}"
+
+
+def _ways(group: Group, ways: Sequence[Way], types: Mapping[str, InstanceType]) -> Iterator[str]:
+    if any(way.launch.outdated for way in ways):
+        yield f"it has a launch configuration ({group.configuration}), which is outdated; move it to a launch template"
+    if not all(way.launch.arriving for way in ways):
+        yield f"its user data does not register nodes with the taint {ARRIVING}:NoSchedule: pods may land elsewhere than planned; add it"
+    counts = sorted({types[way.instance_type].gpus for way in ways if way.instance_type in types})
+    if len(counts) > 1:
+        yield f"its types have {', '.join(map(str, counts))} GPUs, and AWS chooses among them; give each number a group of its own"
+    weights = sorted({way.weight for way in ways})
+    if weights != [1]:
+        yield f"machines count as {', '.join(map(str, weights))} units (WeightedCapacity); sizes are converted to machines, by the largest"
+    shares = group.shares
+    if shares is None:
+        ceilings = [way.launch.spot_max_price for way in ways if way.launch.spot_max_price is not None]
+    else:
+        ceilings = [] if shares.spot_max_price is None else [shares.spot_max_price]
+        if "spot" in shares.markets and shares.spot_strategy == "lowest-price":
+            yield "the spot strategy lowest-price takes the most interrupted machines; set price-capacity-optimized"
+        if len(shares.markets) > 1:
+            yield f"AWS divides it between markets: {shares.base} on demand, of the rest {shares.on_demand} %"
+    if ceilings:
+        yield f"a spot price of at most ${min(ceilings):g} is allowed, beyond which nothing is granted; remove the maximum"

@@ -1,0 +1,129 @@
+"""What a group's tags say of the nodes that it would make: labels, taints, resources, options.
+
+Anybody who may tag the group wrote them: each tag is read by itself, and one that cannot be understood is named and ignored.
+Source: Cluster Autoscaler's page about AWS, "Auto-Discovery Setup"; ``kube/`` is the prefix of OpenAI's autoscaler.
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from gpuscaler.model.durations import parse_duration
+from gpuscaler.model.labels import is_label_value, is_qualified_name
+from gpuscaler.model.pods import Resources
+from gpuscaler.model.quantities import QuantityError, milli, parse, shortened, whole
+from gpuscaler.model.taints import Taint
+
+PREFIX = "k8s.io/cluster-autoscaler/node-template/"
+LABEL, TAINT, RESOURCE, OPTION = (f"{PREFIX}{kind}/" for kind in ("label", "taint", "resources", "autoscaling-options"))
+OPENAI = "kube/"
+EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+#: Cluster Autoscaler's options of a group. Only the first has a counterpart here.
+IDLE = "scaledownunneededtime"
+_OTHER_OPTIONS = (
+    "scaledownutilizationthreshold",
+    "scaledowngpuutilizationthreshold",
+    "scaledownunreadytime",
+    "maxnodeprovisiontime",
+    "maxnodestartuptime",
+    "ignoredaemonsetsutilization",
+    "zeroormaxnodescaling",
+)
+_NATIVE = ("cpu", "memory", "ephemeral-storage", "pods")
+_HOSTNAME = "kubernetes.io/hostname"
+
+
+class Hints(Struct, frozen=True, gc=False):
+    """``resources`` are in planning's units and win over what the instance type offers; ``idle_after`` is in seconds."""
+
+    labels: Mapping[str, str] = {}
+    taints: tuple[Taint, ...] = ()
+    resources: Resources = {}
+    idle_after: float | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.labels: dict[str, str] = {}
+        self.openai: dict[str, str] = {}
+        self.taints: list[Taint] = []
+        self.resources: dict[str, int] = {}
+        self.idle_after: float | None = None
+        self.warnings: list[str] = []
+
+    def wrong(self, key: str, value: str, expected: str) -> None:
+        self.warnings.append(f"the tag {shortened(key)} is {shortened(value)}, expected {expected}; it is ignored")
+
+    def label(self, key: str, name: str, value: str, into: dict[str, str]) -> None:
+        if not is_qualified_name(name) or name == _HOSTNAME:
+            self.wrong(key, value, "the key of a label behind the prefix")
+        elif not is_label_value(value):
+            self.wrong(key, value, "the value of a label: up to 63 letters, digits, '-', '_' and '.'")
+        else:
+            into[name] = value
+
+    def taint(self, key: str, name: str, value: str) -> None:
+        text, colon, effect = value.rpartition(":")
+        if not is_qualified_name(name):
+            self.wrong(key, value, "the key of a taint behind the prefix")
+        elif not colon or effect not in EFFECTS or not is_label_value(text):
+            self.wrong(
+                key, value, f"VALUE:EFFECT such as true:NoSchedule, with one of {', '.join(EFFECTS)} (the taint's key is in the tag's)"
+            )
+        else:
+            self.taints.append(Taint(name, text, effect))
+
+    def resource(self, key: str, name: str, value: str) -> None:
+        native = name in _NATIVE or name.startswith("hugepages-")
+        if not native and not ("/" in name and is_qualified_name(name)):
+            self.wrong(key, value, f"{', '.join(_NATIVE)} or domain/name behind the prefix")
+            return
+        try:
+            amount = parse(value)
+        except QuantityError:
+            self.wrong(key, value, "a quantity such as 4 or 28Gi")
+            return
+        units = milli(amount) if name == "cpu" else whole(amount)
+        if not 0 <= units < 2**63 or ("/" in name and amount.denominator != 1):
+            self.wrong(key, value, "a quantity such as 4 or 28Gi, not negative")
+        else:
+            self.resources[name] = units
+
+    def option(self, key: str, name: str, value: str) -> None:
+        if name in _OTHER_OPTIONS:
+            self.warnings.append(f"the tag {key} is an option of Cluster Autoscaler that has no counterpart here; it is ignored")
+            return
+        if name != IDLE:
+            self.wrong(key, value, f"an option such as {IDLE}")
+            return
+        try:
+            seconds = parse_duration(value)
+        except ValueError:
+            seconds = -1.0
+        if seconds < 0:
+            self.wrong(key, value, "a duration such as 10m")
+        else:
+            self.idle_after = seconds
+
+
+def hints_of(tags: Mapping[str, str]) -> Hints:
+    """What the tags say. A ``node-template`` label wins over a ``kube/`` one."""
+    read = _Reader()
+    for key, value in sorted(tags.items()):
+        if key.startswith(LABEL):
+            read.label(key, key.removeprefix(LABEL), value, read.labels)
+        elif key.startswith(TAINT):
+            read.taint(key, key.removeprefix(TAINT), value)
+        elif key.startswith(RESOURCE):
+            read.resource(key, key.removeprefix(RESOURCE), value)
+        elif key.startswith(OPTION):
+            read.option(key, key.removeprefix(OPTION), value)
+        elif key.startswith(PREFIX):
+            read.wrong(key, value, "label/, taint/, resources/ or autoscaling-options/ behind node-template/")
+        elif key.startswith(OPENAI):
+            read.label(key, key.removeprefix(OPENAI), value, read.openai)
+    for name in sorted(read.labels.keys() & read.openai.keys()):
+        if read.labels[name] != read.openai[name]:
+            read.warnings.append(f"the tags {LABEL}{name} and {OPENAI}{name} differ; the first one counts")
+    return Hints({**read.openai, **read.labels}, tuple(read.taints), read.resources, read.idle_after, tuple(read.warnings))

@@ -1,0 +1,93 @@
+"""Whose an Auto Scaling group is, by its tags: adopted, reported, or none of our business.
+
+Tags: Cluster Autoscaler's discovery; kops' and those of OpenAI's autoscaler; EKS managed node groups; eksctl. A group that any tag gives
+to another cluster is never adopted, whatever else it says.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from gpuscaler.model.quantities import shortened
+
+CLUSTER_AUTOSCALER = "k8s.io/cluster-autoscaler/"
+ENABLED = f"{CLUSTER_AUTOSCALER}enabled"
+KOPS_CLUSTER = "KubernetesCluster"
+KOPS_NODE = "k8s.io/role/node"
+EKS_CLUSTER, EKS_NODEGROUP = "eks:cluster-name", "eks:nodegroup-name"
+_EKSCTL_CLUSTER = "alpha.eksctl.io/cluster-name"
+_OWNED = "kubernetes.io/cluster/"
+#: Tags whose value is a cluster's name, and those whose key ends with it.
+_NAMING = (KOPS_CLUSTER, EKS_CLUSTER, _EKSCTL_CLUSTER)
+_ROLES = ("KubernetesRole", "Role")
+WORKERS = ("worker", "kubernetes-minion", "minion")
+#: Roles of kops whose machines take no pods of users.
+_KOPS_OTHERS = tuple(f"k8s.io/role/{role}" for role in ("control-plane", "master", "bastion", "apiserver"))
+#: Keys below Cluster Autoscaler's prefix that name no cluster.
+_NOT_CLUSTERS = ("enabled", "node-template")
+
+
+class Verdict(NamedTuple):
+    """``source`` says how a group was found, empty when it is not adopted; then ``reason`` says why, empty where it concerns nobody."""
+
+    source: str = ""
+    reason: str = ""
+
+
+def tag_keys(cluster: str) -> tuple[str, ...]:
+    """The keys of which every group of interest has one."""
+    return (ENABLED, f"{CLUSTER_AUTOSCALER}{cluster}", KOPS_CLUSTER, EKS_CLUSTER) if cluster else (ENABLED,)
+
+
+def whose(name: str, tags: Mapping[str, str], *, cluster: str, named: Collection[str], extra: Mapping[str, str]) -> Verdict:
+    """Whether the group ``name`` is the cluster's; ``named`` and ``extra`` are ``aws.groups`` and ``aws.tags`` of the settings."""
+    claims = _claims(tags)
+    marked = bool(extra) and all(tags.get(key) == value for key, value in extra.items())
+    if not (name in named or marked or claims or ENABLED in tags):
+        return Verdict()
+    if not cluster:
+        return Verdict(reason="saw no name of the cluster in the settings, so nothing is adopted; add cluster: … to aws")
+    for claimed, key in claims.items():
+        if claimed != cluster:
+            return Verdict(reason=f"the tag {key} says cluster {shortened(claimed)}, expected {cluster}; it is never touched")
+    other = next((key for key in _KOPS_OTHERS if key in tags), "")
+    if other and name not in named:
+        return Verdict(reason=f"saw the tag {other}, expected a group of workers; its machines are not scaled")
+    if name in named:
+        return Verdict("named")
+    return _discovered(tags, cluster=cluster, marked=marked)
+
+
+def _discovered(tags: Mapping[str, str], *, cluster: str, marked: bool) -> Verdict:
+    ours = f"{CLUSTER_AUTOSCALER}{cluster}"
+    if ENABLED in tags and ours in tags:
+        off = next((key for key in (ENABLED, ours) if tags[key].lower() == "false"), "")
+        return Verdict(reason=f"the tag {off} is false") if off else Verdict("cluster-autoscaler")
+    if EKS_NODEGROUP in tags and tags.get(EKS_CLUSTER) == cluster:
+        return Verdict("eks")
+    if KOPS_CLUSTER in tags:
+        role = next((key for key in _ROLES if key in tags), "")
+        if KOPS_NODE in tags or (role and tags[role] in WORKERS):
+            return Verdict("kops")
+        if role and not marked:
+            return Verdict(reason=f"the tag {role} is {shortened(tags[role])}, expected one of {', '.join(WORKERS)}")
+    if marked:
+        return Verdict("tags")
+    if ENABLED in tags:
+        return Verdict(reason=f"saw the tag {ENABLED} without {ours}: several clusters could take it; add {ours}=owned")
+    lacking = ENABLED if ours in tags else f"{ENABLED} and {ours}"
+    return Verdict(reason=f"it belongs to the cluster, but no tag says that it may be scaled; add {lacking}, or name it in aws.groups")
+
+
+def _claims(tags: Mapping[str, str]) -> dict[str, str]:
+    """The clusters that tags speak of, and the tag of each."""
+    found: dict[str, str] = {}
+    for key, value in tags.items():
+        if key in _NAMING and value:
+            found.setdefault(value, key)
+        elif key.startswith(_OWNED):
+            found.setdefault(key.removeprefix(_OWNED), key)
+        elif key.startswith(CLUSTER_AUTOSCALER):
+            rest = key.removeprefix(CLUSTER_AUTOSCALER)
+            if rest and rest.partition("/")[0] not in _NOT_CLUSTERS:
+                found.setdefault(rest, key)
+    return found

@@ -1,0 +1,204 @@
+"""A pool from a group and what is known around it: offerings, node template, findings. Pure."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from gpuscaler.catalogue import InstanceType
+from gpuscaler.clouds.aws.findings import findings_of
+from gpuscaler.clouds.aws.groups import Choice, Group, GroupError, TemplateRef
+from gpuscaler.clouds.aws.hints import Hints, hints_of
+from gpuscaler.clouds.aws.launches import Launch
+from gpuscaler.clouds.aws.node_templates import POOL_LABEL, NodeTemplate
+from gpuscaler.clouds.aws.nodegroups import Nodegroup
+from gpuscaler.clouds.aws.prices import Tariff
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.labels import is_label_value
+from gpuscaler.model.pools import Offering, Pool
+
+#: How machines are bought in a group; ``auto`` in the settings takes the first that the group allows.
+LAUNCH, DESIRED, FLEET = "launch-instances", "desired-capacity", "fleet"
+
+
+class Surroundings(Struct, frozen=True):
+    """What is known of one region.
+
+    ``launches`` is by launch template, ``configurations`` by name; ``matching`` lists the types that fit requirements, by
+    :func:`requirements_key`; ``offered`` says which zones offer a type, where that is known.
+    """
+
+    region: str
+    launches: Mapping[TemplateRef, Launch] = {}
+    configurations: Mapping[str, Launch] = {}
+    types: Mapping[str, InstanceType] = {}
+    matching: Mapping[str, tuple[str, ...]] = {}
+    offered: Mapping[str, frozenset[str]] = {}
+    nodegroups: Mapping[str, Nodegroup] = {}
+    tariff: Tariff = Tariff("")
+
+
+class FoundPool(Struct, frozen=True):
+    """A pool, the group that it was read from, and how that was found: see :mod:`gpuscaler.clouds.aws.ownership`.
+
+    ``weights`` are units of the group's capacity by instance type, where machines count for more than one.
+    """
+
+    pool: Pool
+    group: Group
+    source: str
+    warnings: tuple[str, ...] = ()
+    weights: Mapping[str, int] = {}
+    launch: str = DESIRED
+
+
+class Way(NamedTuple):
+    """One instance type of a group, and what its machines are made from."""
+
+    instance_type: str
+    weight: int
+    launch: Launch
+
+
+def requirements_key(requirements: Mapping[str, object]) -> str:
+    """Requirements that ask the same have the same key."""
+    return msgspec.json.encode(requirements, order="deterministic").decode()
+
+
+def ways_of(group: Group, known: Surroundings) -> tuple[Way, ...]:
+    """Every type that the group could launch. Raises :class:`GroupError` where nobody can tell."""
+    base = _base(group, known)
+    ways = [way for choice in group.choices for way in _of_choice(choice, base, known)] or list(_of_launch(base, 1, known))
+    if not ways:
+        raise GroupError("saw no instance type in its launch template and its overrides, expected one")
+    return tuple({way.instance_type: way for way in reversed(ways)}.values())[::-1]
+
+
+def _base(group: Group, known: Surroundings) -> Launch:
+    if group.template is not None:
+        found = known.launches.get(group.template)
+        if found is None:
+            raise GroupError(f"its launch template {group.template.name or group.template.id} could not be read")
+        return found
+    if group.configuration:
+        found = known.configurations.get(group.configuration)
+        if found is None:
+            raise GroupError(f"its launch configuration {group.configuration} could not be read")
+        return found
+    raise GroupError("saw neither a launch template nor a launch configuration, expected one")
+
+
+def _of_choice(choice: Choice, base: Launch, known: Surroundings) -> tuple[Way, ...]:
+    launch = known.launches.get(choice.template) if choice.template is not None else base
+    if launch is None:
+        raise GroupError(f"the launch template of an override, {choice.template}, could not be read")
+    if choice.image:
+        launch = msgspec.structs.replace(launch, image=choice.image)
+    if choice.instance_type:
+        return (Way(choice.instance_type, choice.weight, launch),)
+    if choice.requirements is not None:
+        launch = msgspec.structs.replace(launch, requirements=choice.requirements, instance_type="")
+    return _of_launch(launch, choice.weight, known)
+
+
+def _of_launch(launch: Launch, weight: int, known: Surroundings) -> tuple[Way, ...]:
+    if launch.instance_type:
+        return (Way(launch.instance_type, weight, launch),)
+    if launch.requirements is None:
+        return ()
+    return tuple(Way(name, weight, launch) for name in known.matching.get(requirements_key(launch.requirements), ()))
+
+
+def launch_of(group: Group, told: str) -> str:
+    """How machines are bought in the group, as ``aws.launch`` of the settings says, as far as the group allows.
+
+    LaunchInstances needs a launch template, and of a mixed group that it is wholly spot or wholly on demand.
+    """
+    if told in (DESIRED, FLEET) and not (told == FLEET and group.template is None):
+        return told
+    pure = group.shares is None or len(group.shares.markets) == 1
+    return LAUNCH if group.template is not None and pure else DESIRED
+
+
+def pool_of(group: Group, source: str, known: Surroundings, *, name: str = "", launch: str = "auto") -> FoundPool:
+    """The group as a pool called ``name``, or what it calls itself. Raises :class:`GroupError` where it cannot be one."""
+    if group.deleting:
+        raise GroupError("it is being deleted")
+    if group.unit != "units":
+        raise GroupError(f"its capacity is counted in {group.unit}, expected units: machines")
+    hints = hints_of(group.tags)
+    ways = ways_of(group, known)
+    warnings = [*hints.warnings, *findings_of(group, ways, known.types)]
+    name = name or pool_name(group, hints)
+    template = NodeTemplate(name, group.region, hints, known.nodegroups.get(group.name), openai=source == "kops")
+    offerings = _offerings(group, ways, known, template, warnings)
+    if not offerings:
+        raise GroupError("; ".join(dict.fromkeys(warnings)) or "saw no availability zone, expected one")
+    if name != group.name:
+        warnings.append(f"it is called {name} here")
+    weights = {way.instance_type: way.weight for way in ways}
+    way_to_buy = launch_of(group, launch)
+    pool = _pool(group, offerings, template, max(weights.values()), launch=way_to_buy)
+    return FoundPool(pool, group, source, tuple(dict.fromkeys(warnings)), weights, way_to_buy)
+
+
+def _offerings(
+    group: Group, ways: tuple[Way, ...], known: Surroundings, template: NodeTemplate, warnings: list[str]
+) -> tuple[Offering, ...]:
+    found = []
+    for way in ways:
+        kind = known.types.get(way.instance_type)
+        if kind is None:
+            warnings.append(f"saw the instance type {way.instance_type}, which {known.region} does not know; it is set aside")
+            continue
+        missing = [zone for zone in group.zones if zone not in known.offered.get(way.instance_type, group.zones)]
+        if missing:
+            warnings.append(f"{way.instance_type} is not offered in {', '.join(missing)}; it is set aside there")
+        for zone in group.zones:
+            if zone in missing:
+                continue
+            for market in markets_of(group, way.launch):
+                price = known.tariff.of(way.instance_type, market, zone)
+                if price.warning:
+                    warnings.append(price.warning)
+                found.append(template.offering(way.launch, kind, market=market, zone=zone, price=price.price))
+    return tuple(found)
+
+
+def _pool(group: Group, offerings: tuple[Offering, ...], template: NodeTemplate, weight: int, *, launch: str) -> Pool:
+    """With a fleet each offering can be named, with LaunchInstances a zone; else AWS chooses among all."""
+    kinds = {(one.market, one.instance_type) for one in offerings}
+    named = launch == FLEET or len(offerings) == 1 or (launch == LAUNCH and len(kinds) == 1)
+    (arch, *others) = {offering.labels["kubernetes.io/arch"] for offering in offerings}
+    idle = template.hints.idle_after
+    return Pool(
+        name=template.pool,
+        offerings=offerings,
+        chooser="buyer" if named else "cloud",
+        min=-(-group.min // weight),
+        max=group.max // weight,
+        idle_after=600.0 if idle is None else idle,
+        arch=None if others else arch,
+        match_labels=template.telling,
+    )
+
+
+def pool_name(group: Group, hints: Hints) -> str:
+    """What nodes say by label, else the group's name, cut to what a label's value may be."""
+    said = hints.labels.get(POOL_LABEL, "")
+    if said or (is_label_value(group.name) and group.name):
+        return said or group.name
+    cleaned = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "-" for letter in group.name)[:63]
+    return cleaned.strip("-_.") or "group"
+
+
+def markets_of(group: Group, launch: Launch) -> tuple[str, ...]:
+    """Markets that machines are bought in. A reservation's are bought on demand, and come out of what is paid."""
+    if group.shares is not None:
+        return group.shares.markets
+    return {"spot": ("spot",), "capacity-block": ("reserved",)}.get(launch.market, ("on-demand",))
+
+
+def aside(group: str, region: str, reason: str) -> SetAside:
+    return SetAside(f"AutoScalingGroup {region}/{group}", reason)

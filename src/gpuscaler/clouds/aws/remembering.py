@@ -1,0 +1,67 @@
+"""What was read before and need not be read again, in memory and, where there is a folder, on disk.
+
+A version of a launch template never changes and an instance type hardly ever; prices and node groups do. The file on disk is read as
+strictly as anything from outside: one that cannot be understood is as good as none.
+"""
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+#: Seconds for which an answer counts: instance types and where they are offered, list prices, spot prices, node groups.
+TYPES, LIST_PRICES, SPOT_PRICES, NODEGROUPS = 7 * 86_400.0, 86_400.0, 300.0, 360.0
+_FILE = "aws-types.json"
+
+
+class Dated(Struct, frozen=True, gc=False):
+    """Something that was read ``at``, in seconds since the epoch."""
+
+    at: float
+    value: Any
+
+    def fresh(self, now: float, seconds: float) -> bool:
+        # A time in the future is of another clock, and says nothing.
+        return 0 <= now - self.at < seconds
+
+
+class Kept(Struct):
+    """What is worth keeping over restarts.
+
+    ``types`` are as DescribeInstanceTypes gives them, by name (None: there is no such type), ``offered`` the zones by region/type,
+    ``prices`` those on demand by region/type (None: not told).
+    """
+
+    types: dict[str, Dated] = {}
+    offered: dict[str, Dated] = {}
+    prices: dict[str, Dated] = {}
+
+
+def load(folder: Path | None) -> Kept:
+    """What an earlier process kept in ``folder``."""
+    if folder is None:
+        return Kept()
+    try:
+        return msgspec.json.decode((folder / _FILE).read_bytes(), type=Kept)
+    except (OSError, msgspec.DecodeError):
+        return Kept()
+
+
+def save(kept: Kept, folder: Path | None) -> None:
+    """Write it down; a folder that cannot be written only costs calls at the next start."""
+    if folder is None:
+        return
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=folder, prefix=_FILE)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(msgspec.json.encode(kept))
+            Path(name).replace(folder / _FILE)
+        except OSError:
+            Path(name).unlink(missing_ok=True)
+            raise

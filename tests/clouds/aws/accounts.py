@@ -1,0 +1,94 @@
+"""An account in this process, what tools put into it, and how it is looked at: the real boto3 asks our own endpoint."""
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+import pytest
+
+from gpuscaler.clouds.aws.calls import Calls
+from gpuscaler.clouds.aws.discovery import Discovery, Found
+from gpuscaler.clouds.aws.pools import FoundPool
+from gpuscaler.clouds.aws.regions import Scope
+from gpuscaler.embedded.aws.account import Account
+from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.embedded.aws.endpoint import Endpoint
+from gpuscaler.embedded.aws.memory import attach
+
+boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'gpuscaler[aws]'")
+
+BEGAN = 1_790_000_000.0
+CLUSTER = "research"
+CA = "k8s.io/cluster-autoscaler"
+DISCOVERED = {f"{CA}/enabled": "true", f"{CA}/{CLUSTER}": "owned"}
+
+
+class Session:
+    """boto3's session, all of whose clients ask the endpoint in memory; ``asked`` counts their calls by operation."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.asked: dict[str, int] = {}
+        self._session = boto3.session.Session(aws_access_key_id="test", aws_secret_access_key="test")
+
+    def client(self, service: str, **told: Any) -> Any:
+        made = self._session.client(service, **{**told, "endpoint_url": "http://127.0.0.1:1"})
+        made.meta.events.register("before-call", self._count)
+        attach(made, self.endpoint)
+        return made
+
+    def _count(self, model: Any, **_: Any) -> None:
+        self.asked[model.name] = self.asked.get(model.name, 0) + 1
+
+
+class Aws:
+    """An account whose clock stands until a test moves it. ``waited`` are the pauses between tries."""
+
+    def __init__(self, *, regions: tuple[str, ...] = ("us-east-1",), conditions: Conditions | None = None) -> None:
+        self.time = BEGAN
+        self.regions = regions
+        self.account = Account(now=lambda: self.time, regions=regions, conditions=conditions)
+        self.session = Session(Endpoint(self.account))
+        self.waited: list[float] = []
+        self.calls = Calls(sleep=self.waited.append, random=Random(0), session=self.session)
+
+    def client(self, service: str, region: str = "us-east-1") -> Any:
+        return self.calls.client(service, region)
+
+    def template(self, name: str, *, region: str = "us-east-1", **data: Any) -> None:
+        data = {"ImageId": "ami-0123", **data}
+        self.client("ec2", region).create_launch_template(LaunchTemplateName=name, LaunchTemplateData=data)
+
+    def group(
+        self, name: str, tags: Mapping[str, str] = DISCOVERED, *, region: str = "us-east-1", instance_type: str = "", **told: Any
+    ) -> None:
+        """A group of one zone, of ``instance_type`` or as ``told`` says."""
+        if instance_type:
+            self.template(name, region=region, InstanceType=instance_type)
+            told["LaunchTemplate"] = {"LaunchTemplateName": name, "Version": "$Latest"}
+        listed = [{"Key": key, "Value": value, "PropagateAtLaunch": True} for key, value in tags.items()]
+        asked = {"MinSize": 0, "MaxSize": 5, "AvailabilityZones": [f"{region}a"], "NewInstancesProtectedFromScaleIn": True, **told}
+        self.client("autoscaling", region).create_auto_scaling_group(AutoScalingGroupName=name, Tags=listed, **asked)
+
+    def discovery(
+        self, cluster: str = CLUSTER, *, groups: tuple[str, ...] = (), tags: Mapping[str, str] | None = None, **told: Any
+    ) -> Discovery:
+        now: Callable[[], float] = lambda: self.time  # noqa: E731
+        return Discovery(self.calls, Scope(cluster, groups, tags or {}), regions=self.regions, now=now, **told)
+
+    def look(self, cluster: str = CLUSTER, **told: Any) -> Found:
+        discovery = self.discovery(cluster, **told)
+        try:
+            return discovery.look()
+        finally:
+            discovery.close()
+
+
+def pool(found: Found, name: str) -> FoundPool:
+    """The pool of that name."""
+    return next(one for one in found.pools if one.pool.name == name)
+
+
+def reasons(found: Found) -> dict[str, str]:
+    """Why groups were set aside, by name."""
+    return {one.object.rpartition("/")[2]: one.reason for one in found.set_aside}
