@@ -7,27 +7,11 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 from tests.embedded.aws.conftest import Aws, plain_client
+from tests.embedded.aws.making import TEMPLATE, code, make_group
 
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.endpoint import Endpoint
 from gpuscaler.embedded.aws.server import serve
-
-TEMPLATE = {"InstanceType": "g5.xlarge", "ImageId": "ami-0123", "UserData": "IyEvYmluL2Jhc2g="}
-
-
-def code(error: pytest.ExceptionInfo[ClientError]) -> str:
-    return str(error.value.response["Error"]["Code"])
-
-
-def make_group(aws: Aws, name: str = "gpus", **told: Any) -> Any:
-    ec2, scaling = aws.client("ec2"), aws.client("autoscaling")
-    if not ec2.describe_launch_templates()["LaunchTemplates"]:
-        ec2.create_launch_template(LaunchTemplateName="template", LaunchTemplateData=TEMPLATE)
-    asked = {"MinSize": 0, "MaxSize": 5, "AvailabilityZones": ["us-east-1a"], **told}
-    if "MixedInstancesPolicy" not in asked:
-        asked["LaunchTemplate"] = {"LaunchTemplateName": "template", "Version": "$Latest"}
-    scaling.create_auto_scaling_group(AutoScalingGroupName=name, **asked)
-    return scaling
 
 
 def test_a_group_is_described_as_it_was_made(aws: Aws) -> None:

@@ -3,10 +3,10 @@
 from typing import Any, Final
 
 from gpuscaler.embedded.aws import instance_types
-from gpuscaler.embedded.aws.account import Region
 from gpuscaler.embedded.aws.errors import AwsError
 from gpuscaler.embedded.aws.filters import matches
 from gpuscaler.embedded.aws.pages import page
+from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.zones import subnet, subnet_id, zone_id
 
 

@@ -3,27 +3,29 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from gpuscaler.embedded.aws import ec2, groups, templates
-from gpuscaler.embedded.aws.account import Account, Region
+from gpuscaler.embedded.aws import capacity, ec2, groups, hooks, queues, templates
+from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.errors import AwsError
 from gpuscaler.embedded.aws.models import SERVICES, Models
 from gpuscaler.embedded.aws.reading import Call, Request, read, scope_of
+from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.writing import Answer, write, write_error
 
 Handler = Callable[[Region, dict[str, Any]], dict[str, Any]]
 
 HANDLERS: Final[Mapping[str, Mapping[str, Handler]]] = {
-    "autoscaling": groups.OPERATIONS,
+    "autoscaling": {**groups.OPERATIONS, **hooks.OPERATIONS, **capacity.OPERATIONS},
     "ec2": {**ec2.OPERATIONS, **templates.OPERATIONS},
+    "sqs": queues.OPERATIONS,
 }
 
 
 class Endpoint:
-    """Answers requests to ``account``. Nothing here waits: an answer says how long it takes."""
+    """Answers requests to ``account``. Nothing here waits: an answer says how long it takes. ``models`` may be shared between endpoints."""
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: Account, models: Models | None = None) -> None:
         self.account = account
-        self._models = Models()
+        self._models = models or Models()
         self._requests = 0
 
     def handle(self, request: Request) -> Answer:

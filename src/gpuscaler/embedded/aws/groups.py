@@ -1,19 +1,19 @@
 """Auto Scaling groups as they are kept and described, their tags included."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gpuscaler.embedded.aws.account import Region
+from gpuscaler.embedded.aws import hooks, lifecycle, scaling
 from gpuscaler.embedded.aws.errors import AwsError, invalid, no_group
 from gpuscaler.embedded.aws.filters import matches
 from gpuscaler.embedded.aws.pages import page
+from gpuscaler.embedded.aws.region import Region
+from gpuscaler.embedded.aws.state import Group
 from gpuscaler.embedded.aws.templates import find
-from gpuscaler.embedded.aws.writing import at
+from gpuscaler.embedded.aws.writing import at, iso
 from gpuscaler.embedded.aws.zones import subnet_id
 
-#: What is said of a group by itself; everything else that a request brings is kept and shown as it came.
-_OWN: Final = ("AutoScalingGroupName", "MinSize", "MaxSize", "DesiredCapacity", "Tags", "InstanceId", "LifecycleHookSpecificationList")
+#: What is kept and shown as it came.
 _PASSED: Final = (
     "LaunchConfigurationName",
     "LaunchTemplate",
@@ -35,28 +35,11 @@ _PASSED: Final = (
 )
 
 
-@dataclass(slots=True)
-class Group:
-    """An Auto Scaling group. ``settings`` are the fields that are shown as they came."""
-
-    name: str
-    arn: str
-    created_at: float
-    zones: tuple[str, ...]
-    settings: dict[str, Any]
-    min: int
-    max: int
-    desired: int
-    tags: dict[str, dict[str, Any]] = field(default_factory=dict)
-    suspended: dict[str, str] = field(default_factory=dict)
-
-
 def group(region: Region, name: str) -> Group:
     """The group of that name."""
-    found: Group | None = region.groups.get(name)
-    if found is None:
+    if name not in region.groups:
         raise no_group(name)
-    return found
+    return region.groups[name]
 
 
 def create(region: Region, params: dict[str, Any]) -> dict[str, Any]:
@@ -78,6 +61,42 @@ def create(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     _check_sizes(made)
     region.groups[name] = made
     _put_tags(made, params.get("Tags", ()))
+    for hook in params.get("LifecycleHookSpecificationList", ()):
+        hooks.put(made, hook)
+    lifecycle.note(region, made)
+    made.cause = (
+        f"At {iso(at(region.now))} a user request created an AutoScalingGroup changing the desired capacity from 0 to {made.desired}."
+    )
+    region.wake(made)
+    return {}
+
+
+def update(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    made = group(region, params["AutoScalingGroupName"])
+    low, high = params.get("MinSize", made.min), params.get("MaxSize", made.max)
+    if low > high:
+        raise invalid(f"Max bound, {high}, must be greater than or equal to min bound, {low}")
+    desired = params.get("DesiredCapacity", min(max(made.desired, low), high))
+    if not low <= desired <= high:
+        raise invalid(f"Desired capacity:{desired} must be between the specified min size:{low} and max size:{high}")
+    _set(region, made, params)
+    if params.get("VPCZoneIdentifier") or params.get("AvailabilityZones"):
+        made.zones = _zones(region, params)
+    made.min, made.max = low, high
+    scaling.want(
+        region, made, desired, f"a user request update of AutoScalingGroup constraints to min: {low}, max: {high}, desired: {desired}"
+    )
+    return {}
+
+
+def delete(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    made = group(region, params["AutoScalingGroupName"])
+    if made.members and not params.get("ForceDelete"):
+        text = "You cannot delete an AutoScalingGroup while there are instances or pending Spot instance request(s) still in the group."
+        raise AwsError("ResourceInUse", text)
+    for one in list(made.members.values()):
+        lifecycle.terminate(region, one)
+    del region.groups[made.name]
     return {}
 
 
@@ -159,7 +178,8 @@ def describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     found = [region.groups[one] for one in names if one in region.groups] if names else list(region.groups.values())
     kept = [one for one in found if _passes(one, params.get("Filters", ()))]
     shown, more = page(kept, params, size="MaxRecords", default=50, most=100)
-    return {"AutoScalingGroups": [shown_group(one) for one in shown], **more}
+    rows = [lifecycle.seen(region, one) for one in shown]
+    return {"AutoScalingGroups": [row for row in rows if row is not None], **more}
 
 
 def _passes(one: Group, filters: Iterable[Mapping[str, Any]]) -> bool:
@@ -169,27 +189,6 @@ def _passes(one: Group, filters: Iterable[Mapping[str, Any]]) -> bool:
         "tag-value": lambda: [tag["Value"] for tag in one.tags.values()],
     }
     return matches(filters, fields)
-
-
-def shown_group(one: Group) -> dict[str, Any]:
-    """A group as DescribeAutoScalingGroups has it."""
-    return {
-        **one.settings,
-        "AutoScalingGroupName": one.name,
-        "AutoScalingGroupARN": one.arn,
-        "MinSize": one.min,
-        "MaxSize": one.max,
-        "DesiredCapacity": one.desired,
-        "AvailabilityZones": list(one.zones),
-        "LoadBalancerNames": [],
-        "TargetGroupARNs": [],
-        "Instances": [],
-        "CreatedTime": at(one.created_at),
-        "SuspendedProcesses": [{"ProcessName": name, "SuspensionReason": why} for name, why in one.suspended.items()],
-        "EnabledMetrics": [],
-        "Tags": _shown_tags(one),
-        "TrafficSources": [],
-    }
 
 
 # Tags
@@ -239,7 +238,9 @@ def describe_tags(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 OPERATIONS: Final = {
     "CreateAutoScalingGroup": create,
     "CreateOrUpdateTags": create_tags,
+    "DeleteAutoScalingGroup": delete,
     "DeleteTags": delete_tags,
     "DescribeAutoScalingGroups": describe,
     "DescribeTags": describe_tags,
+    "UpdateAutoScalingGroup": update,
 }

@@ -153,7 +153,7 @@ def _scalar(shape: Any, text: Any) -> Any:
             case "boolean":
                 return {"true": True, "false": False}[text.lower()]
             case "timestamp":
-                return _moment(text)
+                return moment(text)
             case "blob":
                 return b64decode(text)
     except (ValueError, KeyError, AttributeError) as error:
@@ -161,7 +161,8 @@ def _scalar(shape: Any, text: Any) -> Any:
     return text
 
 
-def _moment(text: str | float) -> datetime:
+def moment(text: str | float) -> datetime:
+    """A moment as clients write it: ISO 8601, UTC where it does not say, or seconds since the epoch."""
     if isinstance(text, int | float):
         return datetime.fromtimestamp(text, UTC)
     found = datetime.fromisoformat(text)

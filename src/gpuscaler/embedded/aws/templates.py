@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gpuscaler.embedded.aws.account import Region, Template
 from gpuscaler.embedded.aws.errors import AwsError
 from gpuscaler.embedded.aws.filters import matches
 from gpuscaler.embedded.aws.pages import page
+from gpuscaler.embedded.aws.region import Region
+from gpuscaler.embedded.aws.state import Template
 from gpuscaler.embedded.aws.writing import at
 
 

@@ -1,0 +1,40 @@
+"""Queues and the messages in them, as data."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Message:
+    """A message; it can be received from ``visible_at`` on, and ``receipt`` is the last that it was received with."""
+
+    id: str
+    body: str
+    sent_at: float
+    visible_at: float
+    received: int = 0
+    receipt: str = ""
+
+
+@dataclass(slots=True)
+class Queue:
+    """A queue; ``told`` says that a rule sends it what EC2 and Auto Scaling announce."""
+
+    name: str
+    url: str
+    visibility: float = 30.0
+    wait: float = 0.0
+    retention: float = 345_600.0
+    told: bool = False
+    messages: dict[str, Message] = field(default_factory=dict)
+
+    def send(self, body: str, *, ident: str, now: float, delay: float = 0.0) -> Message:
+        """Put a message in."""
+        made = Message(ident, body, now, now + delay)
+        self.messages[ident] = made
+        return made
+
+    def ready(self, now: float) -> list[Message]:
+        """What can be received; what is too old is dropped."""
+        for ident in [ident for ident, one in self.messages.items() if one.sent_at + self.retention <= now]:
+            del self.messages[ident]
+        return [one for one in self.messages.values() if one.visible_at <= now]

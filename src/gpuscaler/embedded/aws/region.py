@@ -1,0 +1,100 @@
+"""One region of an account: what is in it, and what is due."""
+
+import heapq
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from gpuscaler.clouds.machines import CloudEvent
+from gpuscaler.clouds.markets import Markets
+from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.embedded.aws.hardware import Hardware
+from gpuscaler.embedded.aws.messages import Queue
+from gpuscaler.embedded.aws.state import Group, Instance, Template
+from gpuscaler.embedded.aws.zones import zones_of
+
+
+class Region:
+    """A region with ``zones`` zones; ``place`` is its number in the account, and in the ids of its instances.
+
+    ``heard`` are told what happens to machines by themselves, and that they end; ``look`` is what a group does when it looks at itself.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        account: str,
+        zones: int,
+        conditions: Conditions,
+        look: Callable[["Region", Group], None],
+        place: int = 0,
+        seed: int = 0,
+        series: Markets | None = None,
+    ) -> None:
+        self._look = look
+        self.name, self.account, self.conditions = name, account, conditions
+        self.zones = zones_of(name, zones)
+        self.now = 0.0
+        self.heard: list[Callable[[CloudEvent], None]] = []
+        ids = f"i-{place:02x}{{:015x}}"
+        self.hardware = Hardware(name, conditions, ids=ids, seed=seed, series=series or Markets(), hear=self._hear)
+        self.templates: dict[str, Template] = {}
+        self.configurations: dict[str, dict[str, Any]] = {}
+        self.groups: dict[str, Group] = {}
+        self.instances: dict[str, Instance] = {}
+        self.nodegroups: dict[tuple[str, str], dict[str, Any]] = {}
+        self.queues: dict[str, Queue] = {}
+        self.reservations: dict[str, dict[str, Any]] = {}
+        #: (operation, ClientToken) with what was asked and answered.
+        self.tokens: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {}
+        self._numbers = 0
+        self._agenda: list[tuple[float, int, Callable[[float], None]]] = []
+
+    def number(self) -> int:
+        """A number that was not given before."""
+        self._numbers += 1
+        return self._numbers
+
+    def identifier(self, prefix: str) -> str:
+        """An id as EC2's are: ``prefix``, a dash, 17 hexadecimal digits."""
+        return f"{prefix}-{self.number():017x}"
+
+    def uuid(self) -> str:
+        """An id as those of activities and events are."""
+        return f"00000000-0000-4000-8000-{self.number():012x}"
+
+    def put(self, at: float, act: Callable[[float], None]) -> None:
+        """Have ``act`` called with the moment when ``at`` has come."""
+        heapq.heappush(self._agenda, (at, self.number(), act))
+
+    def wake(self, group: Group, moment: float | None = None) -> None:
+        """Have a group look at itself at ``moment``, if not before; without one as fast as Auto Scaling reacts."""
+        when = self.now + self.conditions.reaction if moment is None else moment
+        if group.wakes_at is None or when < group.wakes_at:
+            group.wakes_at = when
+            self.put(when, partial(self._wakes, group))
+
+    def _wakes(self, group: Group, now: float) -> None:
+        if group.wakes_at is not None and now >= group.wakes_at and self.groups.get(group.name) is group:
+            group.wakes_at = None
+            self._look(self, group)
+
+    def next_event(self) -> float | None:
+        """When something happens by itself next."""
+        own = self._agenda[0][0] if self._agenda else None
+        return min((at for at in (own, self.hardware.core.next_event()) if at is not None), default=None)
+
+    def advance(self, now: float) -> None:
+        """Let everything happen that is due, in order of time."""
+        while (at := self.next_event()) is not None and at <= now:
+            self.now = max(self.now, at)
+            if self._agenda and self._agenda[0][0] <= at:
+                heapq.heappop(self._agenda)[2](self.now)
+            else:
+                self.hardware.advance(self.now)
+        self.now = max(self.now, now)
+
+    def _hear(self, event: CloudEvent) -> None:
+        for listener in self.heard:
+            listener(event)

@@ -1,0 +1,198 @@
+"""What Auto Scaling groups do by themselves: they launch what they lack, end what is too much, replace what is lost, balance zones."""
+
+from collections.abc import Iterable
+from functools import partial
+from math import ceil
+from typing import Final
+
+from gpuscaler.clouds.machines import LOST, NOTICE, RECLAIMED, CloudEvent, CloudMachine
+from gpuscaler.embedded.aws import activities, choosing, lifecycle, notices
+from gpuscaler.embedded.aws.errors import AwsError
+from gpuscaler.embedded.aws.refusals import Failure, activity_text
+from gpuscaler.embedded.aws.region import Region
+from gpuscaler.embedded.aws.state import Group, Instance
+from gpuscaler.embedded.aws.writing import at, iso
+
+_ALL_PROTECTED: Final = "Could not scale to desired capacity because all remaining instances are protected from scale-in."
+
+
+def want(region: Region, group: Group, desired: int, why: str) -> None:
+    """A group is to have ``desired``; it begins a moment later, whatever failed before."""
+    if desired != group.desired:
+        group.cause = f"At {iso(at(region.now))} {why} changing the desired capacity from {group.desired} to {desired}."
+    group.desired = desired
+    group.retry_at = 0.0
+    lifecycle.note(region, group)
+    region.wake(group)
+
+
+def look(region: Region, group: Group) -> None:
+    """A group compares what it has with what it should have, and acts."""
+    risky = sum(one.weight for one in group.members.values() if one.counted and one.risky)
+    lacks = group.desired - (group.has - risky)
+    if lacks > 0 and "Launch" not in group.suspended:
+        if region.now >= group.retry_at:
+            launch_missing(region, group, lacks)
+        else:
+            region.wake(group, group.retry_at)
+    elif lacks < 0 and "Terminate" not in group.suspended:
+        _shrink(region, group, -lacks)
+    elif lacks == 0 and not risky:
+        _balance(region, group)
+    _replaced(region, group)
+
+
+def launch_missing(region: Region, group: Group, units: int) -> None:
+    """Try to launch ``units`` in all zones; what fails shows in activities, and is tried again later."""
+    before = group.has
+    missing = 0
+    for market, share in choosing.markets(region, group, units):
+        left = share
+        zones = list(group.zones)
+        while left > 0 and zones:
+            shares = choosing.balanced(group, left, zones)
+            for zone, asked in shares.items():
+                granted, failures = launch(region, group, market, zone, asked)
+                left -= granted
+                if granted < asked:
+                    zones.remove(zone)
+                    _failed(region, group, failures[-1:], before)
+        missing += max(0, left)
+    if missing:
+        group.retry_at = region.now + region.conditions.retry
+        region.wake(group, group.retry_at)
+
+
+def launch(region: Region, group: Group, market: str, zone: str, units: int) -> tuple[int, list[Failure]]:
+    """Launch ``units`` in one zone at once: what was launched, in units, and what was refused on the way."""
+    granted, failures = 0, list[Failure]()
+    try:
+        found = choosing.ordered(region, group, market, zone)
+    except AwsError as error:
+        return 0, [Failure(error.code, error.message, market, "", zone, units)]
+    for choice in found:
+        if granted >= units:
+            break
+        count = ceil((units - granted) / choice.weight)
+        name = choice.instance_type
+        result = region.hardware.launch(market, [name], zone, count=count, now=region.now, bid=choosing.bid(group))
+        failures += result.failures
+        for machine in result.machines:
+            granted += choice.weight
+            lifecycle.enter(region, group, machine, choice)
+    return granted, failures
+
+
+def _failed(region: Region, group: Group, failures: Iterable[Failure], before: int) -> None:
+    mixed = "MixedInstancesPolicy" in group.settings
+    for one in failures:
+        text = activity_text(one, mixed=mixed)
+        cause = activities.started(region, group, before)
+        description = f"Launching a new EC2 instance.  Status Reason: {text}"
+        activities.add(region, group, description, cause, status="Failed", message=text, ended=True)
+
+
+def _shrink(region: Region, group: Group, units: int) -> None:
+    """End unprotected instances, of the fullest zone and the oldest first."""
+    while units > 0:
+        load: dict[str, int] = {}
+        for one in group.members.values():
+            if one.counted:
+                load[one.machine.offering.zone] = load.get(one.machine.offering.zone, 0) + one.weight
+        free = [one for one in group.members.values() if one.counted and not one.protected and one.weight <= units]
+        if not free:
+            if any(one.counted and one.protected for one in group.members.values()):
+                activities.once(region, group, _ALL_PROTECTED)
+            return
+        victim = min(free, key=lambda one: (-load[one.machine.offering.zone], one.launched_at, one.id))
+        units -= victim.weight
+        what = (
+            "an instance was taken out of service in response to a difference between desired and actual capacity, shrinking the capacity"
+        )
+        cause = f"{group.cause}  At {iso(at(region.now))} {what} from {group.has} to {group.has - victim.weight}."
+        lifecycle.end(region, group, victim, cause.strip())
+
+
+def _balance(region: Region, group: Group) -> None:
+    """Launch in the emptiest zone before ending in the fullest: AZRebalance."""
+    zones = dict.fromkeys(group.zones, 0)
+    for one in group.members.values():
+        if one.counted and one.machine.offering.zone in zones:
+            zones[one.machine.offering.zone] += 1
+    if "AZRebalance" in group.suspended or "Launch" in group.suspended or max(zones.values()) - min(zones.values()) < 2:
+        return
+    fullest, emptiest = max(zones, key=lambda zone: zones[zone]), min(zones, key=lambda zone: zones[zone])
+    victim = next(one for one in group.members.values() if one.counted and one.machine.offering.zone == fullest)
+    if region.now < group.retry_at or group.has >= group.max + max(1, group.max // 10):
+        return
+    granted, _ = launch(region, group, victim.machine.offering.market, emptiest, victim.weight)
+    if granted:
+        victim.risky = True
+    else:
+        group.retry_at = region.now + region.conditions.retry
+        region.wake(group, group.retry_at)
+
+
+def _replaced(region: Region, group: Group) -> None:
+    """End what is to be replaced, once enough others are in service."""
+    safe = sum(one.weight for one in group.members.values() if one.lifecycle == "InService" and not one.risky)
+    for one in [one for one in group.members.values() if one.risky and one.counted]:
+        if safe >= group.desired and "Terminate" not in group.suspended:
+            what = "an instance was taken out of service in response to a rebalance"
+            lifecycle.end(region, group, one, f"At {iso(at(region.now))} {what}.")
+
+
+# What machines do by themselves
+
+
+def hear(region: Region, event: CloudEvent) -> None:
+    """Something happened to a machine of the region's hardware."""
+    machine = event.machine
+    instance = region.instances.get(machine.id) if machine is not None else None
+    if machine is None or instance is None:
+        return
+    if event.kind == NOTICE:
+        warn(region, instance)
+    elif event.kind == LOST:
+        _lost(region, instance, event.why)
+
+
+def warn(region: Region, instance: Instance) -> None:
+    """EC2 will take a spot instance back: the rebalance recommendation and the two minutes' warning, at once."""
+    notices.rebalance(region, instance)
+    notices.interruption(region, instance)
+    risk(region, instance)
+
+
+def risk(region: Region, instance: Instance) -> None:
+    """An instance may be interrupted; a group with capacity rebalancing replaces it."""
+    group = region.groups.get(instance.group)
+    if group is not None and group.settings.get("CapacityRebalance"):
+        instance.risky = True
+        region.wake(group)
+
+
+def _lost(region: Region, instance: Instance, why: str) -> None:
+    instance.reason = "Server.SpotInstanceTermination" if why == RECLAIMED else "Server.InternalError"
+    group = region.groups.get(instance.group)
+    lifecycle.gone(region, group, instance)
+    if group is not None:
+        what = "an instance was taken out of service in response to an EC2 health check indicating it has been terminated or stopped."
+        text = f"Terminating EC2 instance: {instance.id}"
+        activities.add(region, group, text, f"At {iso(at(region.now))} {what}", status="Successful", ended=True)
+        group.cause = ""
+        region.wake(group)
+
+
+def reclaim(region: Region, instance: Instance, *, notice: float) -> None:
+    """Take a spot instance back ``notice`` seconds from now, with a warning where that is above 0."""
+    if notice > 0:
+        warn(region, instance)
+    region.put(region.now + notice, partial(_take, region, instance.machine))
+
+
+def _take(region: Region, machine: CloudMachine, now: float) -> None:
+    instance = region.instances[machine.id]
+    if machine.ended_at is None and instance.ended_at is None:
+        region.hardware.end(machine, now)
+        _lost(region, instance, RECLAIMED)

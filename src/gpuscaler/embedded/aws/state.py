@@ -1,0 +1,128 @@
+"""What an account has, as data: launch templates, instances, groups, their activities and hooks. Moments are seconds since the epoch."""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gpuscaler.clouds.machines import CloudMachine
+from gpuscaler.embedded.aws.errors import AwsError
+
+#: Lifecycle states in which an instance counts towards what a group has.
+COUNTED: Final = frozenset({"Pending", "Pending:Wait", "Pending:Proceed", "InService"})
+LAUNCHING: Final = "autoscaling:EC2_INSTANCE_LAUNCHING"
+TERMINATING: Final = "autoscaling:EC2_INSTANCE_TERMINATING"
+
+
+@dataclass(slots=True)
+class Template:
+    """A launch template; ``versions`` begin with 1. Data is what requests and replies call LaunchTemplateData."""
+
+    id: str
+    name: str
+    created_at: float
+    versions: list[dict[str, Any]]
+    default: int = 1
+    tags: list[dict[str, str]] = field(default_factory=list)
+
+    def version(self, wanted: str) -> int:
+        """The number that ``$Latest``, ``$Default`` or a number stands for."""
+        number = {"$Latest": len(self.versions), "$Default": self.default}.get(wanted)
+        if number is None:
+            number = int(wanted) if wanted.isdigit() else 0
+        if not 1 <= number <= len(self.versions):
+            raise AwsError("InvalidLaunchTemplateId.VersionNotFound", f"Could not find launch template version {wanted} of {self.id}")
+        return number
+
+
+@dataclass(slots=True)
+class Activity:
+    """A scaling activity; seen from ``visible_at`` on."""
+
+    id: str
+    description: str
+    cause: str
+    started_at: float
+    visible_at: float
+    status: str
+    message: str = ""
+    ended_at: float | None = None
+
+
+@dataclass(slots=True)
+class Hook:
+    """A lifecycle hook, with the fields that are shown as they came."""
+
+    name: str
+    transition: str
+    timeout: float
+    default: str
+    settings: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Instance:
+    """An instance, of ``group`` where that is not "". ``lifecycle`` is its state there, ``weight`` what it counts.
+
+    ``state`` is EC2's. ``doomed`` will end while it is pending; a ``risky`` one is to be replaced before it is interrupted. ``token`` and
+    ``hook`` belong to the lifecycle action that it waits for, ``activity`` is the one that launched or ends it.
+    """
+
+    machine: CloudMachine
+    group: str
+    template: dict[str, str]
+    image: str
+    tags: dict[str, str]
+    launched_at: float
+    weight: int = 1
+    lifecycle: str = "Pending"
+    state: str = "pending"
+    protected: bool = False
+    health: str = "Healthy"
+    doomed: bool = False
+    risky: bool = False
+    hook: str = ""
+    token: str = ""
+    waits_until: float = 0.0
+    activity: Activity | None = None
+    ended_at: float | None = None
+    reason: str = ""
+
+    @property
+    def id(self) -> str:
+        return self.machine.id
+
+    @property
+    def counted(self) -> bool:
+        """Whether the group has it."""
+        return self.lifecycle in COUNTED
+
+
+@dataclass(slots=True)
+class Group:
+    """An Auto Scaling group. ``settings`` are the fields that are shown as they came, ``cause`` is why it wants what it wants.
+
+    It is looked at again at ``wakes_at``, and launches nothing before ``retry_at``. ``history`` is how it was described, with moments,
+    kept where reads lag.
+    """
+
+    name: str
+    arn: str
+    created_at: float
+    zones: tuple[str, ...]
+    settings: dict[str, Any]
+    min: int
+    max: int
+    desired: int
+    tags: dict[str, dict[str, Any]] = field(default_factory=dict)
+    suspended: dict[str, str] = field(default_factory=dict)
+    hooks: dict[str, Hook] = field(default_factory=dict)
+    members: dict[str, Instance] = field(default_factory=dict)
+    activities: list[Activity] = field(default_factory=list)
+    cause: str = ""
+    wakes_at: float | None = None
+    retry_at: float = 0.0
+    history: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
+
+    @property
+    def has(self) -> int:
+        """Capacity of the instances that count."""
+        return sum(one.weight for one in self.members.values() if one.counted)

@@ -1,0 +1,92 @@
+"""LaunchInstances: synchronous, in one zone, with an error for each offering that refused, once for a token."""
+
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+from tests.embedded.aws.conftest import Aws
+from tests.embedded.aws.making import code, group_of, ids, make_group, members, mixed
+
+from gpuscaler.embedded.aws.hardware import Trouble
+
+
+def ask(scaling: Any, count: int, token: str = "one", **told: Any) -> Any:
+    return scaling.launch_instances(AutoScalingGroupName="gpus", RequestedCapacity=count, ClientToken=token, **told)
+
+
+def limit(aws: Aws, market: str, name: str, zone: str, count: int) -> None:
+    aws.account.region("us-east-1").hardware.markets.limits[market, name, zone] = count
+
+
+def test_what_was_launched_and_what_was_refused_is_in_the_answer(aws: Aws) -> None:
+    scaling = make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge", "g6.xlarge"))
+    limit(aws, "spot", "g5.xlarge", "us-east-1a", 1)
+    limit(aws, "spot", "g6.xlarge", "us-east-1a", 1)
+    answer = ask(scaling, 4)
+    where = {"MarketType": "spot", "SubnetId": "subnet-useast1a", "AvailabilityZone": "us-east-1a", "AvailabilityZoneId": "use1-az1"}
+    assert sorted(one["InstanceType"] for one in answer["Instances"]) == ["g5.xlarge", "g6.xlarge"]
+    assert [ident for one in answer["Instances"] for ident in one["InstanceIds"]] == ids(scaling)
+    text = "There is no Spot capacity available that matches your request."
+    refused = {"ErrorCode": "InsufficientInstanceCapacity", "ErrorMessage": text, **where}
+    assert sorted(answer["Errors"], key=lambda one: str(one["InstanceType"])) == [
+        {"InstanceType": "g5.xlarge", **refused},
+        {"InstanceType": "g6.xlarge", **refused},
+    ]
+    # Only what was launched is wanted: nothing comes later.
+    assert group_of(scaling)["DesiredCapacity"] == 2
+    aws.account.region("us-east-1").hardware.markets.limits.clear()
+    aws.later(600)
+    assert len(ids(scaling)) == 2
+
+
+def test_a_retry_strategy_leaves_the_rest_to_the_group(aws: Aws) -> None:
+    scaling = make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge"))
+    limit(aws, "spot", "", "", 1)
+    ask(scaling, 3, RetryStrategy="retry-with-group-configuration")
+    assert (group_of(scaling)["DesiredCapacity"], len(ids(scaling))) == (3, 1)
+    aws.account.region("us-east-1").hardware.markets.limits.clear()
+    aws.later(120)
+    assert len(ids(scaling)) == 3
+
+
+def test_a_token_launches_once(aws: Aws) -> None:
+    scaling = make_group(aws)
+    first = ask(scaling, 2)
+    assert ask(scaling, 2)["Instances"] == first["Instances"]
+    assert len(ids(scaling)) == 2
+    with pytest.raises(ClientError) as refused:
+        ask(scaling, 3)
+    assert code(refused) == "IdempotentParameterMismatch"
+
+
+@pytest.mark.parametrize(
+    "told", [{"AvailabilityZones": ["us-east-1b"]}, {"AvailabilityZoneIds": ["use1-az2"]}, {"SubnetIds": ["subnet-useast1b"]}]
+)
+def test_a_group_with_several_zones_must_be_told_which(aws: Aws, told: dict[str, Any]) -> None:
+    scaling = make_group(aws, AvailabilityZones=["us-east-1a", "us-east-1b"])
+    with pytest.raises(ClientError, match="must be given for a group with several"):
+        ask(scaling, 1)
+    ask(scaling, 1, **told)
+    assert members(scaling) == [("g5.xlarge", "us-east-1b", "Pending")]
+    with pytest.raises(ClientError, match="us-east-1c is not an Availability Zone"):
+        ask(scaling, 1, token="two", AvailabilityZones=["us-east-1c"])
+
+
+def test_what_cannot_be_launched_so_is_refused_and_changes_nothing(aws: Aws) -> None:
+    scaling = make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge", on_demand=50))
+    with pytest.raises(ClientError, match="mix Spot and On-Demand"):
+        ask(scaling, 1)
+    with pytest.raises(ClientError, match="above max value 5"):
+        ask(scaling, 6)
+    with pytest.raises(ClientError, match="between 1 and 100"):
+        ask(scaling, 101)
+    assert (group_of(scaling)["DesiredCapacity"], ids(scaling)) == (0, [])
+
+
+def test_every_code_of_ec2_can_be_the_reason(aws: Aws) -> None:
+    scaling = make_group(aws)
+    for number, told in enumerate(["Unsupported", "VcpuLimitExceeded", "InsufficientFreeAddressesInSubnet", "ReservationCapacityExceeded"]):
+        aws.account.region("us-east-1").hardware.troubles.append(Trouble(told, market="on-demand", times=1))
+        answer = ask(scaling, 1, token=f"token-{number}")
+        assert [one["ErrorCode"] for one in answer["Errors"]] == [told]
+        assert answer["Instances"] == []
