@@ -1,25 +1,33 @@
-"""``gpuscaler generate``: a trace to simulate with, for those who have none."""
+"""``gpuscaler generate``: a trace to simulate with, and what other systems must be told."""
 
 import io
+import json
+import re
 import sys
 
 import click
 
 PROFILES = ("openb", "philly")
+#: What EKS and kops call clusters. Anything else, a star above all, would mean something else in a policy.
+_CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_ARN = re.compile(r"arn:(aws|aws-cn|aws-us-gov):(sqs:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9._-]+|iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+)")
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option(
     "--profile", type=click.Choice(PROFILES), default=PROFILES[0], show_default=True, help="The trace whose marginals are drawn from."
 )
 @click.option("--jobs", default=1500, show_default=True, type=click.IntRange(1, 1_000_000), help="How many jobs.")
 @click.option("--days", default=1, show_default=True, type=click.IntRange(1, 3650), help="Over how many days they are submitted.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of everything that is drawn.")
-def generate(*, profile: str, jobs: int, days: int, seed: int) -> None:
-    """Write a trace of jobs as CSV to standard output, for `gpuscaler simulate --trace`.
+@click.pass_context
+def generate(ctx: click.Context, *, profile: str, jobs: int, days: int, seed: int) -> None:
+    """Write a trace of jobs as CSV to standard output, for `gpuscaler simulate --trace`; or, with a command, something else.
 
     openb: Alibaba's cluster of 2023, in which pods share GPUs. philly: Microsoft's training cluster of 2017, with gangs and long jobs.
     """
+    if ctx.invoked_subcommand is not None:
+        return
     from gpuscaler.simulation.formats.tidy import write
     from gpuscaler.simulation.generator import generate as draw
     from gpuscaler.simulation.marginals import PROFILES as MARGINALS
@@ -28,3 +36,24 @@ def generate(*, profile: str, jobs: int, days: int, seed: int) -> None:
     write(draw(seed=seed, jobs=jobs, profile=MARGINALS[profile], days=days), text, note=f"generated like {profile}, seed {seed}")
     sys.stdout.write(text.getvalue())
     click.echo(f"{jobs:,} jobs; {MARGINALS[profile].source}", err=True)
+
+
+@generate.command()
+@click.option("--cluster", required=True, metavar="NAME", help="The cluster's name, as it stands in the tags of its groups.")
+@click.option("--queue", default="", metavar="ARN", help="The SQS queue of interruption notices.")
+@click.option("--node-role", default="", metavar="ARN", help="The role of the nodes, where their launch templates give them one.")
+@click.option("--fleet", is_flag=True, help="For `launch: fleet`: machines are made directly, and attached to their groups.")
+@click.option("--read-only", is_flag=True, help="Only what `gpuscaler pools` and a dry run need.")
+@click.option("--partition", type=click.Choice(["aws", "aws-cn", "aws-us-gov"]), default="aws", show_default=True, help="The part of AWS.")
+def iam(*, cluster: str, queue: str, node_role: str, fleet: bool, read_only: bool, partition: str) -> None:
+    """Write the IAM policy that gpuscaler needs for one cluster to standard output."""
+    from gpuscaler.clouds.aws.iam import policy
+
+    if not _CLUSTER.fullmatch(cluster):
+        raise click.BadParameter(f"saw {cluster!r}, expected letters, digits, '-', '_' and '.'", param_hint="--cluster")
+    for option, text, kind in (("--queue", queue, "sqs"), ("--node-role", node_role, "iam")):
+        if text and (not _ARN.fullmatch(text) or text.split(":")[2] != kind):
+            example = "arn:aws:sqs:us-east-1:123456789012:notices" if kind == "sqs" else "arn:aws:iam::123456789012:role/nodes"
+            raise click.BadParameter(f"saw {text!r}, expected an ARN such as {example}", param_hint=option)
+    made = policy(cluster, queue=queue, node_role=node_role, fleet=fleet, change=not read_only, partition=partition)
+    click.echo(json.dumps(made, indent=2))
