@@ -1,11 +1,13 @@
 """Requests answered: what is asked, whether it may be, what comes of it."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-from gpuscaler.embedded.aws import capacity, ec2, groups, hooks, queues, templates
+from gpuscaler.embedded.aws import capacity, control, ec2, fleets, groups, hooks, instances, others, queues, templates
 from gpuscaler.embedded.aws.account import Account
-from gpuscaler.embedded.aws.errors import AwsError
+from gpuscaler.embedded.aws.errors import AwsError, BrokenError
+from gpuscaler.embedded.aws.faults import Fault, Faults
 from gpuscaler.embedded.aws.models import SERVICES, Models
 from gpuscaler.embedded.aws.reading import Call, Request, read, scope_of
 from gpuscaler.embedded.aws.region import Region
@@ -14,40 +16,91 @@ from gpuscaler.embedded.aws.writing import Answer, write, write_error
 Handler = Callable[[Region, dict[str, Any]], dict[str, Any]]
 
 HANDLERS: Final[Mapping[str, Mapping[str, Handler]]] = {
-    "autoscaling": {**groups.OPERATIONS, **hooks.OPERATIONS, **capacity.OPERATIONS},
-    "ec2": {**ec2.OPERATIONS, **templates.OPERATIONS},
+    "autoscaling": {**groups.OPERATIONS, **hooks.OPERATIONS, **capacity.OPERATIONS, **others.AUTOSCALING},
+    "ec2": {**ec2.OPERATIONS, **templates.OPERATIONS, **instances.OPERATIONS, **fleets.OPERATIONS},
+    "eks": others.EKS,
+    "pricing": others.PRICING,
     "sqs": queues.OPERATIONS,
+    "sts": others.STS,
 }
+#: Calls that launch while the caller waits.
+_SYNCHRONOUS: Final = frozenset({"LaunchInstances", "CreateFleet"})
 
 
 class Endpoint:
-    """Answers requests to ``account``. Nothing here waits: an answer says how long it takes. ``models`` may be shared between endpoints."""
+    """Answers requests to ``account``. Nothing here waits: an answer says how long it takes. ``models`` may be shared between endpoints.
 
-    def __init__(self, account: Account, models: Models | None = None) -> None:
+    ``calls`` are counted by service, operation and code ("" for an answer).
+    """
+
+    def __init__(self, account: Account, models: Models | None = None, *, seed: int = 0) -> None:
         self.account = account
+        self.faults = Faults(seed)
+        self.calls: dict[tuple[str, str, str], int] = {}
         self._models = models or Models()
         self._requests = 0
 
     def handle(self, request: Request) -> Answer:
-        """The answer to one request."""
+        """The answer to one request. Raises :class:`~gpuscaler.embedded.aws.errors.BrokenError` where the connection breaks."""
+        if request.path.startswith(control.PATH):
+            return control.handle(self.account, self.faults, request)
         self._requests += 1
         ident = f"00000000-0000-4000-8000-{self._requests:012x}"
-        service = None
+        service, call, fault = None, None, None
         try:
             name = scope_of(request)[2]
             service = self._models.service(name) if name in SERVICES else None
             call = read(self._models, request)
             self.account.advance()
-            return write(call.model, self._answer(call), ident)
+            fault = self.faults.pick(call.service, call.operation, call.region)
+            answer = self._answer(call, fault, ident)
+            code = ""
         except AwsError as error:
-            return write_error(service, error, ident)
+            answer, code = write_error(service, error, ident), error.code
+        if call is not None:
+            self._count(call, code)
+        return replace(answer, after=answer.after + fault.delay) if fault is not None else answer
 
-    def _answer(self, call: Call) -> Mapping[str, Any]:
-        handler = HANDLERS.get(call.service, {}).get(call.operation)
+    def _answer(self, call: Call, fault: Fault | None, ident: str) -> Answer:
+        handler = HANDLERS[call.service].get(call.operation)
         if handler is None:
             text = f"{call.service} {call.operation} is an operation of AWS that this endpoint does not have"
             raise AwsError("NotImplemented", text, status=501)
-        reply = handler(self.account.region(call.region), call.params)
+        if fault is not None:
+            _refuse(call, fault, self.account)
+        region = self.account.region(call.region)
+        reply = handler(region, call.params)
         # What happens at once has happened when the answer is read.
         self.account.advance()
-        return reply
+        if fault is not None and fault.sever:
+            raise BrokenError
+        answer = write(call.model, reply, ident)
+        if call.operation in _SYNCHRONOUS:
+            return replace(answer, after=region.conditions.answer)
+        if call.operation == "ReceiveMessage" and not reply:
+            return replace(answer, wait=queues.waits(region, call.params))
+        return answer
+
+    def _count(self, call: Call, code: str) -> None:
+        key = (call.service, call.operation, code)
+        self.calls[key] = self.calls.get(key, 0) + 1
+
+
+def _refuse(call: Call, fault: Fault, account: Account) -> None:
+    if fault.sever == "before":
+        raise BrokenError
+    if not fault.code:
+        return
+    code, message = fault.code, fault.message
+    if call.service == "ec2":
+        code = {"Throttling": "RequestLimitExceeded", "AccessDenied": "UnauthorizedOperation"}.get(code, code)
+        message = {"RequestLimitExceeded": "Request limit exceeded."}.get(code, message)
+    if call.service in {"eks", "pricing", "sqs"}:
+        code = {"Throttling": "ThrottlingException", "AccessDenied": "AccessDeniedException"}.get(code, code)
+    if not message:
+        who = f"arn:aws:iam::{account.id}:user/gpuscaler"
+        action = f"{call.service}:{call.operation}"
+        message = f"User: {who} is not authorized to perform: {action} because no identity-based policy allows the {action} action"
+        if fault.status != 403:
+            message = code
+    raise AwsError(code, message, status=503 if code == "RequestLimitExceeded" else fault.status, retry_after=fault.retry_after)

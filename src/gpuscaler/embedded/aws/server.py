@@ -2,12 +2,17 @@
 
 import asyncio
 from dataclasses import dataclass
+from typing import Final
 
 from aiohttp import web
 
 from gpuscaler.embedded.aws.endpoint import Endpoint
 from gpuscaler.embedded.aws.errors import BrokenError
 from gpuscaler.embedded.aws.reading import Request
+from gpuscaler.embedded.aws.writing import Answer
+
+#: A queue without messages is looked into so often while somebody waits, in seconds.
+ASK_AGAIN: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +26,14 @@ class Serving:
         await self.runner.cleanup()
 
 
-async def serve(endpoint: Endpoint, host: str = "127.0.0.1", port: int = 0) -> Serving:
-    """Serve ``endpoint`` at ``host``; ``port`` 0 takes a free one. Raises OSError where the address cannot be had."""
+async def serve(endpoint: Endpoint, host: str = "127.0.0.1", port: int = 0, *, speed: float = 1.0) -> Serving:
+    """Serve ``endpoint`` at ``host``; ``port`` 0 takes a free one. ``speed`` seconds of its account's clock pass in one.
+
+    Raises OSError where the address cannot be had.
+    """
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        return await _handle(endpoint, request)
+        return await _handle(endpoint, request, speed)
 
     app = web.Application(client_max_size=64 * 1024 * 1024)
     app.router.add_route("*", "/{path:.*}", handle)
@@ -39,15 +47,25 @@ async def serve(endpoint: Endpoint, host: str = "127.0.0.1", port: int = 0) -> S
     return Serving(f"http://{host}:{runner.addresses[0][1]}", runner)
 
 
-async def _handle(endpoint: Endpoint, request: web.Request) -> web.StreamResponse:
+async def _answer(endpoint: Endpoint, asked: Request, speed: float) -> Answer:
+    """The answer, when it is due; where there was nothing yet, what came meanwhile."""
+    answer = endpoint.handle(asked)
+    end = endpoint.account.now() + answer.wait
+    while answer.wait and endpoint.account.now() < end:
+        await asyncio.sleep(ASK_AGAIN)
+        answer = endpoint.handle(asked)
+    if answer.after:
+        await asyncio.sleep(answer.after / speed)
+    return answer
+
+
+async def _handle(endpoint: Endpoint, request: web.Request, speed: float) -> web.StreamResponse:
     headers = {name.lower(): value for name, value in request.headers.items()}
     asked = Request(request.method, request.rel_url.raw_path, headers, await request.read(), request.rel_url.raw_query_string)
     try:
-        answer = endpoint.handle(asked)
+        answer = await _answer(endpoint, asked, speed)
     except BrokenError:
         if request.transport is not None:
             request.transport.abort()
         return web.Response()
-    if answer.after:
-        await asyncio.sleep(answer.after)
     return web.Response(status=answer.status, headers=answer.headers, body=answer.body)

@@ -17,13 +17,13 @@ class ReplyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What goes out, ``after`` seconds. ``wait_until`` says that there is nothing yet, and until when something may come."""
+    """What goes out, ``after`` seconds. ``wait`` says that there is nothing yet, and for how many seconds to ask again."""
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     after: float = 0.0
-    wait_until: float = 0.0
+    wait: float = 0.0
 
 
 def write(model: Any, reply: Mapping[str, Any], request_id: str) -> Answer:
@@ -57,8 +57,10 @@ def write_error(service: Any, error: AwsError, request_id: str) -> Answer:
     code, message = escape(error.code), escape(error.message)
     if protocol in {"json", "rest-json"}:
         sender = "Sender" if error.status < 500 else "Receiver"
-        headers |= {"x-amzn-errortype": error.code, "x-amzn-query-error": f"{error.code};{sender}", "content-type": "application/json"}
-        return Answer(error.status, headers, json.dumps({"__type": error.code, "message": error.message}).encode())
+        # SQS has two names for an error: that of now, and that of its old protocol, which clients go by.
+        name = {"NonExistentQueue": "QueueDoesNotExist"}.get(last := error.code.rpartition(".")[2], last)
+        headers |= {"x-amzn-errortype": name, "x-amzn-query-error": f"{error.code};{sender}", "content-type": "application/json"}
+        return Answer(error.status, headers, json.dumps({"__type": name, "message": error.message}).encode())
     headers["content-type"] = "text/xml"
     if protocol == "ec2":
         text = f"<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message></Error></Errors>"

@@ -1,0 +1,64 @@
+"""What goes wrong with calls, on demand."""
+
+from fnmatch import fnmatchcase
+from random import Random
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+
+class Fault(Struct, frozen=True, forbid_unknown_fields=True):
+    """Something that goes wrong with calls that match.
+
+    ``service`` and ``operation`` are patterns such as ``Describe*``, ``region`` a name or "" for all; ``times`` is how often (None:
+    always), ``chance`` with what probability each time. Then the answer takes ``delay`` seconds more; with a ``code`` the call is refused
+    with it and ``status``, asking to wait ``retry_after`` seconds; or the connection breaks ``before`` or ``after`` the call takes effect.
+    """
+
+    service: str = "*"
+    operation: str = "*"
+    region: str = ""
+    times: int | None = None
+    chance: float = 1.0
+    delay: float = 0.0
+    code: str = ""
+    message: str = ""
+    status: int = 400
+    retry_after: float = 0.0
+    sever: Literal["", "before", "after"] = ""
+
+    def hits(self, service: str, operation: str, region: str) -> bool:
+        return fnmatchcase(service, self.service) and fnmatchcase(operation, self.operation) and self.region in ("", region)
+
+
+def throttled(operation: str = "*", *, retry_after: float = 0.0, times: int | None = None, chance: float = 1.0) -> Fault:
+    """Too many calls; EC2 says RequestLimitExceeded, the others Throttling."""
+    return Fault(operation=operation, code="Throttling", message="Rate exceeded", retry_after=retry_after, times=times, chance=chance)
+
+
+def denied(operation: str, *, region: str = "") -> Fault:
+    """The caller may not do that."""
+    return Fault(operation=operation, region=region, code="AccessDenied", status=403)
+
+
+def outage(service: str = "*", *, region: str = "") -> Fault:
+    """A service is down."""
+    return Fault(service=service, region=region, code="InternalFailure", status=500, message="The request processing has failed.")
+
+
+class Faults:
+    """The faults in force, the oldest first: the first that hits a call is the one that it meets."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = Random(seed)
+        self.all: list[Fault] = []
+
+    def pick(self, service: str, operation: str, region: str) -> Fault | None:
+        """The fault that a call meets, counted."""
+        for place, one in enumerate(self.all):
+            if one.hits(service, operation, region) and (one.chance >= 1 or self._random.random() < one.chance):
+                if one.times is not None:
+                    self.all[place : place + 1] = [replace(one, times=one.times - 1)] if one.times > 1 else []
+                return one
+        return None

@@ -1,0 +1,136 @@
+"""Calls of the smaller services: EKS's managed node groups, STS, the price list; and launch configurations, which are of the past."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gpuscaler.catalogue import InstanceType
+from gpuscaler.embedded.aws import instance_types
+from gpuscaler.embedded.aws.errors import AwsError, invalid
+from gpuscaler.embedded.aws.pages import page
+from gpuscaler.embedded.aws.region import Region
+from gpuscaler.embedded.aws.writing import at, iso
+
+_ONE_HOUR: Final = "JRTCKXETXF"
+_PER_HOUR: Final = "6YS6EN2CT7"
+
+
+def _identity(region: Region, _params: dict[str, Any]) -> dict[str, Any]:
+    return {"UserId": "AIDAGPUSCALER", "Account": region.account, "Arn": f"arn:aws:iam::{region.account}:user/gpuscaler"}
+
+
+def _nodegroup(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    return {"nodegroup": _found(region, params)}
+
+
+def _create_nodegroup(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    """A node group's description; its Auto Scaling group is made apart, as EKS does, and named in ``tags``."""
+    cluster, name = params["clusterName"], params["nodegroupName"]
+    if (cluster, name) in region.nodegroups:
+        raise AwsError("ResourceInUseException", f"NodeGroup already exists with name {name} and cluster name {cluster}", status=409)
+    kept = (
+        "clusterName",
+        "nodegroupName",
+        "scalingConfig",
+        "diskSize",
+        "subnets",
+        "instanceTypes",
+        "amiType",
+        "nodeRole",
+        "labels",
+        "taints",
+    )
+    region.nodegroups[cluster, name] = {
+        **{key: params[key] for key in kept if key in params},
+        "nodegroupArn": f"arn:aws:eks:{region.name}:{region.account}:nodegroup/{cluster}/{name}/{region.uuid()}",
+        "createdAt": at(region.now),
+        "status": "ACTIVE",
+        "capacityType": params.get("capacityType", "ON_DEMAND"),
+        "tags": params.get("tags", {}),
+        "resources": {"autoScalingGroups": [{"name": f"eks-{name}"}]},
+        "health": {"issues": []},
+        **({"launchTemplate": params["launchTemplate"]} if "launchTemplate" in params else {}),
+    }
+    return {"nodegroup": region.nodegroups[cluster, name]}
+
+
+def _found(region: Region, params: Mapping[str, Any]) -> dict[str, Any]:
+    cluster, name = params["clusterName"], params["nodegroupName"]
+    if (cluster, name) not in region.nodegroups:
+        raise AwsError("ResourceNotFoundException", f"No node group found for name: {name}.", status=404)
+    return region.nodegroups[cluster, name]
+
+
+# The price list
+
+
+def _products(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    """On-demand prices of Linux machines; the filters ``instanceType`` and ``regionCode`` narrow them."""
+    if params["ServiceCode"] != "AmazonEC2":
+        return {"FormatVersion": "aws_v1", "PriceList": []}
+    wanted = {one["Field"]: one["Value"] for one in params.get("Filters", ())}
+    where = wanted.get("regionCode", region.name)
+    found = [
+        one
+        for one in instance_types.in_region(where)
+        if where in one.prices
+        and wanted.get("instanceType", one.name) == one.name
+        and wanted.get("operatingSystem", "Linux") == "Linux"
+        and wanted.get("capacitystatus", "Used") == "Used"
+        and wanted.get("tenancy", "Shared") == "Shared"
+        and wanted.get("preInstalledSw", "NA") == "NA"
+    ]
+    shown, more = page(found, params, size="MaxResults", default=100, most=100)
+    return {"FormatVersion": "aws_v1", "PriceList": [json.dumps(_product(one, where, region)) for one in shown], **more}
+
+
+def _product(one: InstanceType, where: str, region: Region) -> dict[str, Any]:
+    sku = f"SKU{one.name.replace('.', '').upper()}"
+    attributes = {
+        "instanceType": one.name,
+        "regionCode": where,
+        "operatingSystem": "Linux",
+        "tenancy": "Shared",
+        "capacitystatus": "Used",
+        "preInstalledSw": "NA",
+        "vcpu": str(one.vcpu),
+        "gpu": str(one.gpus),
+    }
+    rate, offer = f"{sku}.{_ONE_HOUR}.{_PER_HOUR}", f"{sku}.{_ONE_HOUR}"
+    price = {"rateCode": rate, "unit": "Hrs", "pricePerUnit": {"USD": f"{one.prices[where].on_demand:.10f}"}}
+    terms = {"OnDemand": {offer: {"sku": sku, "offerTermCode": _ONE_HOUR, "priceDimensions": {rate: price}}}}
+    product = {"productFamily": "Compute Instance", "attributes": attributes, "sku": sku}
+    return {"product": product, "serviceCode": "AmazonEC2", "terms": terms, "publicationDate": iso(at(region.now))}
+
+
+# Launch configurations
+
+
+def _configure(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    name = params["LaunchConfigurationName"]
+    if name in region.configurations:
+        raise AwsError("AlreadyExists", f"Launch Configuration by this name already exists - {name}")
+    if "InstanceType" not in params:
+        raise invalid("InstanceType must be given")
+    region.configurations[name] = {
+        "ImageId": "",
+        "SecurityGroups": [],
+        "BlockDeviceMappings": [],
+        **{key: value for key, value in params.items() if key != "InstanceId"},
+        "LaunchConfigurationARN": f"arn:aws:autoscaling:{region.name}:{region.account}:launchConfiguration:{region.uuid()}:{name}",
+        "CreatedTime": at(region.now),
+    }
+    return {}
+
+
+def _configurations(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    names = params.get("LaunchConfigurationNames")
+    found = [one for name, one in region.configurations.items() if not names or name in names]
+    shown, more = page(found, params, size="MaxRecords", default=50, most=100)
+    return {"LaunchConfigurations": shown, **more}
+
+
+STS: Final = {"GetCallerIdentity": _identity}
+EKS: Final = {"DescribeNodegroup": _nodegroup, "CreateNodegroup": _create_nodegroup}
+PRICING: Final = {"GetProducts": _products}
+AUTOSCALING: Final = {"CreateLaunchConfiguration": _configure, "DescribeLaunchConfigurations": _configurations}

@@ -1,0 +1,172 @@
+"""Spot machines that are taken back, lifecycle hooks, and what queues are told of both."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+from tests.embedded.aws.conftest import Aws
+from tests.embedded.aws.making import code, group_of, ids, make_group, members, mixed
+
+from gpuscaler.clouds.delays import Delay, Faults
+from gpuscaler.embedded.aws import scaling as behaviour
+from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.embedded.aws.control import Limit, set_capacity
+
+RECLAIMED = Conditions(
+    machines=Faults(
+        never_registers=0.0, partial_grants=0.0, gpu_hours_between_failures=0.0, reclaim=Delay(0.0, 0.0, 0.0), without_notice=0.0
+    )
+)
+LAUNCHING, TERMINATING = "autoscaling:EC2_INSTANCE_LAUNCHING", "autoscaling:EC2_INSTANCE_TERMINATING"
+
+
+def make_queue(aws: Aws) -> tuple[Any, str]:
+    sqs = aws.client("sqs")
+    url = sqs.create_queue(QueueName="events")["QueueUrl"]
+    aws.account.region("us-east-1").queues["events"].told = True
+    return sqs, str(url)
+
+
+def received(queue: tuple[Any, str]) -> list[dict[str, Any]]:
+    """Everything in the queue, deleted."""
+    sqs, url = queue
+    found = []
+    while messages := sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages"):
+        found += [json.loads(one["Body"]) for one in messages]
+        entries = [{"Id": str(number), "ReceiptHandle": one["ReceiptHandle"]} for number, one in enumerate(messages)]
+        assert len(sqs.delete_message_batch(QueueUrl=url, Entries=entries)["Successful"]) == len(entries)
+    return found
+
+
+def kinds(queue: tuple[Any, str]) -> list[str]:
+    return [one["detail-type"] + (f": {one['detail']['state']}" if "state" in one["detail"] else "") for one in received(queue)]
+
+
+def test_a_market_that_runs_dry_warns_two_minutes_before_and_the_group_buys_anew(make_aws: Callable[..., Aws]) -> None:
+    aws = make_aws(RECLAIMED)
+    queue, scaling = make_queue(aws), make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge", "g6.xlarge"))
+    scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
+    aws.later(20)
+    (before,) = ids(scaling)
+    ((kind, _, _),) = members(scaling)
+    received(queue)
+    set_capacity(aws.account.region("us-east-1"), Limit(0, market="spot", instance_type=kind))
+    found = received(queue)
+    assert [one["detail-type"] for one in found] == ["EC2 Instance Rebalance Recommendation", "EC2 Spot Instance Interruption Warning"]
+    warning = found[1]
+    assert warning["detail"] == {"instance-id": before, "instance-action": "terminate"}
+    assert (warning["source"], warning["region"], warning["time"]) == ("aws.ec2", "us-east-1", "2026-09-21T14:13:40Z")
+    assert warning["resources"] == [f"arn:aws:ec2:us-east-1a:instance/{before}"]
+    aws.later(119)
+    assert ids(scaling) == [before]
+    aws.later(2)
+    assert kinds(queue)[0] == "EC2 Instance State-change Notification: terminated"
+    (after,) = ids(scaling)
+    assert after != before
+    assert [one[0] for one in members(scaling)] == [{"g5.xlarge": "g6.xlarge", "g6.xlarge": "g5.xlarge"}[kind]]
+
+
+def test_capacity_rebalancing_launches_before_it_ends(aws: Aws) -> None:
+    scaling = make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge"), CapacityRebalance=True)
+    scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
+    aws.later(20)
+    (before,) = ids(scaling)
+    region = aws.account.region("us-east-1")
+    behaviour.risk(region, region.instances[before])
+    aws.later(2)
+    assert [state for *_, state in members(scaling)] == ["InService", "Pending"]
+    aws.later(60)
+    assert before not in ids(scaling)
+    assert [state for *_, state in members(scaling)] == ["InService"]
+    assert group_of(scaling)["DesiredCapacity"] == 1
+
+
+def test_an_instance_may_go_without_a_word(aws: Aws) -> None:
+    queue, scaling = make_queue(aws), make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge"))
+    scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
+    aws.later(20)
+    received(queue)
+    region = aws.account.region("us-east-1")
+    behaviour.reclaim(region, region.instances[ids(scaling)[0]], notice=0.0)
+    aws.later(0)
+    assert kinds(queue) == ["EC2 Instance State-change Notification: terminated"]
+    assert members(scaling) == []
+    ec2 = aws.client("ec2").describe_instances(Filters=[{"Name": "instance-state-name", "Values": ["terminated"]}])
+    assert ec2["Reservations"][0]["Instances"][0]["StateReason"]["Code"] == "Server.SpotInstanceTermination"
+
+
+def test_an_instance_waits_for_its_hook_until_somebody_says_go_on(aws: Aws) -> None:
+    queue, scaling = make_queue(aws), make_group(aws)
+    scaling.put_lifecycle_hook(
+        AutoScalingGroupName="gpus",
+        LifecycleHookName="drain",
+        LifecycleTransition=TERMINATING,
+        HeartbeatTimeout=300,
+        DefaultResult="CONTINUE",
+    )
+    scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
+    aws.later(20)
+    received(queue)
+    (ident,) = ids(scaling)
+    scaling.terminate_instance_in_auto_scaling_group(InstanceId=ident, ShouldDecrementDesiredCapacity=True)
+    assert [state for *_, state in members(scaling)] == ["Terminating:Wait"]
+    (event,) = received(queue)
+    assert event["detail-type"] == "EC2 Instance-terminate Lifecycle Action"
+    detail = event["detail"]
+    assert (detail["EC2InstanceId"], detail["LifecycleHookName"], detail["LifecycleTransition"]) == (ident, "drain", TERMINATING)
+    aws.later(250)
+    told = {"AutoScalingGroupName": "gpus", "LifecycleHookName": "drain"}
+    scaling.record_lifecycle_action_heartbeat(**told, InstanceId=ident)
+    aws.later(250)
+    assert [state for *_, state in members(scaling)] == ["Terminating:Wait"]
+    scaling.complete_lifecycle_action(**told, LifecycleActionToken=detail["LifecycleActionToken"], LifecycleActionResult="CONTINUE")
+    assert [state for *_, state in members(scaling)] == ["Terminating:Proceed"]
+    aws.later(30)
+    assert members(scaling) == []
+    with pytest.raises(ClientError, match="No active Lifecycle Action found") as refused:
+        scaling.complete_lifecycle_action(**told, InstanceId=ident, LifecycleActionResult="CONTINUE")
+    assert code(refused) == "ValidationError"
+
+
+@pytest.mark.parametrize(("default", "states"), [("CONTINUE", ["InService"]), ("ABANDON", ["Terminating", "Pending"])])
+def test_a_hook_that_nobody_answers_ends_as_it_was_told(aws: Aws, default: str, states: list[str]) -> None:
+    hook = {"LifecycleHookName": "boot", "LifecycleTransition": LAUNCHING, "HeartbeatTimeout": 60, "DefaultResult": default}
+    scaling = make_group(aws, LifecycleHookSpecificationList=[hook])
+    scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
+    aws.later(20)
+    assert [one for *_, one in members(scaling)] == ["Pending:Wait"]
+    aws.later(52)
+    assert [one for *_, one in members(scaling)] == states
+
+
+def test_a_message_is_seen_again_unless_it_is_deleted(aws: Aws) -> None:
+    sqs = aws.client("sqs")
+    url = sqs.create_queue(QueueName="jobs", Attributes={"VisibilityTimeout": "20"})["QueueUrl"]
+    sqs.send_message(QueueUrl=url, MessageBody="hello ✓ <&>")
+    (first,) = sqs.receive_message(QueueUrl=url, AttributeNames=["All"])["Messages"]
+    assert first["Body"] == "hello ✓ <&>"
+    assert "Messages" not in sqs.receive_message(QueueUrl=url)
+    aws.later(20)
+    (again,) = sqs.receive_message(QueueUrl=url, AttributeNames=["All"])["Messages"]
+    assert (again["MessageId"], again["Attributes"]["ApproximateReceiveCount"]) == (first["MessageId"], "2")
+    # The receipt of the first time is stale: it deletes nothing.
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=first["ReceiptHandle"])
+    aws.later(20)
+    (last,) = sqs.receive_message(QueueUrl=url)["Messages"]
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=last["ReceiptHandle"])
+    aws.later(20)
+    assert "Messages" not in sqs.receive_message(QueueUrl=url)
+
+
+def test_bad_batches_and_unknown_queues_are_refused(aws: Aws) -> None:
+    sqs = aws.client("sqs")
+    url = sqs.create_queue(QueueName="jobs")["QueueUrl"]
+    answer = sqs.delete_message_batch(QueueUrl=url, Entries=[{"Id": "a", "ReceiptHandle": "made up"}])
+    assert [one["Code"] for one in answer["Failed"]] == ["ReceiptHandleIsInvalid"]
+    with pytest.raises(ClientError) as refused:
+        sqs.delete_message_batch(QueueUrl=url, Entries=[{"Id": str(one), "ReceiptHandle": "x"} for one in range(11)])
+    assert code(refused) == "AWS.SimpleQueueService.TooManyEntriesInBatchRequest"
+    with pytest.raises(sqs.exceptions.QueueDoesNotExist):
+        sqs.receive_message(QueueUrl=url.replace("jobs", "none"))
