@@ -1,0 +1,194 @@
+"""What AWS means by an error: its codes and texts, in the few words that breakers know.
+
+Codes come from replies; the texts of scaling activities hold a code at best, and often only a sentence. Unknown ones are ``unknown``.
+The sentences are those of AWS's documentation on troubleshooting Auto Scaling and of its API references, autumn 2026.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from msgspec import Struct
+
+from gpuscaler.clouds.protocol import CAPACITY, CONFIGURATION, PRICE, QUOTA, THROTTLED, UNAUTHORISED, UNKNOWN, Key, Refusal
+
+#: How much of an answer one error speaks of: the offering that it names, all types of a zone, all types of a quota's bucket.
+OFFERING, ZONE, BUCKET = "offering", "zone", "bucket"
+
+
+class Verdict(Struct, frozen=True, gc=False):
+    """What an error means: the ``cause``, how much it ``speaks_of``, and the instance type and zone that its text names."""
+
+    cause: str
+    detail: str
+    speaks_of: str = OFFERING
+    instance_type: str = ""
+    zone: str = ""
+
+
+#: Codes by what they mean. A type that a zone does not have is as good as one that is sold out there: the pool's other zones go on.
+_CODES: Final[dict[str, tuple[str, str]]] = {
+    "InsufficientInstanceCapacity": (CAPACITY, OFFERING),
+    "InsufficientHostCapacity": (CAPACITY, OFFERING),
+    "InsufficientCapacity": (CAPACITY, OFFERING),
+    "InsufficientReservedInstanceCapacity": (CAPACITY, OFFERING),
+    "InsufficientCapacityOnHost": (CAPACITY, OFFERING),
+    "ReservationCapacityExceeded": (CAPACITY, OFFERING),
+    "UnfulfillableCapacity": (CAPACITY, OFFERING),
+    "Unsupported": (CAPACITY, OFFERING),
+    "InsufficientFreeAddressesInSubnet": (CAPACITY, ZONE),
+    "VcpuLimitExceeded": (QUOTA, BUCKET),
+    "InstanceLimitExceeded": (QUOTA, BUCKET),
+    "MaxSpotInstanceCountExceeded": (QUOTA, BUCKET),
+    "MaxFleetCountExceeded": (QUOTA, BUCKET),
+    "SpotMaxPriceTooLow": (PRICE, OFFERING),
+    "RequestLimitExceeded": (THROTTLED, OFFERING),
+    "Throttling": (THROTTLED, OFFERING),
+    "ThrottlingException": (THROTTLED, OFFERING),
+    "ThrottledException": (THROTTLED, OFFERING),
+    "RequestThrottled": (THROTTLED, OFFERING),
+    "RequestThrottledException": (THROTTLED, OFFERING),
+    "EC2ThrottledException": (THROTTLED, OFFERING),
+    "TooManyRequestsException": (THROTTLED, OFFERING),
+    "SlowDown": (THROTTLED, OFFERING),
+    "ServiceUnavailable": (THROTTLED, OFFERING),
+    "Unavailable": (THROTTLED, OFFERING),
+    # The group is busy with something else for a moment.
+    "ResourceContention": (THROTTLED, OFFERING),
+    "ScalingActivityInProgress": (THROTTLED, OFFERING),
+    "IdempotentCallInProgress": (THROTTLED, OFFERING),
+    "UnauthorizedOperation": (UNAUTHORISED, OFFERING),
+    "AccessDenied": (UNAUTHORISED, OFFERING),
+    "AccessDeniedException": (UNAUTHORISED, OFFERING),
+    "AuthFailure": (UNAUTHORISED, OFFERING),
+    "Blocked": (UNAUTHORISED, OFFERING),
+    "PendingVerification": (UNAUTHORISED, OFFERING),
+    "OptInRequired": (UNAUTHORISED, OFFERING),
+    "ExpiredToken": (UNAUTHORISED, OFFERING),
+    "ExpiredTokenException": (UNAUTHORISED, OFFERING),
+    "RequestExpired": (UNAUTHORISED, OFFERING),
+    "InvalidClientTokenId": (UNAUTHORISED, OFFERING),
+    "UnrecognizedClientException": (UNAUTHORISED, OFFERING),
+    "SignatureDoesNotMatch": (UNAUTHORISED, OFFERING),
+    "MissingAuthenticationToken": (UNAUTHORISED, OFFERING),
+    "ValidationError": (CONFIGURATION, OFFERING),
+    "InvalidFleetConfiguration": (CONFIGURATION, OFFERING),
+    "InvalidFleetConfig": (CONFIGURATION, OFFERING),
+    "UnsupportedOperation": (CONFIGURATION, OFFERING),
+    "MissingParameter": (CONFIGURATION, OFFERING),
+    "VolumeTypeNotAvailableInZone": (CONFIGURATION, OFFERING),
+    "Client.InternalError": (CONFIGURATION, OFFERING),
+}
+#: What codes of a broken template, image, key, subnet or role begin with: ``InvalidAMIID.NotFound`` and its many siblings.
+_BROKEN: Final = re.compile(r"Invalid[A-Z]\w*")
+#: Sentences without a code, by what they contain, the most telling first.
+_TEXTS: Final[tuple[tuple[str, str, str], ...]] = (
+    ("not supported in your requested availability zone", CAPACITY, OFFERING),
+    ("the requested configuration is currently not supported", CAPACITY, OFFERING),
+    ("there is no spot capacity available", CAPACITY, OFFERING),
+    ("unable to fulfill capacity", CAPACITY, OFFERING),
+    ("we currently do not have sufficient", CAPACITY, OFFERING),
+    ("you have requested more vcpu capacity than your current vcpu limit", QUOTA, BUCKET),
+    ("max spot instance count exceeded", QUOTA, BUCKET),
+    ("you have exceeded your maximum fleet count", QUOTA, BUCKET),
+    ("is lower than the minimum required spot request fulfillment price", PRICE, OFFERING),
+    ("not enough free addresses in subnet", CAPACITY, ZONE),
+    ("does not have enough free addresses", CAPACITY, ZONE),
+    ("client error on launch", CONFIGURATION, OFFERING),
+    ("you are not authorized to", UNAUTHORISED, OFFERING),
+    ("is not authorized to", UNAUTHORISED, OFFERING),
+    ("rate exceeded", THROTTLED, OFFERING),
+    ("request limit exceeded", THROTTLED, OFFERING),
+    ("launch template does not exist", CONFIGURATION, OFFERING),
+    ("does not exist", CONFIGURATION, OFFERING),
+    ("invalid device name", CONFIGURATION, OFFERING),
+    ("is not valid", CONFIGURATION, OFFERING),
+)
+_WORDS: Final = re.compile(r"(?:Client\.)?[A-Z][A-Za-z]+(?:\.[A-Z][A-Za-z]+)*")
+_TYPE: Final = re.compile(r"\b[a-z][a-z0-9-]*\.(?:\d*xlarge|large|medium|small|micro|nano|metal[a-z0-9-]*)\b")
+_ZONE: Final = re.compile(r"\b[a-z]{2}(?:-[a-z]+)+-\d[a-z]\b")
+
+
+def verdict(code: str, text: str) -> Verdict:
+    """What the error ``code`` with the sentence ``text`` means; either may be empty."""
+    instance_type, zone = _named(text)
+    found = _by_text(text) if _vague(code) else None
+    found = found or _by_code(code) or _by_words(text) or _by_text(text) or (UNKNOWN, OFFERING)
+    return Verdict(
+        found[0], ": ".join(filter(None, (code if code not in text else "", text))) or "no reason was given", found[1], instance_type, zone
+    )
+
+
+def _vague(code: str) -> bool:
+    """Whether only the sentence tells: of a fleet that is not possible, one type or all may be the matter."""
+    return code in ("", "InvalidFleetConfiguration", "InvalidFleetConfig", "ValidationError", "InternalError")
+
+
+def _by_code(code: str) -> tuple[str, str] | None:
+    plain = code.removesuffix("Fault")
+    if plain in _CODES:
+        return _CODES[plain]
+    # Some services put "Client." or "Server." before the code.
+    plain = plain.removeprefix("Client.")
+    return _CODES.get(plain) or ((CONFIGURATION, OFFERING) if _BROKEN.match(plain) else None)
+
+
+def _by_words(text: str) -> tuple[str, str] | None:
+    """By the first code in a sentence; that a fleet is not possible is told by the rest of it."""
+    for word in _WORDS.findall(text):
+        if not _vague(word) and (word in _CODES or (_BROKEN.match(word) and "." in word)):
+            return _by_code(word)
+    return _by_text(text) or next((_CODES[word] for word in _WORDS.findall(text) if word in _CODES), None)
+
+
+def _by_text(text: str) -> tuple[str, str] | None:
+    small = text.lower()
+    return next(((cause, speaks_of) for words, cause, speaks_of in _TEXTS if words in small), None)
+
+
+def _named(text: str) -> tuple[str, str]:
+    """The instance type and the zone that a sentence is about; zones after those are advice where to go instead."""
+    found, zone = _TYPE.search(text), _ZONE.search(text)
+    return (found.group() if found else "", zone.group() if zone else "")
+
+
+def refusals(verdicts: Iterable[Verdict], offerings: Iterable[Key], *, retry_after: float = 0.0) -> tuple[Refusal, ...]:
+    """What ``verdicts`` say of the ``offerings`` that were asked for: a refusal for each that is spoken of, the first verdict on it.
+
+    An error that names neither type nor zone speaks of all that was asked for.
+    """
+    asked = tuple(offerings)
+    found: dict[tuple[Key, str], Refusal] = {}
+    for one in verdicts:
+        told = [key for key in asked if one.instance_type in ("", key[2]) and one.zone in ("", key[3])]
+        for key in told or asked:
+            found.setdefault((key, one.cause), _refusal(one, key, asked, retry_after))
+    return tuple(found.values())
+
+
+def _refusal(one: Verdict, key: Key, asked: Iterable[Key], retry_after: float) -> Refusal:
+    alike: tuple[str, ...] = ()
+    if one.speaks_of == ZONE:
+        alike = tuple(dict.fromkeys(other[2] for other in asked if other[3] == key[3]))
+    elif one.speaks_of == BUCKET:
+        alike = tuple(dict.fromkeys(other[2] for other in asked if quota_bucket(other[2]) == quota_bucket(key[2])))
+    return Refusal(one.cause, key, one.detail, bucket=alike, every_zone=one.speaks_of == BUCKET, retry_after=retry_after)
+
+
+#: Families whose vCPUs EC2 counts together, by what their types begin with.
+_BUCKETS: Final = (
+    (re.compile(r"(g|vt)\d"), "G and VT"),
+    (re.compile(r"p\d"), "P"),
+    (re.compile(r"trn\d"), "Trn"),
+    (re.compile(r"inf\d"), "Inf"),
+    (re.compile(r"dl\d"), "DL"),
+    (re.compile(r"f\d"), "F"),
+    (re.compile(r"x\d"), "X"),
+    (re.compile(r"hpc\d"), "HPC"),
+    (re.compile(r"u-|u\d"), "High Memory"),
+)
+
+
+def quota_bucket(instance_type: str) -> str:
+    """The quota that counts machines of this type: vCPUs of On-Demand or of Spot machines, together for some families."""
+    return next((name for begins, name in _BUCKETS if begins.match(instance_type)), "Standard")
