@@ -123,8 +123,8 @@ def test_the_caller_is_known_by_its_account(aws: Aws) -> None:
 
 def test_a_group_may_go_by_a_launch_configuration(aws: Aws) -> None:
     scaling = aws.client("autoscaling")
-    scaling.create_launch_configuration(LaunchConfigurationName="old", ImageId="ami-1", InstanceType="p3.2xlarge")
-    assert scaling.describe_launch_configurations()["LaunchConfigurations"][0]["InstanceType"] == "p3.2xlarge"
+    scaling.create_launch_configuration(LaunchConfigurationName="old", ImageId="ami-1", InstanceType="g4dn.xlarge")
+    assert scaling.describe_launch_configurations()["LaunchConfigurations"][0]["InstanceType"] == "g4dn.xlarge"
     sizes = {"MinSize": 1, "MaxSize": 2, "AvailabilityZones": ["us-east-1c"]}
     scaling.create_auto_scaling_group(AutoScalingGroupName="gpus", LaunchConfigurationName="old", **sizes)
     aws.later(2)
