@@ -77,8 +77,8 @@ e2e: $(READY) ## the tests on a real control plane of KUBERNETES=1.35.4, which i
 	@$(BIN)/python -m tests.e2e $(KUBERNETES)
 	@KUBERNETES=$(KUBERNETES) $(BIN)/python -m pytest -q -s -n 2 --dist loadfile -m e2e tests/e2e
 
-soak: $(READY) ## RUNS=10000 schedules of faults and restarts against the controller, and a tenth as many deaths, drawn with SEED=1
-	@SOAK_RUNS=$(RUNS) SOAK_SEED=$(SEED) $(BIN)/python -m pytest -q -n 2 tests/control/test_invariants.py tests/control/test_restarts.py
+soak: $(READY) ## RUNS=10000 schedules of faults and restarts against the controller, a tenth as many deaths, and as many of others who change a group; SEED=1
+	@SOAK_RUNS=$(RUNS) SOAK_SEED=$(SEED) $(BIN)/python -m pytest -q -n 2 tests/control/test_invariants.py tests/control/test_restarts.py tests/clouds/aws/test_withdrawing.py
 
 mutants: $(READY) ## take out of the program, one after the other, what handles each fault: the test of that fault must fail
 	@$(BIN)/python -m tests.faults

@@ -1,0 +1,172 @@
+"""Raising and lowering the desired capacity of a group that others change too, without ever ending a machine.
+
+SetDesiredCapacity is absolute, and compares with nothing: whoever writes a number that is old undoes what others wrote meanwhile, and
+whoever writes one that is too low has the group end machines of its own choice. Both have happened to Cluster Autoscaler (its issues 9182
+and 10147, 2026). Three things keep them from happening here: every machine is protected from scale-in before anything is lowered, a number
+is written right after it was read, and what was written is looked at again, with the activities that tell of changes in between.
+
+The steps are generators that ask for one thing after the other, so that they can be tried against a model in every order of events; whoever
+drives them makes the calls. All numbers are in units of the group's capacity.
+"""
+
+from collections.abc import Collection, Generator, Iterable
+from typing import Any, Final
+
+from msgspec import Struct
+
+from gpuscaler.clouds.aws.activities import Change
+from gpuscaler.clouds.aws.groups import Group
+
+#: Machines in these states are not the group's any more.
+_GONE: Final = ("Terminated", "Detached")
+_WARM: Final = "Warmed:"
+_IN_SERVICE: Final = "InService"
+_LEAVING: Final = ("Terminating", "Detaching")
+#: How often what was written is looked at again at most. Each look that finds something wrong means that somebody wrote in the last second.
+_LOOKS: Final = 4
+
+
+class Read(Struct, frozen=True, gc=False):
+    """Describe the group anew; the answer is a :class:`~gpuscaler.clouds.aws.groups.Group`."""
+
+
+class Write(Struct, frozen=True, gc=False):
+    """Set the desired capacity."""
+
+    desired: int
+
+
+class Guard(Struct, frozen=True, gc=False):
+    """Have the group protect machines that it launches from now on from scale-in."""
+
+
+class Protect(Struct, frozen=True, gc=False):
+    """Protect these machines from scale-in."""
+
+    instances: tuple[str, ...]
+
+
+class Look(Struct, frozen=True, gc=False):
+    """Tell the changes of desired capacity since the first question; the answer is a tuple of them."""
+
+
+Step = Read | Write | Guard | Protect | Look
+Steps = Generator[Step, Any, "Outcome"]
+
+
+class Outcome(Struct, frozen=True, gc=False):
+    """By how much the desired capacity was changed for us, what it was ``left`` at, and how much of what was wanted must wait, and why."""
+
+    units: int
+    desired: int
+    waiting: int = 0
+    why: str = ""
+
+
+def raising(units: int) -> Steps:
+    """Raise the desired capacity by ``units``, or by as much as the group's maximum leaves."""
+    known: tuple[Change, ...] = yield Look()
+    group: Group = yield Read()
+    # Machines above the desired capacity are there to stay, protected as they are: new ones come on top of them.
+    base = max(group.desired, existing(group) - _leaving(group))
+    target = min(base + units, group.max)
+    if target <= base:
+        return Outcome(0, group.desired)
+    desired = yield from _written(group, target, known)
+    return Outcome(target - base, desired)
+
+
+def withdrawing(units: int) -> Steps:
+    """Lower the desired capacity by ``units`` that we once raised it by and that never came.
+
+    It is never lowered below what exists in any state, nor below what others raised it to.
+    """
+    group: Group = yield Read()
+    if _to_lower(group, units) >= group.desired:
+        return _nothing(group, units)
+    if not group.protected:
+        yield Guard()
+        group = yield Read()
+    if bare := _bare(group):
+        yield Protect(tuple(one for one, state in bare if state == _IN_SERVICE))
+    known: tuple[Change, ...] = yield Look()
+    group = yield Read()
+    if bare := _bare(group):
+        # Protection begins with service. What is still starting would be the first to go.
+        return Outcome(0, group.desired, units, f"machine {bare[0][0]} cannot be protected from scale-in while it is {bare[0][1]}")
+    target = _to_lower(group, units)
+    if target >= group.desired:
+        return _nothing(group, units)
+    desired = yield from _written(group, target, known)
+    lowered = group.desired - target
+    kept = _kept(group, units) - lowered
+    return Outcome(lowered, desired, kept, "machines are still ending" if kept else "")
+
+
+def _written(read: Group, target: int, known: Collection[Change]) -> Generator[Step, Any, int]:
+    """Write ``target``, which followed from ``read``; write again as long as that undid what others wrote, or is below what exists.
+
+    ``known`` are changes from before the read. Returns the desired capacity in the end.
+    """
+    for _ in range(_LOOKS):
+        yield Write(target)
+        changes: tuple[Change, ...] = yield Look()
+        group: Group = yield Read()
+        lost = missed(read.desired, target, [one for one in changes if one not in known])
+        wanted = max(group.desired + lost, existing(group) - _leaving(group))
+        wanted = min(wanted, max(group.max, group.desired))
+        if wanted <= group.desired:
+            return group.desired
+        read, target, known = group, wanted, changes
+    yield Write(target)
+    return target
+
+
+def missed(read: int, written: int, changes: Iterable[Change]) -> int:
+    """By how much others raised the desired capacity from what was ``read`` before ours was ``written`` over it, 0 if they did not.
+
+    What ours says that it changed tells most. Where it is not told, changes are followed from number to number, since those of one second
+    come in no order. Who writes the same number in the same moment cannot be told from us.
+    """
+    left = sorted(changes)
+    if ours := [one.before for one in left if one.after == written]:
+        return max(0, max(ours) - read)
+    level = read
+    while (found := next((one for one in left if one.before == level), None)) is not None:
+        left.remove(found)
+        level = found.after
+    return max(0, level - read)
+
+
+def existing(group: Group) -> int:
+    """Units of machines in any state, those that are on their way out included."""
+    return sum(one.weight for one in group.machines if one.state not in _GONE and not one.state.startswith(_WARM))
+
+
+def _leaving(group: Group) -> int:
+    return sum(one.weight for one in group.machines if one.state.startswith(_LEAVING))
+
+
+def _to_lower(group: Group, units: int) -> int:
+    """What the desired capacity is to be lowered to."""
+    return min(group.desired, max(group.desired - units, existing(group), group.min))
+
+
+def _kept(group: Group, units: int) -> int:
+    """How much could be lowered once machines that are ending are gone."""
+    unfilled = max(0, group.desired - max(existing(group) - _leaving(group), group.min))
+    return min(units, unfilled)
+
+
+def _nothing(group: Group, units: int) -> Outcome:
+    waiting = _kept(group, units)
+    return Outcome(0, group.desired, waiting, "machines are still ending" if waiting else "")
+
+
+def _bare(group: Group) -> list[tuple[str, str]]:
+    """Machines that a group may end when it is lowered, with their states."""
+    return [
+        (one.id, one.state)
+        for one in group.machines
+        if not one.protected and one.state not in _GONE and not one.state.startswith((*_LEAVING, _WARM))
+    ]

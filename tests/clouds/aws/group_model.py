@@ -1,0 +1,144 @@
+"""A group that keeps the rules of Auto Scaling, others who change it, and an account of what may never happen to it."""
+
+import random
+
+from gpuscaler.clouds.aws.activities import Change
+from gpuscaler.clouds.aws.groups import Group, Machine
+from gpuscaler.clouds.aws.withdrawing import Guard, Look, Outcome, Protect, Read, Step, Steps, Write
+
+
+class GroupModel:
+    """``kept`` is what others want of the group, with the machines of ours that came; ``missing`` is what we raised and has not come."""
+
+    def __init__(self, luck: random.Random, *, protected: bool) -> None:
+        self.luck = luck
+        self.min, self.max = 0, 60
+        self.protected = protected
+        self.machines: dict[str, Machine] = {}
+        self.numbers = 0
+        self.desired = luck.randint(0, 8)
+        for _ in range(luck.randint(0, self.desired)):
+            self.launch("InService")
+        self.kept = self.desired
+        self.missing = 0
+        self.now = 0
+        self.changes: list[Change] = []
+        self.unnamed: list[str] = []
+        self.asking = False
+        self.read = 0
+
+    # What the cloud does
+
+    def launch(self, state: str = "Pending") -> None:
+        self.numbers += 1
+        name = f"i-{self.numbers:08x}"
+        self.machines[name] = Machine(name, "p5.48xlarge", "us-east-1a", state, protected=self.protected)
+
+    def set_desired(self, desired: int, *, by_us: bool) -> None:
+        assert self.min <= desired <= self.max
+        if desired != self.desired:
+            self.changes.append(Change(float(self.now), self.desired, desired))
+        if not by_us:
+            self.kept += desired - self.desired
+        self.desired = desired
+
+    def live(self) -> list[Machine]:
+        return [one for one in self.machines.values() if one.state in ("Pending", "InService")]
+
+    def group(self) -> Group:
+        return Group(
+            name="workers",
+            region="us-east-1",
+            arn="",
+            tags={},
+            min=self.min,
+            max=self.max,
+            desired=self.desired,
+            zones=("us-east-1a",),
+            machines=tuple(self.machines.values()),
+            protected=self.protected,
+        )
+
+    def put(self, name: str, **changed: object) -> None:
+        old = self.machines[name]
+        fields = {field: getattr(old, field) for field in old.__struct_fields__}
+        self.machines[name] = Machine(**{**fields, **changed})
+
+    def step(self, writing: int | None = None) -> None:
+        """One thing happens, or nothing. Nobody writes what we are ``writing``: that could not be told from us."""
+        event = self.luck.choice(("raise", "lower", "arrive", "arrive", "serve", "serve", "die", "end", "gone", "group", "group", "wait"))
+        live = self.live()
+        if event == "raise":
+            more = min(self.desired + self.luck.randint(1, 4), self.max)
+            self.set_desired(self.desired if more == writing else more, by_us=False)
+        elif event == "lower" and self.desired > len(live):
+            # People who lower what they see do not go below the machines that they see either.
+            less = self.luck.randint(len(live), self.desired - 1)
+            self.set_desired(self.desired if less == writing else less, by_us=False)
+        elif event == "arrive" and len(live) < self.desired:
+            self.launch()
+            # What comes while an order is raised or withdrawn is counted to others.
+            if not self.asking and self.missing and self.luck.random() < 0.7:
+                self.missing -= 1
+                self.kept += 1
+        elif event == "serve":
+            for one in live:
+                self.put(one.id, state="InService")
+        elif event == "die" and live:
+            self.put(self.luck.choice(live).id, state="Terminating")
+        elif event == "end" and live and self.desired > self.min:
+            # We remove a machine by its name.
+            self.put(self.luck.choice(live).id, state="Terminating:Wait")
+            self.set_desired(self.desired - 1, by_us=True)
+            self.kept -= 1
+        elif event == "gone":
+            self.machines = {name: one for name, one in self.machines.items() if not one.state.startswith("Terminating")}
+        elif event == "group":
+            self.scale_in()
+        # Others do not write twice in a second; we may write in theirs.
+        self.now += 1
+
+    def scale_in(self) -> None:
+        """What the group does where more machines live than are desired: it ends what is not protected."""
+        live = self.live()
+        free = [one for one in live if not one.protected]
+        for one in free[: max(0, len(live) - self.desired)]:
+            self.put(one.id, state="Terminating")
+            self.unnamed.append(one.id)
+
+    # What we ask of it
+
+    def drive(self, steps: Steps, *, busy: float) -> Outcome:
+        """Answer ``steps``, while other things happen between any two of them with the probability ``busy``."""
+        answer: object = None
+        since = None
+        self.asking = True
+        while True:
+            try:
+                asked: Step = steps.send(answer)
+            except StopIteration as stop:
+                self.asking = False
+                outcome: Outcome = stop.value
+                return outcome
+            while self.luck.random() < busy:
+                self.step(asked.desired if isinstance(asked, Write) else None)
+            since = self.now if since is None else since
+            answer = self.answer(asked, since)
+
+    def answer(self, asked: Step, since: int) -> object:
+        match asked:
+            case Read():
+                self.read = self.desired
+                return self.group()
+            case Write(desired=desired):
+                self.missing -= min(self.missing, max(0, self.read - desired))
+                self.set_desired(desired, by_us=True)
+            case Guard():
+                self.protected = True
+            case Protect(instances=names):
+                for name in names:
+                    if name in self.machines and self.machines[name].state == "InService":
+                        self.put(name, protected=True)
+            case Look():
+                return tuple(one for one in self.changes if one.at >= since)
+        return None

@@ -1,0 +1,64 @@
+"""Scaling activities tell what came of an increment, and who changed a group."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from gpuscaler.clouds.aws.activities import Change, changes, told
+from gpuscaler.clouds.protocol import CAPACITY
+
+BEGAN = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+
+
+def activity(status: str = "Failed", *, seconds: float = 1.0, **more: Any) -> dict[str, Any]:
+    return {
+        "ActivityId": "a",
+        "AutoScalingGroupName": "workers",
+        "Description": "Launching a new EC2 instance.  Status Reason: There is no Spot capacity available that matches your request.",
+        "Cause": "At 2026-11-21T12:00:00Z a user request explicitly set group desired capacity changing the desired capacity from 3 to 6.  "
+        "At 2026-11-21T12:00:01Z an instance was started in response to a difference between desired and actual capacity.",
+        "StartTime": BEGAN + timedelta(seconds=seconds),
+        "StatusCode": status,
+        **more,
+    }
+
+
+def test_launches_are_told_apart_by_what_became_of_them() -> None:
+    found = told(
+        [
+            activity(StatusMessage="Could not launch Spot Instances. InsufficientInstanceCapacity - There is no Spot capacity available."),
+            activity("Successful", Description="Launching a new EC2 instance: i-0123456789abcdef0"),
+            activity("PreInService", Description="Launching a new EC2 instance: i-0123456789abcdef1"),
+            activity("SomethingNew", Description="Launching a new EC2 instance"),
+        ],
+        since=BEGAN.timestamp(),
+    )
+    assert found.instances == ("i-0123456789abcdef0",)
+    assert [one.cause for one in found.failures] == [CAPACITY]
+    assert found.under_way == 2
+
+
+def test_the_zone_that_was_tried_is_read_beside_the_text() -> None:
+    details = '{"Subnet ID":"subnet-1","Availability Zone":"us-east-1b"}'
+    found = told([activity(Details=details), activity(Details="{broken"), activity(Details="[1]")], since=BEGAN.timestamp())
+    assert [one.zone for one in found.failures] == ["us-east-1b", "", ""]
+
+
+def test_launches_from_before_and_ends_of_machines_are_passed_over() -> None:
+    ended = activity("Failed", Description="Terminating EC2 instance: i-0123456789abcdef0")
+    assert told([activity(seconds=-1), ended, {"StatusCode": "Failed"}, {}], since=BEGAN.timestamp()) == told([], since=0)
+
+
+def test_a_launch_that_was_called_off_counts_only_where_it_says_why() -> None:
+    silent = activity("Cancelled", Description="Launching a new EC2 instance", StatusMessage="")
+    assert told([silent], since=BEGAN.timestamp()).failures == ()
+    assert len(told([activity("Cancelled")], since=BEGAN.timestamp()).failures) == 1
+
+
+def test_changes_of_the_desired_capacity_are_read_from_causes_once_each() -> None:
+    policy = "At 2026-11-21T12:00:05Z a monitor alarm a in state ALARM triggered policy p changing the desired capacity from 6 to 7."
+    update = "a user request update of AutoScalingGroup constraints to min: 0, max: 9, desired: 9"
+    constraints = f"At 2026-11-21T12:00:09Z {update} changing the desired capacity from 7 to 9."
+    found = changes([activity(), activity(), activity(Cause=policy), activity(Cause=constraints), {"Cause": None}], since=BEGAN.timestamp())
+    start = BEGAN.timestamp()
+    assert found == (Change(start, 3, 6), Change(start + 5, 6, 7), Change(start + 9, 7, 9))
+    assert changes([activity()], since=start + 1) == ()

@@ -1,0 +1,89 @@
+"""What AWS says is understood, whichever way it says it."""
+
+import pytest
+
+from gpuscaler.clouds.aws.causes import quota_bucket, refusals, verdict
+from gpuscaler.clouds.protocol import CAPACITY, CONFIGURATION, PRICE, QUOTA, THROTTLED, UNAUTHORISED, UNKNOWN
+
+QUOTA_TEXT = "You have requested more vCPU capacity than your current vCPU limit of 64 allows for the instance bucket"
+ON_DEMAND = (
+    "We currently do not have sufficient p5.48xlarge capacity in the Availability Zone you requested (us-east-1a). "
+    "You can currently get p5.48xlarge capacity by not specifying an Availability Zone in your request or choosing us-east-1b, us-east-1c."
+)
+SPOT, HERE = "Could not launch Spot Instances.", "is not supported in your requested Availability Zone (us-east-1d)."
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "cause"),
+    [
+        ("InsufficientInstanceCapacity", "", CAPACITY),
+        ("UnfulfillableCapacity", "Unable to fulfill capacity due to your request configuration.", CAPACITY),
+        ("", f"{SPOT} InsufficientInstanceCapacity - There is no Spot capacity available that matches your request.", CAPACITY),
+        ("", f"{SPOT} UnfulfillableCapacity - Unable to fulfill capacity due to your request configuration.", CAPACITY),
+        ("", f"{ON_DEMAND} Launching EC2 instance failed.", CAPACITY),
+        ("InvalidFleetConfiguration", f"Your requested instance type (p5.48xlarge) {HERE}", CAPACITY),
+        ("", f"{SPOT} InvalidFleetConfiguration - Your requested instance type (p5.48xlarge) {HERE}", CAPACITY),
+        ("", "The requested configuration is currently not supported. Launching EC2 instance failed.", CAPACITY),
+        ("InvalidFleetConfiguration", "The fleet configuration contains duplicate instance pools", CONFIGURATION),
+        ("VcpuLimitExceeded", QUOTA_TEXT, QUOTA),
+        ("", f"Could not launch On-Demand Instances. VcpuLimitExceeded - {QUOTA_TEXT}", QUOTA),
+        ("", QUOTA_TEXT, QUOTA),
+        ("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded", QUOTA),
+        ("", "Max spot instance count exceeded. Placing Spot instance request failed.", QUOTA),
+        ("SpotMaxPriceTooLow", "", PRICE),
+        ("", "Your Spot request price of 0.5 is lower than the minimum required Spot request fulfillment price of 0.9.", PRICE),
+        ("InsufficientFreeAddressesInSubnet", "There are not enough free addresses in subnet 'subnet-1'.", CAPACITY),
+        ("", "Client.InternalError: Client error on launch.", CONFIGURATION),
+        ("InvalidAMIID.NotFound", "The image id '[ami-1]' does not exist", CONFIGURATION),
+        ("", "The image id '[ami-1]' does not exist. Launching EC2 instance failed.", CONFIGURATION),
+        ("InvalidKeyPair.NotFound", "The key pair 'k' does not exist", CONFIGURATION),
+        ("ValidationError", "New SetDesiredCapacity value 9 is above max value 8 for the AutoScalingGroup.", CONFIGURATION),
+        ("RequestLimitExceeded", "Request limit exceeded.", THROTTLED),
+        ("Throttling", "Rate exceeded", THROTTLED),
+        ("ResourceContentionFault", "You already have a pending update to an Auto Scaling resource", THROTTLED),
+        ("ScalingActivityInProgress", "", THROTTLED),
+        ("UnauthorizedOperation", "You are not authorized to perform this operation.", UNAUTHORISED),
+        ("AccessDenied", "User: arn:aws:iam::1:user/u is not authorized to perform: autoscaling:SetDesiredCapacity", UNAUTHORISED),
+        ("", "You are not authorized to use launch template: lt-1. Launching EC2 instance failed.", UNAUTHORISED),
+        ("InternalFailure", "We encountered an internal error. Please try again.", UNKNOWN),
+        ("NeverHeardOf", "", UNKNOWN),
+        ("", "", UNKNOWN),
+    ],
+)  # fmt: skip
+def test_every_known_error_is_told_by_its_code_or_its_text(code: str, text: str, cause: str) -> None:
+    assert verdict(code, text).cause == cause
+
+
+def test_an_error_of_one_type_in_one_zone_leaves_the_others_alone() -> None:
+    asked = [("p", "on-demand", kind, zone) for kind in ("p5.48xlarge", "p4d.24xlarge") for zone in ("us-east-1a", "us-east-1b")]
+    (found,) = refusals([verdict("InsufficientInstanceCapacity", ON_DEMAND)], asked)
+    assert found.offering == ("p", "on-demand", "p5.48xlarge", "us-east-1a")
+
+
+def test_an_error_that_names_nothing_speaks_of_all_that_was_asked_for() -> None:
+    asked = [("p", "spot", "p5.48xlarge", zone) for zone in ("us-east-1a", "us-east-1b")]
+    found = refusals([verdict("UnfulfillableCapacity", "Unable to fulfill capacity.")] * 3, asked)
+    assert [one.offering for one in found] == asked
+
+
+def test_a_quota_speaks_of_its_whole_bucket_in_every_zone() -> None:
+    asked = [("p", "on-demand", kind, "us-east-1a") for kind in ("p5.48xlarge", "p4d.24xlarge", "g6.48xlarge")]
+    found = refusals([verdict("VcpuLimitExceeded", QUOTA_TEXT)], asked)
+    assert [(one.bucket, one.every_zone) for one in found] == [
+        (("p5.48xlarge", "p4d.24xlarge"), True),
+        (("p5.48xlarge", "p4d.24xlarge"), True),
+        (("g6.48xlarge",), True),
+    ]
+
+
+def test_a_subnet_without_addresses_speaks_of_every_type_in_its_zone() -> None:
+    asked = [("p", "spot", kind, zone) for kind in ("p5.48xlarge", "g6.48xlarge") for zone in ("us-east-1a", "us-east-1b")]
+    text = "There are not enough free addresses in subnet subnet-1 (us-east-1a)"
+    found = refusals([verdict("InsufficientFreeAddressesInSubnet", text)], asked)
+    assert {one.bucket for one in found} == {("p5.48xlarge", "g6.48xlarge")}
+    assert {one.offering[3] for one in found} == {"us-east-1a"}
+
+
+def test_types_are_counted_by_the_quotas_of_ec2() -> None:
+    types = ("g6e.xlarge", "vt1.3xlarge", "p5en.48xlarge", "trn1.32xlarge", "inf2.48xlarge", "dl1.24xlarge", "m7i.large", "hpc7a.96xlarge")
+    assert [quota_bucket(one) for one in types] == ["G and VT", "G and VT", "P", "Trn", "Inf", "DL", "Standard", "HPC"]
