@@ -161,6 +161,48 @@ def test_windows_go_over_all_samples_and_a_scrape_resets_none() -> None:
     assert first.value("nvidia_gpu_duty_cycle") == 0
 
 
+def test_the_windows_of_a_gpu_that_changed_hands_have_nothing_of_the_pod_before() -> None:
+    found = measured(GPU, readings={"GPU-a": {}})
+    found.assign({"GPU-a": (TRAINING,)}, now=100.0, interval=1.0)
+    for at in (100.5, 101.5, 102.5):
+        found.take(Reading("GPU-a", at, {"duty_cycle": 100.0}, (), {}))
+    before = page(found, Attribution({"GPU-a": (TRAINING,)}), now=102.6)
+
+    found.assign({"GPU-a": (SERVING,)}, now=103.0, interval=1.0)
+    after = Attribution({"GPU-a": (SERVING,)})
+    at_once = page(found, after, now=103.1)
+    # This one of the driver's looks back a second, and its peak to the reading before.
+    found.take(Reading("GPU-a", 103.5, {"duty_cycle": 70.0}, (), {"duty_cycle": 100.0}))
+    too_early = page(found, after, now=103.6)
+    found.take(Reading("GPU-a", 104.5, {"duty_cycle": 20.0}, (), {"duty_cycle": 30.0}))
+    own = page(found, after, now=104.6)
+
+    assert before.value("gpuscaler_gpu_duty_cycle_ratio_max", pod_name="training-0", window="60s") == 1
+    assert at_once.values("gpuscaler_gpu_duty_cycle_ratio_max") == too_early.values("gpuscaler_gpu_duty_cycle_ratio_max") == []
+    assert own.value("gpuscaler_gpu_duty_cycle_ratio_max", pod_name="serving-0", window="60s") == 0.3
+    assert own.value("gpuscaler_gpu_duty_cycle_ratio_mean", pod_name="serving-0", window="60s") == 0.2
+
+
+def test_windows_go_on_while_the_same_pod_has_the_gpu() -> None:
+    found = measured(GPU, readings={"GPU-a": {}})
+    found.assign({"GPU-a": (TRAINING,)}, now=98.0, interval=1.0)
+    found.take(Reading("GPU-a", 100.0, VALUES, (), {}))
+    for owner in (TRAINING._replace(uid=""), TRAINING):
+        found.assign({"GPU-a": (owner,)}, now=100.5, interval=1.0)
+
+    assert page(found).value("gpuscaler_gpu_duty_cycle_ratio_max", window="60s") == 0.6
+
+
+def test_windows_of_the_other_gpus_go_on_when_one_changes_hands() -> None:
+    other = Device("GPU-b", 1, 4, "NVIDIA L4")
+    found = measured(GPU, other, readings={"GPU-a": VALUES, "GPU-b": VALUES})
+    found.assign({"GPU-b": (SERVING,)}, now=100.6, interval=1.0)
+
+    assert found.devices == (GPU, other)
+    assert page(found).values("gpuscaler_gpu_duty_cycle_ratio_max", uuid="GPU-a") == [0.6, 0.6]
+    assert page(found).values("gpuscaler_gpu_duty_cycle_ratio_max", uuid="GPU-b") == []
+
+
 def test_counters_and_labels_of_a_field_are_written_as_such() -> None:
     found = page(measured(GPU, readings={"GPU-a": {"ecc_errors:corrected:volatile": 4.0, "energy_joules": 1.5}}))
 

@@ -170,6 +170,22 @@ async def test_a_measuring_process_that_is_killed_is_replaced_and_windows_go_on(
     assert after.value("gpuscaler_gpu_duty_cycle_ratio_max", uuid=FIRST, window="15s") == 0.88
 
 
+async def test_a_pod_has_no_peak_of_the_pod_that_had_its_gpu_before(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml.gpu[0].utilization = 88
+    async with exporting(nvml, monkeypatch) as running:
+        running.pods.said = Attribution({FIRST: (POD,)}, None, "pod-resources")
+        await running.until(lambda found: found.values("gpuscaler_gpu_duty_cycle_ratio_max", pod_name="training-0", window="60s") == [0.88])
+        # Nothing is known for a moment, which is not another pod.
+        running.pods.said = Attribution(trouble="the kubelet is away")
+        unknown = await running.until(running.stopped("pods"))
+        nvml.gpu[0].utilization = 5
+        running.pods.said = Attribution({FIRST: (POD._replace(pod="training-1"),)}, None, "pod-resources")
+        after = await running.until(lambda found: bool(found.values("gpuscaler_gpu_duty_cycle_ratio_max", pod_name="training-1")))
+
+    assert unknown.values("gpuscaler_gpu_duty_cycle_ratio_max", uuid=FIRST, window="60s") == [0.88]
+    assert after.values("gpuscaler_gpu_duty_cycle_ratio_max", pod_name="training-1") == [0.05, 0.05]
+
+
 async def test_a_gpu_that_fell_off_the_bus_is_told_and_has_no_figures(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     async with exporting(nvml, monkeypatch) as running:
         await running.until(running.working("gpus"))

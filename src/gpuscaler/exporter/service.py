@@ -82,6 +82,8 @@ class Exporter:
                 self.attribution = Attribution(trouble=f"saw no answer about pods for {ATTRIBUTION:g} s")
             except Exception as error:  # noqa: BLE001  # whatever breaks in attribution, the GPUs are measured
                 self.attribution = Attribution(trouble=f"attribution broke: {type(error).__name__}: {error}")
+            if self.attribution.source:
+                self.measured.assign(self.attribution.owners, now=self.clock(), interval=self.interval)
             self._say("pods", self.attribution.trouble, well=f"pods are known from {self.attribution.source}")
             await asyncio.sleep(max(0.0, due - self.clock()))
 
