@@ -1,8 +1,10 @@
 """``gpuscaler demo``: a cluster in this process, the real controller on it, and what it does, as it happens."""
 
 import asyncio
+import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +15,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuscaler.cli.control_plane import REAL, check, compiled, control_plane_options, ended
+
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from gpuscaler.embedded.controlplane.building import Programs
+    from gpuscaler.embedded.controlplane.plane import ControlPlane
     from gpuscaler.embedded.demo.frames import Frame
     from gpuscaler.embedded.demo.scenario import Scenario
     from gpuscaler.embedded.demo.stage import Demo
@@ -23,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Two hours in a minute.
 SPEED = 120.0
+#: On a real control plane, whose clock is ours, jobs and machines take so many times less: two hours in six minutes.
+HASTE = 20.0
 #: A terminal is drawn anew so often, in seconds of real time.
 REDRAW = 0.15
 #: Where there is no terminal: how often lines are printed, and how often one says how things stand, in seconds of the cluster's time.
@@ -53,7 +61,10 @@ ASCII = str.maketrans("█▇▆▅▄▃▂▁░·┤┼─", "#####...:,|+-")
     type=click.Path(path_type=Path, file_okay=False),
     help="Where the report is written: report.html, report.json, and a picture of the screen.",
 )
-def demo(trace_file: Path | None, seed: int, speed: float, out: Path) -> None:
+@control_plane_options
+def demo(  # noqa: PLR0917 - click passes them by their names
+    trace_file: Path | None, seed: int, speed: float, out: Path, control_plane: str, kubernetes: str | None
+) -> None:
     """Run a cluster in this process and let gpuscaler scale it, before your eyes, in about a minute.
 
     API server, scheduler, kubelets and cloud are built in and spoken to over HTTP; the controller is that of `gpuscaler run`. In the middle
@@ -63,11 +74,19 @@ def demo(trace_file: Path | None, seed: int, speed: float, out: Path) -> None:
     from gpuscaler.embedded.pacing import PacedLoop
 
     told = _scenario(trace_file, seed)
+    check(control_plane, kubernetes)
+    if real := control_plane == REAL:
+        if speed != SPEED:
+            raise click.BadParameter(
+                f"saw {speed:g}, expected none: a real control plane goes by this machine's clock", param_hint="--speed"
+            )
+        speed = 1.0
     writable(out)
-    with _no_logs(), asyncio.Runner(loop_factory=partial(PacedLoop, speed)) as runner:
+    programs = compiled(kubernetes) if real else None
+    with _no_logs(), asyncio.Runner(loop_factory=None if real else partial(PacedLoop, speed)) as runner, ended():
         show = _Show(speed)
         try:
-            runner.run(show.run(told))
+            runner.run(show.run(told) if programs is None else _on_a_real_one(show, told, programs))
         except asyncio.CancelledError:
             # SIGTERM, as a shell tells it of a program that ends by it; the view has given the terminal its cursor back.
             sys.exit(128 + signal.SIGTERM)
@@ -75,6 +94,20 @@ def demo(trace_file: Path | None, seed: int, speed: float, out: Path) -> None:
             _tell(show, out)
             raise
     _tell(show, out)
+
+
+async def _on_a_real_one(show: "_Show", told: "Scenario", programs: "Programs") -> None:
+    """Show ``told`` in haste on a real control plane, which is gone at the end."""
+    from gpuscaler.embedded.controlplane.plane import ControlPlane
+    from gpuscaler.embedded.demo.scenario import hurried
+
+    with tempfile.TemporaryDirectory(prefix="gpuscaler-") as folder:
+        plane = ControlPlane(programs, Path(folder) / "plane", now=time.time(), environ=os.environ)
+        await plane.start()
+        try:
+            await show.run(hurried(told, HASTE), plane)
+        finally:
+            plane.stop()
 
 
 def _scenario(trace_file: Path | None, seed: int) -> "Scenario":
@@ -120,7 +153,7 @@ class _Show:
         self.best: Frame | None = None
         self._speed = speed
 
-    async def run(self, told: "Scenario") -> None:
+    async def run(self, told: "Scenario", plane: "ControlPlane | None" = None) -> None:
         """Show a demo until it has ended."""
         from gpuscaler.control.settings_file import SettingsFile
         from gpuscaler.embedded.demo.stage import Demo
@@ -128,8 +161,9 @@ class _Show:
         whole = asyncio.current_task()
         assert whole is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, whole.cancel)
-        with resources.as_file(resources.files("gpuscaler.embedded.demo") / "run.yaml") as path:
-            demo = self.demo = Demo(SettingsFile(path), told, began=float(int(time.time())), speed=self._speed)
+        name = "run.yaml" if plane is None else "run-hurried.yaml"
+        with resources.as_file(resources.files("gpuscaler.embedded.demo") / name) as path:
+            demo = self.demo = Demo(SettingsFile(path), told, began=float(int(time.time())), speed=self._speed, plane=plane)
             running = asyncio.create_task(demo.run(), name="demo")
             drawn = self.console.is_terminal and not self.console.is_dumb_terminal
             watching = asyncio.create_task(self._draw(demo) if drawn else self._print(demo), name="show")

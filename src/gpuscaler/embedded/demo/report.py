@@ -138,6 +138,9 @@ def _derived(demo: Demo) -> list[str]:
     parts = sum(job.gpus > 0 and job.gpu_milli < 1000 for job in trace.jobs)
     gangs = sum(job.pods > 1 for job in trace.jobs)
     notes = [f"time: {demo.speed:g} times as fast as a clock's, one event loop for API server, scheduler, kubelets, cloud and controller"]
+    if demo.scenario.haste != 1:
+        haste = demo.scenario.haste
+        notes = [f"time: that of a clock, on a real control plane; jobs and machines take {haste:g} times less than they would"]
     if demo.scenario.since is not None:
         notes.append(f"the trace from hour {demo.scenario.since / 3600:.1f} on: the first part that is busy enough to be watched")
     if parts:

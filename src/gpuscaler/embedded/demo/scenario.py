@@ -1,7 +1,9 @@
 """What happens in a demo: when it ends at the latest, what is submitted, when the spot market has nothing."""
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.clouds.markets import Key, Markets, Steps
 from gpuscaler.embedded.cluster import Conditions
 from gpuscaler.embedded.demo.workload import cut, drawn
@@ -17,7 +19,7 @@ DRY, BACK = 0.25, 0.4
 class Scenario(Struct, frozen=True):
     """``trace`` has what is submitted within ``span`` seconds; between ``dry`` and ``back`` no spot machine is to be had.
 
-    ``since`` is how far into a trace of somebody's own that is, in seconds.
+    ``since`` is how far into a trace of somebody's own that is, in seconds. Everything takes ``haste`` times less than it would.
     """
 
     trace: Trace
@@ -26,6 +28,7 @@ class Scenario(Struct, frozen=True):
     span: float = SPAN
     dry: float = DRY * SPAN
     back: float = BACK * SPAN
+    haste: float = 1.0
 
 
 def scenario(seed: int, trace: Trace | None = None) -> Scenario:
@@ -36,9 +39,22 @@ def scenario(seed: int, trace: Trace | None = None) -> Scenario:
     return Scenario(busy, seed, since - trace.jobs[0].submit)
 
 
+def hurried(told: Scenario, haste: float) -> Scenario:
+    """The same, ``haste`` times as fast, for a cluster whose clock cannot be."""
+    jobs = tuple(replace(job, submit=job.submit / haste, duration=job.duration / haste) for job in told.trace.jobs)
+    times = {name: getattr(told, name) / haste for name in ("span", "dry", "back")}
+    return replace(told, trace=replace(told.trace, jobs=jobs), haste=haste, **times)
+
+
 def conditions(told: Scenario, policy: Policy, began: float) -> Conditions:
     """A cloud with the usual delays and faults, whose spot markets are dry for a while. ``began`` is second 0, since the epoch."""
     many = float("inf")
     steps = Steps([0.0, told.dry, told.back], [many, 0.0, many])
     spot: dict[Key, Steps] = {one.key: steps for pool in policy.pools for one in pool.offerings if one.market == "spot"}
-    return Conditions(seed=told.seed, markets=Markets(spot, {}, began=began))
+    usual = Delays()
+    delays = Delays(**{name: _sooner(getattr(usual, name), told.haste) for name in usual.__struct_fields__})
+    return Conditions(seed=told.seed, delays=delays, markets=Markets(spot, {}, began=began))
+
+
+def _sooner(delay: Delay, haste: float) -> Delay:
+    return Delay(delay.low / haste, delay.mode / haste, delay.high / haste)

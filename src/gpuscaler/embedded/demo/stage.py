@@ -13,6 +13,8 @@ from gpuscaler.control.records.records import Records, Sink
 from gpuscaler.control.running import Made, Place, Running
 from gpuscaler.control.settings_file import SettingsFile
 from gpuscaler.embedded.cluster import EmbeddedCluster
+from gpuscaler.embedded.controlplane.cluster import RealCluster
+from gpuscaler.embedded.controlplane.plane import ControlPlane
 from gpuscaler.embedded.demo.frames import Frame, pending_of, pools_of
 from gpuscaler.embedded.demo.scenario import Scenario, conditions
 from gpuscaler.embedded.demo.tally import GPU, Tally
@@ -80,10 +82,10 @@ class DemoRecords(Records):
 class Demo:
     """One demo, to be run in a :class:`~gpuscaler.embedded.pacing.PacedLoop`.
 
-    ``began`` is the wall clock at its beginning, in seconds since the epoch.
+    ``began`` is the wall clock at its beginning, in seconds since the epoch. With a ``plane``, that is what it runs on, in any loop.
     """
 
-    def __init__(self, file: SettingsFile, scenario: Scenario, *, began: float, speed: float) -> None:
+    def __init__(self, file: SettingsFile, scenario: Scenario, *, began: float, speed: float, plane: ControlPlane | None = None) -> None:
         self.scenario, self.began, self.speed = scenario, began, speed
         self.policy = file.settings.policy
         self.pools_name = file.path.name
@@ -91,7 +93,12 @@ class Demo:
         self._file = file
         self._loop = asyncio.get_running_loop()
         self._zero = self._loop.time()
-        self.cluster = EmbeddedCluster(self.policy, now=self.wall, conditions=conditions(scenario, self.policy, began))
+        weather = conditions(scenario, self.policy, began)
+        self.cluster: EmbeddedCluster | RealCluster = (
+            EmbeddedCluster(self.policy, now=self.wall, conditions=weather)
+            if plane is None
+            else RealCluster(self.policy, plane, now=self.wall, conditions=weather)
+        )
         self.cluster.listeners.append(self._heard)
         self.tally = Tally(self.wall)
         self.notes = Notes()
@@ -122,11 +129,10 @@ class Demo:
     async def run(self) -> None:
         """Until all work is done and every machine is back, or the time is over."""
         async with AsyncExitStack() as stack:
-            serving = await serve(self.cluster.api)
-            stack.push_async_callback(serving.close)
-            self.server = serving.url
-            transport = await stack.enter_async_context(HttpTransport(Access(serving.url, "the demo")))
-            user = await stack.enter_async_context(HttpTransport(Access(serving.url, "the demo")))
+            access = await self._reached(stack)
+            self.server = access.server
+            transport = await stack.enter_async_context(HttpTransport(access))
+            user = await stack.enter_async_context(HttpTransport(access))
             client = Client(user, field_manager="demo", limit=RateLimit(qps=1e6, burst=1_000_000))
             self._seen = Picture(client, clock=self.monotonic, random=Random(self.scenario.seed), resources=(NODES, PODS))
             self._seen.listen(self.tally.hear)
@@ -148,6 +154,14 @@ class Demo:
                     life.cancel()
                 await asyncio.gather(*lives, return_exceptions=True)
 
+    async def _reached(self, stack: AsyncExitStack) -> Access:
+        """The way to the API server, which is there until ``stack`` is closed."""
+        if isinstance(self.cluster, RealCluster):
+            return self.cluster.plane.access()
+        serving = await serve(self.cluster.api)
+        stack.push_async_callback(serving.close)
+        return Access(serving.url, "the demo")
+
     async def _made(self, _settings: RunSettings, _place: Place) -> Made:
         return Made(provider=self.cluster.provider)
 
@@ -164,7 +178,7 @@ class Demo:
     async def _until_done(self, lives: list[asyncio.Task[None]]) -> None:
         wanted = sum(job.pods for job in self.scenario.trace.jobs)
         while self.elapsed < self.scenario.span:
-            await asyncio.sleep(SAMPLE_SECONDS)
+            await asyncio.sleep(SAMPLE_SECONDS / self.scenario.haste)
             for life in lives:
                 if life.done():
                     life.result()

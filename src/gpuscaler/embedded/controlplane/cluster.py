@@ -1,0 +1,50 @@
+"""A simulated cloud and its nodes on a real control plane: what the embedded cluster is, but for the API server and the controllers."""
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+from gpuscaler.clouds.machines import CloudEvent
+from gpuscaler.clouds.simulated import SimulatedCloud
+from gpuscaler.clouds.simulated_provider import SimulatedProvider
+from gpuscaler.embedded.cluster import UNLIMITED, Conditions
+from gpuscaler.embedded.controlplane.plane import ControlPlane
+from gpuscaler.embedded.kubelets import Kubelets
+from gpuscaler.embedded.machines import Machines
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.http import HttpTransport
+from gpuscaler.kube.picture import Picture
+from gpuscaler.kube.rate import RateLimit
+from gpuscaler.kube.resources import NODES, PODS
+from gpuscaler.model.pools import Policy
+
+
+class RealCluster:
+    """A cloud for ``policy`` whose machines become nodes of ``plane``, for as long as :meth:`run` runs. ``now`` is the wall clock."""
+
+    def __init__(self, policy: Policy, plane: ControlPlane, *, now: Callable[[], float], conditions: Conditions) -> None:
+        self.core = SimulatedCloud(
+            policy.pools, seed=conditions.seed, delays=conditions.delays, faults=conditions.faults, markets=conditions.markets
+        )
+        self.provider = SimulatedProvider(
+            self.core, policy.pools, now=now, listener=self._hear, faults=conditions.calls, seed=conditions.seed
+        )
+        self.listeners: list[Callable[[CloudEvent], None]] = []
+        self.plane = plane
+        self._transport = HttpTransport(plane.access())
+        client = Client(self._transport, field_manager="kubelet", limit=RateLimit(qps=UNLIMITED, burst=1_000_000))
+        self._machines = Machines(client, now=now, steered=conditions.steered)
+        clock = asyncio.get_running_loop().time
+        self._seen = Picture(client, clock=clock, random=Random(conditions.seed), resources=(PODS, NODES))
+        self._kubelets = Kubelets(client, self._seen, now=now, pull=lambda node: self.core.image_pull(node, now()))
+
+    def _hear(self, event: CloudEvent) -> None:
+        self._machines.hear(event)
+        for listener in self.listeners:
+            listener(event)
+
+    async def run(self) -> None:
+        """Live until cancelled, or until a program of the control plane ends."""
+        async with self._transport, asyncio.TaskGroup() as tasks:
+            for part in (self.plane, self._machines, self.provider, self._seen, self._kubelets):
+                tasks.create_task(part.run())
