@@ -6,8 +6,9 @@ Only the API is used, so that this works against any API server.
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -27,14 +28,31 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 THOUSANDTHS = frozenset({"cpu"})
 
 
+def name_of(machine: CloudMachine) -> str:
+    """The name of a simulated machine's Node."""
+    return machine.id
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """What a cloud's machines are called: their Node, its ``spec.providerID``, and how the latter begins for all of them."""
+
+    node: Callable[[CloudMachine], str] = name_of
+    provider_id: Callable[[CloudMachine], str] = provider_id
+    scheme: str = SCHEME
+
+
+SIMULATED: Final = Naming()
+
+
 class Machines:
     """Keeps a Node for each machine whose events it :meth:`hear` s, for as long as :meth:`run` runs.
 
     ``steered`` says that machines register with our arriving taint, as pools do whose boot configuration sets it.
     """
 
-    def __init__(self, client: Client, *, now: Callable[[], float], steered: bool = True) -> None:
-        self._client, self._now, self._steered = client, now, steered
+    def __init__(self, client: Client, *, now: Callable[[], float], steered: bool = True, naming: Naming = SIMULATED) -> None:
+        self._client, self._now, self._steered, self._naming = client, now, steered, naming
         self._events: asyncio.Queue[CloudEvent] = asyncio.Queue()
 
     def hear(self, event: CloudEvent) -> None:
@@ -56,14 +74,14 @@ class Machines:
                 self.hear(CloudEvent(self._now(), REGISTERED, machine))
             if machine.state == VISIBLE:
                 self.hear(CloudEvent(self._now(), VISIBLE, machine))
-        names = {provider_id(machine) for machine in machines}
+        names = {self._naming.provider_id(machine) for machine in machines}
         await _until_done(partial(self._clear, names))
 
     async def _clear(self, names: Set[str]) -> None:
         for raw in await self._client.list_all(NODES):
             node = msgspec.json.decode(raw)
             name = _instance(node)
-            if name.startswith(SCHEME) and name not in names:
+            if name.startswith(self._naming.scheme) and name not in names:
                 await self._remove(node)
 
     async def _remove(self, node: dict[str, Any]) -> None:
@@ -75,13 +93,13 @@ class Machines:
 
     async def _found(self, machine: CloudMachine) -> dict[str, Any] | None:
         """The Node with the name of ``machine``. Raises :class:`NotFound`; None where it is another machine's, which is left alone."""
-        node = msgspec.json.decode(await self._client.get(NODES, name_of(machine)))
-        return node if _instance(node) == provider_id(machine) else None
+        node = msgspec.json.decode(await self._client.get(NODES, self._naming.node(machine)))
+        return node if _instance(node) == self._naming.provider_id(machine) else None
 
     async def _follow(self, kind: str, machine: CloudMachine) -> None:
         if kind == REGISTERED:
             try:
-                await self._client.create(NODES, node_of(machine, self._now(), steered=self._steered))
+                await self._client.create(NODES, self._node(machine, steered=self._steered))
             except AlreadyExists:
                 return
         elif kind == VISIBLE:
@@ -98,10 +116,13 @@ class Machines:
         patch = {"status": {"capacity": amounts, "allocatable": amounts}}
         try:
             if await self._found(machine) is not None:
-                await self._client.merge_patch(NODES, name_of(machine), patch, subresource="status")
+                await self._client.merge_patch(NODES, self._naming.node(machine), patch, subresource="status")
         except NotFound:
             # A machine that was there from the beginning, or whose Node somebody deleted.
-            await self._client.create(NODES, node_of(machine, self._now(), steered=False, whole=True))
+            await self._client.create(NODES, self._node(machine, steered=False, whole=True))
+
+    def _node(self, machine: CloudMachine, *, steered: bool, whole: bool = False) -> dict[str, Any]:
+        return node_of(machine, self._now(), naming=self._naming, steered=steered, whole=whole)
 
 
 async def _until_done(write: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -121,12 +142,7 @@ def _instance(node: Mapping[str, Any]) -> str:
     return (node.get("spec") or {}).get("providerID") or ""
 
 
-def name_of(machine: CloudMachine) -> str:
-    """The name of a machine's Node."""
-    return machine.id
-
-
-def node_of(machine: CloudMachine, now: float, *, steered: bool, whole: bool = False) -> dict[str, Any]:
+def node_of(machine: CloudMachine, now: float, *, naming: Naming = SIMULATED, steered: bool, whole: bool = False) -> dict[str, Any]:
     """The Node that a machine registers as: Ready, ``whole`` or without what its device plugin brings."""
     offering = machine.offering
     amounts = quantities(offering.allocatable if whole else before_device_plugin(offering.allocatable))
@@ -137,11 +153,11 @@ def node_of(machine: CloudMachine, now: float, *, steered: bool, whole: bool = F
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {
-            "name": name_of(machine),
-            "labels": {POOL_LABEL: offering.pool, **offering.labels, "kubernetes.io/hostname": name_of(machine)},
+            "name": naming.node(machine),
+            "labels": {POOL_LABEL: offering.pool, **offering.labels, "kubernetes.io/hostname": naming.node(machine)},
         },
         "spec": {
-            "providerID": provider_id(machine),
+            "providerID": naming.provider_id(machine),
             "taints": [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in taints],
         },
         "status": {
