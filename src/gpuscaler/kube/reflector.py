@@ -25,8 +25,9 @@ class Pace:
     """How a reflector waits, in seconds.
 
     Pauses after failures are client-go's: from ``first_pause``, doubled each time up to ``longest_pause``, with as much again added at
-    random. API servers send a bookmark a minute and half a minute is a generous wait for the head of a list, hence ``silence`` and
-    ``initial_silence``. ``absent`` is how often a resource that the server does not have is looked for.
+    random. What may not be read is asked for ever more rarely, down to once in ``forbidden``. API servers send a bookmark a minute and half
+    a minute is a generous wait for the head of a list, hence ``silence`` and ``initial_silence``. ``absent`` is how often a resource that
+    the server does not have is looked for.
     """
 
     first_pause: float = 0.8
@@ -300,7 +301,8 @@ class Reflector:
                 f"{self.resource.label}: saw {error}, expected to be allowed to list and watch them; "
                 f"grant both verbs to the account that this program runs as"
             )
-            return self._jittered(self._pace.forbidden)
+            # An API server that has just started refuses for a moment what it will allow: only what stays forbidden is asked rarely.
+            return self._jittered(min(self._pace.first_pause * 2 ** min(self.failures - 1, 16), self._pace.forbidden))
         if isinstance(error, Gone):
             if self._seen is not None:
                 # The list itself expired: the next has fewer, larger pages, and gets further in the same time.
