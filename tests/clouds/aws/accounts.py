@@ -1,6 +1,7 @@
 """An account in this process, what tools put into it, and how it is looked at: the real boto3 asks our own endpoint."""
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -14,13 +15,23 @@ from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.endpoint import Endpoint
 from gpuscaler.embedded.aws.memory import attach
+from gpuscaler.embedded.aws.models import Models
 
 boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'gpuscaler[aws]'")
+
+#: Read once.
+MODELS = Models()
 
 BEGAN = 1_790_000_000.0
 CLUSTER = "research"
 CA = "k8s.io/cluster-autoscaler"
 DISCOVERED = {f"{CA}/enabled": "true", f"{CA}/{CLUSTER}": "owned"}
+
+
+@cache
+def _session() -> Any:
+    """One for all tests: reading the models of the services takes longer than any of them."""
+    return boto3.session.Session(aws_access_key_id="test", aws_secret_access_key="test")
 
 
 class Session:
@@ -29,7 +40,7 @@ class Session:
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.asked: dict[str, int] = {}
-        self._session = boto3.session.Session(aws_access_key_id="test", aws_secret_access_key="test")
+        self._session = _session()
 
     def client(self, service: str, **told: Any) -> Any:
         made = self._session.client(service, **{**told, "endpoint_url": "http://127.0.0.1:1"})
@@ -48,7 +59,8 @@ class Aws:
         self.time = BEGAN
         self.regions = regions
         self.account = Account(now=lambda: self.time, regions=regions, conditions=conditions)
-        self.session = Session(Endpoint(self.account))
+        self.endpoint = Endpoint(self.account, MODELS)
+        self.session = Session(self.endpoint)
         self.waited: list[float] = []
         self.calls = Calls(sleep=self.waited.append, random=Random(0), session=self.session)
 

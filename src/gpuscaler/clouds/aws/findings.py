@@ -59,6 +59,8 @@ def _ways(group: Group, ways: Sequence[Way], types: Mapping[str, InstanceType]) 
     weights = sorted({way.weight for way in ways})
     if weights != [1]:
         yield f"machines count as {', '.join(map(str, weights))} units (WeightedCapacity); sizes are converted to machines, by the largest"
+    if any(way.launch.reservation_groups for way in ways):
+        yield "its launch template targets a group of capacity reservations, which are not told from what is bought; name the reservations"
     shares = group.shares
     if shares is None:
         ceilings = [way.launch.spot_max_price for way in ways if way.launch.spot_max_price is not None]

@@ -87,6 +87,7 @@ class Group(Struct, frozen=True):
     operator: str = ""
     unit: str = "units"
     reservations: tuple[str, ...] = ()
+    reserved_only: bool = False
     warm_pool: bool = False
     deleting: bool = False
 
@@ -119,7 +120,8 @@ def _group(reply: Reply, region: str) -> Group:
     mixed = reply.get("MixedInstancesPolicy") or {}
     launch = mixed.get("LaunchTemplate") or {}
     base = launch.get("LaunchTemplateSpecification") or reply.get("LaunchTemplate")
-    target = (reply.get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget") or {}
+    reserved = reply.get("CapacityReservationSpecification") or {}
+    target = reserved.get("CapacityReservationTarget") or {}
     return Group(
         name=reply["AutoScalingGroupName"],
         region=region,
@@ -141,6 +143,7 @@ def _group(reply: Reply, region: str) -> Group:
         operator=(reply.get("Operator") or {}).get("Principal", ""),
         unit=reply.get("DesiredCapacityType") or "units",
         reservations=tuple(target.get("CapacityReservationIds") or ()),
+        reserved_only=reserved.get("CapacityReservationPreference") == "capacity-reservations-only",
         warm_pool=bool(reply.get("WarmPoolConfiguration")),
         deleting=bool(reply.get("Status")),
     )

@@ -1,6 +1,6 @@
 """A pool from a group and what is known around it: offerings, node template, findings. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -14,6 +14,7 @@ from gpuscaler.clouds.aws.launches import Launch
 from gpuscaler.clouds.aws.node_templates import POOL_LABEL, NodeTemplate
 from gpuscaler.clouds.aws.nodegroups import Nodegroup
 from gpuscaler.clouds.aws.prices import Tariff
+from gpuscaler.clouds.aws.reservations import ACTIVE, Reservation
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.labels import is_label_value
 from gpuscaler.model.pools import Offering, Pool
@@ -36,6 +37,7 @@ class Surroundings(Struct, frozen=True):
     matching: Mapping[str, tuple[str, ...]] = {}
     offered: Mapping[str, frozenset[str]] = {}
     nodegroups: Mapping[str, Nodegroup] = {}
+    reservations: Mapping[str, Reservation] = {}
     tariff: Tariff = Tariff("")
 
 
@@ -129,7 +131,7 @@ def pool_of(group: Group, source: str, known: Surroundings, *, name: str = "", l
         raise GroupError(f"its capacity is counted in {group.unit}, expected units: machines")
     hints = hints_of(group.tags)
     ways = ways_of(group, known)
-    warnings = [*hints.warnings, *findings_of(group, ways, known.types)]
+    warnings = [*hints.warnings, *findings_of(group, ways, known.types), *_unusable(group, ways, known)]
     name = name or pool_name(group, hints)
     template = NodeTemplate(name, group.region, hints, known.nodegroups.get(group.name), openai=source == "kops")
     offerings = _offerings(group, ways, known, template, warnings)
@@ -146,7 +148,7 @@ def pool_of(group: Group, source: str, known: Surroundings, *, name: str = "", l
 def _offerings(
     group: Group, ways: tuple[Way, ...], known: Surroundings, template: NodeTemplate, warnings: list[str]
 ) -> tuple[Offering, ...]:
-    found = []
+    found: list[Offering] = []
     for way in ways:
         kind = known.types.get(way.instance_type)
         if kind is None:
@@ -155,15 +157,39 @@ def _offerings(
         missing = [zone for zone in group.zones if zone not in known.offered.get(way.instance_type, group.zones)]
         if missing:
             warnings.append(f"{way.instance_type} is not offered in {', '.join(missing)}; it is set aside there")
+        found += _reserved(group, way, kind, known, template)
         for zone in group.zones:
-            if zone in missing:
-                continue
-            for market in markets_of(group, way.launch):
+            for market in markets_of(group, way.launch) if zone not in missing else ():
                 price = known.tariff.of(way.instance_type, market, zone)
                 if price.warning:
                     warnings.append(price.warning)
                 found.append(template.offering(way.launch, kind, market=market, zone=zone, price=price.price))
     return tuple(found)
+
+
+def reserved_for(group: Group, launch: Launch) -> tuple[str, ...]:
+    """Ids of the reservations that machines are launched into."""
+    return (*launch.reservations, *group.reservations)
+
+
+def _unusable(group: Group, ways: tuple[Way, ...], known: Surroundings) -> Iterator[str]:
+    for ident in dict.fromkeys(ident for way in ways for ident in reserved_for(group, way.launch)):
+        one = known.reservations.get(ident)
+        if one is None:
+            yield f"its capacity reservation {ident} could not be read, so that nothing of it is used"
+        elif not one.usable(known.tariff.now):
+            yield f"its capacity reservation {ident} is {'over' if one.state == ACTIVE else one.state}; nothing of it is used"
+
+
+def _reserved(group: Group, way: Way, kind: InstanceType, known: Surroundings, template: NodeTemplate) -> Iterator[Offering]:
+    """What is paid already: an offering for each zone, of as many machines as are free."""
+    free: dict[str, int] = {}
+    for one in map(known.reservations.get, reserved_for(group, way.launch)):
+        if one is not None and one.usable(known.tariff.now) and one.instance_type == kind.name and one.zone in group.zones:
+            free[one.zone] = free.get(one.zone, 0) + one.available
+    for zone, count in free.items():
+        offering = template.offering(way.launch, kind, market="reserved", zone=zone, price=0.0)
+        yield msgspec.structs.replace(offering, count=count)
 
 
 def _pool(group: Group, offerings: tuple[Offering, ...], template: NodeTemplate, weight: int, *, launch: str) -> Pool:
@@ -194,10 +220,12 @@ def pool_name(group: Group, hints: Hints) -> str:
 
 
 def markets_of(group: Group, launch: Launch) -> tuple[str, ...]:
-    """Markets that machines are bought in. A reservation's are bought on demand, and come out of what is paid."""
+    """Markets that machines are bought in, beside what is reserved: none where only reservations are used."""
+    if group.reserved_only or launch.reservations or launch.market == "capacity-block":
+        return ()
     if group.shares is not None:
         return group.shares.markets
-    return {"spot": ("spot",), "capacity-block": ("reserved",)}.get(launch.market, ("on-demand",))
+    return ("spot",) if launch.market == "spot" else ("on-demand",)
 
 
 def aside(group: str, region: str, reason: str) -> SetAside:

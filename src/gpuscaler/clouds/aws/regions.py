@@ -16,6 +16,7 @@ from gpuscaler.clouds.aws.launches import Launch, configuration_of
 from gpuscaler.clouds.aws.nodegroups import Nodegroup, bare, nodegroup_of
 from gpuscaler.clouds.aws.pools import Surroundings, requirements_key
 from gpuscaler.clouds.aws.remembering import NODEGROUPS, TYPES, Dated, Kept
+from gpuscaler.clouds.aws.reservations import Reservation, reservations_of
 from gpuscaler.clouds.aws.tariffs import Tariffs
 from gpuscaler.clouds.aws.templates import Templates
 from gpuscaler.clouds.protocol import CloudError
@@ -81,6 +82,9 @@ class RegionReader:
         spot = _on_spot(groups, [*launches.values(), *configurations.values()])
         tariff, notes = self._tariffs.of(types, on_spot=types if spot else ())
         self.notes |= notes
+        reserved = {ident for group in groups for ident in group.reservations} | {
+            ident for one in launches.values() for ident in one.reservations
+        }
         return Surroundings(
             region=self.region,
             launches=launches,
@@ -89,6 +93,7 @@ class RegionReader:
             matching=matching,
             offered=self._offered(types),
             nodegroups=self._described(groups, cluster),
+            reservations=self._reservations(sorted(reserved)),
             tariff=tariff,
         )
 
@@ -211,6 +216,23 @@ class RegionReader:
             ):
                 found.setdefault(entry["InstanceType"], set()).add(entry["Location"])
         return found
+
+    def _reservations(self, ids: list[str]) -> dict[str, Reservation]:
+        """Each by itself: one that is gone would spoil a call for several, and there are few."""
+        found: dict[str, Reservation] = {}
+        for ident, one in zip(ids, self._workers.map(self._reservation, ids), strict=True):
+            if isinstance(one, CloudError):
+                self.notes[f"capacity reservation {ident}"] = one.detail
+            else:
+                found |= one
+        return found
+
+    def _reservation(self, ident: str) -> dict[str, Reservation] | CloudError:
+        try:
+            reply = self._calls.read("ec2", self.region, "DescribeCapacityReservations", CapacityReservationIds=[ident])
+        except CloudError as error:
+            return error
+        return reservations_of(reply.get("CapacityReservations") or ())
 
     def _described(self, groups: Iterable[Group], cluster: str) -> dict[str, Nodegroup]:
         """Managed node groups by the name of their Auto Scaling group."""
