@@ -72,7 +72,8 @@ def test_the_taint_is_lifted_once_every_nomination_shows() -> None:
 
     assert turn(fresh, closed(), one, waiting("q")).acts == ()
     assert turn(fresh, closed(), one, both).acts == ()
-    assert turn(book, closed(), one, both).acts == (Lift("a", "it is ready, and 2 pods are nominated to it"),)
+    again = (Nominate(P, "uid-p", "a"), Nominate(Q, "uid-q", "a"))
+    assert turn(book, closed(), one, both).acts == (Lift("a", "it is ready, and 2 pods are nominated to it", again),)
 
 
 def test_machines_that_are_ready_at_the_same_time_open_one_after_the_other() -> None:

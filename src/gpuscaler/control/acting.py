@@ -97,7 +97,7 @@ class Actor:
         self._resting: dict[tuple[type, str], Rest] = {}
         self._how: Mapping[type, Callable[[Any], Awaitable[str | Outcome]]] = {
             Nominate: self._nominate,
-            Lift: lambda act: self._write(act.node, _taint(ARRIVING_TAINT, present=False)),
+            Lift: self._lift,
             Close: lambda act: self._write(act.node, _taint(ARRIVING_TAINT, present=True)),
             Mark: lambda act: self._write(act.node, _taint(LEAVING_TAINT, present=True)),
             Unmark: lambda act: self._write(act.node, _unmarked),
@@ -140,8 +140,20 @@ class Actor:
             return f"pod {act.pod}: {error}"
         return ""
 
-    async def _write(self, node: str, change: Change) -> str:
-        """Change a node by what is read of it, whoever writes at the same time; what others have written stays as it is."""
+    async def _lift(self, act: Lift) -> str:
+        """Open a node. No more than one request is between the nominations and the lift: scheduling attempts meanwhile clear them."""
+
+        async def nominate() -> None:
+            # They were written and seen before. One that fails now, of a pod that is bound already, holds nobody up.
+            await asyncio.gather(*(self._nominate(one) for one in act.nominations), return_exceptions=True)
+
+        return await self._write(act.node, _taint(ARRIVING_TAINT, present=False), first=nominate)
+
+    async def _write(self, node: str, change: Change, *, first: Callable[[], Awaitable[None]] | None = None) -> str:
+        """Change a node by what is read of it, whoever writes at the same time; what others have written stays as it is.
+
+        ``first`` is done between the two.
+        """
         for _ in range(ATTEMPTS):
             try:
                 found = msgspec.json.decode(await self._client.get(NODES, node), type=WireNode)
@@ -151,6 +163,8 @@ class Actor:
             if not patch:
                 return ""
             patch["metadata"] = {"resourceVersion": found.metadata.version, **patch.get("metadata", {})}
+            if first is not None:
+                await first()
             try:
                 await self._client.merge_patch(NODES, node, patch)
             except Conflict:

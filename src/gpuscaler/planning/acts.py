@@ -12,10 +12,11 @@ class Nominate(Struct, frozen=True, gc=False, tag=True):
 
 
 class Lift(Struct, frozen=True, gc=False, tag=True):
-    """Take our arriving taint off a node: it opens."""
+    """Take our arriving taint off a node: it opens. Right before that, write ``nominations`` once more."""
 
     node: str
     reason: str
+    nominations: tuple[Nominate, ...] = ()
 
 
 class Close(Struct, frozen=True, gc=False, tag=True):

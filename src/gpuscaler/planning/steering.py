@@ -229,7 +229,9 @@ class _Wheel:
                 self.acts += [Nominate(pod.key, pod.uid, node.name) for pod in unnamed]
                 self.fold(ledger.Promised(replace(promise, nominated=self.now)))
         elif self.now >= promise.lifted + REPEAT_SECONDS and (not waiting or overdue or self.now >= promise.nominated + CALM_SECONDS):
-            self.acts.append(Lift(node.name, opening(waiting)))
+            # An attempt that failed since they were seen to stand has cleared them.
+            again = tuple(Nominate(pod.key, pod.uid, node.name) for pod in waiting)
+            self.acts.append(Lift(node.name, opening(waiting), again))
             self.fold(ledger.Promised(replace(promise, lifted=self.now)))
 
     def opened(self, node: str) -> None:
