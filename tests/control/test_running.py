@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -53,6 +53,18 @@ class Ticking:
         return asyncio.get_running_loop().time()
 
 
+class Jumping(Ticking):
+    """Clocks of a machine that has slept for so many seconds, without a moment for any of its processes."""
+
+    slept = 0.0
+
+    def wall(self) -> float:
+        return super().wall() + self.slept
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.slept
+
+
 class Kept(Records):
     """Records that remember who led, and with which settings."""
 
@@ -97,6 +109,7 @@ class Cluster:
         transport: MemoryTransport | None = None,
         make_records: MakeRecords | None = None,
         make_provider: MakeProvider = providers.make,
+        clocks: Ticking | None = None,
     ) -> tuple[Running, Kept]:
         self.path.write_text(text)
         kept = Kept()
@@ -110,7 +123,7 @@ class Cluster:
             transport=transport or MemoryTransport(self.api),
             namespace="kube-system",
             identity=identity,
-            clocks=Ticking(),
+            clocks=clocks or Ticking(),
             make_provider=make_provider,
             make_records=make_records or records,
             dry_run=dry_run,
@@ -216,6 +229,29 @@ async def test_a_file_that_changes_while_the_provider_is_made_is_followed_too(cl
 
     assert await cluster.bound() == ["train"]
     assert len(kept.changes) == 1
+
+
+async def test_a_process_that_slept_through_its_lease_leads_again(cluster: Cluster) -> None:
+    """A write is stopped and leadership is found to be lost at nearly the same moment: the one must not hide the other."""
+
+    async def slow() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(5)
+
+    async def make(settings: RunSettings, place: Place) -> Made:
+        made = await providers.make(settings, place)
+        return replace(made, parts=(*made.parts, slow))
+
+    clocks = Jumping()
+    cluster.start(make_provider=make, clocks=clocks)
+    await asyncio.sleep(31)
+    clocks.slept += 60
+    await cluster.submit("train")
+    await asyncio.sleep(90)
+
+    assert await cluster.bound() == ["train"]
 
 
 async def test_a_pod_that_waits_when_the_controller_begins_is_served_at_once(cluster: Cluster) -> None:
