@@ -156,6 +156,38 @@ def test_a_port_that_is_taken_is_told() -> None:
     assert "name another" in done.output
 
 
+def test_a_host_that_is_none_is_told() -> None:
+    done = CliRunner().invoke(main, ["exporter", "--backend", "simulated", "--listen", "..:9400"])
+
+    assert done.exit_code == 2
+    assert "--listen ..:9400: saw" in done.output
+    assert "expected an address of this machine" in done.output
+
+
+def test_no_api_server_to_ask_is_told_with_what_this_command_can_do_about_it(tmp_path: Path) -> None:
+    nowhere = {"HOME": str(tmp_path), "KUBECONFIG": "", "KUBERNETES_SERVICE_HOST": ""}
+    done = CliRunner().invoke(main, ["exporter", "--backend", "simulated", "--ask-api-server"], env=nowhere)
+
+    assert done.exit_code == 2
+    assert "--ask-api-server: " in done.output
+    assert f"looked at {tmp_path}/.kube/config" in done.output
+    assert "leave --ask-api-server out" in done.output
+    # It is no option of this command.
+    assert "--kubeconfig" not in done.output
+
+
+def test_ctrl_c_ends_it_and_the_process_that_measures() -> None:
+    with started("--backend", "simulated") as running:
+        running.told("measuring")
+        own = running.process.pid
+        (measuring,) = [int(pid) for pid in Path(f"/proc/{own}/task/{own}/children").read_text().split()]
+        running.process.send_signal(signal.SIGINT)
+        status = running.process.wait(20)
+
+    assert status == 130
+    assert not Path(f"/proc/{measuring}").exists()
+
+
 def test_packages_that_are_not_installed_are_named_with_the_command_that_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
 

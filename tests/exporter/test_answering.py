@@ -1,6 +1,7 @@
 """The small HTTP server, with clients good and bad."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
@@ -15,9 +16,11 @@ pytestmark = pytest.mark.looptime(False)
 
 
 @asynccontextmanager
-async def served(page: Callable[[], Answer] = lambda: Answer(b"hello\n", "text/plain; version=0.0.4")) -> AsyncIterator[PageServer]:
+async def served(
+    page: Callable[[], Answer] = lambda: Answer(b"hello\n", "text/plain; version=0.0.4"), host: str = "127.0.0.1"
+) -> AsyncIterator[PageServer]:
     server = PageServer({"/metrics": page})
-    await server.start("127.0.0.1", 0)
+    await server.start(host, 0)
     try:
         yield server
     finally:
@@ -79,6 +82,14 @@ async def test_what_is_not_a_request_for_a_page_is_refused_and_the_connection_cl
     assert b"Connection: close" in answer
 
 
+async def test_what_comes_in_the_body_of_a_request_is_not_taken_for_the_next_one() -> None:
+    hidden = b"GET /metrics HTTP/1.1\r\n\r\n"
+    async with served() as server:
+        answer = await say(server, b"GET /metrics HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(hidden), hidden))
+
+    assert answer.count(b"hello\n") == 1
+
+
 async def test_a_client_that_says_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answering, "PATIENCE", 0.05)
     async with served() as server:
@@ -112,3 +123,12 @@ async def test_a_port_that_is_taken_is_an_error_of_the_system() -> None:
     async with served() as server:
         with pytest.raises(OSError, match="address"):
             await PageServer({}).start("127.0.0.1", server.port)
+
+
+async def test_without_a_host_it_serves_at_every_address() -> None:
+    addresses = ["127.0.0.1", *(["::1"] if socket.has_dualstack_ipv6() else [])]
+    async with served(host="") as server:
+        for address in addresses:
+            _, writer = await asyncio.open_connection(address, server.port)
+            writer.close()
+            await writer.wait_closed()

@@ -19,6 +19,7 @@ from gpuscaler.cli.ending import until_terminated
 
 if TYPE_CHECKING:
     from gpuscaler.exporter.attribution.cluster import ClusterNames
+    from gpuscaler.kube.access import Access
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:\s]*)):([0-9]{1,5})")
 _INTERVALS = "a duration from 100ms to 10s"
@@ -139,9 +140,10 @@ async def _run(*, listen: tuple[str, int], interval: float, backend: str, device
         server = PageServer(exporter.pages())
         try:
             await server.start(*listen)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             where = f"{listen[0]}:{listen[1]}"
-            click.echo(f"--listen {where}: saw {error.strerror or error}, expected an address that is free; name another", err=True)
+            saw = getattr(error, "strerror", None) or error
+            click.echo(f"--listen {where}: saw {saw}, expected an address of this machine that is free; name another", err=True)
             return 2
         _log("info", f"serving at port {server.port}")
         try:
@@ -157,13 +159,28 @@ async def _cluster(node: str, *, wanted: bool) -> "AsyncIterator[ClusterNames | 
     if not wanted:
         yield None
         return
-    from gpuscaler.cli.reaching import find
     from gpuscaler.exporter.attribution.cluster import ClusterNames
     from gpuscaler.kube.client import Client
     from gpuscaler.kube.http import HttpTransport
 
-    async with HttpTransport(find(None, "")) as transport:
+    async with HttpTransport(_access()) as transport:
         yield ClusterNames(Client(transport), node, clock=time.monotonic)
+
+
+def _access() -> "Access":
+    """As kubectl finds it; what cannot be used ends the command with exit code 2."""
+    from gpuscaler.kube.errors import AccessError
+    from gpuscaler.kube.incluster import find_access
+
+    try:
+        return find_access(os.environ)
+    except AccessError as error:
+        told, _, advice = str(error).rpartition("; ")
+        if "--kubeconfig" in advice:
+            # This command has no such option.
+            advice = "run in a pod with a service account, set KUBECONFIG, or leave --ask-api-server out"
+        click.echo(f"--ask-api-server: {told}; {advice}", err=True)
+        sys.exit(2)
 
 
 def _log(level: str, text: str) -> None:
