@@ -1,11 +1,15 @@
 """Machines that leave with pods on them, in a whole cluster: nobody is hurt, and what cannot be done is undone."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import msgspec
 import pytest
 from tests.control.leaving import CHEAP_RESTART, DEAR, LARGE, budget, dear, is_as_before, is_marked, names, run, template, until
 from tests.control.test_replacing import BOTH, without_spot
 from tests.control.world import BEGAN, Deaths, World, world
 
+from gpuscaler.clouds.protocol import THROTTLED, Refusal
 from gpuscaler.embedded.failures import Failure
 from gpuscaler.embedded.faults import Fault
 from gpuscaler.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODES, PODS, VOLUME_ATTACHMENTS
@@ -177,16 +181,44 @@ async def test_a_pod_that_comes_between_the_look_and_the_end_keeps_the_machine(w
         assert here.notes.kept == [(DEAR, "pod default/late came to it meanwhile")]
 
 
-@pytest.mark.parametrize("step", range(1, 9))
-async def test_whichever_write_of_a_drain_is_the_last_of_a_process_the_next_one_ends_it_or_undoes_it(step: int) -> None:
+async def test_a_pod_that_comes_after_the_end_was_asked_for_in_vain_keeps_the_machine() -> None:
+    async with dear() as (here, writes):
+        asked: list[float] = []
+
+        async def refuse(ids: Sequence[str]) -> Mapping[str, Refusal | None]:
+            asked.append(here.now())
+            return dict.fromkeys(ids, Refusal(THROTTLED, ("gpu", "on-demand", "g4dn.xlarge", "us-east-1a"), "Rate exceeded"))
+
+        here.cluster.provider.remove = refuse  # type: ignore[method-assign]
+        await writes.until_evicted()
+        while not asked:
+            await here.sleep(0.5)
+        late = template("late", 0, tolerations=[{"operator": "Exists"}])
+        await here.user.create(PODS, {**late, "metadata": {"name": "late", **late["metadata"]}}, namespace="default")
+        await here.user.bind("default", "late", DEAR)
+        await here.sleep(180.0)
+
+        assert len(asked) == 1
+        assert await stays(here)
+        assert here.notes.kept == [(DEAR, "pod default/late came to it meanwhile")]
+
+
+#: As many as a whole drain takes from the taint on: the last says that nothing is left of it.
+STEPS = 17
+
+
+@pytest.mark.parametrize("step", range(1, STEPS + 1))
+async def test_whichever_step_of_a_drain_is_the_last_of_a_process_the_next_one_ends_it_or_undoes_it(step: int) -> None:
     async with dear() as (here, _):
         await until_marked(here)
         here.deaths.at = here.deaths.steps + step
-        await here.until_dead(60.0)
-        await here.kill()
+        assert await here.until_dead(120.0)
         await here.sleep(5.0)
         here.start()
-        await here.sleep(120.0)
+        await here.sleep(5.0)
+        one = leaving(here)
+        assert one is not None or not await is_marked(here)
+        await here.sleep(115.0)
 
         assert await is_over(here) or await stays(here)
         assert all((await here.bound()).values())
@@ -287,7 +319,7 @@ async def test_a_machine_is_ended_when_its_volumes_are_detached_or_that_takes_to
 async def test_a_node_that_the_cloud_leaves_behind_is_deleted() -> None:
     async with dear() as (here, writes):
 
-        async def forget(_name: str) -> None:
+        async def forget(node: dict[str, Any]) -> None:
             """A cloud without a controller."""
 
         here.cluster.machines._remove = forget  # type: ignore[method-assign]

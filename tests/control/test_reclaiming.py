@@ -2,16 +2,21 @@
 
 from typing import Any
 
+import msgspec
 import pytest
+from tests.control.leaving import Writes, names, run
 from tests.control.test_replacing import serve
 from tests.control.world import BEGAN, World, pod, world
+from tests.faults.kit import become
 
 from gpuscaler.clouds.delays import Delay, Faults
 from gpuscaler.clouds.machines import TERMINATED
 from gpuscaler.clouds.markets import Markets, Steps
 from gpuscaler.clouds.protocol import MAINTENANCE, REBALANCE, Notice
-from gpuscaler.clouds.simulated_provider import provider_id
+from gpuscaler.clouds.simulated_provider import instance_of, provider_id
 from gpuscaler.kube.resources import PODS
+from gpuscaler.model import instances
+from gpuscaler.model.instances import Inventory
 from gpuscaler.planning.state import events
 from gpuscaler.settings.pools_file import parse_policy
 
@@ -43,6 +48,23 @@ def dry(*, noticed: bool) -> dict[str, Any]:
             without_notice=0.0 if noticed else 1.0,
         ),
     }
+
+
+def without_controller(here: World, *, terminated: bool) -> None:
+    """A cloud that leaves Nodes behind, and lists machines that have ended as ``terminated``, or not at all."""
+    inventory = here.cluster.provider.inventory
+
+    async def listed() -> Inventory:
+        found = await inventory()
+        ended = [one for one in here.cluster.core.history() if one.ended_at is not None] if terminated else []
+        history = (msgspec.structs.replace(instance_of(one, here.now(), tagged=True), state=instances.TERMINATED) for one in ended)
+        return msgspec.structs.replace(found, instances=(*found.instances, *history))
+
+    async def forget(node: dict[str, Any]) -> None:
+        """Nobody deletes it."""
+
+    here.cluster.provider.inventory = listed  # type: ignore[method-assign]
+    here.cluster.machines._remove = forget  # type: ignore[method-assign]
 
 
 def reclaims(here: World) -> int:
@@ -81,6 +103,42 @@ async def test_where_no_notice_comes_the_market_is_one_to_be_careful_with_and_th
         assert [one.machine for one in here.notes.remarks] == [provider_id(here.cluster.core.history()[0])]
         await here.sleep(60.0)
         assert len(here.notes.remarks) == 1
+
+
+@pytest.mark.parametrize(
+    ("terminated", "ready", "stays"),
+    [(True, "Unknown", False), (False, "Unknown", True), (True, "True", True)],
+    ids=["terminated", "not listed", "terminated, they say, and Ready"],
+)
+async def test_a_node_goes_with_a_machine_that_vanished_only_where_the_cloud_lists_that_as_terminated(
+    terminated: bool, ready: str, stays: bool
+) -> None:
+    async with world(SPOT, **dry(noticed=False)) as here:
+        here.watchman = writes = Writes()
+        without_controller(here, terminated=terminated)
+        here.start()
+        await here.sleep(2.0)
+        await run(here, "web")
+        await here.sleep(DRY_AT + 135.0 - here.now())
+        (gone,) = here.cluster.core.history()
+        assert gone.ended_at is not None
+        await become(here, gone.id, ready)
+        await here.sleep(50.0)
+        assert gone.id in await names(here)
+        # The pod is as good as lost, so a machine for the next one need not wait until the Node is gone.
+        assert len(here.cluster.core.history()) == (1 if stays else 2)
+        await here.sleep(30.0)
+
+        assert (gone.id in await names(here)) is stays
+        deletions = [one for one in writes.requests if one.method == "DELETE" and "/nodes/" in one.path]
+        assert all(b'"preconditions":{"uid":"' in one.body for one in deletions)
+        assert len(deletions) == (0 if stays else 1)
+        (told,) = here.notes.remarks
+        assert told.text.endswith("is deleted when it is not Ready" if terminated else "is left to the cloud's controller")
+        await here.sleep(120.0)
+        assert here.notes.kept == []
+        if not stays:
+            assert set((await here.bound()).values()) == {here.cluster.core.list()[0].id}
 
 
 async def test_a_machine_that_the_cloud_works_on_is_emptied_before_and_replaced() -> None:

@@ -5,9 +5,22 @@ from typing import Any
 from tests.planning.building import NOW, node, offering, pod, pool
 
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.instances import Instance
+from gpuscaler.model.instances import RUNNING, STOPPING, TERMINATED, Instance, Inventory
+from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.reclaiming import AHEAD_SECONDS, NOTICE_SECONDS, Announced, Remark, Taken, reclaimed, remarks, taken, unexpected
+from gpuscaler.planning.reclaiming import (
+    AHEAD_SECONDS,
+    NOTICE_SECONDS,
+    Announced,
+    Remark,
+    Taken,
+    dead,
+    reclaimed,
+    remarks,
+    taken,
+    terminated,
+    unexpected,
+)
 from gpuscaler.planning.state import events, ledger
 from gpuscaler.planning.state.entries import CLEARING, ENDING, Coming, Eviction, Leaving
 from gpuscaler.planning.state.ledger import Ledger
@@ -99,6 +112,37 @@ def test_spot_that_is_gone_was_reclaimed_and_anything_else_says_nothing_of_the_n
     dear = Instance("i-2", *offering().key)
 
     assert reclaimed([INSTANCE, dear], NOW) == (events.Reclaimed(SPOT.key, NOW),)
+
+
+def buried(state: str = TERMINATED, *nodes: Node, book: Ledger | None = None, listed: bool = True) -> tuple[Any, ...]:
+    """What becomes of the Node of a machine that nobody here ended."""
+    inventory = Inventory(NOW, (Instance("i-1", *SPOT.key, state=state),) if listed else ())
+    cluster = Cluster.of(nodes or [node("n", SPOT, provider_id="i-1", ready=False)])
+    return dead(book or Ledger(), cluster, terminated(inventory), NOW)
+
+
+def test_of_a_machine_that_the_cloud_lists_as_terminated_the_node_is_left_to_be_cleared_away() -> None:
+    (left,) = buried()
+
+    assert isinstance(left, ledger.Left)
+    one = left.leaving
+    assert (one.node, one.instance, one.offering, one.step, one.since) == ("n", "i-1", SPOT.key, CLEARING, NOW)
+
+
+def test_a_machine_that_is_only_not_listed_any_more_may_have_lost_its_tag_and_keeps_its_node() -> None:
+    assert buried(listed=False) == ()
+    assert dead(Ledger(), Cluster.of([NODE]), terminated(None), NOW) == ()
+    assert buried(RUNNING) == buried(STOPPING) == ()
+
+
+def test_a_node_that_is_ready_or_shares_its_machine_or_is_known_to_go_is_not_cleared_away_twice() -> None:
+    silent = node("n", SPOT, provider_id="i-1", ready=False)
+    arriving = Coming("o-0", "o", (SPOT.key,), 1.0, NOW, instance="i-1", node="n")
+
+    assert buried(TERMINATED, NODE) == ()
+    assert buried(TERMINATED, silent, node("twin", SPOT, provider_id="i-1", ready=False)) == ()
+    assert buried(TERMINATED, node("n", SPOT, provider_id="i-1", ready=False, deleted=NOW)) == ()
+    assert buried(book=Ledger(leaving=(leaving(),))) == buried(book=Ledger(coming=(arriving,))) == ()
 
 
 def test_what_is_worth_telling_names_machine_and_node() -> None:

@@ -98,7 +98,8 @@ class Provider(Protocol):
     """One cloud. Every call may raise :class:`CloudError`; those that change something may raise :class:`LostAnswerError`.
 
     ``keeps_tokens`` says that a repeated order with the same token is safe; ``read_lag`` is by how many seconds the inventory may be
-    behind. A machine that the cloud tags as another cluster's, or nobody's, is never listed, and never removed.
+    behind. A machine that the cloud tags as another cluster's, or nobody's, is never listed, and never removed. One that ended is listed as
+    ``terminated`` for as long as the cloud tells of it: that it is not listed any more does not say that it is gone.
     """
 
     name: str

@@ -37,7 +37,7 @@ def adopted(
     noted = {name: known.get(name, then) for name in seen}
     due = [one for name, one in sorted(seen.items()) if then >= noted[name] + _patience(one, noted[name], waits)]
     old = [one for one in due if not _is_young(one, noted[one.id], waits)]
-    if len(old) > FEW and len(old) > SHARE * len(inventory.instances):
+    if len(old) > FEW and len(old) > SHARE * sum(one.state in ALIVE for one in inventory.instances):
         # Where so many lost their Nodes, the Nodes were lost and not the machines (I4).
         due = [one for one in due if one not in old]
     left = {name: since for name, since in noted.items() if all(name != one.id for one in due)}

@@ -129,6 +129,8 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     taken = reclaiming.taken(book, cluster, policy, reclaiming.Announced(facts.going, memory.worked_on), now)
     book = ledger.folded(book, taken.steps)
     book = ledger.folded(book, leaving.hear(book, facts.unevicted, now))
+    over = reclaiming.terminated(facts.inventory)
+    book = ledger.folded(book, reclaiming.dead(replace(book, coming=memory.ledger.coming), cluster, over, now))
     gone = reclaiming.unexpected(memory.ledger, facts.vanished)
     memory = replace(memory, breakers=_folded(memory.breakers, (*taken.fates, *reclaiming.reclaimed(gone, now))))
     wheel = steering.steer(book, cluster, policy, attempts=facts.attempts, said=facts.said, now=now)
@@ -148,11 +150,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
             clocks=clocks.step(memory.clocks, clocks.Observed(idle_nodes(cluster, now), now)),
             spared=_spared(memory.spared, departure, cluster, now),
         )
-    withdrawals = tuple(one.token for one in book.withdrawals if now >= one.tried + pause(one))
-    book = ledger.folded(book, (ledger.Withdrawing(token, now) for token in withdrawals))
-    # What is sent again is written down again first: whoever has been overtaken does not get that far (I10).
-    doubtful = tuple(one for one in book.orders if facts.waits.keeps_tokens and is_due(one, now))
-    book = ledger.folded(book, (ledger.Doubted(one.token, now) for one in doubtful))
+    book, withdrawals, doubtful = _sent_again(book, facts, now)
     kept_or_broken = memory.promises
     for outcome in wheel.outcomes:
         kept_or_broken = promises.step(kept_or_broken, outcome)
@@ -166,8 +164,22 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         refused=tuple(one for one in refused if isinstance(one, refusals.Refused)),
         doubtful=doubtful,
         withdrawals=withdrawals,
-        remarks=(*reclaiming.remarks(cluster, gone, facts.announced, facts.worked_on), *paused(before.breakers, memory.breakers, now)),
+        remarks=(
+            *reclaiming.remarks(cluster, gone, facts.announced, facts.worked_on, over=over.keys()),
+            *paused(before.breakers, memory.breakers, now),
+        ),
     )
+
+
+def _sent_again(book: Ledger, facts: Facts, now: float) -> tuple[Ledger, tuple[str, ...], tuple[Order, ...]]:
+    """What is sent once more now: withdrawals, and orders whose answer was lost.
+
+    It is written down again first: whoever has been overtaken does not get that far (I10).
+    """
+    withdrawals = tuple(one.token for one in book.withdrawals if now >= one.tried + pause(one))
+    book = ledger.folded(book, (ledger.Withdrawing(token, now) for token in withdrawals))
+    doubtful = tuple(one for one in book.orders if facts.waits.keeps_tokens and is_due(one, now))
+    return ledger.folded(book, (ledger.Doubted(one.token, now) for one in doubtful)), withdrawals, doubtful
 
 
 def recalled(memory: Memory, now: float) -> Memory:

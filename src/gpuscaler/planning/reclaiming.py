@@ -1,11 +1,12 @@
 """Machines that the cloud takes away: with notice they are emptied in time, without it their offerings are ones to be careful with."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Set
 
 from msgspec import Struct
 
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.instances import Instance
+from gpuscaler.model.instances import TERMINATED, Instance, Inventory
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.membership import members
 from gpuscaler.planning.state import events, ledger
@@ -17,7 +18,7 @@ SPOT = "spot"
 NOTICE_SECONDS = 30.0
 #: A machine that is worked on is emptied from this long before.
 AHEAD_SECONDS = 3600.0
-TAKEN, WORKED_ON = "the cloud takes it back", "the cloud is about to work on it"
+TAKEN, WORKED_ON, ENDED = "the cloud takes it back", "the cloud is about to work on it", "the cloud lists its machine as terminated"
 
 
 class Remark(Struct, frozen=True, gc=False):
@@ -71,6 +72,29 @@ def taken(book: Ledger, cluster: Cluster, policy: Policy, announced: Announced, 
     return Taken(tuple(steps), tuple(fates))
 
 
+def terminated(inventory: Inventory | None) -> dict[str, Instance]:
+    """The machines, by id, that the cloud lists as history."""
+    return {one.id: one for one in inventory.instances if one.state == TERMINATED} if inventory is not None else {}
+
+
+def dead(book: Ledger, cluster: Cluster, over: Mapping[str, Instance], now: float) -> tuple[ledger.Event, ...]:
+    """Removals of Nodes of which nothing is left but the Node: nobody here ended their machines, and these are ``over``.
+
+    A machine that is just not listed any more may have lost its tag and go on, so that says nothing (I4). One that is terminated never
+    comes back; that its Node is not Ready says the same from another side. Until the Node goes, its StatefulSets' pods are not replaced.
+    """
+    if not over:
+        return ()
+    known = {one.node for one in book.leaving} | {one.node for one in book.coming}
+    nodes = [node for node in cluster.nodes.values() if node.provider_id in over]
+    alike = Counter(node.provider_id for node in nodes)
+    left = (node for node in nodes if not (node.ready or node.deleted or node.name in known or alike[node.provider_id] > 1))
+    return tuple(
+        ledger.Left(Leaving(one.name, one.provider_id, over[one.provider_id].key, ENDED, now, now, step=CLEARING, forced=True))
+        for one in left
+    )
+
+
 def unexpected(book: Ledger, vanished: Iterable[Instance]) -> tuple[Instance, ...]:
     """Those machines that the cloud lists no more which were open, and which nobody here has ended."""
     known = {one.instance for one in book.leaving} | {one.instance for one in book.coming} | book.past
@@ -83,16 +107,22 @@ def reclaimed(gone: Iterable[Instance], now: float) -> tuple[events.Event, ...]:
 
 
 def remarks(
-    cluster: Cluster, gone: Iterable[Instance], announced: Iterable[tuple[str, str]], worked_on: Mapping[str, float] | None = None
+    cluster: Cluster,
+    gone: Iterable[Instance],
+    announced: Iterable[tuple[str, str]],
+    worked_on: Mapping[str, float] | None = None,
+    *,
+    over: Set[str] = frozenset(),
 ) -> Iterator[Remark]:
     """Open machines that are ``gone``, and what the cloud has ``announced`` (a word) about machines, by id.
 
-    Those that it has said of when they are ``worked_on`` are emptied before.
+    Those that it has said of when they are ``worked_on`` are emptied before. Of those that are ``over`` the Node is deleted.
     """
     by_instance = {node.provider_id: node.name for node in cluster.nodes.values()}
     for one in gone:
         node = by_instance.get(one.id, "")
-        left = f"; its node {node} is left to the cloud's controller" if node else ""
+        done = "is deleted when it is not Ready" if one.id in over else "is left to the cloud's controller"
+        left = f"; its node {node} {done}" if node else ""
         where = f"{one.market} {one.instance_type} {one.zone}".rstrip()
         yield Remark(one.id, node, f"machine {one.id} ({where}) is gone, and no notice of it was seen{left}")
     for instance, word in announced:

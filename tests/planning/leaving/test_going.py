@@ -121,6 +121,16 @@ def test_a_machine_whose_end_was_asked_for_is_not_looked_at_again() -> None:
     assert turn(going(ENDING, at=NOW - 99.0, tried=NOW - 5.0), machine(), resident("new")) == Departure()
 
 
+@pytest.mark.parametrize(("name", "step"), [("new", REOPENING), ("p", DRAINING)])
+def test_a_machine_that_is_still_there_long_after_its_end_was_asked_for_is_looked_at_before_that_is_asked_again(
+    name: str, step: str
+) -> None:
+    one = going(ENDING, at=NOW - 99.0, tried=NOW - END_SECONDS, pods=(P,))
+
+    assert step_of(turn(one, machine(), resident(name))) == step
+    assert turn(one, machine()).acts == (End("i-1", "n", "idle", look=True),)
+
+
 def test_load_balancers_are_told_before_anybody_goes_but_not_for_ever() -> None:
     found = turn(going(pods=(P,)), machine(told=False), resident())
     assert (found.acts, step_of(found)) == ((Exclude("n", "idle"),), DRAINING)

@@ -246,18 +246,18 @@ class _Door:
             self.keep(one, node, self.unseen[one.node])
         elif one.tried and gone:
             self.steps.append(ledger.Finished(one.node) if node is None else ledger.Left(self.moved(one, CLEARING)))
-        elif one.tried:
-            if self.now >= one.tried + END_SECONDS:
-                self.ask_to_end(one, node)
-        # A machine that never opened has come here at once, and nothing of it is looked at.
-        elif (
-            node is not None
-            and not node.deleted
-            and one.since > one.at
-            and self.turned_back(one, node, residents(self.cluster, node, self.now))
-        ):
+        elif not one.tried or self.now >= one.tried + END_SECONDS:
+            self.end_if_empty(one, node)
+
+    def end_if_empty(self, one: Leaving, node: Node | None) -> None:
+        """Ask for the end of a machine that nobody has come to: the first time, and again where it is still there long after.
+
+        A machine that never opened has come here at once, and nothing of it is looked at.
+        """
+        opened = one.since > one.at
+        if opened and node is not None and not node.deleted and self.turned_back(one, node, residents(self.cluster, node, self.now)):
             return
-        elif node is None or one.forced or one.since <= one.at or self.now >= one.since + SETTLE_SECONDS:
+        if node is None or one.forced or one.tried or not opened or self.now >= one.since + SETTLE_SECONDS:
             self.ask_to_end(one, node)
         else:
             self.note(one)
