@@ -1,5 +1,8 @@
 """Why a pod waits, and why a node stays or goes, in sentences."""
 
+from typing import Any
+
+import pytest
 from tests.planning.building import NOW, node, offering, pod, pool, spec
 
 from gpuscaler.control.records import happening as kinds
@@ -13,6 +16,7 @@ from gpuscaler.planning.memory import Memory
 from gpuscaler.planning.plans import BlockedNode, Ignored, Placement, Plan, Reason, Unplaced
 from gpuscaler.planning.state.boots import Boots, Kind
 from gpuscaler.planning.state.clocks import IdleClocks
+from gpuscaler.planning.state.entries import Eviction
 from gpuscaler.planning.state.ledger import DRAINING, OPEN, Coming, Leaving, Ledger, Promise
 
 G1 = offering("g.1", 1.0, gpus=1, cpu=4)
@@ -85,6 +89,31 @@ def test_a_pod_that_runs_is_told_where_and_whether_its_node_leaves() -> None:
 
     assert pod_lines(latest(runs)) == ("it is on node n1",)
     assert pod_lines(latest(runs, book=leaving)) == ("it is on node n1, which is leaving: idle for 10m",)
+
+
+@pytest.mark.parametrize(
+    ("eviction", "more", "line"),
+    [
+        (
+            {"signalled": NOW - 20.0},
+            {"options": {"grace": 300.0}},
+            "it was asked 20s ago to save its work, and has 4m40s more (gpuscaler.io/grace)",
+        ),
+        (
+            {"tries": 2, "again": NOW + 7.0, "why": "budget web needs 1"},
+            {},
+            "it could not be evicted, 2 times: budget web needs 1; tried again in 7s",
+        ),
+        ({"tries": 1}, {"deleted": NOW + 25.0}, "it was told to end; its time is over in 25s"),
+        ({"tries": 1}, {"deleted": NOW - 5.0}, "it was told to end and is overdue"),
+    ],
+)
+def test_a_pod_on_a_node_that_leaves_is_told_how_far_its_eviction_is(eviction: dict[str, Any], more: dict[str, Any], line: str) -> None:
+    known = (Eviction("default/a", "u-a", **eviction), Eviction("default/b", "u-b", why="somebody else's"))
+    leaving = Leaving("n1", "i-1", G1.key, "idle for 10m", NOW - 50, NOW - 30, step=DRAINING, evictions=known)
+
+    found = pod_lines(latest(pod("a", spec(gpus=1), on="n1", uid="u-a", **more), book=Ledger(leaving=(leaving,))))
+    assert found == ("it is on node n1, which is leaving: idle for 10m", line)
 
 
 def test_a_pod_nobody_knows_is_unknown_unless_something_is_remembered_of_it() -> None:

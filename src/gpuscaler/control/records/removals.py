@@ -7,6 +7,8 @@ from msgspec import Struct
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.words import counted, money, spoken
 from gpuscaler.kube.events import shortened
+from gpuscaler.model.pods import Pod
+from gpuscaler.planning.leaving.evicting import is_saving, saves_until
 from gpuscaler.planning.state.entries import CLEARING, DETACHING, DRAINING, ENDING, MARKING, REOPENING, WAITING, Leaving
 
 #: Steps of a removal, in words.
@@ -76,6 +78,18 @@ def told(one: RemovalNow, now: float) -> str:
     ends = f"; the machine goes in {spoken(one.until - now)}" if one.until is not None else ""
     held = f": {one.held}" if one.held else ""
     return f"{one.node}{cost}: {STEPS.get(one.step, one.step)}, since {spoken(now - one.since)}{held}{ends} [{one.reason}]"
+
+
+def of_resident(one: Leaving, pod: Pod, now: float) -> Iterator[str]:
+    """Sentences about ``pod``, which is on the node of the removal ``one``: how far its eviction is."""
+    found = next((entry for entry in one.evictions if (entry.pod, entry.uid) == (pod.key, pod.uid)), None)
+    if pod.deleted:
+        yield "it was told to end" + (f"; its time is over in {spoken(pod.deleted - now)}" if pod.deleted > now else " and is overdue")
+    elif found is not None and found.signalled and is_saving(one, pod, found, now):
+        until = saves_until(one, pod, found.signalled)
+        yield f"it was asked {spoken(now - found.signalled)} ago to save its work, and has {spoken(until - now)} more (gpuscaler.io/grace)"
+    elif found is not None and found.why:
+        yield f"it could not be evicted, {counted(found.tries, 'time')}: {found.why}; tried again in {spoken(found.again - now)}"
 
 
 def of_leaving(one: Leaving, now: float) -> Iterator[str]:

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.latest import Latest
-from gpuscaler.control.records.removals import of_leaving
+from gpuscaler.control.records.removals import of_leaving, of_resident
 from gpuscaler.control.records.status import Said, coming
 from gpuscaler.control.records.words import counted, money, offering, some, spoken
 from gpuscaler.model.nodes import Node
@@ -59,6 +59,7 @@ def _of_pod(latest: Latest, pod: Pod, key: str, now: float) -> Iterator[str]:
     leaving = next((one for one in book.leaving if one.node == pod.node_name), None)
     if pod.node_name:
         yield f"it is on node {pod.node_name}" + (f", which is leaving: {leaving.reason}" if leaving is not None else "")
+        yield from of_resident(leaving, pod, now) if leaving is not None else ()
         return
     if pod.deleted:
         yield "it is being deleted"

@@ -79,7 +79,7 @@ def _one(one: Leaving, pod: Pod, entry: Eviction, now: float) -> tuple[Eviction,
         entry = entry if entry.signalled else replace(entry, signalled=now)
         if pod.checkpoint_requested >= math.floor(entry.signalled) or not again:
             return entry, None, iter((f"pod {pod.key} saves its work",))
-        asked = Checkpoint(pod.key, pod.uid, one.node, entry.signalled, _saves_until(one, pod, entry.signalled) - entry.signalled)
+        asked = Checkpoint(pod.key, pod.uid, one.node, entry.signalled, saves_until(one, pod, entry.signalled) - entry.signalled)
         return replace(entry, again=now + FIRST_PAUSE), asked, iter((f"pod {pod.key} saves its work",))
     waits = iter((f"pod {pod.key} cannot be evicted: {entry.why}",) if entry.why and not is_daemon(pod) else ())
     if entry.budget and one.ends and now >= one.ends - LAST_SECONDS:
@@ -138,10 +138,11 @@ def is_saving(one: Leaving, pod: Pod, entry: Eviction, now: float) -> bool:
         return False
     if entry.signalled and pod.checkpointed >= math.floor(entry.signalled):
         return False
-    return now < _saves_until(one, pod, entry.signalled or now)
+    return now < saves_until(one, pod, entry.signalled or now)
 
 
-def _saves_until(one: Leaving, pod: Pod, since: float) -> float:
+def saves_until(one: Leaving, pod: Pod, since: float) -> float:
+    """Until when ``pod``, which was asked at ``since`` to save its work, is given time for that."""
     until = since + (pod.options.grace or 0.0)
     if not one.ends:
         return until
