@@ -1,6 +1,7 @@
 """``gpuscaler pools``: what pools an account, or a file, has for the cluster."""
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -26,15 +27,17 @@ ROWS = 20
     "--cache",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="FOLDER",
-    help="Where instance types and list prices are kept for the next time; the default is gpuscaler's folder of the user's cache.",
+    help="Where instance types and list prices are kept for the next time; the default is ~/.cache/gpuscaler.",
 )
 def pools(config: Path, as_json: bool, cache: Path | None) -> None:
     """Print the pools that were found in the account, from where, and what was set aside. Nothing is changed.
 
     Exits with 3 when a region could not be read, 5 when AWS does not know who asks or does not allow it.
     """
+    from gpuscaler.embedded.controlplane.building import cache_of
+
     settings = _settings(config)
-    found = _look(settings, cache or Path(click.get_app_dir("gpuscaler")) / "aws")
+    found = _look(settings, cache or cache_of(os.environ))
     if as_json:
         click.echo(json.dumps(as_document(found), indent=2))
     else:

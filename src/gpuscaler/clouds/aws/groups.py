@@ -104,7 +104,8 @@ class Group(Struct, frozen=True):
 
 def tags_of(reply: Reply) -> dict[str, str]:
     """Tags as a mapping; what is no text is left out."""
-    pairs = ((tag.get("Key"), tag.get("Value", "")) for tag in reply.get("Tags") or ())
+    listed = reply.get("Tags")
+    pairs = ((tag.get("Key"), tag.get("Value", "")) for tag in (listed if isinstance(listed, list) else ()) if isinstance(tag, dict))
     return {key: value for key, value in pairs if isinstance(key, str) and isinstance(value, str)}
 
 

@@ -14,6 +14,8 @@ from gpuscaler.clouds.aws.groups import Reply
 
 #: A price so many times the one that is known, or so small a part of it, is a mistake: of a unit, of a currency.
 FACTOR = 20.0
+#: Spot is never so small a part of on demand.
+SPOT_PART = 100.0
 #: Spot prices older than this, in seconds, are beyond what the history holds.
 REACH = 90 * 86_400.0
 #: An offering without any known price costs so much: it is asked last, and no plan takes it for free.
@@ -108,7 +110,7 @@ class Tariff(NamedTuple):
         estimate = listed.spot if listed and listed.spot is not None else on_demand
         if told is None:
             return Judged(min(estimate, on_demand))
-        if not (told.price > 0 and math.isfinite(told.price)) or told.price < on_demand / FACTOR / 5:
+        if not (told.price > 0 and math.isfinite(told.price)) or told.price < on_demand / SPOT_PART:
             return Judged(estimate, f"{what} is ${told.price:g}, expected about ${estimate:g}; ${estimate:g} is planned with")
         if told.price > on_demand * FACTOR:
             return Judged(on_demand, f"{what} is ${told.price:g}, expected at most the on-demand price; ${on_demand:g} is planned with")

@@ -1,0 +1,66 @@
+"""Reading an AWS account of 500 groups in four regions, over HTTP from an endpoint of our own each of whose answers takes 100 ms."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+
+from benchmarks.figures import Figure
+from gpuscaler.clouds.aws.calls import Calls
+from gpuscaler.clouds.aws.discovery import Discovery
+from gpuscaler.clouds.aws.regions import Scope
+
+GROUPS, ANSWER = 500, 0.1
+REGIONS = ("us-east-1", "us-east-2", "us-west-2", "eu-west-1")
+#: What a look may take, in seconds: of a process that has just begun, and of one that looks again; and of processor time then.
+COLD, WARM, CORE = 15.0, 5.0, 1.0
+RUNS = 3
+
+
+def figures() -> Iterator[Figure]:
+    with account() as url:
+        keys = {"aws_access_key_id": "bench", "aws_secret_access_key": "bench"}
+        calls = Calls(sleep=time.sleep, random=Random(0), endpoint_url=url, credentials=keys)
+        discovery = Discovery(calls, Scope("bench"), regions=REGIONS, now=time.time)
+        cold, cold_core, pools = look(discovery)
+        runs = [look(discovery) for _ in range(RUNS)]
+        discovery.close()
+    warm, core = (sorted(run[column] for run in runs)[RUNS // 2] for column in (0, 1))
+    yield Figure(
+        what=f"{GROUPS} groups in {len(REGIONS)} regions, first look ({ANSWER * 1000:.0f} ms an answer)",
+        peers="",
+        reach=f"≤ {COLD:g} s",
+        measured=f"{cold:.1f} s, {cold_core:.1f} core-seconds; {pools} pools",
+        reached=cold <= COLD and pools == GROUPS,
+        values={"seconds": cold, "core_seconds": cold_core, "pools": pools},
+    )
+    yield Figure(
+        what=f"{GROUPS} groups in {len(REGIONS)} regions, looked at again",
+        peers="",
+        reach=f"≤ {WARM:g} s, ≤ {CORE:g} core-second",
+        measured=f"{warm:.1f} s, {core:.2f} core-seconds",
+        reached=warm <= WARM and core <= CORE,
+        values={"seconds": warm, "core_seconds": core},
+    )
+
+
+def look(discovery: Discovery) -> tuple[float, float, int]:
+    """(seconds, processor seconds of all threads, pools) of one look."""
+    began, core = time.perf_counter(), time.process_time()
+    found = discovery.look()
+    return time.perf_counter() - began, time.process_time() - core, len(found.pools)
+
+
+@contextmanager
+def account() -> Iterator[str]:
+    """The URL of an endpoint with the groups."""
+    command = [sys.executable, "-m", "benchmarks.aws_server", str(GROUPS), str(ANSWER), *REGIONS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.stdin.close()

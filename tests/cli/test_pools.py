@@ -1,0 +1,152 @@
+"""``gpuscaler pools`` on an endpoint of our own, over HTTP, with the real boto3."""
+
+import asyncio
+import json
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gpuscaler.cli.pools import pools
+from gpuscaler.embedded.aws.account import Account
+from gpuscaler.embedded.aws.endpoint import Endpoint
+from gpuscaler.embedded.aws.faults import denied
+from gpuscaler.embedded.aws.server import serve
+
+boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'gpuscaler[aws]'")
+TAGS = ("k8s.io/cluster-autoscaler/enabled", "k8s.io/cluster-autoscaler/prod")
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[str, Endpoint]]:
+    """The URL of an endpoint with two groups of the cluster and one of another, and the endpoint."""
+    endpoint = Endpoint(Account(now=time.time))
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    serving = asyncio.run_coroutine_threadsafe(serve(endpoint), loop).result(30)
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    ec2, scaling = (boto3.client(name, region_name="us-east-1", endpoint_url=serving.url, **keys) for name in ("ec2", "autoscaling"))
+    ec2.create_launch_template(LaunchTemplateName="gpus", LaunchTemplateData={"InstanceType": "g5.xlarge", "ImageId": "ami-0123"})
+    for name, cluster in (("gpus", "prod"), ("more", "prod"), ("theirs", "other")):
+        scaling.create_auto_scaling_group(
+            AutoScalingGroupName=name,
+            MinSize=0,
+            MaxSize=4,
+            AvailabilityZones=["us-east-1a"],
+            LaunchTemplate={"LaunchTemplateName": "gpus"},
+            Tags=[{"Key": key.replace("prod", cluster), "Value": "true"} for key in TAGS],
+        )
+    yield serving.url, endpoint
+    asyncio.run_coroutine_threadsafe(serving.close(), loop).result(30)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+@pytest.fixture
+def asked(served: tuple[str, Endpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run the command on a file for the endpoint, with ``more`` in it."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+    def ask(*options: str, more: str = "", aws: str = "cluster: prod") -> Result:
+        file = tmp_path / "run.yaml"
+        file.write_text(f"cloud: aws\nregion: us-east-1\naws: {{{aws}, endpoint_url: '{served[0]}'}}\n{more}")
+        return CliRunner().invoke(pools, ["--config", str(file), "--cache", str(tmp_path / "cache"), *options])
+
+    return ask
+
+
+def test_the_json_has_the_keys_that_the_reference_names(asked: Any) -> None:
+    done = asked("--json", more="pools: [{name: gpus, max: 2, priority: 7}]")
+
+    assert done.exit_code == 0
+    document = json.loads(done.stdout)
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "aws.md").read_text().split("## As JSON")[1].split("\n## ")[0]
+    first, second = document["pools"]
+    assert [key for key in first if f"`{key}`" not in page] == []
+    assert (first["name"], first["max"], first["priority"], second["max"]) == ("gpus", 2, 7, 4)
+    assert first["offerings"] == [{"type": "g5.xlarge", "market": "on-demand", "zone": "us-east-1a", "price": 1.006}]
+    assert first["resources"]["nvidia.com/gpu"] == "1"
+    assert first["resources"]["cpu"] == "3920m"
+    assert [one["object"] for one in document["set_aside"]] == ["AutoScalingGroup us-east-1/theirs"]
+
+
+def test_a_person_reads_a_table_with_what_is_odd_and_what_was_set_aside(asked: Any) -> None:
+    done = asked()
+
+    assert done.exit_code == 0
+    assert "2 pools, 1 set aside." in done.stdout
+    assert "gpus: new machines are not protected from scale-in" in done.stdout
+    assert "AutoScalingGroup us-east-1/theirs: the tag k8s.io/cluster-autoscaler/other says cluster 'other', expected prod" in done.stdout
+
+
+def test_without_a_cluster_nothing_is_adopted(asked: Any) -> None:
+    done = asked("--json", aws="groups: [gpus]")
+
+    document = json.loads(done.stdout)
+    assert document["pools"] == []
+    assert all("no name of the cluster" in one["reason"] for one in document["set_aside"])
+
+
+def test_a_region_that_may_not_be_read_is_named_and_exits_5(asked: Any, served: tuple[str, Endpoint]) -> None:
+    served[1].faults.all.append(denied("DescribeAutoScalingGroups"))
+    try:
+        done = asked()
+    finally:
+        served[1].faults.all.clear()
+
+    assert done.exit_code == 5
+    assert "Region us-east-1: IAM does not allow autoscaling:DescribeAutoScalingGroups in us-east-1; add it to the policy" in done.stdout
+
+
+def test_nobody_who_asks_exits_5_and_says_so(asked: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+
+    done = asked()
+
+    assert done.exit_code == 5
+    assert "Unable to locate credentials" in done.stdout
+
+
+def test_an_endpoint_that_does_not_answer_exits_3(asked: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("gpuscaler.clouds.aws.calls.FIRST_WAIT", 0.001)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    file = tmp_path / "elsewhere.yaml"
+    file.write_text(f"cloud: aws\nregion: us-east-1\naws: {{cluster: prod, endpoint_url: 'http://127.0.0.1:{port}'}}\n")
+
+    done = asked("--config", str(file))
+
+    assert done.exit_code == 3
+    assert "Could not connect to the endpoint URL" in done.stdout
+
+
+def test_a_file_for_another_cloud_exits_2(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("cloud: simulated\nregion: us-east-1\npools: [{name: a, types: [g5.xlarge]}]")
+
+    done = CliRunner().invoke(pools, ["--config", str(file)])
+
+    assert done.exit_code == 2
+    assert done.stderr == f"{file}: saw cloud simulated, expected aws, where pools are looked for; pools of a file are in the file\n"
+
+
+def test_without_boto3_the_extra_is_named(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)
+
+    done = asked()
+
+    assert done.exit_code == 2
+    assert done.stderr == "saw no package boto3, expected it for cloud: aws; install gpuscaler[aws]\n"
