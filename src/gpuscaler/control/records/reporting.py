@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import msgspec
@@ -32,8 +33,9 @@ OLD_SECONDS = 180.0
 SHOWN = 20
 #: Clusters of more nodes than this are looked through in a thread.
 INLINE = 1_000
-#: What happens to every machine on its way says nothing new beside these.
+#: Times that have passed, in sentences.
 _NUMBERS = re.compile(r"\d+")
+#: What happens to every machine says nothing new beside its order, and beside the decision to remove it.
 _STEPS = frozenset({kinds.GRANTED, kinds.REGISTERED, kinds.READY, kinds.MARKED, kinds.DRAINING, kinds.ENDING})
 
 
@@ -85,7 +87,8 @@ class Reporter(Sink):
 
     async def look(self) -> Status:
         """Bring the status up to date."""
-        latest = snapshot(self._latest)
+        # A thread reads it while the controller goes on; what it refers to is never changed.
+        latest = copy(self._latest)
         happened, troubles, process, now = tuple(self._happened), self._troubles(), self._process(), self._now()
 
         def made() -> Status:
@@ -111,20 +114,6 @@ class Reporter(Sink):
             if not self.trouble:
                 _LOG.warning("the status could not be written", problem=str(error))
             self.trouble = f"ConfigMap {self._namespace}/{NAME}: {error}"
-
-
-def snapshot(latest: Latest) -> Latest:
-    """A copy that stays as it is: a thread reads it while the controller goes on."""
-    return Latest(
-        latest.cluster,
-        latest.memory,
-        latest.plan,
-        latest.policy,
-        latest.looked_at,
-        latest.planned_at,
-        latest.decision,
-        dict(latest.forecasts),
-    )
 
 
 def _same(one: Status, other: Status) -> bool:
