@@ -239,6 +239,8 @@ typedef union { double real; unsigned small; unsigned long long large; } Value;
 typedef struct { uint32_t field, scope; int64_t time, latency; int type, result; Value value; } FieldValue;
 int nvmlDeviceGetFieldValues(void *device, int count, FieldValue *values) {
   ENTER(device, nvmlDeviceGetFieldValues);
+  /* GPUs before Ampere retire pages, later ones remap rows. */
+  int retires = gpu_of(device)->result[C_nvmlDeviceGetRemappedRows] != OK;
   for (int i = 0; i < count; i++) {
     values[i].result = OK;
     values[i].type = 3;
@@ -246,6 +248,10 @@ int nvmlDeviceGetFieldValues(void *device, int count, FieldValue *values) {
       case 82: values[i].type = 1; values[i].value.small = 61; break;
       case 138: values[i].value.large = values[i].scope == 0xFFFFFFFF ? 2048 : 1; break;
       case 139: values[i].value.large = values[i].scope == 0xFFFFFFFF ? 1024 : 1; break;
+      case 29: case 30: case 31:
+        values[i].value.large = values[i].field == 31 ? 1 : 30 - values[i].field + 4;
+        if (retires) break;
+        /* fall through */
       default: values[i].result = NOT_SUPPORTED;
     }
   }

@@ -95,6 +95,18 @@ def test_slow_figures_are_asked_in_one_of_ten_rounds_and_told_in_each(nvml: Fake
     assert nvml.gpu[0].count("nvmlDeviceGetRemappedRows") == 1
 
 
+def test_a_gpu_before_ampere_has_retired_pages_and_a_later_one_remapped_rows(nvml: FakeNvml) -> None:
+    nvml.gpu[0].fail("nvmlDeviceGetRemappedRows")
+    with measuring(nvml.environment) as child:
+        old, new = child.reading(FIRST).values, child.reading(SECOND).values
+
+    pages = {"retired_pages:corrected": 5, "retired_pages:uncorrected": 4, "page_retirement_pending": 1}
+    assert {name: old[name] for name in pages} == pages
+    assert "remapped_rows:corrected" not in old
+    assert "remapped_rows:corrected" in new
+    assert set(pages) & set(new) == set()
+
+
 def test_an_old_driver_is_asked_as_old_drivers_answer(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     nvml = FakeNvml(build(tmp_path, "-DBEFORE_HOPPER"), tmp_path_factory.mktemp("old"), 1)
     nvml.gpu[0].used = 2 * GIB

@@ -29,6 +29,7 @@ class Field(NamedTuple):
 _PASSIVE = "on boards without a fan of their own"
 _GPM = "nvmlGpmMetricsGet"
 _HOPPER = "before Hopper"
+_AMPERE = "from Ampere on"
 _ECC = "where ECC is off or not there"
 
 #: Fields by their keys, in the order of the page.
@@ -166,6 +167,19 @@ FIELDS: Mapping[str, Field] = {
     ),
     "row_remap_failed": Field(
         "gpuscaler_gpu_row_remap_failed", "1 where no spare row was left: the board is to go", "nvmlDeviceGetRemappedRows", "before Ampere"
+    ),
+    "retired_pages": Field(
+        "gpuscaler_gpu_retired_pages",
+        "Pages of memory that are no longer used, for the errors in them",
+        "nvmlDeviceGetFieldValues",
+        _AMPERE,
+        labels=("kind",),
+    ),
+    "page_retirement_pending": Field(
+        "gpuscaler_gpu_page_retirement_pending",
+        "1 where a page is retired when the driver is loaded next",
+        "nvmlDeviceGetFieldValues",
+        _AMPERE,
     ),
     "lost": Field("gpuscaler_gpu_lost", "1 where the GPU fell off the bus", "any", "on MIG devices"),
 }

@@ -110,13 +110,21 @@ def _limits(bits: int) -> Values:
     return {f"clock_limited:{name}": float(bits & bit != 0) for name, bit in _LIMITS.items()}
 
 
+Fields = Mapping[int | tuple[int, int], tuple[str, float]]
+
 #: Field numbers of NVML that are asked together, each with its name here and how many of the unit here one of theirs is.
-_TOGETHER: Mapping[int | tuple[int, int], tuple[str, float]] = {
+_TOGETHER: Fields = {
     nvml.NVML_FI_DEV_MEMORY_TEMP: ("memory_temperature_celsius", 1),
     (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS): ("nvlink_sent_bytes", _KIB),
     (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS): ("nvlink_received_bytes", _KIB),
     nvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES: ("pcie_sent_bytes", 1),
     nvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES: ("pcie_received_bytes", 1),
+}
+#: The same, of GPUs before Ampere: pages that are no longer used, where later ones have spare rows.
+_RETIRED: Fields = {
+    nvml.NVML_FI_DEV_RETIRED_SBE: ("retired_pages:corrected", 1),
+    nvml.NVML_FI_DEV_RETIRED_DBE: ("retired_pages:uncorrected", 1),
+    nvml.NVML_FI_DEV_RETIRED_PENDING: ("page_retirement_pending", 1),
 }
 #: The member of NVML's union that holds a value, by the type that it says.
 _MEMBERS: Mapping[int, str] = {
@@ -130,11 +138,11 @@ _MEMBERS: Mapping[int, str] = {
 }
 
 
-def together(handle: Handle) -> Values:
+def together(handle: Handle, *, asked: Fields) -> Values:
     """Each of them says by itself whether the device has it."""
-    answers = nvml.nvmlDeviceGetFieldValues(handle, list(_TOGETHER))
+    answers = nvml.nvmlDeviceGetFieldValues(handle, list(asked))
     values = {}
-    for answer, (name, scale) in zip(answers, _TOGETHER.values(), strict=True):
+    for answer, (name, scale) in zip(answers, asked.values(), strict=True):
         member = _MEMBERS.get(answer.valueType)
         if answer.nvmlReturn == nvml.NVML_SUCCESS and member:
             values[name] = getattr(answer.value, member) * scale
@@ -180,7 +188,7 @@ GPU: tuple[Probe, ...] = (
     Probe(sm_clock),
     Probe(memory_clock),
     Probe(limits, Probe(limits_before_r535)),
-    Probe(together),
+    Probe(partial(together, asked=_TOGETHER)),
     Probe(fan, slow=True),
     Probe(power_limit, slow=True),
     Probe(pcie_replays, slow=True),
@@ -191,6 +199,7 @@ GPU: tuple[Probe, ...] = (
         for scope in ("volatile", "aggregate")
     ),
     Probe(remapped_rows, slow=True),
+    Probe(partial(together, asked=_RETIRED), slow=True),
 )
 #: Of a MIG device: what NVML tells of no part of a GPU (power, temperature, clocks) is told of the GPU only.
 MIG: tuple[Probe, ...] = (Probe(memory, Probe(memory_before_v2)),)
