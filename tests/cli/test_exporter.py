@@ -80,7 +80,7 @@ def test_it_measures_serves_and_ends_with_sigterm(tmp_path: Path) -> None:
         health, front = running.get("/healthz"), running.get("/")
         began = time.monotonic()
         running.process.send_signal(signal.SIGTERM)
-        status = running.process.wait(10)
+        status = running.process.wait(20)
 
     assert found.value("nvidia_gpu_num_devices") == 3
     assert found.value("gpuscaler_exporter_working", part="gpus") == 1
@@ -90,7 +90,8 @@ def test_it_measures_serves_and_ends_with_sigterm(tmp_path: Path) -> None:
     assert f"{tmp_path}/none" in front
     assert health == "ok\n"
     assert status == 0
-    assert time.monotonic() - began < 5
+    # The chart gives it so long.
+    assert time.monotonic() - began < 10
 
 
 def test_the_name_of_the_node_comes_from_the_environment() -> None:

@@ -242,15 +242,15 @@ async def test_a_broken_checkpoint_is_told_and_read_again_once_it_is_whole(tmp_p
 
 
 async def test_a_kubelet_that_hangs_holds_up_nobody_and_nothing_is_asked_twice_at_once(tmp_path: Path) -> None:
-    async with world(tmp_path, pace=Pace(timeout=1.5, patience=0.05)) as here:
+    async with world(tmp_path, pace=Pace(timeout=4.0, patience=0.05)) as here:
         here.kubelet.pods += [TRAINER]
         before = await first(here)
         asked = here.kubelet.asked
-        here.kubelet.hang(seconds=5.0)
+        here.kubelet.hang(seconds=60.0)
         start = time.monotonic()
         for _ in range(5):
             assert (await here.ask()).owners == before.owners
-        assert time.monotonic() - start < 1.5
+        assert time.monotonic() - start < 4.0
         here.kubelet.behave = None
         while "did not answer" not in (await here.ask()).trouble:
             assert here.kubelet.asked == asked + 1
@@ -266,7 +266,10 @@ async def test_a_kubelet_that_is_slower_than_its_caller_is_asked_anew_at_each_qu
         for _ in range(3):
             asked = here.kubelet.asked
             await here.ask()
-            await asyncio.sleep(0.3)
+            async with asyncio.timeout(20):
+                while here.kubelet.asked == asked:  # noqa: ASYNC110  # a thread of another library counts
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0.5)
             assert here.kubelet.asked == asked + 1
 
 
@@ -283,12 +286,12 @@ async def test_what_was_seen_last_is_forgotten_in_the_end(tmp_path: Path) -> Non
 
 async def test_closing_waits_for_no_kubelet_that_hangs(tmp_path: Path) -> None:
     with kubelet() as fake:
-        fake.hang(seconds=5.0)
-        attributor = NodeAttributor(FakeNode(tmp_path).places(fake.path), clock=lambda: 0.0, pace=Pace(timeout=3.0, patience=0.05))
+        fake.hang(seconds=60.0)
+        attributor = NodeAttributor(FakeNode(tmp_path).places(fake.path), clock=lambda: 0.0, pace=Pace(timeout=60.0, patience=0.05))
         await attributor.attribute(HERE, ())
         start = time.monotonic()
         await attributor.close()
-        assert time.monotonic() - start < 1.5
+        assert time.monotonic() - start < 20.0
 
 
 async def test_the_kubelet_is_asked_no_oftener_than_the_pace_allows(tmp_path: Path) -> None:

@@ -77,11 +77,11 @@ def test_fields_that_a_later_kubernetes_adds_are_passed_over() -> None:
 
 def test_a_kubelet_that_does_not_answer_is_given_up_in_time() -> None:
     with kubelet() as here:
-        here.hang(seconds=5.0)
+        here.hang(seconds=60.0)
         start = time.monotonic()
         with pytest.raises(KubeletError, match=r"did not answer within 0\.2 s"):
             asked(here, timeout=0.2)
-        assert time.monotonic() - start < 2.0
+        assert time.monotonic() - start < 20.0
 
 
 def test_a_kubelet_that_starts_again_with_a_new_socket_is_asked_again() -> None:

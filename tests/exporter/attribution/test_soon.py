@@ -54,9 +54,9 @@ def test_a_pod_that_starts_has_a_sample_within_two_seconds_and_one_that_ends_has
         def is_for(labels: str) -> bool:
             return labels in duty_of(metrics(), GPU)[0]
 
-        # Of three, since whoever else uses this machine may hold one up.
+        # Of six, since whoever else uses this machine may hold one up.
         began, ended = [], []
-        for number in range(3):
+        for number in range(6):
             here.pods.append(pod("ml", f"trainer-{number}", container("main", devices(GPU))))
             labels = f'pod_name="trainer-{number}",namespace_name="ml",container_name="main"'
             began.append(seconds_until(partial(is_for, labels)))
