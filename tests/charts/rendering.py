@@ -19,6 +19,15 @@ SMALL: Mapping[str, Any] = {
 Object = dict[str, Any]
 
 
+class Strict(yaml.SafeLoader):
+    """Takes no key twice: API servers take the last one and say nothing, or refuse the object."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # as in the base
+        keys = [key.value for key, _ in node.value]
+        assert len(keys) == len(set(keys)), f"a key is there twice: {keys}{node.start_mark}"
+        return super().construct_mapping(node, deep)
+
+
 def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> Object:
     """``one`` with what ``other`` says, as helm joins several files of values."""
     both = {
@@ -54,7 +63,7 @@ def text(values: Mapping[str, Any], *, release: str = "gpuscaler", namespace: st
 
 def render(more: Mapping[str, Any] | None = None, *, release: str = "gpuscaler", namespace: str = "gpuscaler") -> dict[str, Object]:
     """The objects that the chart makes of :data:`SMALL` and ``more``, by ``Kind/name``."""
-    documents = yaml.safe_load_all(text(merged(SMALL, more or {}), release=release, namespace=namespace))
+    documents = yaml.load_all(text(merged(SMALL, more or {}), release=release, namespace=namespace), Strict)
     return {f"{one['kind']}/{one['metadata']['name']}": one for one in documents if one}
 
 

@@ -58,6 +58,12 @@ def test_lint_has_nothing_to_say(values: dict[str, Any]) -> None:
         ({"controller": {"replicas": 0}}, "/controller/replicas"),
         ({"controller": {"replica": 3}}, "replica"),
         ({"controller": {"nodeSelector": {"zone": 1}}}, "/controller/nodeSelector/zone"),
+        # Nobody could drain their nodes any more.
+        ({"controller": {"podDisruptionBudget": {"maxUnavailable": 0}}}, "/controller/podDisruptionBudget/maxUnavailable"),
+        ({"controller": {"podDisruptionBudget": {"maxUnavailable": "0%"}}}, "/controller/podDisruptionBudget/maxUnavailable"),
+        # Selectors would not find their pods.
+        ({"controller": {"podLabels": {"app.kubernetes.io/name": "x"}}}, "/controller/podLabels"),
+        ({"commonLabels": {"app.kubernetes.io/component": "x"}}, "/commonLabels"),
         ({"image": {"digest": "latest"}}, "/image/digest"),
         ({"serviceMonitor": {"interval": "often"}}, "/serviceMonitor/interval"),
         ({"exporter": {"interval": "1m"}}, "/exporter/interval"),
@@ -328,7 +334,7 @@ def test_the_exporter_s_own_labels_win_over_those_of_the_scrape() -> None:
 
 def test_extras_and_labels_reach_the_pod() -> None:
     values = {
-        "commonLabels": {"team": "platform"},
+        "commonLabels": {"team": "platform", "tier": "any", "app.kubernetes.io/part-of": "gpus"},
         "imagePullSecrets": [{"name": "pull"}],
         "controller": {
             "extraEnv": [{"name": "HTTPS_PROXY", "value": "proxy:3128"}],
@@ -343,7 +349,7 @@ def test_extras_and_labels_reach_the_pod() -> None:
     }
     template, found = deployment(values)["spec"]["template"], container(values)
 
-    assert {"team": "platform", "tier": "infra"}.items() <= template["metadata"]["labels"].items()
+    assert {"team": "platform", "tier": "infra", "app.kubernetes.io/part-of": "gpus"}.items() <= template["metadata"]["labels"].items()
     assert template["metadata"]["annotations"]["a"] == "b"
     assert template["spec"]["imagePullSecrets"] == [{"name": "pull"}]
     assert template["spec"]["tolerations"] == [{"operator": "Exists"}]
