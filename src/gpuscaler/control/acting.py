@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -131,13 +132,15 @@ class Actor:
             return found if isinstance(found, Outcome) else Outcome(act, found)
 
     async def _nominate(self, act: Nominate) -> str:
-        namespace, name = act.pod.split("/", 1)
-        # The uid makes it that pod's, and not that of one which took its name meanwhile.
-        patch = {"metadata": {"uid": act.uid}, "status": {"nominatedNodeName": act.node or None}}
+        return await self._patch_pod(act.pod, {"metadata": {"uid": act.uid}, "status": {"nominatedNodeName": act.node or None}})
+
+    async def _patch_pod(self, pod: str, patch: dict[str, Any]) -> str:
+        """Patch a pod by way of its status; the uid in ``patch`` makes it that pod's, and not that of one which took its name meanwhile."""
+        namespace, name = pod.split("/", 1)
         try:
             await self._client.merge_patch(PODS, name, patch, namespace=namespace, subresource="status")
         except (NotFound, Conflict) as error:
-            return f"pod {act.pod}: {error}"
+            return f"pod {pod}: {error}"
         return ""
 
     async def _lift(self, act: Lift) -> str:
@@ -176,14 +179,8 @@ class Actor:
 
     async def _checkpoint(self, act: Checkpoint) -> str:
         """Annotate the pod, by way of its status: the API server takes annotations there, and no right to change pods is needed."""
-        namespace, name = act.pod.split("/", 1)
         moment = datetime.fromtimestamp(act.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        patch = {"metadata": {"uid": act.uid, "annotations": {CHECKPOINT_REQUESTED: moment}}}
-        try:
-            await self._client.merge_patch(PODS, name, patch, namespace=namespace, subresource="status")
-        except (NotFound, Conflict) as error:
-            return f"pod {act.pod}: {error}"
-        return ""
+        return await self._patch_pod(act.pod, {"metadata": {"uid": act.uid, "annotations": {CHECKPOINT_REQUESTED: moment}}})
 
     async def _evict(self, act: Evict) -> Outcome:
         namespace, name = act.pod.split("/", 1)
@@ -205,10 +202,8 @@ class Actor:
 
     async def _gone(self, deletion: Awaitable[bytes]) -> str:
         """Delete what is meant; that it is gone, or another one of its name is there, is as good."""
-        try:
+        with suppress(NotFound, Conflict):
             await deletion
-        except (NotFound, Conflict):
-            return ""
         return ""
 
 
