@@ -23,6 +23,7 @@ from gpuscaler.embedded.kubelets import Kubelets
 from gpuscaler.embedded.memory import MemoryTransport
 from gpuscaler.embedded.scheduling import Scheduler
 from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import Unreachable
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.reflector import Batch
 from gpuscaler.kube.resources import CONFIG_MAPS, EVENTS, LEASES, NODES, PODS, Resource
@@ -174,6 +175,28 @@ async def test_a_waiting_pod_gets_a_machine_of_the_simulated_cloud(cluster: Clus
 
     assert await cluster.bound() == ["train"]
     assert [one["metadata"]["labels"]["gpuscaler.io/pool"] for one in await cluster.all(NODES)] == ["gpu"]
+    assert (await cluster.lease())["holderIdentity"] == "one"
+
+
+async def test_a_process_that_loses_its_lease_while_something_fails_leads_again_later(cluster: Cluster) -> None:
+    async def fails_at_the_end() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise Unreachable("the API server went away at that very moment")
+
+    async def provider(settings: RunSettings, place: Place) -> Made:
+        made = await providers.make(settings, place)
+        return replace(made, parts=[*made.parts, fails_at_the_end])
+
+    cluster.start(make_provider=provider)
+    await asyncio.sleep(5)
+    renewed = "2027-01-15T08:00:05.000000Z"
+    taken = {"spec": {"holderIdentity": "another", "renewTime": renewed, "acquireTime": renewed, "leaseDurationSeconds": 15}}
+    await cluster.user.merge_patch(LEASES, "gpuscaler", taken, namespace="kube-system")
+    await asyncio.sleep(12)
+    assert (await cluster.lease())["holderIdentity"] == "another"
+    await asyncio.sleep(30)
     assert (await cluster.lease())["holderIdentity"] == "one"
 
 

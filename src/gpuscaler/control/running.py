@@ -179,10 +179,25 @@ class _Leading:
         """Lead until cancelled: each time that somebody else wrote, or might have, everything is read anew."""
         while True:
             try:
-                await self._once()
+                await self._apart()
             except* (OvertakenError, NotLeaderError, ApiError, Unreachable) as group:
                 _LOG.warning("begins anew", problem=str(first(group)))
             await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _apart(self) -> None:
+        """Lead once, in a task of its own.
+
+        A task group that is cancelled while something in it fails tells of the failure alone, and whoever waits for the end of this task,
+        such as an election that was lost, would wait for ever.
+        """
+        once = asyncio.create_task(self._once())
+        try:
+            await asyncio.wait((once,))
+        except asyncio.CancelledError:
+            once.cancel()
+            await asyncio.gather(once, return_exceptions=True)
+            raise
+        once.result()
 
     async def _once(self) -> None:
         place, settings = self._place, self._running.file.settings
