@@ -147,10 +147,12 @@ async def test_a_driver_that_hangs_leaves_a_gap_and_no_scrape_waits_for_it(nvml:
         # The other GPU is measured again, once the first is left alone.
         await running.until(lambda found: found.values("nvidia_gpu_temperature_celsius", uuid=SECOND) == [34])
         hung = await running.until(lambda found: found.value("gpuscaler_gpu_hung", uuid=FIRST) == 1)
+        front = running.exporter.pages()["/"]().body.decode()
         nvml.gpu[0].hang("")
 
     assert gap.values("nvidia_gpu_num_devices") == [2]
     assert hung.value("gpuscaler_gpu_hung", uuid=SECOND) == 0
+    assert f"{FIRST}: the driver does not answer for it" in front
     assert longest < 0.1
     assert any("saw no answer from the driver" in text for _, text in running.log)
 
@@ -190,10 +192,14 @@ async def test_a_gpu_that_fell_off_the_bus_is_told_and_has_no_figures(nvml: Fake
         found = await running.until(lambda found: found.values("gpuscaler_gpu_lost", uuid=FIRST) == [1])
         await running.until(lambda found: found.values("gpuscaler_gpu_xid_errors_total", uuid=FIRST, severity="critical") == [1])
         when = running.scrape().value("gpuscaler_gpu_last_xid_error_timestamp_seconds", uuid=FIRST, xid="79")
+        front = running.exporter.pages()["/"]().body.decode()
 
     assert found.values("nvidia_gpu_temperature_celsius", uuid=FIRST) == []
     assert found.values("nvidia_gpu_temperature_celsius", uuid=SECOND) == [34]
     assert when == pytest.approx(time.time(), abs=30)
+    assert f"{FIRST}: fell off the bus" in front
+    assert f"{FIRST}: XID 79, " in front
+    assert "all is well" not in front
 
 
 async def test_attribution_that_breaks_costs_the_pods_and_not_the_gpus(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,14 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gpuscaler import __version__
 from gpuscaler.exporter import exposition
 from gpuscaler.exporter.answering import Answer, Pages
 from gpuscaler.exporter.exposition import Page, device_labels, number, written
+from gpuscaler.exporter.fields import severity
 from gpuscaler.exporter.footprint import footprint
 from gpuscaler.exporter.lines import Line
 from gpuscaler.exporter.measured import Measured
@@ -150,7 +151,19 @@ class Exporter:
             duty = known.reading.values.get("duty_cycle")
             busy = "" if duty is None else f"  {duty:g} %"
             lines.append(f"{indent}{known.key}  {name}{busy}  for {pods}")
-        troubles = [f"GPUs: {self.measured.trouble}"] if self.measured.trouble else []
-        troubles += [f"pods: {self.attribution.trouble}"] if self.attribution.trouble else []
-        lines += ["", *(troubles or ["all is well"]), "", "/metrics is for Prometheus", ""]
+        lines += ["", *(list(self._troubles(now)) or ["all is well"]), "", "/metrics is for Prometheus", ""]
         return Answer("\n".join(lines).encode())
+
+    def _troubles(self, now: float) -> Iterator[str]:
+        if self.measured.trouble:
+            yield f"GPUs: {self.measured.trouble}"
+        if self.attribution.trouble:
+            yield f"pods: {self.attribution.trouble}"
+        for known in self.measured.known(now):
+            if known.reading.values.get("lost"):
+                yield f"{known.key}: fell off the bus; reset or replace it"
+        for uuid in sorted(self.sampler.hung):
+            yield f"{uuid}: the driver does not answer for it; see dmesg, and reset the GPU"
+        for (uuid, code), (_, at) in sorted(self.measured.events.items()):
+            if severity(code) == "critical":
+                yield f"{uuid}: XID {code}, {now - at:.0f} s ago; reset or replace it"
