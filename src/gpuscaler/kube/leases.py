@@ -108,7 +108,8 @@ class LeaderElection:
                     await self._renew_beside(leading)
                 finally:
                     ended = leading.done()
-                    await self._end(leading)
+                    leading.cancel()
+                    await asyncio.wait([leading])
                 if ended or (not leading.cancelled() and leading.exception() is not None):
                     leading.result()
                     return
@@ -138,16 +139,6 @@ class LeaderElection:
             left = self._renewed_at + self._times.renew - self._clock()
             if left >= _MOMENT:
                 await self._try(min(left, self._times.renew / 2))
-
-    async def _end(self, leading: asyncio.Task[None]) -> None:
-        """Cancel ``leading`` until it has ended.
-
-        A group of tasks in which one has failed swallows a cancellation that comes while the others end, and a write that was stopped fails
-        when leadership is lost. Whoever then tries again would never hear of it.
-        """
-        while not leading.done():
-            leading.cancel()
-            await asyncio.wait([leading], timeout=self._times.renew)
 
     async def _try(self, limit: float) -> None:
         """Try to get or keep the lease, within ``limit`` seconds."""
