@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.cli.serving import served as a_cluster
 
 from gpuscaler.cli.pools import pools
 from gpuscaler.embedded.aws.account import Account
+from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.endpoint import Endpoint
 from gpuscaler.embedded.aws.faults import denied
 from gpuscaler.embedded.aws.server import serve
@@ -26,7 +28,7 @@ TAGS = ("k8s.io/cluster-autoscaler/enabled", "k8s.io/cluster-autoscaler/prod")
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[str, Endpoint]]:
     """The URL of an endpoint with two groups of the cluster and one of another, and the endpoint."""
-    endpoint = Endpoint(Account(now=time.time))
+    endpoint = Endpoint(Account(now=time.time, conditions=Conditions(reaction=0.0, pending=0.0)))
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -87,6 +89,32 @@ def test_a_person_reads_a_table_with_what_is_odd_and_what_was_set_aside(asked: A
     assert "2 pools, 1 set aside." in done.stdout
     assert "gpus: new machines are not protected from scale-in" in done.stdout
     assert "AutoScalingGroup us-east-1/theirs: the tag k8s.io/cluster-autoscaler/other says cluster 'other', expected prod" in done.stdout
+
+
+def test_nodes_of_the_cluster_are_compared_with_what_tags_promise(asked: Any, served: tuple[str, Endpoint], tmp_path: Path) -> None:
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    scaling = boto3.client("autoscaling", region_name="us-east-1", endpoint_url=served[0], **keys)
+    label = {"Key": "k8s.io/cluster-autoscaler/node-template/label/team", "Value": "ml"}
+    scaling.create_or_update_tags(Tags=[{**label, "ResourceId": "gpus", "ResourceType": "auto-scaling-group", "PropagateAtLaunch": False}])
+    scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
+    (group,) = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=["gpus"])["AutoScalingGroups"]
+    (machine,) = group["Instances"]
+    amounts = {"cpu": "3920m", "memory": "14Gi", "pods": "52", "ephemeral-storage": "17Gi", "nvidia.com/gpu": "1"}
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "ip-1", "labels": {"kubernetes.io/arch": "amd64"}},
+        "spec": {"providerID": f"aws:///us-east-1a/{machine['InstanceId']}"},
+        "status": {"allocatable": amounts, "capacity": amounts, "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+    with a_cluster(tmp_path) as cluster:
+        cluster.load(node)
+        done = asked("--compare", "--kubeconfig", str(cluster.kubeconfig), "--json")
+
+    assert done.exit_code == 0, done.output
+    first = json.loads(done.stdout)["pools"][0]
+    assert "team" not in first["labels"]
+    assert any(text.startswith("the label team=ml is on none of its 1 node") for text in first["warnings"])
 
 
 def test_without_a_cluster_nothing_is_adopted(asked: Any) -> None:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuscaler.cli.reaching import FORBIDDEN, UNREACHABLE
+from gpuscaler.cli.reaching import FORBIDDEN, UNREACHABLE, access_options
 
 if TYPE_CHECKING:
     from gpuscaler.clouds.aws.discovery import Discovery, Found
+    from gpuscaler.kube.access import Access
+    from gpuscaler.model.nodes import Node
     from gpuscaler.settings import RunSettings
 
 #: Rows of the table of what was set aside before the rest is only counted; ``--json`` has everything.
@@ -29,7 +31,9 @@ ROWS = 20
     metavar="FOLDER",
     help="Where instance types and list prices are kept for the next time; the default is ~/.cache/gpuscaler.",
 )
-def pools(config: Path, as_json: bool, cache: Path | None) -> None:
+@click.option("--compare", is_flag=True, help="Compare with the nodes of the cluster, which are right where they differ.")
+@access_options
+def pools(*, config: Path, as_json: bool, cache: Path | None, compare: bool, kubeconfig: Path | None, context: str) -> None:
     """Print the pools that were found in the account, from where, and what was set aside. Nothing is changed.
 
     Exits with 3 when a region could not be read, 5 when AWS does not know who asks or does not allow it.
@@ -38,6 +42,8 @@ def pools(config: Path, as_json: bool, cache: Path | None) -> None:
 
     settings = _settings(config)
     found = _look(settings, cache or cache_of(os.environ))
+    if compare:
+        found = _compared(found, kubeconfig, context)
     if as_json:
         click.echo(json.dumps(as_document(found), indent=2))
     else:
@@ -74,6 +80,32 @@ def _look(settings: "RunSettings", cache: Path) -> "Found":
         return discovery.look()
     finally:
         discovery.close()
+
+
+def _compared(found: "Found", kubeconfig: Path | None, context: str) -> "Found":
+    import asyncio
+
+    import msgspec
+
+    from gpuscaler.cli.reaching import find, told
+    from gpuscaler.clouds.aws.comparing import compared
+
+    access = find(kubeconfig, context)
+    with told(access):
+        nodes = asyncio.run(_nodes(access))
+    return msgspec.structs.replace(found, pools=tuple(compared(one, nodes) for one in found.pools))
+
+
+async def _nodes(access: "Access") -> dict[str, "Node"]:
+    """The cluster's nodes by EC2's ids of their machines."""
+    from gpuscaler.clouds.aws.listing import instance_id
+    from gpuscaler.kube.client import Client
+    from gpuscaler.kube.http import HttpTransport
+    from gpuscaler.kube.snapshot import snapshot
+
+    async with HttpTransport(access) as transport:
+        seen = await snapshot(Client(transport, dry_run=True))
+    return {ident: node for node in seen.cluster.nodes.values() if (ident := instance_id(node.provider_id))}
 
 
 def discovery_of(settings: "RunSettings", calls: Any, cache: Path | None) -> "Discovery":

@@ -98,12 +98,17 @@ class Discovery:
 
     def _look(self, reader: RegionReader) -> _Seen:
         try:
-            entries = reader.entries(self._scope)
+            return self._read(reader)
         except CloudError as error:
             return _Seen(set_aside=(SetAside(f"Region {reader.region}", error.detail),), failed=True, forbidden=error.cause == UNAUTHORISED)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            reason = f"saw {type(error).__name__}: {error} in a reply, expected one as AWS describes it"
+            return _Seen(set_aside=(SetAside(f"Region {reader.region}", reason),), failed=True)
+
+    def _read(self, reader: RegionReader) -> _Seen:
         groups: list[tuple[Group, str]] = []
         odd: list[SetAside] = []
-        for entry in entries:
+        for entry in reader.entries(self._scope):
             name = str(entry.get("AutoScalingGroupName"))
             found = whose(name, tags_of(entry), cluster=self._scope.cluster, named=self._scope.groups, extra=self._scope.tags)
             if found.reason:
