@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shlex
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.charts.manifest import FILE
-from tests.charts.rendering import CHART, SMALL, call, merged
+from tests.charts.rendering import CHART, ROOT, SMALL, call, merged
 from tests.embedded.kubectl_building import kubectl
 from tests.embedded.test_kubectl import Kubectl
 
@@ -18,6 +19,10 @@ from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.embedded.cluster import Conditions, EmbeddedCluster
 from gpuscaler.embedded.server import serve
 from gpuscaler.model.pools import Policy
+from gpuscaler.planning.discouraging import SOFT_TAINTS
+from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.planning.leaving.labels import EXCLUDE_LABEL, EXCLUDE_VALUE
+from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 
 pytestmark = [pytest.mark.charts, pytest.mark.looptime(False)]
 
@@ -77,6 +82,23 @@ async def test_both_copies_run_apart_on_nodes_that_are_neither_bought_nor_have_g
 
     assert sorted(one["spec"]["nodeName"] for one in pods) == ["other", "plain"]
     assert {one["spec"]["priority"] for one in pods} == {2_000_000_000}
+
+
+async def test_what_is_left_on_nodes_when_it_is_taken_away_comes_off_with_the_commands_of_the_page(ask: Kubectl) -> None:
+    ours = [taint.key for taint in SOFT_TAINTS] + [ARRIVING_TAINT, LEAVING_TAINT]
+    for name, keys in (("plain", [LEAVING_TAINT]), ("other", [*ours, "example.com/own"])):
+        await ask("taint", "nodes", name, *(f"{key}:NoSchedule" for key in keys))
+    await ask("label", "nodes", "plain", f"{EXCLUDE_LABEL}={EXCLUDE_VALUE}")
+    await ask("label", "nodes", "other", f"{EXCLUDE_LABEL}=true")
+    page = (ROOT / "docs" / "how-to" / "install.md").read_text().partition("## Take it away")[2]
+    for line in page.splitlines():
+        if line.startswith("kubectl "):
+            await ask.run(*shlex.split(line)[1:])
+    nodes = {one["metadata"]["name"]: one for one in (await ask.read("nodes"))["items"]}
+
+    assert [one["key"] for node in nodes.values() for one in node.get("spec", {}).get("taints", ())] == ["example.com/own"]
+    assert EXCLUDE_LABEL not in nodes["plain"]["metadata"]["labels"]
+    assert nodes["other"]["metadata"]["labels"][EXCLUDE_LABEL] == "true"
 
 
 async def helm(ask: Kubectl, *words: str, values: dict[str, Any] | None = None) -> None:
