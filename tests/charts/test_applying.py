@@ -77,7 +77,7 @@ async def test_the_manifest_is_applied_whole_and_a_second_time_changes_nothing(a
 
 async def test_both_copies_run_apart_on_nodes_that_are_neither_bought_nor_have_gpus(ask: Kubectl) -> None:
     await ask("apply", "-f", str(FILE))
-    await ask("rollout", "status", "--namespace", "gpuscaler", "deployment/gpuscaler-controller", "--timeout=30s")
+    await ask("rollout", "status", "--namespace", "gpuscaler", "deployment/gpuscaler-controller", "--timeout=55s")
     pods = json.loads(await ask("get", "pods", "--namespace", "gpuscaler", "-o", "json"))["items"]
 
     assert sorted(one["spec"]["nodeName"] for one in pods) == ["other", "plain"]
@@ -114,7 +114,7 @@ async def helm(ask: Kubectl, *words: str, values: dict[str, Any] | None = None) 
 
 async def uids(ask: Kubectl) -> set[str]:
     """Those of the pods, once all of them are of the newest kind."""
-    await ask("rollout", "status", "--namespace", "gpuscaler", "deployment/gpuscaler-controller", "--timeout=30s")
+    await ask("rollout", "status", "--namespace", "gpuscaler", "deployment/gpuscaler-controller", "--timeout=55s")
     pods = json.loads(await ask("get", "pods", "--namespace", "gpuscaler", "-o", "json"))["items"]
     return {one["metadata"]["uid"] for one in pods if "deletionTimestamp" not in one["metadata"]}
 

@@ -80,8 +80,8 @@ async def test_a_short_notice_is_acted_on_within_seconds() -> None:
     async with noticed(30.0) as (here, log, ends):
         await here.sleep(20.0)
 
-        # Notices are asked for every 5 s.
-        assert log.first("evict") <= ends - 30.0 + 5.0 + 3.0
+        # Notices are asked for every 2 s.
+        assert log.first("evict") <= ends - 30.0 + 2.0 + 3.0
 
 
 async def test_a_grace_period_is_cut_to_what_the_machine_lasts() -> None:
