@@ -8,7 +8,7 @@ from tests.exporter.scraping import Scrape, scrape
 from gpuscaler.exporter import exposition
 from gpuscaler.exporter.exposition import Page
 from gpuscaler.exporter.fields import FIELDS, severity
-from gpuscaler.exporter.lines import Devices, Event, Reading
+from gpuscaler.exporter.lines import Devices, Event, Reading, Unavailable
 from gpuscaler.exporter.measured import Measured
 from gpuscaler.exporter.parts import Attribution, Device, Instance, Owner, Process
 
@@ -94,6 +94,46 @@ def test_pods_that_share_a_gpu_each_have_their_own_use_where_processes_are_known
     assert found.value("nvidia_gpu_temperature_celsius", pod_name="training-0") == 41
     assert found.value("gpuscaler_gpu_process_sm_ratio", pid="2", pod_name="serving-0") == 0.25
     assert found.pods("gpuscaler_gpu_process_sm_ratio", pid="3") == [None]
+
+
+def test_a_process_of_a_pod_of_the_same_name_that_is_gone_is_not_the_pod_s() -> None:
+    processes = [Process("GPU-a", 1, 300, 20.0), Process("GPU-a", 2, 200, 25.0)]
+    by_process = {1: SERVING, 2: SERVING._replace(uid="uid-9")}
+
+    found = page(measured(GPU, readings={"GPU-a": VALUES}, processes=processes), Attribution({"GPU-a": (TRAINING, SERVING)}, by_process))
+
+    assert found.value("nvidia_gpu_memory_used_bytes", pod_name="serving-0") == 300
+
+
+def test_a_process_of_a_pod_whose_container_is_not_known_counts_for_the_pod() -> None:
+    processes = [Process("GPU-a", 1, 300, 20.0)]
+    by_process = {1: SERVING._replace(container="")}
+
+    found = page(measured(GPU, readings={"GPU-a": VALUES}, processes=processes), Attribution({"GPU-a": (TRAINING, SERVING)}, by_process))
+
+    assert found.value("nvidia_gpu_memory_used_bytes", pod_name="serving-0") == 300
+    assert found.value("nvidia_gpu_memory_used_bytes", pod_name="training-0") == 0
+
+
+def test_where_the_driver_does_not_tell_what_a_process_uses_its_pod_has_the_figure_of_the_gpu() -> None:
+    processes = [Process("GPU-a", 1, 300, None), Process("GPU-a", 2, 200, 25.0)]
+    attribution = Attribution({"GPU-a": (TRAINING, SERVING)}, {1: SERVING, 2: SERVING})
+
+    found = page(measured(GPU, readings={"GPU-a": VALUES}, processes=processes), attribution)
+
+    assert found.value("nvidia_gpu_duty_cycle", pod_name="serving-0") == 60
+    assert found.value("nvidia_gpu_memory_used_bytes", pod_name="serving-0") == 500
+    assert found.pods("gpuscaler_gpu_process_sm_ratio") == ["serving-0"]
+
+
+def test_a_process_on_a_gpu_of_one_pod_is_the_pod_s_unless_it_is_known_to_be_another_s() -> None:
+    found = measured(GPU, readings={"GPU-a": VALUES}, processes=[Process("GPU-a", 1, 300, 20.0)])
+
+    unknown = page(found, Attribution({"GPU-a": (TRAINING,)}, None))
+    outside = page(found, Attribution({"GPU-a": (TRAINING,)}, {}))
+
+    assert unknown.pods("gpuscaler_gpu_process_memory_used_bytes", pid="1") == ["training-0"]
+    assert outside.pods("gpuscaler_gpu_process_memory_used_bytes", pid="1") == [None]
 
 
 def test_pods_that_share_a_gpu_each_have_its_figures_where_processes_are_not_known() -> None:
@@ -228,6 +268,42 @@ def test_xid_errors_are_counted_with_their_severity() -> None:
     assert said.value("gpuscaler_gpu_xid_errors_total", xid="31", severity="application") == 1
     assert said.value("gpuscaler_gpu_last_xid_error_timestamp_seconds", xid="79", severity="critical") == 1_000_101
     assert severity(1) == "other"
+
+
+def test_the_errors_of_a_gpu_stay_when_it_is_gone() -> None:
+    found = measured(GPU, readings={"GPU-a": VALUES})
+    found.take(Event("GPU-a", 79, 100.0))
+    found.take(Devices((), "580", "13.0"))
+
+    assert page(found).samples["gpuscaler_gpu_xid_errors_total"] == [
+        ({"node_name": "node-1", "uuid": "GPU-a", "xid": "79", "severity": "critical"}, 1)
+    ]
+
+
+def test_a_gpu_that_went_and_came_back_has_no_figures_of_before() -> None:
+    found = measured(GPU, readings={"GPU-a": VALUES})
+    for there in ((), (GPU,)):
+        found.take(Devices(there, "580", "13.0"))
+
+    assert page(found).samples == {}
+
+
+def test_a_measuring_process_that_ended_leaves_its_figures_until_they_are_old_and_a_driver_that_went_leaves_none() -> None:
+    found = measured(GPU, readings={"GPU-a": VALUES})
+
+    found.take(Unavailable("failed", "the measuring process ended with -9"))
+    ended = page(found)
+    found.take(Unavailable("no-driver", "saw no driver"))
+    went = page(found)
+
+    assert ended.values("nvidia_gpu_duty_cycle") == [60]
+    assert went.samples == {}
+
+
+def test_a_minor_number_that_is_not_known_is_left_out() -> None:
+    found = page(measured(GPU._replace(minor=-1), readings={"GPU-a": VALUES}))
+
+    assert "minor_number" not in found.samples["nvidia_gpu_duty_cycle"][0][0]
 
 
 def test_odd_names_are_written_so_that_they_can_be_read() -> None:

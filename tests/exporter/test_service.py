@@ -13,6 +13,7 @@ from tests.exporter.child import IMPATIENT, PROGRAM
 from tests.exporter.fake_nvml import GIB, NOT_LOADED, FakeNvml
 from tests.exporter.scraping import Scrape, scrape
 
+from gpuscaler.exporter import service
 from gpuscaler.exporter.parts import Attribution, Device, Owner, Process
 from gpuscaler.exporter.service import Exporter
 from gpuscaler.exporter.supervising import Pace
@@ -32,9 +33,11 @@ class Pods:
     error: Exception | None = None
     asked: tuple[Sequence[Device], Sequence[Process]] = ((), ())
     closed: bool = False
+    waits: float = 0.0
 
     async def attribute(self, devices: Sequence[Device], processes: Sequence[Process]) -> Attribution:
         self.asked = devices, processes
+        await asyncio.sleep(self.waits)
         if self.error is not None:
             raise self.error
         return self.said
@@ -215,6 +218,19 @@ async def test_attribution_that_breaks_costs_the_pods_and_not_the_gpus(nvml: Fak
     assert broken.pods("nvidia_gpu_temperature_celsius", uuid=FIRST) == [None]
     assert "pods: attribution broke: RuntimeError: no such table" in front
     assert [text for level, text in running.log if level == "warning"] == ["pods: attribution broke: RuntimeError: no such table"]
+
+
+async def test_attribution_that_never_answers_leaves_gpus_without_pods(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "ATTRIBUTION", 0.2)
+    async with exporting(nvml, monkeypatch) as running:
+        running.pods.said = Attribution({FIRST: (POD,)}, None, "pod-resources")
+        await running.until(lambda found: found.pods("nvidia_gpu_temperature_celsius", uuid=FIRST) == ["training-0"])
+        running.pods.waits = 60.0
+        without = await running.until(running.stopped("pods"))
+        front = running.exporter.pages()["/"]().body.decode()
+
+    assert without.pods("nvidia_gpu_temperature_celsius", uuid=FIRST) == [None]
+    assert "pods: saw no answer about pods for 0.2 s" in front
 
 
 async def test_it_tells_what_it_takes_itself(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:

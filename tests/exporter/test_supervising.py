@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpuscaler.exporter.lines import Line, Reading, Rested, Unavailable
-from gpuscaler.exporter.supervising import MOST_STUCK, Pace, Sampler
+from gpuscaler.exporter.supervising import HEALTHY_ROUNDS, MOST_STUCK, Pace, Sampler
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -158,13 +158,21 @@ async def test_a_process_that_talks_nonsense_is_replaced(nonsense: str) -> None:
     assert "cannot be read" in lines.troubles()[0]
 
 
-async def test_starts_are_ever_further_apart_until_one_measures_for_a_while() -> None:
+async def test_starts_are_ever_further_apart() -> None:
     waits = Pace(opening=10.0, patience=1.0, pause=0.3, first_wait=0.05, longest_wait=0.4)
     async with sampling("sys.exit(1)", pace=waits) as (sampler, _):
         began = time.monotonic()
         await until(lambda: sampler.starts == 5)
 
     assert time.monotonic() - began >= 0.05 + 0.1 + 0.2 + 0.4
+
+
+async def test_starts_are_no_further_apart_after_one_that_measured_for_a_while() -> None:
+    """Eight starts with ever longer waits between them would take 25 s."""
+    waits = Pace(opening=10.0, patience=1.0, pause=0.3, first_wait=0.2, longest_wait=100.0)
+    measured_well = f"for _ in range({HEALTHY_ROUNDS}): say('rested')"
+    async with sampling(measured_well, pace=waits) as (sampler, _):
+        await until(lambda: sampler.starts == 8)
 
 
 async def test_no_more_are_started_while_too_many_cannot_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
