@@ -221,6 +221,13 @@ MUTANTS = (
         removes="a machine that vanishes says nothing of its market",
     ),
     Mutant(
+        case=25,
+        path="planning/reclaiming.py",
+        old="    if not over:\n",
+        new="    if now:\n",
+        removes="the Node of a machine that vanished stays where nobody else deletes it",
+    ),
+    Mutant(
         case=26,
         path="control/cloud.py",
         old=" and (one.instance, one.kind) not in self._announced]",

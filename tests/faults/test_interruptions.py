@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 from tests.control.leaving import run
+from tests.control.test_reclaiming import without_controller
 from tests.control.world import BEGAN, QUICK, World
-from tests.faults.kit import Watch, all_bound, faulty, markets, taints, watch_of
+from tests.faults.kit import Watch, all_bound, become, faulty, markets, taints, watch_of
 
 from gpuscaler.clouds.delays import Delay, Faults
 from gpuscaler.clouds.markets import Markets, Steps
@@ -103,6 +104,21 @@ async def test_f25_a_machine_that_vanishes_without_a_word_is_cleaned_up_and_its_
         await until(here, DRY_AT + 600.0)
 
         assert vanished.id not in {one["metadata"]["name"] for one in await here.nodes()}
+        assert await all_bound(here)
+        assert markets(here) == ["spot", "on-demand"]
+
+
+async def test_f25_where_the_cloud_leaves_the_node_behind_it_goes_once_the_machine_is_said_to_be_terminated() -> None:
+    async with faulty(SPOT, **dry(notice=0.0)) as here:
+        without_controller(here, terminated=True)
+        await run(here, "web")
+        await until(here, DRY_AT + 60.0)
+        (vanished, *_) = here.cluster.core.history()
+        await become(here, vanished.id, "Unknown")
+        await until(here, DRY_AT + 240.0)
+
+        assert vanished.id not in {one["metadata"]["name"] for one in await here.nodes()}
+        assert watch_of(here).ended == []
         assert await all_bound(here)
         assert markets(here) == ["spot", "on-demand"]
 
