@@ -1,0 +1,47 @@
+"""What is said where a real control plane cannot be had as it was asked for."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gpuscaler.cli.cluster import cluster
+from gpuscaler.cli.demo import demo
+
+
+def asked(tmp_path: Path, *options: str, environ: dict[str, str] | None = None) -> Result:
+    return CliRunner(env=environ or {}).invoke(cluster, ["--kubeconfig", str(tmp_path / "kubeconfig"), *options])
+
+
+def test_a_release_is_for_a_real_control_plane_only(tmp_path: Path) -> None:
+    result = asked(tmp_path, "--kubernetes", "1.33.13")
+
+    assert result.exit_code == 2
+    assert "without --control-plane real" in result.output
+
+
+def test_a_real_control_plane_has_the_clock_of_this_machine(tmp_path: Path) -> None:
+    result = asked(tmp_path, "--control-plane", "real", "--speed", "10")
+
+    assert result.exit_code == 2
+    assert "this machine's clock" in result.output
+    shown = CliRunner().invoke(demo, ["--control-plane", "real", "--speed", "10", "--out", str(tmp_path / "out")])
+    assert shown.exit_code == 2
+    assert "this machine's clock" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "said"),
+    [
+        (("--kubernetes", "1.33"), {"KUBEBUILDER_ASSETS": ""}, "Kubernetes 1.33: saw no release"),
+        ((), {"KUBEBUILDER_ASSETS": "/nowhere"}, "KUBEBUILDER_ASSETS=/nowhere: saw no etcd"),
+    ],
+)
+def test_programs_that_cannot_be_had_end_it_before_anything_starts(
+    tmp_path: Path, options: tuple[str, ...], environ: dict[str, str], said: str
+) -> None:
+    result = asked(tmp_path, "--control-plane", "real", *options, environ=environ)
+
+    assert result.exit_code == 2
+    assert said in result.output
+    assert not (tmp_path / "kubeconfig").exists()
