@@ -59,9 +59,16 @@ def overridden(pool: Pool, override: PoolOverride) -> Pool:
 
 
 def priced(offering: Offering, prices: Iterable[OfferingPrice]) -> float:
-    """The price that the last fitting entry of ``prices`` gives, else the offering's own. Only what is named costs nothing: reserved."""
-    price = offering.price
+    """The price that ``prices`` give, else the offering's own."""
+    told = price_told(prices, instance_type=offering.instance_type, market=offering.market, zone=offering.zone)
+    return offering.price if told is None else told
+
+
+def price_told(prices: Iterable[OfferingPrice], *, instance_type: str, market: str, zone: str) -> float | None:
+    """The price of the last entry that fits. What is reserved is paid already: only an entry that names that market prices it."""
+    found = None
     for one in prices:
-        if one.instance_type == offering.instance_type and one.market in ("", offering.market) and one.zone in ("", offering.zone):
-            price = one.price
-    return price
+        markets = (market,) if market == "reserved" else ("", market)
+        if one.instance_type == instance_type and one.market in markets and one.zone in ("", zone):
+            found = one.price
+    return found
