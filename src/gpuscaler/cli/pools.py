@@ -98,14 +98,13 @@ def _compared(found: "Found", kubeconfig: Path | None, context: str) -> "Found":
 
 async def _nodes(access: "Access") -> dict[str, "Node"]:
     """The cluster's nodes by EC2's ids of their machines."""
-    from gpuscaler.clouds.aws.listing import instance_id
     from gpuscaler.kube.client import Client
     from gpuscaler.kube.http import HttpTransport
     from gpuscaler.kube.snapshot import snapshot
 
     async with HttpTransport(access) as transport:
         seen = await snapshot(Client(transport, dry_run=True))
-    return {ident: node for node in seen.cluster.nodes.values() if (ident := instance_id(node.provider_id))}
+    return {node.provider_id.rpartition("/")[2]: node for node in seen.cluster.nodes.values() if node.provider_id.startswith("aws://")}
 
 
 def discovery_of(settings: "RunSettings", calls: Any, cache: Path | None) -> "Discovery":

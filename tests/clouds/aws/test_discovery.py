@@ -450,3 +450,69 @@ def test_hundreds_of_groups_come_in_pages() -> None:
     assert len(found.pools) == 130
     assert aws.session.asked["DescribeAutoScalingGroups"] == 2
     assert aws.session.asked["DescribeLaunchTemplateVersions"] == 1
+
+
+def test_the_groups_of_a_terraform_module_one_for_each_type_and_market_are_a_pool_each() -> None:
+    """The layout of the write-up S4: no fleets, spot groups beside on-demand ones, all but one from zero."""
+    aws = Aws()
+    for name in ("g5.xlarge", "g5.2xlarge", "g4dn.xlarge"):
+        for market in ("spot", "on-demand"):
+            group = f"{market}-{name.replace('.', '-')}"
+            more: dict[str, Any] = (
+                {"InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": {"MaxPrice": "0.2"}}} if market == "spot" else {}
+            )
+            aws.template(group, InstanceType=name, UserData=ARRIVING, **more)
+            aws.group(group, DISCOVERED | {"Terraform": "true"}, MaxSize=8, LaunchTemplate={"LaunchTemplateName": group})
+
+    found = aws.look()
+
+    assert {(one.pool.name, one.pool.chooser, one.launch, one.pool.offerings[0].market) for one in found.pools} == {
+        (f"{market}-{name}", "buyer", "launch-instances", market)
+        for name in ("g5-xlarge", "g5-2xlarge", "g4dn-xlarge")
+        for market in ("spot", "on-demand")
+    }
+    assert list(pool(found, "spot-g5-xlarge").warnings) == [
+        "a spot price of at most $0.2 is allowed, beyond which nothing is granted; remove the maximum"
+    ]
+    assert pool(found, "on-demand-g5-xlarge").warnings == ()
+
+
+def test_templates_that_may_not_be_read_are_said_once_and_asked_for_once_a_look() -> None:
+    aws = Aws()
+    for number in range(20):
+        aws.group(f"gpus-{number}", instance_type="g5.xlarge")
+    aws.endpoint.faults.all.append(denied("DescribeLaunchTemplateVersions"))
+
+    found = aws.look()
+
+    assert found.pools == ()
+    notes = [aside for aside in found.set_aside if aside.object.startswith("Region")]
+    assert [note.object for note in notes] == ["Region us-east-1 versions of launch templates"]
+    # As many as were under way when the first was refused.
+    assert aws.session.asked["DescribeLaunchTemplateVersions"] <= 8
+
+
+def test_one_template_that_is_gone_costs_the_others_no_further_reads() -> None:
+    aws = Aws()
+    for name in ("good", "gone"):
+        aws.group(name, instance_type="g5.xlarge")
+    aws.client("ec2").delete_launch_template(LaunchTemplateName="gone")
+    discovery = aws.discovery()
+    discovery.look()
+    aws.session.asked.clear()
+
+    found = discovery.look()
+    discovery.close()
+
+    assert [one.pool.name for one in found.pools] == ["good"]
+    assert aws.session.asked["DescribeLaunchTemplateVersions"] == 1
+
+
+def test_prices_of_the_file_are_not_doubted() -> None:
+    aws = Aws()
+    aws.group("gpus", instance_type="g5.xlarge")
+
+    found = aws.look(prices=(OfferingPrice("g5.xlarge", 500.0), OfferingPrice("g5.xlarge", 0.0, "reserved")))
+
+    assert pool(found, "gpus").pool.offerings[0].price == 500
+    assert not any("price" in text for text in pool(found, "gpus").warnings)

@@ -62,7 +62,7 @@ class Discovery:
         prices: tuple[OfferingPrice, ...] = (),
         folder: Path | None = None,
     ) -> None:
-        self._scope, self._launch, self._prices, self._folder = scope, launch, prices, folder
+        self._scope, self._launch, self._folder = scope, launch, folder
         self._overrides = {one.name: one for one in overrides}
         self._kept = load(folder)
         self._written = msgspec.json.encode(self._kept)
@@ -70,7 +70,8 @@ class Discovery:
         self._outer = ThreadPoolExecutor(max_workers=max(len(names), 1), thread_name_prefix="aws-region")
         self._workers = [ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix=f"aws-{name}") for name in names]
         self._readers = [
-            RegionReader(name, calls, self._kept, workers=workers, now=now) for name, workers in zip(names, self._workers, strict=True)
+            RegionReader(name, calls, self._kept, workers=workers, now=now, prices=prices)
+            for name, workers in zip(names, self._workers, strict=True)
         ]
         self._last: dict[str, _Seen] = {}
 
@@ -136,8 +137,6 @@ class Discovery:
         changed = []
         for one in pools:
             override = self._overrides.get(one.pool.name, PoolOverride(one.pool.name))
-            if self._prices:
-                override = msgspec.structs.replace(override, prices=(*self._prices, *override.prices))
             pool = overridden(one.pool, override)
             warnings = one.warnings
             if pool.max is not None and pool.min > pool.max:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from gpuscaler import catalogue
 from gpuscaler.clouds.aws.groups import Reply
+from gpuscaler.model.overrides import OfferingPrice, price_told
 
 #: A price so many times the one that is known, or so small a part of it, is a mistake: of a unit, of a currency.
 FACTOR = 20.0
@@ -78,15 +79,19 @@ def _seconds(moment: Any) -> float:
 
 
 class Tariff(NamedTuple):
-    """All that is known of prices in one region. ``told`` is by (type, market) and by type: what a person said."""
+    """All that is known of prices in one region; ``own`` are those that a person gives, which are not doubted."""
 
     region: str
     on_demand: Mapping[str, float] = {}
     spot: Mapping[Place, SpotPrice] = {}
     now: float = 0.0
+    own: tuple[OfferingPrice, ...] = ()
 
     def of(self, instance_type: str, market: str, zone: str) -> Judged:
         """The price of one offering. ``reserved`` is paid already."""
+        said = price_told(self.own, instance_type=instance_type, market=market, zone=zone)
+        if said is not None:
+            return Judged(said)
         if market == "reserved":
             return Judged(0.0)
         listed = _listed(instance_type, self.region)

@@ -20,6 +20,7 @@ from gpuscaler.clouds.aws.reservations import Reservation, reservations_of
 from gpuscaler.clouds.aws.tariffs import Tariffs
 from gpuscaler.clouds.aws.templates import Templates
 from gpuscaler.clouds.protocol import CloudError
+from gpuscaler.model.overrides import OfferingPrice
 
 T = TypeVar("T")
 
@@ -44,11 +45,13 @@ def chunks(items: Iterable[T], size: int) -> list[list[T]]:
 class RegionReader:
     """What is known of one region, kept from one look to the next. ``workers`` make calls side by side; used by one thread at a time."""
 
-    def __init__(self, region: str, calls: Calls, kept: Kept, *, workers: Executor, now: Callable[[], float]) -> None:
+    def __init__(
+        self, region: str, calls: Calls, kept: Kept, *, workers: Executor, now: Callable[[], float], prices: tuple[OfferingPrice, ...] = ()
+    ) -> None:
         self.region = region
         self._calls, self._kept, self._workers, self._now = calls, kept, workers, now
         self._templates = Templates(region, calls, workers)
-        self._tariffs = Tariffs(region, calls, kept, workers=workers, now=now)
+        self._tariffs = Tariffs(region, calls, kept, workers=workers, now=now, own=prices)
         self._nodegroups: dict[str, Dated] = {}
         self._architectures: dict[str, str] = {}
         self._matching: dict[str, Dated] = {}

@@ -8,6 +8,7 @@ from gpuscaler.clouds.aws.calls import Calls, DeniedError
 from gpuscaler.clouds.aws.prices import Place, SpotPrice, Tariff, on_demand_of, spot_of
 from gpuscaler.clouds.aws.remembering import LIST_PRICES, SPOT_PRICES, Dated, Kept
 from gpuscaler.clouds.protocol import CloudError
+from gpuscaler.model.overrides import OfferingPrice
 
 #: The Pricing API answers for all regions in a few.
 _PRICING_REGION = "us-east-1"
@@ -16,8 +17,11 @@ _PLATFORM = "Linux/UNIX"
 
 
 class Tariffs:
-    def __init__(self, region: str, calls: Calls, kept: Kept, *, workers: Executor, now: Callable[[], float]) -> None:
+    def __init__(
+        self, region: str, calls: Calls, kept: Kept, *, workers: Executor, now: Callable[[], float], own: tuple[OfferingPrice, ...]
+    ) -> None:
         self._region, self._calls, self._kept, self._workers, self._now = region, calls, kept, workers, now
+        self._own = own
         self._spot: dict[Place, SpotPrice] = {}
         self._spot_at: dict[str, float] = {}
         #: Until when the Pricing API, which was refused, is not asked again.
@@ -29,7 +33,7 @@ class Tariffs:
         on_demand = self._on_demand(types, notes)
         self._read_spot(on_spot, notes)
         spot = {place: price for place, price in self._spot.items() if place[0] in on_spot}
-        return Tariff(self._region, on_demand, spot, self._now()), notes
+        return Tariff(self._region, on_demand, spot, self._now(), self._own), notes
 
     def _on_demand(self, types: Collection[str], notes: dict[str, str]) -> dict[str, float]:
         now, kept = self._now(), self._kept.prices
