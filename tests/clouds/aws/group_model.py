@@ -2,7 +2,7 @@
 
 import random
 
-from gpuscaler.clouds.aws.activities import Change
+from gpuscaler.clouds.aws.activities import Change, Log
 from gpuscaler.clouds.aws.groups import Group, Machine
 from gpuscaler.clouds.aws.withdrawing import Guard, Look, Outcome, Protect, Read, Step, Steps, Write
 
@@ -17,7 +17,9 @@ class GroupModel:
         self.machines: dict[str, Machine] = {}
         self.numbers = 0
         self.desired = luck.randint(0, 8)
+        self.attempts: list[str] = []
         for _ in range(luck.randint(0, self.desired)):
+            self.attempt()
             self.launch("InService")
         self.kept = self.desired
         self.missing = 0
@@ -29,10 +31,14 @@ class GroupModel:
 
     # What the cloud does
 
-    def launch(self, state: str = "Pending") -> None:
+    def attempt(self) -> None:
+        """A launch begins, which its activity tells at once; the machine comes later."""
         self.numbers += 1
-        name = f"i-{self.numbers:08x}"
-        self.machines[name] = Machine(name, "p5.48xlarge", "us-east-1a", state, protected=self.protected)
+        self.attempts.append(f"i-{self.numbers:08x}")
+
+    def launch(self, state: str = "Pending") -> None:
+        name = self.attempts.pop(0)
+        self.machines[name] = Machine(name, "p5.48xlarge", "us-east-1a", state, protected=self.protected and state == "InService")
 
     def set_desired(self, desired: int, *, by_us: bool) -> None:
         assert self.min <= desired <= self.max
@@ -66,16 +72,21 @@ class GroupModel:
 
     def step(self, writing: int | None = None) -> None:
         """One thing happens, or nothing. Nobody writes what we are ``writing``: that could not be told from us."""
-        event = self.luck.choice(("raise", "lower", "arrive", "arrive", "serve", "serve", "die", "end", "gone", "group", "group", "wait"))
+        event = self.luck.choice(
+            ("raise", "lower", "begin", "begin", "arrive", "arrive", "serve", "serve", "die", "end", "gone", "group", "group", "wait")
+        )
         live = self.live()
         if event == "raise":
             more = min(self.desired + self.luck.randint(1, 4), self.max)
             self.set_desired(self.desired if more == writing else more, by_us=False)
-        elif event == "lower" and self.desired > len(live):
-            # People who lower what they see do not go below the machines that they see either.
-            less = self.luck.randint(len(live), self.desired - 1)
+        elif event == "lower" and self.desired > len(live) + len(self.attempts):
+            # What a group ends because others lowered it below what it has is theirs.
+            less = self.luck.randint(len(live) + len(self.attempts), self.desired - 1)
             self.set_desired(self.desired if less == writing else less, by_us=False)
-        elif event == "arrive" and len(live) < self.desired:
+        elif event == "begin" and writing is None and len(live) + len(self.attempts) < self.desired:
+            # None begins in the moment between the last look at the group and the write that follows it.
+            self.attempt()
+        elif event == "arrive" and self.attempts:
             self.launch()
             # What comes while an order is raised or withdrawn is counted to others.
             if not self.asking and self.missing and self.luck.random() < 0.7:
@@ -83,7 +94,7 @@ class GroupModel:
                 self.kept += 1
         elif event == "serve":
             for one in live:
-                self.put(one.id, state="InService")
+                self.put(one.id, state="InService", protected=one.protected or self.protected)
         elif event == "die" and live:
             self.put(self.luck.choice(live).id, state="Terminating")
         elif event == "end" and live and self.desired > self.min:
@@ -140,5 +151,7 @@ class GroupModel:
                     if name in self.machines and self.machines[name].state == "InService":
                         self.put(name, protected=True)
             case Look():
-                return tuple(one for one in self.changes if one.at >= since)
+                # A launch goes on until its machine is in service.
+                starting = [one.id for one in self.machines.values() if one.state == "Pending"]
+                return Log(tuple(one for one in self.changes if one.at >= since), (*self.attempts, *starting))
         return None

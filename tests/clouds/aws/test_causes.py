@@ -37,7 +37,7 @@ SPOT, HERE = "Could not launch Spot Instances.", "is not supported in your reque
         ("InvalidAMIID.NotFound", "The image id '[ami-1]' does not exist", CONFIGURATION),
         ("", "The image id '[ami-1]' does not exist. Launching EC2 instance failed.", CONFIGURATION),
         ("InvalidKeyPair.NotFound", "The key pair 'k' does not exist", CONFIGURATION),
-        ("ValidationError", "New SetDesiredCapacity value 9 is above max value 8 for the AutoScalingGroup.", CONFIGURATION),
+        ("ValidationError", "New SetDesiredCapacity value 9 is above max value 8 for the AutoScalingGroup.", UNKNOWN),
         ("RequestLimitExceeded", "Request limit exceeded.", THROTTLED),
         ("Throttling", "Rate exceeded", THROTTLED),
         ("ResourceContentionFault", "You already have a pending update to an Auto Scaling resource", THROTTLED),

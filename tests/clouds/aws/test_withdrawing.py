@@ -6,7 +6,7 @@ import random
 import pytest
 from tests.clouds.aws.group_model import GroupModel
 
-from gpuscaler.clouds.aws.activities import Change
+from gpuscaler.clouds.aws.activities import Change, Log
 from gpuscaler.clouds.aws.groups import Group, Machine
 from gpuscaler.clouds.aws.withdrawing import Guard, Look, Outcome, Protect, Read, Step, Steps, Write, raising, withdrawing
 
@@ -61,16 +61,19 @@ def answers(steps: Steps, *replies: object) -> tuple[list[Step], Outcome]:
         answer = left.pop(0) if isinstance(step, Read | Look) else None
 
 
+QUIET = Log()
+
+
 def test_an_increment_that_never_came_is_lowered_to_what_exists() -> None:
     full = group(5, "InService", "Pending", "InService")
-    asked, outcome = answers(withdrawing(2), full, (), full, (), group(3, "InService", "Pending", "InService"))
-    assert asked == [Read(), Look(), Read(), Write(3), Look(), Read()]
+    asked, outcome = answers(withdrawing(2), full, QUIET, full, QUIET, QUIET, group(3, "InService", "Pending", "InService"))
+    assert asked == [Read(), Look(), Read(), Look(), Write(3), Look(), Read()]
     assert (outcome.units, outcome.desired, outcome.waiting) == (2, 3, 0)
 
 
 def test_what_others_raised_stays() -> None:
     seven = group(7, "InService", "InService", "InService")
-    asked, outcome = answers(withdrawing(2), seven, (), seven, (), group(5, "InService", "InService", "InService"))
+    asked, outcome = answers(withdrawing(2), seven, QUIET, seven, QUIET, QUIET, group(5, "InService", "InService", "InService"))
     assert Write(5) in asked
     assert outcome.units == 2
 
@@ -82,54 +85,62 @@ def test_nothing_is_written_where_everything_came_meanwhile() -> None:
 
 
 def test_a_group_is_never_lowered_below_its_minimum() -> None:
-    asked, outcome = answers(withdrawing(4), *[group(4, least=3), (), group(4, least=3), (), group(3, least=3)])
+    asked, outcome = answers(withdrawing(4), group(4, least=3), QUIET, group(4, least=3), QUIET, QUIET, group(3, least=3))
     assert Write(3) in asked
     assert outcome.units == 1
 
 
 def test_a_machine_that_comes_between_read_and_write_is_kept_and_adopted() -> None:
-    late = group(3, "InService", "InService", "InService", "Pending")
-    two = group(5, "InService", "InService", "InService")
-    asked, outcome = answers(withdrawing(2), two, (), two, (), late, (), group(4, "InService", "InService", "InService", "Pending"))
+    late = "InService", "InService", "InService", "Pending"
+    three = group(5, *late[:3])
+    asked, outcome = answers(withdrawing(2), three, QUIET, three, QUIET, QUIET, group(3, *late), QUIET, group(4, *late))
     assert [one for one in asked if isinstance(one, Write)] == [Write(3), Write(4)]
     assert outcome.desired == 4
 
 
+def test_a_machine_that_is_being_launched_is_waited_for() -> None:
+    one = group(3, "InService")
+    asked, outcome = answers(withdrawing(2), one, QUIET, one, Log(launching=("i-00000009",)))
+    assert not [each for each in asked if isinstance(each, Write)]
+    assert (outcome.waiting, outcome.why) == (2, "a machine is being launched at this moment")
+
+
 def test_a_raise_of_others_that_was_written_over_is_written_again() -> None:
-    change, ours = Change(10.0, 3, 6), Change(10.0, 6, 5)
-    asked, outcome = answers(raising(2), (), group(3), (change, ours), group(5), (change, ours, Change(11.0, 5, 8)), group(8))
+    before = Log((Change(10.0, 3, 6), Change(10.0, 6, 5)))
+    after = Log((*before.changes, Change(11.0, 5, 8)))
+    asked, outcome = answers(raising(2), QUIET, group(3), before, group(5), after, group(8))
     assert [one for one in asked if isinstance(one, Write)] == [Write(5), Write(8)]
     assert (outcome.units, outcome.desired) == (2, 8)
 
 
 def test_machines_are_protected_before_a_group_is_lowered() -> None:
     bare, guarded = group(3, "InService", protected=False), group(3, "InService")
-    asked, _ = answers(withdrawing(2), bare, bare, (), guarded, (), group(1, "InService"))
+    asked, _ = answers(withdrawing(2), bare, bare, QUIET, guarded, QUIET, QUIET, group(1, "InService"))
     assert asked[:4] == [Read(), Guard(), Read(), Protect(("i-00000000",))]
 
 
-def test_a_group_with_a_starting_machine_that_cannot_be_protected_is_left_alone_for_now() -> None:
-    bare = group(3, "Pending", protected=False)
-    asked, outcome = answers(withdrawing(2), bare, bare, (), bare)
+def test_a_group_with_a_machine_that_is_not_protected_is_left_alone_for_now() -> None:
+    bare = group(3, "InService", protected=False)
+    asked, outcome = answers(withdrawing(2), bare, bare, QUIET, bare, QUIET)
     assert not [one for one in asked if isinstance(one, Write)]
     assert outcome.waiting == 2
-    assert outcome.why == "machine i-00000000 cannot be protected from scale-in while it is Pending"
+    assert outcome.why == "machine i-00000000 is not protected from scale-in yet"
 
 
 def test_room_that_ending_machines_take_is_lowered_later() -> None:
     ending = group(3, "InService", "Terminating")
-    asked, outcome = answers(withdrawing(2), ending, (), ending, (), group(2, "InService", "Terminating"))
+    asked, outcome = answers(withdrawing(2), ending, QUIET, ending, QUIET, QUIET, group(2, "InService", "Terminating"))
     assert Write(2) in asked
     assert (outcome.units, outcome.waiting) == (1, 1)
 
 
 def test_a_group_is_raised_up_to_its_maximum_only() -> None:
-    asked, outcome = answers(raising(5), (), group(3, most=6), (), group(6, most=6))
+    asked, outcome = answers(raising(5), QUIET, group(3, most=6), QUIET, group(6, most=6))
     assert Write(6) in asked
     assert outcome.units == 3
-    assert answers(raising(5), (), group(6, most=6))[1].units == 0
+    assert answers(raising(5), QUIET, group(6, most=6))[1].units == 0
 
 
 def test_machines_above_the_desired_capacity_do_not_count_as_the_new_ones() -> None:
-    asked, _ = answers(raising(2), (), group(1, "InService", "InService", "InService"), (), group(5))
+    asked, _ = answers(raising(2), QUIET, group(1, "InService", "InService", "InService"), QUIET, group(5))
     assert Write(5) in asked

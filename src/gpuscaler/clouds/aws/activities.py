@@ -5,7 +5,7 @@ carry reasons, these are read with the patience of :mod:`~gpuscaler.clouds.aws.c
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ _DONE: Final = "Successful"
 _LAUNCHING: Final = "Launching"
 _INSTANCE: Final = re.compile(r"\bi-[0-9a-f]{8,17}\b")
 _CODED: Final = re.compile(r"(?P<code>[A-Z][A-Za-z]+(?:\.[A-Z][A-Za-z]+)*) - (?P<text>.*)", re.DOTALL)
-_CHANGED: Final = re.compile(r"At (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)Z? a[^.]*?changing the desired capacity from (\d+) to (\d+)")
+_CHANGED: Final = re.compile(r"At (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?Z? a[^.]*?changing the desired capacity from (\d+) to (\d+)")
 _REASON: Final = "Status Reason:"
 
 
@@ -84,6 +84,27 @@ def _zone(one: Reply) -> str:
         return ""
     zone = details.get("Availability Zone", "") if isinstance(details, dict) else ""
     return zone if isinstance(zone, str) else ""
+
+
+class Log(Struct, frozen=True, gc=False):
+    """What a group is up to: who changed it, and the machines that it is launching, by id, "" for those that have none yet."""
+
+    changes: tuple[Change, ...] = ()
+    launching: tuple[str, ...] = ()
+
+
+def logged(activities: Iterable[Reply], *, since: float) -> Log:
+    """The log from the whole second of ``since`` on, in seconds since the epoch; launches of any age are told."""
+    every = tuple(activities)
+    return Log(changes(every, since=since), tuple(_launching(every)))
+
+
+def _launching(activities: Iterable[Reply]) -> Iterator[str]:
+    for one in activities:
+        description = str(one.get("Description") or "")
+        if description.startswith(_LAUNCHING) and one.get("StatusCode") not in (*_OVER, _DONE):
+            named = _INSTANCE.search(description)
+            yield named.group() if named is not None else ""
 
 
 def changes(activities: Iterable[Reply], *, since: float) -> tuple[Change, ...]:

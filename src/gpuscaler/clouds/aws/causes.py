@@ -94,6 +94,8 @@ _TEXTS: Final[tuple[tuple[str, str, str], ...]] = (
     ("is lower than the minimum required spot request fulfillment price", PRICE, OFFERING),
     ("not enough free addresses in subnet", CAPACITY, ZONE),
     ("does not have enough free addresses", CAPACITY, ZONE),
+    # Somebody else filled the group up; the next look at it knows.
+    ("above max value", UNKNOWN, OFFERING),
     ("client error on launch", CONFIGURATION, OFFERING),
     ("you are not authorized to", UNAUTHORISED, OFFERING),
     ("is not authorized to", UNAUTHORISED, OFFERING),

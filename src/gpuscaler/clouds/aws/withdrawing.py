@@ -3,7 +3,9 @@
 SetDesiredCapacity is absolute, and compares with nothing: whoever writes a number that is old undoes what others wrote meanwhile, and
 whoever writes one that is too low has the group end machines of its own choice. Both have happened to Cluster Autoscaler (its issues 9182
 and 10147, 2026). Three things keep them from happening here: every machine is protected from scale-in before anything is lowered, a number
-is written right after it was read, and what was written is looked at again, with the activities that tell of changes in between.
+is written right after it was read, and what was written is looked at again, with the activities that tell of changes in between. What is
+left is a launch that begins in the tenth of a second between the last look and the write: its machine, or another that is not in service
+yet, may go again before the number is put right.
 
 The steps are generators that ask for one thing after the other, so that they can be tried against a model in every order of events; whoever
 drives them makes the calls. All numbers are in units of the group's capacity.
@@ -14,7 +16,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from gpuscaler.clouds.aws.activities import Change
+from gpuscaler.clouds.aws.activities import Change, Log
 from gpuscaler.clouds.aws.groups import Group
 
 #: Machines in these states are not the group's any more.
@@ -47,7 +49,7 @@ class Protect(Struct, frozen=True, gc=False):
 
 
 class Look(Struct, frozen=True, gc=False):
-    """Tell the changes of desired capacity since the first question; the answer is a tuple of them."""
+    """Tell what the group is up to; the answer is a :class:`~gpuscaler.clouds.aws.activities.Log` since the first question."""
 
 
 Step = Read | Write | Guard | Protect | Look
@@ -65,14 +67,14 @@ class Outcome(Struct, frozen=True, gc=False):
 
 def raising(units: int) -> Steps:
     """Raise the desired capacity by ``units``, or by as much as the group's maximum leaves."""
-    known: tuple[Change, ...] = yield Look()
+    known: Log = yield Look()
     group: Group = yield Read()
     # Machines above the desired capacity are there to stay, protected as they are: new ones come on top of them.
     base = max(group.desired, existing(group) - _leaving(group))
     target = min(base + units, group.max)
     if target <= base:
         return Outcome(0, group.desired)
-    desired = yield from _written(group, target, known)
+    desired = yield from _written(group, target, known.changes)
     return Outcome(target - base, desired)
 
 
@@ -88,16 +90,19 @@ def withdrawing(units: int) -> Steps:
         yield Guard()
         group = yield Read()
     if bare := _bare(group):
-        yield Protect(tuple(one for one, state in bare if state == _IN_SERVICE))
-    known: tuple[Change, ...] = yield Look()
+        yield Protect(bare)
+    known: Log = yield Look()
     group = yield Read()
-    if bare := _bare(group):
-        # Protection begins with service. What is still starting would be the first to go.
-        return Outcome(0, group.desired, units, f"machine {bare[0][0]} cannot be protected from scale-in while it is {bare[0][1]}")
     target = _to_lower(group, units)
     if target >= group.desired:
         return _nothing(group, units)
-    desired = yield from _written(group, target, known)
+    # A machine that comes between this and the write would be above what is desired, and not yet protected.
+    log: Log = yield Look()
+    if bare := _bare(group):
+        return Outcome(0, group.desired, units, f"machine {bare[0]} is not protected from scale-in yet")
+    if _unlisted(log, group):
+        return Outcome(0, group.desired, units, "a machine is being launched at this moment")
+    desired = yield from _written(group, target, known.changes)
     lowered = group.desired - target
     kept = _kept(group, units) - lowered
     return Outcome(lowered, desired, kept, "machines are still ending" if kept else "")
@@ -108,17 +113,17 @@ def _written(read: Group, target: int, known: Collection[Change]) -> Generator[S
 
     ``known`` are changes from before the read. Returns the desired capacity in the end.
     """
+    yield Write(target)
     for _ in range(_LOOKS):
-        yield Write(target)
-        changes: tuple[Change, ...] = yield Look()
+        log: Log = yield Look()
         group: Group = yield Read()
-        lost = missed(read.desired, target, [one for one in changes if one not in known])
+        lost = missed(read.desired, target, [one for one in log.changes if one not in known])
         wanted = max(group.desired + lost, existing(group) - _leaving(group))
         wanted = min(wanted, max(group.max, group.desired))
         if wanted <= group.desired:
             return group.desired
-        read, target, known = group, wanted, changes
-    yield Write(target)
+        yield Write(wanted)
+        read, target, known = group, wanted, log.changes
     return target
 
 
@@ -163,10 +168,12 @@ def _nothing(group: Group, units: int) -> Outcome:
     return Outcome(0, group.desired, waiting, "machines are still ending" if waiting else "")
 
 
-def _bare(group: Group) -> list[tuple[str, str]]:
-    """Machines that a group may end when it is lowered, with their states."""
-    return [
-        (one.id, one.state)
-        for one in group.machines
-        if not one.protected and one.state not in _GONE and not one.state.startswith((*_LEAVING, _WARM))
-    ]
+def _bare(group: Group) -> tuple[str, ...]:
+    """Machines in service that a group may end when it is lowered."""
+    return tuple(one.id for one in group.machines if one.state == _IN_SERVICE and not one.protected)
+
+
+def _unlisted(log: Log, group: Group) -> bool:
+    """Whether the group is launching a machine that it does not list yet."""
+    listed = {one.id for one in group.machines}
+    return any(one not in listed for one in log.launching)

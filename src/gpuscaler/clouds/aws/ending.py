@@ -1,0 +1,62 @@
+"""Ending machines by their ids, and letting go of those that a lifecycle hook holds."""
+
+from typing import Final
+
+from gpuscaler.clouds.aws.asking import Asking, RefusedError
+from gpuscaler.clouds.aws.notices import Hook
+from gpuscaler.clouds.protocol import CloudError, Refusal
+from gpuscaler.model.instances import Instance
+
+_ABSENT: Final = "instance id not found"
+_AT_MINIMUM: Final = "min size constraint"
+
+
+async def end(ask: Asking, region: str, instance: str, listed: Instance) -> Refusal | None:
+    """End the machine that EC2 calls ``instance``, and have its group want one less; None where it is ending or gone.
+
+    A group that is at its minimum wants as many as before, and launches another: the machine that was named goes all the same.
+    """
+    try:
+        await _terminate(ask, region, instance, decrement=True)
+    except RefusedError as error:
+        if _AT_MINIMUM not in error.text:
+            return _refusal(error, listed)
+    except CloudError as error:
+        return _refusal(error, listed)
+    else:
+        return None
+    try:
+        await _terminate(ask, region, instance, decrement=False)
+    except CloudError as error:
+        return _refusal(error, listed)
+    return None
+
+
+async def _terminate(ask: Asking, region: str, instance: str, *, decrement: bool) -> None:
+    await ask.write(
+        "autoscaling", region, "TerminateInstanceInAutoScalingGroup", InstanceId=instance, ShouldDecrementDesiredCapacity=decrement
+    )
+
+
+def _refusal(error: CloudError, listed: Instance) -> Refusal | None:
+    if _ABSENT in str(getattr(error, "text", "")).lower():
+        return None
+    return Refusal(error.cause, listed.key, error.detail, retry_after=error.retry_after)
+
+
+async def let_go(ask: Asking, region: str, hook: Hook) -> None:
+    """Complete a hook that holds a machine whose end has come. Raises CloudError; one that is over already is no error."""
+    try:
+        await ask.write(
+            "autoscaling",
+            region,
+            "CompleteLifecycleAction",
+            AutoScalingGroupName=hook.group,
+            LifecycleHookName=hook.name,
+            LifecycleActionToken=hook.token,
+            LifecycleActionResult="CONTINUE",
+            InstanceId=hook.instance,
+        )
+    except RefusedError as error:
+        if "no active lifecycle action" not in error.text.lower():
+            raise

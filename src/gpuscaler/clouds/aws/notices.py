@@ -1,0 +1,118 @@
+"""What the messages of EventBridge and of lifecycle hooks say about machines. Pure; what is no such message is told apart.
+
+Forms: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instance-state-changes.html and its neighbours, autumn 2026. They come
+more than once, late, and in any order.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, REBALANCE
+
+#: From a spot warning to the end of the machine, in seconds.
+WARNING_SECONDS: Final = 120.0
+#: States from which a machine does not come back to us.
+_GOING: Final = ("stopping", "stopped", "shutting-down", "terminated")
+_TERMINATING: Final = "autoscaling:EC2_INSTANCE_TERMINATING"
+#: What a machine's state says, which the list of machines says as well.
+STATE: Final = "state"
+
+
+class Hook(Struct, frozen=True, gc=False):
+    """A lifecycle hook that holds a machine that its group ends."""
+
+    group: str
+    name: str
+    token: str
+    instance: str
+
+
+class Said(Struct, frozen=True, gc=False):
+    """What a message says of the machine that EC2 calls ``instance``: ``kind`` is a word of the protocol, or ``state``."""
+
+    kind: str
+    instance: str
+    at: float = 0.0
+    hook: Hook | None = None
+
+
+class MalformedError(ValueError):
+    """A message that is not what it should be; the text says what was seen."""
+
+
+def said(body: str) -> tuple[Said, ...]:
+    """What the message ``body`` says, nothing where it is about something else. Raises :class:`MalformedError`."""
+    try:
+        message = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise MalformedError(f"saw {body[:80]!r}, expected JSON") from error
+    if isinstance(message, dict) and message.get("Type") == "Notification" and isinstance(message.get("Message"), str):
+        # A topic of SNS between the event and the queue wraps it.
+        return said(message["Message"])
+    if not isinstance(message, dict):
+        raise MalformedError(f"saw {body[:80]!r}, expected an object")
+    try:
+        return _said(message)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise MalformedError(f"saw {type(error).__name__} {error} in {message.get('detail-type') or 'a message'!r}") from error
+
+
+def _said(message: Mapping[str, Any]) -> tuple[Said, ...]:
+    if "LifecycleTransition" in message:
+        return _held(message)
+    kind = message.get("detail-type")
+    if not isinstance(kind, str):
+        if message.get("Event") == "autoscaling:TEST_NOTIFICATION":
+            return ()
+        raise MalformedError("saw no detail-type, expected an event of EventBridge")
+    detail = message["detail"]
+    match kind:
+        case "EC2 Spot Instance Interruption Warning":
+            return (Said(INTERRUPTION, _id(detail["instance-id"]), _moment(message) + WARNING_SECONDS),)
+        case "EC2 Instance Rebalance Recommendation":
+            return (Said(REBALANCE, _id(detail["instance-id"]), _moment(message)),)
+        case "EC2 Instance State-change Notification":
+            return (Said(STATE, _id(detail["instance-id"]), _moment(message)),) if detail["state"] in _GOING else ()
+        case "EC2 Instance-terminate Lifecycle Action":
+            return _held(detail)
+        case "AWS Health Event":
+            return _worked_on(detail)
+    return ()
+
+
+def _held(detail: Mapping[str, Any]) -> tuple[Said, ...]:
+    if detail["LifecycleTransition"] != _TERMINATING:
+        return ()
+    instance = _id(detail["EC2InstanceId"])
+    hook = Hook(_text(detail["AutoScalingGroupName"]), _text(detail["LifecycleHookName"]), _text(detail["LifecycleActionToken"]), instance)
+    return (Said(STATE, instance, 0.0, hook),)
+
+
+def _worked_on(detail: Mapping[str, Any]) -> tuple[Said, ...]:
+    if detail.get("service") != "EC2" or detail.get("eventTypeCategory") != "scheduledChange":
+        return ()
+    at = parsedate_to_datetime(detail["startTime"]).timestamp()
+    names = (one.get("entityValue", "") for one in detail.get("affectedEntities") or ())
+    return tuple(Said(MAINTENANCE, name, at) for name in names if isinstance(name, str) and name.startswith("i-"))
+
+
+def _moment(message: Mapping[str, Any]) -> float:
+    found = datetime.fromisoformat(message["time"])
+    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+
+
+def _id(value: object) -> str:
+    if not isinstance(value, str) or not value.startswith("i-"):
+        raise MalformedError(f"saw {value!r}, expected the id of an instance")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise MalformedError(f"saw {value!r}, expected a text")
+    return value

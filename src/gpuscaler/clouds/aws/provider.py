@@ -1,0 +1,315 @@
+"""Auto Scaling groups as a :class:`~gpuscaler.clouds.protocol.Provider`: what was found, listed, bought, ended and announced."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from gpuscaler.clouds.aws.activities import Told
+from gpuscaler.clouds.aws.asking import Asking, Sleep
+from gpuscaler.clouds.aws.buying import LOOK_EVERY, PATIENCE, Increment, answer, give_up, impossible, launch, look, tell
+from gpuscaler.clouds.aws.calls import Calls
+from gpuscaler.clouds.aws.discovery import Discovery
+from gpuscaler.clouds.aws.ending import end, let_go
+from gpuscaler.clouds.aws.groups import Group, GroupError, Machine, group_of
+from gpuscaler.clouds.aws.inbox import Inbox
+from gpuscaler.clouds.aws.listing import Detail, details_of, instance_id, instance_of, listed
+from gpuscaler.clouds.aws.notices import STATE, Said
+from gpuscaler.clouds.aws.pools import DESIRED, LAUNCH, FoundPool
+from gpuscaler.clouds.aws.regions import NAMES, chunks
+from gpuscaler.clouds.protocol import (
+    CONFIGURATION,
+    INTERRUPTION,
+    MAINTENANCE,
+    THROTTLED,
+    Bought,
+    CloudError,
+    LostAnswerError,
+    Notice,
+    Order,
+    Refusal,
+)
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.instances import Instance, Inventory
+from gpuscaler.model.pools import Pool
+
+#: Threads that calls are made in, and how many ids DescribeInstances is asked for at a time.
+THREADS, DESCRIBED = 16, 100
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was listed last: machines by EC2's id, and the pool of each."""
+
+    machines: Mapping[str, tuple[Group, Machine]] = field(default_factory=dict)
+    pools: Mapping[tuple[str, str], FoundPool] = field(default_factory=dict)
+
+
+class AwsProvider:
+    """Buys in the groups that ``discovery`` finds. ``fence`` is called right before each write, in the event loop, and raises to stop it.
+
+    ``now`` is the wall clock and ``sleep`` waits by it; ``queue_url`` is the SQS queue of announcements, empty where there is none.
+    ``executor`` runs the calls, one of our own unless it is given.
+    """
+
+    name = "aws"
+    #: Auto Scaling says nothing of how far its answers are behind; Cluster Autoscaler looks away for a minute.
+    read_lag = 10.0
+
+    def __init__(
+        self,
+        calls: Calls,
+        discovery: Discovery,
+        *,
+        fence: Callable[[float], None],
+        now: Callable[[], float],
+        sleep: Sleep = asyncio.sleep,
+        queue_url: str = "",
+        queue_region: str = "",
+        executor: Executor | None = None,
+    ) -> None:
+        self._executor = executor or ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="aws")
+        self._ask = Asking(calls, self._executor, fence=fence, now=now, sleep=sleep)
+        self._discovery = discovery
+        self._inbox = Inbox(self._ask, queue_url, region=queue_region) if queue_url else None
+        self._known = _Known()
+        self._found: dict[str, FoundPool] = {}
+        self._set_aside: tuple[SetAside, ...] = ()
+        self._other_ways: dict[str, str] = {}
+        self._details: dict[str, Detail] = {}
+        self._tokens: dict[str, str] = {}
+        self._open: dict[str, Increment] = {}
+        self._locks: dict[tuple[str, str], asyncio.Lock] = {}
+        self._ended: set[str] = set()
+
+    @property
+    def keeps_tokens(self) -> bool:
+        """Whether every group is bought from by LaunchInstances, which answers a repeated token as it did before."""
+        return all(self.way(name)[0] == LAUNCH for name in self._found)
+
+    @property
+    def set_aside(self) -> tuple[SetAside, ...]:
+        """What the newest look at the account could not make a pool of."""
+        return self._set_aside
+
+    @property
+    def inbox(self) -> Inbox | None:
+        return self._inbox
+
+    def way(self, pool: str) -> tuple[str, str]:
+        """How machines of ``pool`` are bought, and why not as its group would allow; empty where it is so."""
+        if pool in self._other_ways:
+            return DESIRED, self._other_ways[pool]
+        return self._found[pool].launch, ""
+
+    # Reading
+
+    async def pools(self) -> Sequence[Pool]:
+        """The pools of the account as it is now."""
+        looked = await asyncio.get_running_loop().run_in_executor(self._executor, self._discovery.look)
+        self._found = {one.pool.name: one for one in looked.pools}
+        self._set_aside = looked.set_aside
+        return tuple(one.pool for one in looked.pools)
+
+    async def inventory(self) -> Inventory:
+        """Every machine of the groups that are pools. Half a list is none: one region that does not answer fails the call."""
+        if not self._found:
+            await self.pools()
+        at = self._ask.now()
+        pools = {(one.group.region, one.group.name): one for one in self._found.values()}
+        groups = await self._groups(pools)
+        machines = listed(groups)
+        await self._describe(machines)
+        self._known = _Known(machines, pools)
+        self._forget(machines)
+        instances = (self._instance(group, machine) for group, machine in machines.values())
+        return Inventory(at, tuple(instances))
+
+    async def _groups(self, pools: Iterable[tuple[str, str]]) -> list[Group]:
+        by_region: dict[str, list[str]] = {}
+        for region, name in pools:
+            by_region.setdefault(region, []).append(name)
+        asks = [(region, some) for region, names in by_region.items() for some in chunks(names, NAMES)]
+        answers = await asyncio.gather(*(self._describe_groups(region, some) for region, some in asks))
+        return [group for groups in answers for group in groups]
+
+    async def _describe_groups(self, region: str, names: list[str]) -> list[Group]:
+        entries = await self._ask.pages(
+            "autoscaling", region, "DescribeAutoScalingGroups", "AutoScalingGroups", AutoScalingGroupNames=names, MaxRecords=100
+        )
+        try:
+            return [group_of(entry, region) for entry in entries]
+        except GroupError as error:
+            raise CloudError(CONFIGURATION, f"autoscaling in {region}: {error}") from error
+
+    async def _describe(self, machines: Mapping[str, tuple[Group, Machine]]) -> None:
+        """Learn of new machines what their groups do not tell. A machine that EC2 does not know yet is asked for again next time."""
+        unknown: dict[str, list[str]] = {}
+        for name, (group, _) in machines.items():
+            if name not in self._details:
+                unknown.setdefault(group.region, []).append(name)
+        asks = [(region, some) for region, names in unknown.items() for some in chunks(names, DESCRIBED)]
+        for found in await asyncio.gather(*(self._details_of(region, some) for region, some in asks)):
+            self._details |= found
+
+    async def _details_of(self, region: str, names: list[str]) -> dict[str, Detail]:
+        # By filter: asked for by id, one that EC2 does not know yet would spoil the whole call.
+        filters = [{"Name": "instance-id", "Values": names}]
+        return details_of(await self._ask.pages("ec2", region, "DescribeInstances", "Reservations", Filters=filters))
+
+    def _instance(self, group: Group, machine: Machine) -> Instance:
+        found = self._known.pools[group.region, group.name]
+        return instance_of(machine, found, self._details.get(machine.id), token=self._tokens.get(machine.id, ""))
+
+    def _forget(self, machines: Mapping[str, object]) -> None:
+        """Let go of what is known of machines that are gone; those that were just bought may not be listed yet."""
+        self._details = {name: one for name, one in self._details.items() if name in machines}
+        self._ended &= machines.keys()
+        if len(self._tokens) > 2 * len(machines) + 1000:
+            self._tokens = {name: token for name, token in self._tokens.items() if name in machines}
+
+    # Buying
+
+    async def buy(self, order: Order) -> Bought:
+        """Buy, the way the pool's group is bought from. What is ``pending`` afterwards is told by :meth:`follow`."""
+        found = self._found.get(order.pool)
+        if found is None:
+            raise CloudError(CONFIGURATION, f"saw no group for pool {order.pool}, expected one; was it deleted, or its tags changed?")
+        if self.way(order.pool)[0] == LAUNCH:
+            try:
+                return self._named(order, await launch(self._ask, found, order))
+            except CloudError as error:
+                if not impossible(error):
+                    raise
+                self._other_ways[order.pool] = f"LaunchInstances is not to be had: {error.detail}"
+        async with self._lock(found):
+            return self._named(order, await self._by_number(found, order))
+
+    async def _by_number(self, found: FoundPool, order: Order) -> Bought:
+        increment, bought = await tell(self._ask, found, order)
+        if increment is None:
+            return bought
+        self._open[order.token] = increment
+        until = self._ask.now() + PATIENCE - LOOK_EVERY
+        while True:
+            await self._ask.sleep(LOOK_EVERY)
+            if (settled := await self._settled(increment)) is not None:
+                return settled
+            if self._ask.now() >= until:
+                return answer(increment, await self._look(increment), pending=-(-increment.missing // increment.weight))
+
+    async def _settled(self, one: Increment) -> Bought | None:
+        """The answer to an order, once its increment is filled or has failed; what failed is withdrawn before that is said."""
+        said = await self._look(one)
+        if not one.missing:
+            self._open.pop(one.order.token, None)
+            return answer(one, said, pending=0)
+        if not said.failures:
+            return None
+        outcome = await give_up(self._ask, one)
+        one.units -= outcome.units
+        if outcome.waiting:
+            # It is withdrawn once it can be: until then, machines may come of it.
+            return None
+        # What came while it was withdrawn is ours.
+        await self._look(one)
+        self._open.pop(one.order.token, None)
+        return answer(one, said, pending=0)
+
+    async def _look(self, one: Increment) -> Told:
+        return await look(self._ask, one, self._claimed)
+
+    def _claimed(self, instance: str) -> bool:
+        return instance in self._tokens or any(instance in other.came for other in self._open.values())
+
+    def _named(self, order: Order, bought: Bought) -> Bought:
+        self._tokens |= {instance_id(one.id): order.token for one in bought.instances}
+        return bought
+
+    def _lock(self, found: FoundPool) -> asyncio.Lock:
+        """Who changes a number that another reads undoes it: one at a time changes a group."""
+        return self._locks.setdefault((found.group.region, found.group.name), asyncio.Lock())
+
+    async def follow(self) -> Sequence[tuple[str, Bought]]:
+        """What has become of orders that were still ``pending``: the final answers of those that are settled, by their tokens.
+
+        What a group could not launch is withdrawn before it is said to be refused.
+        """
+        found = []
+        for one in tuple(self._open.values()):
+            async with self._lock(one.found):
+                # It may have been settled by whoever held the lock.
+                settled = await self._settled(one) if one.order.token in self._open else None
+            if settled is not None:
+                found.append((one.order.token, self._named(one.order, settled)))
+        return found
+
+    async def withdraw(self, token: str) -> None:
+        """Want no more of what an order still lacks. An order that was bought by name, or before a restart, has nothing to withdraw."""
+        one = self._open.get(token)
+        if one is None:
+            return
+        async with self._lock(one.found):
+            outcome = await give_up(self._ask, one)
+            one.units -= outcome.units
+        if outcome.waiting:
+            group = one.found.group
+            raise CloudError(THROTTLED, f"group {group.name} in {group.region} cannot be lowered yet: {outcome.why}")
+        self._open.pop(token, None)
+
+    # Ending
+
+    async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:
+        """End machines by their ids. One that no group of ours lists is never touched."""
+        if any(instance_id(name) not in self._known.machines for name in ids):
+            await self.inventory()
+        return {name: await self._remove(instance_id(name)) for name in ids}
+
+    async def _remove(self, instance: str) -> Refusal | None:
+        if instance not in self._known.machines:
+            return None
+        group, machine = self._known.machines[instance]
+        self._ended.add(instance)
+        async with self._lock(self._known.pools[group.region, group.name]):
+            refusal = await end(self._ask, group.region, instance, self._instance(group, machine))
+        if refusal is not None:
+            self._ended.discard(instance)
+        else:
+            await self._let_go(group.region, instance)
+        return refusal
+
+    async def _let_go(self, region: str, instance: str) -> None:
+        """A hook that holds a machine whose pods are gone has nothing to wait for; one that stays lets it go when its time is over."""
+        hook = self._inbox.hooks.pop(instance, None) if self._inbox is not None else None
+        if hook is not None:
+            with contextlib.suppress(CloudError, LostAnswerError):
+                await let_go(self._ask, region, hook)
+
+    # Announcements
+
+    async def notices(self) -> Sequence[Notice]:
+        """What the queue has of our machines, each once."""
+        if self._inbox is None:
+            return ()
+        await self._inbox.receive()
+        found = []
+        for one in self._inbox.told(self._known.machines):
+            group, machine = self._known.machines[one.instance]
+            if one.instance not in self._ended:
+                found.append(self._notice(one, self._instance(group, machine)))
+            elif one.hook is not None:
+                await self._let_go(group.region, one.instance)
+        return found
+
+    def _notice(self, one: Said, instance: Instance) -> Notice:
+        """That a machine ends which nobody here ended is an interruption of spot, and others' work on any other."""
+        kind = one.kind
+        if kind == STATE:
+            kind = INTERRUPTION if instance.market == "spot" else MAINTENANCE
+        return Notice(kind, instance.id, one.at)
+
+    async def close(self) -> None:
+        """Let go of the threads; a call that is out ends by itself."""
+        self._discovery.close()
+        self._executor.shutdown(wait=False, cancel_futures=True)

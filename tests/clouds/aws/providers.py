@@ -1,0 +1,58 @@
+"""A provider of an account in this process: calls are made one at a time, and time passes where the provider waits."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from tests.clouds.aws.accounts import CLUSTER, Aws
+
+from gpuscaler.clouds.aws.discovery import Discovery
+from gpuscaler.clouds.aws.provider import AwsProvider
+from gpuscaler.clouds.aws.regions import Scope
+from gpuscaler.clouds.protocol import Key, Order
+
+
+class Shop:
+    """``aws`` and its provider; ``fenced`` are the seconds that the fence was asked for before each write, which ``leading`` allows."""
+
+    def __init__(self, aws: Aws, *, launch: str = "auto", queue_url: str = "") -> None:
+        self.aws = aws
+        self.fenced: list[float] = []
+        self.leading = True
+        self.discovery = Discovery(aws.calls, Scope(CLUSTER), regions=aws.regions, now=lambda: aws.time, launch=launch)
+        self.provider = AwsProvider(
+            aws.calls,
+            self.discovery,
+            fence=self.fence,
+            now=lambda: aws.time,
+            sleep=self.pass_time,
+            queue_url=queue_url,
+            queue_region="us-east-1",
+            executor=ThreadPoolExecutor(max_workers=1),
+        )
+
+    def fence(self, seconds: float) -> None:
+        self.fenced.append(seconds)
+        if not self.leading:
+            raise RuntimeError("not the leader")
+
+    async def pass_time(self, seconds: float) -> None:
+        self.aws.time += seconds
+        self.aws.account.advance()
+
+    async def order(self, count: int, *, pool: str = "gpus", token: str = "order-1", **wanted: str) -> Order:
+        """An order of every offering of ``pool`` that is as ``wanted``: market, instance_type, zone."""
+        (found,) = (one for one in await self.provider.pools() if one.name == pool)
+        names = ("market", "instance_type", "zone")
+        keys: list[Key] = [
+            one.key for one in found.offerings if all(getattr(one, name) == wanted[name] for name in names if name in wanted)
+        ]
+        return Order(token, pool, tuple(keys), count)
+
+    def group(self, name: str = "gpus") -> Any:
+        (found,) = self.aws.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[name])["AutoScalingGroups"]
+        return found
+
+    def wrote(self) -> dict[str, int]:
+        """Calls that changed something, by operation."""
+        reading = ("Describe", "Get", "Receive", "Create", "Put")
+        return {name: count for name, count in self.aws.session.asked.items() if not name.startswith(reading)}

@@ -1,0 +1,282 @@
+"""The provider against our own endpoint, with the real boto3 in between: buying, listing, withdrawing, ending."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from tests.clouds.aws.accounts import Aws
+from tests.clouds.aws.providers import Shop
+
+from gpuscaler.clouds.protocol import CAPACITY, QUOTA, THROTTLED, UNAUTHORISED, CloudError, LostAnswerError
+from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.embedded.aws.control import Limit, set_capacity
+from gpuscaler.embedded.aws.faults import Fault, denied, throttled
+from gpuscaler.embedded.aws.hardware import Trouble
+
+pytestmark = pytest.mark.looptime(False)
+
+ZONES = ["us-east-1a", "us-east-1b"]
+SPOT = {"OnDemandBaseCapacity": 0, "OnDemandPercentageAboveBaseCapacity": 0, "SpotAllocationStrategy": "price-capacity-optimized"}
+
+
+@pytest.fixture
+async def shop() -> AsyncIterator[Callable[..., Shop]]:
+    made = []
+
+    def make(conditions: Conditions | None = None, *, launch: str = "auto", **group: Any) -> Shop:
+        aws = Aws(conditions=conditions)
+        aws.group("gpus", **{"instance_type": "g6.xlarge", "AvailabilityZones": ZONES, "MaxSize": 20, **group})
+        made.append(Shop(aws, launch=launch))
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.provider.close()
+
+
+def spot_group(aws: Aws, *types: str, weights: tuple[str, ...] = ()) -> None:
+    aws.template("spot", InstanceType=types[0])
+    overrides = [{"InstanceType": one} for one in types]
+    for one, weight in zip(overrides, weights, strict=False):
+        one["WeightedCapacity"] = weight
+    template = {"LaunchTemplateSpecification": {"LaunchTemplateName": "spot", "Version": "$Latest"}, "Overrides": overrides}
+    policy = {"LaunchTemplate": template, "InstancesDistribution": SPOT}
+    aws.group("spots", MixedInstancesPolicy=policy, AvailabilityZones=ZONES, MaxSize=40)
+
+
+def limit(one: Shop, machines: int | None, **where: str) -> None:
+    set_capacity(one.aws.account.region("us-east-1"), Limit(machines, **where))
+
+
+async def test_machines_are_launched_at_once_and_named(shop: Callable[..., Shop]) -> None:
+    one = shop()
+    bought = await one.provider.buy(await one.order(3))
+    assert len(bought.instances) == 3
+    assert bought.refusals == ()
+    assert {(each.pool, each.market, each.instance_type, each.token) for each in bought.instances} == {
+        ("gpus", "on-demand", "g6.xlarge", "order-1")
+    }
+    assert one.wrote() == {"LaunchInstances": 1}
+    assert one.fenced == [10.0]
+    inventory = await one.provider.inventory()
+    assert {each.id for each in inventory.instances} == {each.id for each in bought.instances}
+    assert {(each.token, each.launched > 0) for each in inventory.instances} == {("order-1", True)}
+
+
+async def test_an_order_that_is_sent_again_buys_nothing_more(shop: Callable[..., Shop]) -> None:
+    one = shop()
+    order = await one.order(2)
+    first = await one.provider.buy(order)
+    assert {each.id for each in (await one.provider.buy(order)).instances} == {each.id for each in first.instances}
+    assert one.group()["DesiredCapacity"] == 2
+    assert one.provider.keeps_tokens
+
+
+async def test_a_lost_answer_is_had_by_sending_the_order_again(shop: Callable[..., Shop]) -> None:
+    one = shop()
+    order = await one.order(2)
+    one.aws.endpoint.faults.all.append(Fault(operation="LaunchInstances", sever="after", times=1))
+    with pytest.raises(LostAnswerError):
+        await one.provider.buy(order)
+    assert len((await one.provider.buy(order)).instances) == 2
+    assert one.group()["DesiredCapacity"] == 2
+
+
+async def test_what_one_zone_does_not_have_is_bought_in_the_next(shop: Callable[..., Shop]) -> None:
+    one = shop()
+    limit(one, 1, zone="us-east-1a")
+    bought = await one.provider.buy(await one.order(3))
+    assert sorted(each.zone for each in bought.instances) == ["us-east-1a", "us-east-1b", "us-east-1b"]
+    assert {(each.cause, each.offering[3]) for each in bought.refusals} == {(CAPACITY, "us-east-1a")}
+
+
+async def test_a_dry_group_refuses_each_zone_and_keeps_wanting_nothing(shop: Callable[..., Shop]) -> None:
+    one = shop()
+    limit(one, 0)
+    bought = await one.provider.buy(await one.order(3))
+    assert bought.instances == ()
+    assert {each.offering[3] for each in bought.refusals} == set(ZONES)
+    assert one.group()["DesiredCapacity"] == 0
+
+
+async def test_a_quota_is_told_of_all_its_types(shop: Callable[..., Shop]) -> None:
+    one = shop()
+    one.aws.account.region("us-east-1").hardware.troubles.append(Trouble("VcpuLimitExceeded"))
+    bought = await one.provider.buy(await one.order(1))
+    assert {(each.cause, each.bucket, each.every_zone) for each in bought.refusals} == {(QUOTA, ("g6.xlarge",), True)}
+
+
+async def test_units_of_weighted_types_become_machines(shop: Callable[..., Shop]) -> None:
+    one = shop()
+    spot_group(one.aws, "g6.12xlarge", "g6.24xlarge", weights=("4", "4"))
+    bought = await one.provider.buy(await one.order(3, pool="spots"))
+    assert len(bought.instances) == 3
+    assert one.group("spots")["DesiredCapacity"] == 12
+
+
+async def test_a_group_is_told_a_number_where_it_is_asked_for_so(shop: Callable[..., Shop]) -> None:
+    one = shop(launch="desired-capacity")
+    bought = await one.provider.buy(await one.order(3))
+    assert (len(bought.instances), bought.pending, bought.refusals) == (3, 0, ())
+    assert one.wrote() == {"SetDesiredCapacity": 1}
+    assert not one.provider.keeps_tokens
+
+
+async def test_without_the_right_to_launch_instances_the_number_is_set(shop: Callable[..., Shop]) -> None:
+    one = shop()
+    one.aws.endpoint.faults.all.append(denied("LaunchInstances"))
+    order = await one.order(2)
+    assert len((await one.provider.buy(order)).instances) == 2
+    way, why = one.provider.way("gpus")
+    assert way == "desired-capacity"
+    assert "autoscaling:LaunchInstances" in why
+
+
+async def test_an_increment_that_fails_is_withdrawn_before_it_is_refused(shop: Callable[..., Shop]) -> None:
+    one = shop(launch="desired-capacity")
+    limit(one, 1)
+    began = one.aws.time
+    bought = await one.provider.buy(await one.order(5))
+    assert (len(bought.instances), bought.pending) == (2, 0)
+    assert {(each.cause, each.offering[3]) for each in bought.refusals} == {(CAPACITY, "us-east-1a"), (CAPACITY, "us-east-1b")}
+    assert one.aws.time - began <= 8.0
+    assert one.group()["DesiredCapacity"] == 2
+    limit(one, None)
+    await one.pass_time(600)
+    assert len(one.group()["Instances"]) == 2
+
+
+async def test_failures_that_show_late_are_told_later_and_withdrawn_first(shop: Callable[..., Shop]) -> None:
+    one = shop(Conditions(activity=20.0), launch="desired-capacity")
+    limit(one, 0)
+    bought = await one.provider.buy(await one.order(4))
+    assert (bought.instances, bought.pending, bought.refusals) == ((), 4, ())
+    assert await one.provider.follow() == []
+    await one.pass_time(20)
+    ((token, settled),) = await one.provider.follow()
+    assert (token, settled.instances, settled.pending) == ("order-1", (), 0)
+    assert {each.cause for each in settled.refusals} == {CAPACITY}
+    assert one.group()["DesiredCapacity"] == 0
+    assert await one.provider.follow() == []
+
+
+async def test_what_others_raise_meanwhile_stays_when_ours_is_withdrawn(shop: Callable[..., Shop]) -> None:
+    one = shop(Conditions(activity=20.0), launch="desired-capacity")
+    limit(one, 0)
+    order = await one.order(4)
+    await one.provider.buy(order)
+    one.aws.client("autoscaling").set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=7)
+    await one.provider.withdraw(order.token)
+    assert one.group()["DesiredCapacity"] == 3
+    await one.provider.withdraw(order.token)
+    assert one.group()["DesiredCapacity"] == 3
+
+
+async def test_late_machines_are_kept_when_the_rest_is_withdrawn(shop: Callable[..., Shop]) -> None:
+    one = shop(Conditions(reaction=9.0), launch="desired-capacity", NewInstancesProtectedFromScaleIn=False, AvailabilityZones=ZONES[:1])
+    limit(one, 1)
+    order = await one.order(3)
+    assert (await one.provider.buy(order)).pending == 3
+    await one.pass_time(30)
+    await one.provider.withdraw(order.token)
+    await one.pass_time(300)
+    (machine,) = one.group()["Instances"]
+    assert machine["ProtectedFromScaleIn"]
+    assert one.group()["DesiredCapacity"] == 1
+    assert one.group()["NewInstancesProtectedFromScaleIn"]
+
+
+async def test_a_full_group_takes_no_order(shop: Callable[..., Shop]) -> None:
+    one = shop(launch="desired-capacity", MaxSize=2)
+    bought = await one.provider.buy(await one.order(3))
+    assert (len(bought.instances), bought.pending) == (2, 0)
+    bought = await one.provider.buy(await one.order(1, token="order-2"))
+    assert {each.detail for each in bought.refusals} == {"group gpus in us-east-1 is at its maximum of 2"}
+
+
+async def test_two_orders_of_one_group_do_not_share_machines(shop: Callable[..., Shop]) -> None:
+    one = shop(launch="desired-capacity")
+    first = await one.provider.buy(await one.order(2))
+    second = await one.provider.buy(await one.order(2, token="order-2"))
+    assert len({each.id for each in (*first.instances, *second.instances)}) == 4
+    assert one.group()["DesiredCapacity"] == 4
+
+
+async def test_a_write_that_is_throttled_is_not_repeated(shop: Callable[..., Shop]) -> None:
+    one = shop()
+    order = await one.order(1)
+    one.aws.endpoint.faults.all.append(throttled("LaunchInstances", retry_after=3))
+    with pytest.raises(CloudError) as caught:
+        await one.provider.buy(order)
+    assert (caught.value.cause, caught.value.retry_after) == (THROTTLED, 3.0)
+    assert one.wrote() == {"LaunchInstances": 1}
+
+
+async def test_a_fence_that_is_down_stops_every_write(shop: Callable[..., Shop]) -> None:
+    one = shop()
+    order = await one.order(1)
+    one.leading = False
+    with pytest.raises(RuntimeError, match="not the leader"):
+        await one.provider.buy(order)
+    assert one.wrote() == {}
+
+
+async def test_machines_are_ended_by_name_and_wanted_no_more(shop: Callable[..., Shop]) -> None:
+    one = shop()
+    bought = await one.provider.buy(await one.order(3))
+    gone = bought.instances[0].id
+    await one.provider.inventory()
+    assert await one.provider.remove((gone,)) == {gone: None}
+    assert one.group()["DesiredCapacity"] == 2
+    states = {each.id: each.state for each in (await one.provider.inventory()).instances}
+    assert states.pop(gone, "stopping") == "stopping"
+    assert len(states) == 2
+    assert await one.provider.remove((gone,)) == {gone: None}
+    assert one.group()["DesiredCapacity"] == 2
+
+
+async def test_a_machine_at_the_minimum_goes_and_is_replaced(shop: Callable[..., Shop]) -> None:
+    one = shop(MinSize=1, DesiredCapacity=1)
+    await one.pass_time(60)
+    (machine,) = (await one.provider.inventory()).instances
+    assert await one.provider.remove((machine.id,)) == {machine.id: None}
+    assert one.group()["DesiredCapacity"] == 1
+
+
+async def test_a_machine_that_no_group_of_ours_lists_is_never_touched(shop: Callable[..., Shop]) -> None:
+    one = shop()
+    foreign = {"k8s.io/cluster-autoscaler/enabled": "true", "k8s.io/cluster-autoscaler/other": "owned"}
+    one.aws.group("others", foreign, instance_type="g5.xlarge", MinSize=1)
+    await one.pass_time(60)
+    (machine,) = one.group("others")["Instances"]
+    name = f"aws:///us-east-1a/{machine['InstanceId']}"
+    assert await one.provider.remove((name, "gce://else")) == {name: None, "gce://else": None}
+    assert one.wrote() == {}
+
+
+async def test_a_right_that_is_missing_is_named_where_a_machine_cannot_be_ended(shop: Callable[..., Shop]) -> None:
+    one = shop()
+    (machine,) = (await one.provider.buy(await one.order(1))).instances
+    one.aws.endpoint.faults.all.append(denied("TerminateInstanceInAutoScalingGroup"))
+    refusal = (await one.provider.remove((machine.id,)))[machine.id]
+    assert refusal is not None
+    assert refusal.cause == UNAUTHORISED
+    assert "autoscaling:TerminateInstanceInAutoScalingGroup" in refusal.detail
+
+
+async def test_half_a_list_is_none(shop: Callable[..., Shop]) -> None:
+    one = shop()
+    await one.provider.buy(await one.order(1))
+    one.aws.endpoint.faults.all.append(denied("DescribeAutoScalingGroups"))
+    with pytest.raises(CloudError, match="autoscaling:DescribeAutoScalingGroups"):
+        await one.provider.inventory()
+
+
+async def test_spot_machines_are_listed_as_such_and_described_once(shop: Callable[..., Shop]) -> None:
+    one = shop()
+    spot_group(one.aws, "g6.xlarge", "g5.xlarge")
+    await one.provider.buy(await one.order(2, pool="spots"))
+    for _ in range(3):
+        inventory = await one.provider.inventory()
+    assert {each.market for each in inventory.instances} == {"spot"}
+    assert one.aws.session.asked["DescribeInstances"] == 1
