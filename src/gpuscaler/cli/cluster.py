@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuscaler.cli.aws_account import aws_options, beside_of, usable
 from gpuscaler.cli.control_plane import REAL, check, compiled, control_plane_options, ended
 from gpuscaler.cli.ending import until_terminated
 
@@ -35,8 +36,16 @@ _NODES = re.compile(r"(?:(?P<type>[A-Za-z0-9._-]+)=)?(?P<count>[0-9]{1,5})")
 @click.option("--tls", is_flag=True, help="Serve HTTPS, and ask for the token that the kubeconfig has.")
 @click.option("--port", default=0, type=click.IntRange(0, 65535), metavar="N", help="The port at 127.0.0.1; the default is a free one.")
 @control_plane_options
+@aws_options
 def cluster(  # noqa: PLR0917 - click passes them by their names
-    kubeconfig: Path, nodes: tuple[str, ...], speed: float, tls: bool, port: int, control_plane: str, kubernetes: str | None
+    kubeconfig: Path,
+    nodes: tuple[str, ...],
+    speed: float,
+    tls: bool,
+    port: int,
+    control_plane: str,
+    kubernetes: str | None,
+    **aws: Any,
 ) -> None:
     """Run a small Kubernetes cluster until Ctrl-C: API server, scheduler, kubelets that play pods, controllers."""
     from gpuscaler.embedded.alone import Alone, TakenError
@@ -46,6 +55,7 @@ def cluster(  # noqa: PLR0917 - click passes them by their names
 
     made = nodes_of(nodes)
     check(control_plane, kubernetes)
+    beside = beside_of(real=control_plane == REAL, **aws)
     if control_plane == REAL and speed != 1.0:
         raise click.BadParameter(f"saw {speed:g}, expected 1: a real control plane goes by this machine's clock", param_hint="--speed")
     try:
@@ -53,8 +63,9 @@ def cluster(  # noqa: PLR0917 - click passes them by their names
             with ended():
                 asyncio.run(until_terminated(_real(kubeconfig, made, port=port, kubernetes=kubernetes, ready=ready).run()))
         else:
-            alone = Alone(kubeconfig, nodes=made, speed=speed, tls=tls, port=port, ready=ready)
-            asyncio.run(until_terminated(alone.run()))
+            alone = Alone(kubeconfig, nodes=made, speed=speed, tls=tls, port=port, ready=ready, beside=beside)
+            with usable():
+                asyncio.run(until_terminated(alone.run()))
     except TakenError as error:
         click.echo(str(error), err=True)
         sys.exit(2)

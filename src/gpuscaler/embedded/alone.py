@@ -12,6 +12,7 @@ from typing import Any, Final
 import yaml
 
 from gpuscaler.clouds.delays import Delay, Delays
+from gpuscaler.embedded.aws.beside import Beside
 from gpuscaler.embedded.certificates import Certificate, self_signed
 from gpuscaler.embedded.cluster import Conditions, EmbeddedCluster
 from gpuscaler.embedded.machines import quantities
@@ -38,7 +39,7 @@ class Alone:
 
     Of its time, ``speed`` seconds pass in one. With ``tls`` the server has a certificate of its own and asks for a token; without, it
     takes everyone on this machine. ``ready`` is told the URL once it answers. The kubeconfig is written then, for its owner only, and taken
-    away at the end.
+    away at the end. ``beside`` is an AWS account that is served too.
     """
 
     def __init__(
@@ -50,7 +51,9 @@ class Alone:
         tls: bool = False,
         port: int = 0,
         ready: Callable[[str], None],
+        beside: Beside | None = None,
     ) -> None:
+        self._beside = beside
         self._kubeconfig, self._nodes, self._speed, self._port, self._ready = kubeconfig, nodes, speed, port, ready
         self._began, self._zero = time.time(), time.monotonic()
         self._certificate = self_signed(HOST, now=self._began) if tls else None
@@ -73,7 +76,11 @@ class Alone:
                 await user.create(NODES, {**node, "status": {**node["status"], "conditions": ready_at(self.now())}})
             write(self._kubeconfig, config)
             self._ready(serving.url)
-            await cluster.run()
+            if self._beside is None:
+                await cluster.run()
+            else:
+                async with self._beside.run(cluster.client("aws"), now=self.now, speed=self._speed):
+                    await cluster.run()
         finally:
             # By now another cluster, or somebody, may have written there.
             with suppress(OSError, ValueError):

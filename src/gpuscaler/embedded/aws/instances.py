@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from gpuscaler.clouds.machines import CloudMachine
 from gpuscaler.embedded.aws import lifecycle
 from gpuscaler.embedded.aws.errors import AwsError
 from gpuscaler.embedded.aws.filters import matches
@@ -16,19 +17,20 @@ _CODES: Final = {"pending": 0, "running": 16, "shutting-down": 32, "terminated":
 HOURS: Final = 24
 
 
-def address(instance: Instance) -> str:
+def address(machine: CloudMachine) -> str:
     """The private address, from the number in the instance's id."""
-    number = int(instance.id[-6:], 16)
-    return f"10.{ord(instance.machine.offering.zone[-1]) - ord('a')}.{number // 250 % 256}.{number % 250 + 4}"
+    number = int(machine.id[-6:], 16)
+    return f"10.{ord(machine.offering.zone[-1]) - ord('a')}.{number // 250 % 256}.{number % 250 + 4}"
 
 
-def private_name(region: Region, instance: Instance) -> str:
+def private_name(machine: CloudMachine) -> str:
     """What its Node is called, too."""
-    domain = "ec2.internal" if region.name == "us-east-1" else f"{region.name}.compute.internal"
-    return f"ip-{address(instance).replace('.', '-')}.{domain}"
+    region = machine.offering.zone[:-1]
+    domain = "ec2.internal" if region == "us-east-1" else f"{region}.compute.internal"
+    return f"ip-{address(machine).replace('.', '-')}.{domain}"
 
 
-def _shown(region: Region, one: Instance) -> dict[str, Any]:
+def _shown(one: Instance) -> dict[str, Any]:
     offering = one.machine.offering
     reply: dict[str, Any] = {
         "InstanceId": one.id,
@@ -39,8 +41,8 @@ def _shown(region: Region, one: Instance) -> dict[str, Any]:
         "Placement": {"AvailabilityZone": offering.zone, "AvailabilityZoneId": zone_id(offering.zone), "Tenancy": "default"},
         "SubnetId": subnet_id(offering.zone),
         "VpcId": VPC,
-        "PrivateIpAddress": address(one),
-        "PrivateDnsName": private_name(region, one),
+        "PrivateIpAddress": address(one.machine),
+        "PrivateDnsName": private_name(one.machine),
         "Tags": [{"Key": key, "Value": value} for key, value in one.tags.items()],
     }
     if offering.market == "spot":
@@ -69,14 +71,14 @@ def _describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
             "instance-state-name": lambda: (one.state,),
             "instance-lifecycle": lambda: (one.machine.offering.market,),
             "availability-zone": lambda: (one.machine.offering.zone,),
-            "private-dns-name": lambda: (private_name(region, one),),
+            "private-dns-name": lambda: (private_name(one.machine),),
             "tag": lambda: [f"{key}={value}" for key, value in one.tags.items()],
             "tag-key": lambda: list(one.tags),
         }
         return matches(params.get("Filters", ()), fields)
 
     shown, more = page([one for one in found if passes(one)], params, size="MaxResults", default=1000, most=1000)
-    rows = [{"ReservationId": f"r-{one.id[2:]}", "OwnerId": region.account, "Instances": [_shown(region, one)]} for one in shown]
+    rows = [{"ReservationId": f"r-{one.id[2:]}", "OwnerId": region.account, "Instances": [_shown(one)]} for one in shown]
     return {"Reservations": rows, **more}
 
 

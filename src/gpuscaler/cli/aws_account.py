@@ -1,0 +1,60 @@
+"""What commands that serve an AWS account share: how it is asked for, and what is said of it."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from gpuscaler.embedded.aws.beside import Beside
+
+AWS_SIMULATED = "aws-simulated"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option("--cloud", type=click.Choice((AWS_SIMULATED,)), help="An AWS account of our own, for boto3 and the AWS CLI."),
+    click.option("--aws-port", default=0, type=click.IntRange(0, 65535), metavar="N", help="Its port; the default is a free one."),
+    click.option("--aws-region", multiple=True, metavar="REGION", help="Regions that it uses; us-east-1 as it comes."),
+    click.option("--spot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Series that its spot markets follow."),
+)
+
+
+def aws_options(command: F) -> F:
+    """``--cloud``, ``--aws-port``, ``--aws-region`` and ``--spot``."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def beside_of(*, real: bool, cloud: str | None, aws_port: int, aws_region: tuple[str, ...], spot: Path | None) -> "Beside | None":
+    """The account that the options ask for, or None. It is only served beside an embedded control plane, not a ``real`` one."""
+    if cloud is None:
+        for told, option in ((aws_port, "--aws-port"), (aws_region, "--aws-region"), (spot, "--spot")):
+            if told:
+                raise click.BadParameter(f"saw it without --cloud, expected --cloud {AWS_SIMULATED} too; add it", param_hint=option)
+        return None
+    if real:
+        raise click.BadParameter(f"saw {cloud} with --control-plane real, expected the embedded one; leave one out", param_hint="--cloud")
+    from gpuscaler.embedded.aws.beside import Beside
+
+    def ready(url: str, queues: Iterable[str]) -> None:
+        click.echo(f"AWS is at {url}; it takes any key and secret. Queues that are told of interruptions: {', '.join(queues)}")
+
+    return Beside(regions=aws_region or ("us-east-1",), port=aws_port, spot=spot, ready=ready)
+
+
+@contextmanager
+def usable() -> Iterator[None]:
+    """Say it where botocore is not there or the series cannot be used, and end the command."""
+    from gpuscaler.embedded.aws.models import MissingExtraError
+    from gpuscaler.simulation.jobs import TraceError
+
+    try:
+        yield
+    except (MissingExtraError, TraceError) as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
