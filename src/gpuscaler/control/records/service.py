@@ -150,7 +150,11 @@ class Service(Records):
         """Who leads in this process, None when nobody does: what the next one finds at its first look is no news."""
         self._controller, self._led_since = controller, self.here.now()
         self.forget()
-        _LOG.info("this process leads" if controller is not None else "this process does not lead", identity=self.here.identity)
+        if controller is not None:
+            _LOG.info("this process leads", identity=self.here.identity)
+        else:
+            # Why: who does not lead writes no status.
+            _LOG.info("this process does not lead", identity=self.here.identity, problems=list(self.here.troubles()))
 
     def settings_changed(self, settings: RunSettings, /) -> None:
         """What can change while it runs does; addresses and files of the history hold until the next start."""
