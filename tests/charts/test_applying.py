@@ -101,6 +101,21 @@ async def test_what_is_left_on_nodes_when_it_is_taken_away_comes_off_with_the_co
     assert nodes["other"]["metadata"]["labels"][EXCLUDE_LABEL] == "true"
 
 
+async def test_daemon_sets_get_the_toleration_of_the_page_whether_they_have_some_or_none(ask: Kubectl) -> None:
+    page = (ROOT / "docs" / "how-to" / "install.md").read_text().replace("\\\n", " ")
+    patches = [line for line in page.splitlines() if " patch daemonset NAME " in line]
+    known = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+    for name, tolerations, line in (("some", known, patches[0]), ("none", [], patches[1])):
+        spec = {"containers": [{"name": "main", "image": "plugin:1"}], **({"tolerations": tolerations} if tolerations else {})}
+        template = {"metadata": {"labels": {"app": name}}, "spec": spec}
+        body = {"selector": {"matchLabels": {"app": name}}, "template": template}
+        await ask("create", "-f", "-", given={"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": name}, "spec": body})
+        await ask(*shlex.split(line.replace("NAMESPACE", "default").replace("NAME", name))[1:])
+        found = (await ask.read("daemonset", name))["spec"]["template"]["spec"]["tolerations"]
+
+        assert found == [*tolerations, {"key": ARRIVING_TAINT, "operator": "Exists"}]
+
+
 async def helm(ask: Kubectl, *words: str, values: dict[str, Any] | None = None) -> None:
     # The command waits for an API server that lives in this very process.
     kubeconfig = ask.home / "kubeconfig"
