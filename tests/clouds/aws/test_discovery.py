@@ -12,6 +12,12 @@ from gpuscaler.model.taints import Taint
 
 ARRIVING = "IyEvYmluL2Jhc2gKa3ViZWxldCAtLXJlZ2lzdGVyLXdpdGgtdGFpbnRzPWdwdXNjYWxlci5pby9hcnJpdmluZz06Tm9TY2hlZHVsZQ=="
 
+#: What was kept, fresh and of the right form, and nonsense.
+ODD = (
+    f'{{"types": {{"g5.xlarge": {{"at": {BEGAN}, "value": {{"InstanceType": 5}}}}}},'
+    f' "offered": {{"us-east-1/g5.xlarge": {{"at": {BEGAN}, "value": 5}}}}}}'
+)
+
 
 def mixed(template: str, *overrides: dict[str, Any], version: str = "$Latest", **shares: Any) -> dict[str, Any]:
     specification = {"LaunchTemplateName": template, "Version": version}
@@ -516,3 +522,21 @@ def test_prices_of_the_file_are_not_doubted() -> None:
 
     assert pool(found, "gpus").pool.offerings[0].price == 500
     assert not any("price" in text for text in pool(found, "gpus").warnings)
+
+
+def test_a_type_that_a_region_did_not_know_is_asked_for_again_within_the_hour() -> None:
+    aws = Aws()
+    aws.group("new", instance_type="x99.xlarge")
+    aws.group("gpus", instance_type="g5.xlarge")
+    discovery = aws.discovery()
+    discovery.look()
+    aws.session.asked.clear()
+
+    aws.time += 3_599
+    discovery.look()
+    before = aws.session.asked.get("DescribeInstanceTypes", 0)
+    aws.time += 2
+    discovery.look()
+    discovery.close()
+
+    assert (before, aws.session.asked["DescribeInstanceTypes"]) == (0, 1)

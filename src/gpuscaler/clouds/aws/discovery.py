@@ -119,7 +119,7 @@ class Discovery:
                     groups.append((group_of(entry, reader.region), found.source))
                 except GroupError as error:
                     odd.append(aside(name, reader.region, str(error)))
-        return self._pools(reader, groups, odd)
+        return self._pools(reader, sorted(groups, key=lambda one: one[0].name), odd)
 
     def _pools(self, reader: RegionReader, groups: list[tuple[Group, str]], odd: list[SetAside]) -> _Seen:
         known = reader.surroundings([group for group, _ in groups], self._scope.cluster) if groups else Surroundings(reader.region)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -52,9 +52,9 @@ class RegionReader:
         self._calls, self._kept, self._workers, self._now = calls, kept, workers, now
         self._templates = Templates(region, calls, workers)
         self._tariffs = Tariffs(region, calls, kept, workers=workers, now=now, own=prices)
-        self._nodegroups: dict[str, Dated] = {}
+        self._nodegroups: dict[str, Dated[Nodegroup]] = {}
         self._architectures: dict[str, str] = {}
-        self._matching: dict[str, Dated] = {}
+        self._matching: dict[str, Dated[tuple[str, ...]]] = {}
         self.notes: dict[str, str] = {}
 
     def entries(self, scope: Scope) -> list[Reply]:
@@ -186,7 +186,7 @@ class RegionReader:
             self.notes[f"instance type {name}"] = str(error)
             return None
 
-    def _ask_types(self, names: Iterable[str]) -> dict[str, Reply]:
+    def _ask_types(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
         """By filter: asked for by name, one that does not exist would spoil the whole call."""
         found = {}
         for some in chunks(names, VALUES):

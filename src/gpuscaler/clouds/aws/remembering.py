@@ -8,25 +8,30 @@ import contextlib
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+T = TypeVar("T")
+
 #: Seconds for which an answer counts: instance types and where they are offered, list prices, spot prices, node groups.
 TYPES, LIST_PRICES, SPOT_PRICES, NODEGROUPS = 7 * 86_400.0, 86_400.0, 300.0, 360.0
+#: Seconds for which it counts that there was nothing: a type that the region did not know.
+NOTHING = 3_600.0
 _FILE = "aws-types.json"
 
 
-class Dated(Struct, frozen=True, gc=False):
+class Dated(Struct, Generic[T], frozen=True):
     """Something that was read ``at``, in seconds since the epoch."""
 
     at: float
-    value: Any
+    value: T
 
     def fresh(self, now: float, seconds: float) -> bool:
+        """Whether it counts for ``seconds``; what AWS did not have may come any day, and is asked for again sooner."""
         # A time in the future is of another clock, and says nothing.
-        return 0 <= now - self.at < seconds
+        return 0 <= now - self.at < (seconds if self.value else min(seconds, NOTHING))
 
 
 class Kept(Struct):
@@ -36,9 +41,9 @@ class Kept(Struct):
     ``prices`` those on demand by region/type (None: not told).
     """
 
-    types: dict[str, Dated] = {}
-    offered: dict[str, Dated] = {}
-    prices: dict[str, Dated] = {}
+    types: dict[str, Dated[dict[str, Any] | None]] = {}
+    offered: dict[str, Dated[list[str]]] = {}
+    prices: dict[str, Dated[float | None]] = {}
 
 
 def load(folder: Path | None) -> Kept:
