@@ -1,10 +1,11 @@
 """The nvml backend in the measuring process: the real pynvml, on a driver library that the test steers."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.exporter.child import ATTENTIVE, IMPATIENT, Child, measuring
+from tests.exporter.child import ATTENTIVE, IMPATIENT, INTERVAL, Child, measuring
 from tests.exporter.fake_nvml import GIB, NO_PERMISSION, NOT_LOADED, STALE, UNKNOWN, FakeNvml, build
 
 from gpuscaler.exporter.parts import Instance, Process
@@ -85,6 +86,19 @@ def test_a_question_that_fails_for_once_is_asked_again(nvml: FakeNvml) -> None:
         child.reading(FIRST, lambda reading: "power_usage_milliwatts" in reading.values)
 
     assert "temperature_celsius" in without.values
+
+
+def test_rounds_that_could_not_be_are_not_made_up_for(nvml: FakeNvml) -> None:
+    with measuring(nvml.environment) as child:
+        child.reading(FIRST)
+        nvml.gpu[0].hang("nvmlDeviceGetTemperature")
+        time.sleep(1.0)
+        goes_on = time.monotonic()
+        nvml.gpu[0].hang("")
+        after = [child.reading(FIRST, lambda reading: reading.at > goes_on).at for _ in range(6)]
+
+    # Ten rounds were due meanwhile.
+    assert after[-1] - after[0] > 3 * INTERVAL
 
 
 def test_slow_figures_are_asked_in_one_of_ten_rounds_and_told_in_each(nvml: FakeNvml) -> None:

@@ -135,6 +135,16 @@ while True:
     assert "GPU-b to be asked again" in lines.troubles()
 
 
+async def test_a_gpu_that_hangs_now_and_then_is_not_left_alone() -> None:
+    async with sampling("rounds(3, 'GPU-a', 'GPU-b'); say('asking', 'GPU-b'); time.sleep(60)") as (sampler, lines):
+        await until(lambda: sampler.starts == 4)
+        alone = dict(sampler.left_alone)
+
+    assert len([text for text in lines.troubles() if text.endswith("about GPU-b")]) >= 3
+    assert alone == {}
+    assert lines.told == []
+
+
 async def test_loading_the_driver_may_take_long() -> None:
     async with sampling("say('opening'); time.sleep(1.5); rounds(1000, 'GPU-a')") as (sampler, lines):
         await until(lambda: bool(lines.readings()))

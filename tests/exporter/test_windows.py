@@ -25,6 +25,14 @@ def test_a_window_without_samples_has_no_figures() -> None:
     assert trail.over(15, now=15) is None
 
 
+def test_what_is_older_than_the_longest_window_is_forgotten() -> None:
+    trail = Trail(60)
+    trail.add(0, 100)
+    trail.add(60, 1)
+
+    assert trail.over(1000, now=60) == Figures(1, 1)
+
+
 def test_a_peak_between_two_samples_counts_for_the_maximum_and_not_for_the_mean() -> None:
     trail = Trail(60)
     trail.add(1, 0, 95)
