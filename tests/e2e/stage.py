@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -291,6 +292,8 @@ async def stage(name: str, *, audit: bool = False) -> AsyncIterator[Stage]:
         for controller in controllers:
             controller.kill()
         plane.stop()
+        # 60 MB a run; the logs beside it stay.
+        shutil.rmtree(plane.layout.root / "etcd", ignore_errors=True)
 
 
 def free_port() -> int:
