@@ -66,7 +66,11 @@ def test_a_spot_group_as_eksctl_makes_it_has_an_offering_for_each_type_and_zone(
     first = one.pool.offerings[0]
     assert first.labels["k8s.amazonaws.com/accelerator"] == "nvidia-tesla"
     assert first.taints == (Taint("nvidia.com/gpu", "true"),)
-    assert one.pool.match_labels == {"nvidia.com/gpu": "true", "k8s.amazonaws.com/accelerator": "nvidia-tesla"}
+    assert one.pool.match_labels == {
+        "topology.kubernetes.io/region": "us-east-1",
+        "nvidia.com/gpu": "true",
+        "k8s.amazonaws.com/accelerator": "nvidia-tesla",
+    }
     said = "\n".join(one.warnings)
     assert "expected VALUE:EFFECT" in said
     assert "its types have 1, 4 GPUs" in said
@@ -118,7 +122,7 @@ def test_a_managed_node_group_has_the_labels_and_taints_that_eks_knows() -> None
     assert offering.labels["eks.amazonaws.com/capacityType"] == "SPOT"
     assert (offering.labels["team"], offering.labels["eks.amazonaws.com/nodegroup"]) == ("ml", "gpu")
     assert offering.taints == (Taint("nvidia.com/gpu", "true"),)
-    assert one.pool.match_labels == {"eks.amazonaws.com/nodegroup": "gpu"}
+    assert one.pool.match_labels == {"eks.amazonaws.com/nodegroup": "gpu", "topology.kubernetes.io/zone": "us-east-1a"}
 
 
 def test_without_the_right_to_ask_eks_the_action_is_named_and_the_group_is_still_a_pool() -> None:
@@ -128,7 +132,7 @@ def test_without_the_right_to_ask_eks_the_action_is_named_and_the_group_is_still
 
     found = aws.look()
 
-    assert pool(found, "eks-gpu").pool.match_labels == {"eks.amazonaws.com/nodegroup": "gpu"}
+    assert pool(found, "eks-gpu").pool.match_labels["eks.amazonaws.com/nodegroup"] == "gpu"
     (note,) = found.set_aside
     assert note.object == "Region us-east-1 node groups"
     assert "IAM does not allow eks:DescribeNodegroup in us-east-1" in note.reason
@@ -468,7 +472,8 @@ def test_the_groups_of_a_terraform_module_one_for_each_type_and_market_are_a_poo
                 {"InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": {"MaxPrice": "0.2"}}} if market == "spot" else {}
             )
             aws.template(group, InstanceType=name, UserData=ARRIVING, **more)
-            aws.group(group, DISCOVERED | {"Terraform": "true"}, MaxSize=8, LaunchTemplate={"LaunchTemplateName": group})
+            tags = DISCOVERED | {f"{CA}/node-template/label/market": market}
+            aws.group(group, tags, MaxSize=8, LaunchTemplate={"LaunchTemplateName": group})
 
     found = aws.look()
 
@@ -540,3 +545,16 @@ def test_a_type_that_a_region_did_not_know_is_asked_for_again_within_the_hour() 
     discovery.close()
 
     assert (before, aws.session.asked["DescribeInstanceTypes"]) == (0, 1)
+
+
+def test_groups_whose_nodes_nothing_tells_apart_are_named() -> None:
+    aws = Aws()
+    for name, zone in (("spot", "us-east-1a"), ("on-demand", "us-east-1a"), ("elsewhere", "us-east-1b")):
+        aws.group(name, instance_type="g5.xlarge", AvailabilityZones=[zone])
+    aws.group("labelled", DISCOVERED | {f"{CA}/node-template/label/team": "ml"}, instance_type="g5.xlarge")
+
+    found = aws.look()
+
+    confused = {one.pool.name: [text for text in one.warnings if "cannot be told from" in text] for one in found.pools}
+    assert [name for name, said in confused.items() if said] == ["spot"]
+    assert confused["spot"][0].startswith("its nodes cannot be told from those of on-demand")

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from gpuscaler.clouds.aws.calls import Calls
+from gpuscaler.clouds.aws.confusion import told_apart
 from gpuscaler.clouds.aws.groups import Group, GroupError, group_of, tags_of
 from gpuscaler.clouds.aws.ownership import whose
 from gpuscaler.clouds.aws.pools import FoundPool, Surroundings, aside, pool_of
@@ -85,7 +86,7 @@ class Discovery:
                 self._last[region] = one
         self._keep()
         kept = [self._last[region].pools for region in seen if region in self._last]
-        pools = self._changed(_told_apart([one for some in kept for one in some]))
+        pools = self._changed(_named_apart([one for some in kept for one in some]))
         unused = [
             SetAside(f"Pool {name}", "saw it in the file, expected a group of that name in the account; nothing is changed")
             for name in self._overrides
@@ -142,7 +143,7 @@ class Discovery:
             if pool.max is not None and pool.min > pool.max:
                 warnings = (*warnings, f"its minimum {pool.min} is above its maximum {pool.max}")
             changed.append(msgspec.structs.replace(one, pool=pool, warnings=warnings))
-        return changed
+        return told_apart(changed)
 
     def _keep(self) -> None:
         now = msgspec.json.encode(self._kept)
@@ -151,7 +152,7 @@ class Discovery:
             save(self._kept, self._folder)
 
 
-def _told_apart(pools: list[FoundPool]) -> list[FoundPool]:
+def _named_apart(pools: list[FoundPool]) -> list[FoundPool]:
     """Groups that would have the same name, in two regions or by the same label, get their region, or a number, behind it."""
     often = Counter(one.pool.name for one in pools)
     taken: set[str] = set()

@@ -1,6 +1,6 @@
 """What a new node of a group looks like before there is one: labels, taints, allocatable resources."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -28,10 +28,10 @@ class NodeTemplate(Struct, frozen=True):
     nodegroup: Nodegroup | None = None
     openai: bool = False
 
-    @property
-    def telling(self) -> Mapping[str, str]:
-        """Labels that tell the group's nodes from others'."""
-        return {**(self.nodegroup.own_labels if self.nodegroup else {}), **self.hints.labels}
+    def telling(self, zones: Sequence[str]) -> Mapping[str, str]:
+        """Labels that tell the group's nodes from others': those of tags and EKS, and the zone where it is in one, else the region."""
+        place = {"topology.kubernetes.io/zone": zones[0]} if len(zones) == 1 else {"topology.kubernetes.io/region": self.region}
+        return {**place, **(self.nodegroup.own_labels if self.nodegroup else {}), **self.hints.labels}
 
     def offering(self, launch: Launch, kind: InstanceType, *, market: str, zone: str, price: float) -> Offering:
         """One way to buy; tags win over EKS, and EKS over what kubelet and cloud provider do by themselves."""

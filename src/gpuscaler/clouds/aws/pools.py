@@ -206,7 +206,7 @@ def _pool(group: Group, offerings: tuple[Offering, ...], template: NodeTemplate,
         max=group.max // weight,
         idle_after=600.0 if idle is None else idle,
         arch=None if others else arch,
-        match_labels=template.telling,
+        match_labels=template.telling(group.zones),
     )
 
 
