@@ -1,7 +1,7 @@
 """SQS: standard queues with visibility and receipts."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from hashlib import md5
 from typing import Any, Final
 
@@ -84,7 +84,8 @@ def _receive(region: Region, params: dict[str, Any]) -> dict[str, Any]:
         one.received += 1
         one.receipt = f"{one.id}#{one.received}"
         one.visible_at = region.now + params.get("VisibilityTimeout", queue.visibility)
-    return {"Messages": [_shown(one) for one in found]} if found else {}
+    wanted = {*params.get("AttributeNames", ()), *params.get("MessageSystemAttributeNames", ())}
+    return {"Messages": [_shown(one, wanted) for one in found]} if found else {}
 
 
 def waits(region: Region, params: dict[str, Any]) -> float:
@@ -92,9 +93,12 @@ def waits(region: Region, params: dict[str, Any]) -> float:
     return float(params.get("WaitTimeSeconds", _queue(region, params).wait))
 
 
-def _shown(one: Message) -> dict[str, Any]:
-    sent = {"SentTimestamp": str(int(one.sent_at * 1000)), "ApproximateReceiveCount": str(one.received)}
-    return {"MessageId": one.id, "ReceiptHandle": one.receipt, "Body": one.body, "MD5OfBody": _md5(one.body), "Attributes": sent}
+def _shown(one: Message, wanted: Set[str]) -> dict[str, Any]:
+    reply: dict[str, Any] = {"MessageId": one.id, "ReceiptHandle": one.receipt, "Body": one.body, "MD5OfBody": _md5(one.body)}
+    told = {"SentTimestamp": str(int(one.sent_at * 1000)), "ApproximateReceiveCount": str(one.received)}
+    if kept := {name: value for name, value in told.items() if name in wanted or "All" in wanted}:
+        reply["Attributes"] = kept
+    return reply
 
 
 def _delete(region: Region, params: dict[str, Any]) -> dict[str, Any]:
