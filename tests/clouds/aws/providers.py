@@ -1,5 +1,6 @@
 """A provider of an account in this process: calls are made one at a time, and time passes where the provider waits."""
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,6 +19,7 @@ class Shop:
         self.aws = aws
         self.fenced: list[float] = []
         self.leading = True
+        self.waits = asyncio.Event()
         self.discovery = Discovery(aws.calls, Scope(CLUSTER), regions=aws.regions, now=lambda: aws.time, launch=launch)
         self.provider = AwsProvider(
             aws.calls,
@@ -36,6 +38,7 @@ class Shop:
             raise RuntimeError("not the leader")
 
     async def pass_time(self, seconds: float) -> None:
+        self.waits.set()
         self.aws.time += seconds
         self.aws.account.advance()
 

@@ -1,5 +1,6 @@
 """The provider against our own endpoint, with the real boto3 in between: buying, listing, withdrawing, ending."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 from tests.clouds.aws.accounts import Aws
 from tests.clouds.aws.providers import Shop
 
-from gpuscaler.clouds.protocol import CAPACITY, QUOTA, THROTTLED, UNAUTHORISED, CloudError, LostAnswerError
+from gpuscaler.clouds.protocol import CAPACITY, QUOTA, THROTTLED, UNAUTHORISED, Bought, CloudError, LostAnswerError
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.control import Limit, set_capacity
 from gpuscaler.embedded.aws.faults import Fault, denied, throttled
@@ -158,6 +159,25 @@ async def test_failures_that_show_late_are_told_later_and_withdrawn_first(shop: 
     assert {each.cause for each in settled.refusals} == {CAPACITY}
     assert one.group()["DesiredCapacity"] == 0
     assert await one.provider.follow() == []
+
+
+async def test_an_order_whose_caller_has_no_more_time_is_carried_through_and_told_later(shop: Callable[..., Shop]) -> None:
+    one = shop(launch="desired-capacity")
+    limit(one, 0)
+    order = await one.order(4)
+    buying = asyncio.create_task(one.provider.buy(order))
+    await one.waits.wait()
+    buying.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await buying
+    found: list[tuple[str, Bought]] = []
+    for _ in range(2000):
+        found += await one.provider.follow()
+        if found:
+            break
+        await asyncio.sleep(0.001)
+    assert [(token, len(each.instances), each.pending) for token, each in found] == [("order-1", 0, 0)]
+    assert one.group()["DesiredCapacity"] == 0
 
 
 async def test_what_others_raise_meanwhile_stays_when_ours_is_withdrawn(shop: Callable[..., Shop]) -> None:

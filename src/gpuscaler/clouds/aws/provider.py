@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 from gpuscaler.clouds.aws.activities import Told
 from gpuscaler.clouds.aws.asking import Asking, Sleep
@@ -82,6 +83,8 @@ class AwsProvider:
         self._open: dict[str, Increment] = {}
         self._locks: dict[tuple[str, str], asyncio.Lock] = {}
         self._ended: set[str] = set()
+        self._late: list[tuple[str, Bought]] = []
+        self._tasks: set[asyncio.Task[Bought | None]] = set()
 
     @property
     def keeps_tokens(self) -> bool:
@@ -183,10 +186,31 @@ class AwsProvider:
                 if not impossible(error):
                     raise
                 self._other_ways[order.pool] = f"LaunchInstances is not to be had: {error.detail}"
-        async with self._lock(found):
-            return self._named(order, await self._by_number(found, order))
+        bought = await self._surely(self._by_number(found, order), order.token)
+        assert bought is not None, "a purchase has an answer"
+        return bought
+
+    async def _surely(self, call: Coroutine[Any, Any, Bought | None], token: str) -> Bought | None:
+        """Have ``call`` go on where the caller has no more time: what it changed must be known. :meth:`follow` then tells the answer."""
+        task = asyncio.create_task(call)
+        self._tasks.add(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(lambda done: self._keep(done, token))
+            raise
+        finally:
+            task.add_done_callback(self._tasks.discard)
+
+    def _keep(self, task: "asyncio.Task[Bought | None]", token: str) -> None:
+        if not task.cancelled() and task.exception() is None and (answered := task.result()) is not None:
+            self._late.append((token, answered))
 
     async def _by_number(self, found: FoundPool, order: Order) -> Bought:
+        async with self._lock(found):
+            return self._named(order, await self._told(found, order))
+
+    async def _told(self, found: FoundPool, order: Order) -> Bought:
         increment, bought = await tell(self._ask, found, order)
         if increment is None:
             return bought
@@ -236,27 +260,33 @@ class AwsProvider:
 
         What a group could not launch is withdrawn before it is said to be refused.
         """
-        found = []
         for one in tuple(self._open.values()):
-            async with self._lock(one.found):
-                # It may have been settled by whoever held the lock.
-                settled = await self._settled(one) if one.order.token in self._open else None
-            if settled is not None:
-                found.append((one.order.token, self._named(one.order, settled)))
+            if (settled := await self._surely(self._followed(one), one.order.token)) is not None:
+                self._late.append((one.order.token, settled))
+        found, self._late = self._late, []
         return found
+
+    async def _followed(self, one: Increment) -> Bought | None:
+        async with self._lock(one.found):
+            # It may have been settled by whoever held the lock.
+            settled = await self._settled(one) if one.order.token in self._open else None
+        return self._named(one.order, settled) if settled is not None else None
 
     async def withdraw(self, token: str) -> None:
         """Want no more of what an order still lacks. An order that was bought by name, or before a restart, has nothing to withdraw."""
         one = self._open.get(token)
         if one is None:
             return
+        await self._surely(self._withdrawn(one), token)
+
+    async def _withdrawn(self, one: Increment) -> None:
         async with self._lock(one.found):
             outcome = await give_up(self._ask, one)
             one.units -= outcome.units
         if outcome.waiting:
             group = one.found.group
             raise CloudError(THROTTLED, f"group {group.name} in {group.region} cannot be lowered yet: {outcome.why}")
-        self._open.pop(token, None)
+        self._open.pop(one.order.token, None)
 
     # Ending
 
@@ -311,5 +341,8 @@ class AwsProvider:
 
     async def close(self) -> None:
         """Let go of the threads; a call that is out ends by itself."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._discovery.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
