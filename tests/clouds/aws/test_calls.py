@@ -1,4 +1,5 @@
 import sys
+from datetime import timedelta
 from random import Random
 
 import pytest
@@ -7,6 +8,7 @@ from tests.clouds.aws.accounts import Aws, Session
 from gpuscaler.clouds.aws.calls import LONGEST_WAIT, TRIES, Calls, DeniedError, MissingError
 from gpuscaler.clouds.protocol import THROTTLED, UNAUTHORISED, UNKNOWN, CloudError
 from gpuscaler.embedded.aws.faults import Fault, denied, outage, throttled
+from gpuscaler.embedded.aws.memory import attach
 
 READ = ("ec2", "us-east-1", "DescribeInstanceTypes")
 
@@ -106,3 +108,17 @@ def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
     with pytest.raises(MissingError, match=r"install gpuscaler\[aws\]"):
         Calls(sleep=lambda _: None, random=Random(0), session=session)
+
+
+def test_times_in_replies_are_read_as_botocore_reads_them() -> None:
+    aws = Aws()
+    aws.template("gpus", InstanceType="g5.xlarge")
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    calls = Calls(sleep=aws.waited.append, random=Random(0), endpoint_url="http://127.0.0.1:1", credentials=keys)
+    attach(calls.client("ec2", "us-east-1"), aws.endpoint)
+
+    (ours,) = calls.read("ec2", "us-east-1", "DescribeLaunchTemplates")["LaunchTemplates"]
+    (theirs,) = aws.calls.read("ec2", "us-east-1", "DescribeLaunchTemplates")["LaunchTemplates"]
+
+    assert ours["CreateTime"] == theirs["CreateTime"]
+    assert ours["CreateTime"].utcoffset() == timedelta(0)
