@@ -12,8 +12,9 @@ from gpuscaler.clouds.aws.pools import FoundPool
 from gpuscaler.model.instances import PENDING, RUNNING, STOPPING, TERMINATED, Instance
 
 _ID: Final = re.compile(r"aws:///(?P<zone>[a-z0-9-]*)/(?P<id>i-[0-9a-f]+)")
-_ENDING: Final = ("Terminating", "Detaching")
-_GONE: Final = ("Terminated", "Detached")
+#: A machine that is detached is its group's no more, and goes on: of one that is ``terminated``, the Node may be deleted.
+_ENDING: Final = ("Terminating", "Detaching", "Detached")
+_GONE: Final = "Terminated"
 _WARM: Final = "Warmed:"
 
 
@@ -41,7 +42,7 @@ def state_of(lifecycle: str) -> str:
         return PENDING
     if lifecycle.startswith(_ENDING):
         return STOPPING
-    return TERMINATED if lifecycle in _GONE else RUNNING
+    return TERMINATED if lifecycle == _GONE else RUNNING
 
 
 def instance_of(machine: Machine, found: FoundPool, detail: Detail | None, *, token: str = "") -> Instance:
