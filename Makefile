@@ -34,7 +34,7 @@ picture: $(READY) ## draw the picture of the README anew
 	@cp build/demo/screen.svg docs/images/demo.svg
 
 test: $(READY) ## run the tests, all but those that compile programs of others
-	@$(BIN)/python -m pytest -n 2 -m "not conformance and not charts and not e2e"
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not conformance and not charts and not e2e"
 
 check: lint types layers packaging ## lint, types, layers and the packaging tests
 
@@ -78,7 +78,7 @@ e2e: $(READY) ## the tests on a real control plane of KUBERNETES=1.35.4, which i
 	@KUBERNETES=$(KUBERNETES) $(BIN)/python -m pytest -q -s -n 2 --dist loadfile -m e2e tests/e2e
 
 soak: $(READY) ## RUNS=10000 schedules of faults and restarts against the controller, a tenth as many deaths, and as many of others who change a group; SEED=1
-	@SOAK_RUNS=$(RUNS) SOAK_SEED=$(SEED) $(BIN)/python -m pytest -q -n 2 tests/control/test_invariants.py tests/control/test_restarts.py tests/clouds/aws/test_withdrawing.py
+	@SOAK_RUNS=$(RUNS) SOAK_SEED=$(SEED) $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/control/test_invariants.py tests/control/test_restarts.py tests/clouds/aws/test_withdrawing.py
 
 mutants: $(READY) ## take out of the program, one after the other, what handles each fault: the test of that fault must fail
 	@$(BIN)/python -m tests.faults
