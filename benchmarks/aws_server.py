@@ -16,7 +16,7 @@ from gpuscaler.embedded.aws.faults import Fault
 from gpuscaler.embedded.aws.memory import attach
 from gpuscaler.embedded.aws.server import serve
 
-TYPES = ("g5.xlarge", "g5.2xlarge", "g5.4xlarge", "g6.xlarge", "g6.2xlarge", "g4dn.xlarge")
+TYPES = ("g5.xlarge", "g5.2xlarge", "g5.4xlarge", "g5.8xlarge", "g4dn.xlarge", "g4dn.2xlarge")
 TAGS = {
     "k8s.io/cluster-autoscaler/enabled": "true",
     "k8s.io/cluster-autoscaler/bench": "owned",

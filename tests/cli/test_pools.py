@@ -87,7 +87,7 @@ def test_a_person_reads_a_table_with_what_is_odd_and_what_was_set_aside(asked: A
 
     assert done.exit_code == 0
     assert "2 pools, 1 set aside." in done.stdout
-    assert "gpus: new machines are not protected from scale-in" in done.stdout
+    assert "gpus, more: new machines are not protected from scale-in" in done.stdout
     assert "AutoScalingGroup us-east-1/theirs: the tag k8s.io/cluster-autoscaler/other says cluster 'other', expected prod" in done.stdout
 
 
