@@ -1,6 +1,7 @@
 """Instances, fleets, spot prices, reservations, and the smaller services."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -131,3 +132,30 @@ def test_a_group_may_go_by_a_launch_configuration(aws: Aws) -> None:
     assert len(ids(scaling)) == 1
     with pytest.raises(ClientError, match="launch configurations"):
         scaling.launch_instances(AutoScalingGroupName="gpus", RequestedCapacity=1, ClientToken="x")
+
+
+def test_a_template_that_targets_a_reservation_gets_what_was_reserved_and_not_more(aws: Aws) -> None:
+    ec2, scaling = aws.client("ec2"), aws.client("autoscaling")
+    aws.account.region("us-east-1").hardware.markets.limits["on-demand", "", ""] = 0
+    asked = {"InstancePlatform": "Linux/UNIX", "AvailabilityZone": "us-east-1a", "EndDateType": "limited"}
+    made = ec2.create_capacity_reservation(
+        InstanceType="p5.48xlarge", InstanceCount=2, EndDate=datetime.fromtimestamp(BEGAN + 3600, UTC), **asked
+    )["CapacityReservation"]
+    target = {"CapacityReservationTarget": {"CapacityReservationId": made["CapacityReservationId"]}}
+    data = {"InstanceType": "p5.48xlarge", "ImageId": "ami-1", "CapacityReservationSpecification": target}
+    ec2.create_launch_template(LaunchTemplateName="reserved", LaunchTemplateData=data)
+    sizes = {"MinSize": 0, "MaxSize": 9, "AvailabilityZones": ["us-east-1a"]}
+    scaling.create_auto_scaling_group(AutoScalingGroupName="gpus", LaunchTemplate={"LaunchTemplateName": "reserved"}, **sizes)
+    answer = scaling.launch_instances(AutoScalingGroupName="gpus", RequestedCapacity=3, ClientToken="one")
+    assert [(one["MarketType"], len(one["InstanceIds"])) for one in answer["Instances"]] == [("on-demand", 2)]
+    assert [one["ErrorCode"] for one in answer["Errors"]] == ["ReservationCapacityExceeded"]
+
+    def left() -> tuple[int, str]:
+        (found,) = ec2.describe_capacity_reservations()["CapacityReservations"]
+        return found["AvailableInstanceCount"], found["State"]
+
+    assert left() == (0, "active")
+    scaling.terminate_instance_in_auto_scaling_group(InstanceId=ids(scaling)[0], ShouldDecrementDesiredCapacity=True)
+    assert left() == (1, "active")
+    aws.later(3600)
+    assert left() == (0, "expired")

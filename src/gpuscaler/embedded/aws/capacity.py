@@ -199,7 +199,8 @@ def _error(one: Failure) -> dict[str, Any]:
 def _where(instance_type: str, market: str, zone: str) -> dict[str, Any]:
     return {
         "InstanceType": instance_type,
-        "MarketType": market,
+        # A reservation is not a market of EC2's.
+        "MarketType": "spot" if market == "spot" else "on-demand",
         "SubnetId": subnet_id(zone),
         "AvailabilityZone": zone,
         "AvailabilityZoneId": zone_id(zone),

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from gpuscaler.embedded.aws import instance_types
 from gpuscaler.embedded.aws.errors import AwsError
+from gpuscaler.embedded.aws.hardware import RESERVED
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import Group, Template
 
@@ -60,8 +61,7 @@ def markets(region: Region, group: Group, units: int) -> Iterator[tuple[str, int
     distribution = group.settings.get("MixedInstancesPolicy", {}).get("InstancesDistribution")
     if distribution is None:
         first = next(iter(choices(region, group)), None)
-        options = first.data.get("InstanceMarketOptions", {}) if first else {}
-        yield "spot" if options.get("MarketType") == "spot" or (first and first.data.get("SpotPrice")) else "on-demand", units
+        yield market_of({**first.data, **group.settings} if first else {}), units
         return
     base, percent = distribution["OnDemandBaseCapacity"], distribution["OnDemandPercentageAboveBaseCapacity"]
     total = group.has + units
@@ -72,6 +72,14 @@ def markets(region: Region, group: Group, units: int) -> Iterator[tuple[str, int
         yield "on-demand", on_demand
     if units > on_demand:
         yield "spot", units - on_demand
+
+
+def market_of(data: Mapping[str, Any]) -> str:
+    """The market that a template, or a group's own settings on top of it, launches in."""
+    if data.get("InstanceMarketOptions", {}).get("MarketType") == "spot" or data.get("SpotPrice"):
+        return "spot"
+    target = data.get("CapacityReservationSpecification", {}).get("CapacityReservationTarget", {})
+    return RESERVED if target.get("CapacityReservationId") or target.get("CapacityReservationIds") else "on-demand"
 
 
 def ordered(region: Region, group: Group, market: str, zone: str) -> list[Choice]:

@@ -20,6 +20,8 @@ from gpuscaler.model.pools import Offering, Pool
 
 #: The pool of the core in which all machines are: capacity belongs to EC2, not to a group.
 EC2: Final = "ec2"
+#: What is launched into a capacity reservation: a market of its own, that has what was reserved and not more.
+RESERVED: Final = "reserved"
 #: vCPU limits are per such group of families and market; other families share one.
 _BUCKETS: Final = {"p": "P", "g": "G and VT", "vt": "G and VT", "inf": "Inf", "trn": "Trn", "dl": "DL"}
 
@@ -100,7 +102,8 @@ class Hardware:
                 granted = self._ask(offering, left, now)
                 result.machines += granted
                 if len(granted) < left:
-                    failure = self._failure(INSUFFICIENT, offering, left - len(granted))
+                    code = "ReservationCapacityExceeded" if market == RESERVED else INSUFFICIENT
+                    failure = self._failure(code, offering, left - len(granted))
             if failure is not None:
                 result.failures.append(failure)
         return result
@@ -110,6 +113,16 @@ class Hardware:
         for event in self.core.advance(now):
             if event.kind != ANSWERED:
                 self._hear(event)
+
+    def reserve(self, instance_type: str, zone: str, count: int) -> None:
+        """Have ``count`` more machines, or fewer, that only who targets a reservation gets."""
+        key = (RESERVED, instance_type, zone)
+        self.markets.limits[key] = self.markets.limits.get(key, 0) + count
+
+    def in_reservations(self, instance_type: str, zone: str) -> int:
+        """How many reserved machines are in use."""
+        wanted = (RESERVED, instance_type, zone)
+        return sum(one.offering.key[1:] == wanted for one in self.core.list())
 
     def end(self, machine: CloudMachine, now: float) -> None:
         """End a machine, and tell of it."""

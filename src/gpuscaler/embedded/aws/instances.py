@@ -1,9 +1,11 @@
 """EC2's instances, spot prices and capacity reservations."""
 
+from collections.abc import Iterable
+from functools import partial
 from typing import Any, Final
 
 from gpuscaler.clouds.machines import CloudMachine
-from gpuscaler.embedded.aws import lifecycle
+from gpuscaler.embedded.aws import instance_types, lifecycle
 from gpuscaler.embedded.aws.errors import AwsError
 from gpuscaler.embedded.aws.filters import matches
 from gpuscaler.embedded.aws.pages import page
@@ -133,14 +135,18 @@ def _price(name: str, zone: str, price: str, when: float) -> dict[str, Any]:
 def _reserve(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     ident, count = region.identifier("cr"), params["InstanceCount"]
     tags = [tag for one in params.get("TagSpecifications", ()) for tag in one.get("Tags", ())]
+    zone = params.get("AvailabilityZone", region.zones[0])
+    region.hardware.reserve(instance_types.known(params["InstanceType"]).name, zone, count)
+    if "EndDate" in params:
+        region.put(params["EndDate"].timestamp(), partial(_expire, region, ident))
     region.reservations[ident] = {
         "CapacityReservationId": ident,
         "CapacityReservationArn": f"arn:aws:ec2:{region.name}:{region.account}:capacity-reservation/{ident}",
         "OwnerId": region.account,
         "InstanceType": params["InstanceType"],
         "InstancePlatform": params["InstancePlatform"],
-        "AvailabilityZone": params.get("AvailabilityZone", region.zones[0]),
-        "AvailabilityZoneId": zone_id(params.get("AvailabilityZone", region.zones[0])),
+        "AvailabilityZone": zone,
+        "AvailabilityZoneId": zone_id(zone),
         "Tenancy": "default",
         "TotalInstanceCount": count,
         "AvailableInstanceCount": count,
@@ -156,11 +162,37 @@ def _reserve(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     return {"CapacityReservation": region.reservations[ident]}
 
 
-def _reservations(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    wanted = params.get("CapacityReservationIds")
-    if unknown := [one for one in wanted or () if one not in region.reservations]:
+def _expire(region: Region, ident: str, _now: float) -> None:
+    """A reservation ends; what runs in it goes on, on demand."""
+    found = region.reservations[ident]
+    if found["State"] == "active":
+        region.hardware.reserve(found["InstanceType"], found["AvailabilityZone"], -found["TotalInstanceCount"])
+        region.reservations[ident] = {**found, "State": "expired"}
+
+
+def _cancel(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    _known(region, [params["CapacityReservationId"]])
+    _expire(region, params["CapacityReservationId"], region.now)
+    region.reservations[params["CapacityReservationId"]]["State"] = "cancelled"
+    return {"Return": True}
+
+
+def _known(region: Region, idents: Iterable[str]) -> None:
+    if unknown := [one for one in idents if one not in region.reservations]:
         text = f"The capacity reservation ID '{unknown[0]}' does not exist"
         raise AwsError("InvalidCapacityReservationId.NotFound", text)
+
+
+def _counted(region: Region, one: dict[str, Any]) -> dict[str, Any]:
+    """A reservation with what is left of it: reservations of one type and zone are one heap here."""
+    used = region.hardware.in_reservations(one["InstanceType"], one["AvailabilityZone"])
+    left = max(0, one["TotalInstanceCount"] - used) if one["State"] == "active" else 0
+    return {**one, "AvailableInstanceCount": left}
+
+
+def _reservations(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    wanted = params.get("CapacityReservationIds")
+    _known(region, wanted or ())
 
     def passes(one: dict[str, Any]) -> bool:
         fields = {
@@ -174,7 +206,7 @@ def _reservations(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
     found = [one for ident, one in region.reservations.items() if (not wanted or ident in wanted) and passes(one)]
     shown, more = page(found, params, size="MaxResults", default=1000, most=1000)
-    return {"CapacityReservations": shown, **more}
+    return {"CapacityReservations": [_counted(region, one) for one in shown], **more}
 
 
 OPERATIONS: Final = {
@@ -182,5 +214,6 @@ OPERATIONS: Final = {
     "TerminateInstances": _terminate,
     "DescribeSpotPriceHistory": _prices,
     "CreateCapacityReservation": _reserve,
+    "CancelCapacityReservation": _cancel,
     "DescribeCapacityReservations": _reservations,
 }

@@ -19,6 +19,7 @@ _TEXTS: Final = {
     "Unsupported": "The requested configuration is currently not supported. Please check the documentation for supported configurations.",
     "InsufficientFreeAddressesInSubnet": "There are not enough free addresses in subnet '{subnet}' to satisfy the requested number of "
     "instances.",
+    "ReservationCapacityExceeded": "The requested reservation does not have sufficient compatible and available capacity for this request.",
     CLIENT_ERROR: "Client error on launch",
 }
 _SPOT_DRY: Final = "There is no Spot capacity available that matches your request."
