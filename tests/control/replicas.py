@@ -175,6 +175,9 @@ class Desk:
         found: Bought = await self._write("buy", lambda: self._inner.buy(order))
         return found
 
+    async def follow(self) -> Sequence[tuple[str, Bought]]:
+        return await self._inner.follow()
+
     async def withdraw(self, token: str) -> None:
         await self._write("withdraw", lambda: self._inner.withdraw(token))
 

@@ -148,6 +148,9 @@ class MortalProvider:
         found: Bought = await self._deaths.step(lambda: self._inner.buy(order))
         return found
 
+    async def follow(self) -> Sequence[tuple[str, Bought]]:
+        return await self._inner.follow()
+
     async def withdraw(self, token: str) -> None:
         await self._deaths.step(lambda: self._inner.withdraw(token))
 

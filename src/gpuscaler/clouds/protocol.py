@@ -114,6 +114,13 @@ class Provider(Protocol):
 
     async def buy(self, order: Order) -> Bought: ...
 
+    async def follow(self) -> Sequence[tuple[str, Bought]]:
+        """Final answers, by token, to orders that were accepted or whose answer was lost, where the cloud tells what became of them.
+
+        What is refused here is not tried any longer.
+        """
+        ...
+
     async def withdraw(self, token: str) -> None:
         """Want no more of what an order still lacks; machines that exist are left alone."""
         ...

@@ -202,6 +202,10 @@ class SimulatedProvider:
             ),
         )
 
+    async def follow(self) -> Sequence[tuple[str, Bought]]:
+        """Nothing: the simulated cloud answers orders at once, or when they are sent again."""
+        return ()
+
     async def withdraw(self, token: str) -> None:
         await self._call(writes=True)
         self.core.withdraw(token)

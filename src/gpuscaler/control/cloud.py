@@ -16,6 +16,8 @@ from gpuscaler.planning.state import events, ledger
 #: renewed every 2 s always has more than 10 s left, and no call begins that may outlast it. Azure gives some machines 30 s: within three of
 #: them their pods are to know.
 LIST_SECONDS, NOTICE_SECONDS = 10.0, 2.0
+#: How often it is asked what became of orders that it took and has not filled, in seconds, while there are any.
+FOLLOW_SECONDS = 5.0
 CALL_SECONDS = 10.0
 #: After failures the list is asked for ever more rarely, up to this many seconds.
 LONGEST_PAUSE = 120.0
@@ -67,6 +69,7 @@ class Cloud:
         self._ended: list[Ended] = []
         self._withdrawn: list[str] = []
         self._out: set[str] = set()
+        self._unfilled: dict[str, ledger.Order] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
 
@@ -78,6 +81,7 @@ class Cloud:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._repeat(self.refresh, LIST_SECONDS))
                 tasks.create_task(self._repeat(self.hear, NOTICE_SECONDS))
+                tasks.create_task(self._repeat(self.follow, FOLLOW_SECONDS))
         except ExceptionGroup as group:
             # What nobody foresaw, by its own name.
             raise group.exceptions[0] from None
@@ -127,6 +131,17 @@ class Cloud:
         if going != self.going or news:
             self.going = going
             self._wake()
+
+    async def follow(self) -> None:
+        """Ask once what became of orders that are not filled; nothing where there are none."""
+        if not self._unfilled:
+            return
+        async with asyncio.timeout(CALL_SECONDS):
+            answers = await self.provider.follow()
+        for token, bought in answers:
+            if (order := self._unfilled.pop(token, None)) is not None:
+                self._answers.append(answered(order, bought, self._now()))
+                self._wake()
 
     def found(self) -> tuple[tuple[tuple[str, str], ...], tuple[Instance, ...]]:
         """What was announced beside interruptions, by machine and in a word, and the machines that vanished, since the last call."""
@@ -191,9 +206,13 @@ class Cloud:
             async with asyncio.timeout(CALL_SECONDS):
                 bought = await self.provider.buy(Order(order.token, order.pool, order.offerings, order.count))
             answer = answered(order, bought, self._now())
+            self._unfilled.pop(order.token, None)
+            if bought.pending:
+                self._unfilled[order.token] = order
         except CloudError as error:
             answer = refused(order, error, self._now())
         except (LostAnswerError, TimeoutError) as error:
+            self._unfilled[order.token] = order
             answer = Answered(order, (ledger.Doubted(order.token, self._now()),), (), f"the answer was lost: {spoken(error)}")
         finally:
             self._out.discard(order.token)
@@ -220,6 +239,7 @@ class Cloud:
             async with asyncio.timeout(CALL_SECONDS):
                 await self.provider.withdraw(token)
             self._withdrawn.append(token)
+            self._unfilled.pop(token, None)
         except (CloudError, LostAnswerError, TimeoutError) as error:
             self.trouble = f"{self.provider.name}: order {token} could not be withdrawn: {spoken(error)}"
 

@@ -1,0 +1,61 @@
+"""A cloud that takes an order and says later that it cannot fill it."""
+
+from collections.abc import Sequence
+
+import pytest
+from tests.control.world import World, world
+
+from gpuscaler.clouds.protocol import CAPACITY, Bought, LostAnswerError, Order, Refusal
+
+TWO_TYPES = """
+region: us-east-1
+pools:
+  - name: gpu
+    types: [g4dn.xlarge, g5.xlarge]
+    markets: [on-demand]
+    zones: [us-east-1a]
+"""
+
+
+class Slow:
+    """Takes the first order, and refuses it ``after`` seconds; what follows is bought as ever. ``lost``: that it was taken is not heard."""
+
+    def __init__(self, here: World, after: float, *, lost: bool = False) -> None:
+        self._here, self._lost = here, lost
+        self._inner = here.cluster.provider.buy
+        self._due = here.now() + after
+        self.first: Order | None = None
+        self.told = False
+
+    async def buy(self, order: Order) -> Bought:
+        if self.first is None:
+            self.first = order
+        if order.token != self.first.token:
+            return await self._inner(order)
+        if self._lost:
+            raise LostAnswerError("the connection broke")
+        return Bought(pending=order.count)
+
+    async def follow(self) -> Sequence[tuple[str, Bought]]:
+        if self.first is None or self.told or self._here.now() < self._due:
+            return ()
+        self.told = True
+        return ((self.first.token, Bought(refusals=tuple(Refusal(CAPACITY, key, "dry") for key in self.first.offerings))),)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["accepted", "answer lost"])
+async def test_what_is_refused_late_is_bought_elsewhere_at_once(lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(TWO_TYPES) as here:
+        slow = Slow(here, 40.0, lost=lost)
+        monkeypatch.setattr(here.cluster.provider, "buy", slow.buy)
+        monkeypatch.setattr(here.cluster.provider, "follow", slow.follow)
+        here.start()
+        await here.sleep(2.0)
+        await here.submit("p")
+        await here.sleep(30.0)
+        assert slow.first is not None
+        refused = {key[2] for key in slow.first.offerings}
+        assert not here.cluster.core.history()
+        await here.sleep(20.0)
+        (machine,) = here.cluster.core.history()
+        assert machine.offering.instance_type not in refused
