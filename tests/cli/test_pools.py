@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.cli.serving import served as a_cluster
 
+from gpuscaler.cli import main
 from gpuscaler.cli.pools import pools
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.conditions import Conditions
@@ -178,3 +179,17 @@ def test_without_boto3_the_extra_is_named(asked: Any, monkeypatch: pytest.Monkey
 
     assert done.exit_code == 2
     assert done.stderr == "saw no package boto3, expected it for cloud: aws; install gpuscaler[aws]\n"
+
+
+def test_what_this_version_cannot_do_with_an_account_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("cloud: aws\nregion: us-east-1\n")
+
+    run, plan, validate = (
+        CliRunner().invoke(main, [*command, str(file)]) for command in (["run", "--config"], ["plan", "--pools"], ["validate"])
+    )
+
+    assert (run.exit_code, plan.exit_code, validate.exit_code) == (2, 2, 0)
+    assert run.stderr == f"{file}: saw cloud aws, which this version can read but not drive, expected one of simulated; add cloud: …\n"
+    assert plan.stderr == f"{file}: saw cloud aws, whose pools are in the account, expected a file with pools; give one\n"
+    assert validate.stdout == f"{file}: good; pools come from the account (gpuscaler pools prints them), changes to: 0\n"

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -6,6 +7,7 @@ from gpuscaler.model.overrides import OfferingPrice, PoolOverride, overridden
 from gpuscaler.model.pools import Offering, Pool, Spare
 from gpuscaler.model.taints import Taint
 from gpuscaler.settings import SettingsError, load_policy, parse_settings
+from gpuscaler.settings.aws_file import AWS_KEYS, OVERRIDE_KEYS
 
 
 def test_the_mapping_aws_is_read_as_it_stands() -> None:
@@ -65,3 +67,11 @@ def test_an_override_wins_over_what_was_found_and_leaves_the_rest() -> None:
     assert offering.price == 0.1
     assert offering.labels == {"team": "y"}
     assert offering.taints == (Taint("gpu", "true"), Taint("other"))
+
+
+def test_every_key_of_aws_is_in_the_reference() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "aws.md").read_text()
+    settings, changing = (page.split(f"## {heading}\n")[1].split("\n## ")[0] for heading in ("Settings", "Changing what was found"))
+
+    assert set(re.findall(r"^\| `(\w+)` \|", settings, re.MULTILINE)) == set(AWS_KEYS)
+    assert set(OVERRIDE_KEYS) - {"name"} <= set(re.findall(r"`(\w+)`", changing))

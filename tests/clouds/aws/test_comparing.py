@@ -19,7 +19,7 @@ def found(*states: str) -> FoundPool:
     offering = Offering("gpus", "spot", "g5.xlarge", "us-east-1a", 0.4, SIZE, TEMPLATE, (GPU,))
     machines = tuple(Machine(f"i-{place}", "g5.xlarge", "us-east-1a", state) for place, state in enumerate(states))
     group = Group("gpus", "us-east-1", "", {}, 0, 5, len(machines), ("us-east-1a",), machines=machines)
-    return FoundPool(Pool("gpus", (offering,)), group, "named", ("an old word",))
+    return FoundPool(Pool("gpus", (offering,), match_labels={"team": "ml"}), group, "named", ("an old word",))
 
 
 def node(place: int = 0, labels: Mapping[str, str] = TEMPLATE, taints: tuple[Taint, ...] = (GPU,), **told: object) -> Node:
@@ -113,3 +113,12 @@ def test_nodes_that_offer_less_than_was_expected_are_said() -> None:
     _, said = shown(node(0, allocatable={**SIZE, "memory": 980}))
 
     assert said == ("g5.xlarge offers 980 of memory on its 1 node, expected 1000",)
+
+
+def test_nodes_stay_the_pools_own_whatever_tags_promise_of_them() -> None:
+    def matching(labels: Mapping[str, str]) -> Mapping[str, str]:
+        return compared(found("InService"), {"i-0": node(0, labels)}).pool.match_labels
+
+    assert matching(TEMPLATE) == {"team": "ml"}
+    assert matching({**TEMPLATE, "team": "research"}) == {"team": "research"}
+    assert matching({"kubernetes.io/arch": "amd64"}) == {}

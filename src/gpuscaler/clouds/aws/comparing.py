@@ -46,7 +46,10 @@ def compared(found: FoundPool, nodes: Mapping[str, Node]) -> FoundPool:
             offering, differences = _as_shown(offering, shown)
             said |= dict.fromkeys(differences)
         offerings.append(offering)
-    pool = msgspec.structs.replace(found.pool, offerings=tuple(offerings))
+    shared = set(offerings[0].labels.items()).intersection(*(one.labels.items() for one in offerings[1:]))
+    # A pool's nodes are told by these: what they do not carry would lose them.
+    matching = {key: value for key, value in shared if key in found.pool.match_labels}
+    pool = msgspec.structs.replace(found.pool, offerings=tuple(offerings), match_labels=matching)
     return msgspec.structs.replace(found, pool=pool, warnings=(*found.warnings, *said))
 
 
