@@ -1,0 +1,115 @@
+"""Whatever is asked in whatever order, the account stays what an account can be, and comes to rest."""
+
+import random
+from contextlib import suppress
+
+import pytest
+from botocore.exceptions import ClientError
+from tests.embedded.aws.conftest import Aws
+from tests.embedded.aws.making import make_group, mixed
+
+from gpuscaler.clouds.delays import Delay, Faults
+from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.embedded.aws.control import Limit, set_capacity
+from gpuscaler.embedded.aws.hardware import Trouble
+
+ZONES = ["us-east-1a", "us-east-1b", "us-east-1c"]
+CONDITIONS = Conditions(
+    machines=Faults(never_registers=0.1, partial_grants=0.2, gpu_hours_between_failures=5.0, reclaim=Delay(0.0, 5.0, 60.0))
+)
+
+
+class Person:
+    """Does one thing after the other, as a seed draws it."""
+
+    def __init__(self, aws: Aws, draw: random.Random) -> None:
+        self.aws, self.draw = aws, draw
+        self.region = aws.account.region("us-east-1")
+        policy = mixed("g5.xlarge=1", "g5.12xlarge=4", "g6.xlarge=1", on_demand=draw.choice([0, 50, 100]))
+        self.scaling = make_group(
+            aws, MaxSize=12, AvailabilityZones=ZONES, MixedInstancesPolicy=policy, CapacityRebalance=draw.random() < 0.5
+        )
+        self.steps = [self.want, self.launch, self.end, self.protect, self.dry, self.trouble, self.hook, self.suspend, self.interrupt]
+        self.asked = 0
+
+    def step(self) -> None:
+        with suppress(ClientError):
+            self.draw.choice(self.steps)()
+        self.aws.later(self.draw.choice([0.0, 1.0, 5.0, 30.0, 200.0]))
+
+    def want(self) -> None:
+        self.scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=self.draw.randrange(14))
+
+    def launch(self) -> None:
+        self.asked += 1
+        zone, count = self.draw.choice(ZONES), self.draw.randrange(1, 5)
+        asked = {"RequestedCapacity": count, "ClientToken": f"token-{self.asked}", "AvailabilityZones": [zone]}
+        before = len(self.region.groups["gpus"].members)
+        answer = self.scaling.launch_instances(AutoScalingGroupName="gpus", **asked)
+        again = self.scaling.launch_instances(AutoScalingGroupName="gpus", **asked)
+        assert again["Instances"] == answer["Instances"]
+        assert len(self.region.groups["gpus"].members) - before <= sum(len(one["InstanceIds"]) for one in answer["Instances"])
+
+    def end(self) -> None:
+        found = self.draw.choice(list(self.region.groups["gpus"].members) or ["i-0"])
+        self.scaling.terminate_instance_in_auto_scaling_group(InstanceId=found, ShouldDecrementDesiredCapacity=self.draw.random() < 0.7)
+
+    def protect(self) -> None:
+        found = list(self.region.groups["gpus"].members)[:3]
+        self.scaling.set_instance_protection(AutoScalingGroupName="gpus", InstanceIds=found, ProtectedFromScaleIn=self.draw.random() < 0.5)
+
+    def dry(self) -> None:
+        machines = self.draw.choice([0, 1, 3, None])
+        set_capacity(self.region, Limit(machines, market=self.draw.choice(["spot", "on-demand", ""]), zone=self.draw.choice(ZONES)))
+
+    def trouble(self) -> None:
+        code = self.draw.choice(["UnfulfillableCapacity", "VcpuLimitExceeded", "Client.InternalError"])
+        self.region.hardware.troubles.append(Trouble(code, times=self.draw.randrange(1, 4)))
+
+    def hook(self) -> None:
+        transition = f"autoscaling:EC2_INSTANCE_{self.draw.choice(['LAUNCHING', 'TERMINATING'])}"
+        told = {"HeartbeatTimeout": 60, "DefaultResult": self.draw.choice(["CONTINUE", "ABANDON"])}
+        self.scaling.put_lifecycle_hook(AutoScalingGroupName="gpus", LifecycleHookName="hook", LifecycleTransition=transition, **told)
+
+    def suspend(self) -> None:
+        act = self.draw.choice([self.scaling.suspend_processes, self.scaling.resume_processes])
+        act(AutoScalingGroupName="gpus", ScalingProcesses=[self.draw.choice(["Launch", "Terminate", "AZRebalance"])])
+
+    def interrupt(self) -> None:
+        found = self.draw.choice(list(self.region.groups["gpus"].members) or ["i-0"])
+        self.aws.client("ec2").terminate_instances(InstanceIds=[found])
+
+    def calm(self) -> None:
+        """Nothing stands in the way any more; a quarter of a day later."""
+        self.region.hardware.troubles.clear()
+        self.region.hardware.markets.limits.clear()
+        with suppress(ClientError):
+            self.scaling.delete_lifecycle_hook(AutoScalingGroupName="gpus", LifecycleHookName="hook")
+        self.scaling.resume_processes(AutoScalingGroupName="gpus")
+        free = [one.id for one in self.region.groups["gpus"].members.values() if one.lifecycle == "InService"]
+        self.scaling.set_instance_protection(AutoScalingGroupName="gpus", InstanceIds=free, ProtectedFromScaleIn=False)
+        self.aws.later(3600.0)
+
+    def check(self) -> None:
+        group = self.region.groups["gpus"]
+        alive = {one.id for one in self.region.hardware.core.list()}
+        counted = {one.id for one in group.members.values() if one.counted}
+        assert counted <= alive
+        # What runs belongs to the group: nothing is left behind that nobody sees.
+        assert alive <= group.members.keys()
+        assert group.min <= group.desired <= group.max
+        (shown,) = self.scaling.describe_auto_scaling_groups()["AutoScalingGroups"]
+        assert {one["InstanceId"] for one in shown["Instances"]} == group.members.keys()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_an_account_stays_whole_and_comes_to_rest(seed: int) -> None:
+    person = Person(Aws(CONDITIONS, seed=seed), random.Random(seed))
+    for _ in range(50):
+        person.step()
+        person.check()
+    person.calm()
+    person.check()
+    group = person.region.groups["gpus"]
+    # An instance of weight 4 may be more than what lacks.
+    assert group.desired <= group.has < group.desired + 4
