@@ -14,7 +14,7 @@ from gpuscaler.clouds.aws.launches import Launch
 from gpuscaler.clouds.aws.node_templates import POOL_LABEL, NodeTemplate
 from gpuscaler.clouds.aws.nodegroups import Nodegroup
 from gpuscaler.clouds.aws.prices import Tariff
-from gpuscaler.clouds.aws.reservations import ACTIVE, Reservation
+from gpuscaler.clouds.aws.reservations import ACTIVE, EXPIRED, Reservation
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.labels import is_label_value
 from gpuscaler.model.pools import Offering, Pool
@@ -178,7 +178,7 @@ def _unusable(group: Group, ways: tuple[Way, ...], known: Surroundings) -> Itera
         if one is None:
             yield f"its capacity reservation {ident} could not be read, so that nothing of it is used"
         elif not one.usable(known.tariff.now):
-            yield f"its capacity reservation {ident} is {'over' if one.state == ACTIVE else one.state}; nothing of it is used"
+            yield f"its capacity reservation {ident} is {'over' if one.state in (ACTIVE, EXPIRED) else one.state}; nothing of it is used"
 
 
 def _reserved(group: Group, way: Way, kind: InstanceType, known: Surroundings, template: NodeTemplate) -> Iterator[Offering]:

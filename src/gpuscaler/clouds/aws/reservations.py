@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from gpuscaler.clouds.aws.groups import Reply
 
-ACTIVE = "active"
+ACTIVE, EXPIRED = "active", "expired"
 
 
 class Reservation(Struct, frozen=True, gc=False):
