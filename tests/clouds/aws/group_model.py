@@ -4,7 +4,7 @@ import random
 
 from gpuscaler.clouds.aws.activities import Change, Log
 from gpuscaler.clouds.aws.groups import Group, Machine
-from gpuscaler.clouds.aws.withdrawing import Guard, Look, Outcome, Protect, Read, Step, Steps, Write
+from gpuscaler.clouds.aws.withdrawing import Look, Outcome, Protect, Read, Step, Steps, Write
 
 
 class GroupModel:
@@ -144,8 +144,6 @@ class GroupModel:
             case Write(desired=desired):
                 self.missing -= min(self.missing, max(0, self.read - desired))
                 self.set_desired(desired, by_us=True)
-            case Guard():
-                self.protected = True
             case Protect(instances=names):
                 for name in names:
                     if name in self.machines and self.machines[name].state == "InService":

@@ -1,6 +1,7 @@
 """A provider of an account in this process: calls are made one at a time, and time passes where the provider waits."""
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,6 +21,7 @@ class Shop:
         self.fenced: list[float] = []
         self.leading = True
         self.waits = asyncio.Event()
+        self.meanwhile: Callable[[], None] = lambda: None
         self.discovery = Discovery(aws.calls, Scope(CLUSTER), regions=aws.regions, now=lambda: aws.time, launch=launch)
         self.provider = AwsProvider(
             aws.calls,
@@ -39,6 +41,7 @@ class Shop:
 
     async def pass_time(self, seconds: float) -> None:
         self.waits.set()
+        self.meanwhile()
         self.aws.time += seconds
         self.aws.account.advance()
 

@@ -203,7 +203,22 @@ async def test_late_machines_are_kept_when_the_rest_is_withdrawn(shop: Callable[
     (machine,) = one.group()["Instances"]
     assert machine["ProtectedFromScaleIn"]
     assert one.group()["DesiredCapacity"] == 1
-    assert one.group()["NewInstancesProtectedFromScaleIn"]
+
+
+async def test_a_group_that_was_raised_and_cannot_be_looked_at_is_looked_at_again(shop: Callable[..., Shop]) -> None:
+    one = shop(launch="desired-capacity")
+    limit(one, 0)
+    order = await one.order(2)
+    faults = one.aws.endpoint.faults.all
+    one.meanwhile = lambda: faults.append(denied("DescribeScalingActivities"))
+    bought = await one.provider.buy(order)
+    assert (bought.instances, bought.pending, bought.refusals) == ((), 2, ())
+    with pytest.raises(CloudError, match="autoscaling:DescribeScalingActivities"):
+        await one.provider.follow()
+    faults.clear()
+    ((token, settled),) = await one.provider.follow()
+    assert (token, settled.pending) == ("order-1", 0)
+    assert one.group()["DesiredCapacity"] == 0
 
 
 async def test_a_full_group_takes_no_order(shop: Callable[..., Shop]) -> None:

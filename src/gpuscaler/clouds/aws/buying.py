@@ -17,7 +17,7 @@ from gpuscaler.clouds.aws.causes import Verdict, refusals, verdict
 from gpuscaler.clouds.aws.groups import HERE, Group, Machine, Reply
 from gpuscaler.clouds.aws.listing import instance_of, provider_id
 from gpuscaler.clouds.aws.pools import FoundPool
-from gpuscaler.clouds.aws.withdrawing import Guard, Look, Outcome, Protect, Read, Step, Steps, Write, raising, withdrawing
+from gpuscaler.clouds.aws.withdrawing import Look, Outcome, Protect, Read, Step, Steps, Write, raising, withdrawing
 from gpuscaler.clouds.protocol import CAPACITY, CONFIGURATION, UNKNOWN, Bought, CloudError, Key, LostAnswerError, Order, Refusal
 from gpuscaler.model.instances import PENDING, Instance
 
@@ -80,7 +80,7 @@ async def launch(ask: Asking, found: FoundPool, order: Order) -> Bought:
         # A zone more takes seconds more; whoever waits for this answer has others to ask.
         if len(instances) >= order.count or ask.now() - began > PATIENCE:
             break
-    return Bought(tuple(instances[: order.count]), 0, tuple(refused))
+    return Bought(tuple(instances), 0, tuple(refused))
 
 
 async def _launch(
@@ -191,27 +191,36 @@ class _Driver:
         self._ask, self._region, self._name = ask, group.region, group.name
         #: When the first question was answered, by AWS's clock.
         self.since = 0.0
+        self._read = group
+        self._changed: tuple[int, int] | None = None
 
     async def drive(self, steps: Steps) -> Outcome:
+        """Raises CloudError and LostAnswerError only where the group was not changed, as far as anybody knows."""
         reply: object = None
         while True:
             try:
                 step = steps.send(reply)
+                reply = await self._do(step)
             except StopIteration as stop:
                 outcome: Outcome = stop.value
                 return outcome
-            reply = await self._do(step)
+            except (CloudError, LostAnswerError) as error:
+                if self._changed is None:
+                    raise
+                # What was written stands, whether or not it could be looked at again.
+                before, after = self._changed
+                return Outcome(abs(after - before), after, 0, str(error))
 
     async def _do(self, step: Step) -> object:
         match step:
             case Read():
-                return await self._ask.group(self._region, self._name)
+                self._read = await self._ask.group(self._region, self._name)
+                return self._read
             case Look():
                 return await self._look()
             case Write(desired=desired):
                 await self._set(desired)
-            case Guard():
-                await self._write("UpdateAutoScalingGroup", NewInstancesProtectedFromScaleIn=True)
+                self._changed = self._changed or (self._read.desired, desired)
             case Protect(instances=names):
                 await self._protect(names)
         return None

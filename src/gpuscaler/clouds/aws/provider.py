@@ -218,10 +218,12 @@ class AwsProvider:
         until = self._ask.now() + PATIENCE - LOOK_EVERY
         while True:
             await self._ask.sleep(LOOK_EVERY)
-            if (settled := await self._settled(increment)) is not None:
-                return settled
+            # The group has been raised: that it could not be looked at is no answer. It is looked at again.
+            with contextlib.suppress(CloudError, LostAnswerError):
+                if (settled := await self._settled(increment)) is not None:
+                    return settled
             if self._ask.now() >= until:
-                return answer(increment, await self._look(increment), pending=-(-increment.missing // increment.weight))
+                return answer(increment, Told(), pending=-(-increment.missing // increment.weight))
 
     async def _settled(self, one: Increment) -> Bought | None:
         """The answer to an order, once its increment is filled or has failed; what failed is withdrawn before that is said."""
@@ -260,9 +262,16 @@ class AwsProvider:
 
         What a group could not launch is withdrawn before it is said to be refused.
         """
-        for one in tuple(self._open.values()):
-            if (settled := await self._surely(self._followed(one), one.order.token)) is not None:
+        asked = tuple(self._open.values())
+        answers = await asyncio.gather(*(self._surely(self._followed(one), one.order.token) for one in asked), return_exceptions=True)
+        failure: BaseException | None = None
+        for one, settled in zip(asked, answers, strict=True):
+            if isinstance(settled, BaseException):
+                failure = settled
+            elif settled is not None:
                 self._late.append((one.order.token, settled))
+        if failure is not None and not (self._late and isinstance(failure, CloudError | LostAnswerError)):
+            raise failure
         found, self._late = self._late, []
         return found
 

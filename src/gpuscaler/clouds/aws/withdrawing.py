@@ -38,10 +38,6 @@ class Write(Struct, frozen=True, gc=False):
     desired: int
 
 
-class Guard(Struct, frozen=True, gc=False):
-    """Have the group protect machines that it launches from now on from scale-in."""
-
-
 class Protect(Struct, frozen=True, gc=False):
     """Protect these machines from scale-in."""
 
@@ -52,7 +48,7 @@ class Look(Struct, frozen=True, gc=False):
     """Tell what the group is up to; the answer is a :class:`~gpuscaler.clouds.aws.activities.Log` since the first question."""
 
 
-Step = Read | Write | Guard | Protect | Look
+Step = Read | Write | Protect | Look
 Steps = Generator[Step, Any, "Outcome"]
 
 
@@ -86,9 +82,6 @@ def withdrawing(units: int) -> Steps:
     group: Group = yield Read()
     if _to_lower(group, units) >= group.desired:
         return _nothing(group, units)
-    if not group.protected:
-        yield Guard()
-        group = yield Read()
     if bare := _bare(group):
         yield Protect(bare)
     known: Log = yield Look()
