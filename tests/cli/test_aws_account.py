@@ -84,7 +84,7 @@ async def test_what_boto3_launches_becomes_a_node_with_a_gpu(tmp_path: Path) -> 
     ("options", "words"),
     [
         (("--aws-port", "4566"), "--aws-port: saw it without --cloud"),
-        (("--cloud", "aws-simulated", "--control-plane", "real"), "--control-plane real, expected the embedded one"),
+        (("--spot", "series.csv"), "--spot: saw it without --cloud"),
         (("--cloud", "aws-simulated", "--spot", "nowhere.csv"), "nowhere.csv"),
     ],
 )

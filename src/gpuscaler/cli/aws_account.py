@@ -30,15 +30,13 @@ def aws_options(command: F) -> F:
     return command
 
 
-def beside_of(*, real: bool, cloud: str | None, aws_port: int, aws_region: tuple[str, ...], spot: Path | None) -> "Beside | None":
-    """The account that the options ask for, or None. It is only served beside an embedded control plane, not a ``real`` one."""
+def beside_of(*, cloud: str | None, aws_port: int, aws_region: tuple[str, ...], spot: Path | None) -> "Beside | None":
+    """The account that the options ask for, or None."""
     if cloud is None:
         for told, option in ((aws_port, "--aws-port"), (aws_region, "--aws-region"), (spot, "--spot")):
             if told:
                 raise click.BadParameter(f"saw it without --cloud, expected --cloud {AWS_SIMULATED} too; add it", param_hint=option)
         return None
-    if real:
-        raise click.BadParameter(f"saw {cloud} with --control-plane real, expected the embedded one; leave one out", param_hint="--cloud")
     from gpuscaler.embedded.aws.beside import Beside
 
     def ready(url: str, queues: Iterable[str]) -> None:

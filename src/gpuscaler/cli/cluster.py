@@ -15,6 +15,7 @@ from gpuscaler.cli.control_plane import REAL, check, compiled, control_plane_opt
 from gpuscaler.cli.ending import until_terminated
 
 if TYPE_CHECKING:
+    from gpuscaler.embedded.aws.beside import Beside
     from gpuscaler.embedded.controlplane.alone import RealAlone
 
 #: ``2`` plain nodes, or ``g5.xlarge=2`` of a type of the catalogue.
@@ -55,13 +56,14 @@ def cluster(  # noqa: PLR0917 - click passes them by their names
 
     made = nodes_of(nodes)
     check(control_plane, kubernetes)
-    beside = beside_of(real=control_plane == REAL, **aws)
+    beside = beside_of(**aws)
     if control_plane == REAL and speed != 1.0:
         raise click.BadParameter(f"saw {speed:g}, expected 1: a real control plane goes by this machine's clock", param_hint="--speed")
     try:
         if control_plane == REAL:
-            with ended():
-                asyncio.run(until_terminated(_real(kubeconfig, made, port=port, kubernetes=kubernetes, ready=ready).run()))
+            real = _real(kubeconfig, made, port=port, kubernetes=kubernetes, ready=ready, beside=beside)
+            with ended(), usable():
+                asyncio.run(until_terminated(real.run()))
         else:
             alone = Alone(kubeconfig, nodes=made, speed=speed, tls=tls, port=port, ready=ready, beside=beside)
             with usable():
@@ -78,14 +80,22 @@ def cluster(  # noqa: PLR0917 - click passes them by their names
         sys.exit(2)
 
 
-def _real(kubeconfig: Path, nodes: list[dict[str, Any]], *, port: int, kubernetes: str | None, ready: Callable[[str], None]) -> "RealAlone":
+def _real(
+    kubeconfig: Path,
+    nodes: list[dict[str, Any]],
+    *,
+    port: int,
+    kubernetes: str | None,
+    ready: Callable[[str], None],
+    beside: "Beside | None",
+) -> "RealAlone":
     """A real control plane, whose programs are compiled first where that was not done yet."""
     from gpuscaler.embedded.alone import check_ours
     from gpuscaler.embedded.controlplane.alone import RealAlone
 
     # Before minutes of compiling.
     check_ours(kubeconfig)
-    return RealAlone(kubeconfig, compiled(kubernetes), environ=os.environ, nodes=nodes, port=port, ready=ready)
+    return RealAlone(kubeconfig, compiled(kubernetes), environ=os.environ, nodes=nodes, port=port, ready=ready, beside=beside)
 
 
 def nodes_of(told: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -111,5 +111,7 @@ def test_an_account_stays_whole_and_comes_to_rest(seed: int) -> None:
     person.calm()
     person.check()
     group = person.region.groups["gpus"]
+    under_way = {one.activity.id for one in group.members.values() if one.activity is not None}
+    assert {one.id for one in group.activities if one.ended_at is None} <= under_way
     # An instance of weight 4 may be more than what lacks.
     assert group.desired <= group.has < group.desired + 4

@@ -122,6 +122,7 @@ def end(region: Region, group: Group, instance: Instance, cause: str, *, hooks: 
     if not instance.lifecycle.startswith("Terminating"):
         instance.lifecycle = "Terminating"
         instance.token = ""
+        _close(region, instance, status="Cancelled")
         instance.activity = activities.add(region, group, f"Terminating EC2 instance: {instance.id}", cause, status="InProgress")
         if hooks:
             _wait(region, group, instance, TERMINATING)
@@ -141,15 +142,20 @@ def gone(region: Region, group: Group | None, instance: Instance) -> None:
     """An instance is no more; EC2 shows it for a while."""
     if instance.ended_at is not None:
         return
+    _close(region, instance, status="Successful" if instance.lifecycle.startswith("Terminating") else "Failed")
     instance.ended_at, instance.state, instance.lifecycle, instance.token = region.now, "terminated", "Terminated", ""
     notices.state_change(region, instance)
     region.put(region.now + REMEMBERED, partial(_forget, region, instance))
     if group is not None:
         group.members.pop(instance.id, None)
-        if instance.activity is not None and instance.activity.ended_at is None:
-            activities.finish(region, instance.activity, status="Successful")
         note(region, group)
         region.wake(group)
+
+
+def _close(region: Region, instance: Instance, *, status: str) -> None:
+    """What was under way with an instance is over."""
+    if instance.activity is not None and instance.activity.ended_at is None:
+        activities.finish(region, instance.activity, status=status)
 
 
 def _forget(region: Region, instance: Instance, _now: float) -> None:
@@ -159,6 +165,7 @@ def _forget(region: Region, instance: Instance, _now: float) -> None:
 def terminate(region: Region, instance: Instance) -> None:
     """EC2's own TerminateInstances: no hook, no protection; the group sees it as a lost instance."""
     if instance.state in {"pending", "running"}:
+        _close(region, instance, status="Cancelled")
         instance.lifecycle = "Terminating"
         _shut_down(region, region.groups.get(instance.group), instance)
 

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from gpuscaler.embedded.alone import PULL, check_ours, ready_at, text_of, write
+from gpuscaler.embedded.aws.beside import Beside
 from gpuscaler.embedded.cluster import UNLIMITED
 from gpuscaler.embedded.controlplane.building import Programs
 from gpuscaler.embedded.controlplane.plane import ADMIN, MASTERS, ControlPlane
@@ -25,7 +26,8 @@ class RealAlone:
     """The control plane of ``programs`` at ``port`` (0: a free one) until :meth:`run` is cancelled.
 
     ``nodes`` are there at once. ``ready`` is told the URL once everything is well. The kubeconfig is written then, for its owner only, and
-    taken away at the end, as is everything else. ``environ`` is what the programs get of the environment.
+    taken away at the end, as is everything else. ``environ`` is what the programs get of the environment. ``beside`` is an AWS account that
+    is served too.
     """
 
     def __init__(
@@ -37,7 +39,9 @@ class RealAlone:
         nodes: Sequence[Mapping[str, Any]] = (),
         port: int = 0,
         ready: Callable[[str], None],
+        beside: Beside | None = None,
     ) -> None:
+        self._beside = beside
         self._kubeconfig, self._programs, self._environ = kubeconfig, programs, environ
         self._nodes, self._port, self._ready = nodes, port, ready
         check_ours(kubeconfig)
@@ -55,7 +59,11 @@ class RealAlone:
                         await client.create(NODES, {**node, "status": {**node["status"], "conditions": ready_at(time.time())}})
                     write(self._kubeconfig, config)
                     self._ready(plane.url)
-                    await self._live(plane, client)
+                    if self._beside is None:
+                        await self._live(plane, client)
+                    else:
+                        async with self._beside.run(client, now=time.time):
+                            await self._live(plane, client)
             finally:
                 # By now another cluster, or somebody, may have written there.
                 with suppress(OSError, ValueError):
