@@ -123,6 +123,12 @@ async def test_a_group_is_told_a_number_where_it_is_asked_for_so(shop: Callable[
     assert not one.provider.keeps_tokens
 
 
+async def test_a_group_is_told_a_number_where_a_fleet_is_asked_for(shop: Callable[..., Shop]) -> None:
+    one = shop(launch="fleet")
+    assert len((await one.provider.buy(await one.order(1))).instances) == 1
+    assert one.provider.way("gpus") == ("desired-capacity", "aws.launch is fleet, and machines of fleets do not belong to the group")
+
+
 async def test_without_the_right_to_launch_instances_the_number_is_set(shop: Callable[..., Shop]) -> None:
     one = shop()
     one.aws.endpoint.faults.all.append(denied("LaunchInstances"))

@@ -17,7 +17,7 @@ from gpuscaler.clouds.aws.groups import Group, GroupError, Machine, group_of
 from gpuscaler.clouds.aws.inbox import Inbox
 from gpuscaler.clouds.aws.listing import Detail, details_of, instance_id, instance_of, listed
 from gpuscaler.clouds.aws.notices import STATE, Said
-from gpuscaler.clouds.aws.pools import DESIRED, LAUNCH, FoundPool
+from gpuscaler.clouds.aws.pools import DESIRED, FLEET, LAUNCH, FoundPool
 from gpuscaler.clouds.aws.regions import NAMES, chunks
 from gpuscaler.clouds.protocol import (
     CONFIGURATION,
@@ -104,7 +104,8 @@ class AwsProvider:
         """How machines of ``pool`` are bought, and why not as its group would allow; empty where it is so."""
         if pool in self._other_ways:
             return DESIRED, self._other_ways[pool]
-        return self._found[pool].launch, ""
+        told = self._found[pool].launch
+        return (DESIRED, "aws.launch is fleet, and machines of fleets do not belong to the group") if told == FLEET else (told, "")
 
     # Reading
 
