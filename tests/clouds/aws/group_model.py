@@ -26,6 +26,7 @@ class GroupModel:
         self.now = 0
         self.changes: list[Change] = []
         self.unnamed: list[str] = []
+        self.served: dict[str, int] = {}
         self.asking = False
         self.read = 0
 
@@ -39,6 +40,13 @@ class GroupModel:
     def launch(self, state: str = "Pending") -> None:
         name = self.attempts.pop(0)
         self.machines[name] = Machine(name, "p5.48xlarge", "us-east-1a", state, protected=self.protected and state == "InService")
+
+    def serve(self) -> None:
+        """Machines that start come into service, where protection begins."""
+        for one in self.live():
+            if one.state == "Pending":
+                self.served[one.id] = self.now
+                self.put(one.id, state="InService", protected=self.protected)
 
     def set_desired(self, desired: int, *, by_us: bool) -> None:
         assert self.min <= desired <= self.max
@@ -93,8 +101,7 @@ class GroupModel:
                 self.missing -= 1
                 self.kept += 1
         elif event == "serve":
-            for one in live:
-                self.put(one.id, state="InService", protected=one.protected or self.protected)
+            self.serve()
         elif event == "die" and live:
             self.put(self.luck.choice(live).id, state="Terminating")
         elif event == "end" and live and self.desired > self.min:
@@ -149,7 +156,7 @@ class GroupModel:
                     if name in self.machines and self.machines[name].state == "InService":
                         self.put(name, protected=True)
             case Look():
-                # A launch goes on until its machine is in service.
-                starting = [one.id for one in self.machines.values() if one.state == "Pending"]
+                # A launch goes on until its machine is in service, which is told for a while.
+                starting = [one.id for one in self.machines.values() if one.state == "Pending" or self.served.get(one.id, -1) >= since]
                 return Log(tuple(one for one in self.changes if one.at >= since), (*self.attempts, *starting))
         return None

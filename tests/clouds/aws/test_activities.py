@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from gpuscaler.clouds.aws.activities import Change, changes, told
+from gpuscaler.clouds.aws.activities import Change, changes, logged, told
 from gpuscaler.clouds.protocol import CAPACITY
 
 BEGAN = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
@@ -52,6 +52,21 @@ def test_a_launch_that_was_called_off_counts_only_where_it_says_why() -> None:
     silent = activity("Cancelled", Description="Launching a new EC2 instance", StatusMessage="")
     assert told([silent], since=BEGAN.timestamp()).failures == ()
     assert len(told([activity("Cancelled")], since=BEGAN.timestamp()).failures) == 1
+
+
+def test_machines_that_are_launched_are_told_until_they_have_been_in_service_for_a_while() -> None:
+    names = [f"i-0123456789abcdef{number}" for number in range(4)]
+    log = logged(
+        [
+            activity("PreInService", Description=f"Launching a new EC2 instance: {names[0]}", seconds=-900),
+            activity("Successful", Description=f"Launching a new EC2 instance: {names[1]}", EndTime=BEGAN + timedelta(seconds=2)),
+            activity("Successful", Description=f"Launching a new EC2 instance: {names[2]}", EndTime=BEGAN - timedelta(seconds=2)),
+            activity("WaitingForInstanceId", Description="Launching a new EC2 instance"),
+            activity("Failed"),
+        ],
+        since=BEGAN.timestamp() + 0.5,
+    )
+    assert log.launching == (names[0], names[1], "")
 
 
 def test_changes_of_the_desired_capacity_are_read_from_causes_once_each() -> None:

@@ -87,22 +87,24 @@ def _zone(one: Reply) -> str:
 
 
 class Log(Struct, frozen=True, gc=False):
-    """What a group is up to: who changed it, and the machines that it is launching, by id, "" for those that have none yet."""
+    """What a group is up to: who changed it, and the machines that it launches or just launched, "" for those without an id yet."""
 
     changes: tuple[Change, ...] = ()
     launching: tuple[str, ...] = ()
 
 
 def logged(activities: Iterable[Reply], *, since: float) -> Log:
-    """The log from the whole second of ``since`` on, in seconds since the epoch; launches of any age are told."""
+    """The log from the whole second of ``since`` on, in seconds since the epoch; launches under way are told whatever their age."""
     every = tuple(activities)
-    return Log(changes(every, since=since), tuple(_launching(every)))
+    return Log(changes(every, since=since), tuple(_launching(every, int(since))))
 
 
-def _launching(activities: Iterable[Reply]) -> Iterator[str]:
+def _launching(activities: Iterable[Reply], since: float) -> Iterator[str]:
     for one in activities:
         description = str(one.get("Description") or "")
-        if description.startswith(_LAUNCHING) and one.get("StatusCode") not in (*_OVER, _DONE):
+        status, ended = one.get("StatusCode"), one.get("EndTime")
+        over = status in _OVER or (status == _DONE and isinstance(ended, datetime) and ended.timestamp() < since)
+        if description.startswith(_LAUNCHING) and not over:
             named = _INSTANCE.search(description)
             yield named.group() if named is not None else ""
 
