@@ -65,22 +65,30 @@ class Binder:
         for other in weaker:
             self._leave(other, other.nominated_node)
         verdict = self.room.verdict(pod.spec, pod.labels)
-        rows = np.flatnonzero(verdict.mask)
         found: str | None = None
         if own is not None and verdict.mask[self._rows[own.nominated_node]]:
             found = own.nominated_node
-        elif rows.size:
-            found = self._best(pod, rows)
+        elif verdict.mask.any():
+            found = min(self._best(pod, verdict.mask))
         for other in weaker:
             self._place(other, other.nominated_node)
         if found is not None:
             self._place(pod, found)
         return found
 
-    def _best(self, pod: Pod, rows: Array) -> str:
+    def best(self, pod: Pod) -> list[str]:
+        """The nodes that score best for ``pod``, of which kube-scheduler draws one; empty when it fits nowhere. Nothing is taken.
+
+        What pods are nominated to counts as taken, whatever their priority.
+        """
+        mask = self.room.verdict(pod.spec, pod.labels).mask
+        return self._best(pod, mask) if mask.any() else []
+
+    def _best(self, pod: Pod, mask: Mask) -> list[str]:
+        rows = np.flatnonzero(mask)
         scores = self._scores(pod, rows)
         names = self.room.table.names
-        return min(names[int(row)] for row in rows[scores == scores.max()])
+        return [names[int(row)] for row in rows[scores == scores.max()]]
 
     def _scores(self, pod: Pod, rows: Array) -> Array:
         spec, table = pod.spec, self.room.table

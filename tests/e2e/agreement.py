@@ -1,0 +1,241 @@
+"""The same arrivals for kube-scheduler and for our model of it: is the same pod bound, and to the same node?"""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from random import Random
+
+import msgspec
+from tests.e2e.objects import Json, pod
+from tests.e2e.stage import Stage, stage, until
+
+from gpuscaler.embedded.binding import SOFT, Binder
+from gpuscaler.kube.decode import ObjectDecoder
+from gpuscaler.kube.resources import NODES, PODS, PRIORITY_CLASSES
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.decoding.interning import Interner
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.pools import Offering
+from gpuscaler.planning.membership import POOL_LABEL
+from gpuscaler.simulation.scheduler import Scheduler
+
+ZONE, HOST, DISK = "topology.kubernetes.io/zone", "kubernetes.io/hostname", "disk"
+ZONES, DISKS = ("zone-a", "zone-b", "zone-c"), ("fast", "slow")
+#: GPUs, cores and GiB of nodes: machines with and without GPUs.
+SIZES = ((0, 4, 16), (1, 8, 32), (1, 16, 64), (4, 48, 192), (8, 96, 768))
+TAINTS = ({"key": "team", "value": "a", "effect": "NoSchedule"}, {"key": "old", "effect": "PreferNoSchedule"})
+TOLERATIONS = ({"key": "team", "operator": "Equal", "value": "a"}, {"key": "old", "operator": "Exists"})
+KINDS = ("plain", "plain", "bare", "disk", "rather", "zone", "spread", "apart", "together", "tolerant", "urgent")
+#: So many workloads are under way at once, each on nodes of its own.
+ABREAST = 8
+#: Those of which the simulator's model knows all rules: pods of traces have no others.
+SIMULATED = frozenset({"plain", "bare", "disk", "zone", "urgent"})
+
+
+@dataclass
+class Tally:
+    """Pods that were compared, and how kube-scheduler and the models agreed on them.
+
+    ``same`` are those both bind or both do not; ``bound`` those both bind, ``best`` of them those on a node that the model scores best.
+    ``one`` fit on one node only, ``ties`` had several best ones. ``simulated`` are pods that the simulator's model knows all rules of,
+    ``agreed`` those of them that it does the same with. ``differences`` and ``misses`` tell of other verdicts and other nodes.
+    """
+
+    pods: int = 0
+    same: int = 0
+    bound: int = 0
+    best: int = 0
+    one: int = 0
+    ties: int = 0
+    simulated: int = 0
+    agreed: int = 0
+    differences: list[str] = field(default_factory=list)
+    misses: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.same} of {self.pods} verdicts the same ({share(self.same, self.pods):.1%}); "
+            f"{self.best} of {self.bound} bound pods on a node that the model scores best ({share(self.best, self.bound):.1%}; "
+            f"{self.one} fit on one node only, {self.ties} had several best ones); "
+            f"the simulator's model does the same with {self.agreed} of {self.simulated} ({share(self.agreed, self.simulated):.1%})"
+        )
+
+
+def share(part: int, whole: int) -> float:
+    return part / max(1, whole)
+
+
+def node(dice: Random, pool: str, number: int) -> Json:
+    """A Ready node of a pool."""
+    gpus, cores, memory = dice.choice(SIZES)
+    name = f"{pool}-n{number}"
+    labels = {POOL_LABEL: pool, HOST: name, ZONE: dice.choice(ZONES), DISK: dice.choice(DISKS)}
+    room = {"cpu": f"{cores}", "memory": f"{memory}Gi", "pods": f"{dice.choice((4, 30))}", "nvidia.com/gpu": f"{gpus}"}
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "", "lastHeartbeatTime": _now()}
+    status = {"capacity": room, "allocatable": room, "conditions": [{**ready, "lastTransitionTime": _now()}]}
+    taints = [one for one in TAINTS if dice.random() < 0.25]
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": {"taints": taints}, "status": status}
+
+
+def arrival(dice: Random, pool: str, number: int) -> tuple[str, Json]:
+    """A pod that somebody submits, and its kind."""
+    kind = dice.choice(KINDS)
+    made = pod(f"p{number}", pool, gpus=dice.choice((0, 0, 1, 1, 2, 4, 8)), cpu=dice.choice(("100m", "1", "3", "6", "12")))
+    spec: Json = made["spec"]
+    resources = spec["containers"][0]["resources"]
+    resources["requests"]["memory"] = dice.choice(("256Mi", "3Gi", "10Gi", "40Gi"))
+    made["metadata"]["labels"] = {"app": kind}
+    own = {"labelSelector": {"matchLabels": {"app": kind}}}
+    match kind:
+        case "bare":
+            resources.update(requests={}, limits={})
+        case "disk":
+            spec["nodeSelector"][DISK] = dice.choice(DISKS)
+        case "rather":
+            term = {"matchExpressions": [{"key": DISK, "operator": "In", "values": [dice.choice(DISKS)]}]}
+            rule = [{"weight": dice.randint(1, 100), "preference": term}]
+            spec["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": rule}}
+        case "zone":
+            term = {"matchExpressions": [{"key": ZONE, "operator": "NotIn", "values": [dice.choice(ZONES)]}]}
+            spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
+        case "spread":
+            skew = {"maxSkew": 1, "topologyKey": dice.choice((ZONE, HOST)), "whenUnsatisfiable": "DoNotSchedule"}
+            spec["topologySpreadConstraints"] = [{**skew, **own}]
+        case "apart" | "together":
+            terms = {"requiredDuringSchedulingIgnoredDuringExecution": [{**own, "topologyKey": dice.choice((ZONE, HOST))}]}
+            spec["affinity"] = {"podAntiAffinity" if kind == "apart" else "podAffinity": terms}
+        case "tolerant":
+            spec["tolerations"] = dice.sample(TOLERATIONS, dice.randint(1, 2))
+        case "urgent":
+            spec["priorityClassName"] = "urgent"
+    return kind, made
+
+
+async def measure(workloads: int, *, seed: int) -> Tally:
+    """Play so many random workloads on a real scheduler, and let the model decide each pod in the state that this one decided it in."""
+    found = Tally()
+    async with stage("agreement") as made:
+        urgent = {"metadata": {"name": "urgent"}, "value": 1000, "preemptionPolicy": "Never"}
+        await made.admin.create(PRIORITY_CLASSES, {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", **urgent})
+        slots = asyncio.Semaphore(ABREAST)
+
+        async def play(number: int) -> None:
+            async with slots:
+                await _Play(made, found, f"a{number}", Random(f"{seed}/{number}")).run()
+
+        await asyncio.gather(*(play(number) for number in range(workloads)))
+    return found
+
+
+class _Play:
+    """One workload: nodes, and pods that come one after the other; some leave again."""
+
+    def __init__(self, made: Stage, found: Tally, pool: str, dice: Random) -> None:
+        self._made, self._found, self._pool, self._dice = made, found, pool, dice
+        interner = Interner()
+        self._node_reader, self._pod_reader = ObjectDecoder(NODES, interner), ObjectDecoder(PODS, interner)
+        self._bound: dict[str, Pod] = {}
+
+    async def run(self) -> None:
+        dice, admin = self._dice, self._made.admin
+        await self._made.namespace(self._pool)
+        nodes = [node(dice, self._pool, number) for number in range(dice.randint(3, 8))]
+        for one in nodes:
+            await admin.create(NODES, one)
+        there = [self._node(await self._ready(one)) for one in nodes]
+        for number in range(dice.randint(8, 16)):
+            if self._bound and dice.random() < 0.15:
+                gone = dice.choice(sorted(self._bound))
+                del self._bound[gone]
+                await admin.delete(PODS, gone, namespace=self._pool, grace=0)
+            await self._compare(*arrival(dice, self._pool, number), there)
+        for one in nodes:
+            # More than a hundred nodes at once, and kube-scheduler would look at a sample of them only.
+            await admin.delete(NODES, one["metadata"]["name"])
+
+    async def _ready(self, made: Json) -> bytes:
+        """The node once it has the taints that it was made with and no others."""
+        name, due = made["metadata"]["name"], {one["key"] for one in made["spec"]["taints"]}
+
+        async def seen() -> bytes | None:
+            there = await self._made.admin.get(NODES, name)
+            return there if {one["key"] for one in msgspec.json.decode(there)["spec"].get("taints", [])} == due else None
+
+        found: bytes = await until(f"{name} has the taints {due}", seen, 30)
+        return found
+
+    async def _compare(self, kind: str, body: Json, nodes: list[Node]) -> None:
+        admin, found, name = self._made.admin, self._found, body["metadata"]["name"]
+        created = await admin.create(PODS, body, namespace=self._pool)
+        arrived = self._pod(created)
+        binder = Binder(Cluster.of([*nodes, *self._bound.values(), arrived]))
+        best = binder.best(arrived)
+        fitting = int(binder.room.verdict(arrived.spec, arrived.labels).mask.sum())
+        simulated = self._simulator(nodes).best(arrived.spec) if kind in SIMULATED else None
+        decided = await self._decided(name)
+        real = msgspec.json.decode(decided)["spec"].get("nodeName")
+        found.pods += 1
+        told = f"{self._pool}/{name} ({kind}): on {real}, the model says {', '.join(best) or 'nowhere'}"
+        if bool(real) != bool(best):
+            found.differences.append(told)
+        else:
+            found.same += 1
+        if real and best:
+            found.bound += 1
+            found.one += fitting == 1
+            found.ties += len(best) > 1
+            found.best += real in best
+            if real not in best:
+                found.misses.append(told)
+        if kind in SIMULATED:
+            found.simulated += 1
+            # Of equal nodes the simulator takes the oldest, kube-scheduler any.
+            if simulated == real or {simulated, real} <= set(best):
+                found.agreed += 1
+            else:
+                found.misses.append(f"{told}, the simulator {simulated}")
+        if real:
+            self._bound[name] = self._pod(decided)
+        else:
+            # It would be tried again later, in another state.
+            await admin.delete(PODS, name, namespace=self._pool, grace=0)
+
+    def _simulator(self, nodes: list[Node]) -> Scheduler:
+        """The simulator's books of the state: an offering for each node, as they are all different."""
+        books = Scheduler([self._offering(one) for one in nodes])
+        for one in nodes:
+            books.add(one.name, self._offering(one))
+            books.mark(one.name, unneeded=any(taint.effect == SOFT for taint in one.taints))
+        for bound in self._bound.values():
+            books.place(bound.spec, bound.node_name)
+        return books
+
+    def _offering(self, there: Node) -> Offering:
+        hard = tuple(taint for taint in there.taints if taint.effect != SOFT)
+        return Offering(self._pool, "on-demand", there.name, "", 0.0, there.allocatable, there.labels, taints=hard)
+
+    def _node(self, read: bytes) -> Node:
+        found = self._node_reader.read(read).items[0]
+        assert isinstance(found, Node)
+        return found
+
+    def _pod(self, read: bytes) -> Pod:
+        found = self._pod_reader.read(read).items[0]
+        assert isinstance(found, Pod)
+        return found
+
+    async def _decided(self, name: str) -> bytes:
+        """The pod once it is bound or said to be unschedulable."""
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            there = await self._made.admin.get(PODS, name, namespace=self._pool)
+            known = msgspec.json.decode(there)
+            if known["spec"].get("nodeName") or any(one["reason"] == "Unschedulable" for one in known["status"].get("conditions", ())):
+                return there
+            await asyncio.sleep(0.03)
+        raise AssertionError(f"{self._pool}/{name}: kube-scheduler decided nothing in 30 s")
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

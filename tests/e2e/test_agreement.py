@@ -1,0 +1,18 @@
+"""Our model of kube-scheduler against kube-scheduler; ``python -m benchmarks real`` compares them on many more workloads."""
+
+import asyncio
+
+import pytest
+from tests.e2e.agreement import measure, share
+from tests.e2e.stage import version
+
+pytestmark = pytest.mark.e2e
+
+
+def test_the_model_of_kube_scheduler_binds_what_kube_scheduler_binds_and_to_the_same_nodes() -> None:
+    found = asyncio.run(measure(12, seed=1))
+    print(f"\nKubernetes {version()}, 12 random workloads: {found}", *found.differences, *found.misses, sep="\n")
+
+    assert found.same == found.pods > 100, found.differences
+    assert share(found.best, found.bound) >= 0.97, found.misses
+    assert share(found.agreed, found.simulated) >= 0.97, found.misses
