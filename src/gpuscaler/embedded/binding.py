@@ -17,7 +17,7 @@ from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.filters import ORDER
 from gpuscaler.planning.room import Room
-from gpuscaler.simulation.scoring import AFFINITY_WEIGHT, TAINT_WEIGHT, affinity_scores, resource_scores, scored_request, taint_scores
+from gpuscaler.simulation.scoring import AFFINITY_WEIGHT, TAINT_WEIGHT, affinity_scores, resource_scores, taint_scores
 
 #: The effect of taints that only lower a score.
 SOFT: Final = "PreferNoSchedule"
@@ -94,7 +94,8 @@ class Binder:
         spec, table = pod.spec, self.room.table
         capacity = np.stack([table.allocatable(name)[rows] for name in ("cpu", "memory")], axis=1)
         free = np.stack([self.room.free(name)[rows] for name in ("cpu", "memory")], axis=1)
-        scores = resource_scores(capacity, free, scored_request(spec.requests.get("cpu", 0), spec.requests.get("memory", 0)))
+        request = np.array([spec.requests.get("cpu", 0), spec.requests.get("memory", 0)], dtype=np.int64)
+        scores = resource_scores(capacity, free, request)
         if self._softly_tainted:
             scores = scores + TAINT_WEIGHT * taint_scores(np.array([self._soft_taints(spec, int(row)) for row in rows], dtype=np.int64))
         if spec.preferred_nodes:

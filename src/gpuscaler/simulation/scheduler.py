@@ -18,7 +18,7 @@ from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.discouraging import MEASURED, shares_used, taints_due
-from gpuscaler.simulation.scoring import TAINT_WEIGHT, resource_scores, scored_request, taint_scores
+from gpuscaler.simulation.scoring import TAINT_WEIGHT, resource_scores, taint_scores
 from gpuscaler.simulation.workload import GPU_MILLI
 
 #: How NodeResourcesFit may score (``scoringStrategy`` of a KubeSchedulerConfiguration); the first is kube-scheduler's default.
@@ -227,9 +227,8 @@ class Scheduler:
         return rows
 
     def _scores(self, rows: Array, request: Array) -> Array:
-        cpu, memory = self._column["cpu"], self._column["memory"]
-        wanted = scored_request(int(request[cpu]), int(request[memory]))
-        scores = resource_scores(self._capacity[rows][:, [cpu, memory]], self._free[rows][:, [cpu, memory]], wanted, fill=self._fill)
+        columns = [self._column["cpu"], self._column["memory"]]
+        scores = resource_scores(self._capacity[rows][:, columns], self._free[rows][:, columns], request[columns], fill=self._fill)
         return scores + TAINT_WEIGHT * self._taint_scores(rows) if self._discourages or self._marked[rows].any() else scores
 
     def _taint_scores(self, rows: Array) -> Array:

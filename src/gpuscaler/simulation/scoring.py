@@ -16,23 +16,20 @@ TAINT_WEIGHT: Final = 3
 AFFINITY_WEIGHT: Final = 2
 
 
-def scored_request(cpu: int, memory: int) -> Array:
-    """What a pod is taken to request, in millicores and bytes."""
-    return np.array([cpu or SCORED_CPU, memory or SCORED_MEMORY], dtype=np.int64)
-
-
 def resource_scores(capacity: Array, free: Array, request: Array, *, fill: bool = False) -> Array:
-    """NodeResourcesFit and NodeResourcesBalancedAllocation together, over cpu and memory, which are the columns of both arrays.
+    """NodeResourcesFit and NodeResourcesBalancedAllocation together, over cpu and memory, which are the columns of all three arrays.
 
-    NodeResourcesFit scores by LeastAllocated, or by MostAllocated where nodes are to be filled.
+    NodeResourcesFit scores by LeastAllocated, or by MostAllocated where nodes are to be filled, and takes a pod that requests nothing for
+    one that requests a little; NodeResourcesBalancedAllocation takes requests as they are, and does not score a pod without any. Pods
+    without requests that are there already are left out: NodeResourcesFit counts the same little for each of them.
     """
     whole = np.maximum(1, capacity)
-    left = np.maximum(0, free - request)
+    left = np.maximum(0, free - np.where(request > 0, request, (SCORED_CPU, SCORED_MEMORY)))
     counted = whole - left if fill else left
-    fit = (counted * 100 // whole).sum(axis=1) // 2
-    shares = 1.0 - left / whole
-    balanced = ((1.0 - np.abs(shares[:, 0] - shares[:, 1]) / 2.0) * 100.0).astype(np.int64)
-    scores: Array = fit + balanced
+    scores: Array = (counted * 100 // whole).sum(axis=1) // 2
+    if request.any():
+        shares = 1.0 - np.maximum(0, free - request) / whole
+        scores = scores + ((1.0 - np.abs(shares[:, 0] - shares[:, 1]) / 2.0) * 100.0).astype(np.int64)
     return scores
 
 
