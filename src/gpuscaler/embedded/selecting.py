@@ -10,30 +10,19 @@ from dataclasses import dataclass
 from gpuscaler.embedded.failures import bad_request
 from gpuscaler.embedded.kinds import Kind
 from gpuscaler.embedded.store import Stored
-from gpuscaler.model.selectors import LabelSelector, Requirement, is_label_key
+from gpuscaler.model.selector_text import SelectorError, parse_selector
+from gpuscaler.model.selectors import LabelSelector
 
-_SET = re.compile(r"\s*(?P<key>[^\s!=(),<>]+)\s+(?P<operator>in|notin)\s*\((?P<values>[^()]*)\)\s*(?:,|$)")
-_COMPARED = re.compile(r"\s*(?P<key>[^\s!=(),<>]+)\s*(?P<operator>==|!=|=|<|>)\s*(?P<values>[^\s,()!=<>]*)\s*(?:,|$)")
-_PRESENCE = re.compile(r"\s*(?P<operator>!?)\s*(?P<key>[^\s!=(),<>]+)(?P<values>)\s*(?:,|$)")
-_OPERATORS = {"": "Exists", "!": "DoesNotExist", "=": "In", "==": "In", "!=": "NotIn", "in": "In", "notin": "NotIn", ">": "Gt", "<": "Lt"}
 #: events.k8s.io names in its selectors what the core group calls otherwise.
 _OTHER_NAMES = {"reportingController": "reportingComponent"}
 
 
 def label_selector(text: str) -> LabelSelector:
     """``text`` as requirements that must all hold. Raises a 400 Failure where it cannot be read."""
-    requirements = []
-    position = 0
-    while position < len(text):
-        found = next((match for form in (_SET, _COMPARED, _PRESENCE) if (match := form.match(text, position))), None)
-        if found is None or not is_label_key(found["key"]):
-            raise bad_request(
-                f'unable to parse requirement: found "{text[position:]}", expected: a label key, and in, notin, =, ==, !=, <, >'
-            )
-        values = tuple(value.strip() for value in found["values"].split(",")) if found["operator"] not in ("", "!") else ()
-        requirements.append(Requirement(found["key"], _OPERATORS[found["operator"]], values))
-        position = found.end()
-    return LabelSelector(tuple(requirements))
+    try:
+        return parse_selector(text)
+    except SelectorError as error:
+        raise bad_request(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
