@@ -7,7 +7,7 @@ from random import Random
 
 import msgspec
 from tests.e2e.objects import Json, pod
-from tests.e2e.stage import Stage, stage, until
+from tests.e2e.stage import PATIENCE, Stage, stage, until
 
 from gpuscaler.embedded.binding import SOFT, Binder
 from gpuscaler.kube.decode import ObjectDecoder
@@ -162,7 +162,7 @@ class _Play:
             there = await self._made.admin.get(NODES, name)
             return there if {one["key"] for one in msgspec.json.decode(there)["spec"].get("taints", [])} == due else None
 
-        found: bytes = await until(f"{name} has the taints {due}", seen, 30)
+        found: bytes = await until(f"{name} has the taints {due}", seen)
         return found
 
     async def _compare(self, kind: str, body: Json, nodes: list[Node]) -> None:
@@ -227,14 +227,14 @@ class _Play:
 
     async def _decided(self, name: str) -> bytes:
         """The pod once it is bound or said to be unschedulable."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             there = await self._made.admin.get(PODS, name, namespace=self._pool)
             known = msgspec.json.decode(there)
             if known["spec"].get("nodeName") or any(one["reason"] == "Unschedulable" for one in known["status"].get("conditions", ())):
                 return there
             await asyncio.sleep(0.03)
-        raise AssertionError(f"{self._pool}/{name}: kube-scheduler decided nothing in 30 s")
+        raise AssertionError(f"{self._pool}/{name}: kube-scheduler decided nothing in {PATIENCE:g} s")
 
 
 def _now() -> str:

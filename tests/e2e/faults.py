@@ -45,7 +45,7 @@ class Broken:
                     return one
             return None
 
-        found: Controller = await until("somebody leads", seen, 40)
+        found: Controller = await until("somebody leads", seen)
         return found
 
     async def submit(self, name: str) -> None:
@@ -57,15 +57,15 @@ class Broken:
         async def seen() -> bool:
             return bool(self.ordered(name))
 
-        await until(f"machines for {name} are ordered", seen, 30)
+        await until(f"machines for {name} are ordered", seen)
 
-    async def settles(self, name: str, within: float = 60.0) -> None:
+    async def settles(self, name: str) -> None:
         """The pods run, on exactly the machines that they need; and when they are gone, so are the machines."""
-        await self.stage.bound(name, PODS, within)
+        await self.stage.bound(name, PODS)
         assert len(await self.stage.nodes(name)) == PODS
         assert len(self.ordered(name)) == 1, "nothing is bought twice"
         await self.stage.scale("Deployment", "serve", name, 0)
-        await self.stage.empty(name, within)
+        await self.stage.empty(name)
 
 
 async def api_server_restarted(broken: Broken, name: str) -> None:
@@ -124,7 +124,7 @@ async def clock_ahead(broken: Broken, name: str) -> None:
 
     async with stage.kubelets(ours, ahead=3600.0):
         await stage.create(job("train", PODS, pod_spec(name), run_for="3s"), name)
-        nodes = await until("nodes", lambda: stage.nodes(name), 30)
+        nodes = await until("nodes", lambda: stage.nodes(name))
         ahead = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
         for node in nodes:
             ready = [{**one, "lastHeartbeatTime": ahead, "lastTransitionTime": ahead} for one in node["status"]["conditions"]]
@@ -149,7 +149,7 @@ async def objects_deleted(broken: Broken, name: str) -> None:
         await broken.stage.admin.delete(resource, one, namespace=NAMESPACE)
     await broken.settles(name)
     for one in ("gpuscaler-state", "gpuscaler-status"):
-        await until(f"{one} is written again", partial(broken.stage.state, one), 75)
+        await until(f"{one} is written again", partial(broken.stage.state, one))
 
 
 async def leader_killed(broken: Broken, name: str) -> None:

@@ -64,6 +64,10 @@ KINDS = {
 WORKLOADS = {one.kind: one for one in (DEPLOYMENTS, STATEFUL_SETS, JOBS, DAEMON_SETS)}
 #: Images are there at once, and machines are quick: everything that is tested is about order, not about length.
 PULL = 0.1
+#: Seconds that anything may take: the slowest machine that builds this is several times slower than the one it was written on.
+PATIENCE = 240.0
+#: All that is submitted at once is planned at once, however slowly it comes to be created.
+AT_ONCE: Mapping[str, Any] = {"resync": "2s", "debounce": "1s", "patience": "20s"}
 CLOUD: Mapping[str, Any] = {
     "boot": ["1s", "2s", "4s"],
     "device_plugin_delay": ["500ms", "1s", "2s"],
@@ -91,7 +95,7 @@ def roles() -> list[Json]:
     return [one for one in yaml.safe_load_all(ROLES.read_text(encoding="utf-8")) if one and one["kind"] in KINDS]
 
 
-async def until(what: str, seen: Callable[[], Awaitable[Any]], within: float = 60.0) -> Any:
+async def until(what: str, seen: Callable[[], Awaitable[Any]], within: float = PATIENCE) -> Any:
     """Wait for ``seen`` to be true, and return what it is."""
     end = time.monotonic() + within
     while True:
@@ -131,7 +135,7 @@ class Controller:
         """As Kubernetes ends it; returns its exit status."""
         self.process.send_signal(signal.SIGTERM)
         try:
-            return await asyncio.to_thread(self.process.wait, 15)
+            return await asyncio.to_thread(self.process.wait, 60)
         finally:
             self.process.kill()
 
@@ -203,7 +207,7 @@ class Stage:
 
     async def namespace(self, name: str) -> None:
         await self.admin.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-        await until(f"the account of {name}", lambda: self.find(SERVICE_ACCOUNTS, "default", name), 20)
+        await until(f"the account of {name}", lambda: self.find(SERVICE_ACCOUNTS, "default", name))
 
     async def find(self, resource: Resource, name: str, namespace: str = "") -> Json | None:
         try:
@@ -221,7 +225,7 @@ class Stage:
     async def pods(self, namespace: str) -> list[Json]:
         return await self.listed(PODS, namespace)
 
-    async def bound(self, namespace: str, count: int, within: float = 60.0) -> dict[str, str]:
+    async def bound(self, namespace: str, count: int) -> dict[str, str]:
         """The nodes of pods by their names, once ``count`` pods of the namespace run or are done."""
 
         async def seen() -> bool:
@@ -229,7 +233,7 @@ class Stage:
             return sum(one["status"].get("phase") in {"Running", "Succeeded"} for one in pods) >= count
 
         try:
-            await until(f"{count} pods of {namespace} run", seen, within)
+            await until(f"{count} pods of {namespace} run", seen)
         except AssertionError as error:
             pods = [(one["metadata"]["name"], one["spec"].get("nodeName"), one["status"]) for one in await self.pods(namespace)]
             raise AssertionError(f"{error}: {pods}") from None
@@ -242,14 +246,14 @@ class Stage:
     async def scale(self, kind: str, name: str, namespace: str, replicas: int) -> None:
         await self.admin.merge_patch(WORKLOADS[kind], name, {"spec": {"replicas": replicas}}, namespace=namespace)
 
-    async def empty(self, pool: str, within: float = 60.0) -> None:
+    async def empty(self, pool: str) -> None:
         """Until no node of the pool is left."""
 
         async def seen() -> bool:
             return not await self.nodes(pool)
 
         try:
-            await until(f"pool {pool} is empty", seen, within)
+            await until(f"pool {pool} is empty", seen)
         except AssertionError as error:
             nodes = [(one["metadata"]["name"], one["spec"].get("taints")) for one in await self.nodes(pool)]
             raise AssertionError(f"{error}: {nodes}") from None

@@ -130,7 +130,7 @@ async def _budget(made: Stage, name: str, app: str) -> None:
     async def seen() -> Any:
         return ((await made.find(POD_DISRUPTION_BUDGETS, name, SPACE)) or {}).get("status", {}).get("currentHealthy")
 
-    await until(f"budget {name} is looked at", seen, 30)
+    await until(f"budget {name} is looked at", seen)
 
 
 async def _node(made: Stage) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from tests.e2e.cutting import wire
 from tests.e2e.faults import AHEAD, FAULTS, Broken
-from tests.e2e.stage import stage
+from tests.e2e.stage import AT_ONCE, stage
 
 from gpuscaler.model.nodes import Node
 from gpuscaler.planning.membership import POOL_LABEL
@@ -31,7 +31,8 @@ async def _play() -> Outcomes:
     found: dict[str, BaseException | None] = {}
     async with stage("faults") as made, wire(made.plane.url) as line, made.kubelets(ours):
         await made.install()
-        run_file = made.run_file("run", [{"name": name, "types": ["g4dn.xlarge"]} for name in names.values()], http={"enabled": False})
+        pools = [{"name": name, "types": ["g4dn.xlarge"]} for name in names.values()]
+        run_file = made.run_file("run", pools, http={"enabled": False}, pace=AT_ONCE)
         broken = Broken(made, line, run_file, await made.kubeconfig(server=line.url))
         for _ in range(2):
             broken.start()

@@ -59,10 +59,10 @@ async def _play() -> Seen:
     async with stage("install", audit=True) as made, made.kubelets(lambda node: not node.provider_id):
         for name, labels in NODE_LABELS.items():
             await made.admin.create(NODES, _node(name, labels))
-        await until("all nodes are open", lambda: _open(made), 20)
+        await until("all nodes are open", lambda: _open(made))
         said, warned = await _apply(made)
         again, _ = await _apply(made)
-        await until("both copies are ready", lambda: _ready(made), 60)
+        await until("both copies are ready", lambda: _ready(made))
         nodes = frozenset(one["spec"]["nodeName"] for one in await made.pods(NAMESPACE))
         with _run(made, *await _look_on(made)):
             await _work(made)
@@ -160,7 +160,7 @@ async def _work(made: Stage) -> None:
             one["spec"].get("nodeName") not in {None, spot} and one["status"]["phase"] == "Running" for one in await made.pods("work")
         )
 
-    await until("the pod runs on another machine", moved, 120)
+    await until("the pod runs on another machine", moved)
     await made.scale("Deployment", name, "work", 0)
     await made.empty("spot")
     assert await controller.end() == 0

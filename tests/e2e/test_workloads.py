@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 
 import pytest
-from tests.e2e.stage import CLOUD, Stage, free_port, stage, version
+from tests.e2e.stage import AT_ONCE, CLOUD, Stage, free_port, stage, version
 from tests.e2e.storage import provisioner
 from tests.e2e.workloads import DRY, SCENARIOS, Scenario
 
@@ -26,7 +26,7 @@ async def _play() -> Outcomes:
         pools = [{"name": names[told], **pool} for told, (_, pool) in SCENARIOS.items()]
         cloud = {**CLOUD, "dry": [{"pool": names[DRY], "market": "spot"}]}
         port = free_port()
-        controller = made.start(made.run_file("run", pools, cloud=cloud, port=port), await made.kubeconfig(), port=port)
+        controller = made.start(made.run_file("run", pools, cloud=cloud, port=port, pace=AT_ONCE), await made.kubeconfig(), port=port)
         found = await asyncio.gather(*(_one(made, names[told], play) for told, (play, _) in SCENARIOS.items()), return_exceptions=True)
         controller.check()
         said = await made.metrics(controller)
