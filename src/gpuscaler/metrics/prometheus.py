@@ -1,0 +1,311 @@
+"""Questions to Prometheus, or to what speaks its HTTP API: instant queries, and which series there are.
+
+Source: https://prometheus.io/docs/prometheus/latest/querying/api/.
+"""
+
+import asyncio
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+from urllib.parse import unquote, urlencode, urlsplit
+
+import msgspec
+
+from gpuscaler.kube.access import Access
+from gpuscaler.kube.credentials import Fixed, Presented, TokenFile
+from gpuscaler.kube.errors import AccessError, Unreachable
+from gpuscaler.kube.http import HttpTransport
+from gpuscaler.kube.tls import Tls
+from gpuscaler.kube.transport import Request, Transport
+
+#: Upper bounds of the histogram of answers, in seconds.
+BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_MOST_QUOTED: Final = 300
+T = TypeVar("T")
+
+
+class PrometheusError(Exception):
+    """No usable answer. The text names the server, what was asked, and what came instead.
+
+    PrometheusError
+     ├ PrometheusAway    no server answered in time, or each is at fault: asking again later may help
+     ├ QueryRefused      the server does not take this question: asking again does not help
+     └ BadAnswer         what came is no answer of Prometheus, or larger than allowed
+    """
+
+
+class PrometheusAway(PrometheusError):  # noqa: N818 - it names the state
+    pass
+
+
+class QueryRefused(PrometheusError):  # noqa: N818
+    pass
+
+
+class BadAnswer(PrometheusError):  # noqa: N818
+    pass
+
+
+class Sample(msgspec.Struct, frozen=True, gc=False):
+    """One element of an instant vector: its labels, and (Unix time of the evaluation, value as text)."""
+
+    metric: dict[str, str]
+    value: tuple[float, str]
+
+    @property
+    def number(self) -> float:
+        """The value; Go's ``+Inf``, ``-Inf`` and ``NaN`` are Python's. NaN for text that is no number."""
+        try:
+            return float(self.value[1])
+        except ValueError:
+            return float("nan")
+
+
+class _Data(msgspec.Struct, gc=False):
+    result_type: str = msgspec.field(default="", name="resultType")
+    result: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Answer(msgspec.Struct, gc=False):
+    status: str = ""
+    data: msgspec.Raw = msgspec.Raw(b"null")
+    error: str | None = None
+    error_type: str | None = msgspec.field(default=None, name="errorType")
+    warnings: list[str] | None = None
+
+
+class _Head(NamedTuple):
+    status: int
+    body: bytes
+    server: str
+
+
+_answer = msgspec.json.Decoder(_Answer).decode
+_data = msgspec.json.Decoder(_Data).decode
+_samples = msgspec.json.Decoder(list[Sample]).decode
+_names = msgspec.json.Decoder(list[str]).decode
+_series = msgspec.json.Decoder(list[dict[str, str]]).decode
+
+
+@dataclass(slots=True)
+class PrometheusMetrics:
+    """How answers came, by (path, server, outcome); ``buckets`` counts by (path, server) those that took no longer than each bound."""
+
+    outcomes: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    buckets: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    seconds: dict[tuple[str, str], float] = field(default_factory=dict)
+    warnings: int = 0
+
+    def answered(self, path: str, server: str, outcome: str, seconds: float) -> None:
+        self.outcomes[path, server, outcome] = self.outcomes.get((path, server, outcome), 0) + 1
+        counts = self.buckets.setdefault((path, server), [0] * (len(BUCKETS) + 1))
+        counts[next((place for place, bound in enumerate(BUCKETS) if seconds <= bound), len(BUCKETS))] += 1
+        self.seconds[path, server] = self.seconds.get((path, server), 0.0) + seconds
+
+    def asked(self, path: str) -> int:
+        """How many requests for ``path`` were made."""
+        return sum(count for (found, _, _), count in self.outcomes.items() if found == path)
+
+
+class Server(NamedTuple):
+    """One Prometheus: its name in messages and metrics, the path that its API is below, and how it is reached."""
+
+    name: str
+    prefix: str
+    transport: Transport
+
+
+def access_of(
+    url: str,
+    *,
+    ca_file: Path | None = None,
+    certificate_file: Path | None = None,
+    key_file: Path | None = None,
+    token_file: Path | None = None,
+    headers: Sequence[tuple[str, str]] = (),
+    insecure: bool = False,
+) -> Access:
+    """The access to the Prometheus at ``url``, ``http(s)://[USER:PASSWORD@]HOST[:PORT][/PATH]``; files are read again when they change.
+
+    Raises :class:`~gpuscaler.kube.errors.AccessError` for a URL that is none and for files that cannot be used.
+    """
+    owner = "Prometheus"
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        usable = False
+    if not usable or parts.query or parts.fragment:
+        # The URL is not quoted: it may hold a password.
+        raise AccessError(f"{owner}: saw a URL that is none of a server, expected http(s)://HOST:PORT[/PATH]; correct it")
+    place = parts.netloc.rpartition("@")[2]
+    tls = Tls(owner, owner, authority_file=ca_file, certificate_file=certificate_file, key_file=key_file, insecure=insecure)
+    if parts.scheme == "https":
+        tls.context()
+    if token_file is not None:
+        credentials: Fixed | TokenFile = TokenFile(token_file, owner)
+    elif parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        credentials = Fixed(Presented({"authorization": f"Basic {b64encode(pair.encode()).decode()}"}))
+    else:
+        credentials = Fixed()
+    return Access(
+        server=f"{parts.scheme}://{place}{parts.path.rstrip('/')}",
+        source=owner,
+        tls=tls,
+        credentials=credentials,
+        headers=tuple((name.lower(), value) for name, value in headers),
+    )
+
+
+def server_of(access: Access) -> Server:
+    """The server behind ``access``, over sockets."""
+    return Server(urlsplit(access.server).netloc, "", HttpTransport(access))
+
+
+@dataclass(slots=True)
+class Prometheus:
+    """Asks ``servers``, the one that answered last first; the next one where that is away or at fault.
+
+    ``timeout`` bounds a question, whoever is asked, in seconds; ``most_bytes`` one answer. ``post`` sends questions as forms, which have
+    no limit of length. ``clock`` is monotonic, in seconds. ``warn`` is told of Prometheus' own warnings.
+    """
+
+    servers: Sequence[Server]
+    clock: Callable[[], float]
+    timeout: float = 10.0
+    most_bytes: int = 64 * 2**20
+    post: bool = True
+    warn: Callable[[str], None] = lambda _text: None
+    metrics: PrometheusMetrics = field(default_factory=PrometheusMetrics)
+    _first: int = field(default=0, init=False)
+
+    async def close(self) -> None:
+        for server in self.servers:
+            await server.transport.close()
+
+    async def query(self, promql: str) -> list[Sample]:
+        """The instant vector that ``promql`` is now, at the server's own time. Raises :class:`PrometheusError`."""
+        # The server gives up by itself, too, and frees what it had taken for it.
+        form = [("query", promql), ("timeout", f"{self.timeout:g}s")]
+        raw = await self._ask("/api/v1/query", form, patience=self.timeout, post=self.post)
+        found = self._read(_data, raw, "/api/v1/query")
+        if found.result_type != "vector":
+            raise BadAnswer(f"Prometheus: query {_short(promql)}: saw a {found.result_type or 'result without a type'}, expected a vector")
+        return self._read(_samples, found.result, "/api/v1/query")
+
+    async def series(self, match: str, *, start: float, end: float) -> list[dict[str, str]]:
+        """The label sets of all series that ``match`` selects between two Unix times, ``__name__`` among them."""
+        form = [("match[]", match), *_span(start, end)]
+        return self._read(_series, await self._ask("/api/v1/series", form, patience=self.timeout, post=self.post), "/api/v1/series")
+
+    async def metric_names(self, match: str, *, start: float, end: float) -> list[str]:
+        """The names of the metrics that have such series."""
+        form = [("match[]", match), *_span(start, end)]
+        path = "/api/v1/label/__name__/values"
+        # Prometheus takes this one by GET only.
+        return self._read(_names, await self._ask(path, form, patience=self.timeout, post=False), path)
+
+    async def label_names(self, match: str, *, start: float, end: float) -> list[str]:
+        """The names of all labels that such series have."""
+        form = [("match[]", match), *_span(start, end)]
+        return self._read(_names, await self._ask("/api/v1/labels", form, patience=self.timeout, post=self.post), "/api/v1/labels")
+
+    def _read(self, decode: Callable[[msgspec.Raw], T], raw: msgspec.Raw, path: str) -> T:
+        try:
+            return decode(raw)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise BadAnswer(f"Prometheus: {path}: saw data of another form ({error}), expected that of its HTTP API") from error
+
+    async def _ask(self, path: str, form: Sequence[tuple[str, str]], *, patience: float, post: bool) -> msgspec.Raw:
+        """``data`` of the first answer that is one."""
+        troubles: list[str] = []
+        loop = asyncio.get_running_loop()
+        until = loop.time() + patience
+        order = [(self._first + step) % len(self.servers) for step in range(len(self.servers))]
+        for left, place in zip(range(len(order), 0, -1), order, strict=True):
+            server = self.servers[place]
+            # Each gets an equal part of the time that is left, so that one that hangs does not use up all of it.
+            share = max(0.001, (until - loop.time()) / left)
+            try:
+                data = await self._timed(server, path, form, patience=share, post=post)
+            except PrometheusAway as error:
+                troubles.append(str(error))
+            else:
+                self._first = place
+                return data
+        raise PrometheusAway("; ".join(troubles) or "Prometheus: saw no server, expected one at least; set --prometheus-url")
+
+    async def _timed(self, server: Server, path: str, form: Sequence[tuple[str, str]], *, patience: float, post: bool) -> msgspec.Raw:
+        began, outcome = self.clock(), "cancelled"
+        try:
+            async with asyncio.timeout(patience):
+                data = self._judged(await self._exchange(server, path, form, patience=patience, post=post), path)
+        except TimeoutError:
+            outcome = "timeout"
+            raise PrometheusAway(f"{server.name}: {path}: no answer within {patience:.3g} s") from None
+        except Unreachable as error:
+            outcome = "unreachable"
+            raise PrometheusAway(str(error)) from error
+        except PrometheusError as error:
+            outcome = {PrometheusAway: "fault", QueryRefused: "refused"}.get(type(error), "bad answer")
+            raise
+        else:
+            outcome = "ok"
+            return data
+        finally:
+            self.metrics.answered(path, server.name, outcome, self.clock() - began)
+
+    async def _exchange(self, server: Server, path: str, form: Sequence[tuple[str, str]], *, patience: float, post: bool) -> _Head:
+        head = {"accept": "application/json"}
+        text = urlencode(form)
+        if post:
+            head["content-type"] = "application/x-www-form-urlencoded"
+            request = Request("POST", server.prefix + path, headers=head, body=text.encode(), timeout=patience)
+        else:
+            request = Request("GET", server.prefix + path, dict(form), head, timeout=patience)
+        async with server.transport.exchange(request) as answer:
+            if post and answer.status == 405:
+                return await self._exchange(server, path, form, patience=patience, post=False)
+            body = bytearray()
+            async for piece in answer.pieces:
+                body += piece
+                if len(body) > self.most_bytes:
+                    raise BadAnswer(
+                        f"{server.name}: {path}: saw an answer of more than {self.most_bytes / 2**20:.0f} MiB, expected less; "
+                        "narrow the rule's seriesQuery or metricsQuery"
+                    )
+            return _Head(answer.status, bytes(body), server.name)
+
+    def _judged(self, found: _Head, path: str) -> msgspec.Raw:
+        """``data`` of an answer that says success; raises what another means."""
+        try:
+            answer = _answer(found.body)
+        except (msgspec.MsgspecError, RecursionError):
+            answer = _Answer()
+        if found.status == 200 and answer.status == "success":
+            for warning in answer.warnings or ():
+                self.metrics.warnings += 1
+                self.warn(f"{found.server}: {path}: Prometheus warns: {_short(warning)}")
+            return answer.data
+        said = answer.error or _short(found.body[: 4 * _MOST_QUOTED].decode(errors="replace")) or "nothing"
+        kind = f" {answer.error_type}" if answer.error_type else ""
+        text = f"{found.server}: {path}: saw status {found.status}{kind}: {_short(said)}"
+        if found.status in {400, 413, 414, 422} and answer.error_type not in {"timeout", "canceled"}:
+            raise QueryRefused(f"{text}; correct the rule")
+        if found.status == 200:
+            raise BadAnswer(f"{text}, expected Prometheus' JSON; is this the URL of Prometheus?")
+        if 300 <= found.status < 400:
+            raise PrometheusAway(f"{text}: redirects are not followed; set --prometheus-url to where it leads")
+        raise PrometheusAway(text)
+
+
+def _span(start: float, end: float) -> list[tuple[str, str]]:
+    return [("start", f"{start:.3f}"), ("end", f"{end:.3f}")]
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED]}…"
