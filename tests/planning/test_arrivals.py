@@ -132,7 +132,18 @@ def test_a_machine_that_is_listed_no_more_has_died() -> None:
     found = look(Ledger(coming=(granted(),)), listed=[])
 
     assert found.steps == (ledger.Lost("a-0"),)
-    assert found.fates == (events.Failed(KIND.key, NOW, "it ended before it opened"),)
+    assert found.fates[-1] == events.Failed(KIND.key, NOW, "it ended before it opened")
+
+
+@pytest.mark.parametrize(
+    ("one", "counts"),
+    [({}, True), ({"node": "n"}, False), ({"offering": (KIND.pool, "spot", KIND.instance_type, KIND.zone)}, False), ({"order": ""}, False)],
+    ids=["on-demand", "it was a node", "spot", "nobody here asked for it"],
+)
+def test_a_machine_that_ends_before_it_is_a_node_is_a_try_of_its_pool_in_vain(one: dict[str, Any], counts: bool) -> None:
+    found = look(Ledger(coming=(granted(**one),)), listed=[])
+
+    assert [type(fate) for fate in found.fates] == ([events.Absent] if counts else []) + [events.Failed]
 
 
 @pytest.mark.parametrize(("since", "lag"), [(20.0, 0.0), (100.0, 90.0)], ids=["just granted", "the list lags"])

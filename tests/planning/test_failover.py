@@ -2,16 +2,20 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from tests.planning.building import NOW, node, offering, placed, planned, pod, pods, pool, reasons, spec, unplaced
 
 from gpuscaler.model.pods import Pod
-from gpuscaler.planning.failover import CHANGEOVER_SECONDS, next_change
+from gpuscaler.model.pools import Limits, Policy, Pool
+from gpuscaler.planning.failover import CHANGEOVER_SECONDS, changed, next_change
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import State
+from gpuscaler.planning.state.events import Changed
 
 SPOT, ON_DEMAND = offering(price=0.3, market="spot"), offering(price=1.0)
 BOTH = pool(SPOT, ON_DEMAND)
+OTHER = pool(offering(pool="other"))
 DRY = State(blocked_offerings=frozenset({SPOT.key}))
 HOUR = 3600.0
 
@@ -135,6 +139,26 @@ def test_spot_is_tried_on_where_the_limits_leave_no_on_demand_machine() -> None:
     dear = pool(offering("od", 1.0, pool="dear"), max=0)
 
     assert markets(planned([waiting(9.0)], pool(SPOT), dear, state=State(hunting=NOW - 8.0))) == ["spot"]
+
+
+@pytest.mark.parametrize(
+    ("after", "pools"),
+    [
+        ((BOTH, OTHER), []),
+        ((msgspec.structs.replace(BOTH, offerings=(SPOT, msgspec.structs.replace(ON_DEMAND, price=2.0, count=3))), OTHER), []),
+        ((msgspec.structs.replace(BOTH, revision="2"), OTHER), ["main"]),
+        ((msgspec.structs.replace(BOTH, offerings=(SPOT,)), OTHER), ["main"]),
+        ((BOTH, OTHER, pool(offering(pool="new"))), []),
+        ((BOTH,), []),
+    ],
+    ids=["nothing", "prices and stocks", "a new template", "other offerings", "a new pool", "a pool less"],
+)
+def test_only_a_pool_whose_machines_are_other_ones_may_work_where_it_did_not(after: tuple[Pool, ...], pools: list[str]) -> None:
+    assert [one.pool for one in changed(Policy((BOTH, OTHER)), Policy(after), NOW)] == pools
+
+
+def test_a_change_of_anything_but_pools_may_mend_all_of_them() -> None:
+    assert changed(Policy((BOTH,)), Policy((BOTH,), limits=Limits(gpus=8)), NOW) == (Changed(NOW),)
 
 
 def deadline(hours_left: float, *, work: float = 2.0, **options: Any) -> Pod:

@@ -93,8 +93,10 @@ class Controller:
     def set_policy(self, policy: Policy) -> None:
         """From the next plan on, ``policy`` holds; what waited for another configuration is tried again."""
         if policy != self._policy:
-            self._policy = policy
-            self.memory = replace(self.memory, breakers=breakers.step(self.memory.breakers, events.Changed(self._now())))
+            known = self.memory.breakers
+            for change in failover.changed(self._policy, policy, self._now()):
+                known = breakers.step(known, change)
+            self._policy, self.memory = policy, replace(self.memory, breakers=known)
             self._alarm.plan_by(self._time())
 
     def set_pace(self, pace: Pace) -> None:

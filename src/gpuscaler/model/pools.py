@@ -74,7 +74,8 @@ class Pool(Struct, frozen=True, gc=False):
     that, with the instance type, tell that a node without ``gpuscaler.io/pool`` belongs here.
 
     Machines of a pool with ``min_gpus_per_pod`` stay closed, and take only pods that ask for so many GPUs at least and that a plan places
-    there; 0 is no such rule.
+    there; 0 is no such rule. ``revision`` tells apart what machines are made from, such as versions of a launch template, where the cloud
+    says so: a new one may mend what an older one was refused for.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Pool(Struct, frozen=True, gc=False):
     startup_taints: tuple[Taint, ...] = ()
     budgets: tuple[Budget, ...] = ()
     min_gpus_per_pod: int = 0
+    revision: str = ""
 
 
 class Limits(Struct, frozen=True, gc=False):

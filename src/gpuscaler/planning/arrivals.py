@@ -17,6 +17,7 @@ from gpuscaler.planning.state.boots import Arrived
 from gpuscaler.planning.state.entries import SKEW_SECONDS
 from gpuscaler.planning.state.ledger import ACCEPTED, Coming, Ledger, Order
 
+SPOT = "spot"
 #: Taints that say of any node that it is not finished yet; those that end with a dot or a slash stand for all that begin so.
 STARTUP_TAINTS = (
     "node.kubernetes.io/not-ready",
@@ -152,6 +153,9 @@ class _Look:
             if not one.instance or one.instance in alive or (node is not None and node.ready):
                 continue
             if inventory.at > max(one.granted, self.waits.began) + self.waits.lag + SKEW_SECONDS:
+                if one.order and not one.node and one.key[1] != SPOT:
+                    # Spot may just have been taken back; where others end before they are nodes, nothing starts as this pool has it.
+                    self.fates.append(events.Absent(one.key, one.asked, self.now, "it ended before it was a node"))
                 self.fates.append(events.Failed(one.key, self.now, "it ended before it opened"))
                 self.fold(ledger.Lost(one.id))
 

@@ -8,16 +8,16 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
 
-import msgspec
+from msgspec.structs import replace as replace_struct
 
 from gpuscaler.model.pods import Pod, PodOptions
-from gpuscaler.model.pools import MARKETS, Policy
+from gpuscaler.model.pools import MARKETS, Policy, Pool
 from gpuscaler.planning.deadline import ON_DEMAND, PATIENCE, SPOT, Job, choose
 from gpuscaler.planning.demand import Demand, PodClass
 from gpuscaler.planning.desk import Desk, usable_templates
 from gpuscaler.planning.refusing import avoiding
 from gpuscaler.planning.state import State
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.events import Changed, Key
 
 #: From asking for a machine to the pod at work on it, for plans that must hold: the time that a machine has to register by default, after
 #: which another is asked for.
@@ -86,10 +86,10 @@ def divided(one: PodClass, wish_of: Callable[[str], Wish], desk: Desk, untried: 
     for (markets, why), keys in sorted(groups.items()):
         part = replace(one, keys=tuple(keys), announced=0 if parts else one.announced)
         if markets != one.options.market:
-            changed = replace(part, options=msgspec.structs.replace(one.options, market=markets), market_because=why)
+            changed = replace(part, options=replace_struct(one.options, market=markets), market_because=why)
             if why == HURRY:
                 sure = replace(part, paused=part.paused | untried, market_because=HURRY)
-                only_spot = replace(sure, options=msgspec.structs.replace(one.options, market=(SPOT,)))
+                only_spot = replace(sure, options=replace_struct(one.options, market=(SPOT,)))
                 changed = sure if can_be_bought(desk, only_spot) else changed if can_be_bought(desk, changed) else part
             part = changed
         parts.append(part)
@@ -135,7 +135,7 @@ def for_deadline(options: PodOptions, now: float, *, done: float) -> tuple[set[s
         return {"reserved", ON_DEMAND}, "its deadline comes without gpuscaler.io/expected-duration, so no time to spare is known"
     if choose(job) != SPOT:
         return {"reserved", ON_DEMAND}, f"its deadline at {clock(options.deadline or 0.0)} leaves no time for a reclaim"
-    if choose(msgspec.structs.replace(job, spot=False)) == ON_DEMAND:
+    if choose(replace_struct(job, spot=False)) == ON_DEMAND:
         return set(MARKETS), ""
     return {"reserved", SPOT}, f"its deadline at {clock(options.deadline or 0.0)} leaves time to wait for spot"
 
@@ -173,6 +173,19 @@ def changes(pod: Pod, done: float) -> list[float]:
         found += [latest - PATIENCE * job.work, latest - job.changeover - job.step]
     # A moment later, since these are the last at which the earlier answer still holds.
     return [moment + 0.001 for moment in found]
+
+
+def changed(before: Policy, after: Policy, now: float) -> tuple[Changed, ...]:
+    """What is different ``after``: pools, or, where anything else is, all of them. That prices move, and stocks, mends nothing."""
+    if replace_struct(before, pools=()) != replace_struct(after, pools=()):
+        return (Changed(now),)
+    known = {pool.name: face(pool) for pool in before.pools}
+    return tuple(Changed(now, pool.name) for pool in after.pools if pool.name in known and face(pool) != known[pool.name])
+
+
+def face(pool: Pool) -> Pool:
+    """``pool`` as it is apart from what its machines cost and how many there are."""
+    return replace_struct(pool, offerings=tuple(replace_struct(one, price=0.0, count=None) for one in pool.offerings))
 
 
 def clock(moment: float) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuscaler.clouds.aws.causes import quota_bucket, refusals, verdict
+from gpuscaler.clouds.aws.causes import quota_bucket, refusals, verdict, widened
 from gpuscaler.clouds.protocol import CAPACITY, CONFIGURATION, PRICE, QUOTA, THROTTLED, UNAUTHORISED, UNKNOWN
 
 QUOTA_TEXT = "You have requested more vCPU capacity than your current vCPU limit of 64 allows for the instance bucket"
@@ -74,6 +74,14 @@ def test_a_quota_speaks_of_its_whole_bucket_in_every_zone() -> None:
         (("p5.48xlarge", "p4d.24xlarge"), True),
         (("g6.48xlarge",), True),
     ]
+
+
+def test_a_quota_is_told_of_types_that_were_not_asked_for_too() -> None:
+    asked = [("p", "on-demand", "p5.48xlarge", "us-east-1a")]
+    offered = [*asked, ("q", "spot", "p4d.24xlarge", "us-east-1b"), ("q", "spot", "g6.48xlarge", "us-east-1b")]
+    (quota,) = widened(refusals([verdict("VcpuLimitExceeded", QUOTA_TEXT)], asked), offered)
+    (dry,) = widened(refusals([verdict("InsufficientInstanceCapacity", "")], asked), offered)
+    assert (quota.bucket, dry.bucket) == (("p4d.24xlarge", "p5.48xlarge"), ())
 
 
 def test_a_subnet_without_addresses_speaks_of_every_type_in_its_zone() -> None:

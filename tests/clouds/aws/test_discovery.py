@@ -412,6 +412,28 @@ def test_a_new_version_of_a_launch_template_is_seen_at_the_next_look() -> None:
     assert types == {"gpus-Latest": "g5.2xlarge", "gpus-Default": "g5.xlarge", "gpus-1": "g5.xlarge"}
 
 
+def test_another_image_or_a_process_that_is_resumed_makes_the_pool_another_revision() -> None:
+    aws = Aws()
+    aws.template("gpus", InstanceType="g5.xlarge")
+    aws.group("gpus", LaunchTemplate={"LaunchTemplateName": "gpus", "Version": "$Latest"})
+    discovery = aws.discovery()
+
+    def revision() -> str:
+        return pool(discovery.look(), "gpus").pool.revision
+
+    seen = [revision(), revision()]
+    aws.client("ec2").create_launch_template_version(
+        LaunchTemplateName="gpus", LaunchTemplateData={"InstanceType": "g5.xlarge", "ImageId": "ami-2"}
+    )
+    seen.append(revision())
+    aws.client("autoscaling").suspend_processes(AutoScalingGroupName="gpus", ScalingProcesses=["Launch"])
+    seen.append(revision())
+    discovery.close()
+
+    assert seen[0] == seen[1]
+    assert len(set(seen)) == 3
+
+
 def test_types_and_list_prices_are_kept_on_disk_for_the_next_process(tmp_path: Path) -> None:
     aws = Aws()
     aws.group("gpus", instance_type="g5.xlarge")

@@ -341,6 +341,35 @@ def test_causes_are_told_apart_from_capacity() -> None:
     assert "quota used up" in explained(after(Refused(A, 0.0, cause=QUOTA)), 1.0)[0]
 
 
+# Regions
+
+EAST, WEST = ("east", "on-demand", "g5.xlarge", "us-east-1a"), ("west", "on-demand", "g5.xlarge", "us-west-2-lax-1a")
+EAST_TOO = ("other", "on-demand", "g6.xlarge", "us-east-1d")
+
+
+def blocked_of(breakers: Breakers, *keys: tuple[str, str, str, str]) -> set[tuple[str, str, str, str]]:
+    return set(openness(breakers, keys, 1.0).blocked)
+
+
+def test_a_quota_is_one_regions_and_of_its_whole_bucket_there() -> None:
+    breakers = after(Refused(EAST, 0.0, cause=QUOTA, bucket=("g5.xlarge", "g6.xlarge")))
+
+    assert blocked_of(breakers, EAST, EAST_TOO, WEST) == {EAST, EAST_TOO}
+    assert explained(breakers, 1.0)[0].startswith("on-demand g5.xlarge, g6.xlarge in us-east-1: quota used up")
+
+
+@pytest.mark.parametrize("refused", [Refused(WEST, 0.0, cause=THROTTLED), Refused(WEST, 0.0, every_zone=True)])
+def test_what_one_region_says_of_all_its_zones_holds_no_other_region_up(refused: Refused) -> None:
+    assert blocked_of(after(refused), EAST, WEST) == {WEST}
+
+
+def test_a_zone_whose_name_tells_no_region_may_be_in_any() -> None:
+    here = ("here", "on-demand", "g5.xlarge", "rack7")
+
+    assert blocked_of(after(Refused(EAST, 0.0, cause=QUOTA)), EAST, WEST, here) == {EAST, here}
+    assert blocked_of(after(Refused(here, 0.0, cause=QUOTA)), EAST, WEST, here) == {EAST, WEST, here}
+
+
 # Pools whose machines never become nodes
 
 

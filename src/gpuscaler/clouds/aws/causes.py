@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuscaler.clouds.protocol import CAPACITY, CONFIGURATION, PRICE, QUOTA, THROTTLED, UNAUTHORISED, UNKNOWN, Key, Refusal
 
@@ -175,6 +176,18 @@ def _refusal(one: Verdict, key: Key, asked: Iterable[Key], retry_after: float) -
     elif one.speaks_of == BUCKET:
         alike = tuple(dict.fromkeys(other[2] for other in asked if quota_bucket(other[2]) == quota_bucket(key[2])))
     return Refusal(one.cause, key, one.detail, bucket=alike, every_zone=one.speaks_of == BUCKET, retry_after=retry_after)
+
+
+def widened(refusals: Iterable[Refusal], offerings: Iterable[Key]) -> tuple[Refusal, ...]:
+    """``refusals``, of which a quota's speak of all types of its bucket among ``offerings``, and not only of those that were asked for."""
+    kinds = sorted({key[2] for key in offerings})
+
+    def wide(one: Refusal) -> Refusal:
+        if one.cause != QUOTA:
+            return one
+        return replace(one, bucket=tuple(kind for kind in kinds if quota_bucket(kind) == quota_bucket(one.offering[2])) or one.bucket)
+
+    return tuple(map(wide, refusals))
 
 
 #: Families whose vCPUs EC2 counts together, by what their types begin with.

@@ -2,9 +2,11 @@
 
 import base64
 import binascii
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from gpuscaler.clouds.aws.groups import Reply
@@ -19,7 +21,8 @@ class Launch(Struct, frozen=True):
     """One version of a launch template. What it leaves open is empty.
 
     ``market`` is what InstanceMarketOptions ask for; ``disk`` is in GiB; ``efa`` counts interfaces; ``arriving`` says that user data
-    registers the node with our start-up taint. ``outdated`` marks a launch configuration.
+    registers the node with our start-up taint. ``outdated`` marks a launch configuration. ``digest`` is another one where anything is,
+    understood here or not.
     """
 
     image: str = ""
@@ -33,6 +36,7 @@ class Launch(Struct, frozen=True):
     reservation_groups: tuple[str, ...] = ()
     arriving: bool = False
     outdated: bool = False
+    digest: str = ""
 
 
 def launch_of(data: Reply) -> Launch:
@@ -51,6 +55,7 @@ def launch_of(data: Reply) -> Launch:
         reservations=tuple(filter(None, [target.get("CapacityReservationId")])),
         reservation_groups=(group,) if group else (),
         arriving=_arriving(data.get("UserData")),
+        digest=_digest(data),
     )
 
 
@@ -65,7 +70,12 @@ def configuration_of(data: Reply) -> Launch:
         disk=_disk(data),
         arriving=_arriving(data.get("UserData")),
         outdated=True,
+        digest=_digest(data),
     )
+
+
+def _digest(data: Reply) -> str:
+    return hashlib.sha256(msgspec.json.encode(data, order="deterministic")).hexdigest()[:16]
 
 
 def _dollars(text: str | None) -> float | None:

@@ -1,5 +1,6 @@
 """A pool from a group and what is known around it: offerings, node template, findings. Pure."""
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -142,6 +143,7 @@ def pool_of(group: Group, source: str, known: Surroundings, *, name: str = "", l
     weights = {way.instance_type: way.weight for way in ways}
     way_to_buy = launch_of(group, launch)
     pool = _pool(group, offerings, template, max(weights.values()), launch=way_to_buy)
+    pool = msgspec.structs.replace(pool, revision=_revision(group, ways))
     return FoundPool(pool, group, source, tuple(dict.fromkeys(warnings)), weights, way_to_buy)
 
 
@@ -208,6 +210,12 @@ def _pool(group: Group, offerings: tuple[Offering, ...], template: NodeTemplate,
         arch=None if others else arch,
         match_labels=template.telling(group.zones),
     )
+
+
+def _revision(group: Group, ways: tuple[Way, ...]) -> str:
+    """Another one where what machines are made from is, or what the group is kept from doing."""
+    said = (sorted(group.suspended), sorted({way.launch.digest for way in ways}))
+    return hashlib.sha256(repr(said).encode()).hexdigest()[:16]
 
 
 def pool_name(group: Group, hints: Hints) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpuscaler.model.zones import region_in
 from gpuscaler.planning.state import events
 from gpuscaler.planning.state.events import (
     ABSENT,
@@ -71,12 +72,16 @@ SETTLE_SECONDS = 1200.0
 
 
 class Target(Struct, frozen=True, gc=False):
-    """Offerings that one answer speaks of. An empty field stands for all there are: capacity is not a pool's, a quota not a zone's."""
+    """Offerings that one answer speaks of. An empty field stands for all there are: capacity is not a pool's, a quota not a zone's.
+
+    ``region`` stands beside an empty ``zone`` where an answer is one region's: clouds count quotas and requests by region.
+    """
 
     pool: str = ""
     market: str = ""
     instance_types: tuple[str, ...] = ()
     zone: str = ""
+    region: str = ""
 
     def covers(self, key: Key) -> bool:
         pool, market, instance_type, zone = key
@@ -85,13 +90,16 @@ class Target(Struct, frozen=True, gc=False):
             and self.market in ("", market)
             and (not self.instance_types or instance_type in self.instance_types)
             and self.zone in ("", zone)
+            # What does not tell its region may be anywhere.
+            and (not self.region or region_in(zone) in ("", self.region))
         )
 
     @property
     def words(self) -> str:
         some = self.instance_types[:3] + (("…",) if len(self.instance_types) > 3 else ())
         pool = f"pool {self.pool}" if self.pool else ""
-        return " ".join(filter(None, (pool, self.market, ", ".join(some), self.zone))) or "every offering"
+        what = " ".join(filter(None, (pool, self.market, ", ".join(some), self.zone))) or "every offering"
+        return f"{what} in {self.region}" if self.region else what
 
 
 class Breaker(Struct, frozen=True, gc=False):
@@ -193,15 +201,16 @@ def target_of(event: Refused) -> Target:
     pool, market, instance_type, zone = event.offering
     match event.cause:
         case events.CAPACITY:
-            return Target("", market, event.bucket or (instance_type,), "" if event.every_zone else zone)
+            everywhere = Target("", market, event.bucket or (instance_type,), region=region_in(zone))
+            return everywhere if event.every_zone else replace(everywhere, zone=zone, region="")
         case events.QUOTA:
-            return Target("", market, event.bucket or (instance_type,))
+            return Target("", market, event.bucket or (instance_type,), region=region_in(zone))
         case events.PRICE:
             return Target(pool, market)
         case events.CONFIGURATION | events.UNAUTHORISED:
             return Target(pool)
         case events.THROTTLED:
-            return Target()
+            return Target(region=region_in(zone))
         case _:
             return Target(pool, market, (instance_type,), zone)
 

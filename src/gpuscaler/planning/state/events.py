@@ -76,7 +76,9 @@ class Failed(Struct, frozen=True, gc=False, tag=True):
 
 
 class Absent(Struct, frozen=True, gc=False, tag=True):
-    """A machine of ``offering`` ran and never became a node, which is a :class:`Failed` too; ``tried`` is when it was asked for.
+    """A machine of ``offering`` never became a node: it ran on, or ended at once, which no notice or spot market explains.
+
+    That is a :class:`Failed` too; ``tried`` is when it was asked for.
 
     What keeps machines from joining is mostly the pool's, whatever the offering: its image, its network, its permissions.
     """
