@@ -17,7 +17,7 @@ from gpuscaler.planning.state import events, ledger
 #: them their pods are to know.
 LIST_SECONDS, NOTICE_SECONDS = 10.0, 2.0
 #: How often it is asked what became of orders that it took and has not filled, in seconds, while there are any.
-FOLLOW_SECONDS = 5.0
+FOLLOW_SECONDS = 3.0
 CALL_SECONDS = 10.0
 #: After failures the list is asked for ever more rarely, up to this many seconds.
 LONGEST_PAUSE = 120.0
