@@ -1,6 +1,7 @@
 """Objects of one resource as they arrive: who they are, and the small records of the model that they become."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct, field
@@ -80,6 +81,17 @@ class Found(Struct, gc=False):
     items: Sequence[Item] = ()
     keys: tuple[str, ...] | None = None
     aside: SetAside | None = None
+
+
+class Decoder(Protocol):
+    """Reads the objects of one resource into records of ``model``. Never raises: what cannot be understood is named as set aside."""
+
+    @property
+    def model(self) -> type: ...
+
+    def key(self, identity: str) -> str: ...
+
+    def read(self, data: Data) -> Found: ...
 
 
 class ObjectDecoder:

@@ -9,7 +9,7 @@ from random import Random
 import msgspec
 
 from gpuscaler.kube.client import Client
-from gpuscaler.kube.decode import Found, ObjectDecoder, header_of, identity_of
+from gpuscaler.kube.decode import Decoder, Found, header_of, identity_of
 from gpuscaler.kube.errors import ApiError, Forbidden, Gone, NotFound, ServerError, TooManyRequests, Unauthorized, Unreachable
 from gpuscaler.kube.errors import error_of_status as error_event
 from gpuscaler.kube.paging import PAGE, pages
@@ -74,7 +74,7 @@ class Reflector:
         self,
         client: Client,
         resource: Resource,
-        decoder: ObjectDecoder,
+        decoder: Decoder,
         handler: Callable[[Batch], None],
         *,
         clock: Callable[[], float],
