@@ -17,6 +17,7 @@ from gpuscaler.control.acting import Outcome
 from gpuscaler.control.attempts import Attempts
 from gpuscaler.control.cloud import Answered, Ended
 from gpuscaler.control.controller import Controller, Pace
+from gpuscaler.control.pools import FoundPools
 from gpuscaler.control.store import MemoryStore
 from gpuscaler.embedded.cluster import Conditions, EmbeddedCluster
 from gpuscaler.embedded.memory import MemoryTransport
@@ -182,6 +183,9 @@ class Notes:
     last: Plan | None = None
     decisions: int = 0
     decided: Mapping[str, str] = field(default_factory=dict)
+
+    def pools_from(self, _found: FoundPools | None, /) -> None:
+        """Pools are those of the file."""
 
     def looked(self, seen: Look, _cluster: Cluster, _now: float, /) -> None:
         self.kept += seen.kept

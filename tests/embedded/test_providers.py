@@ -364,7 +364,7 @@ async def test_pools_of_changed_settings_can_be_bought_at_once(tmp_path: Path) -
         made = await here.begin()
         other = tmp_path / "other.yaml"
         other.write_text(text().replace("g4dn.xlarge", "g5.xlarge"))
-        made.set_policy(SettingsFile(other).settings.policy)
+        made.reload(SettingsFile(other).settings)
         bought = await buy(made, ("gpu", "on-demand", "g5.xlarge", "us-east-1a"))
         assert len(bought.instances) == 1
         assert {one.instance_type for pool in await made.provider.pools() for one in pool.offerings} == {"g5.xlarge"}

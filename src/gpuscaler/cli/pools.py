@@ -13,7 +13,7 @@ import click
 from gpuscaler.cli.reaching import FORBIDDEN, UNREACHABLE, access_options
 
 if TYPE_CHECKING:
-    from gpuscaler.clouds.aws.discovery import Discovery, Found
+    from gpuscaler.clouds.aws.discovery import Found
     from gpuscaler.kube.access import Access
     from gpuscaler.model.nodes import Node
     from gpuscaler.settings import RunSettings
@@ -71,13 +71,14 @@ def _settings(path: Path) -> "RunSettings":
 
 def _look(settings: "RunSettings", cache: Path) -> "Found":
     from gpuscaler.clouds.aws.calls import Calls, MissingError
+    from gpuscaler.control.aws import discovery_of
 
     try:
         calls = Calls(sleep=time.sleep, random=SystemRandom(), endpoint_url=settings.aws.endpoint_url)
     except MissingError as error:
         click.echo(str(error), err=True)
         sys.exit(2)
-    discovery = discovery_of(settings, calls, cache)
+    discovery = discovery_of(settings.aws, calls, now=time.time, folder=cache)
     try:
         return discovery.look()
     finally:
@@ -107,24 +108,6 @@ async def _nodes(access: "Access") -> dict[str, "Node"]:
     async with HttpTransport(access) as transport:
         seen = await snapshot(Client(transport, dry_run=True))
     return {node.provider_id.rpartition("/")[2]: node for node in seen.cluster.nodes.values() if node.provider_id.startswith("aws://")}
-
-
-def discovery_of(settings: "RunSettings", calls: Any, cache: Path | None) -> "Discovery":
-    """What looks where the settings say."""
-    from gpuscaler.clouds.aws.discovery import Discovery
-    from gpuscaler.clouds.aws.regions import Scope
-
-    told = settings.aws
-    return Discovery(
-        calls,
-        Scope(told.cluster, told.groups, told.tags),
-        regions=told.regions,
-        now=time.time,
-        launch=told.launch,
-        overrides=told.overrides,
-        prices=told.prices,
-        folder=cache,
-    )
 
 
 def as_document(found: "Found") -> dict[str, Any]:

@@ -70,6 +70,7 @@ def print_status(found: "Status", now: float) -> None:
             for entry in found.waiting
         ],
     )
+    section("How machines are bought", [f"{way}: {', '.join(names)}" for way, names in by_way(found).items()])
     section("Leaving", [told(one, now) for one in found.removals])
     section("Not asked now", [one.text for one in found.breakers])
     section("What is wrong", found.troubles)
@@ -93,6 +94,15 @@ def pools_table(found: "Status") -> object:
         counts = (pool.machines, pool.coming, pool.leaving, pool.min, most, pool.gpus, pool.used)
         table.add_row(pool.name, *map(str, counts), f"{pool.dollars_per_hour:.2f}")
     return table
+
+
+def by_way(found: "Status") -> dict[str, list[str]]:
+    """Pools by how their machines are bought, where there is more than one way."""
+    names: dict[str, list[str]] = {}
+    for pool in found.pools:
+        if pool.way:
+            names.setdefault(pool.way, []).append(pool.name)
+    return names
 
 
 def happened(one: "Said", now: float) -> str:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from gpuscaler.model.aside import SetAside
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Pool
 
@@ -69,6 +70,21 @@ class Bought(Struct, frozen=True, gc=False):
     refusals: tuple[Refusal, ...] = ()
 
 
+class Looked(Struct, frozen=True):
+    """What a look at an account found: its pools, and what is to be told of them.
+
+    ``ways`` says how machines of a pool are bought, in words. ``failed`` are parts of the account that did not answer, and why; pools
+    there are those of an earlier look. ``complete`` says that every part has answered at least once.
+    """
+
+    pools: tuple[Pool, ...] = ()
+    set_aside: tuple[SetAside, ...] = ()
+    warnings: tuple[str, ...] = ()
+    ways: Mapping[str, str] = {}
+    failed: tuple[str, ...] = ()
+    complete: bool = True
+
+
 class Notice(Struct, frozen=True, gc=False):
     """What the cloud will do to a machine at ``at``, in seconds since the epoch; 0 when it does not say."""
 
@@ -103,8 +119,10 @@ class Provider(Protocol):
     """
 
     name: str
-    keeps_tokens: bool
     read_lag: float
+
+    @property
+    def keeps_tokens(self) -> bool: ...
 
     async def pools(self) -> Sequence[Pool]:
         """The pools with their offerings and what these cost now; a provider that reads none from its cloud returns those it was given."""

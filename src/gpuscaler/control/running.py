@@ -11,8 +11,9 @@ import structlog
 from gpuscaler.clouds.protocol import Provider
 from gpuscaler.control.attempts import Attempts
 from gpuscaler.control.controller import Controller, Pace
+from gpuscaler.control.pools import FoundPools
 from gpuscaler.control.recorder import Recorder
-from gpuscaler.control.settings_file import SettingsFile, changed_keys
+from gpuscaler.control.settings_file import SettingsFile, changed_keys, late_keys
 from gpuscaler.control.steady import SteadyClock
 from gpuscaler.control.store import MemoryStore, OvertakenError, StoreError
 from gpuscaler.kube.client import Client
@@ -29,9 +30,6 @@ _LOG = structlog.get_logger(__name__)
 
 #: After leadership was lost or the API server was away while the memory was read, the controller begins anew after so many seconds.
 AGAIN_SECONDS = 2.0
-#: What takes effect while the controller runs; anything else when it is started again.
-LIVE = frozenset({"policy", "pace", "log"})
-
 #: Something that lives beside the controller until it is cancelled.
 Part = Callable[[], Coroutine[Any, Any, None]]
 
@@ -70,11 +68,19 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """A provider, the ``parts`` that must run beside it while this process leads, and whom to tell of another policy."""
+    """A provider, the ``parts`` that must run beside it while this process leads, and whom to tell of other settings.
+
+    ``found`` are its pools where the cloud brings them, and the file only changes them.
+    """
 
     provider: Provider
     parts: Sequence[Part] = ()
-    set_policy: Callable[[Policy], None] = lambda _policy: None
+    reload: Callable[[RunSettings], None] = lambda _settings: None
+    found: FoundPools | None = None
+
+    def policy(self, settings: RunSettings) -> Policy:
+        """What holds now."""
+        return settings.policy if self.found is None else self.found.policy(settings.policy)
 
 
 #: Makes the provider of the settings each time that leading begins; what it remembers is read from the cluster.
@@ -90,6 +96,9 @@ class Records(Recorder, Protocol):
 
     def led_by(self, controller: Controller | None, /) -> None:
         """Who leads in this process, None when nobody does."""
+
+    def pools_from(self, found: FoundPools | None, /) -> None:
+        """Who knows the pools of the account, None where there are none but those of the file."""
 
     def settings_changed(self, settings: RunSettings, /) -> None: ...
 
@@ -205,13 +214,13 @@ class _Leading:
         if self._running.file.settings is not settings:
             # The file has changed meanwhile, when nobody here could be told.
             settings = self._running.file.settings
-            made.set_policy(settings.policy)
+            made.reload(settings)
         controller = Controller(
             picture=place.picture,
             client=place.client,
             provider=made.provider,
             store=MemoryStore(place.client, namespace=place.namespace),
-            policy=settings.policy,
+            policy=made.policy(settings),
             recorder=self._records,
             now=place.now,
             attempts=self.attempts,
@@ -219,6 +228,9 @@ class _Leading:
             dry_run=place.dry_run,
         )
         self._controller, self._made = controller, made
+        if made.found is not None:
+            made.found.listen(lambda: controller.set_policy(made.policy(self._running.file.settings)))
+        self._records.pools_from(made.found)
         self._records.led_by(controller)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -227,17 +239,18 @@ class _Leading:
         finally:
             self._controller = self._made = None
             self._records.led_by(None)
+            self._records.pools_from(None)
 
     def reload(self, before: RunSettings, now: RunSettings) -> None:
         """The file has changed."""
         keys = changed_keys(before, now)
         _LOG.info("settings changed", keys=keys)
-        if late := [key for key in keys if key not in LIVE]:
+        if late := late_keys(before, now):
             _LOG.warning("takes effect when gpuscaler is started again", keys=late)
         self._records.settings_changed(now)
         if self._controller is not None and self._made is not None:
-            self._made.set_policy(now.policy)
-            self._controller.set_policy(now.policy)
+            self._made.reload(now)
+            self._controller.set_policy(self._made.policy(now))
             self._controller.set_pace(pace_of(now.pace))
 
 

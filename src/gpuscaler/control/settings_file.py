@@ -12,6 +12,8 @@ from gpuscaler.settings.run_settings import RunSettings
 
 #: How often the file is looked at, in seconds. A kubelet takes up to a minute to bring a changed ConfigMap anyway.
 POLL_SECONDS = 5.0
+#: What takes effect while the controller runs; anything else when it is started again.
+LIVE = frozenset({"policy", "pace", "log"})
 
 
 class SettingsFile:
@@ -57,3 +59,9 @@ class SettingsFile:
 def changed_keys(before: RunSettings, now: RunSettings) -> tuple[str, ...]:
     """The keys of the run file whose values differ; ``policy`` stands for all of a pools file."""
     return tuple(name for name in msgspec.structs.asdict(now) if getattr(before, name) != getattr(now, name))
+
+
+def late_keys(before: RunSettings, now: RunSettings) -> tuple[str, ...]:
+    """The keys whose values differ and only count once the controller is started again; what is said of found pools counts at once."""
+    same_pools = msgspec.structs.replace(now, aws=msgspec.structs.replace(now.aws, overrides=before.aws.overrides))
+    return tuple(name for name in changed_keys(before, same_pools) if name not in LIVE)

@@ -9,6 +9,7 @@ from gpuscaler.clouds.markets import Key, Markets, Steps
 from gpuscaler.clouds.room import Quota
 from gpuscaler.clouds.simulated import SimulatedCloud
 from gpuscaler.clouds.simulated_provider import SCHEME, CallFaults, SimulatedProvider
+from gpuscaler.control import aws
 from gpuscaler.control.running import Made, Part, Place, UnusableError
 from gpuscaler.embedded.keeping import CloudStore, Keeper
 from gpuscaler.embedded.kubelets import Kubelets
@@ -24,6 +25,11 @@ from gpuscaler.simulation.spot import read_spot
 
 
 async def make(settings: RunSettings, place: Place) -> Made:
+    """The provider of the cloud that the settings name."""
+    return await (aws.make if settings.cloud == "aws" else make_simulated)(settings, place)
+
+
+async def make_simulated(settings: RunSettings, place: Place) -> Made:
     """The simulated cloud, whose machines become Nodes of the cluster behind ``place``; it goes on from where it was written down."""
     told, pools = settings.simulated, settings.policy.pools
     store = CloudStore(place.client, namespace=place.namespace)
@@ -48,7 +54,7 @@ async def make(settings: RunSettings, place: Place) -> Made:
         parts.append(keeper.run)
     if told.kubelet:
         parts += _kubelets(place, core, told.seed)
-    return Made(provider=provider, parts=parts, set_policy=lambda policy: provider.set_pools(policy.pools))
+    return Made(provider=provider, parts=parts, reload=lambda now: provider.set_pools(now.policy.pools))
 
 
 def _kubelets(place: Place, core: SimulatedCloud, seed: int) -> list[Part]:

@@ -9,7 +9,7 @@ from gpuscaler.model.pools import Policy
 
 #: Clouds that a file can name, and those of them that this version can drive.
 CLOUDS = ("simulated", "aws")
-DRIVEN = ("simulated",)
+DRIVEN = ("simulated", "aws")
 #: Clouds that a later version will know, so that their names are no spelling mistakes.
 LATER_CLOUDS = ("azure",)
 #: How machines are bought in an Auto Scaling group; ``auto`` takes the best way that the group allows.

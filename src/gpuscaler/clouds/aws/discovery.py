@@ -26,13 +26,15 @@ AT_ONCE = 8
 class Found(Struct, frozen=True):
     """What a look brought. ``failed`` are regions of which nothing is known now; pools of theirs are those of an earlier look.
 
-    ``forbidden`` says that AWS did not know who asked there, or did not allow it.
+    ``unknown`` are those of them of which nothing was ever known. ``forbidden`` says that AWS did not know who asked there, or did not
+    allow it.
     """
 
     pools: tuple[FoundPool, ...] = ()
     set_aside: tuple[SetAside, ...] = ()
     failed: tuple[str, ...] = ()
     forbidden: bool = False
+    unknown: tuple[str, ...] = ()
 
 
 class _Seen(Struct, frozen=True):
@@ -92,7 +94,13 @@ class Discovery:
             for name in self._overrides
             if name not in {one.pool.name for one in pools}
         ]
-        return Found(tuple(pools), (*(one for some in seen.values() for one in some.set_aside), *unused), failed, forbidden)
+        set_aside = (*(one for some in seen.values() for one in some.set_aside), *unused)
+        unknown = tuple(region for region in failed if region not in self._last)
+        return Found(tuple(pools), set_aside, failed, forbidden, unknown)
+
+    def override(self, overrides: Iterable[PoolOverride]) -> None:
+        """From the next look on, ``overrides`` are what a person says."""
+        self._overrides = {one.name: one for one in overrides}
 
     def close(self) -> None:
         for executor in (self._outer, *self._workers):

@@ -27,14 +27,15 @@ from gpuscaler.clouds.protocol import (
     INTERRUPTION,
     MAINTENANCE,
     THROTTLED,
+    UNKNOWN,
     Bought,
     CloudError,
+    Looked,
     LostAnswerError,
     Notice,
     Order,
     Refusal,
 )
-from gpuscaler.model.aside import SetAside
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Pool
 
@@ -79,7 +80,8 @@ class AwsProvider:
         self._inbox = Inbox(self._ask, queue_url, region=queue_region) if queue_url else None
         self._known = _Known()
         self._found: dict[str, FoundPool] = {}
-        self._set_aside: tuple[SetAside, ...] = ()
+        self._unknown: tuple[str, ...] | None = None
+        self._looking = asyncio.Lock()
         self._other_ways: dict[str, str] = {}
         self._details: dict[str, Detail] = {}
         self._tokens: dict[str, str] = {}
@@ -93,11 +95,6 @@ class AwsProvider:
     def keeps_tokens(self) -> bool:
         """Whether every group is bought from by LaunchInstances, which answers a repeated token as it did before."""
         return all(self.way(name)[0] == LAUNCH for name in self._found)
-
-    @property
-    def set_aside(self) -> tuple[SetAside, ...]:
-        """What the newest look at the account could not make a pool of."""
-        return self._set_aside
 
     @property
     def inbox(self) -> Inbox | None:
@@ -114,15 +111,30 @@ class AwsProvider:
 
     async def pools(self) -> Sequence[Pool]:
         """The pools of the account as it is now."""
-        looked = await asyncio.get_running_loop().run_in_executor(self._executor, self._discovery.look)
-        self._found = {one.pool.name: one for one in looked.pools}
-        self._set_aside = looked.set_aside
-        return tuple(one.pool for one in looked.pools)
+        return (await self.look()).pools
+
+    async def look(self) -> Looked:
+        """Look at the account. Never raises for what AWS answers: what failed is told, and what was known of it stays."""
+        async with self._looking:
+            seen = await asyncio.get_running_loop().run_in_executor(self._executor, self._discovery.look)
+        self._found = {one.pool.name: one for one in seen.pools}
+        self._unknown = seen.unknown
+        troubles = {f"Region {region}" for region in seen.failed}
+        return Looked(
+            pools=tuple(one.pool for one in seen.pools),
+            set_aside=tuple(one for one in seen.set_aside if one.object not in troubles),
+            warnings=tuple(f"pool {one.pool.name}: {warning}" for one in seen.pools for warning in one.warnings),
+            ways={name: ": ".join(filter(None, self.way(name))) for name in self._found},
+            failed=tuple(f"{one.object}: {one.reason}" for one in seen.set_aside if one.object in troubles),
+            complete=not seen.unknown,
+        )
 
     async def inventory(self) -> Inventory:
         """Every machine of the groups that are pools. Half a list is none: one region that does not answer fails the call."""
-        if not self._found:
-            await self.pools()
+        if self._unknown is None or self._unknown:
+            await self.look()
+        if self._unknown:
+            raise CloudError(UNKNOWN, f"nothing is known yet of {', '.join(self._unknown)}: a list without their machines is none")
         at = self._ask.now()
         pools = {(one.group.region, one.group.name): one for one in self._found.values()}
         groups = await self._groups(pools)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpuscaler.control.pools import FoundPools
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.memory import Memory
@@ -12,7 +13,10 @@ from gpuscaler.planning.state.boots import Forecast
 
 @dataclass(slots=True)
 class Latest:
-    """Times are seconds since the epoch, 0 before the first. ``forecasts`` are those that were made when machines were granted."""
+    """Times are seconds since the epoch, 0 before the first. ``forecasts`` are those that were made when machines were granted.
+
+    ``found`` knows the pools of the account, where there is one.
+    """
 
     cluster: Cluster = field(default_factory=Cluster)
     memory: Memory = field(default_factory=Memory)
@@ -22,3 +26,4 @@ class Latest:
     planned_at: float = 0.0
     decision: str = ""
     forecasts: Mapping[str, Forecast] = field(default_factory=dict)
+    found: FoundPools | None = None

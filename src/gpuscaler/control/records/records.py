@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from gpuscaler.control.acting import Outcome
 from gpuscaler.control.cloud import Answered, Ended
+from gpuscaler.control.pools import FoundPools
 from gpuscaler.control.records import happening as kinds
 from gpuscaler.control.records import telling
 from gpuscaler.control.records.happening import Happening
@@ -110,6 +111,10 @@ class Records:
 
     def failed(self, what: str, error: BaseException, now: float, /) -> None:
         self._guarded("a failure", lambda: self._tell(Happening(now, kinds.FAILED, f"{what}: {error}")))
+
+    def pools_from(self, found: FoundPools | None, /) -> None:
+        """Who knows the pools of the account, None where there are none but those of the file."""
+        self.latest.found = found
 
     # What that means
 

@@ -129,7 +129,8 @@ class Service(Records):
         controller = self._controller
         cloud = controller.cloud.trouble if controller is not None else ""
         tls = self._tls.trouble if self._tls is not None else ""
-        own = (cloud, self._history_trouble, self.keeper.trouble, self.reporter.trouble, tls)
+        pools = self.latest.found.trouble if self.latest.found is not None else ""
+        own = (pools, cloud, self._history_trouble, self.keeper.trouble, self.reporter.trouble, tls)
         lost = f"{self.failures} records could not be made; the log says which kinds" if self.failures else ""
         return tuple(one for one in (*self.here.troubles(), *own, lost) if one)
 

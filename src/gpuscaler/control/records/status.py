@@ -4,7 +4,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from gpuscaler.clouds.protocol import Looked
 from gpuscaler.control.records.findings import findings
 from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.latest import Latest
@@ -26,7 +28,10 @@ MOST, NAMED, SENTENCE = 40, 5, 400
 
 
 class PoolNow(Struct, frozen=True, omit_defaults=True):
-    """A pool: machines that are nodes, those on their way, those being removed; ``used`` are GPUs that bound pods have asked for."""
+    """A pool: machines that are nodes, those on their way, those being removed; ``used`` are GPUs that bound pods have asked for.
+
+    ``way`` is how its machines are bought, where there is more than one.
+    """
 
     name: str
     machines: int = 0
@@ -37,6 +42,7 @@ class PoolNow(Struct, frozen=True, omit_defaults=True):
     gpus: int = 0
     used: int = 0
     dollars_per_hour: float = 0.0
+    way: str = ""
 
 
 class Kind(Struct, frozen=True):
@@ -126,9 +132,12 @@ def status_of(latest: Latest, leader: Process, *, troubles: Iterable[str], happe
     cluster, memory, plan = latest.cluster, latest.memory, latest.plan
     policy = latest.policy or Policy(())
     found = members(cluster.nodes, policy)
+    account = latest.found.newest if latest.found is not None else Looked()
+    aside = (*cluster.set_aside, *account.set_aside)
     coming_nodes = {one.node for one in memory.ledger.coming if one.node}
     leaving = {one.node for one in memory.ledger.leaving}
     pools = _pools(policy, cluster, found, memory.ledger, coming_nodes)
+    pools = tuple(replace(one, way=account.ways.get(one.name, "")) for one in pools)
     waiting = _waiting(latest, now)
     return Status(
         at=now,
@@ -146,10 +155,10 @@ def status_of(latest: Latest, leader: Process, *, troubles: Iterable[str], happe
         waiting=waiting[:MOST],
         removals=removals_of(latest, now)[:MOST],
         happened=tuple(Said(one.kind, shortened(one.text, SENTENCE), one.at, one.decision) for one in happened),
-        set_aside_count=len(cluster.set_aside),
-        set_aside=tuple(Said(one.object, shortened(one.reason, SENTENCE)) for one in cluster.set_aside[:MOST]),
+        set_aside_count=len(aside),
+        set_aside=tuple(Said(one.object, shortened(one.reason, SENTENCE)) for one in aside[:MOST]),
         troubles=tuple(shortened(one, SENTENCE) for one in troubles)[:MOST],
-        warnings=tuple(shortened(one, SENTENCE) for one in (*findings(plan, cluster, found), *plan.warnings))[:MOST],
+        warnings=tuple(shortened(one, SENTENCE) for one in (*findings(plan, cluster, found), *plan.warnings, *account.warnings))[:MOST],
         promises_kept=memory.promises.kept,
         promises_broken=memory.promises.broken,
     )

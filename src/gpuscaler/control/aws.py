@@ -1,0 +1,76 @@
+"""AWS for `gpuscaler run`: its groups are the pools, and are bought from, emptied and listened to while this process leads."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from pathlib import Path
+from random import Random
+from typing import NoReturn
+
+from gpuscaler.clouds.aws.calls import Calls, MissingError
+from gpuscaler.clouds.aws.discovery import Discovery
+from gpuscaler.clouds.aws.provider import AwsProvider
+from gpuscaler.clouds.aws.regions import Scope
+from gpuscaler.clouds.protocol import UNKNOWN, CloudError
+from gpuscaler.control.pools import FoundPools
+from gpuscaler.control.running import Made, Place, UnusableError
+from gpuscaler.settings.run_settings import AwsSettings, RunSettings
+
+
+def discovery_of(told: AwsSettings, calls: Calls, *, now: Callable[[], float], folder: Path | None = None) -> Discovery:
+    """What looks where the settings say; ``folder`` keeps over restarts what hardly changes."""
+    return Discovery(
+        calls,
+        Scope(told.cluster, told.groups, told.tags),
+        regions=told.regions,
+        now=now,
+        launch=told.launch,
+        overrides=told.overrides,
+        prices=told.prices,
+        folder=folder,
+    )
+
+
+async def make(settings: RunSettings, place: Place, *, calls: Calls | None = None, executor: Executor | None = None) -> Made:
+    """The provider, once something is known of the account. Raises :class:`UnusableError` where boto3 is not installed.
+
+    ``calls`` and ``executor`` are boto3 as installed, and threads, unless they are given. On a dry run nothing is written, and the queue is
+    left alone: what is read there is gone for the one who acts.
+    """
+    told = settings.aws
+    if calls is None:
+        calls = await asyncio.to_thread(_calls, told.endpoint_url, place.identity)
+    discovery = discovery_of(told, calls, now=place.now)
+    provider = AwsProvider(
+        calls,
+        discovery,
+        fence=_withheld if place.dry_run else place.client.fence,
+        now=place.now,
+        queue_url="" if place.dry_run else told.queue_url,
+        queue_region=next(iter(told.regions), ""),
+        executor=executor,
+    )
+    found = FoundPools(provider.look, random=Random(place.identity))
+    try:
+        await found.begin()
+    except BaseException:
+        await provider.close()
+        raise
+
+    def reload(now: RunSettings) -> None:
+        discovery.override(now.aws.overrides)
+        found.hasten()
+
+    return Made(provider=provider, parts=[found.run], reload=reload, found=found)
+
+
+def _calls(endpoint_url: str, identity: str) -> Calls:
+    try:
+        return Calls(sleep=time.sleep, random=Random(identity), endpoint_url=endpoint_url)
+    except MissingError as error:
+        raise UnusableError(str(error)) from error
+
+
+def _withheld(_seconds: float) -> NoReturn:
+    raise CloudError(UNKNOWN, "a dry run changes nothing")
