@@ -1,0 +1,280 @@
+"""Evaluations of queries: each once for everybody who asks, ahead of use, with the age of the samples behind every number.
+
+An instant query says when it was evaluated and nothing of the age of what it saw: Prometheus looks back five minutes. So each comes with a
+companion that asks for the :func:`timestamp` of the raw series. Both times are of the server's own clock, and so is their difference.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias
+
+from msgspec import Struct
+
+from gpuscaler.metrics.objects import Key
+from gpuscaler.metrics.prometheus import PrometheusError, QueryRefused, Sample
+
+Combine: TypeAlias = Literal["mean", "sum", "max"]
+#: As many samples at most are gone through in one turn of the event loop: about 2 ms.
+_AT_ONCE = 2_000
+
+
+class Question(Struct, frozen=True, gc=False):
+    """A query and its companion, whose values are the Unix times of the raw samples, oldest first to count.
+
+    ``namespace_label`` and ``name_label`` are the labels of both results that say which object a number is of; an empty namespace label
+    says that all are of ``namespace``. Without a name label every element is one series of an external metric. Several elements of one
+    object are combined. ``metric`` is for messages and figures.
+    """
+
+    metric: str
+    promql: str
+    ages: str
+    namespace: str = ""
+    namespace_label: str = ""
+    name_label: str = ""
+    combine: Combine = "mean"
+    scope: str = "cluster"
+
+
+class Cell(Struct, frozen=True, gc=False):
+    """A number, the Unix time of the oldest sample behind it, and how old that was when the query was evaluated, in seconds."""
+
+    number: float
+    timestamp: float
+    age: float
+
+
+class Series(Struct, frozen=True, gc=False):
+    """One element of an external metric."""
+
+    labels: dict[str, str]
+    cell: Cell
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """What a question's answer was: numbers by object, or series of an external metric. ``at`` is when it was asked, monotonic."""
+
+    at: float
+    cells: dict[Key, Cell]
+    series: tuple[Series, ...] = ()
+
+
+class Asking(Protocol):
+    async def query(self, promql: str) -> list[Sample]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """All in seconds.
+
+    What is asked for is evaluated every ``period``, and a result is relied on for twice as long, so that one evaluation that fails is
+    bridged. What nobody asked for within ``wanted`` (autoscalers ask every 15 s) is not evaluated any more. A sample older than ``stale``
+    is none. ``hold``: for how long the last result stands in where Prometheus does not answer.
+    """
+
+    period: float = 10.0
+    wanted: float = 120.0
+    stale: float = 120.0
+    hold: float = 0.0
+
+    @property
+    def good(self) -> float:
+        return 2 * self.period
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of questions and samples; ``evaluations`` by scope, ``dropped`` by reason, ``failures`` by metric."""
+
+    hits: int = 0
+    waits: int = 0
+    held: int = 0
+    evaluations: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)
+
+    def add(self, counts: dict[str, int], key: str, more: int = 1) -> None:
+        counts[key] = counts.get(key, 0) + more
+
+
+@dataclass(slots=True)
+class State:
+    """What is known about a question. ``table`` is its last result."""
+
+    question: Question
+    asked_at: float
+    table: Table | None = None
+    tried_at: float = -math.inf
+    error: PrometheusError | None = None
+    flight: "asyncio.Task[None] | None" = None
+
+
+class Evaluator:
+    """Answers questions from their last evaluation; :meth:`run` keeps those that are asked for evaluated. ``clock`` is monotonic.
+
+    At most ``at_once`` evaluations are under way.
+    """
+
+    def __init__(self, prometheus: Asking, *, clock: Callable[[], float], timing: Timing | None = None, at_once: int = 10) -> None:
+        self.timing = timing or Timing()
+        self.counts = Counts()
+        self.states: dict[Question, State] = {}
+        self._prometheus, self._clock = prometheus, clock
+        self._limit = asyncio.Semaphore(at_once)
+
+    async def run(self) -> None:
+        """Evaluate what is asked for, until cancelled."""
+        try:
+            while True:
+                self._keep_up()
+                await asyncio.sleep(self.timing.period / 10)
+        finally:
+            for state in self.states.values():
+                if state.flight is not None:
+                    state.flight.cancel()
+
+    def state(self, question: Question) -> State:
+        """What is known about ``question``, which is thereby asked for."""
+        now = self._clock()
+        found = self.states.get(question)
+        if found is None:
+            found = self.states[question] = State(question, now)
+        found.asked_at = now
+        return found
+
+    def usable(self, state: State) -> Table | None:
+        """The result that can be relied on without waiting, if there is one."""
+        table = state.table
+        return table if table is not None and self._clock() - table.at <= self.timing.good else None
+
+    async def table(self, state: State) -> tuple[Table, bool]:
+        """The result, and whether it is one that stands in for another that could not be had. Raises :class:`PrometheusError`."""
+        table = self.usable(state)
+        if table is not None:
+            self.counts.hits += 1
+            return table, False
+        self.counts.waits += 1
+        if state.flight is None and (state.error is None or self._due(state)):
+            self._start(state)
+        if state.flight is not None:
+            # Shielded: whoever else waits for it goes on waiting when one gives up.
+            await asyncio.shield(state.flight)
+        table = self.usable(state)
+        if table is not None:
+            return table, False
+        if state.table is not None and self._clock() - state.table.at <= self.timing.hold:
+            self.counts.held += 1
+            return state.table, True
+        assert state.error is not None
+        # A new one each time: the traceback of one that is kept grows with everybody who raises it.
+        raise type(state.error)(*state.error.args) from state.error
+
+    def _keep_up(self) -> None:
+        now, timing = self._clock(), self.timing
+        for state in list(self.states.values()):
+            unwanted = now - state.asked_at > timing.wanted
+            if unwanted and (state.table is None or now - state.table.at > max(timing.good, timing.hold)):
+                del self.states[state.question]
+            elif not unwanted and state.flight is None and self._due(state):
+                self._start(state)
+
+    def _due(self, state: State) -> bool:
+        """After a failure it is tried twice as often."""
+        return self._clock() - state.tried_at >= self.timing.period / (1 if state.error is None else 2)
+
+    def _start(self, state: State) -> None:
+        state.flight = asyncio.create_task(self._evaluate(state), name=f"evaluate {state.question.metric}")
+
+    async def _evaluate(self, state: State) -> None:
+        """Never raises but when cancelled: what went wrong is in the state."""
+        question = state.question
+        try:
+            async with self._limit:
+                state.tried_at = began = self._clock()
+                self.counts.add(self.counts.evaluations, question.scope)
+                values, ages = await self._both(question)
+            state.table = await self._tabled(question, values, ages, began)
+            state.error = None
+        except PrometheusError as error:
+            self.counts.add(self.counts.failures, question.metric)
+            state.error = error
+            if isinstance(error, QueryRefused):
+                # What the rule asks now is refused: what it said before is not an answer to it.
+                state.table = None
+        finally:
+            state.flight = None
+
+    async def _both(self, question: Question) -> tuple[list[Sample], list[Sample]]:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                values = tasks.create_task(self._prometheus.query(question.promql))
+                ages = tasks.create_task(self._prometheus.query(question.ages))
+        except* PrometheusError as errors:
+            first: BaseException = errors
+            while isinstance(first, BaseExceptionGroup):
+                first = first.exceptions[0]
+            raise first from None
+        return values.result(), ages.result()
+
+    async def _tabled(self, question: Question, values: Sequence[Sample], ages: Sequence[Sample], at: float) -> Table:
+        oldest: dict[Key, float] = {}
+        for place, sample in enumerate(ages):
+            key, stamp = self._key(question, sample), sample.number
+            if math.isfinite(stamp) and stamp < oldest.get(key, math.inf):
+                oldest[key] = stamp
+            if place % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+        found: dict[Key, list[float]] = {}
+        evaluated = values[0].value[0] if values else 0.0
+        series: list[Series] = []
+        for place, sample in enumerate(values):
+            key, number = self._key(question, sample), sample.number
+            reason = _unusable(number)
+            if reason:
+                # One sample that cannot be used leaves nothing to say about its object: a mean of the others is another thing.
+                self.counts.add(self.counts.dropped, reason)
+                found.setdefault(key, []).append(math.nan)
+            elif key not in oldest:
+                self.counts.add(self.counts.dropped, "stale")
+            elif question.name_label:
+                found.setdefault(key, []).append(number)
+            else:
+                series.append(Series(sample.metric, Cell(number, oldest[key], evaluated - oldest[key])))
+            if place % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+        cells = {
+            key: Cell(number, oldest[key], evaluated - oldest[key])
+            for key, numbers in found.items()
+            if key in oldest and not math.isnan(number := _combined(question.combine, numbers))
+        }
+        return Table(at, cells, tuple(series))
+
+    def _key(self, question: Question, sample: Sample) -> Key:
+        labels = sample.metric
+        if not question.name_label:
+            return "", ""
+        namespace = labels.get(question.namespace_label, "") if question.namespace_label else question.namespace
+        return namespace, labels.get(question.name_label, "")
+
+
+def _unusable(number: float) -> str:
+    """Why a number is none to scale by. The HorizontalPodAutoscaler takes any number at its word: a negative one ends all replicas."""
+    if math.isnan(number):
+        return "NaN"
+    if math.isinf(number):
+        return "infinite"
+    return "negative" if number < 0 else ""
+
+
+def _combined(how: Combine, numbers: Sequence[float]) -> float:
+    if len(numbers) == 1:
+        return numbers[0]
+    if any(map(math.isnan, numbers)):
+        return math.nan
+    if how == "max":
+        return max(numbers)
+    total = math.fsum(numbers)
+    return total if how == "sum" else total / len(numbers)
