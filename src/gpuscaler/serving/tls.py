@@ -17,15 +17,18 @@ class CertificateError(Exception):
 class LiveTls:
     """A server context over PEM files, current while :meth:`run` runs. ``trouble`` says what is wrong with the newest files.
 
-    Raises :class:`CertificateError` where the first ones cannot be used; later, the old ones stay in use.
+    With ``ask_clients`` clients may have a certificate, of an authority that :meth:`believe` names last; one of nobody there ends the
+    handshake. Raises :class:`CertificateError` where the first files cannot be used; later, the old ones stay in use.
     """
 
     certificate: Path
     key: Path
+    ask_clients: bool = False
     trouble: str = field(default="", init=False)
     context: ssl.SSLContext = field(init=False)
     _current: ssl.SSLContext = field(init=False)
     _seen: tuple[bytes, bytes] = field(init=False)
+    _authorities: bytes = field(default=b"", init=False)
 
     def __post_init__(self) -> None:
         self._seen = self._read()
@@ -51,6 +54,15 @@ class LiveTls:
         else:
             self._seen, self.trouble = seen, ""
 
+    def believe(self, authorities: bytes) -> None:
+        """Take certificates of clients from ``authorities``, in PEM, from the next connection on. Raises :class:`CertificateError`."""
+        before, self._authorities = self._authorities, authorities
+        try:
+            self._current = self._loaded()
+        except CertificateError:
+            self._authorities = before
+            raise
+
     def _swap(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
         """Called at the beginning of each handshake, whether or not the client names a server."""
         connection.context = self._current
@@ -71,4 +83,16 @@ class LiveTls:
             raise CertificateError(
                 f"{self.certificate} and {self.key}: saw {error}, expected a certificate chain and its key, not encrypted, as PEM"
             ) from error
+        if self.ask_clients:
+            self._trust(context)
         return context
+
+    def _trust(self, context: ssl.SSLContext) -> None:
+        context.verify_mode = ssl.CERT_OPTIONAL
+        # As Go has it: an intermediate authority that is named is trusted without its root.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        if self._authorities.strip():
+            try:
+                context.load_verify_locations(cadata=self._authorities.decode("ascii", "ignore"))
+            except ssl.SSLError as error:
+                raise CertificateError(f"authorities of clients: saw {error}, expected certificates as PEM") from error

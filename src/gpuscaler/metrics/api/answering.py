@@ -1,0 +1,183 @@
+"""Answers to requests that were allowed: metrics, discovery, health."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from gpuscaler.metrics.api import bodies, discovery, statuses
+from gpuscaler.metrics.api.identity import Headers
+from gpuscaler.metrics.api.paths import CUSTOM, EXTERNAL, VERSIONS, Asked, Metric, Query
+from gpuscaler.metrics.values import EVERYTHING, Rejected, Source, Unavailable, UnknownMetric, Value
+from gpuscaler.model.selector_text import SelectorError, Term, parse_terms
+from gpuscaler.model.selectors import LabelSelector
+from gpuscaler.serving.health import Check, said
+
+_TEXT: Mapping[str, str] = {"Content-Type": "text/plain; charset=utf-8"}
+#: Encoded answers that are kept beside what they were made of.
+_MOST = 2048
+
+
+class Reply(NamedTuple):
+    body: bytes
+    status: int = 200
+    headers: Mapping[str, str] = {}
+
+
+class _Question(NamedTuple):
+    """The selectors of a query, parsed."""
+
+    objects: LabelSelector
+    series: LabelSelector
+    terms: tuple[Term, ...]
+
+
+@dataclass(slots=True)
+class Answering:
+    """Over ``source``. ``alive`` and ``ready`` are checks by their names; ``pages`` are further pages by their paths.
+
+    Of the two groups only those of ``groups`` are served.
+    """
+
+    source: Source
+    alive: Mapping[str, Check] = field(default_factory=dict)
+    ready: Mapping[str, Check] = field(default_factory=dict)
+    pages: Mapping[str, Callable[[Headers], Reply]] = field(default_factory=dict)
+    groups: frozenset[str] = frozenset(VERSIONS)
+    _questions: dict[Query, _Question] = field(default_factory=dict, init=False)
+    _encoded: dict[tuple[Metric, Query], tuple[Sequence[Value], bytes]] = field(default_factory=dict, init=False)
+
+    async def answer(self, asked: Asked, headers: Headers) -> Reply:
+        """The answer to ``asked``. Raises :class:`~gpuscaler.metrics.api.statuses.Failure`."""
+        metric = asked.metric
+        if metric is not None and metric.group in self.groups:
+            if asked.attributes.verb != "get":
+                raise statuses.method_not_allowed(asked.attributes)
+            return await self._metric(metric, asked.query)
+        if asked.attributes.verb not in ("get", "list"):
+            raise statuses.method_not_allowed(asked.attributes)
+        if asked.invalid and asked.parts[1] in self.groups:
+            raise statuses.bad_request(asked.invalid)
+        return self._page(asked, headers)
+
+    async def _metric(self, metric: Metric, query: Query) -> Reply:
+        question = self._question(query, metric)
+        values = await self._values(metric, question)
+        key = metric, query
+        held = self._encoded.get(key)
+        if held is not None and held[0] is values:
+            return Reply(held[1])
+        body = bodies.external(metric, values) if metric.group == EXTERNAL else bodies.custom(metric, values, question.terms)
+        if query.pretty:
+            body = msgspec.json.format(body, indent=2)
+        # A source that gives the same tuple twice means that nothing changed; a list could have.
+        if isinstance(values, tuple):
+            if len(self._encoded) >= _MOST:
+                self._encoded.clear()
+            self._encoded[key] = values, body
+        return Reply(body)
+
+    def _question(self, query: Query, metric: Metric) -> _Question:
+        found = self._questions.get(query)
+        if found is None:
+            try:
+                terms = parse_terms(query.metric_labels)
+                objects = LabelSelector(tuple(term.requirement for term in parse_terms(query.labels)))
+            except SelectorError as error:
+                raise statuses.bad_request(str(error)) from error
+            if len(self._questions) >= _MOST:
+                self._questions.clear()
+            series = LabelSelector(tuple(term.requirement for term in terms)) if terms else EVERYTHING
+            found = self._questions[query] = _Question(objects, series, terms)
+        if query.fields and metric.group == CUSTOM and not _selects(query.fields, metric.name):
+            raise statuses.bad_request("fieldSelector metadata.name doesn't match requested name")
+        return found
+
+    async def _values(self, metric: Metric, question: _Question) -> Sequence[Value]:
+        source = self.source
+        try:
+            if metric.group == EXTERNAL:
+                return await source.external(namespace=metric.namespace, metric=metric.metric, metric_selector=question.objects)
+            if metric.name == "*":
+                return await source.for_selector(
+                    group_resource=metric.group_resource,
+                    namespace=metric.namespace,
+                    label_selector=question.objects,
+                    metric=metric.metric,
+                    metric_selector=question.series,
+                )
+            one = await source.for_object(
+                group_resource=metric.group_resource,
+                namespace=metric.namespace,
+                name=metric.name,
+                metric=metric.metric,
+                metric_selector=question.series,
+            )
+        except UnknownMetric as error:
+            raise self._unknown(metric, str(error)) from error
+        except Unavailable as error:
+            raise statuses.internal(": ".join(filter(None, ("unable to fetch metrics", str(error))))) from error
+        except Rejected as error:
+            raise statuses.bad_request(str(error)) from error
+        return (one,)
+
+    def _unknown(self, metric: Metric, why: str) -> statuses.Failure:
+        if metric.group == EXTERNAL:
+            return statuses.not_found_external(metric.metric, metric.namespace, why)
+        served = any(one.metric == metric.metric and one.group_resource == metric.group_resource for one in self.source.custom_metrics())
+        return statuses.not_found(metric.group_resource, metric.metric, metric.name if served and metric.name != "*" else "", why)
+
+    def _page(self, asked: Asked, headers: Headers) -> Reply:
+        match asked.parts:
+            case ():
+                return Reply(msgspec.json.encode({"paths": sorted(self._paths())}))
+            case ("apis",):
+                return self._groups(headers)
+            case ("apis", group) if group in self.groups:
+                return Reply(discovery.group(group))
+            case ("apis", group, version) if group in self.groups and version in VERSIONS[group]:
+                source = self.source
+                custom, external = (source.custom_metrics(), ()) if group == CUSTOM else ((), source.external_metrics())
+                return Reply(discovery.resource_list(group, version, custom=custom, external=external))
+            case ("healthz" | "livez" as probe, *check):
+                return health(probe, self.alive, check, verbose=asked.verbose)
+            case ("readyz", *check):
+                return health("readyz", {**self.alive, **self.ready}, check, verbose=asked.verbose)
+        page = self.pages.get(asked.attributes.path)
+        return page(headers) if page is not None else Reply(b"404 page not found\n", 404, _TEXT)
+
+    def _paths(self) -> list[str]:
+        served = [f"/apis/{group}/{version}" for group in self.groups for version in VERSIONS[group]]
+        return ["/apis", *(f"/apis/{one}" for one in self.groups), *served, "/healthz", "/livez", "/readyz", *self.pages]
+
+    def _groups(self, headers: Headers) -> Reply:
+        version = discovery.aggregated_version(headers.get("Accept") or "")
+        if not version:
+            return Reply(discovery.group_list(one for one in VERSIONS if one in self.groups), headers={"Vary": "Accept"})
+        custom = self.source.custom_metrics() if CUSTOM in self.groups else None
+        external = self.source.external_metrics() if EXTERNAL in self.groups else None
+        body = discovery.aggregated(version, custom, external)
+        told = {"Content-Type": discovery.content_type(version), "ETag": discovery.etag(body), "Vary": "Accept"}
+        if headers.get("If-None-Match") == told["ETag"]:
+            return Reply(b"", 304, told)
+        return Reply(body, headers=told)
+
+
+def health(probe: str, checks: Mapping[str, Check], chosen: Sequence[str], *, verbose: bool) -> Reply:
+    """As API servers answer probes: ``ok`` alone, or a line for each check where they are asked for or one fails."""
+    if chosen and (len(chosen) > 1 or chosen[0] not in {*checks, "ping"}):
+        return Reply(b"404 page not found\n", 404, _TEXT)
+    wrong = {name: said(check) for name, check in checks.items() if not chosen or name in chosen}
+    if not any(wrong.values()) and not verbose:
+        return Reply(b"ok", headers=_TEXT)
+    lines = ["[+]ping ok", *(f"[-]{name} failed: {why}" if why else f"[+]{name} ok" for name, why in wrong.items())]
+    failed = any(wrong.values())
+    lines.append(f"{probe} check {'failed' if failed else 'passed'}")
+    return Reply("\n".join([*lines, ""]).encode(), 500 if failed else 200, _TEXT)
+
+
+def _selects(fields: str, name: str) -> bool:
+    """Whether a field selector names the very object that the path names."""
+    wanted = [one.replace("==", "=").partition("=") for one in fields.split(",")]
+    return any(field == "metadata.name" and value == name for field, _, value in wanted)

@@ -1,0 +1,144 @@
+"""Who asks: by a front proxy's word, a client certificate, or a token; headers alone are never believed.
+
+Source: ``k8s.io/apiserver/pkg/authentication/request/{headerrequest,x509,union,anonymous}`` and its delegating authenticator.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Protocol
+from urllib.parse import unquote
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.x509.oid import NameOID
+from msgspec import Struct
+
+from gpuscaler.metrics.api.trust import Trust
+
+ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED = "system:anonymous", "system:authenticated", "system:unauthenticated"
+
+
+class User(Struct, frozen=True):
+    """``extra`` has lower-case keys."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+NOBODY = User(ANONYMOUS, (UNAUTHENTICATED,))
+
+
+class UnauthorizedError(Exception):
+    """Whoever asks gave credentials that are not good."""
+
+
+class Headers(Protocol):
+    """Headers of a request, whatever the case of their names."""
+
+    def get(self, name: str, /) -> str | None: ...
+    def getall(self, name: str, default: list[str], /) -> list[str]: ...
+    def keys(self) -> Iterable[str]: ...
+
+
+#: Asks about a token: its user, or None where it is not good.
+Tokens = Callable[[str], Awaitable[User | None]]
+
+
+class Peer(Struct, frozen=True):
+    """What the certificate of a connection, which TLS verified, says under one :class:`Trust`; times in Unix seconds.
+
+    Until ``proxy_until`` what it says of others is believed, and until ``user_until`` it stands for ``user``: as long as the certificate
+    and the authority behind it are valid.
+    """
+
+    user: User | None = None
+    begins: float = 0.0
+    proxy_until: float = 0.0
+    user_until: float = 0.0
+
+
+def peer_of(certificate: bytes, trust: Trust) -> Peer:
+    """``certificate`` is DER, of a peer that proved to have its key. It counts for what authority issued it directly.
+
+    TLS only says that one of all authorities did; which one decides between a proxy that speaks for all and a client.
+    """
+    leaf = x509.load_der_x509_certificate(certificate)
+    name = _first(leaf.subject, NameOID.COMMON_NAME)
+    named = not trust.proxy_names or name in trust.proxy_names
+    groups = tuple(_text(one.value) for one in leaf.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME))
+    return Peer(
+        user=authenticated(User(name, groups)) if name else None,
+        begins=leaf.not_valid_before_utc.timestamp(),
+        proxy_until=_vouched_until(leaf, trust.proxies) if named else 0.0,
+        user_until=_vouched_until(leaf, trust.clients) if name else 0.0,
+    )
+
+
+async def identify(peer: Peer | None, headers: Headers, *, trust: Trust, tokens: Tokens, now: float) -> User:
+    """The user behind a request. ``peer`` is None where the client has no certificate.
+
+    Raises :class:`UnauthorizedError` where there are credentials and none of them is good; without any, it is the anonymous user.
+    """
+    if peer is not None and peer.begins <= now:
+        proxied = _proxied(headers, trust) if now <= peer.proxy_until else None
+        if proxied is not None:
+            return proxied
+        if peer.user is not None and now <= peer.user_until:
+            return peer.user
+    token = _bearer(headers.get("Authorization") or "")
+    if token:
+        user = await tokens(token)
+        if user is None:
+            raise UnauthorizedError
+        return authenticated(user)
+    if peer is not None:
+        raise UnauthorizedError
+    return NOBODY
+
+
+def authenticated(user: User) -> User:
+    """``user`` as a member of the group of all who are known."""
+    if user.name == ANONYMOUS or AUTHENTICATED in user.groups or UNAUTHENTICATED in user.groups:
+        return user
+    return User(user.name, (*user.groups, AUTHENTICATED), user.uid, user.extra)
+
+
+def _proxied(headers: Headers, trust: Trust) -> User | None:
+    """The user that a proxy names, if it names one."""
+    name = next((value for one in trust.user_headers if (value := headers.get(one))), "")
+    if not name:
+        return None
+    groups = tuple(value for one in trust.group_headers for value in headers.getall(one, []))
+    uid = next((value for one in trust.uid_headers if (value := headers.get(one))), "")
+    extra: dict[str, tuple[str, ...]] = {}
+    for header in dict.fromkeys(one.lower() for one in headers.keys()):  # noqa: SIM118 - it is no mapping to mypy
+        prefix = next((one for one in trust.extra_prefixes if header.startswith(one.lower())), None)
+        if prefix is not None:
+            extra[unquote(header[len(prefix) :])] = tuple(headers.getall(header, []))
+    return authenticated(User(name, groups, uid, tuple(sorted(extra.items()))))
+
+
+def _bearer(header: str) -> str:
+    scheme, _, token = header.strip().partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _vouched_until(leaf: x509.Certificate, authorities: Sequence[x509.Certificate]) -> float:
+    """Until when one of ``authorities`` says that ``leaf`` is what it says; 0 where none does."""
+    ends = [0.0]
+    for authority in authorities:
+        try:
+            leaf.verify_directly_issued_by(authority)
+        except (ValueError, TypeError, InvalidSignature):
+            continue
+        ends.append(min(leaf.not_valid_after_utc, authority.not_valid_after_utc).timestamp())
+    return max(ends)
+
+
+def _first(name: x509.Name, oid: x509.ObjectIdentifier) -> str:
+    return next((_text(one.value) for one in name.get_attributes_for_oid(oid)), "")
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode(errors="replace")

@@ -1,0 +1,119 @@
+"""What a request asks for: its path and query read as the generic API server and custom-metrics-apiserver read them.
+
+Sources: ``k8s.io/apiserver/pkg/endpoints/request/requestinfo.go`` (what is authorised) and
+``sigs.k8s.io/custom-metrics-apiserver/pkg/apiserver/endpoints/handlers/get.go`` (what is served).
+"""
+
+from collections.abc import Mapping
+from urllib.parse import parse_qs, unquote
+
+from msgspec import Struct
+
+CUSTOM, EXTERNAL = "custom.metrics.k8s.io", "external.metrics.k8s.io"
+#: The versions of each group, the preferred one first.
+VERSIONS: Mapping[str, tuple[str, ...]] = {CUSTOM: ("v1beta2", "v1beta1"), EXTERNAL: ("v1beta1",)}
+#: HTTP methods by the verbs of authorisation.
+_VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_NAMESPACE_PARTS = frozenset({"status", "finalize"})
+
+
+class Attributes(Struct, frozen=True, gc=False):
+    """What authorisation is asked about; without a resource, it is about a path."""
+
+    verb: str
+    path: str
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+
+
+class Metric(Struct, frozen=True, gc=False):
+    """A metric that is asked for. ``name`` is ``*`` for all objects that match; for an external metric there is none."""
+
+    group: str
+    version: str
+    metric: str
+    group_resource: str = ""
+    namespace: str = ""
+    name: str = ""
+
+
+class Query(Struct, frozen=True, gc=False):
+    """Parameters that mean something; empty where they are left out."""
+
+    labels: str = ""
+    metric_labels: str = ""
+    fields: str = ""
+    pretty: bool = False
+
+
+class Asked(Struct, frozen=True, gc=False):
+    """A request as it was understood. ``metric`` is None for a path that names none, and ``invalid`` says why it should have."""
+
+    attributes: Attributes
+    parts: tuple[str, ...]
+    query: Query
+    metric: Metric | None = None
+    invalid: str = ""
+    verbose: bool = False
+
+
+def read(method: str, target: str) -> Asked:
+    """``target`` is path and query as they came: ``%2A`` is ``*``, and an absolute URL is no path of ours."""
+    raw, _, query = target.partition("?")
+    path = unquote(raw)
+    parts = tuple(path.strip("/").split("/")) if path.strip("/") else ()
+    verb = _VERBS.get(method, method.lower())
+    if len(parts) < 4 or parts[0] != "apis":
+        return Asked(Attributes(verb, path), parts, _query(query), verbose="verbose" in parse_qs(query, keep_blank_values=True))
+    group, version, rest = parts[1], parts[2], parts[3:]
+    namespace = ""
+    if rest[0] == "namespaces" and len(rest) > 1:
+        namespace = rest[1]
+        if len(rest) > 2 and rest[2] not in _NAMESPACE_PARTS:
+            rest = rest[2:]
+    resource, name, subresource = (*rest, "", "")[:3]
+    # Lists have no name; the only ones there could be are not served.
+    verb = "list" if verb == "get" and not name else verb
+    attributes = Attributes(verb, path, group, version, resource, subresource, namespace, name)
+    metric, invalid = _metric(parts)
+    return Asked(attributes, parts, _query(query), metric, invalid)
+
+
+def _metric(parts: tuple[str, ...]) -> tuple[Metric | None, str]:
+    group, version = parts[1:3]
+    if version not in VERSIONS.get(group, ()) or "" in parts:
+        return None, ""
+    match group, *parts[3:]:
+        case (_, "namespaces", namespace, metric) if group == EXTERNAL:
+            return Metric(group, version, metric, namespace=namespace), ""
+        case (_, "namespaces", namespace, "metrics", metric) if group == CUSTOM:
+            return Metric(group, version, metric, "namespaces", name=namespace), ""
+        case (_, "namespaces", namespace, resource, name, metric) if group == CUSTOM:
+            return Metric(group, version, metric, _resource(resource), namespace, name), ""
+        case (_, "namespaces", _, _) if group == CUSTOM:
+            return None, "invalid request path"
+        case (_, resource, name, metric) if group == CUSTOM:
+            return Metric(group, version, metric, _resource(resource), name=name), ""
+        case _:
+            return None, ""
+
+
+def _resource(text: str) -> str:
+    """``pods.`` is ``pods`` in the core group."""
+    return text.lower().removesuffix(".")
+
+
+def _query(text: str) -> Query:
+    if not text:
+        return Query()
+    found = {key: values[0] for key, values in parse_qs(text, keep_blank_values=True).items()}
+    return Query(
+        labels=found.get("labelSelector", ""),
+        metric_labels=found.get("metricLabelSelector", ""),
+        fields=found.get("fieldSelector", ""),
+        pretty=found.get("pretty", "false").lower() not in ("false", "0"),
+    )

@@ -1,0 +1,163 @@
+"""What the API server says of tokens and of rights: TokenReview and SubjectAccessReview, remembered for a while.
+
+Source: ``k8s.io/apiserver/plugin/pkg/{authenticator/token,authorizer}/webhook`` and the defaults of delegating API servers.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.resources import Resource
+from gpuscaler.metrics.api.identity import User
+from gpuscaler.metrics.api.paths import Attributes
+
+MASTERS = "system:masters"
+#: Probes need no rights.
+ALWAYS_ALLOWED = frozenset({"/healthz", "/readyz", "/livez"})
+_TOKENS = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
+_ACCESS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False)
+#: So many answers are remembered at most.
+_MOST = 8192
+
+Key = TypeVar("Key", bound=Hashable)
+Found = TypeVar("Found")
+
+
+class Verdict(NamedTuple):
+    allowed: bool
+    reason: str = ""
+
+
+class Ttl(NamedTuple):
+    """For how many seconds an answer holds."""
+
+    token: float = 10.0
+    allowed: float = 10.0
+    denied: float = 10.0
+
+
+#: Those of delegating API servers.
+USUAL = Ttl()
+
+
+class WireUser(Struct):
+    username: str = ""
+    uid: str = ""
+    groups: list[str] | None = None
+    extra: dict[str, list[str]] | None = None
+
+
+class WireStatus(Struct):
+    """The status of either review, as far as it is used."""
+
+    authenticated: bool = False
+    user: WireUser | None = None
+    allowed: bool = False
+    denied: bool = False
+    reason: str = ""
+
+
+class WireReview(Struct):
+    status: WireStatus | None = None
+
+
+_review = msgspec.json.Decoder(WireReview).decode
+
+
+@dataclass(slots=True)
+class Remembered(Generic[Key, Found]):
+    """Answers by their questions until they are too old. Many who ask the same at once wait for one answer; errors are not kept."""
+
+    clock: Callable[[], float]
+    ttl: Callable[[Found], float]
+    _known: dict[Key, tuple[float, Found]] = field(default_factory=dict, init=False)
+    _asking: dict[Key, "asyncio.Task[Found]"] = field(default_factory=dict, init=False)
+
+    def known(self, key: Key) -> Found | None:
+        held = self._known.get(key)
+        return held[1] if held is not None and self.clock() < held[0] else None
+
+    async def get(self, key: Key, ask: Callable[[], Awaitable[Found]]) -> Found:
+        found = self.known(key)
+        if found is not None:
+            return found
+        task = self._asking.get(key)
+        if task is None:
+            task = self._asking[key] = asyncio.ensure_future(self._ask(key, ask))
+        # Who gives up does not take the answer away from the others.
+        return await asyncio.shield(task)
+
+    async def _ask(self, key: Key, ask: Callable[[], Awaitable[Found]]) -> Found:
+        try:
+            found = await ask()
+        finally:
+            self._asking.pop(key, None)
+        if len(self._known) >= _MOST:
+            now = self.clock()
+            self._known = {one: held for one, held in self._known.items() if now < held[0]}
+            while len(self._known) >= _MOST:
+                del self._known[next(iter(self._known))]
+        self._known[key] = self.clock() + self.ttl(found), found
+        return found
+
+
+class Reviews:
+    """Asks ``client``. ``clock`` is monotonic, in seconds. Every method raises ApiError or Unreachable where there is no answer."""
+
+    def __init__(self, client: Client, *, clock: Callable[[], float], ttl: Ttl = USUAL) -> None:
+        self._client = client
+        self._users: Remembered[bytes, tuple[User | None]] = Remembered(clock, lambda _: ttl.token)
+        self._verdicts: Remembered[tuple[User, Attributes], Verdict] = Remembered(
+            clock, lambda one: ttl.allowed if one.allowed else ttl.denied
+        )
+
+    async def user_of(self, token: str) -> User | None:
+        """The user of ``token``, or None where it is not good."""
+
+        async def ask() -> tuple[User | None]:
+            body = {"apiVersion": _TOKENS.api_version, "kind": _TOKENS.kind, "spec": {"token": token}}
+            return (_user(await self._asked(_TOKENS, body)),)
+
+        # Not the token itself, so that none of them stays in memory for longer than its request.
+        return (await self._users.get(hashlib.sha256(token.encode()).digest(), ask))[0]
+
+    def settled(self, user: User, asked: Attributes) -> Verdict | None:
+        """Whether ``user`` may do it, where that is known without asking."""
+        if MASTERS in user.groups or (not asked.resource and asked.path in ALWAYS_ALLOWED):
+            return Verdict(allowed=True)
+        return self._verdicts.known((user, asked))
+
+    async def verdict(self, user: User, asked: Attributes) -> Verdict:
+        """Whether ``user`` may do it."""
+        known = self.settled(user, asked)
+        return known if known is not None else await self._verdicts.get((user, asked), lambda: self._access(user, asked))
+
+    async def _access(self, user: User, asked: Attributes) -> Verdict:
+        spec: dict[str, Any] = {"user": user.name, "groups": user.groups}
+        if user.uid:
+            spec["uid"] = user.uid
+        if user.extra:
+            spec["extra"] = dict(user.extra)
+        if asked.resource:
+            about = {name: getattr(asked, name) for name in ("verb", "group", "version", "resource", "subresource", "namespace", "name")}
+            spec["resourceAttributes"] = {name: value for name, value in about.items() if value}
+        else:
+            spec["nonResourceAttributes"] = {"verb": asked.verb, "path": asked.path}
+        status = await self._asked(_ACCESS, {"apiVersion": _ACCESS.api_version, "kind": _ACCESS.kind, "spec": spec})
+        return Verdict(status.allowed and not status.denied, status.reason)
+
+    async def _asked(self, resource: Resource, body: dict[str, Any]) -> WireStatus:
+        return _review(await self._client.create(resource, body)).status or WireStatus()
+
+
+def _user(status: WireStatus) -> User | None:
+    if not status.authenticated or status.user is None or not status.user.username:
+        return None
+    extra = tuple(sorted((key, tuple(values)) for key, values in (status.user.extra or {}).items()))
+    return User(status.user.username, tuple(status.user.groups or ()), status.user.uid, extra)

@@ -1,0 +1,130 @@
+"""The server: connections, who is behind them, what they may do, and their answers. No redirect is ever sent."""
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+from aiohttp import web
+from aiohttp.web_request import BaseRequest
+
+from gpuscaler.kube.errors import ApiError, Unreachable
+from gpuscaler.metrics.api.answering import Answering, Reply
+from gpuscaler.metrics.api.identity import Peer, UnauthorizedError, User, identify, peer_of
+from gpuscaler.metrics.api.paths import Asked, Attributes, read
+from gpuscaler.metrics.api.reviews import Verdict
+from gpuscaler.metrics.api.statuses import Failure, forbidden, internal, unauthorized
+from gpuscaler.metrics.api.trust import Trust
+
+_LOG = structlog.get_logger(__name__)
+#: Seconds that requests get to end when the server stops, and that a connection may stay unused: more than proxies keep theirs.
+SHUTDOWN, KEEP_ALIVE = 5.0, 120.0
+#: Requests that are remembered as they were read: clients ask the same over and over.
+_MOST = 4096
+_JSON: Mapping[str, str] = {"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
+
+
+class Rights(Protocol):
+    """Whom a token is of, and what a user may do; see :class:`gpuscaler.metrics.api.reviews.Reviews`."""
+
+    async def user_of(self, token: str) -> User | None: ...
+    def settled(self, user: User, asked: Attributes) -> Verdict | None: ...
+    async def verdict(self, user: User, asked: Attributes) -> Verdict: ...
+
+
+@dataclass(slots=True)
+class Api:
+    """``trust`` may be set anew at any time. ``wall`` is the time in Unix seconds; ``count`` is told group, code and seconds."""
+
+    answering: Answering
+    rights: Rights
+    wall: Callable[[], float]
+    count: Callable[[str, int, float], None]
+    trust: Trust = field(default_factory=Trust)
+    _read: dict[tuple[str, str], Asked] = field(default_factory=dict, init=False)
+    _peers: dict[bytes, tuple[Trust, Peer]] = field(default_factory=dict, init=False)
+
+    async def handle(self, request: BaseRequest) -> web.Response:
+        """One request."""
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        asked = self._asked(request)
+        try:
+            user = await self._user(request)
+            await self._authorise(user, asked)
+            reply = await self.answering.answer(asked, request.headers)
+        except Failure as failure:
+            reply = Reply(failure.body(), failure.code)
+        except Exception as error:  # noqa: BLE001  # whatever breaks, the client is told so as Kubernetes would
+            _LOG.error("a request failed", path=asked.attributes.path, error=f"{type(error).__name__}: {error}", exc_info=error)
+            reply = Reply(internal("the request failed; the log says why").body(), 500)
+        self.count(asked.metric.group if asked.metric else "", reply.status, loop.time() - begin)
+        return web.Response(body=reply.body, status=reply.status, headers={**_JSON, **reply.headers})
+
+    def _asked(self, request: BaseRequest) -> Asked:
+        key = request.method, request.raw_path
+        asked = self._read.get(key)
+        if asked is None:
+            if len(self._read) >= _MOST:
+                self._read.clear()
+            asked = self._read[key] = read(*key)
+        return asked
+
+    async def _user(self, request: BaseRequest) -> User:
+        try:
+            return await identify(self._peer(request), request.headers, trust=self.trust, tokens=self.rights.user_of, now=self.wall())
+        except UnauthorizedError:
+            raise unauthorized() from None
+        except (ApiError, Unreachable) as error:
+            _LOG.warning("a token could not be checked", error=str(error))
+            raise unauthorized() from error
+
+    def _peer(self, request: BaseRequest) -> Peer | None:
+        found = request.transport.get_extra_info("ssl_object") if request.transport is not None else None
+        certificate = found.getpeercert(binary_form=True) if isinstance(found, ssl.SSLObject) else None
+        if not certificate:
+            return None
+        trust, peer = self._peers.get(certificate, (None, None))
+        if peer is None or trust is not self.trust:
+            if len(self._peers) >= _MOST:
+                self._peers.clear()
+            peer = peer_of(certificate, self.trust)
+            self._peers[certificate] = self.trust, peer
+        return peer
+
+    async def _authorise(self, user: User, asked: Asked) -> None:
+        verdict = self.rights.settled(user, asked.attributes)
+        if verdict is None:
+            try:
+                verdict = await self.rights.verdict(user, asked.attributes)
+            except (ApiError, Unreachable) as error:
+                _LOG.warning("rights could not be checked", error=str(error))
+                raise Failure(500, "InternalError", f'Internal Server Error: "{asked.attributes.path}": {error}') from error
+        if not verdict.allowed:
+            raise forbidden(user.name, asked.attributes, verdict.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """A server that listens on ``port`` until :meth:`close`."""
+
+    port: int
+    runner: web.ServerRunner
+
+    async def close(self) -> None:
+        await self.runner.cleanup()
+
+
+async def listen(api: Api, *, host: str, port: int, tls: ssl.SSLContext | None) -> Listening:
+    """Serve ``api`` at ``host`` (empty: all addresses); ``port`` 0 takes a free one. Raises OSError where it cannot be had."""
+    # Without aiohttp's routes, which decode %2A and send redirects, and which cost more than everything else that is done here.
+    runner = web.ServerRunner(web.Server(api.handle, keepalive_timeout=KEEP_ALIVE, access_log=None), shutdown_timeout=SHUTDOWN)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host or None, port, ssl_context=tls, backlog=1024).start()
+    except OSError:
+        await runner.cleanup()
+        raise
+    return Listening(runner.addresses[0][1], runner)
