@@ -59,8 +59,13 @@ class _Frame:
         return "" if self.key is None else f".{self.key}"
 
 
-def read_document(text: str) -> tuple[Entry | None, list[Problem]]:
-    """The file's one document, None where there is none to speak of, and what is wrong with it as YAML."""
+def read_document(
+    text: str, *, expected: str = "a YAML mapping with the key pools", needs: str = "a pools file needs eight"
+) -> tuple[Entry | None, list[Problem]]:
+    """The file's one document, None where there is none to speak of, and what is wrong with it as YAML.
+
+    ``expected`` is what the file is to be, and ``needs`` how deep, for messages.
+    """
     builder = _Builder()
     try:
         for event in _events(text):
@@ -69,13 +74,13 @@ def read_document(text: str) -> tuple[Entry | None, list[Problem]]:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else None
         what = " ".join(str(part) for part in (error.context, error.problem) if part)
-        return None, [Problem("", line, f"not YAML: {what}; expected a YAML mapping with the key pools")]
+        return None, [Problem("", line, f"not YAML: {what}; expected {expected}")]
     except yaml.YAMLError as error:
         return None, [Problem("", None, f"not YAML: {' '.join(str(error).split())}; remove what is not printable text")]
     except UnicodeEncodeError:
         return None, [Problem("", None, "not YAML: saw half of a surrogate pair, expected Unicode text; save the file as UTF-8")]
     except _TooDeepError as error:
-        return None, [Problem("", error.line, f"nested more than {MAX_DEPTH} deep; a pools file needs eight")]
+        return None, [Problem("", error.line, f"nested more than {MAX_DEPTH} deep; {needs}")]
     return builder.root, builder.problems
 
 

@@ -1,0 +1,61 @@
+"""Which metrics the rules make of the series that there are."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from gpuscaler.metrics.rules.resources import Resource
+from gpuscaler.metrics.rules.rule import Rule
+
+NAME = "__name__"
+
+
+class Origin(Struct, frozen=True):
+    """Where a metric comes from: the rule and the name of the series that it is asked with."""
+
+    rule: Rule
+    series: str
+    resource: Resource | None = None
+
+
+class Discovery(Struct, frozen=True):
+    """The metrics that can be asked for: custom ones by resource (``pods``, ``jobs.batch``) and name, external ones by name.
+
+    ``silent`` are rules whose series query was answered with nothing that they take: what to look at first where a metric is missing.
+    """
+
+    custom: Mapping[tuple[str, str], Origin] = {}
+    external: Mapping[str, Origin] = {}
+    silent: tuple[Rule, ...] = ()
+
+
+def discover(rules: Iterable[Rule], external: Iterable[Rule], found: Mapping[str, Sequence[Mapping[str, str]]]) -> Discovery:
+    """What ``rules`` and ``external`` rules make of ``found``: label sets (with ``__name__``) by series query.
+
+    A rule whose query is not in ``found`` brings nothing. Of two rules that make the same metric of the same resource the later counts.
+    """
+    custom: dict[tuple[str, str], Origin] = {}
+    others: dict[str, Origin] = {}
+    silent: list[Rule] = []
+    for rule in rules:
+        before = len(custom)
+        taken = 0
+        for name, labels in _kinds(found.get(rule.series_query, ())):
+            metric = rule.metric(name) if rule.takes(name) else ""
+            for resource in rule.labelling.resources(labels) if metric else ():
+                custom[resource.text, metric] = Origin(rule, name, resource)
+                taken += 1
+        if not taken and len(custom) == before:
+            silent.append(rule)
+    for rule in external:
+        named = {rule.metric(name): name for name, _ in _kinds(found.get(rule.series_query, ())) if rule.takes(name)}
+        named.pop("", None)
+        others |= {metric: Origin(rule, name) for metric, name in named.items()}
+        if not named:
+            silent.append(rule)
+    return Discovery(custom, others, tuple(silent))
+
+
+def _kinds(series: Iterable[Mapping[str, str]]) -> list[tuple[str, frozenset[str]]]:
+    """Each combination of a name and labels' names once, in order of appearance: there are few, of however many series."""
+    return list(dict.fromkeys((one.get(NAME, ""), frozenset(one) - {NAME}) for one in series))

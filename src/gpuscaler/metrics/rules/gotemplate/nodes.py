@@ -1,0 +1,81 @@
+"""What a template is made of."""
+
+from dataclasses import dataclass
+
+#: The values that a template works with: text, numbers, truth values, nil, lists and maps of text.
+Scalar = str | int | float | bool | None
+Value = Scalar | list[str] | dict[str, str] | object
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """What the template is applied to here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    value: Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """``base.A.B``; without a base the fields are of dot."""
+
+    base: "Operand"
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """``$variable := first | second``. ``declares`` says whether its variables are new."""
+
+    commands: tuple["Command", ...]
+    variables: tuple[str, ...] = ()
+    declares: bool = False
+
+
+Operand = Dot | Constant | Function | Variable | Chain | Pipeline
+#: A function or value, and its arguments.
+Command = tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """``<<pipeline>>``: its value is written, unless it sets a variable."""
+
+    pipeline: Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """``if``, ``with`` or ``range``, with what stands in it and after ``else``."""
+
+    keyword: str
+    pipeline: Pipeline
+    body: tuple["Node", ...]
+    otherwise: tuple["Node", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """``break`` or ``continue``."""
+
+    keyword: str
+
+
+Node = Text | Action | Branch | Jump

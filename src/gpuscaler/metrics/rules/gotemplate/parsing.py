@@ -1,0 +1,254 @@
+"""From tokens to nodes."""
+
+import ast
+from dataclasses import dataclass, field
+
+from gpuscaler.metrics.rules.gotemplate.errors import TemplateError
+from gpuscaler.metrics.rules.gotemplate.lexing import Token, tokens
+from gpuscaler.metrics.rules.gotemplate.nodes import (
+    Action,
+    Branch,
+    Chain,
+    Command,
+    Constant,
+    Dot,
+    Function,
+    Jump,
+    Node,
+    Operand,
+    Pipeline,
+    Text,
+    Variable,
+)
+
+#: The functions that are here; the others of Go's are refused by name.
+FUNCTIONS = frozenset("and or not len index slice print printf println eq ne lt le gt ge".split())
+_REFUSED = frozenset("define template block call html js urlquery".split())
+_BRANCHES = frozenset({"if", "with", "range"})
+_CONSTANTS = {"true": True, "false": False, "nil": None}
+#: Branches and parentheses within each other.
+_MOST_DEEP = 50
+#: Where a list of nodes ends, besides at the end of the template.
+_ENDS = frozenset({"end", "else"})
+
+
+def parse(source: str) -> tuple[Node, ...]:
+    """The nodes of a template. Raises :class:`~.errors.TemplateError`."""
+    parser = _Parser(list(tokens(source)))
+    nodes, end = parser.nodes(0)
+    if end:
+        raise TemplateError(f"line {parser.line}: saw <<{end}>> without a beginning, expected if, with or range before it")
+    return nodes
+
+
+@dataclass
+class _Parser:
+    found: list[Token]
+    place: int = 0
+    variables: list[str] = field(default_factory=lambda: ["$"])
+    ranges: int = 0
+
+    @property
+    def line(self) -> int:
+        return self.found[min(self.place, len(self.found) - 1)].line if self.found else 1
+
+    def nodes(self, depth: int) -> tuple[tuple[Node, ...], str]:
+        """Up to ``end``, ``else`` or the end of the template, and which it was; the rest of that action is still to be read."""
+        if depth > _MOST_DEEP:
+            raise self._wrong(f"saw more than {_MOST_DEEP} levels, expected fewer")
+        nodes: list[Node] = []
+        while (token := self._peek()) is not None:
+            if token.kind == "text":
+                self.place += 1
+                nodes.append(Text(token.text))
+                continue
+            token = self._skip_spaces()
+            if token.kind == "word" and token.text in _ENDS:
+                self.place += 1
+                return tuple(nodes), token.text
+            nodes.append(self._action(token, depth))
+        return tuple(nodes), ""
+
+    def _action(self, token: Token, depth: int) -> Node:
+        if token.kind == "word" and token.text in _BRANCHES:
+            self.place += 1
+            return self._branch(token.text, depth)
+        if token.kind == "word" and token.text in ("break", "continue"):
+            self.place += 1
+            self._close(token.text)
+            if not self.ranges:
+                raise self._wrong(f"saw <<{token.text}>> outside of a range, expected it inside of one")
+            return Jump(token.text)
+        return Action(self._pipeline("end", depth))
+
+    def _branch(self, keyword: str, depth: int) -> Branch:
+        known = len(self.variables)
+        pipeline = self._pipeline("end", depth, ranging=keyword == "range")
+        self.ranges += keyword == "range"
+        body, end = self.nodes(depth + 1)
+        self.ranges -= keyword == "range"
+        otherwise: tuple[Node, ...] = ()
+        if end == "else":
+            otherwise, end = self._else(keyword, depth)
+        if end != "end":
+            raise self._wrong(f"saw {end or 'the end of the template'}, expected <<end>> of <<{keyword} …>>")
+        self._close(end)
+        del self.variables[known:]
+        return Branch(keyword, pipeline, body, otherwise)
+
+    def _else(self, keyword: str, depth: int) -> tuple[tuple[Node, ...], str]:
+        """What follows an ``else``; an ``else if`` ends with the ``end`` of the whole, which is left to be read."""
+        token = self._skip_spaces()
+        if token.kind == "word" and token.text == keyword != "range":
+            self.place += 1
+            branch = self._branch(keyword, depth + 1)
+            # That has read the one <<end>>: step back to it.
+            self.place -= 1
+            return (branch,), "end"
+        self._close("else")
+        return self.nodes(depth + 1)
+
+    def _close(self, keyword: str) -> None:
+        token = self._skip_spaces()
+        if token.kind != "end":
+            raise self._wrong(f"saw {token.text!r} after {keyword}, expected >>")
+        self.place += 1
+
+    def _pipeline(self, end: str, depth: int, *, ranging: bool = False) -> Pipeline:
+        """Up to its closing ``>>`` or parenthesis, which is read too."""
+        if depth > _MOST_DEEP:
+            raise self._wrong(f"saw more than {_MOST_DEEP} levels, expected fewer")
+        names, declares = self._targets(ranging=ranging)
+        commands: list[Command] = []
+        piped = False
+        while True:
+            token = self._skip_spaces()
+            if token.kind == end or (end == ")" and token.text == ")" and token.kind == "mark"):
+                self.place += 1
+                if piped or not commands:
+                    raise self._wrong("saw no value, expected one" + (" after |" if piped else ""))
+                break
+            command = self._command(depth)
+            if commands and isinstance(command[0], Constant | Dot):
+                raise self._wrong("saw a value after |, expected a function")
+            commands.append(command)
+            piped = self._skip_spaces().text == "|" and self._skip_spaces().kind == "mark"
+            self.place += piped
+        if declares:
+            self.variables.extend(names)
+        return Pipeline(tuple(commands), names, declares)
+
+    def _targets(self, *, ranging: bool) -> tuple[tuple[str, ...], bool]:
+        """The variables that a pipeline sets, and whether it declares them."""
+        start = self.place
+        names: list[str] = []
+        while self._skip_spaces().kind == "variable":
+            names.append(self._skip_spaces().text)
+            self.place += 1
+            token = self._skip_spaces()
+            if token.kind == "declare" or token.text == "=":
+                self.place += 1
+                for name in names:
+                    if token.text == "=" and name not in self.variables:
+                        raise self._wrong(f"saw {name}, expected a variable that was declared with :=")
+                return tuple(names), token.text == ":="
+            if token.text != "," or not ranging or len(names) == 2:
+                break
+            self.place += 1
+        if len(names) > 1:
+            raise self._wrong(f"saw {', '.join(names)} in a range, expected two variables and :=")
+        self.place = start
+        return (), False
+
+    def _command(self, depth: int) -> Command:
+        """Operands with spaces between them, up to ``|`` or the pipeline's end."""
+        operands: list[Operand] = []
+        while True:
+            token = self._skip_spaces()
+            if token.kind == "end" or (token.kind == "mark" and token.text in ")|"):
+                break
+            operands.append(self._operand(token, depth))
+            after = self._peek()
+            if after is None or not (after.kind in ("space", "end") or (after.kind == "mark" and after.text in ")|")):
+                raise self._wrong(f"saw {after.text if after else 'the end'!r}, expected a space between values")
+        if not operands:
+            raise self._wrong(f"saw {self._skip_spaces().text!r}, expected a value")
+        return tuple(operands)
+
+    def _operand(self, token: Token, depth: int) -> Operand:
+        self.place += 1
+        base = self._term(token, depth)
+        fields = [token.text[1:]] if token.kind == "field" else []
+        while (after := self._peek()) is not None and after.kind == "field":
+            if isinstance(base, Constant) or (isinstance(base, Dot) and not fields):
+                raise self._wrong(f"saw {after.text} after {token.text}, expected a field of something that has some")
+            fields.append(after.text[1:])
+            self.place += 1
+        return Chain(base, tuple(fields)) if fields else base
+
+    def _term(self, token: Token, depth: int) -> Operand:
+        match token.kind:
+            case "dot" | "field":
+                return Dot()
+            case "variable":
+                if token.text not in self.variables:
+                    raise self._wrong(f"saw {token.text}, expected a variable that was declared with :=")
+                return Variable(token.text)
+            case "word":
+                return self._word(token.text)
+            case "number" | "string" | "raw" | "char":
+                return Constant(self._constant(token))
+            case "mark" if token.text == "(":
+                return self._pipeline(")", depth + 1)
+        raise self._wrong(f"saw {token.text!r}, expected a value")
+
+    def _word(self, word: str) -> Operand:
+        if word in _CONSTANTS:
+            return Constant(_CONSTANTS[word])
+        if word in FUNCTIONS:
+            return Function(word)
+        known = ", ".join(sorted(FUNCTIONS))
+        raise self._wrong(f"saw {word}, which {'is not served here' if word in _REFUSED else 'is no function'}; expected one of {known}")
+
+    def _constant(self, token: Token) -> str | int | float:
+        if token.kind == "raw":
+            return token.text[1:-1].replace("\r", "")
+        try:
+            if token.kind in ("string", "char"):
+                text = _unquoted(token.text)
+                return text if token.kind == "string" else ord(text)
+            return _number(token.text)
+        except (ValueError, SyntaxError, TypeError, OverflowError):
+            raise self._wrong(f"saw {token.text}, expected a number or quoted text as Go writes it") from None
+
+    def _peek(self) -> Token | None:
+        return self.found[self.place] if self.place < len(self.found) else None
+
+    def _skip_spaces(self) -> Token:
+        while (token := self._peek()) is not None and token.kind == "space":
+            self.place += 1
+        if token is None:
+            raise self._wrong("saw the end of the template, expected more")
+        return token
+
+    def _wrong(self, message: str) -> TemplateError:
+        return TemplateError(f"line {self.line}: {message}")
+
+
+def _unquoted(text: str) -> str:
+    r"""A quoted text; Go's escapes are Python's but for ``\N{…}``, which it does not have, and ``\'`` in double quotes."""
+    if "\\N" in text or (text[0] == '"' and "\\'" in text) or (text[0] == "'" and '\\"' in text) or "\\\n" in text:
+        raise ValueError(text)
+    value = ast.literal_eval(text)
+    assert isinstance(value, str)
+    return value
+
+
+def _number(text: str) -> int | float:
+    digits = text.replace("_", "")
+    lowered = digits.lower().lstrip("+-")
+    if lowered.startswith(("0x", "0b", "0o")):
+        return int(digits, 0)
+    if lowered.isdigit():
+        return int(digits, 8 if len(lowered) > 1 and lowered[0] == "0" else 10)
+    return float(digits)

@@ -1,0 +1,203 @@
+"""A template applied to values."""
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+
+from gpuscaler.metrics.rules.gotemplate.errors import TemplateError
+from gpuscaler.metrics.rules.gotemplate.formatting import plain
+from gpuscaler.metrics.rules.gotemplate.functions import CALLS, truth
+from gpuscaler.metrics.rules.gotemplate.nodes import (
+    Action,
+    Branch,
+    Chain,
+    Command,
+    Constant,
+    Dot,
+    Function,
+    Jump,
+    Node,
+    Operand,
+    Pipeline,
+    Text,
+    Value,
+    Variable,
+)
+from gpuscaler.metrics.rules.gotemplate.parsing import parse
+
+
+class Fields:
+    """What a template is applied to: named values. A name that is not there is an error, unlike that of a map."""
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        self.values = values
+
+    def __str__(self) -> str:
+        return f"{{{' '.join(plain(one) for one in self.values.values())}}}"
+
+
+class _Absent(Enum):
+    """What a map has under a name that it does not have; written, it is ``<no value>``."""
+
+    ABSENT = 0
+
+    def __str__(self) -> str:
+        return "<no value>"
+
+
+class _Left(Exception):  # noqa: N818  # no error
+    """A ``break`` or ``continue`` on its way to its range."""
+
+    def __init__(self, keyword: str) -> None:
+        super().__init__(keyword)
+        self.keyword = keyword
+
+
+class Template:
+    """A template that was read. Raises :class:`~.errors.TemplateError` where it cannot be."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.nodes = parse(source)
+
+    def render(self, values: Mapping[str, Value]) -> str:
+        """The text for ``values``. Raises :class:`~.errors.TemplateError`, as Go does when it comes to what does not work."""
+        fields = Fields(values)
+        run = _Run(fields)
+        run.walk(self.nodes, fields)
+        return "".join(run.written)
+
+
+class _Run:
+    def __init__(self, fields: Fields) -> None:
+        self.written: list[str] = []
+        self._variables: list[tuple[str, Value]] = [("$", fields)]
+
+    def walk(self, nodes: tuple[Node, ...], dot: Value) -> None:
+        for node in nodes:
+            match node:
+                case Text():
+                    self.written.append(node.text)
+                case Action():
+                    value = self._pipeline(node.pipeline, dot)
+                    if not node.pipeline.variables:
+                        self.written.append("<no value>" if value is None else plain(value))
+                case Branch():
+                    self._branch(node, dot)
+                case Jump():
+                    raise _Left(node.keyword)
+
+    def _branch(self, node: Branch, dot: Value) -> None:
+        known = len(self._variables)
+        if node.keyword == "range":
+            self._range(node, dot)
+        else:
+            value = self._pipeline(node.pipeline, dot)
+            if _holds(value):
+                self.walk(node.body, value if node.keyword == "with" else dot)
+            else:
+                self.walk(node.otherwise, dot)
+        del self._variables[known:]
+
+    def _range(self, node: Branch, dot: Value) -> None:
+        # The variables take on the members, not the whole.
+        value = self._pipeline(Pipeline(node.pipeline.commands), dot)
+        members = list(_members(value))
+        if not members:
+            self.walk(node.otherwise, dot)
+        names = node.pipeline.variables
+        for key, member in members:
+            known = len(self._variables)
+            for name, one in zip(names, (key, member) if len(names) == 2 else (member,), strict=True) if names else ():
+                self._set(name, one, declares=node.pipeline.declares)
+            try:
+                self.walk(node.body, member)
+            except _Left as left:
+                if left.keyword == "break":
+                    break
+            finally:
+                del self._variables[known:]
+
+    def _set(self, name: str, value: Value, *, declares: bool) -> None:
+        if declares:
+            self._variables.append((name, value))
+            return
+        place = max(index for index, (known, _) in enumerate(self._variables) if known == name)
+        self._variables[place] = (name, value)
+
+    def _pipeline(self, pipeline: Pipeline, dot: Value) -> Value:
+        given: list[Value] = []
+        for command in pipeline.commands:
+            given = [self._command(command, dot, given)]
+        for name in pipeline.variables:
+            self._set(name, given[0], declares=pipeline.declares)
+        return given[0]
+
+    def _command(self, command: Command, dot: Value, given: list[Value]) -> Value:
+        """``given`` is what the command before handed on, if there was one: the last argument."""
+        first, *rest = command
+        if isinstance(first, Function):
+            return self._call(first.name, rest, dot, given)
+        if rest or given:
+            raise TemplateError("saw a value with arguments, expected a function before them")
+        if first == Constant(None):
+            raise TemplateError("saw nil alone, expected it as an argument")
+        return self._operand(first, dot)
+
+    def _call(self, name: str, arguments: list[Operand], dot: Value, given: list[Value]) -> Value:
+        if name not in ("and", "or"):
+            return CALLS[name]([*(self._argument(one, dot) for one in arguments), *given])
+        if not arguments and not given:
+            raise TemplateError(f"saw {name} without values, expected at least one")
+        value: Value = None
+        for one in arguments:
+            value = self._argument(one, dot)
+            if truth(value) == (name == "or"):
+                return value
+        return given[0] if given else value
+
+    def _argument(self, operand: Operand, dot: Value) -> Value:
+        if isinstance(operand, Function):
+            return self._call(operand.name, [], dot, [])
+        value = self._operand(operand, dot)
+        # An absent member of a map of text is no text here.
+        return "" if value is _Absent.ABSENT else value
+
+    def _operand(self, operand: Operand, dot: Value) -> Value:
+        match operand:
+            case Dot():
+                return dot
+            case Constant():
+                return operand.value
+            case Variable():
+                return next(value for name, value in reversed(self._variables) if name == operand.name)
+            case Pipeline():
+                return self._pipeline(operand, dot)
+            case Chain():
+                value = self._operand(operand.base, dot)
+                for name in operand.fields:
+                    value = _field(value, name)
+                return value
+        raise AssertionError(operand)
+
+
+def _field(value: Value, name: str) -> Value:
+    if isinstance(value, Fields):
+        if name not in value.values:
+            raise TemplateError(f"saw .{name}, expected one of {', '.join(f'.{one}' for one in value.values)}")
+        return value.values[name]
+    if isinstance(value, dict):
+        return value.get(name, _Absent.ABSENT)
+    raise TemplateError(f"saw .{name} of {plain(value)}, expected it of something that has fields")
+
+
+def _holds(value: Value) -> bool:
+    return value is not _Absent.ABSENT and truth(value)
+
+
+def _members(value: Value) -> Iterator[tuple[Value, Value]]:
+    if isinstance(value, dict):
+        yield from ((key, value[key]) for key in sorted(value, key=str.encode))
+    elif isinstance(value, list):
+        yield from enumerate(value)
+    elif value is not _Absent.ABSENT:
+        raise TemplateError(f"saw a range over {plain(value)}, expected a list or a map")

@@ -1,0 +1,73 @@
+"""Which label of a series names which resource, and the other way round.
+
+Source: prometheus-adapter v0.12, ``pkg/naming`` (``ResourceConverter``), read for behaviour.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from gpuscaler.metrics.rules.gotemplate.errors import TemplateError
+from gpuscaler.metrics.rules.gotemplate.running import Template
+from gpuscaler.metrics.rules.patterns import Pattern, PatternError
+from gpuscaler.metrics.rules.resources import Resource, ResourceError, Resources
+
+
+class Labelling:
+    """``overrides`` say it label by label, ``template`` in general; of two labels for one resource the later is asked.
+
+    Raises :class:`~.errors.TemplateError`, :class:`~.patterns.PatternError` and, for a template that names no resource,
+    :class:`~.resources.ResourceError`.
+    """
+
+    def __init__(self, overrides: Mapping[str, Resource], template: str, resources: Resources) -> None:
+        self._by_label = dict(overrides)
+        self._by_resource = {resource.text: label for label, resource in overrides.items()}
+        self._resources = resources
+        self._template = Template(template) if template else None
+        self._pattern = _backwards(self._template) if self._template else None
+
+    def label(self, resource: Resource) -> str:
+        """The label that names ``resource``. Raises :class:`~.resources.ResourceError` where the rule has none."""
+        known = self._by_resource.get(resource.text)
+        if known is not None:
+            return known
+        if self._template is None:
+            raise ResourceError(f"saw no label for {resource.text}, expected one in the rule's resources: overrides or template")
+        group = resource.group.replace(".", "_").replace("-", "_")
+        try:
+            label = self._template.render({"Group": group, "Resource": self._resources.singular(resource.plural)})
+        except TemplateError as error:
+            raise ResourceError(f"saw no label for {resource.text}: {error}") from error
+        if not label:
+            raise ResourceError(f"saw an empty label for {resource.text}, expected text from the rule's resources.template")
+        self._by_resource[resource.text] = label
+        return label
+
+    def resources(self, labels: Iterable[str]) -> tuple[Resource, ...]:
+        """The resources that a series with these labels is of, each once, in the order of the labels' names."""
+        found = (self._resource(label) for label in sorted(labels))
+        return tuple(dict.fromkeys(one for one in found if one is not None))
+
+    def _resource(self, label: str) -> Resource | None:
+        known = self._by_label.get(label)
+        if known is not None or self._pattern is None:
+            return known
+        name = self._pattern.first(label, "resource")
+        if not name:
+            return None
+        group = self._pattern.first(label, "group") if "group" in self._pattern.names else ""
+        try:
+            return self._resources.find(name, group or "")
+        except ResourceError:
+            # Most labels that look like the template are no resources.
+            return None
+
+
+def _backwards(template: Template) -> Pattern:
+    """The expression that finds group and resource in a label that the template made."""
+    text = template.render({"Group": "(?P<group>.+?)", "Resource": "(?P<resource>.+?)"})
+    if not text:
+        raise PatternError("saw an empty label, expected text with <<.Resource>>")
+    pattern = Pattern(f"^{text}$")
+    if "resource" not in pattern.names:
+        raise PatternError(f'saw "{template.source}", expected <<.Resource>> in it')
+    return pattern

@@ -1,0 +1,113 @@
+"""Go's regular expressions, and what ``$1`` means to them.
+
+Source: the documentation of Go's package ``regexp`` (``Regexp.Expand``). RE2 is the engine that Go's was written after.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import re2
+
+
+class PatternError(ValueError):
+    """An expression that Go would not compile either."""
+
+
+class Pattern:
+    """A regular expression; it matches anywhere in a text unless it says otherwise. Raises :class:`PatternError`."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        options = re2.Options()
+        options.log_errors = False
+        try:
+            self._compiled = re2.compile(text, options=options)
+        except re2.error as error:
+            why = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else error
+            raise PatternError(f'saw "{text}", expected a regular expression as Go and RE2 read it: {why}') from None
+
+    @property
+    def groups(self) -> int:
+        return int(self._compiled.groups)
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self._compiled.groupindex)
+
+    def matches(self, text: str) -> bool:
+        return self._compiled.search(text) is not None
+
+    def first(self, text: str, group: str | int) -> str | None:
+        """What a group of the first match is; empty where it took no part, None without a match."""
+        found = self._compiled.search(text)
+        return None if found is None else str(found.group(group) or "")
+
+    def expand(self, template: str, text: str) -> str | None:
+        """``template`` with ``$name`` and ``${name}`` replaced by groups of the first match in ``text``; None without a match.
+
+        A group that there is not is empty. The longest name counts: ``$1_x`` is the group named ``1_x``, never group 1.
+        """
+        found = self._compiled.search(text)
+        if found is None:
+            return None
+
+        def value(name: str) -> str:
+            number = _number(name)
+            if number is not None:
+                return str(found.group(number) or "") if number <= self.groups else ""
+            return str(found.group(name) or "") if name in self.names else ""
+
+        return _expanded(template, value)
+
+    def unknown(self, template: str) -> Iterator[str]:
+        """The names in ``template`` of groups that there are not: they expand to nothing."""
+        for reference in _references(template):
+            if reference.name:
+                number = _number(reference.name)
+                if (number is not None and number > self.groups) or (number is None and reference.name not in self.names):
+                    yield reference.name
+
+
+class _Reference(NamedTuple):
+    """Text up to a ``$``, and the name after it: empty for ``$$`` or one that names nothing, which ``text`` then holds."""
+
+    text: str
+    name: str
+
+
+def _references(template: str) -> Iterator[_Reference]:
+    rest = template
+    while rest:
+        before, dollar, rest = rest.partition("$")
+        if not dollar:
+            yield _Reference(before, "")
+        elif rest.startswith("$"):
+            rest = rest[1:]
+            yield _Reference(before + "$", "")
+        else:
+            name, length = _name(rest)
+            rest = rest[length:]
+            yield _Reference(before if name else before + "$", name)
+
+
+def _name(text: str) -> tuple[str, int]:
+    """The name at the beginning of ``text``, and how much of it that takes; empty and 0 where there is none."""
+    start = int(text.startswith("{"))
+    end = start
+    # Go's letters and digits: superscripts and fractions are numbers to Python too, not digits.
+    while end < len(text) and (text[end].isalpha() or text[end].isdecimal() or text[end] == "_"):
+        end += 1
+    if end == start or (start and text[end : end + 1] != "}"):
+        return "", 0
+    return text[start:end], end + start
+
+
+def _number(name: str) -> int | None:
+    """The number that a name is; one with a leading zero is a name, and so is one of more digits than Go reads."""
+    if not name.isascii() or not name.isdigit() or (name[0] == "0" and len(name) > 1) or len(name) > 9:
+        return None
+    return int(name)
+
+
+def _expanded(template: str, value: Callable[[str], str]) -> str:
+    return "".join(one.text + (value(one.name) if one.name else "") for one in _references(template))

@@ -1,0 +1,194 @@
+"""A file of rules in prometheus-adapter's language.
+
+Source: prometheus-adapter v0.12, ``pkg/config`` and ``docs/config.md``, read for behaviour. What it refuses to start for is here a
+problem of one rule, which is set aside; only a file that cannot be read at all is refused.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from msgspec import Struct
+
+from gpuscaler.metrics.rules.discovery import Discovery, discover
+from gpuscaler.metrics.rules.gotemplate.errors import TemplateError
+from gpuscaler.metrics.rules.gotemplate.running import Template
+from gpuscaler.metrics.rules.labelling import Labelling
+from gpuscaler.metrics.rules.patterns import Pattern, PatternError
+from gpuscaler.metrics.rules.resources import Resource, ResourceError, Resources
+from gpuscaler.metrics.rules.rule import Filter, Rule
+from gpuscaler.settings.cursor import Cursor, Report, TooMuchError
+from gpuscaler.settings.document import read_document
+from gpuscaler.settings.errors import Problem, SettingsError
+
+_KEYS = ("rules", "externalRules", "resourceRules")
+_RULE_KEYS = ("seriesQuery", "seriesFilters", "resources", "name", "metricsQuery")
+_RESOURCE_KEYS = ("template", "overrides", "namespaced")
+#: Of a rule without a metricsQuery, of which prometheus-adapter asks an empty one: what several samples of an object make is
+#: :mod:`.combining`.
+DEFAULT_QUERY = "<<.Series>>{<<.LabelMatchers>>}"
+
+T = TypeVar("T")
+
+
+class RuleSet(Struct, frozen=True):
+    """The rules of a file that can be used.
+
+    ``problems`` are why others of it cannot, ``notes`` what is probably not meant or not served; each names its rule.
+    """
+
+    rules: tuple[Rule, ...] = ()
+    external: tuple[Rule, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[Problem, ...] = ()
+
+    @property
+    def series_queries(self) -> tuple[str, ...]:
+        """What Prometheus is to be asked for the series of, each once."""
+        return tuple(dict.fromkeys(rule.series_query for rule in (*self.rules, *self.external)))
+
+    def discover(self, found: Mapping[str, Sequence[Mapping[str, str]]]) -> Discovery:
+        """The metrics that these rules make of ``found``, label sets by series query."""
+        return discover(self.rules, self.external, found)
+
+
+def read(text: str, *, source: str = "rules", resources: Resources | None = None) -> RuleSet:
+    """The rules of a file. Raises :class:`~gpuscaler.settings.errors.SettingsError` where it is no YAML mapping at all."""
+    root, problems = read_document(text, expected="a YAML mapping with the keys rules and externalRules", needs="rules need six")
+    if problems:
+        raise SettingsError(source, tuple(problems))
+    if root is None or root.value is None:
+        return RuleSet()
+    report = Report()
+    whole = Cursor("", root, report)
+    if whole.members() is None:
+        raise SettingsError(source, report.problems)
+    reader = _Reader(resources or Resources())
+    fields = whole.mapping(_KEYS)
+    try:
+        rules = reader.rules(fields.get("rules"))
+        external = reader.rules(fields.get("externalRules"))
+    except TooMuchError:
+        raise SettingsError(source, (Problem("", None, "unfolds to millions of values, expected a file of rules"),)) from None
+    if "resourceRules" in fields:
+        reader.notes.append(
+            Problem("resourceRules", fields["resourceRules"].entry.line, "read and not served: metrics-server serves metrics.k8s.io")
+        )
+    return RuleSet(rules, external, report.problems + tuple(reader.problems), tuple(reader.notes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Naming:
+    pattern: Pattern
+    template: str
+    filters: tuple[Filter, ...]
+
+
+class _Reader:
+    def __init__(self, resources: Resources) -> None:
+        self.resources = resources
+        self.problems: list[Problem] = []
+        self.notes: list[Problem] = []
+
+    def rules(self, at: Cursor | None) -> tuple[Rule, ...]:
+        found = (self._rule(item) for item in (at.items() if at else ()))
+        return tuple(rule for rule in found if rule is not None)
+
+    def _rule(self, at: Cursor) -> Rule | None:
+        """The rule, or None where anything is wrong with it: half of a rule would serve something else than was meant."""
+        report = Report()
+        at = Cursor(at.path, at.entry, report)
+        fields = at.mapping(_RULE_KEYS)
+        series_query = _text(fields.get("seriesQuery"))
+        if not series_query and not len(report):
+            at.say("saw no seriesQuery, expected a selector of series; add seriesQuery: '{__name__=~\"…\"}'")
+        filters = [self._filter(item) for item in fields["seriesFilters"].items()] if "seriesFilters" in fields else []
+        naming = self._naming(fields.get("name"), at)
+        labelling, namespaced = self._labelling(fields.get("resources"), at)
+        template = _attempt(fields.get("metricsQuery") or at, lambda: Template(_text(fields.get("metricsQuery")) or DEFAULT_QUERY))
+        if len(report) or naming is None or labelling is None or template is None:
+            self.problems.extend(report.problems)
+            return None
+        filters.extend(naming.filters)
+        good = tuple(one for one in filters if one is not None)
+        return Rule(at.path, series_query, good, naming.pattern, naming.template, labelling, template, namespaced)
+
+    def _filter(self, at: Cursor) -> Filter | None:
+        fields = at.mapping(("is", "isNot"))
+        given = {key: text for key, one in fields.items() if (text := _text(one))}
+        if len(given) != 1:
+            at.wrong("one of is and isNot, each a regular expression", seen="both" if given else "neither is nor isNot")
+            return None
+        key, text = given.popitem()
+        pattern = _attempt(fields[key], lambda: Pattern(text))
+        return None if pattern is None else Filter(pattern, key == "is")
+
+    def _naming(self, at: Cursor | None, rule: Cursor) -> _Naming | None:
+        fields = at.mapping(("matches", "as")) if at else {}
+        matches, template = _text(fields.get("matches")), _text(fields.get("as"))
+        pattern = _attempt(fields.get("matches") or rule, lambda: Pattern(matches or ".*"))
+        if pattern is None:
+            return None
+        if not template:
+            if pattern.groups > 1:
+                (at or rule).say(f"saw {pattern.groups} groups in matches, expected as: to say the name; add as: $1")
+                return None
+            template = f"${pattern.groups}"
+        for name in pattern.unknown(template):
+            self._note_group(fields.get("as", rule), name)
+        return _Naming(pattern, template, (Filter(pattern),) if matches else ())
+
+    def _note_group(self, at: Cursor, name: str) -> None:
+        digits = name[: len(name) - len(name.lstrip("0123456789"))]
+        meant = f"; for group {digits} before {name[len(digits) :]} write ${{{digits}}}{name[len(digits) :]}" if digits else ""
+        message = f"${name} is the group named {name}, which matches does not have: it is empty{meant}"
+        self.notes.append(Problem(at.path, at.entry.line, message))
+
+    def _labelling(self, at: Cursor | None, rule: Cursor) -> tuple[Labelling | None, bool]:
+        fields = at.mapping(_RESOURCE_KEYS) if at else {}
+        namespaced = fields["namespaced"].boolean() if "namespaced" in fields else True
+        overrides: dict[str, Resource] = {}
+        for label, one in (fields["overrides"].members() or {}).items() if "overrides" in fields else ():
+            resource = self._resource(one)
+            if resource is not None:
+                overrides[label] = resource
+        self._note_twice(fields.get("overrides"), overrides)
+        template = _text(fields.get("template"))
+        made = _attempt(fields.get("template") or at or rule, lambda: Labelling(overrides, template, self.resources))
+        return made, namespaced is not False
+
+    def _resource(self, at: Cursor) -> Resource | None:
+        fields = at.mapping(("group", "resource"))
+        name = _text(fields.get("resource"))
+        if not name:
+            at.say("saw no resource, expected one; add resource: pod")
+            return None
+        return _attempt(fields["resource"], lambda: self.resources.find(name, _text(fields.get("group"))))
+
+    def _note_twice(self, at: Cursor | None, overrides: Mapping[str, Resource]) -> None:
+        labels: dict[str, list[str]] = {}
+        for label, resource in overrides.items():
+            labels.setdefault(resource.text, []).append(label)
+        for text, several in labels.items():
+            if at and len(several) > 1:
+                message = f"{' and '.join(several)} are both {text}: queries use {several[-1]}; prometheus-adapter picks one by chance"
+                self.notes.append(Problem(at.path, at.entry.line, message))
+
+
+def _text(at: Cursor | None) -> str:
+    """A scalar as it was written, whatever YAML would make of it; empty where there is none."""
+    if at is None or at.entry.value is None:
+        return ""
+    value = at.entry.value
+    if isinstance(value, list | dict):
+        at.wrong("text")
+        return ""
+    return value if isinstance(value, str) else at.entry.raw
+
+
+def _attempt(at: Cursor, make: Callable[[], T]) -> T | None:
+    try:
+        return make()
+    except (PatternError, TemplateError, ResourceError) as error:
+        at.say(str(error))
+        return None

@@ -1,0 +1,106 @@
+"""Kubernetes' resources by the names that rules call them: plural or singular, with their group, a part of it, or none.
+
+Source: ``k8s.io/apimachinery/pkg/api/meta`` (``DefaultRESTMapper``, ``PriorityRESTMapper``).
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+
+class ResourceError(ValueError):
+    """A name that is no resource, or of several singulars. The text says which."""
+
+
+class Resource(Struct, frozen=True, gc=False):
+    """A resource: its plural, its singular (the kind in lower case), its group (empty for the core one)."""
+
+    plural: str
+    singular: str
+    group: str = ""
+    namespaced: bool = True
+
+    @property
+    def text(self) -> str:
+        """``pods``, or ``deployments.apps``."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+
+def _table(group: str, namespaced: str, other: str = "") -> tuple[Resource, ...]:
+    """Resources from their singulars; ``singular:plural`` where an s does not make the plural."""
+    pairs = [(one, True) for one in namespaced.split()] + [(one, False) for one in other.split()]
+    split = [(*one.partition(":"), inside) for one, inside in pairs]
+    return tuple(Resource(plural or f"{singular}s", singular, group, inside) for singular, _, plural, inside in split)
+
+
+#: What every cluster has, in the order in which a name without a group is looked up.
+WELL_KNOWN: tuple[Resource, ...] = (
+    *_table(
+        "",
+        "pod service configmap secret serviceaccount replicationcontroller persistentvolumeclaim endpoints:endpoints event limitrange "
+        "resourcequota podtemplate",
+        "namespace node persistentvolume componentstatus:componentstatuses",
+    ),
+    *_table("apps", "deployment statefulset daemonset replicaset controllerrevision"),
+    *_table("batch", "job cronjob"),
+    *_table("autoscaling", "horizontalpodautoscaler"),
+    *_table("networking.k8s.io", "ingress:ingresses networkpolicy:networkpolicies", "ingressclass:ingressclasses"),
+    *_table("policy", "poddisruptionbudget"),
+    *_table("rbac.authorization.k8s.io", "role rolebinding", "clusterrole clusterrolebinding"),
+    *_table("storage.k8s.io", "csistoragecapacity:csistoragecapacities", "storageclass:storageclasses volumeattachment csidriver csinode"),
+    *_table("scheduling.k8s.io", "", "priorityclass:priorityclasses"),
+    *_table("coordination.k8s.io", "lease"),
+    *_table("discovery.k8s.io", "endpointslice"),
+    *_table("apiextensions.k8s.io", "", "customresourcedefinition"),
+    *_table("apiregistration.k8s.io", "", "apiservice"),
+    *_table("resource.k8s.io", "resourceclaim resourceclaimtemplate", "deviceclass:deviceclasses resourceslice"),
+)
+
+
+class Resources:
+    """The resources that there are; more than :data:`WELL_KNOWN` where an API server was asked."""
+
+    def __init__(self, known: Iterable[Resource] = WELL_KNOWN) -> None:
+        self.known = tuple(dict.fromkeys(known))
+
+    def find(self, name: str, group: str = "") -> Resource:
+        """The resource that ``name`` is, plural or singular. Raises :class:`ResourceError`.
+
+        Without a group the first one of that name is meant; a group may be the beginning of a longer one where none is exactly it.
+        """
+        name = name.lower()
+        named = [one for one in self.known if name in (one.plural, one.singular)]
+        for found in named:
+            if not group or found.group == group:
+                return found
+        for found in named:
+            if found.group.startswith(group):
+                return found
+        where = f" in the group {group}" if group else ""
+        raise ResourceError(f"saw {name}{where}, expected a resource of the cluster such as pod, namespace or deployment")
+
+    def singular(self, plural: str) -> str:
+        """The one singular of all resources called ``plural``. Raises :class:`ResourceError`."""
+        found = {one.singular for one in self.known if plural.lower() in (one.plural, one.singular)}
+        if len(found) != 1:
+            raise ResourceError(f"saw {plural} with {len(found)} singulars, expected one")
+        return found.pop()
+
+    def parsed(self, text: str) -> Resource:
+        """The resource of ``pods`` or ``deployments.apps``. Raises :class:`ResourceError`."""
+        name, _, group = text.partition(".")
+        return self.find(name, group)
+
+
+def from_lists(lists: Iterable[Mapping[str, Any]]) -> tuple[Resource, ...]:
+    """The resources of ``APIResourceList`` objects, in their order; subresources are left out."""
+    found: dict[tuple[str, str], Resource] = {}
+    for one in lists:
+        group = str(one.get("groupVersion") or "").rpartition("/")[0]
+        for entry in one.get("resources") or ():
+            plural, kind = entry.get("name"), entry.get("kind")
+            if isinstance(plural, str) and isinstance(kind, str) and "/" not in plural:
+                own = entry.get("group") or group
+                found.setdefault((plural, own), Resource(plural, kind.lower(), own, bool(entry.get("namespaced"))))
+    return tuple(found.values())
