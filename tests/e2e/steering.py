@@ -161,8 +161,9 @@ async def _play(made: Stage, found: Tally, pool: str, dice: Random, *, unrelated
     except AssertionError as error:
         print(error)
     names = {one["metadata"]["name"] for one in pods}
+    there = [one for one in await made.pods(pool) if one["metadata"]["name"] in names]
     found.planned += len(names)
-    found.bound += sum(bool(one["spec"].get("nodeName")) for one in await made.pods(pool) if one["metadata"]["name"] in names)
+    found.bound += sum(bool(one["spec"].get("nodeName")) for one in there)
     opened = [line["at"] for one in made.controllers for line in one.told("opened", pool=pool)]
     ordered = [line for one in made.controllers for line in one.told("ordered", pool=pool)]
     found.further += sum(line["at"] > min(opened, default=float("inf")) for line in ordered)
