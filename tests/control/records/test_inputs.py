@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.control.records.deciding import POLICY, decided, idle
 from tests.control.records.test_records import Kept, recorded
 from tests.control.world import luck, pod, world
-from tests.planning.building import NOW, pods, spec
+from tests.planning.building import NOW, node, pods, spec
 from tests.planning.changing import POLICIES, World
 
 from gpuscaler.clouds.simulated_provider import CallFaults
@@ -22,7 +22,8 @@ from gpuscaler.control.records.replaying import replayed
 from gpuscaler.control.records.wire import WirePod
 from gpuscaler.kube.resources import PODS
 from gpuscaler.model.aside import SetAside
-from gpuscaler.model.cluster import HOMES, Cluster, Delta
+from gpuscaler.model.cluster import HOMES, Cluster, Delta, Item
+from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.planner import plan
@@ -73,28 +74,58 @@ def test_decisions_that_are_packed_one_after_the_other_lose_as_little(policy: Po
         assert replayed(again).identical
 
 
-def written(data: bytes) -> bytes:
-    """The first stream of ``data``, which holds most pods."""
-    decompressor = zlib.decompressobj()
-    decompressor.decompress(data)
-    return data[: len(data) - len(decompressor.unused_data)]
+def streams(data: bytes) -> list[bytes]:
+    """The compressed streams that ``data`` is made of."""
+    found = []
+    while data:
+        decompressor = zlib.decompressobj()
+        decompressor.decompress(data)
+        rest = decompressor.unused_data
+        found.append(data[: len(data) - len(rest)])
+        data = rest
+    return found
 
 
-def test_of_a_large_cluster_only_the_pods_that_changed_are_written_again() -> None:
-    cluster, packer = Cluster.of(pods("a", 3000, uid="u")), Packer()
+def test_of_a_large_cluster_only_what_changed_is_written_again() -> None:
+    cluster, packer = Cluster.of((*pods("a", 3000, uid="u"), *(node(f"n{number}") for number in range(9)))), Packer()
     first = packer.packed(decided(cluster, State(), POLICY, NOW))
     some = [cluster.pods[f"default/a-{number}"] for number in (7, 2999)]
-    upserts = (*(replace(one, phase="Failed") for one in some), *pods("b", 2))
-    changed = cluster.apply(Delta(deletes=((Pod, "default/a-5"),), upserts=upserts))
+    upserts: tuple[Item, ...] = (
+        *(replace(one, phase="Failed") for one in some),
+        *pods("b", 2),
+        node("n3", unschedulable=True),
+        node("n20"),
+    )
+    changed = cluster.apply(Delta(deletes=((Pod, "default/a-5"), (Node, "n6")), upserts=upserts))
     second = packer.packed(decided(changed, State(), POLICY, NOW))
+    third = packer.packed(decided(changed, State(), POLICY, NOW))
 
-    assert written(second) == written(first)
-    assert list(unpacked(second)[0].cluster.pods.items()) == list(changed.pods.items())
+    assert streams(second)[:2] == streams(first)[:2]
+    assert len(streams(second)[2]) < 0.2 * len(streams(first)[1])
+    assert third == second
+    again = unpacked(second)[0].cluster
+    assert list(again.pods.items()) == list(changed.pods.items())
+    assert list(again.nodes.items()) == list(changed.nodes.items())
     # When much has changed everything is.
     other = cluster.apply(Delta(upserts=tuple(replace(one, phase="Failed") for one in cluster.pods.values())))
-    third = packer.packed(decided(other, State(), POLICY, NOW))
-    assert written(third) != written(first)
-    assert list(unpacked(third)[0].cluster.pods.items()) == list(other.pods.items())
+    fourth = packer.packed(decided(other, State(), POLICY, NOW))
+    assert len(streams(fourth)) == 3
+    assert list(unpacked(fourth)[0].cluster.pods.items()) == list(other.pods.items())
+
+
+def test_many_small_changes_are_written_anew_in_the_end() -> None:
+    cluster, packer = Cluster.of(pods("a", 2000)), Packer()
+    lengths = []
+    for number in range(30):
+        some = [replace(cluster.pods[f"default/a-{place}"], phase=f"phase {number}") for place in range(100, 2000, 40)]
+        cluster = cluster.apply(Delta(upserts=tuple(some), deletes=((Pod, f"default/a-{number}"),)))
+        packed_now = packer.packed(decided(cluster, State(), POLICY, NOW))
+        lengths.append(len(streams(packed_now)))
+
+        assert list(unpacked(packed_now)[0].cluster.pods.items()) == list(cluster.pods.items())
+
+    assert max(lengths) < 30
+    assert lengths != sorted(lengths)
 
 
 def test_pods_in_another_order_are_written_in_it() -> None:

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, TypeVar
 
 import msgspec
@@ -32,13 +33,15 @@ def unpacked(data: bytes) -> tuple[Decision, str]:
         if form.form != FORM:
             raise InputsError(f"saw inputs of form {form.form} written by gpuscaler {form.version}, expected form {FORM}")
         found = _Found()
-        found.take(frames)
-        frames, _ = _split(rest, len(data))
+        while True:
+            frames, rest = _split(rest, len(data))
+            if not rest:
+                break
+            found.take(frames)
         head = msgspec.msgpack.decode(next(frames, b""), type=Head)
-        found.take(frames)
     except (zlib.error, msgspec.MsgspecError, LookupError) as error:
         raise InputsError(f"saw {len(data)} bytes that cannot be read ({error}), expected the inputs of a decision") from error
-    cluster = Cluster().apply(Delta(upserts=(*found.others, *found.pods.values())), set_aside=head.set_aside)
+    cluster = Cluster().apply(Delta(upserts=tuple(found.items())), set_aside=head.set_aside)
     return Decision(head.id, head.at, head.text, cluster, head.state, head.policy, head.plan), form.version
 
 
@@ -62,32 +65,37 @@ class _Found:
     """What frames hold, one stream after the other."""
 
     def __init__(self) -> None:
-        self.others: list[Item] = []
-        self.pods: dict[str, Pod] = {}
-        self._kinds: dict[str, type] = {kind.__name__: kind for kind in (*HOMES, Node)}
+        self._objects: dict[str, dict[str, Item]] = {kind.__name__: {} for kind in (*HOMES, Node, Pod)}
+        self._kinds: dict[str, tuple[type, str]] = {kind.__name__: (kind, key) for kind, (_, key) in HOMES.items()} | {
+            "Node": (Node, "name")
+        }
         self._shared: dict[str, tuple[type, list[Any]]] = {kind.__name__: (kind, []) for kind in SHARED}
+
+    def items(self) -> Iterator[Item]:
+        return chain.from_iterable(found.values() for found in self._objects.values())
 
     def take(self, frames: Iterable[bytes]) -> None:
         for frame in frames:
             chunk = msgspec.msgpack.decode(frame, type=Chunk)
             if chunk.kind in self._kinds:
-                self.others += _decoded(chunk, self._kinds[chunk.kind])
+                kind, key = self._kinds[chunk.kind]
+                objects: list[Any] = _decoded(chunk, kind)
+                self._objects[chunk.kind].update((getattr(one, key), one) for one in objects)
             elif chunk.kind in self._shared:
                 kind, items = self._shared[chunk.kind]
                 items += _decoded(chunk, kind)
             elif chunk.kind == Pod.__name__:
-                self._take_pods(_decoded(chunk, WirePod))
-            elif chunk.kind == GONE:
+                self._objects[chunk.kind].update((one.key, one) for one in self._pods(_decoded(chunk, WirePod)))
+            elif (left := self._objects.get(chunk.kind.removeprefix(GONE))) is not None:
                 for key in _decoded(chunk, str):
-                    del self.pods[key]
+                    del left[key]
             else:
                 raise InputsError(f"saw objects of kind {chunk.kind!r}, expected those that gpuscaler {__version__} knows")
 
-    def _take_pods(self, wires: list[WirePod]) -> None:
+    def _pods(self, wires: list[WirePod]) -> Iterator[Pod]:
         specs, labels, options, owners = (items for _, items in self._shared.values())
         for one in wires:
-            pod = _pod(one, specs[one.spec], labels[one.labels], options=options[one.options], owner=owners[one.owner])
-            self.pods[pod.key] = pod
+            yield _pod(one, specs[one.spec], labels[one.labels], options=options[one.options], owner=owners[one.owner])
 
 
 def _decoded(chunk: Chunk, kind: type[_T]) -> list[_T]:

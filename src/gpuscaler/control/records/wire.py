@@ -1,9 +1,8 @@
-"""The form of a plan's inputs as bytes: two compressed streams, each of frames with the length of each before it.
+"""The form of a plan's inputs as bytes: compressed streams, one behind the other, each of frames with the length of each before it.
 
-The first holds a :class:`Form` and pods, and is the same for many decisions. The second holds a :class:`Head`, the other objects, and how
-the pods differ: keys of those that are gone or changed, then those that are changed or new. Objects come a few hundred to a frame, so that
-another thread can write them while the event loop goes on; what pods share (specifications, labels, options, owners) is written once, as it
-is held once.
+The first holds a :class:`Form`, the last a :class:`Head`. Those between hold the objects, and then how they changed: keys of those that are
+gone, then those that are new or changed. Objects come a few hundred to a frame, so that another thread can write them while the event loop
+goes on; what pods share (specifications, labels, options, owners) is written once, as it is held once.
 """
 
 from typing import Any
@@ -19,11 +18,15 @@ from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import State
 
 #: The form of the bytes; what was written in another is not read.
-FORM = 2
+FORM = 3
 #: What pods share, in the order in which it is written.
 SHARED: tuple[type, ...] = (PodSpec, LabelSet, PodOptions, Owner)
-#: The kind of a frame of keys of pods that are gone or changed.
-GONE = "Gone"
+#: Frames of keys of objects that are gone have this before the kind.
+GONE = "Gone "
+
+
+def gone_of(kind: type) -> str:
+    return f"{GONE}{kind.__name__}"
 
 
 class Form(Struct, frozen=True):
@@ -34,7 +37,7 @@ class Form(Struct, frozen=True):
 
 
 class Head(Struct, frozen=True):
-    """What comes before the objects."""
+    """A decision, but for its objects."""
 
     id: str
     at: float
@@ -76,12 +79,12 @@ class WirePod(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Shared:
-    """Objects in the order in which they were first met, each once; those of ``before`` have been written already."""
+    """Objects in the order in which they were first met, each once."""
 
-    def __init__(self, before: "Shared | None" = None) -> None:
-        self.items: list[Any] = list(before.items) if before is not None else []
-        self._known = {id(item): place for place, item in enumerate(self.items)}
-        self._written = len(self.items)
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+        self._known: dict[int, int] = {}
+        self._written = 0
 
     def fresh(self) -> list[Any]:
         """What was met since the last time."""
