@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from email.utils import format_datetime
 from typing import Any, Final
 
 from gpuscaler.embedded.aws import capacity, control, ec2, fleets, groups, hooks, instances, others, queues, templates
@@ -11,7 +12,7 @@ from gpuscaler.embedded.aws.faults import Fault, Faults
 from gpuscaler.embedded.aws.models import SERVICES, Models
 from gpuscaler.embedded.aws.reading import Call, Request, read, scope_of
 from gpuscaler.embedded.aws.region import Region
-from gpuscaler.embedded.aws.writing import Answer, write, write_error
+from gpuscaler.embedded.aws.writing import Answer, at, write, write_error
 
 Handler = Callable[[Region, dict[str, Any]], dict[str, Any]]
 
@@ -59,7 +60,9 @@ class Endpoint:
             answer, code = write_error(service, error, ident), error.code
         if call is not None:
             self._count(call, code)
-        return replace(answer, after=answer.after + fault.delay) if fault is not None else answer
+        # AWS's own clock, by which callers tell what is older than their question.
+        date = format_datetime(at(self.account.now()), usegmt=True)
+        return replace(answer, headers={**answer.headers, "date": date}, after=answer.after + (fault.delay if fault is not None else 0.0))
 
     def _answer(self, call: Call, fault: Fault | None, ident: str) -> Answer:
         handler = HANDLERS[call.service].get(call.operation)

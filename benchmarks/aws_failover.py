@@ -1,0 +1,113 @@
+"""From the first capacity error to on-demand: the real controller and boto3 against our endpoint, whose spot groups are all dry.
+
+Every call takes 0.1 s more than it says; time is virtual. Half a minute after on-demand was asked for, spot has machines again, so that
+whatever was not withdrawn would arrive.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice, product
+
+from msgspec import Struct
+
+from benchmarks.aws_world import BOOT, REGION, AwsWorld, aws_world
+from benchmarks.figures import Figure
+from benchmarks.live_scenes import in_virtual_time
+from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.embedded.aws.faults import Fault
+
+DRY = (1, 2, 3, 6, 12, 24)
+PEERS = (
+    "Cluster Autoscaler with a 60 s signal: 1.5 / 2.5 / 3.5 / 6.5 / 33 to 36 / 85 to 90 min; "
+    "default without signal 15.7 / 91.5 min, then never"
+)
+#: One GPU each.
+TYPES = ("g4dn.xlarge", "g4dn.2xlarge", "g4dn.4xlarge", "g5.xlarge", "g5.2xlarge", "g5.4xlarge", "g6.xlarge", "g6.2xlarge")
+PODS = 8
+#: What an answer to LaunchInstances takes, what any other does, and after how long activities show, in seconds.
+LAUNCH_SECONDS, ANSWER_SECONDS, ACTIVITY_SECONDS = 2.0, 0.1, 20.0
+#: What is to be reached, from the first error and from where it shows, in seconds.
+REACH, REACH_SHOWN = 10.0, 30.0
+#: When pods come, in seconds after the controller began: what it asks regularly is in another phase each time.
+PHASES = (5.0, 6.0, 7.0)
+#: When spot is there again, and for how long it is watched what comes, in seconds.
+AGAIN, WATCHED = 30.0, 900.0
+RAISES = frozenset({"LaunchInstances", "SetDesiredCapacity"})
+
+
+class Failover(Struct, frozen=True):
+    """``seconds`` from the first capacity error, as soon as anybody can know of it, until on-demand is asked for.
+
+    ``tried`` spot groups were asked before, and ``surplus`` machines more than pods were launched.
+    """
+
+    seconds: float
+    tried: int
+    surplus: int
+    bound: int
+
+
+def figures() -> Iterator[Figure]:
+    what = f"first capacity error → on-demand asked; {' / '.join(map(str, DRY))} dry spot groups, {PODS} pods"
+    at_once = [worst(in_virtual_time(partial(_scene, groups, "launch-instances", phase)) for phase in PHASES) for groups in DRY]
+    yield _figure(f"{what}, each answering in {LAUNCH_SECONDS:g} s with the errors", PEERS, at_once, REACH)
+    shown = [worst(in_virtual_time(partial(_scene, groups, "desired-capacity", phase)) for phase in PHASES) for groups in DRY]
+    yield _figure(f"{what}, from when activities show the errors, after {ACTIVITY_SECONDS:g} s", "", shown, REACH_SHOWN)
+
+
+def worst(found: Iterator[Failover]) -> Failover:
+    every = list(found)
+    return Failover(
+        max(one.seconds for one in every),
+        max(one.tried for one in every),
+        max(one.surplus for one in every),
+        min(one.bound for one in every),
+    )
+
+
+def _figure(what: str, peers: str, found: list[Failover], reach: float) -> Figure:
+    seconds = " / ".join(f"{one.seconds:.1f}" for one in found)
+    tried = " / ".join(str(one.tried) for one in found)
+    surplus = max(one.surplus for one in found)
+    return Figure(
+        what,
+        peers,
+        f"≤ {reach:g} s each, 0 surplus",
+        f"{seconds} s; {tried} groups tried; {surplus} machines surplus",
+        all(one.seconds <= reach and one.bound == PODS for one in found) and surplus == 0,
+        {
+            **{f"seconds_{groups}": one.seconds for groups, one in zip(DRY, found, strict=True)},
+            **{f"tried_{groups}": one.tried for groups, one in zip(DRY, found, strict=True)},
+            "surplus": surplus,
+        },
+    )
+
+
+async def _scene(groups: int, launch: str, phase: float) -> Failover:
+    conditions = Conditions(answer=LAUNCH_SECONDS, activity=ACTIVITY_SECONDS, boot=BOOT)
+    async with aws_world(conditions, launch=launch) as here:
+        for place, (letter, kind) in enumerate(islice(product("abc", TYPES), groups)):
+            here.group(f"spot-{place}", kind, f"{REGION}{letter}", "spot")
+        here.group("on-demand", "g5.xlarge", f"{REGION}a", "on-demand")
+        here.dry()
+        await here.start()
+        here.endpoint.faults.all.append(Fault(delay=ANSWER_SECONDS))
+        await here.sleep(phase)
+        await here.submit(f"pod{number}" for number in range(PODS))
+        while not raises(here, "on-demand"):
+            await here.sleep(1.0)
+        asked, first = raises(here, "on-demand")[0][0], raises(here, "spot")[0][0]
+        await here.sleep(AGAIN)
+        here.dry(None)
+        await here.sleep(WATCHED)
+        launched = sum(here.launched().values())
+        tried = {group for at, group in raises(here, "spot") if at <= asked}
+        known = first + LAUNCH_SECONDS + ANSWER_SECONDS
+        if launch == "desired-capacity":
+            known = first + conditions.reaction + ACTIVITY_SECONDS
+        return Failover(asked - known, len(tried), launched - PODS, await here.bound())
+
+
+def raises(here: AwsWorld, name: str) -> list[tuple[float, str]]:
+    """When groups whose name begins so were asked for machines, and which."""
+    return [(at, group) for at, operation, group in here.endpoint.log if operation in RAISES and group.startswith(name)]

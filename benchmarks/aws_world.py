@@ -1,0 +1,170 @@
+"""A whole cluster whose cloud is an AWS account of ours, with the real controller, AwsProvider and boto3 in virtual time."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from functools import cache, partial
+from random import Random
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+from tests.control.world import BEGAN, Notes, pod
+
+from gpuscaler.clouds.aws.calls import Calls
+from gpuscaler.clouds.aws.discovery import Discovery
+from gpuscaler.clouds.aws.provider import AwsProvider
+from gpuscaler.clouds.aws.regions import Scope
+from gpuscaler.clouds.delays import Delay, Delays
+from gpuscaler.control.attempts import Attempts
+from gpuscaler.control.controller import Controller
+from gpuscaler.control.store import MemoryStore
+from gpuscaler.embedded.aws.account import Account
+from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.embedded.aws.control import Limit, set_capacity
+from gpuscaler.embedded.aws.endpoint import Endpoint
+from gpuscaler.embedded.aws.memory import LoopExecutor, Session
+from gpuscaler.embedded.aws.models import Models
+from gpuscaler.embedded.aws.nodes import NAMING, follow
+from gpuscaler.embedded.aws.reading import Request
+from gpuscaler.embedded.aws.writing import Answer
+from gpuscaler.embedded.cluster import Conditions as ClusterConditions
+from gpuscaler.embedded.cluster import EmbeddedCluster
+from gpuscaler.embedded.machines import Machines
+from gpuscaler.kube.resources import PODS
+from gpuscaler.model.pools import Policy
+
+CLUSTER, REGION, QUEUE = "bench", "us-east-1", "events"
+TAGS = {"k8s.io/cluster-autoscaler/enabled": "true", f"k8s.io/cluster-autoscaler/{CLUSTER}": "owned"}
+#: Machines boot in a minute and show their GPUs half a minute later.
+BOOT = Delays(boot=Delay(60.0, 60.0, 60.0), device_plugin=Delay(30.0, 30.0, 30.0), image_pull=Delay(0.0, 0.0, 0.0))
+#: The account's clock is looked at so often, in seconds.
+LOOKED_AT = 0.1
+MODELS = Models()
+
+
+class LoggedEndpoint(Endpoint):
+    """An endpoint that keeps when each call of Auto Scaling came that names a group: (moment, operation, group)."""
+
+    def __init__(self, account: Account) -> None:
+        super().__init__(account, MODELS)
+        self.log: list[tuple[float, str, str]] = []
+
+    def handle(self, request: Request) -> Answer:
+        said = dict(parse_qsl(request.body.decode())) if request.body[:1].isalpha() else {}
+        if "AutoScalingGroupName" in said:
+            self.log.append((self.account.now(), said["Action"], said["AutoScalingGroupName"]))
+        return super().handle(request)
+
+
+class AwsWorld:
+    """A cluster beside an account that is like ``conditions``; ``now`` is the clock of both. The controller leads from :meth:`start` on."""
+
+    def __init__(self, conditions: Conditions, *, launch: str) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        self.now = lambda: BEGAN + loop.time() - began
+        self.account = Account(now=self.now, regions=(REGION,), conditions=conditions)
+        self.endpoint = LoggedEndpoint(self.account)
+        self.cluster = EmbeddedCluster(Policy(pools=()), now=self.now, conditions=ClusterConditions(delays=BOOT))
+        self.user = self.cluster.client("user")
+        self.notes = Notes()
+        self._launch = launch
+        self._executor = LoopExecutor()
+        self._session = Session(self.endpoint, self._executor.took)
+        self._machines = Machines(self.cluster.client("aws"), now=self.now, naming=NAMING)
+        follow(self.account.region(REGION), self._machines)
+        self._tasks = [loop.create_task(part) for part in (self.cluster.run(), self._machines.run(), self._pass())]
+        self._clients = cache(partial(Session(self.endpoint).client, region_name=REGION))
+        self.provider: AwsProvider
+        self.controller: Controller
+
+    async def _pass(self) -> None:
+        while True:
+            self.account.advance()
+            await asyncio.sleep(LOOKED_AT)
+
+    def client(self, service: str) -> Any:
+        """A user's own boto3 client."""
+        return self._clients(service)
+
+    def queue(self) -> str:
+        """The URL of a queue that is told of what EC2 announces."""
+        url = str(self.client("sqs").create_queue(QueueName=QUEUE)["QueueUrl"])
+        self.account.region(REGION).queues[QUEUE].told = True
+        return url
+
+    def group(self, name: str, instance_type: str, zone: str, market: str, *, most: int = 50) -> None:
+        data: dict[str, Any] = {"ImageId": "ami-0123", "InstanceType": instance_type}
+        if market == "spot":
+            data["InstanceMarketOptions"] = {"MarketType": "spot"}
+        self.client("ec2").create_launch_template(LaunchTemplateName=name, LaunchTemplateData=data)
+        self.client("autoscaling").create_auto_scaling_group(
+            AutoScalingGroupName=name,
+            MinSize=0,
+            MaxSize=most,
+            AvailabilityZones=[zone],
+            LaunchTemplate={"LaunchTemplateName": name, "Version": "$Latest"},
+            Tags=[{"Key": key, "Value": value} for key, value in TAGS.items()],
+            NewInstancesProtectedFromScaleIn=True,
+        )
+
+    def dry(self, machines: int | None = 0) -> None:
+        """There are only so many machines on spot markets from now on, in each."""
+        set_capacity(self.account.region(REGION), Limit(machines, market="spot"))
+
+    async def start(self, *, queue_url: str = "") -> None:
+        """Look at the account, then lead."""
+        calls = Calls(sleep=lambda _seconds: None, random=Random(0), session=self._session)
+        discovery = Discovery(calls, Scope(CLUSTER), regions=(REGION,), now=self.now, launch=self._launch)
+        client = self.cluster.client("gpuscaler")
+        self.provider = AwsProvider(
+            calls, discovery, fence=client.fence, now=self.now, executor=self._executor, queue_url=queue_url, queue_region=REGION
+        )
+        picture, attempts = self.cluster.picture(client), Attempts(client)
+        self.controller = Controller(
+            picture=picture,
+            client=client,
+            provider=self.provider,
+            store=MemoryStore(client, namespace="kube-system"),
+            policy=Policy(pools=tuple(await self.provider.pools()), region=REGION),
+            recorder=self.notes,
+            now=self.now,
+            attempts=attempts,
+        )
+        loop = asyncio.get_running_loop()
+        self._tasks += [loop.create_task(part.run()) for part in (picture, attempts, self.controller)]
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        for task in self._tasks:
+            if task.done():
+                task.result()
+
+    async def submit(self, names: Iterable[str], gpus: int = 1, annotations: Mapping[str, str] | None = None) -> None:
+        for name in names:
+            await self.user.create(PODS, pod(name, gpus, annotations), namespace="default")
+
+    async def bound(self) -> int:
+        return sum(bool(msgspec.json.decode(one)["spec"].get("nodeName")) for one in await self.user.list_all(PODS))
+
+    def launched(self) -> dict[str, int]:
+        """How many instances there ever were, by group."""
+        found: dict[str, int] = {}
+        for one in self.account.region(REGION).instances.values():
+            found[one.group] = found.get(one.group, 0) + 1
+        return found
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def aws_world(conditions: Conditions, *, launch: str = "auto") -> AsyncIterator[AwsWorld]:
+    made = AwsWorld(conditions, launch=launch)
+    try:
+        yield made
+    finally:
+        await made.close()
