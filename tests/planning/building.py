@@ -132,9 +132,9 @@ def affinity(key: str, *values: str, operator: str = "In") -> NodeSelector:
     return NodeSelector((term(key, *values, operator=operator),))
 
 
-def planned(items: Iterable[Item], *pools: Pool, state: State | None = None, **policy: Any) -> Plan:
+def planned(items: Iterable[Item], *pools: Pool, state: State | None = None, now: float = NOW, **policy: Any) -> Plan:
     """The plan for ``items`` under ``pools`` (a pool of one-GPU machines at a dollar when none is given)."""
-    return plan(Cluster.of(items), state or State(), Policy(pools or (pool(offering()),), **policy), NOW)
+    return plan(Cluster.of(items), state or State(), Policy(pools or (pool(offering()),), **policy), now)
 
 
 def bought(made: Plan, purpose: str = "demand") -> dict[str, int]:

@@ -255,4 +255,5 @@ def instance_of(machine: CloudMachine, now: float, *, tagged: bool) -> Instance:
     pool, market, instance_type, zone = machine.offering.key
     state = PENDING if machine.state == BOOTING and now < machine.registered_at else RUNNING
     token = machine.purchase if tagged else ""
-    return Instance(provider_id(machine), pool, market, instance_type, zone, state, machine.bought_at, token, machine.fault)
+    ends = machine.offering.ends
+    return Instance(provider_id(machine), pool, market, instance_type, zone, state, machine.bought_at, token, machine.fault, ends)

@@ -13,7 +13,8 @@ class Instance(Struct, frozen=True, gc=False):
     """One machine. ``id`` is what ``spec.providerID`` of its Node says; ``launched`` is in seconds since the epoch, 0 when unknown.
 
     ``token`` is the idempotency token of the purchase that it came from, where the cloud keeps it; ``fault`` is what the cloud says is
-    wrong with it, in its words.
+    wrong with it, in its words; ``ends`` is when the cloud takes it away, known since it was bought, in seconds since the epoch; 0 where it
+    does not.
     """
 
     id: str
@@ -25,6 +26,7 @@ class Instance(Struct, frozen=True, gc=False):
     launched: float = 0.0
     token: str = ""
     fault: str = ""
+    ends: float = 0.0
 
     @property
     def key(self) -> tuple[str, str, str, str]:

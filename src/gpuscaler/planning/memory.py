@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning import leaving, reclaiming, refusing, steering
+from gpuscaler.planning import ending, leaving, reclaiming, refusing, steering
 from gpuscaler.planning.acts import Act
 from gpuscaler.planning.adopting import adopted
 from gpuscaler.planning.alternatives import alternatives
@@ -51,7 +51,7 @@ class Memory(Struct, frozen=True, gc=False):
     """What survives restarts.
 
     ``decisions`` is how many decisions have been numbered, ``decided`` are the ids of those that are being carried out, by order and node.
-    ``worked_on`` is when the cloud works on machines, by id, as it has announced.
+    ``worked_on`` is when the cloud works on machines, by id, as it has announced, ``ends`` when their reserved time does.
     """
 
     ledger: Ledger = Ledger()
@@ -65,6 +65,7 @@ class Memory(Struct, frozen=True, gc=False):
     decided: Mapping[str, str] = {}
     spared: Sparing = Sparing()
     worked_on: Mapping[str, float] = {}
+    ends: Mapping[str, float] = {}
 
 
 class Facts(Struct, frozen=True, gc=False):
@@ -125,8 +126,8 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     )
     theirs = unlisted(cluster.nodes, facts.inventory)
     facts = _of_ours(facts, book, {cluster.nodes[name].provider_id for name in theirs})
-    memory = replace(memory, worked_on=_worked_on(memory.worked_on, facts))
-    taken = reclaiming.taken(book, cluster, policy, reclaiming.Announced(facts.going, memory.worked_on), now)
+    memory = replace(memory, worked_on=_worked_on(memory.worked_on, facts), ends=ending.remembered(memory.ends, facts.inventory))
+    taken = reclaiming.taken(book, cluster, policy, reclaiming.Announced(facts.going, memory.worked_on, memory.ends), now)
     book = ledger.folded(book, taken.steps)
     book = ledger.folded(book, leaving.hear(book, facts.unevicted, now))
     over = reclaiming.terminated(facts.inventory)

@@ -9,6 +9,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.demand import Demand, PodClass, demand
 from gpuscaler.planning.desk import Desk, Queue, Solved, Stage, Taken
+from gpuscaler.planning.ending import closing, told, without_closed
 from gpuscaler.planning.evacuating import evacuees, of_waiting, untried, with_evacuees
 from gpuscaler.planning.explain import reasons
 from gpuscaler.planning.failover import in_their_markets
@@ -69,6 +70,7 @@ class Planner:
         self._templates: Templates | None = None
         self._pictures = Pictures(policy)
         self._surveys = Memory()
+        self._closes = closing(policy.pools)
 
     def plan(
         self, cluster: Cluster, state: State, now: float, *, live: bool = False, should_stop: Callable[[], bool] | None = None
@@ -80,7 +82,7 @@ class Planner:
         self, cluster: Cluster, state: State, now: float, *, live: bool = False, should_stop: Callable[[], bool] | None = None
     ) -> tuple[Plan, Solved | None]:
         """A plan, with the problem and duals that prove its lower bound (``mix.certificate`` checks them); None without purchases."""
-        policy = self.policy
+        policy, state = self.policy, without_closed(state, self._closes, now)
         asked = Asked(cluster, state, policy, now, should_stop, live)
         if self._templates is None or not self._templates.hold_for(cluster, state.blocked_offerings, state.probed_offerings):
             self._templates = Templates(cluster, policy, state.blocked_offerings, state.probed_offerings)
@@ -125,7 +127,7 @@ def desk_for(asked: Asked, seen: Picture, room: Room, templates: Templates) -> D
         work=asked.policy.work_budget,
         stages=stages(asked.cluster, seen) if room is not seen.room else (),
         should_stop=asked.should_stop,
-        trouble=lambda key: trouble(asked.state.breakers, key, asked.now),
+        trouble=lambda key: trouble(asked.state.breakers, key, asked.now) or told(asked.policy, key, asked.now),
         unsettled=asked.state.unsettled_offerings,
         idle_price=lambda row: idle_price(asked, seen, row),
         undecided={row: tuple(row_of[key] for key in keys if key in row_of) for row, keys in chosen.items()},

@@ -8,6 +8,7 @@ from msgspec import Struct
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import TERMINATED, Instance, Inventory
 from gpuscaler.model.pools import Policy
+from gpuscaler.planning.ending import EMPTY_SECONDS, SAVE_SECONDS, WHY, is_due
 from gpuscaler.planning.membership import members
 from gpuscaler.planning.state import events, ledger
 from gpuscaler.planning.state.entries import CLEARING, ENDING, Leaving
@@ -37,21 +38,33 @@ class Taken(Struct, frozen=True, gc=False):
 
 
 class Announced(Struct, frozen=True, gc=False):
-    """When machines, by id, are taken away, and when they are worked on; 0 where that is not known."""
+    """When machines, by id, are taken away, and when they are worked on; 0 where that is not known.
+
+    ``ends`` is when their reserved time does.
+    """
 
     going: Mapping[str, float] = {}
     worked_on: Mapping[str, float] = {}
+    ends: Mapping[str, float] = {}
 
 
 def taken(book: Ledger, cluster: Cluster, policy: Policy, announced: Announced, now: float) -> Taken:
     """Machines that are about to vanish leave whatever stands against it, by then; once begun it is not begun again.
 
-    So do those that the cloud works on at a moment that is near, since what runs there does not outlast it.
+    So do those that the cloud works on at a moment that is near, or whose reserved time ends, since what runs there does not outlast it.
     """
     soon = {name: at for name, at in announced.worked_on.items() if now < at <= now + AHEAD_SECONDS}
-    ends = {**soon, **{name: at or now + NOTICE_SECONDS for name, at in announced.going.items()}}
+    over = {name: max(at, now + NOTICE_SECONDS) for name, at in announced.ends.items() if at <= now + EMPTY_SECONDS + SAVE_SECONDS}
+    ends = {**over, **soon, **{name: at or now + NOTICE_SECONDS for name, at in announced.going.items()}}
     under_way = {one.instance for one in book.leaving if one.forced or one.step in (ENDING, CLEARING)}
-    nodes = {node.name: node for node in cluster.nodes.values() if node.provider_id in ends and node.provider_id not in under_way}
+    early = over.keys() - soon.keys() - announced.going.keys()
+    nodes = {
+        node.name: node
+        for node in cluster.nodes.values()
+        if node.provider_id in ends
+        and node.provider_id not in under_way
+        and (node.provider_id not in early or is_due(over[node.provider_id], cluster.on_node.get(node.name, {}).values(), now))
+    }
     steps: list[ledger.Event] = []
     fates: list[events.Event] = []
     for name, member in members(nodes, policy).items() if nodes else ():
@@ -63,7 +76,7 @@ def taken(book: Ledger, cluster: Cluster, policy: Policy, announced: Announced, 
         else:
             offering = member.offering.key if member.offering is not None else (member.pool.name, "", "", "")
         pods = tuple(pod.key for pod in cluster.on_node.get(name, {}).values())
-        why = TAKEN if instance in announced.going else WORKED_ON
+        why = TAKEN if instance in announced.going else WORKED_ON if instance in soon else WHY
         known = next((one.evictions for one in book.leaving if one.instance == instance), ())
         one = Leaving(name, instance, offering, why, now, now, pods=pods, forced=True, ends=ends[instance], evictions=known)
         steps.append(ledger.Left(one))

@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.clouds.aws.accounts import BEGAN, CA, CLUSTER, DISCOVERED, Aws, pool, reasons
 
+from gpuscaler.clouds.aws.reservations import Reservation
 from gpuscaler.embedded.aws.faults import denied, outage, throttled
 from gpuscaler.model.overrides import OfferingPrice, PoolOverride
 from gpuscaler.model.taints import Taint
@@ -271,6 +272,39 @@ def test_a_reservation_that_is_over_or_gone_is_said_and_offers_nothing() -> None
     assert [offering.market for offering in one.pool.offerings] == ["on-demand"]
     assert f"its capacity reservation {ident} is over; nothing of it is used" in one.warnings
     assert "its capacity reservation cr-0123456789abcdef0 could not be read, so that nothing of it is used" in one.warnings
+
+
+def test_a_capacity_block_ends_half_an_hour_before_it_is_over_and_an_ultraserver_an_hour() -> None:
+    aws = Aws()
+    over = datetime.fromtimestamp(BEGAN + 86_400, UTC)
+    for name, kind in (("block", "p5.48xlarge"), ("open", "p5.48xlarge")):
+        reserved = aws.client("ec2").create_capacity_reservation(
+            InstanceType=kind,
+            InstancePlatform="Linux/UNIX",
+            AvailabilityZone="us-east-1a",
+            InstanceCount=2,
+            EndDateType="limited",
+            EndDate=over,
+        )
+        ident = reserved["CapacityReservation"]["CapacityReservationId"]
+        target = {"CapacityReservationTarget": {"CapacityReservationId": ident}}
+        aws.template(name, InstanceType=kind, CapacityReservationSpecification=target)
+        aws.group(name, LaunchTemplate={"LaunchTemplateName": name})
+        if name == "block":
+            entry = aws.account.region("us-east-1").reservations[ident]
+            entry["ReservationType"] = "capacity-block"
+
+    found = aws.look()
+
+    ends = {one.pool.name: [offering.ends for offering in one.pool.offerings] for one in found.pools}
+    assert ends == {"block": [BEGAN + 86_400 - 1800], "open": [0.0]}
+    assert list(pool(found, "block").ends.values()) == [BEGAN + 86_400 - 1800]
+    assert reservation("p6e-gb200.36xlarge", block=True).taken_at == 7200.0 - 3600.0
+    assert [reservation("p5.48xlarge", block=True).usable(at) for at in (5399.0, 5400.0)] == [True, False]
+
+
+def reservation(instance_type: str, *, block: bool) -> Reservation:
+    return Reservation("cr-1", instance_type, "us-east-1a", 1, ends=7200.0, block=block)
 
 
 def test_another_clusters_groups_and_those_that_are_only_enabled_are_reported() -> None:

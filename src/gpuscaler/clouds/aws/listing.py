@@ -19,10 +19,11 @@ _WARM: Final = "Warmed:"
 
 
 class Detail(Struct, frozen=True, gc=False):
-    """What a group does not tell of its machines: the market, and when one was launched, in seconds since the epoch."""
+    """What a group does not tell of its machines: the market, when one was launched, in seconds since the epoch, and its reservation."""
 
     market: str
     launched: float
+    reservation: str = ""
 
 
 def provider_id(zone: str, instance: str) -> str:
@@ -57,6 +58,7 @@ def instance_of(machine: Machine, found: FoundPool, detail: Detail | None, *, to
         launched=detail.launched if detail is not None else 0.0,
         token=token,
         fault="" if machine.healthy else f"group {found.group.name} finds it unhealthy",
+        ends=found.ends.get(detail.reservation, 0.0) if detail is not None else 0.0,
     )
 
 
@@ -79,7 +81,7 @@ def details_of(reservations: Iterable[Reply]) -> dict[str, Detail]:
     for one in (instance for reservation in reservations for instance in reservation.get("Instances") or ()):
         launched = one.get("LaunchTime")
         if isinstance(one.get("InstanceId"), str) and isinstance(launched, datetime):
-            found[one["InstanceId"]] = Detail(_market(one), launched.timestamp())
+            found[one["InstanceId"]] = Detail(_market(one), launched.timestamp(), str(one.get("CapacityReservationId") or ""))
     return found
 
 

@@ -45,7 +45,8 @@ class Surroundings(Struct, frozen=True):
 class FoundPool(Struct, frozen=True):
     """A pool, the group that it was read from, and how that was found: see :mod:`gpuscaler.clouds.aws.ownership`.
 
-    ``weights`` are units of the group's capacity by instance type, where machines count for more than one.
+    ``weights`` are units of the group's capacity by instance type, where machines count for more than one. ``ends`` is when EC2 begins to
+    end the machines of a reservation, by its id, in seconds since the epoch, for those whose machines it ends.
     """
 
     pool: Pool
@@ -54,6 +55,7 @@ class FoundPool(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     weights: Mapping[str, int] = {}
     launch: str = DESIRED
+    ends: Mapping[str, float] = {}
 
 
 class Way(NamedTuple):
@@ -144,7 +146,9 @@ def pool_of(group: Group, source: str, known: Surroundings, *, name: str = "", l
     way_to_buy = launch_of(group, launch)
     pool = _pool(group, offerings, template, max(weights.values()), launch=way_to_buy)
     pool = msgspec.structs.replace(pool, revision=_revision(group, ways))
-    return FoundPool(pool, group, source, tuple(dict.fromkeys(warnings)), weights, way_to_buy)
+    known_reservations = [known.reservations.get(ident) for way in ways for ident in reserved_for(group, way.launch)]
+    ends = {one.id: one.taken_at for one in known_reservations if one is not None and one.taken_at}
+    return FoundPool(pool, group, source, tuple(dict.fromkeys(warnings)), weights, way_to_buy, ends)
 
 
 def _offerings(
@@ -184,14 +188,18 @@ def _unusable(group: Group, ways: tuple[Way, ...], known: Surroundings) -> Itera
 
 
 def _reserved(group: Group, way: Way, kind: InstanceType, known: Surroundings, template: NodeTemplate) -> Iterator[Offering]:
-    """What is paid already: an offering for each zone, of as many machines as are free."""
-    free: dict[str, int] = {}
+    """What is paid already: an offering for each zone, of as many machines as are free.
+
+    Into which of several reservations a machine comes is EC2's choice: it is planned to last as long as in the one that ends first.
+    """
+    free: dict[str, list[Reservation]] = {}
     for one in map(known.reservations.get, reserved_for(group, way.launch)):
         if one is not None and one.usable(known.tariff.now) and one.instance_type == kind.name and one.zone in group.zones:
-            free[one.zone] = free.get(one.zone, 0) + one.available
-    for zone, count in free.items():
+            free.setdefault(one.zone, []).append(one)
+    for zone, some in free.items():
         offering = template.offering(way.launch, kind, market="reserved", zone=zone, price=0.0)
-        yield msgspec.structs.replace(offering, count=count)
+        ends = min((one.taken_at for one in some if one.taken_at and one.available), default=0.0)
+        yield msgspec.structs.replace(offering, count=sum(one.available for one in some), ends=ends)
 
 
 def _pool(group: Group, offerings: tuple[Offering, ...], template: NodeTemplate, weight: int, *, launch: str) -> Pool:

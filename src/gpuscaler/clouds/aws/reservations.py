@@ -8,6 +8,11 @@ from msgspec import Struct
 from gpuscaler.clouds.aws.groups import Reply
 
 ACTIVE, EXPIRED = "active", "expired"
+#: EC2 begins to end the machines of a Capacity Block so long before the block ends, in seconds; those of UltraServers, the second, by when
+#: their owner is to have ended them himself. Source: Amazon EC2 User Guide, "Capacity Blocks for ML", autumn 2026.
+BLOCK_SECONDS, ULTRA_SECONDS = 1800.0, 3600.0
+#: How the types that come in UltraServers begin.
+ULTRA = ("p6e-gb", "u-p6e-gb")
 
 
 class Reservation(Struct, frozen=True, gc=False):
@@ -22,7 +27,14 @@ class Reservation(Struct, frozen=True, gc=False):
     block: bool = False
 
     def usable(self, now: float) -> bool:
-        return self.state == ACTIVE and (self.ends is None or self.ends > now)
+        return self.state == ACTIVE and (self.ends is None or (self.taken_at or self.ends) > now)
+
+    @property
+    def taken_at(self) -> float:
+        """When EC2 begins to end its machines; 0 where they go on, on demand, as those of any other reservation than a block do."""
+        if not self.block or self.ends is None:
+            return 0.0
+        return self.ends - (ULTRA_SECONDS if self.instance_type.startswith(ULTRA) else BLOCK_SECONDS)
 
 
 def reservations_of(entries: Iterable[Reply]) -> dict[str, Reservation]:

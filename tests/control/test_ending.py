@@ -1,0 +1,45 @@
+"""A Capacity Block ends: its machines are empty by then, and their pods have been asked another machine for before."""
+
+import msgspec
+from tests.control.test_replacing import serve
+from tests.control.world import BEGAN, world
+
+from gpuscaler.model.pools import Offering
+from gpuscaler.planning.ending import EMPTY_SECONDS, SAVE_SECONDS, WORTH_SECONDS
+
+POOLS = """
+region: us-east-1
+pools:
+  - name: gpu
+    idle_after: 2m
+    offerings:
+      - {type: g4dn.xlarge, market: reserved, zone: us-east-1a, price: 0}
+      - {type: g4dn.xlarge, market: on-demand, zone: us-east-1a}
+"""
+#: The block takes machines for ten minutes.
+ENDS = BEGAN + EMPTY_SECONDS + SAVE_SECONDS + WORTH_SECONDS + 600.0
+
+
+def until(offering: Offering) -> Offering:
+    return msgspec.structs.replace(offering, ends=ENDS) if offering.market == "reserved" else offering
+
+
+async def test_the_machine_of_a_block_is_replaced_and_gone_before_the_block_ends() -> None:
+    async with world(POOLS) as here:
+        pools = tuple(msgspec.structs.replace(one, offerings=tuple(map(until, one.offerings))) for one in here.policy.pools)
+        here.policy = msgspec.structs.replace(here.policy, pools=pools)
+        here.cluster.provider.set_pools(pools)
+        here.start()
+        await serve(here)
+        await here.sleep(ENDS - EMPTY_SECONDS - 60.0 - here.now())
+        (first,) = here.cluster.core.list()
+        assert first.offering.market == "reserved"
+        assert list((await here.bound()).values()) == [first.id]
+
+        await here.sleep(ENDS - here.now())
+        (second,) = here.cluster.core.list()
+        assert second.offering.market == "on-demand"
+        assert list((await here.bound()).values()) == [second.id]
+        ended = next(one for one in here.cluster.core.history() if one.id == first.id)
+        assert ended.ended_at is not None
+        assert second.visible_at < ended.ended_at < ENDS

@@ -1,0 +1,74 @@
+"""What is reserved until a known moment is emptied before, and not bought when it is near."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.planning.building import NOW, node, offering, placed, planned, pod, pool, reasons, unplaced
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import Instance, Inventory
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.ending import EMPTY_SECONDS, SAVE_SECONDS, WHY, WORTH_SECONDS
+from gpuscaler.planning.memory import Facts, Look, Memory, look
+
+ENDS = NOW + 86_400.0
+BLOCK = replace(offering("p5", 0.0, market="reserved", count=4), ends=ENDS)
+DEAR = offering("p5", 55.0, market="on-demand")
+POOL = pool(BLOCK, DEAR)
+NODE = node("n", BLOCK, provider_id="i-1")
+LAST = ENDS - EMPTY_SECONDS - SAVE_SECONDS - WORTH_SECONDS
+
+
+def looked(now: float, memory: Memory | None = None, *, ends: float = ENDS, listed: bool = True, **options: Any) -> Look:
+    """One look at a machine of the block with a pod on it."""
+    pods = [pod("p", on="n", options=options)]
+    inventory = Inventory(now, (Instance("i-1", *BLOCK.key, ends=ends),) if listed else ())
+    return look(memory or Memory(), Cluster.of([NODE, *pods]), Policy((POOL,)), Facts(inventory=inventory), now)
+
+
+def test_a_machine_of_a_block_is_emptied_by_its_end_beginning_half_an_hour_and_its_pods_grace_before() -> None:
+    grace = pod("p").spec.grace_seconds
+    assert looked(ENDS - EMPTY_SECONDS - grace - 1.0).memory.ledger.leaving == ()
+    (one,) = looked(ENDS - EMPTY_SECONDS - grace).memory.ledger.leaving
+    assert (one.node, one.reason, one.forced, one.ends, one.pods) == ("n", WHY, True, ENDS, ("default/p",))
+
+
+@pytest.mark.parametrize(("grace", "earlier"), [(600.0, 600.0), (7200.0, SAVE_SECONDS)])
+def test_pods_that_save_their_work_first_are_asked_so_much_earlier(grace: float, earlier: float) -> None:
+    begins = ENDS - EMPTY_SECONDS - earlier
+    assert looked(begins - 61.0, grace=grace).memory.ledger.leaving == ()
+    assert looked(begins, grace=grace).memory.ledger.leaving != ()
+
+
+def test_it_is_remembered_after_the_cloud_says_no_more_of_it_and_forgotten_with_the_machine() -> None:
+    known = looked(NOW).memory
+    known = looked(NOW + 60.0, known, ends=0.0).memory
+    assert known.ends == {"i-1": ENDS}
+    assert looked(ENDS - EMPTY_SECONDS, known, ends=0.0).memory.ledger.leaving != ()
+    assert looked(NOW + 120.0, known, listed=False).memory.ends == {}
+
+
+def test_an_end_that_nobody_saw_coming_leaves_as_long_as_a_notice_of_spot() -> None:
+    (one,) = looked(ENDS + 5.0).memory.ledger.leaving
+    assert one.ends == ENDS + 35.0
+
+
+def test_that_a_block_ends_says_nothing_of_its_market() -> None:
+    assert looked(ENDS - EMPTY_SECONDS).memory.breakers == Memory().breakers
+
+
+@pytest.mark.parametrize(("now", "market"), [(LAST, "reserved"), (LAST + 1.0, "on-demand")])
+def test_a_machine_that_would_soon_have_to_be_emptied_is_not_bought(now: float, market: str) -> None:
+    assert [machine.market for machine in planned([pod("p")], POOL, now=now).machines] == [market]
+
+
+def test_who_can_go_nowhere_else_is_told_that_the_block_ends() -> None:
+    made = planned([pod("p")], pool(BLOCK), now=LAST + 1.0)
+    (reason,) = reasons(made, "p")
+    assert unplaced(made) == ["p"]
+    assert "machines of it last until 2023-11-15 22:13:20 UTC, which is too soon to buy one" in reason.detail
+
+
+def test_room_on_a_machine_that_ends_is_used_for_as_long_as_it_is_there() -> None:
+    assert placed(planned([NODE, pod("p")], POOL, now=LAST + 1.0)) == {"p": "n"}
