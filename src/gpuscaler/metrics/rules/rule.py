@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuscaler.metrics.rules.gotemplate.errors import TemplateError
+from gpuscaler.metrics.rules.gotemplate.formatting import quote
 from gpuscaler.metrics.rules.gotemplate.nodes import Value
 from gpuscaler.metrics.rules.gotemplate.running import Template
 from gpuscaler.metrics.rules.labelling import Labelling
@@ -78,12 +79,19 @@ class Rule:
         return self._filled(series, parts, (self.label(resource), *extra))
 
     def wide_query(
-        self, series: str, *, resource: Resource, namespace: str = "", selector: Iterable[Requirement] = (), extra: Sequence[str] = ()
+        self,
+        series: str,
+        *,
+        resource: Resource,
+        namespace: str = "",
+        selector: Iterable[Requirement] = (),
+        extra: Sequence[str] = (),
+        anything: str = "",
     ) -> str:
-        """The query for every object there is, in ``namespace`` or in all of them: :meth:`breadth` says where that asks for the same.
+        """The query for every object there is, in ``namespace`` or in all of them: :mod:`.separating` says where that asks for the same.
 
         The answer's samples have the object's name under :meth:`label` of the resource, and, of a resource in namespaces where none was
-        given, the namespace under :meth:`label` of :data:`NAMESPACES`. Raises :class:`QueryError`.
+        given, the namespace under :meth:`label` of :data:`NAMESPACES`. A label's value is any but ``anything``. Raises :class:`QueryError`.
         """
         own = self.label(resource)
         groups = [own]
@@ -92,8 +100,8 @@ class Rule:
             parts.add(self.label(NAMESPACES), (namespace,))
         elif resource.namespaced:
             groups.append(self.label(NAMESPACES))
-            parts.any(groups[-1])
-        parts.any(own)
+            parts.other(groups[-1], anything)
+        parts.other(own, anything)
         return self._filled(series, parts, (*dict.fromkeys((*groups, *extra)),))
 
     def external_query(self, series: str, *, namespace: str = "", selector: Iterable[Requirement] = ()) -> str:
@@ -139,6 +147,6 @@ class _Parts:
         self.matchers.append(named(label, names))
         self.values[label] = "|".join(names)
 
-    def any(self, label: str) -> None:
-        self.matchers.append(f'{label}!=""')
+    def other(self, label: str, value: str) -> None:
+        self.matchers.append(f"{label}!={quote(value)}")
         self.values[label] = ".+"

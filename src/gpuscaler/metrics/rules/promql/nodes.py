@@ -1,0 +1,57 @@
+"""What a query is made of. Offsets and ``@`` are left out: they move all series alike."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A number or text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Matcher:
+    label: str
+    operator: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """``name{matchers}``, as ``text``; the name may be empty. A range's duration is no part of it."""
+
+    name: str
+    matchers: tuple[Matcher, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    function: str
+    arguments: tuple["Expression", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """``clause`` is ``by``, ``without`` or empty. The last argument is what is aggregated."""
+
+    operator: str
+    arguments: tuple["Expression", ...]
+    clause: str
+    labels: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """``clause`` is ``on``, ``ignoring`` or empty; ``many`` says that ``group_left`` or ``group_right`` is there."""
+
+    operator: str
+    left: "Expression"
+    right: "Expression"
+    clause: str = ""
+    labels: frozenset[str] = frozenset()
+    many: bool = False
+
+
+Expression = Literal | Selector | Call | Aggregation | Operation
