@@ -52,7 +52,8 @@ class Answering:
         """The answer to ``asked``. Raises :class:`~gpuscaler.metrics.api.statuses.Failure`."""
         metric = asked.metric
         if metric is not None and metric.group in self.groups:
-            if asked.attributes.verb != "get":
+            # An external metric has no object, so that to rights its reading is a list.
+            if asked.attributes.verb not in ("get", "list"):
                 raise statuses.method_not_allowed(asked.attributes)
             return await self._metric(metric, asked.query)
         if asked.attributes.verb not in ("get", "list"):

@@ -65,7 +65,8 @@ def read(method: str, target: str) -> Asked:
     """``target`` is path and query as they came: ``%2A`` is ``*``, and an absolute URL is no path of ours."""
     raw, _, query = target.partition("?")
     path = unquote(raw)
-    parts = tuple(path.strip("/").split("/")) if path.strip("/") else ()
+    within = path.removeprefix("/").removesuffix("/")
+    parts = tuple(within.split("/")) if within else ()
     verb = _VERBS.get(method, method.lower())
     if len(parts) < 4 or parts[0] != "apis":
         return Asked(Attributes(verb, path), parts, _query(query), verbose="verbose" in parse_qs(query, keep_blank_values=True))

@@ -1,0 +1,192 @@
+"""Metrics over the wire: every path, selector, body and error as clients of prometheus-adapter know them."""
+
+from pathlib import Path
+
+import pytest
+from tests.metrics.api.scene import NOW, pod, scene
+
+from gpuscaler.metrics.values import EVERYTHING, MetricInfo, Rejected, Unavailable, UnknownMetric, Value
+from gpuscaler.model.selector_text import parse_selector
+
+pytestmark = pytest.mark.looptime(False)
+
+V1, V2 = "/apis/custom.metrics.k8s.io/v1beta1", "/apis/custom.metrics.k8s.io/v1beta2"
+EXTERNAL = "/apis/external.metrics.k8s.io/v1beta1"
+
+
+async def test_values_of_version_1_are_written_to_the_byte(tmp_path: Path) -> None:
+    async with scene(tmp_path) as made:
+        made.source.values = [pod("p", "10500m"), pod("q", "42", window_seconds=180)]
+        answer = await made.get(f"{V1}/namespaces/default/pods/%2A/duty_cycle_current")
+        assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+        assert answer.body == (
+            b'{"kind":"MetricValueList","apiVersion":"custom.metrics.k8s.io/v1beta1","metadata":{},"items":['
+            b'{"describedObject":{"kind":"Pod","namespace":"default","name":"p","apiVersion":"/v1"},"metricName":"duty_cycle_current",'
+            b'"timestamp":"2026-01-01T00:00:00Z","value":"10500m","selector":null},'
+            b'{"describedObject":{"kind":"Pod","namespace":"default","name":"q","apiVersion":"/v1"},"metricName":"duty_cycle_current",'
+            b'"timestamp":"2026-01-01T00:00:00Z","window":180,"value":"42","selector":null}]}\n'
+        )
+
+
+async def test_values_of_version_2_are_written_to_the_byte(tmp_path: Path) -> None:
+    async with scene(tmp_path) as made:
+        made.source.infos.append(MetricInfo("nodes", False, "power_watts"))
+        made.source.values = [Value("power_watts", "1k", NOW, "nodes", "", "n1", 0)]
+        answer = await made.get(f"{V2}/nodes/n1/power_watts?metricLabelSelector=gpu%3D0%2Ckind+in+%28a%2Cb%29")
+        assert answer.body == (
+            b'{"kind":"MetricValueList","apiVersion":"custom.metrics.k8s.io/v1beta2","metadata":{},"items":['
+            b'{"describedObject":{"kind":"Node","name":"n1","apiVersion":"/v1"},"metric":{"name":"power_watts","selector":'
+            b'{"matchLabels":{"gpu":"0"},"matchExpressions":[{"key":"kind","operator":"In","values":["a","b"]}]}},'
+            b'"timestamp":"2026-01-01T00:00:00Z","windowSeconds":0,"value":"1k"}]}\n'
+        )
+        assert made.source.asked[-1]["selector"] == parse_selector("gpu=0,kind in (a,b)")
+
+
+async def test_external_values_are_written_to_the_byte(tmp_path: Path) -> None:
+    async with scene(tmp_path) as made:
+        made.source.outside = ["queue_length"]
+        made.source.values = [Value("queue_length", "7", NOW, labels={"queue": "b", "cluster": "x"}), Value("queue_length", "1", NOW)]
+        answer = await made.get(f"{EXTERNAL}/namespaces/default/queue_length?labelSelector=queue%3Db")
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.body == (
+            b'{"kind":"ExternalMetricValueList","apiVersion":"external.metrics.k8s.io/v1beta1","metadata":{},"items":[{"metricName":'
+            b'"queue_length","metricLabels":{"cluster":"x","queue":"b"},"timestamp":"2026-01-01T00:00:00Z","value":"7"}]}\n'
+        )
+        nothing = await made.get(f"{EXTERNAL}/namespaces/default/queue_length?labelSelector=queue%3Dnone")
+        assert (nothing.status, nothing.json["items"]) == (200, [])
+
+
+@pytest.mark.parametrize("star", ["*", "%2A", "%2a"])
+async def test_a_star_asks_for_all_objects_that_the_selector_matches_however_it_is_spelled(tmp_path: Path, star: str) -> None:
+    async with scene(tmp_path) as made:
+        made.source.values = [pod("a", "1"), pod("b", "2"), pod("c", "3", "other")]
+        made.source.labels = {("default", "a"): {"app": "x"}, ("default", "b"): {"app": "y"}}
+        path = f"{V1}/namespaces/default/pods/{star}/duty_cycle_current"
+        chosen = await made.get(f"{path}?labelSelector=app+in+%28x%29&timeout=5s&limit=10&resourceVersion=0")
+        assert [one["describedObject"]["name"] for one in chosen.json["items"]] == ["a"]
+        assert [one["describedObject"]["name"] for one in (await made.get(path)).json["items"]] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("namespaces/n/pods/p/m", {"group_resource": "pods", "namespace": "n", "name": "p"}),
+        ("namespaces/n/jobs.batch/j/m", {"group_resource": "jobs.batch", "namespace": "n", "name": "j"}),
+        ("namespaces/n/pods./p/m", {"group_resource": "pods", "namespace": "n", "name": "p"}),
+        ("nodes/x/m", {"group_resource": "nodes", "namespace": "", "name": "x"}),
+        ("nodes/*/m", {"group_resource": "nodes", "namespace": "", "labels": EVERYTHING}),
+        ("namespaces/n/metrics/m", {"group_resource": "namespaces", "namespace": "", "name": "n"}),
+        ("namespaces/*/metrics/m", {"group_resource": "namespaces", "namespace": "", "labels": EVERYTHING}),
+        ("namespaces/n/pods/p/m/", {"group_resource": "pods", "namespace": "n", "name": "p"}),
+    ],
+)
+async def test_every_path_asks_for_what_it_says(tmp_path: Path, path: str, asked: dict[str, object]) -> None:
+    async with scene(tmp_path) as made:
+        for version in (V1, V2):
+            await made.get(f"{version}/{path}")
+            assert made.source.asked[-1] == {"metric": "m", "selector": EVERYTHING, **asked}
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("labelSelector=app+in+x", "unable to parse requirement: found 'x' expected: '('"),
+        ("metricLabelSelector=%2C", "unable to parse requirement: found ',', expected: identifier"),
+        ("fieldSelector=metadata.name%3Dother", "fieldSelector metadata.name doesn't match requested name"),
+        ("fieldSelector=status.phase%3DRunning", "fieldSelector metadata.name doesn't match requested name"),
+    ],
+)
+async def test_a_query_that_cannot_be_read_is_a_bad_request(tmp_path: Path, query: str, said: str) -> None:
+    async with scene(tmp_path) as made:
+        answer = await made.get(f"{V1}/namespaces/n/pods/p/m?{query}")
+        assert (answer.status, answer.json["reason"], answer.json["message"]) == (400, "BadRequest", said)
+        assert made.source.asked == []
+
+
+async def test_a_field_selector_that_says_the_name_again_is_fine(tmp_path: Path) -> None:
+    async with scene(tmp_path) as made:
+        made.source.values = [pod("p", "1")]
+        answer = await made.get(f"{V1}/namespaces/default/pods/p/duty_cycle_current?fieldSelector=metadata.name%3Dp")
+        assert [one["value"] for one in answer.json["items"]] == ["1"]
+
+
+async def test_errors_are_said_in_the_words_that_users_of_prometheus_adapter_search_for(tmp_path: Path) -> None:
+    async with scene(tmp_path) as made:
+        made.source.outside = ["queue_length"]
+        unknown = await made.get(f"{V1}/namespaces/default/pods/*/m")
+        assert unknown.body == (
+            b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure",'
+            b'"message":"the server could not find the metric m for pods","reason":"NotFound","code":404}\n'
+        )
+        one = await made.get(f"{V1}/namespaces/default/pods/gone/duty_cycle_current")
+        assert one.json["message"] == "the server could not find the metric duty_cycle_current for pods gone"
+        outside = await made.get(f"{EXTERNAL}/namespaces/default/other")
+        assert (outside.status, outside.json["reason"]) == (404, "NotFound")
+
+
+async def test_an_error_of_the_source_is_an_error_and_never_a_number(tmp_path: Path) -> None:
+    async with scene(tmp_path) as made:
+        path = f"{V1}/namespaces/default/pods/*/duty_cycle_current"
+        made.source.values = [pod("a", "1")]
+        assert (await made.get(path)).status == 200
+        for error, code, said in (
+            (Unavailable(""), 500, "Internal error occurred: unable to fetch metrics"),
+            (Unavailable("prometheus is away"), 500, "Internal error occurred: unable to fetch metrics: prometheus is away"),
+            (Rejected("gpus>4 cannot be said in PromQL"), 400, "gpus>4 cannot be said in PromQL"),
+            (UnknownMetric("no pod matches"), 404, "the server could not find the metric duty_cycle_current for pods: no pod matches"),
+        ):
+            made.source.error = error
+            answer = await made.get(path)
+            assert (answer.status, answer.json["code"], answer.json["message"]) == (code, code, said)
+
+
+async def test_a_fault_of_the_program_is_told_without_its_inside(tmp_path: Path) -> None:
+    async with scene(tmp_path) as made:
+        made.source.values = [pod("a", "1")]
+        made.source.labels = None  # type: ignore[assignment]
+        answer = await made.get(f"{V1}/namespaces/default/pods/*/duty_cycle_current")
+        assert (answer.status, answer.json["reason"]) == (500, "InternalError")
+        assert "NoneType" not in answer.json["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "code"),
+    [
+        ("GET", f"{V1}/namespaces/n/pods", 400),
+        ("GET", f"{V1}/namespaces/n", 404),
+        ("GET", f"{V1}/namespaces/n//p/m", 404),
+        ("GET", f"{V1}/namespaces/n/pods/p/m/more", 404),
+        ("GET", f"{V1}//nodes/n/m", 404),
+        ("GET", "/apis/custom.metrics.k8s.io/v1/nodes/n/m", 404),
+        ("GET", f"{EXTERNAL}/queue_length", 404),
+        ("GET", "/openapi/v2", 404),
+        ("GET", "/openapi/v3", 404),
+        ("GET", "/nothing", 404),
+        ("GET", "//apis", 404),
+        ("POST", f"{V1}/namespaces/n/pods/p/m", 405),
+        ("DELETE", "/apis", 405),
+    ],
+)
+async def test_what_is_not_served_is_refused_and_never_redirected(tmp_path: Path, method: str, path: str, code: int) -> None:
+    async with scene(tmp_path) as made:
+        answer = await made.get(path, method=method)
+        assert answer.status == code
+        assert "location" not in answer.headers
+        assert made.source.asked == []
+
+
+async def test_a_value_that_changes_is_answered_anew(tmp_path: Path) -> None:
+    async with scene(tmp_path) as made:
+        path = f"{V2}/namespaces/default/pods/*/duty_cycle_current"
+        for text in ("1", "1", "2"):
+            made.source.values = [pod("a", text)]
+            assert [one["value"] for one in (await made.get(path)).json["items"]] == [text]
+
+
+async def test_pretty_is_the_same_with_more_space(tmp_path: Path) -> None:
+    async with scene(tmp_path) as made:
+        made.source.values = [pod("a", "1")]
+        path = f"{V1}/namespaces/default/pods/a/duty_cycle_current"
+        plain, pretty = await made.get(path), await made.get(f"{path}?pretty=true")
+        assert b'\n  "kind": "MetricValueList"' in pretty.body
+        assert plain.json == pretty.json

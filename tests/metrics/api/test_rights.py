@@ -1,0 +1,117 @@
+"""What users may do: asked of the API server as the path says, remembered for a while, and refused where it cannot be asked."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.metrics.api.scene import HPA, Reviewing, pod, scene
+
+from gpuscaler.kube.client import Client
+from gpuscaler.metrics.api.identity import User
+from gpuscaler.metrics.api.paths import Attributes
+from gpuscaler.metrics.api.reviews import Reviews, Ttl
+
+REAL = pytest.mark.looptime(False)
+V1 = "/apis/custom.metrics.k8s.io/v1beta1"
+ASKED = Attributes("get", "/x", "custom.metrics.k8s.io", "v1beta1", "pods", "m", "n", "*")
+JANE = User("jane", ("system:authenticated",))
+
+
+@REAL
+async def test_what_is_asked_of_rights_is_what_the_path_says(tmp_path: Path) -> None:
+    async with scene(tmp_path) as made:
+        made.source.values = [pod("a", "1")]
+        for path in (
+            f"{V1}/namespaces/default/pods/%2A/duty_cycle_current",
+            f"{V1}/namespaces/default/jobs.batch/train/m",
+            f"{V1}/nodes/n1/m",
+            f"{V1}/namespaces/default/metrics/m",
+            "/apis/external.metrics.k8s.io/v1beta1/namespaces/default/queue",
+        ):
+            await made.get(path)
+        await made.get("/apis")
+        custom = {"verb": "get", "group": "custom.metrics.k8s.io", "version": "v1beta1"}
+        assert [spec.get("resourceAttributes", spec.get("nonResourceAttributes")) for spec in made.reviewing.specs] == [
+            {**custom, "resource": "pods", "subresource": "duty_cycle_current", "namespace": "default", "name": "*"},
+            {**custom, "resource": "jobs.batch", "subresource": "m", "namespace": "default", "name": "train"},
+            {**custom, "resource": "nodes", "subresource": "m", "name": "n1"},
+            {**custom, "resource": "metrics", "namespace": "default", "name": "m"},
+            {"verb": "list", "group": "external.metrics.k8s.io", "version": "v1beta1", "resource": "queue", "namespace": "default"},
+            {"verb": "get", "path": "/apis"},
+        ]
+
+
+@REAL
+async def test_who_may_not_is_told_what_to_the_byte(tmp_path: Path) -> None:
+    async with scene(tmp_path) as made:
+        made.reviewing.allows = lambda _: False
+        answer = await made.get(f"{V1}/namespaces/n/pods/%2A/m", user="u")
+        assert (answer.status, answer.headers["content-type"]) == (403, "application/json")
+        assert answer.body == (
+            b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure",'
+            b'"message":"pods.custom.metrics.k8s.io \\"*\\" is forbidden: User \\"u\\" cannot get resource \\"pods/m\\" '
+            b'in API group \\"custom.metrics.k8s.io\\" in the namespace \\"n\\"","reason":"Forbidden","details":{"name":"*","group":"custom.metrics.k8s.io","kind":"pods"},"code":403}\n'
+        )
+        made.reviewing.reason = "no such role"
+        assert (await made.get("/metrics", user="a<b>")).json["message"] == (
+            'forbidden: User "a&lt;b&gt;" cannot get path "/metrics": no such role'
+        )
+        assert (await made.get(f"{V1}/nodes/n1/m", user="u")).json["message"].endswith("at the cluster scope: no such role")
+        assert made.source.asked == []
+
+
+@REAL
+async def test_probes_and_masters_need_no_rights(tmp_path: Path) -> None:
+    async with scene(tmp_path) as made:
+        made.reviewing.allows = lambda _: False
+        for path in ("/healthz", "/livez", "/readyz"):
+            assert (await made.ask(path, None)).body == b"ok"
+        made.source.values = [pod("a", "1")]
+        path = f"{V1}/namespaces/default/pods/a/duty_cycle_current"
+        assert (await made.get(path, headers=[("X-Remote-Group", "system:masters")])).status == 200
+        assert made.reviewing.specs == []
+        assert (await made.ask("/healthz/ping", None)).status == 403
+
+
+@REAL
+async def test_rights_that_cannot_be_asked_are_not_there(tmp_path: Path) -> None:
+    async with scene(tmp_path) as made:
+        made.reviewing.away = True
+        answer = await made.get(f"{V1}/namespaces/n/pods/a/m")
+        assert (answer.status, answer.json["reason"]) == (500, "InternalError")
+        assert made.source.asked == []
+
+
+async def test_an_answer_is_remembered_for_its_time_and_asked_for_once_by_many() -> None:
+    plane, now = Reviewing(allows=lambda spec: spec["user"] == "jane"), [0.0]
+    reviews = Reviews(Client(plane), clock=lambda: now[0], ttl=Ttl(allowed=10.0, denied=5.0))
+    assert all(one.allowed for one in await asyncio.gather(*(reviews.verdict(JANE, ASKED) for _ in range(20))))
+    assert not (await reviews.verdict(User("joe"), ASKED)).allowed
+    assert len(plane.specs) == 2
+    now[0] = 6.0
+    assert reviews.settled(JANE, ASKED) is not None
+    assert reviews.settled(User("joe"), ASKED) is None
+    now[0] = 10.0
+    plane.allows = lambda _: False
+    assert not (await reviews.verdict(JANE, ASKED)).allowed
+    assert len(plane.specs) == 3
+
+
+async def test_one_who_gives_up_does_not_take_the_answer_away_from_the_others() -> None:
+    plane = Reviewing()
+    reviews = Reviews(Client(plane), clock=lambda: 0.0)
+    first, second = (asyncio.ensure_future(reviews.verdict(JANE, ASKED)) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await second).allowed
+    assert len(plane.specs) == 1
+
+
+@REAL
+async def test_a_user_has_no_rights_of_another_with_the_same_name(tmp_path: Path) -> None:
+    async with scene(tmp_path) as made:
+        made.reviewing.allows = lambda spec: "admins" in spec["groups"]
+        made.source.values = [pod("a", "1")]
+        path = f"{V1}/namespaces/default/pods/a/duty_cycle_current"
+        assert (await made.get(path, user=HPA, headers=[("X-Remote-Group", "admins")])).status == 200
+        assert (await made.get(path, user=HPA)).status == 403

@@ -1,0 +1,58 @@
+"""Label selectors as text: what is read, and what is refused with the API server's words."""
+
+import pytest
+
+from gpuscaler.model.selector_text import SelectorError, Term, parse_selector, parse_terms
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("", ()),
+        ("  ", ()),
+        ("a=b", (Term("a", "=", ("b",)),)),
+        (" a == b , c != d ", (Term("a", "==", ("b",)), Term("c", "!=", ("d",)))),
+        ("a in (y, x,x),b notin (z)", (Term("a", "in", ("x", "y")), Term("b", "notin", ("z",)))),
+        ("a in (x,)", (Term("a", "in", ("", "x")),)),
+        ("a in ()", (Term("a", "in", ("",)),)),
+        ("a,!b", (Term("a", ""), Term("b", "!"))),
+        ("a=,b!=", (Term("a", "=", ("",)), Term("b", "!=", ("",)))),
+        ("gpus>4,gpus<9", (Term("gpus", ">", ("4",)), Term("gpus", "<", ("9",)))),
+        ("example.com/gpu-type=a.100_x", (Term("example.com/gpu-type", "=", ("a.100_x",)),)),
+        ("x=in", (Term("x", "=", ("in",)),)),
+    ],
+)
+def test_every_form_of_a_requirement_is_read(text: str, terms: tuple[Term, ...]) -> None:
+    assert parse_terms(text) == terms
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a=b,", "found '', expected: identifier after ','"),
+        (",a", "found ',', expected: identifier"),
+        ("a=b c", "found 'c', expected: ',' or 'end of string'"),
+        ("a b", "found 'b', expected: in, notin, =, ==, !=, gt, lt"),
+        ("a!b", "found '!', expected"),
+        ("in in (x)", "found 'in', expected: identifier"),
+        ("a in x", "found 'x' expected: '('"),
+        ("a in (x", "found '', expected: ',', or identifier"),
+        ("a in (x y)", "found 'y', expected: ',', or identifier"),
+        ("a==(x)", "found '(', expected: identifier"),
+        ("-a=b", "expected a label's key"),
+        ("a=b/c", "values that labels can have"),
+        ("gpus>many", "values that labels can have"),
+    ],
+)
+def test_what_is_no_selector_is_refused_with_what_was_found(text: str, said: str) -> None:
+    with pytest.raises(SelectorError) as caught:
+        parse_terms(text)
+    assert said in str(caught.value)
+
+
+def test_a_selector_matches_as_its_text_says() -> None:
+    selector = parse_selector("app=web,tier in (a,b),!old")
+    assert selector.matches({"app": "web", "tier": "b"})
+    assert not selector.matches({"app": "web", "tier": "b", "old": ""})
+    assert not selector.matches({"app": "web"})
+    assert parse_selector("").matches({})
