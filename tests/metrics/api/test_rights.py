@@ -50,7 +50,8 @@ async def test_who_may_not_is_told_what_to_the_byte(tmp_path: Path) -> None:
         assert answer.body == (
             b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure",'
             b'"message":"pods.custom.metrics.k8s.io \\"*\\" is forbidden: User \\"u\\" cannot get resource \\"pods/m\\" '
-            b'in API group \\"custom.metrics.k8s.io\\" in the namespace \\"n\\"","reason":"Forbidden","details":{"name":"*","group":"custom.metrics.k8s.io","kind":"pods"},"code":403}\n'
+            b'in API group \\"custom.metrics.k8s.io\\" in the namespace \\"n\\"",'
+            b'"reason":"Forbidden","details":{"name":"*","group":"custom.metrics.k8s.io","kind":"pods"},"code":403}\n'
         )
         made.reviewing.reason = "no such role"
         assert (await made.get("/metrics", user="a<b>")).json["message"] == (
