@@ -13,7 +13,6 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from gpuscaler.embedded.controlplane.authorities import Authority, Pair
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Unreachable
 from gpuscaler.kube.transport import Answer, Request
@@ -23,6 +22,7 @@ from gpuscaler.metrics.api.server import Api, listen
 from gpuscaler.metrics.api.trust import trust_in
 from gpuscaler.metrics.values import EVERYTHING, MetricInfo, SourceError, UnknownMetric, Value
 from gpuscaler.model.selectors import LabelSelector
+from gpuscaler.serving.authorities import Authority, Pair
 from gpuscaler.serving.tls import LiveTls
 
 NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z

@@ -12,7 +12,6 @@ import yaml
 
 from gpuscaler.embedded.alone import NAME
 from gpuscaler.embedded.controlplane import flags
-from gpuscaler.embedded.controlplane.authorities import Authority, Pair, signing_key, write_private
 from gpuscaler.embedded.controlplane.building import API_SERVER, CONTROLLERS, ETCD, NAMES, SCHEDULER, Programs
 from gpuscaler.embedded.controlplane.flags import FIRST_SERVICE, HOST, Layout, Ports
 from gpuscaler.embedded.controlplane.processes import EndedError, Process
@@ -23,6 +22,7 @@ from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.resources import SERVICE_ACCOUNTS
 from gpuscaler.kube.tls import Tls
 from gpuscaler.kube.transport import Request
+from gpuscaler.serving.authorities import Authority, Pair, signing_key, write_private
 
 ADMIN: Final = "admin"
 #: Who may do everything, whatever roles there are.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuscaler.embedded.controlplane.authorities import Authority, signing_key
+from gpuscaler.serving.authorities import Authority, signing_key
 
 pytestmark = pytest.mark.looptime(False)
 

@@ -1,4 +1,4 @@
-"""Certificate authorities of a control plane's own, whose certificates are for nobody else."""
+"""Certificate authorities of our own, whose certificates are for nobody else: of a control plane, of a server that has none given."""
 
 import ipaddress
 from dataclasses import dataclass
