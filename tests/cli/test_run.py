@@ -103,7 +103,7 @@ def test_a_pools_file_without_a_cloud_exits_2_and_says_what_to_add(tmp_path: Pat
     done = invoke(path, tmp_path / "absent")
 
     assert done.exit_code == 2
-    assert done.stderr == f"{path}: saw no cloud, expected one of simulated; add cloud: …\n"
+    assert done.stderr == f"{path}: saw no cloud, expected one of simulated, aws; add cloud: …\n"
 
 
 def test_a_kubeconfig_that_is_not_there_exits_2(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from gpuscaler.kube.resources import JOB_SETS, NODES, PODS, Resource
 from gpuscaler.kube.transport import Answer, Request
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.decoding.interning import Interner
+from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pods import Pod
 
 
@@ -342,3 +343,26 @@ async def test_pages_and_a_stream_give_the_same_picture() -> None:
         streamed, listed_ = (await one.take()).cluster, (await two.take()).cluster
     assert streamed.pods == listed_.pods
     assert streamed.set_aside == listed_.set_aside
+
+
+async def test_nodes_say_what_the_clouds_list_says_of_their_machines_until_it_says_otherwise() -> None:
+    def machine(name: str, version: int = 1, provider: str = "aws:///z/i-1") -> Json:
+        return {**node(name, version=version), "spec": {"providerID": provider}}
+
+    spot, reserved = Instance("aws:///z/i-1", "a", "spot", "g5.xlarge", "z"), Instance("aws:///z/i-1", "a", "reserved", "g5.xlarge", "z")
+    nodes = Scripted(
+        Reply([listed(machine("n1"), machine("n2", provider="aws:///z/i-2")), 5.0, event("MODIFIED", machine("n1", 2)), SILENCE])
+    )
+    async with picture_of(nodes=nodes) as picture:
+        picture.belong(Inventory(1.0, (spot,)))
+        await asyncio.sleep(1)
+        first = await picture.take()
+        await asyncio.sleep(10)
+        assert (await picture.take()).version == first.version
+        picture.belong(Inventory(2.0, (reserved,)))
+        changed = await picture.take()
+        picture.belong(Inventory(3.0, ()))
+        assert (await picture.take()).cluster is changed.cluster
+    assert {name: one.bought for name, one in first.cluster.nodes.items()} == {"n1": spot.key, "n2": None}
+    assert (changed.cluster.nodes["n1"].bought, sorted(changed.news.kinds)) == (reserved.key, ["Node"])
+    assert changed.cluster.nodes["n2"] is first.cluster.nodes["n2"]

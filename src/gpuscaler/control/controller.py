@@ -156,6 +156,8 @@ class Controller:
     async def turn(self) -> None:
         """Look, write down, act; then plan if it is time to."""
         started = self._alarm.looking()
+        if self._cloud.inventory is not None:
+            self._picture.belong(self._cloud.inventory)
         taken = await self._picture.take()
         cluster, self._version, self._alarm.nodes = taken.cluster, taken.version, taken.cluster.nodes
         if self._failure is not None:
@@ -163,7 +165,7 @@ class Controller:
         refused = self._take_answers()
         now = self._now()
         seen = look(self.memory, cluster, self._policy, self._facts(now), now)
-        changed = any(isinstance(fate, events.Failed | events.Reclaimed) for fate in seen.arrivals.fates) or bool(seen.kept or seen.refused)
+        changed = any(isinstance(fate, events.Failed | events.Reclaimed) for fate in seen.arrivals.fates) or bool(seen.kept or seen.refused or seen.stray)
         # What a removal that has ended makes room for need not wait for the next resync.
         changed = changed or len(seen.memory.ledger.leaving) < len(self.memory.ledger.leaving)
         # What replaces a machine that is about to vanish is asked for before its pods are evicted.

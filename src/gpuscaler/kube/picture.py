@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence, Set
 from random import Random
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.decode import ObjectDecoder
 from gpuscaler.kube.reflector import Batch, Pace, Reflector
@@ -13,11 +15,14 @@ from gpuscaler.kube.turns import Turn
 from gpuscaler.model.aside import SetAside, object_name
 from gpuscaler.model.cluster import HOMES, Cluster, Delta, Item
 from gpuscaler.model.decoding.interning import Interner
+from gpuscaler.model.instances import Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 
 #: Changes by type of the model and key: the record, or None for what is gone.
 Changes = dict[type, dict[str, Item | None]]
+#: Key of an offering: (pool, market, instance type, zone).
+Key = tuple[str, str, str, str]
 
 #: As many changes at most are folded in on the event loop, and so many of them in one turn of it: less than 20 ms in a cluster of 150,000
 #: pods.
@@ -80,6 +85,8 @@ class Picture:
         self._news = News()
         self._taking = asyncio.Lock()
         self._listeners: list[Callable[[Batch], None]] = []
+        self._inventory: Inventory | None = None
+        self._bought: dict[str, Key] = {}
 
     async def run(self) -> None:
         """Reflect every resource until cancelled."""
@@ -129,6 +136,28 @@ class Picture:
             self.changed.set()
         for listener in tuple(self._listeners):
             listener(batch)
+
+    def belong(self, inventory: Inventory) -> None:
+        """Have nodes say what their machines are by the cloud's newest list; of a machine that it lists no more, what the last one said."""
+        if inventory is self._inventory:
+            return
+        self._inventory = inventory
+        said = {one.id: one.key for one in inventory.instances}
+        changed = {name: key for name, key in said.items() if self._bought.get(name) != key}
+        if not changed:
+            return
+        held = {**self._cluster.nodes, **self._folding.get(Node, {}), **self._pending.get(Node, {})}
+        nodes = [node for node in held.values() if isinstance(node, Node)]
+        there = {node.provider_id for node in nodes}
+        self._bought = {name: key for name, key in self._bought.items() if name in there} | said
+        if of_them := {node.name: self._belonging(node) for node in nodes if node.provider_id in changed}:
+            self._pending.setdefault(Node, {}).update(of_them)
+            self._news = self._news._replace(kinds=self._news.kinds | {"Node"})
+            self.changed.set()
+
+    def _belonging(self, node: Node) -> Node:
+        bought = self._bought.get(node.provider_id)
+        return node if bought == node.bought else replace(node, bought=bought)
 
     async def take(self) -> Taken:
         """The cluster as it is known now, and what is new about it since this was last asked."""
@@ -181,6 +210,8 @@ class Picture:
         odd = bool(aside or self._aside)
         fresh: dict[str, Item | None] = {}
         for key, item in batch.changes.items():
+            if self._bought and isinstance(item, Node):
+                item = self._belonging(item)
             known = pending[key] if key in pending else folding[key] if key in folding else held.get(key)
             if known == item and not (odd and self._was_aside(object_name(model, key), aside)):
                 continue

@@ -12,6 +12,7 @@ class Node(Struct, frozen=True, gc=False):
     """One node. ``allocatable`` is in the units of :data:`~gpuscaler.model.pods.Resources`; ``pods`` is its pod count limit.
 
     A machine that does not exist yet may turn out to be one of several: ``may_be`` has the labels of each, ``labels`` what all share.
+    ``bought`` is what its machine is by the cloud's own list: (pool, market, instance type, zone); None where it is not listed.
     """
 
     name: str
@@ -29,3 +30,4 @@ class Node(Struct, frozen=True, gc=False):
     do_not_disrupt: bool = False
     warnings: tuple[str, ...] = ()
     may_be: tuple[Mapping[str, str], ...] = ()
+    bought: tuple[str, str, str, str] | None = None

@@ -39,13 +39,13 @@ class Membership:
         asked = {key for pool in policy.pools for key in pool.match_labels}
         self._keys = tuple(sorted(asked | {POOL_LABEL, *INSTANCE_TYPE_LABELS, *ZONE_LABELS, *MARKET_LABELS}))
         # A cluster has few such groups.
-        self._alike: dict[tuple[str | None, ...], Member | None] = {}
+        self._alike: dict[tuple[object, ...], Member | None] = {}
 
     def of(self, nodes: Mapping[str, Node]) -> dict[str, Member]:
         """The pool of every node that has one, by name."""
         found: dict[str, Member] = {}
         for name, node in nodes.items():
-            values = tuple(map(node.labels.get, self._keys))
+            values = (node.bought, *map(node.labels.get, self._keys))
             if values not in self._alike:
                 chosen = pool_of(node, self._by_name, self._by_type)
                 self._alike[values] = Member(chosen, offering_of(node, chosen)) if chosen is not None else None
@@ -56,7 +56,7 @@ class Membership:
 
 
 def members(nodes: Mapping[str, Node], policy: Policy) -> dict[str, Member]:
-    """The pool of every node that has one: named by the label ``gpuscaler.io/pool``, else found by labels and instance type."""
+    """The pool of every node that has one: as its cloud lists it, by the label ``gpuscaler.io/pool``, or by labels and instance type."""
     return Membership(policy).of(nodes)
 
 
@@ -69,7 +69,9 @@ def unlisted(nodes: Mapping[str, Node], inventory: Inventory | None) -> frozense
 
 
 def pool_of(node: Node, by_name: Mapping[str, Pool], by_type: Mapping[str, list[Pool]]) -> Pool | None:
-    """The label names the pool, whether it is known or not; without it, labels and instance type must agree."""
+    """The cloud's list says it first. The label names the pool, known or not; without it, labels and instance type must agree."""
+    if node.bought is not None:
+        return by_name.get(node.bought[0])
     named = node.labels.get(POOL_LABEL)
     if named is not None:
         return by_name.get(named)
@@ -84,13 +86,17 @@ def offering_of(node: Node, pool: Pool) -> Offering | None:
 
     The dearest, so that a node whose market is not known is never taken for cheaper than it is.
     """
-    instance_type, zone, market = first_label(node, INSTANCE_TYPE_LABELS), first_label(node, ZONE_LABELS), market_of(node)
+    told = (first_label(node, INSTANCE_TYPE_LABELS), first_label(node, ZONE_LABELS))
+    instance_type, zone = told if node.bought is None else node.bought[2:]
+    market = market_of(node)
     same = [offering for offering in pool.offerings if offering.instance_type == instance_type]
     return max(same, key=lambda o: (o.zone == zone, o.market == market, o.price, o.key), default=None)
 
 
 def market_of(node: Node) -> str:
-    """The market a node was bought in, by its capacity-type label; empty when no label says."""
+    """The market a node was bought in, by its cloud's list or its capacity-type label; empty when neither says."""
+    if node.bought is not None:
+        return node.bought[1]
     for key, meanings in MARKET_LABELS.items():
         market = meanings.get(node.labels.get(key, ""))
         if market:

@@ -1,0 +1,214 @@
+"""`gpuscaler run` with ``cloud: aws`` in virtual time: an API server, an account of ours beside it, and one process after the other."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+from tests.clouds.aws.accounts import CLUSTER, DISCOVERED, MODELS, Session
+from tests.control.world import BEGAN, QUICK, pod
+
+from gpuscaler.clouds.aws.calls import Calls
+from gpuscaler.control import aws
+from gpuscaler.control.records import service
+from gpuscaler.control.records.reporting import NAME, status_in
+from gpuscaler.control.records.status import Status
+from gpuscaler.control.running import Made, Place, Running
+from gpuscaler.control.settings_file import SettingsFile
+from gpuscaler.embedded.aws.account import Account
+from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.embedded.aws.control import Interruption, Limit, set_capacity
+from gpuscaler.embedded.aws.endpoint import Endpoint
+from gpuscaler.embedded.aws.faults import Fault
+from gpuscaler.embedded.aws.memory import LoopExecutor
+from gpuscaler.embedded.aws.nodes import NAMING, follow
+from gpuscaler.embedded.aws.scaling import reclaim
+from gpuscaler.embedded.cluster import Conditions as ClusterConditions
+from gpuscaler.embedded.cluster import EmbeddedCluster
+from gpuscaler.embedded.machines import Machines
+from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.kube.resources import CONFIG_MAPS, DEPLOYMENTS, NODES, PODS
+from gpuscaler.model.pools import Policy
+from gpuscaler.settings.run_settings import RunSettings
+
+REGION = "us-east-1"
+WRITES = ("LaunchInstances", "SetDesiredCapacity", "TerminateInstanceInAutoScalingGroup", "SetInstanceProtection", "DeleteMessageBatch")
+
+
+class Clocks:
+    """Both clocks on the time of the loop that makes this; threads read them too."""
+
+    def __init__(self) -> None:
+        self.monotonic = asyncio.get_running_loop().time
+
+    def wall(self) -> float:
+        return BEGAN + self.monotonic()
+
+
+class Stage:
+    """A cluster whose machines are an account's instances. Processes of the controller live between :meth:`start` and :meth:`stop`."""
+
+    def __init__(self, folder: Path, conditions: Conditions) -> None:
+        self.now = Clocks().wall
+        self.account = Account(now=self.now, conditions=conditions)
+        self.region = self.account.region(REGION)
+        self.endpoint = Endpoint(self.account, MODELS)
+        self.session = Session(self.endpoint)
+        self.cluster = EmbeddedCluster(Policy(pools=()), now=self.now, conditions=ClusterConditions(delays=QUICK))
+        self.user = self.cluster.client("user")
+        self.path = folder / "run.yaml"
+        machines = Machines(self.cluster.client("aws"), now=self.now, naming=NAMING)
+        follow(self.region, machines)
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(part) for part in (self.cluster.run(), machines.run(), self._pass())]
+        self._lives: list[asyncio.Task[None]] = []
+
+    async def _pass(self) -> None:
+        while True:
+            self.account.advance()
+            await asyncio.sleep(0.1)
+
+    # The account
+
+    def client(self, name: str) -> Any:
+        return self.session.client(name, region_name=REGION)
+
+    def group(self, name: str, *, market: str = "on-demand", tags: Mapping[str, str] = DISCOVERED, **told: Any) -> None:
+        """A group of one type and zone, whose nodes say nothing of it."""
+        data: dict[str, Any] = {"ImageId": "ami-0123", "InstanceType": told.pop("instance_type", "g5.xlarge")}
+        if market == "spot":
+            data["InstanceMarketOptions"] = {"MarketType": "spot"}
+        self.client("ec2").create_launch_template(LaunchTemplateName=name, LaunchTemplateData=data)
+        asked = {"MinSize": 0, "MaxSize": 10, "AvailabilityZones": ["us-east-1a"], "NewInstancesProtectedFromScaleIn": True, **told}
+        self.client("autoscaling").create_auto_scaling_group(
+            AutoScalingGroupName=name,
+            LaunchTemplate={"LaunchTemplateName": name, "Version": "$Latest"},
+            Tags=[{"Key": key, "Value": value} for key, value in tags.items()],
+            **asked,
+        )
+
+    def queue(self) -> str:
+        """The address of a queue that is told of what EC2 announces."""
+        url = str(self.client("sqs").create_queue(QueueName="events")["QueueUrl"])
+        self.region.queues["events"].told = True
+        return url
+
+    def limit(self, machines: int | None, **what: str) -> None:
+        set_capacity(self.region, Limit(machines, **what))
+
+    def fault(self, **what: Any) -> None:
+        self.endpoint.faults.all.append(Fault(**what))
+
+    def interrupt(self, instance: str) -> None:
+        reclaim(self.region, self.region.instances[instance], notice=Interruption(instance).notice or 0.0)
+
+    def desired(self, name: str) -> int:
+        (found,) = self.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[name])["AutoScalingGroups"]
+        return int(found["DesiredCapacity"])
+
+    def machines(self, name: str = "") -> list[str]:
+        """Ids of instances that there ever were, of that group or all."""
+        return [one.id for one in self.region.instances.values() if name in ("", one.group)]
+
+    def wrote(self) -> dict[str, int]:
+        return {name: self.session.asked[name] for name in WRITES if name in self.session.asked}
+
+    # The controller
+
+    def settings(self, *, more: str = "", **told: str) -> str:
+        inner = "".join(f"  {name}: {value}\n" for name, value in {"cluster": CLUSTER, "regions": f"[{REGION}]", **told}.items())
+        return f"cloud: aws\naws:\n{inner}http: {{enabled: false}}\n{more}"
+
+    def start(self, text: str = "", *, identity: str = "one", dry_run: bool = False) -> None:
+        self.path.write_text(text or self.settings())
+        executor = LoopExecutor()
+        waited: list[float] = []
+        calls = Calls(sleep=waited.append, random=Random(0), session=self.session)
+
+        async def made(settings: RunSettings, place: Place) -> Made:
+            return await aws.make(settings, place, calls=calls, executor=executor)
+
+        running = Running(
+            file=SettingsFile(self.path),
+            transport=MemoryTransport(self.cluster.api),
+            namespace="kube-system",
+            identity=identity,
+            clocks=Clocks(),
+            make_provider=made,
+            make_records=partial(service.make, pod="", set_level=lambda _level: None),
+            dry_run=dry_run,
+        )
+        self._lives.append(asyncio.get_running_loop().create_task(running.run()))
+
+    async def stop(self) -> None:
+        life = self._lives.pop(0)
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+
+    async def status(self) -> Status:
+        return status_in(await self.user.get(CONFIG_MAPS, NAME, namespace="kube-system"))
+
+    # The cluster
+
+    async def submit(self, *names: str, gpus: int = 1, **annotations: str) -> None:
+        for name in names:
+            told = {f"gpuscaler.io/{key.replace('_', '-')}": value for key, value in annotations.items()}
+            await self.user.create(PODS, pod(name, gpus, told), namespace="default")
+
+    async def deploy(self, name: str, replicas: int = 1, **annotations: str) -> None:
+        """A Deployment of pods with a GPU each."""
+        made = pod(name, 1, {f"gpuscaler.io/{key.replace('_', '-')}": value for key, value in annotations.items()})
+        template = {"metadata": {"labels": {"app": name}, **made["metadata"]}, "spec": made["spec"]}
+        spec = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template}
+        deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
+        await self.user.create(DEPLOYMENTS, deployment, namespace="default")
+
+    async def pods(self) -> dict[str, dict[str, Any]]:
+        found = [msgspec.json.decode(one) for one in await self.user.list_all(PODS)]
+        return {one["metadata"]["name"]: one for one in found}
+
+    async def bound(self) -> dict[str, str]:
+        return {name: one["spec"].get("nodeName", "") for name, one in (await self.pods()).items()}
+
+    async def nodes(self) -> list[dict[str, Any]]:
+        return [msgspec.json.decode(one) for one in await self.user.list_all(NODES)]
+
+    async def relabel(self, node: str, labels: Mapping[str, str | None]) -> None:
+        """Change labels of a node; None takes one off."""
+        await self.user.merge_patch(NODES, node, {"metadata": {"labels": dict(labels)}})
+
+    async def until(self, so: Callable[[], Any], within: float) -> None:
+        """Let time pass until ``so()``, awaited where it is to be, is true."""
+        async with asyncio.timeout(within):
+            while True:
+                found = so()
+                if await found if asyncio.iscoroutine(found) else found:
+                    return
+                await self.sleep(1.0)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        for task in (*self._tasks, *self._lives):
+            if task.done():
+                task.result()
+
+    async def close(self) -> None:
+        while self._lives:
+            await self.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def aws_stage(folder: Path, conditions: Conditions | None = None) -> AsyncIterator[Stage]:
+    """A stage that is taken down at the end."""
+    made = Stage(folder, conditions or Conditions(boot=QUICK))
+    try:
+        yield made
+    finally:
+        await made.close()

@@ -1,0 +1,165 @@
+"""`gpuscaler run` with an AWS account: from waiting pods to instances and back, with the real boto3 against our own endpoint."""
+
+from pathlib import Path
+
+import pytest
+from tests.control.aws_stage import Stage, aws_stage
+
+pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'gpuscaler[aws]'")
+
+SOON = "pools:\n  - {name: gpus, idle_after: 1m}\n"
+
+
+async def all_bound(here: Stage) -> bool:
+    return all((await here.bound()).values())
+
+
+async def test_a_waiting_pod_gets_an_instance_that_is_given_back_by_its_id_when_it_is_idle(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus")
+        here.start(here.settings(more=SOON))
+        await here.submit("train", run_for="30s")
+        await here.until(lambda: all_bound(here), 120)
+        assert (here.desired("gpus"), len(here.machines())) == (1, 1)
+        (node,) = await here.nodes()
+        assert node["spec"]["providerID"] == f"aws:///us-east-1a/{here.machines()[0]}"
+        await here.sleep(180)
+        assert (here.desired("gpus"), await here.nodes()) == (0, [])
+        assert here.wrote() == {"LaunchInstances": 1, "TerminateInstanceInAutoScalingGroup": 1}
+        status = await here.status()
+        assert [(pool.name, pool.way) for pool in status.pools] == [("gpus", "launch-instances")]
+        assert (status.promises_kept, status.promises_broken, status.troubles) == (1, 0, ())
+
+
+async def test_nodes_of_groups_that_no_label_tells_apart_belong_to_the_group_that_lists_their_machines(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("a-spot", market="spot")
+        here.group("b-on-demand")
+        here.limit(1, market="spot")
+        here.start()
+        await here.submit("first", "second")
+        await here.until(lambda: all_bound(here), 120)
+        for node in await here.nodes():
+            telling = ("gpuscaler.io/pool", "karpenter.sh/capacity-type", "eks.amazonaws.com/capacityType")
+            gone = dict.fromkeys(telling)
+            await here.relabel(node["metadata"]["name"], gone)
+        await here.sleep(90)
+        pools = {one.name: (one.machines, one.dollars_per_hour) for one in (await here.status()).pools}
+        assert {name: machines for name, (machines, _) in pools.items()} == {"a-spot": 1, "b-on-demand": 1}
+        assert pools["a-spot"][1] < pools["b-on-demand"][1] == pytest.approx(1.006)
+
+
+async def test_what_a_dry_spot_group_refuses_is_bought_on_demand_within_seconds(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("a-spot", market="spot")
+        here.group("b-on-demand")
+        here.limit(0, market="spot")
+        here.start()
+        await here.submit("train")
+        await here.until(lambda: here.machines("b-on-demand"), 15)
+        await here.until(lambda: all_bound(here), 120)
+        assert (here.machines("a-spot"), here.desired("a-spot"), here.desired("b-on-demand")) == ([], 0, 1)
+        assert any("spot" in one.target for one in (await here.status()).breakers)
+
+
+async def test_an_interrupted_machine_is_tainted_at_once_and_replaced_before_it_goes(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("a-spot", market="spot")
+        here.group("b-on-demand")
+        here.start(here.settings(queue_url=here.queue()))
+        await here.deploy("serve", grace="20s")
+        await here.until(here.bound, 10)
+        await here.until(lambda: all_bound(here), 120)
+        (machine,) = here.machines()
+        here.interrupt(machine)
+        await here.sleep(5)
+        (node,) = [one for one in await here.nodes() if one["spec"]["providerID"].endswith(machine)]
+        assert "gpuscaler.io/leaving" in [taint["key"] for taint in node["spec"]["taints"]]
+        assert len(here.machines("b-on-demand")) == 1
+        await here.sleep(150)
+        assert await all_bound(here)
+        assert [one["spec"]["providerID"].rpartition("/")[2] for one in await here.nodes()] == here.machines("b-on-demand")
+
+
+async def test_groups_that_change_are_followed_while_the_controller_runs(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus", MaxSize=1)
+        here.start()
+        await here.submit("first", "second")
+        await here.sleep(90)
+        assert sum(map(bool, (await here.bound()).values())) == 1
+        here.client("autoscaling").update_auto_scaling_group(AutoScalingGroupName="gpus", MaxSize=3)
+        await here.sleep(250)
+        assert await all_bound(here)
+        here.group("more", instance_type="g4dn.xlarge")
+        await here.sleep(250)
+        assert [pool.name for pool in (await here.status()).pools] == ["gpus", "more"]
+
+
+async def test_what_the_file_says_of_a_group_counts_as_soon_as_it_is_written(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus")
+        here.start(here.settings(more="pools:\n  - {name: gpus, max: 0}\n"))
+        await here.submit("train")
+        await here.sleep(30)
+        assert here.machines() == []
+        here.path.write_text(here.settings(more="pools:\n  - {name: gpus, max: 1}\n"))
+        await here.until(here.machines, 10)
+
+
+async def test_a_look_that_fails_keeps_the_pools_and_is_told(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus")
+        here.start()
+        await here.sleep(60)
+        here.fault(operation="DescribeLaunchTemplateVersions", code="InternalError", status=500)
+        here.fault(operation="DescribeAutoScalingGroups", code="AccessDenied", status=403)
+        await here.sleep(300)
+        status = await here.status()
+        assert [pool.name for pool in status.pools] == ["gpus"]
+        assert any("Region us-east-1" in one and "autoscaling:DescribeAutoScalingGroups" in one for one in status.troubles)
+        here.endpoint.faults.all.clear()
+        await here.submit("train")
+        await here.until(lambda: all_bound(here), 300)
+        await here.sleep(300)
+        assert (await here.status()).troubles == ()
+
+
+async def test_an_account_that_does_not_answer_at_first_is_asked_again_until_it_does(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus")
+        here.fault(operation="DescribeAutoScalingGroups", code="InternalFailure", status=500)
+        here.start()
+        await here.submit("train")
+        await here.sleep(60)
+        assert here.machines() == []
+        here.endpoint.faults.all.clear()
+        await here.until(lambda: all_bound(here), 120)
+
+
+async def test_a_dry_run_changes_nothing_in_the_account_and_leaves_the_queue_alone(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus")
+        url = here.queue()
+        before = dict(here.session.asked)
+        here.start(here.settings(queue_url=url), dry_run=True)
+        await here.submit("train")
+        await here.sleep(120)
+        asked = {name for name, count in here.session.asked.items() if count > before.get(name, 0)}
+        assert {name for name in asked if not name.startswith(("Describe", "Get"))} == set()
+        assert await here.bound() == {"train": ""}
+
+
+async def test_who_does_not_lead_any_more_writes_nothing_to_the_account(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus")
+        here.start(identity="one")
+        await here.sleep(10)
+        here.start(identity="two")
+        await here.submit("train")
+        await here.until(lambda: all_bound(here), 120)
+        await here.stop()
+        await here.submit("next")
+        await here.until(lambda: all_bound(here), 120)
+        assert (here.desired("gpus"), here.wrote()) == (2, {"LaunchInstances": 2})
+        assert (await here.status()).leader.identity == "two"

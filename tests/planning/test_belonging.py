@@ -1,0 +1,44 @@
+"""Which pool a node belongs to."""
+
+import pytest
+
+from gpuscaler.model.nodes import Node
+from gpuscaler.planning.membership import market_of, members
+from gpuscaler.settings import parse_policy
+
+TWINS = """
+region: us-east-1
+pools:
+  - {name: a, types: [g5.xlarge], markets: [on-demand, spot], zones: [us-east-1a]}
+  - {name: b, types: [g5.xlarge], markets: [on-demand, spot], zones: [us-east-1a]}
+"""
+LABELS = {"node.kubernetes.io/instance-type": "g5.xlarge", "topology.kubernetes.io/zone": "us-east-1a"}
+
+
+@pytest.mark.parametrize("labels", [{}, {"gpuscaler.io/pool": "a", "karpenter.sh/capacity-type": "on-demand"}])
+def test_what_the_cloud_lists_is_believed_before_any_label(labels: dict[str, str]) -> None:
+    bought = ("b", "spot", "g5.xlarge", "us-east-1a")
+    node = Node("n", {**LABELS, **labels}, {}, bought=bought)
+
+    found = members({"n": node}, parse_policy(TWINS))["n"]
+
+    assert found.offering is not None
+    assert (found.pool.name, found.offering.key, market_of(node)) == ("b", bought, "spot")
+
+
+def test_nodes_with_the_same_labels_are_told_apart_by_the_list() -> None:
+    nodes = {name: Node(name, LABELS, {}, bought=(name, "spot", "g5.xlarge", "us-east-1a")) for name in ("a", "b")}
+
+    assert {name: one.pool.name for name, one in members(nodes, parse_policy(TWINS)).items()} == {"a": "a", "b": "b"}
+
+
+def test_a_machine_of_a_pool_that_there_is_no_more_belongs_to_none() -> None:
+    node = Node("n", LABELS, {}, bought=("old", "spot", "g5.xlarge", "us-east-1a"))
+
+    assert members({"n": node}, parse_policy(TWINS)) == {}
+
+
+def test_without_a_list_labels_say_it() -> None:
+    node = Node("n", {**LABELS, "gpuscaler.io/pool": "b"}, {})
+
+    assert members({"n": node}, parse_policy(TWINS))["n"].pool.name == "b"
