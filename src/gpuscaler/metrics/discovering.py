@@ -1,0 +1,115 @@
+"""Which series there are, looked at every few minutes, and the metrics that the rules make of them.
+
+Only the names of series and of their labels matter, so that only these are asked for: the label sets themselves are hundreds of megabytes
+in a large cluster, which has cost both prometheus-adapter and Prometheus their memory.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpuscaler.metrics.prometheus import PrometheusError
+from gpuscaler.metrics.rules.discovery import NAME, Discovery
+from gpuscaler.metrics.rules.reading import RuleSet
+
+#: Questions about series that are under way at once.
+_AT_ONCE = 4
+
+
+class Series(Protocol):
+    async def series(self, match: str, *, start: float, end: float) -> list[dict[str, str]]: ...
+
+    async def metric_names(self, match: str, *, start: float, end: float) -> list[str]: ...
+
+    async def label_names(self, match: str, *, start: float, end: float) -> list[str]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looks:
+    """How often series are looked for, and how far back, both in seconds: ``--metrics-relist-interval`` and ``--metrics-max-age``."""
+
+    interval: float = 600.0
+    max_age: float = 600.0
+
+
+class Discoverer:
+    """Keeps :attr:`found` current while :meth:`run` runs. ``wall`` tells Unix seconds.
+
+    One series query that fails takes nothing from the others: what it found before stays. ``troubles`` are by series query.
+    """
+
+    def __init__(self, prometheus: Series, rules: RuleSet, *, wall: Callable[[], float], looks: Looks | None = None) -> None:
+        self.rules = rules
+        self.found = Discovery()
+        self.troubles: dict[str, str] = {}
+        self.failures = 0
+        self.looked = False
+        self._prometheus, self._wall, self._looks = prometheus, wall, looks or Looks()
+        self._series: dict[str, tuple[Mapping[str, str], ...]] = {}
+        self._again = asyncio.Event()
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled; soon after a look that found trouble."""
+        while True:
+            await self.look()
+            self._again.clear()
+            pause = min(self._looks.interval, 10.0) if self.troubles else self._looks.interval
+            try:
+                async with asyncio.timeout(pause):
+                    await self._again.wait()
+            except TimeoutError:
+                continue
+
+    def use(self, rules: RuleSet) -> None:
+        """Go on with other rules; their series are looked for at once."""
+        self.rules = rules
+        self.found = rules.discover(self._series)
+        self._again.set()
+
+    async def look(self) -> None:
+        """Ask once what there is."""
+        rules, end = self.rules, self._wall()
+        limit = asyncio.Semaphore(_AT_ONCE)
+        queries = rules.series_queries
+        outcomes = await asyncio.gather(*(self._of(query, rules, limit, end) for query in queries))
+        found = {query: series for query, series in zip(queries, outcomes, strict=True) if series is not None}
+        self._series = {query: found.get(query, self._series.get(query, ())) for query in queries}
+        self.troubles = {query: text for query, text in self.troubles.items() if query in self._series}
+        self.looked = self.looked or len(self.troubles) < len(queries) or not queries
+        if rules is self.rules:
+            self.found = rules.discover(self._series)
+
+    async def _of(self, query: str, rules: RuleSet, limit: asyncio.Semaphore, end: float) -> tuple[Mapping[str, str], ...] | None:
+        """One label set for each name that a rule takes; None where the question failed."""
+        start = end - self._looks.max_age
+        try:
+            async with limit:
+                names = await self._prometheus.metric_names(query, start=start, end=end)
+            takers = [rule for rule in (*rules.rules, *rules.external) if rule.series_query == query]
+            wanted = [name for name in names if any(rule.takes(name) and rule.metric(name) for rule in takers)]
+            labels = await asyncio.gather(*(self._labels(query, name, limit, (start, end)) for name in wanted))
+        except PrometheusError as error:
+            self.failures += 1
+            self.troubles[query] = f"series {query}: {error}"
+            return None
+        self.troubles.pop(query, None)
+        return tuple(one for several in labels for one in several)
+
+    async def _labels(self, query: str, name: str, limit: asyncio.Semaphore, span: tuple[float, float]) -> Sequence[Mapping[str, str]]:
+        start, end = span
+        async with limit:
+            narrowed = of_name(query, name)
+            if narrowed is None:
+                series = await self._prometheus.series(query, start=start, end=end)
+                return list({frozenset(one): one for one in series if one.get(NAME) == name}.values())
+            labels = await self._prometheus.label_names(narrowed, start=start, end=end)
+        return [{**dict.fromkeys(labels, "x"), NAME: name}]
+
+
+def of_name(query: str, name: str) -> str | None:
+    """The series of ``query`` that are called ``name``; None for a query that is no plain selector."""
+    text = query.strip()
+    if text.startswith("{") and text.endswith("}"):
+        return f'{{{NAME}="{name}",{text[1:]}'
+    return text if text.partition("{")[0].strip() == name else None

@@ -1,0 +1,87 @@
+"""What is asked of Prometheus for a metric of the rules: once for the whole cluster where that comes to the same."""
+
+from collections.abc import Sequence
+
+from gpuscaler.metrics.evaluating import Question
+from gpuscaler.metrics.objects import Key
+from gpuscaler.metrics.rules.combining import adds_up
+from gpuscaler.metrics.rules.discovery import Origin
+from gpuscaler.metrics.rules.matchers import QueryError
+from gpuscaler.metrics.rules.promql.tokens import PromqlError
+from gpuscaler.metrics.rules.resources import Resource
+from gpuscaler.metrics.rules.rule import NAMESPACES
+from gpuscaler.metrics.rules.separating import prove, selectors
+from gpuscaler.metrics.values import Rejected
+from gpuscaler.model.selectors import LabelSelector
+
+
+def of_objects(metric: str, origin: Origin, *, namespace: str, selection: Sequence[Key], selector: LabelSelector) -> Question:
+    """The question for ``metric`` of the objects ``selection`` of ``namespace`` (empty: of all).
+
+    A rule that is provably about each object by itself is asked about all objects of the cluster, whatever the selection.
+    Raises :class:`Rejected` for what cannot be said in PromQL.
+    """
+    rule, resource = origin.rule, origin.resource
+    assert resource is not None
+    try:
+        breadth = prove(rule, origin.series, resource).breadth
+        if breadth == "names":
+            return _narrow(metric, origin, resource, namespace=namespace, selection=selection, selector=selector)
+        return _wide(metric, origin, resource, namespace="" if breadth == "cluster" else namespace, selector=selector)
+    except QueryError as error:
+        raise Rejected(str(error)) from error
+
+
+def of_series(metric: str, origin: Origin, *, namespace: str, selector: LabelSelector) -> Question:
+    """The question for the external ``metric``. Raises :class:`Rejected`."""
+    asked = namespace if origin.rule.namespaced else ""
+    try:
+        promql = origin.rule.external_query(origin.series, namespace=asked, selector=selector.requirements)
+    except QueryError as error:
+        raise Rejected(str(error)) from error
+    return Question(metric, promql, _ages(promql, origin), namespace=asked, scope="namespace" if asked else "cluster")
+
+
+def _wide(metric: str, origin: Origin, resource: Resource, *, namespace: str, selector: LabelSelector) -> Question:
+    promql = origin.rule.wide_query(origin.series, resource=resource, namespace=namespace, selector=selector.requirements)
+    space = origin.rule.label(NAMESPACES) if resource.namespaced and not namespace else ""
+    return _question(metric, origin, promql, namespace=namespace, labels=(space, origin.rule.label(resource)))
+
+
+def _narrow(
+    metric: str, origin: Origin, resource: Resource, *, namespace: str, selection: Sequence[Key], selector: LabelSelector
+) -> Question:
+    names = tuple(dict.fromkeys(name for _, name in selection))
+    # As prometheus-adapter asks; of several namespaces at once the answer must say which.
+    space = origin.rule.label(NAMESPACES) if resource.namespaced and not namespace else ""
+    promql = origin.rule.query(
+        origin.series, resource=resource, names=names, namespace=namespace, selector=selector.requirements, extra=(space,) if space else ()
+    )
+    return _question(metric, origin, promql, namespace=namespace, labels=(space, origin.rule.label(resource)), scope="names")
+
+
+def _question(metric: str, origin: Origin, promql: str, *, namespace: str, labels: tuple[str, str], scope: str = "") -> Question:
+    return Question(
+        metric,
+        promql,
+        _ages(promql, origin, *filter(None, labels)),
+        namespace=namespace,
+        namespace_label=labels[0],
+        name_label=labels[1],
+        combine="sum" if adds_up(metric) else "mean",
+        scope=scope or ("namespace" if namespace else "cluster"),
+    )
+
+
+def _ages(promql: str, origin: Origin, *groups: str) -> str:
+    """The times of the raw samples that ``promql`` sees, the oldest for each combination of ``groups``."""
+    try:
+        read = selectors(promql)
+    except PromqlError:
+        read = ()
+    # Two series may differ in nothing but their names, which timestamp() takes away: each gets a label of its own selector.
+    times = [
+        f'label_replace(timestamp({one}),"gpuscaler_selector","{place}","","")' if place else f"timestamp({one})"
+        for place, one in enumerate(read or (origin.series,))
+    ]
+    return f"min by ({','.join(groups)}) ({' or '.join(times)})"
