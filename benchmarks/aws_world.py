@@ -1,7 +1,8 @@
 """A whole cluster whose cloud is an AWS account of ours, with the real controller, AwsProvider and boto3 in virtual time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import cache, partial
 from random import Random
@@ -19,6 +20,7 @@ from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.control.attempts import Attempts
 from gpuscaler.control.controller import Controller
 from gpuscaler.control.store import MemoryStore
+from gpuscaler.embedded.api import ApiServer
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.control import Limit, set_capacity
@@ -31,7 +33,11 @@ from gpuscaler.embedded.aws.writing import Answer
 from gpuscaler.embedded.cluster import Conditions as ClusterConditions
 from gpuscaler.embedded.cluster import EmbeddedCluster
 from gpuscaler.embedded.machines import Machines
+from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.kube.client import Client
 from gpuscaler.kube.resources import PODS
+from gpuscaler.kube.transport import Answer as KubeAnswer
+from gpuscaler.kube.transport import Request as KubeRequest
 from gpuscaler.model.pools import Policy
 
 CLUSTER, REGION, QUEUE = "bench", "us-east-1", "events"
@@ -44,17 +50,41 @@ MODELS = Models()
 
 
 class LoggedEndpoint(Endpoint):
-    """An endpoint that keeps when each call of Auto Scaling came that names a group: (moment, operation, group)."""
+    """An endpoint that keeps when each call of Auto Scaling came that names a group: (moment, operation, group).
+
+    ``received`` are messages of queues, by when whoever asked had them.
+    """
 
     def __init__(self, account: Account) -> None:
         super().__init__(account, MODELS)
         self.log: list[tuple[float, str, str]] = []
+        self.received: list[tuple[float, str]] = []
 
     def handle(self, request: Request) -> Answer:
         said = dict(parse_qsl(request.body.decode())) if request.body[:1].isalpha() else {}
         if "AutoScalingGroupName" in said:
             self.log.append((self.account.now(), said["Action"], said["AutoScalingGroupName"]))
-        return super().handle(request)
+        answer = super().handle(request)
+        if request.headers.get("x-amz-target") == "AmazonSQS.ReceiveMessage":
+            at = self.account.now() + answer.after
+            self.received += [(at, one["Body"]) for one in json.loads(answer.body).get("Messages", ())]
+        return answer
+
+
+class LoggedTransport(MemoryTransport):
+    """A transport that keeps when each write was made: (moment, method, path, body)."""
+
+    def __init__(self, api: ApiServer, now: Callable[[], float]) -> None:
+        super().__init__(api)
+        self._now = now
+        self.log: list[tuple[float, str, str, bytes]] = []
+
+    @asynccontextmanager
+    async def exchange(self, request: KubeRequest) -> AsyncIterator[KubeAnswer]:
+        if request.method != "GET":
+            self.log.append((self._now(), request.method, request.path, request.body or b""))
+        async with super().exchange(request) as answer:
+            yield answer
 
 
 class AwsWorld:
@@ -63,11 +93,12 @@ class AwsWorld:
     def __init__(self, conditions: Conditions, *, launch: str) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        self.now = lambda: BEGAN + loop.time() - began
+        self.now: Callable[[], float] = lambda: BEGAN + loop.time() - began
         self.account = Account(now=self.now, regions=(REGION,), conditions=conditions)
         self.endpoint = LoggedEndpoint(self.account)
         self.cluster = EmbeddedCluster(Policy(pools=()), now=self.now, conditions=ClusterConditions(delays=BOOT))
         self.user = self.cluster.client("user")
+        self.network = LoggedTransport(self.cluster.api, self.now)
         self.notes = Notes()
         self._launch = launch
         self._executor = LoopExecutor()
@@ -117,7 +148,7 @@ class AwsWorld:
         """Look at the account, then lead."""
         calls = Calls(sleep=lambda _seconds: None, random=Random(0), session=self._session)
         discovery = Discovery(calls, Scope(CLUSTER), regions=(REGION,), now=self.now, launch=self._launch)
-        client = self.cluster.client("gpuscaler")
+        client = Client(self.network, field_manager="gpuscaler")
         self.provider = AwsProvider(
             calls, discovery, fence=client.fence, now=self.now, executor=self._executor, queue_url=queue_url, queue_region=REGION
         )

@@ -1,0 +1,135 @@
+"""What a queue announces, from its receipt to the taint: the real controller, AwsProvider and boto3 against our endpoint in virtual time.
+
+Machines with a running pod each are announced to be reclaimed, at moments spread over some minutes, each by many messages of all kinds that
+come in no order; foreign and malformed ones are among them. The API client is held back as in production.
+"""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from random import Random
+from typing import Any
+
+from msgspec import Struct
+
+from benchmarks.aws_world import BOOT, REGION, AwsWorld, aws_world
+from benchmarks.figures import Figure
+from benchmarks.live_scenes import in_virtual_time
+from gpuscaler.clouds.aws.inbox import Counts
+from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.embedded.aws.faults import Fault
+from gpuscaler.embedded.aws.instances import private_name
+
+MESSAGES, MALFORMED, FOREIGN = 10_000, 100, 500
+#: Machines that are reclaimed, and others that nothing is said of. Each of the first has so many messages, within so many seconds.
+WARNED, QUIET, EACH, TOGETHER = 470, 30, 20, 20.0
+#: Over how many seconds they come, what an answer of AWS takes, and what is to be reached from receipt to taint, in seconds.
+SPREAD, ANSWER_SECONDS, REACH = 300.0, 0.1, 5.0
+SEED = 1
+ODD = ("", "{", "[1, 2]", '"text"', '{"detail-type": "EC2 Spot Instance Interruption Warning", "detail": {}}', '{"detail-type": 7}')
+
+
+class Seen(Struct, frozen=True):
+    """What came of the messages; ``waits`` are the seconds from receipt to taint, a machine each."""
+
+    waits: list[float]
+    twice: int
+    wrong: int
+    ended: int
+    messages: int
+    malformed: int
+    left: int
+
+
+def figures() -> Iterator[Figure]:
+    seen = in_virtual_time(_scene)
+    p99 = sorted(seen.waits)[int(0.99 * len(seen.waits))] if seen.waits else float("inf")
+    worst = max(seen.waits, default=float("inf"))
+    right = len(seen.waits) == WARNED and (seen.twice, seen.wrong, seen.left) == (0, 0, 0)
+    counted = seen.messages == MESSAGES and seen.malformed == MALFORMED
+    yield Figure(
+        f"SQS: {MESSAGES:,} notices about {WARNED} machines in {SPREAD / 60:g} min, {MALFORMED / MESSAGES:.0%} malformed, "
+        f"{FOREIGN / MESSAGES:.0%} foreign, out of order, duplicated",
+        "",
+        f"each acted on once, ≤ {REACH:g} s from receipt to taint",
+        f"{len(seen.waits)} of {WARNED} machines tainted, {seen.twice} twice, {seen.wrong} wrongly; receipt to taint p99 {p99:.1f} s, "
+        f"at most {worst:.1f} s; {seen.malformed} malformed counted, {seen.left} messages left",
+        right and counted and worst <= REACH,
+        {"tainted": len(seen.waits), "twice": seen.twice, "wrong": seen.wrong, "p99": p99, "worst": worst, "ended": seen.ended},
+    )
+
+
+async def _scene() -> Seen:
+    async with aws_world(Conditions(boot=BOOT)) as here:
+        here.group("spot", "g5.xlarge", f"{REGION}a", "spot", most=2000)
+        here.group("on-demand", "g5.xlarge", f"{REGION}b", "on-demand", most=2000)
+        here.client("autoscaling").set_desired_capacity(AutoScalingGroupName="spot", DesiredCapacity=WARNED + QUIET)
+        await here.start(queue_url=here.queue())
+        await here.sleep(180.0)
+        await here.submit(f"pod{number}" for number in range(WARNED + QUIET))
+        here.endpoint.faults.all.append(Fault(delay=ANSWER_SECONDS))
+        await here.sleep(120.0)
+        machines = list(here.account.region(REGION).instances.values())
+        assert await here.bound() == len(machines) == WARNED + QUIET, f"saw {await here.bound()} pods bound on {len(machines)} machines"
+        warned = [one.id for one in machines[:WARNED]]
+        queue = here.account.region(REGION).queues["events"]
+        queue.messages.clear()
+        queue.told = False
+        assert here.provider.inbox is not None
+        here.provider.inbox.counts = Counts()
+        await _send(here, warned)
+        await here.sleep(180.0)
+        names = {one.id: private_name(one.machine) for one in machines}
+        return _seen(here, {ident: names[ident] for ident in warned}, left=len(queue.messages))
+
+
+async def _send(here: AwsWorld, machines: list[str]) -> None:
+    luck = Random(SEED)
+    region = here.account.region(REGION)
+    planned = [(luck.uniform(0, SPREAD), luck.choice(ODD)) for _ in range(MALFORMED)]
+    planned += [(luck.uniform(0, SPREAD), _body(here, luck, f"i-{0xF0000000 + number:017x}")) for number in range(FOREIGN)]
+    for ident in machines:
+        since = luck.uniform(0, SPREAD)
+        planned += [(since + luck.uniform(0, TOGETHER), _body(here, luck, ident)) for _ in range(EACH - 1)]
+        planned.append((since + luck.uniform(0, TOGETHER), _event(here, "EC2 Spot Instance Interruption Warning", ident)))
+    began = here.now()
+    for at, body in sorted(planned):
+        await here.sleep(max(0.0, began + at - here.now()))
+        region.queues["events"].send(body, ident=region.uuid(), now=here.now())
+
+
+def _body(here: AwsWorld, luck: Random, ident: str) -> str:
+    kind = luck.choice(("EC2 Spot Instance Interruption Warning", "EC2 Instance Rebalance Recommendation"))
+    return _event(here, kind, ident)
+
+
+def _event(here: AwsWorld, kind: str, ident: str) -> str:
+    moment = datetime.fromtimestamp(here.now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return json.dumps({"detail-type": kind, "time": moment, "detail": {"instance-id": ident, "instance-action": "terminate"}})
+
+
+def _seen(here: AwsWorld, nodes: dict[str, str], *, left: int) -> Seen:
+    heard: dict[str, float] = {}
+    for at, body in here.endpoint.received:
+        if "Interruption Warning" in body and (ident := _instance(body)) in nodes:
+            heard.setdefault(nodes[ident], at)
+    taints: dict[str, list[float]] = {}
+    for at, method, path, written in here.network.log:
+        if method == "PATCH" and path.startswith("/api/v1/nodes/") and b"gpuscaler.io/leaving" in written:
+            taints.setdefault(path.rpartition("/")[2], []).append(at)
+    inbox = here.provider.inbox
+    assert inbox is not None
+    return Seen(
+        waits=[taints[node][0] - at for node, at in heard.items() if node in taints],
+        twice=sum(len(every) > 1 for every in taints.values()),
+        wrong=len(taints.keys() - heard.keys()),
+        ended=here.endpoint.calls.get(("autoscaling", "TerminateInstanceInAutoScalingGroup", ""), 0),
+        messages=inbox.counts.messages,
+        malformed=inbox.counts.malformed,
+        left=left,
+    )
+
+
+def _instance(body: str) -> str:
+    found: dict[str, Any] = json.loads(body) if body.startswith('{"detail-type": "EC2') and '"instance-id"' in body else {}
+    return str((found.get("detail") or {}).get("instance-id", ""))
