@@ -18,7 +18,18 @@ from gpuscaler.planning.acts import Close, Lift, Nominate
 from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.state import ledger, promises, refusals
 from gpuscaler.planning.state.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
-from gpuscaler.planning.steering import HOLD_SECONDS, PATIENCE_SECONDS, REPEAT_SECONDS, Steering, overtaken, promised_on, steer
+from gpuscaler.planning.steering import (
+    HOLD_SECONDS,
+    LONGEST_SECONDS,
+    PATIENCE_SECONDS,
+    REPEAT_SECONDS,
+    UNWANTED_SECONDS,
+    YIELD_SECONDS,
+    Steering,
+    overtaken,
+    promised_on,
+    steer,
+)
 
 KIND = offering("g.4", gpus=4)
 POLICY = Policy((pool(KIND),))
@@ -103,15 +114,21 @@ def test_a_nomination_that_does_not_show_is_written_again_soon_and_later_where_m
 
 def test_nominations_that_do_not_show_are_written_again_and_not_for_ever() -> None:
     late = Ledger(coming=(machine("a", P),), promises=(promise(nominated=NOW - REPEAT_SECONDS),))
-    too_late = Ledger(coming=(machine("a", P),), promises=(promise(since=NOW - PATIENCE_SECONDS, nominated=NOW - 1.0),))
+    too_late = Ledger(coming=(machine("a", P),), promises=(promise(called=NOW - PATIENCE_SECONDS, nominated=NOW - 1.0),))
 
     assert turn(late, closed(), waiting()).acts == (Nominate(P, "uid-p", "a"),)
     assert [type(act) for act in turn(too_late, closed(), waiting()).acts] == [Lift]
 
 
-def test_a_machine_for_whom_nobody_waits_any_more_just_opens() -> None:
-    for items in ((closed(),), (closed(), waiting(deleted=NOW)), (closed(), pod("p", on="b"))):
-        assert turn(Ledger(coming=(machine("a", P),)), *items).acts == (Lift("a", "it is ready, and nobody waits for it"),)
+@pytest.mark.parametrize("others", [(), (waiting(deleted=NOW),), (pod("p", on="b"),)], ids=["gone", "deleted", "elsewhere"])
+def test_a_machine_for_which_nobody_waits_any_more_opens_once_a_plan_could_have_had_others_for_it(others: tuple[Pod, ...]) -> None:
+    book = Ledger(coming=(machine("a", P),))
+    book = after(book, (found := turn(book, closed(), *others)))
+    assert found.acts == ()
+    later = replace(book, promises=tuple(replace(one, since=NOW - UNWANTED_SECONDS) for one in book.promises))
+
+    assert turn(later, closed(), *others).acts == (Lift("a", "it is ready, and nobody waits for it"),)
+    assert turn(replace(later, coming=(machine("a", Q),)), closed(), *others, waiting("q")).acts == (Nominate(Q, "uid-q", "a"),)
 
 
 def test_a_machine_that_is_not_ready_stays_closed() -> None:
@@ -135,6 +152,46 @@ def test_when_the_taint_is_seen_gone_the_machine_is_a_node_like_others() -> None
 
 
 # Order
+
+
+URGENT = spec(gpus=3, priority=10)
+
+
+def ranked(*more: Coming, since: float = NOW - 1.0) -> Ledger:
+    """Machine a is closed and has its turn, for a pod of three GPUs."""
+    return Ledger(coming=(machine("a", P), *more), promises=(promise(since=since),))
+
+
+def test_a_machine_stays_closed_while_pods_of_higher_priority_that_would_take_its_room_wait_for_theirs() -> None:
+    items = closed(), waiting("p", spec(gpus=3)), waiting("q", URGENT)
+    late = machine("b", Q, ready=0.0)
+
+    assert turn(ranked(late), *items).acts == ()
+    assert turn(ranked(late, since=NOW - YIELD_SECONDS), *items).acts == (Nominate(P, "uid-p", "a"),)
+    assert turn(ranked(), *items).acts == (Nominate(P, "uid-p", "a"),)
+
+
+def test_of_machines_that_are_ready_those_of_higher_priority_open_first() -> None:
+    found = turn(ranked(machine("b", Q)), closed(), closed("b"), waiting("p", spec(gpus=3)), waiting("q", URGENT))
+
+    assert found.acts == (Nominate(Q, "uid-q", "b"),)
+
+
+def test_a_machine_waits_for_its_turn_as_long_as_it_takes_and_not_for_ever() -> None:
+    landing = promise(OPEN, node="b", pods=(Q,))
+    items = closed(), closed("b", taints=()), waiting("p"), waiting("q", nominated_node="b")
+    waits, forever = (ranked(since=NOW - since).promises[0] for since in (PATIENCE_SECONDS, LONGEST_SECONDS))
+
+    assert turn(Ledger(coming=(machine("a", P),), promises=(waits, landing)), *items).acts == ()
+    assert [type(act) for act in turn(Ledger(coming=(machine("a", P),), promises=(forever, landing)), *items).acts] == [Lift]
+
+
+def test_who_is_planned_onto_a_machine_while_it_is_closed_is_nominated_to_it_and_who_is_planned_elsewhere_is_not() -> None:
+    book = Ledger(coming=(machine("a", P, Q), machine("b", P, ready=0.0)), promises=(promise(),))
+    moved = replace(book, coming=(machine("a", Q), machine("b", P, ready=0.0)))
+
+    assert turn(book, closed(), waiting("p"), waiting("q")).acts == (Nominate(P, "uid-p", "a"), Nominate(Q, "uid-q", "a"))
+    assert turn(moved, closed(), waiting("p"), waiting("q")).acts == (Nominate(Q, "uid-q", "a"),)
 
 
 def test_a_machine_opens_after_those_that_a_plan_wants_open_before_it() -> None:
@@ -184,6 +241,31 @@ def test_a_nomination_that_a_failed_attempt_has_cleared_is_written_again() -> No
     found = turn(Ledger(promises=(promise(OPEN, nominated=NOW - REPEAT_SECONDS),)), closed(taints=()), waiting())
 
     assert found.acts == (Nominate(P, "uid-p", "a"),)
+
+
+def test_it_is_written_again_the_rarer_the_longer_the_pod_could_have_been_bound() -> None:
+    fresh, old = promise(OPEN, since=NOW - 1.0, nominated=NOW - 0.5), promise(OPEN, since=NOW - 20.0, nominated=NOW - 0.5)
+
+    assert turn(Ledger(promises=(fresh,)), closed(taints=()), waiting()).acts == (Nominate(P, "uid-p", "a"),)
+    assert turn(Ledger(promises=(old,)), closed(taints=()), waiting()).acts == ()
+
+
+def test_who_has_lost_his_room_to_others_is_awaited_no_more_and_his_nomination_is_not_written_again() -> None:
+    book = Ledger(promises=(promise(OPEN, nominated=NOW - REPEAT_SECONDS),))
+    thief = pod("thief", spec(gpus=4), on="a")
+    found = turn(book, closed(taints=()), waiting(), thief)
+
+    assert (found.acts, found.outcomes, found.stray) == ((), (), (P,))
+    assert after(book, found).promises == ()
+    # A nomination that stands is no proof of room: the scheduler has not tried yet.
+    assert turn(book, closed(taints=()), waiting(nominated_node="a"), replace(thief, deleted=NOW)).stray == ()
+
+
+def test_a_pod_that_is_promised_another_machine_by_now_is_not_awaited_on_the_first() -> None:
+    book = Ledger(promises=(promise(OPEN), promise(node="b")))
+    found = turn(book, closed(taints=()), closed("b"), waiting())
+
+    assert [one.node for one in after(book, found).promises] == ["b"]
 
 
 def test_a_minute_and_a_newer_attempt_later_the_promise_is_broken_in_the_schedulers_words() -> None:

@@ -40,6 +40,8 @@ ABREAST = 16
 ATTEMPTS = 4
 #: How long what is forbidden is not tried, at first and at most, in seconds: rights come back when a person gives them.
 REST_SECONDS, LONGEST_REST = 10.0, 120.0
+#: When nominations to a node that has just opened are written again, in seconds, each after the one before.
+HOLDS = (0.0, 0.05, 0.1, 0.2)
 SOFT_KEYS = frozenset(taint.key for taint in SOFT_TAINTS)
 
 
@@ -82,6 +84,14 @@ class WireMetadata(msgspec.Struct):
 class WireNode(msgspec.Struct):
     metadata: WireMetadata = msgspec.field(default_factory=WireMetadata)
     spec: WireSpec = msgspec.field(default_factory=WireSpec)
+
+
+class WirePodSpec(msgspec.Struct):
+    node_name: str = msgspec.field(default="", name="nodeName")
+
+
+class WirePod(msgspec.Struct):
+    spec: WirePodSpec = msgspec.field(default_factory=WirePodSpec)
 
 
 #: What is to be patched of a node that looks like this; nothing where it is as it should be.
@@ -150,7 +160,32 @@ class Actor:
             # They were written and seen before. One that fails now, of a pod that is bound already, holds nobody up.
             await asyncio.gather(*(self._nominate(one) for one in act.nominations), return_exceptions=True)
 
-        return await self._write(act.node, _taint(ARRIVING_TAINT, present=False), first=nominate)
+        said = await self._write(act.node, _taint(ARRIVING_TAINT, present=False), first=nominate)
+        if not said:
+            await self._hold(act.nominations)
+        return said
+
+    async def _hold(self, nominations: Iterable[Nominate]) -> None:
+        """Write nominations to an open node again and again for a moment, until their pods are bound.
+
+        An attempt that was under way when the node opened failed, and clears one. Whoever is tried next would take the room.
+        """
+        left = list(nominations)
+        for pause in HOLDS:
+            if left:
+                await asyncio.sleep(pause)
+                unbound = await asyncio.gather(*map(self._renominate, left))
+                left = [one for one, waits in zip(left, unbound, strict=True) if waits]
+
+    async def _renominate(self, act: Nominate) -> bool:
+        """Whether the pod still waits."""
+        namespace, name = act.pod.split("/", 1)
+        patch = {"metadata": {"uid": act.uid}, "status": {"nominatedNodeName": act.node}}
+        try:
+            found = await self._client.merge_patch(PODS, name, patch, namespace=namespace, subresource="status")
+        except (ApiError, Unreachable):
+            return False
+        return not msgspec.json.decode(found, type=WirePod).spec.node_name
 
     async def _write(self, node: str, change: Change, *, first: Callable[[], Awaitable[None]] | None = None) -> str:
         """Change a node by what is read of it, whoever writes at the same time; what others have written stays as it is.

@@ -23,9 +23,12 @@ from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.refusing import tried_in_vain
 from gpuscaler.planning.state import ledger, promises, refusals
 from gpuscaler.planning.state.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
+from gpuscaler.planning.yielding import has_room, in_line, rivals
 
-#: Writes that have not shown after so long are made again; after ``PATIENCE`` a machine opens without nominations.
+#: Writes that have not shown after so long are made again; after ``PATIENCE`` a machine whose turn it is opens without nominations.
 REPEAT_SECONDS, PATIENCE_SECONDS = 5.0, 30.0
+#: So long a machine that is ready waits for those whose pods come before its own and would take their room, and so long for its turn.
+YIELD_SECONDS, LONGEST_SECONDS = 120.0, 300.0
 #: Nominations are written again much sooner: each scheduling attempt that fails clears one, and whoever is tried next takes the room. But
 #: no sooner than all that are missing can have been written.
 AGAIN_SECONDS, WRITE_SECONDS = 0.2, 0.03
@@ -33,6 +36,10 @@ AGAIN_SECONDS, WRITE_SECONDS = 0.2, 0.03
 #: machines open one after the other, or in ``TURNS`` groups where they are many: the next when the pods of those before have come, or after
 #: ``HOLD``, and each when its nominations have stood for ``CALM``.
 CALM_SECONDS, HOLD_SECONDS, TURNS = 0.3, 3.0, 8
+#: A machine whose pods run elsewhere by now opens for nobody after so long: a plan may have others for it, whose room was taken.
+UNWANTED_SECONDS = 3.0
+#: The longer a pod has had its room and was not bound, the rarer its nomination is written again: after this share of that time.
+RARER = 0.125
 #: Where gangs come from that a scheduler binds as a whole.
 BOUND_AT_ONCE = frozenset({"coscheduling", "volcano", "workload"})
 
@@ -40,7 +47,8 @@ BOUND_AT_ONCE = frozenset({"coscheduling", "volcano", "workload"})
 class Steering(Struct, frozen=True, gc=False):
     """``steps`` change the ledger, ``outcomes`` the promises, ``acts`` are to be carried out now.
 
-    ``stray`` are pods that were bound to another node than the promised one, ``suspected`` those that a node was opened for in vain.
+    ``stray`` are pods that were bound to another node than the promised one, or whose room there is taken by others; ``suspected`` those
+    that a node was opened for in vain.
     """
 
     steps: tuple[ledger.Event, ...] = ()
@@ -137,6 +145,8 @@ class _Wheel:
         if promise is not None:
             if promise.step != NOMINATING:
                 self.fold(ledger.Opened(machine.id))
+            else:
+                self.follow(machine, promise)
             return
         if is_closed(node) and self.held(machine):
             return
@@ -148,6 +158,19 @@ class _Wheel:
             self.fold(ledger.Opened(machine.id))
         else:
             self.fold(ledger.Promised(Promise(node.name, machine.key, waiting, self.now, closes=keeps)))
+
+    def follow(self, machine: Coming, promise: Promise) -> None:
+        """Let the promise of a closed machine be what plans say by now: who was planned for it later, and who for another machine.
+
+        A plan says nothing of pods whose nomination stands.
+        """
+        if promise.lifted:
+            return
+        elsewhere = {pod for one in self.book.coming if one.id != machine.id for pod in one.pods}
+        mine = [pod for pod in self.waiting((*promise.pods, *machine.pods)) if pod.key not in elsewhere or pod.key in machine.pods]
+        pods = tuple(dict.fromkeys(pod.key for pod in mine))
+        if set(pods) != {pod.key for pod in self.waiting(promise.pods)} or (promise.pods and not pods):
+            self.fold(ledger.Promised(replace(promise, pods=pods, since=promise.since if pods else self.now)))
 
     def held(self, machine: Coming) -> bool:
         """Whether others must open first: what a plan's order says, or machines of the same gangs that are not ready."""
@@ -196,17 +219,45 @@ class _Wheel:
             self.acts.append(Close(node.name, "kept for large pods, and those that it was opened for have come"))
 
     def take_turns(self) -> None:
-        """Whose turn it is to open: the oldest, unless the pods of those before are still to come.
+        """Whose turn it is to open: the oldest, unless the pods of those before are still to come, or others' would take its room.
 
         With it come all of its gang's, where a scheduler of gangs binds all members at once or none.
         """
-        closed = [one for one in self.book.promises if one.step == NOMINATING]
+        closed = sorted((one for one in self.book.promises if one.step == NOMINATING), key=lambda one: (one.since, one.node))
+        if not closed:
+            return
+        by_node = {one.node: one for one in closed}
         landing = any(self.is_landing(one) for one in self.book.promises)
-        first = sorted(closed, key=lambda one: (one.since, one.node))[: 0 if landing else max(1, len(closed) // TURNS)]
+        line = [] if landing else in_line(self.rivals_of(closed), sorted(by_node, key=lambda name: self.rank(by_node[name])))
+        first = [by_node[name] for name in line[: max(1, len(closed) // TURNS)]]
         gangs = {self.gang(pod) for one in first for pod in one.pods if self.is_bound_at_once(pod)}
         mates = [one for one in closed if gangs and any(self.gang(pod) in gangs for pod in one.pods)]
-        late = [one for one in closed if self.now >= one.since + PATIENCE_SECONDS]
+        late = [one for one in closed if self.is_overdue(one)]
         self.turns = {one.node for one in (*first, *mates, *late)}
+        for one in closed:
+            if one.node in self.turns and not one.called:
+                self.fold(ledger.Promised(replace(one, called=self.now)))
+
+    def rank(self, promise: Promise) -> tuple[float, float, str]:
+        """Whose pods are of the highest priority comes first, then who is ready for longest."""
+        return -max((pod.spec.priority for pod in self.waiting(promise.pods)), default=0), promise.since, promise.node
+
+    def rivals_of(self, closed: list[Promise]) -> Mapping[str, Set[str]]:
+        """For each machine that may open, by node, for which others it waits, for their pods would take its own pods' room."""
+        waited = {one.id: list(self.waiting(one.pods)) for one in self.book.coming if not one.ready}
+        waited |= {one.node: list(self.waiting(one.pods)) for one in self.book.promises if one.step in (NOMINATING, OPEN)}
+        highest = max((pod.spec.priority for pods in waited.values() for pod in pods), default=0)
+        found: dict[str, Set[str]] = {}
+        for promise in closed:
+            mine, node = waited[promise.node], self.cluster.nodes.get(promise.node)
+            outranked = any(pod.spec.priority < highest for pod in mine) and self.now < promise.since + YIELD_SECONDS
+            others = {name: pods for name, pods in waited.items() if name != promise.node} if outranked else {}
+            found[promise.node] = rivals(mine, node, others, self.cluster) if others and node is not None else frozenset()
+        return found
+
+    def is_overdue(self, promise: Promise) -> bool:
+        """Whether a machine has waited for too long, be it for its turn or for nominations to show."""
+        return (bool(promise.called) and self.now >= promise.called + PATIENCE_SECONDS) or self.now >= promise.since + LONGEST_SECONDS
 
     def is_landing(self, promise: Promise) -> bool:
         """Whether a machine has just opened, and its pods are about to come."""
@@ -218,11 +269,11 @@ class _Wheel:
         """Write nominations, see that they stand, then lift the taint; all that when it is the machine's turn."""
         waiting = list(self.waiting(promise.pods))
         unnamed = [pod for pod in waiting if pod.nominated_node != node.name]
-        overdue = self.now >= promise.since + PATIENCE_SECONDS
+        overdue = self.is_overdue(promise)
         if not is_closed(node):
             self.fold(ledger.Promised(replace(promise, step=OPEN, since=self.now)))
             self.opened(node.name)
-        elif waiting and node.name not in self.turns:
+        elif node.name not in self.turns if waiting else self.now < promise.since + UNWANTED_SECONDS:
             return
         elif unnamed and not overdue:
             if self.now >= promise.nominated + self.again:
@@ -242,9 +293,12 @@ class _Wheel:
     def watch(self, promise: Promise, node: Node) -> None:
         """See which pods have come, and nominate again those whose nomination a failed attempt has cleared."""
         left, again = [], []
+        due = promise.nominated + min(max(self.again, RARER * (self.now - promise.since)), REPEAT_SECONDS)
+        # Who was planned for anew meanwhile is awaited there.
+        elsewhere = {pod for one in self.book.promises if one.step == NOMINATING and one.node != node.name for pod in one.pods}
         for key in promise.pods:
             pod = self.cluster.pods.get(key)
-            if pod is None or pod.finished or pod.deleted:
+            if pod is None or pod.finished or pod.deleted or key in elsewhere:
                 continue
             if pod.node_name:
                 self.settle(promise, pod)
@@ -254,9 +308,13 @@ class _Wheel:
                 words = self.said.get(key, "")
                 detail = f"node {promise.node} did not take it{': ' if words else ''}{words}"
                 self.outcomes.append(promises.Broken(promise.offering, pod.spec.digest, self.now, detail))
+            elif not has_room((pod,), node, self.cluster):
+                # Others came first. Every nomination that is cleared wakes all pods that wait: to write it in vain spoils those of others.
+                self.fold(ledger.Broken(key, node.name))
+                self.stray.append(key)
             else:
                 left.append(key)
-                if pod.nominated_node != node.name and self.now >= promise.nominated + self.again:
+                if pod.nominated_node != node.name and self.now >= due:
                     again.append(Nominate(pod.key, pod.uid, node.name))
         self.acts += again
         if not left:

@@ -72,7 +72,7 @@ class Promise(Struct, frozen=True, gc=False):
     """Pods that ``node``, a machine of ``offering``, was opened for, and where that stands; ``since`` is when ``step`` began.
 
     ``nominated`` is when nominations were last written, ``lifted`` when our taint was last taken off. ``closes`` says that the node is
-    closed again once its pods have come.
+    closed again once its pods have come. ``called`` is when its turn to open came.
     """
 
     node: str
@@ -83,6 +83,7 @@ class Promise(Struct, frozen=True, gc=False):
     nominated: float = 0.0
     lifted: float = 0.0
     closes: bool = False
+    called: float = 0.0
 
 
 class Eviction(Struct, frozen=True, gc=False):

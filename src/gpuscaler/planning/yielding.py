@@ -1,0 +1,74 @@
+"""Whose room is nobody's to promise: what a node has left, and who would take it before the pods that it is promised to.
+
+kube-scheduler counts a nominated pod as if it ran, but only against pods of its own priority or less (``addGENominatedPods`` in
+``pkg/scheduler/framework/runtime``). A pod of higher priority that waits for a machine of its own takes the room of any that opens before.
+"""
+
+from collections.abc import Iterable, Mapping, Set
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod, PodSpec
+from gpuscaler.model.taints import untolerated
+from gpuscaler.planning.filters.resources import PODS, wanted
+
+#: Our own taints come and go by what we do; they say nothing of whom a node admits.
+OWN_PREFIX = "gpuscaler.io/"
+
+
+def has_room(pods: Iterable[Pod], node: Node, cluster: Cluster) -> bool:
+    """Whether all of ``pods`` have room on ``node`` beside the pods that are bound there and stay, by what they ask for."""
+    free = dict(node.allocatable)
+    here = cluster.on_node.get(node.name, {}).values()
+    for pod in (*(one for one in here if not one.deleted), *pods):
+        for resource, amount in (*wanted(pod.spec).items(), (PODS, 1)):
+            free[resource] = free.get(resource, 0) - amount
+            if free[resource] < 0:
+                return False
+    return True
+
+
+def rivals(promised: Iterable[Pod], node: Node, others: Mapping[str, Iterable[Pod]], cluster: Cluster) -> Set[str]:
+    """Of the machines that ``others`` wait for, by name, those with pods that come before the ``promised`` of ``node`` and may go there.
+
+    None where all have room beside each other.
+    """
+    here = list(promised)
+    least = min((pod.spec.priority for pod in here), default=0)
+    found: dict[str, list[Pod]] = {}
+    for name, pods in others.items() if here else ():
+        ahead = [pod for pod in pods if pod.spec.priority > least and _admits(pod.spec, node) and has_room((pod,), node, cluster)]
+        if ahead:
+            found[name] = ahead
+    if has_room((*here, *(pod for pods in found.values() for pod in pods)), node, cluster):
+        return frozenset()
+    return found.keys()
+
+
+def _admits(spec: PodSpec, node: Node) -> bool:
+    """Whether selector, required affinity and foreign taints let a pod onto ``node``."""
+    if untolerated((taint for taint in node.taints if not taint.key.startswith(OWN_PREFIX)), spec.tolerations) is not None:
+        return False
+    chosen, affinity = dict(spec.node_selector).items() <= node.labels.items(), spec.node_affinity
+    return chosen and (affinity is None or affinity.matches(node.labels, node.name))
+
+
+def in_line(rivals_of: Mapping[str, Set[str]], first: Iterable[str]) -> list[str]:
+    """Who of ``first``, in this order, opens next: those without rivals; where all wait for each other in circles, the first of them.
+
+    Whoever waits for somebody that ``rivals_of`` does not have, be it through others, stays.
+    """
+    order = list(first)
+    free = [name for name in order if not rivals_of[name]]
+    if free:
+        return free
+    return next(([name] for name in order if _reached(rivals_of, name) <= rivals_of.keys()), [])
+
+
+def _reached(rivals_of: Mapping[str, Set[str]], start: str) -> Set[str]:
+    seen, waiting = {start}, [start]
+    while waiting:
+        fresh = rivals_of.get(waiting.pop(), frozenset()) - seen
+        seen |= fresh
+        waiting += fresh
+    return seen

@@ -1,0 +1,86 @@
+"""Who has room on a node, and whose room would be taken by pods that come before them."""
+
+from collections.abc import Mapping, Set
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.planning.building import NOW, node, offering, pod, spec
+
+from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.taints import Taint
+from gpuscaler.planning.yielding import has_room, in_line, rivals
+
+KIND = offering("g.4", gpus=4)
+A = node("a", KIND, taints=(Taint("gpuscaler.io/arriving"),))
+LOW, HIGH = pod("low", spec(gpus=3)), pod("high", spec(gpus=2, priority=10))
+
+
+def rivals_on_a(*others: tuple[str, Pod], node_of_a: Item = A) -> Set[str]:
+    cluster = Cluster.of([node_of_a])
+    by_name = {name: [one] for name, one in others}
+    return rivals([LOW], cluster.nodes["a"], by_name, cluster)
+
+
+@pytest.mark.parametrize(("gpus", "room"), [(1, True), (2, False)])
+def test_there_is_room_for_what_the_bound_pods_leave(gpus: int, room: bool) -> None:
+    cluster = Cluster.of([A, pod("there", spec(gpus=3), on="a")])
+
+    assert has_room([pod("p", spec(gpus=gpus))], A, cluster) is room
+
+
+def test_a_pod_that_is_going_takes_no_room_and_several_share_it() -> None:
+    cluster = Cluster.of([A, pod("goes", spec(gpus=3), on="a", deleted=NOW)])
+
+    assert has_room([LOW], A, cluster)
+    assert not has_room([LOW, HIGH], A, cluster)
+
+
+def test_there_is_no_room_for_a_resource_that_a_node_does_not_show_and_for_more_pods_than_it_takes() -> None:
+    cluster = Cluster.of([A])
+    full = node("full", KIND, allocatable={**KIND.allocatable, "pods": 0})
+
+    assert not has_room([pod("p", spec(requests={"example.com/fpga": 1}))], A, cluster)
+    assert not has_room([pod("p", spec(gpus=1))], full, Cluster.of([full]))
+
+
+def test_a_pod_of_higher_priority_that_waits_for_another_machine_would_take_the_room() -> None:
+    assert rivals_on_a(("b", HIGH)) == {"b"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pod("same", spec(gpus=2)),
+        pod("small", spec(gpus=1, priority=10)),
+        pod("large", spec(gpus=5, priority=10)),
+        pod("chooses", spec(gpus=2, priority=10, node_selector=(("disk", "fast"),))),
+    ],
+    ids=["of the same priority", "there is room beside", "too large", "selects other nodes"],
+)
+def test_no_other_pod_would(other: Pod) -> None:
+    assert rivals_on_a(("b", other)) == frozenset()
+
+
+def test_nor_one_that_a_foreign_taint_keeps_away() -> None:
+    assert rivals_on_a(("b", HIGH), node_of_a=node("a", KIND, taints=(*A.taints, Taint("dedicated")))) == frozenset()
+
+
+def test_who_has_no_rivals_opens_first_and_who_waits_for_a_machine_that_is_not_there_does_not() -> None:
+    assert in_line({"a": {"b"}, "b": frozenset(), "c": {"later"}}, "abc") == ["b"]
+    assert in_line({"a": {"b"}, "b": {"later"}}, "ab") == []
+
+
+def test_of_those_that_wait_for_each_other_the_first_opens() -> None:
+    assert in_line({"a": {"b"}, "b": {"a"}, "c": {"later"}}, "cba") == ["b"]
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), st.frozensets(st.sampled_from("abcd"))))
+def test_somebody_opens_unless_all_wait_for_machines_that_are_not_there(found: Mapping[str, frozenset[str]]) -> None:
+    order = sorted(found)
+    chosen = in_line(found, order)
+
+    assert set(chosen) <= set(order)
+    if order and all(names <= found.keys() for names in found.values()):
+        assert chosen
