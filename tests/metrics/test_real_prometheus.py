@@ -1,0 +1,167 @@
+"""The whole way: simulated GPUs, the real exporter, a real Prometheus, rules, values of pods."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+import pytest
+from tests.exporter.attribution.kubelet import FakeKubelet, container, devices
+from tests.exporter.attribution.kubelet import pod as held
+from tests.metrics.building import RULES, pod
+from tests.metrics.real_prometheus import PATIENCE, RealPrometheus, binary, real_prometheus
+
+from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.exporter.backends.simulated import Simulated
+from gpuscaler.kube.client import Client
+from gpuscaler.metrics.discovering import Discoverer, Looks
+from gpuscaler.metrics.evaluating import Evaluator, Timing
+from gpuscaler.metrics.objects import Objects
+from gpuscaler.metrics.prometheus import Prometheus, QueryRefused, access_of, server_of
+from gpuscaler.metrics.rules.reading import read
+from gpuscaler.metrics.source import PrometheusSource
+from gpuscaler.metrics.values import Unavailable, UnknownMetric, Value
+from gpuscaler.model.quantities import parse_milli
+from gpuscaler.model.selector_text import parse_selector
+
+pytestmark = pytest.mark.looptime(False)  # real processes take real time
+
+APP = parse_selector("app=llm")
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def exporter(folder: Path) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    """The command, with four simulated GPUs: two are training-0's, one is inference-0's; the last is divided. Gives HOST:PORT."""
+    uuids = [device.uuid for device in Simulated(4).devices()]
+    kubelet = FakeKubelet(folder / "kubelet.sock")
+    kubelet.pods = [
+        held("ml", "training-0", container("main", devices(*uuids[:2]))),
+        held("ml", "inference-0", container("main", devices(uuids[2]))),
+    ]
+    kubelet.start()
+    command = [sys.executable, "-m", "gpuscaler", "exporter", "--backend", "simulated", "--simulated-gpus", "4", "--node-name", "n1"]
+    process = await asyncio.create_subprocess_exec(
+        *command, "--listen", "127.0.0.1:0", "--kubelet-socket", str(kubelet.path), stderr=asyncio.subprocess.PIPE, env=os.environ
+    )
+    try:
+        assert process.stderr is not None
+        async with asyncio.timeout(PATIENCE):
+            while b"serving at port" not in (line := await process.stderr.readline()):
+                pass
+        yield f"127.0.0.1:{int(line.split(b'port ')[1].split(chr(34).encode())[0])}", process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.communicate()
+        kubelet.stop()
+
+
+@asynccontextmanager
+async def serving(url: str) -> AsyncIterator[PrometheusSource]:
+    api = ApiServer(time.time)
+    api.load([pod("training-0", app="llm"), pod("inference-0", app="llm"), pod("idle-0", app="llm")])
+    prometheus = Prometheus([server_of(access_of(url))], clock=time.monotonic, timeout=5.0)
+    source = PrometheusSource(
+        Discoverer(prometheus, read(RULES), wall=time.time, looks=Looks(interval=1.0, max_age=600)),
+        Evaluator(prometheus, clock=time.monotonic, timing=Timing(period=1.0)),
+        Objects(Client(MemoryTransport(api)), clock=time.monotonic, random=Random(1)),
+        clock=time.monotonic,
+    )
+    running = asyncio.create_task(source.run())
+    try:
+        yield source
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+        await prometheus.close()
+
+
+async def until(found: Callable[[], Awaitable[T]], wanted: Callable[[T], bool]) -> T:
+    async with asyncio.timeout(PATIENCE):
+        while not wanted(value := await found()):  # noqa: ASYNC110  # it is other processes that change it
+            await asyncio.sleep(0.1)
+    return value
+
+
+@dataclass(frozen=True)
+class Whole:
+    gpus: asyncio.subprocess.Process
+    prometheus: RealPrometheus
+    source: PrometheusSource
+
+    async def ask(self, metric: str = "duty_cycle_current") -> dict[str, Value] | Exception:
+        """Values by pod, or why there are none."""
+        try:
+            values = await self.source.for_selector(group_resource="pods", namespace="ml", label_selector=APP, metric=metric)
+        except (UnknownMetric, Unavailable) as error:
+            return error
+        return {value.name: value for value in values}
+
+    async def of(self, resource: str, name: str, metric: str) -> int:
+        """Thousandths of the metric of one object."""
+        namespace = "" if resource == "nodes" else "ml"
+        return parse_milli((await self.source.for_object(group_resource=resource, namespace=namespace, name=name, metric=metric)).quantity)
+
+
+@asynccontextmanager
+async def whole(folder: Path) -> AsyncIterator[Whole]:
+    program = binary()
+    async with (
+        exporter(folder) as (target, gpus),
+        real_prometheus(program, folder, target) as prometheus,
+        serving(prometheus.url) as source,
+    ):
+        yield Whole(gpus, prometheus, source)
+
+
+def both(found: dict[str, Value] | Exception) -> bool:
+    return isinstance(found, dict) and len(found) == 2
+
+
+async def test_numbers_come_from_gpus_to_pods_and_go_away_with_what_they_come_from(tmp_path: Path) -> None:
+    async with whole(tmp_path) as here:
+        duty = await until(here.ask, both)
+        assert isinstance(duty, dict)
+        # The third pod has no GPU: it is absent, and not 0.
+        assert list(duty) == ["inference-0", "training-0"]
+        assert 90_000 <= parse_milli(duty["training-0"].quantity) <= 100_000
+        assert abs(time.time() - duty["training-0"].timestamp) < PATIENCE
+        await until(lambda: here.ask("memory_total_bytes_current"), both)
+        one = await here.of("pods", "inference-0", "memory_total_bytes_current")
+        assert await here.of("pods", "training-0", "memory_total_bytes_current") == 2 * one > 0
+        assert 30_000 <= await here.of("nodes", "n1", "temperature_celsius_current") <= 70_000
+
+        # Prometheus marks series as stale whose target is gone: what it saw last is nobody's number any more.
+        here.gpus.terminate()
+        assert await until(here.ask, lambda found: found == {}) == {}
+
+        await here.prometheus.stop()
+        gone = await until(here.ask, lambda found: isinstance(found, Unavailable))
+        assert "cannot connect" in str(gone)
+
+
+async def test_prometheus_that_comes_back_is_asked_again_without_a_restart_of_ours(tmp_path: Path) -> None:
+    async with whole(tmp_path) as here:
+        await until(here.ask, both)
+        await here.prometheus.stop()
+        await until(here.ask, lambda found: isinstance(found, Unavailable))
+        await here.prometheus.start()
+        await until(here.ask, both)
+        assert here.source.objects.lists == 1
+
+
+async def test_what_a_rule_asks_wrongly_is_said_in_prometheus_own_words(tmp_path: Path) -> None:
+    async with real_prometheus(binary(), tmp_path) as running:
+        prometheus = Prometheus([server_of(access_of(running.url))], clock=time.monotonic)
+        with pytest.raises(QueryRefused, match=r"400 bad_data: .*parse error.*; correct the rule"):
+            await prometheus.query("sum(up) by (")
+        assert [sample.number for sample in await prometheus.query("vector(3)")] == [3]
+        await prometheus.close()
