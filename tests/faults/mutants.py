@@ -307,14 +307,14 @@ MUTANTS = (
     Mutant(
         case=36,
         path="control/controller.py",
-        old=", unlisted=unlisted(cluster.nodes, self._cloud.inventory))",
+        old=", unlisted=theirs)",
         new=")",
         removes="nodes are removed whose machines the cloud does not list",
     ),
     Mutant(
         case=36,
         path="planning/memory.py",
-        old="(act for act in discourage(cluster, policy) if act.node not in theirs)",
+        old="(act for act in discourage(cluster, policy) if act.node not in roll.unlisted)",
         new="discourage(cluster, policy)",
         removes="nodes get our taints whose machines the cloud does not list",
     ),

@@ -18,9 +18,9 @@ from gpuscaler.planning.reclaiming import (
     reclaimed,
     remarks,
     taken,
-    terminated,
     unexpected,
 )
+from gpuscaler.planning.roll import Roll
 from gpuscaler.planning.state import events, ledger
 from gpuscaler.planning.state.entries import CLEARING, ENDING, Coming, Eviction, Leaving
 from gpuscaler.planning.state.ledger import Ledger
@@ -118,7 +118,7 @@ def buried(state: str = TERMINATED, *nodes: Node, book: Ledger | None = None, li
     """What becomes of the Node of a machine that nobody here ended."""
     inventory = Inventory(NOW, (Instance("i-1", *SPOT.key, state=state),) if listed else ())
     cluster = Cluster.of(nodes or [node("n", SPOT, provider_id="i-1", ready=False)])
-    return dead(book or Ledger(), cluster, terminated(inventory), NOW)
+    return dead(book or Ledger(), Roll.of(cluster, inventory), NOW)
 
 
 def test_of_a_machine_that_the_cloud_lists_as_terminated_the_node_is_left_to_be_cleared_away() -> None:
@@ -131,7 +131,7 @@ def test_of_a_machine_that_the_cloud_lists_as_terminated_the_node_is_left_to_be_
 
 def test_a_machine_that_is_only_not_listed_any_more_may_have_lost_its_tag_and_keeps_its_node() -> None:
     assert buried(listed=False) == ()
-    assert dead(Ledger(), Cluster.of([NODE]), terminated(None), NOW) == ()
+    assert dead(Ledger(), Roll.of(Cluster.of([NODE]), None), NOW) == ()
     assert buried(RUNNING) == buried(STOPPING) == ()
 
 
@@ -146,12 +146,12 @@ def test_a_node_that_is_ready_or_shares_its_machine_or_is_known_to_go_is_not_cle
 
 
 def test_what_is_worth_telling_names_machine_and_node() -> None:
-    found = list(remarks(Cluster.of([NODE]), [INSTANCE, Instance("i-2", *SPOT.key)], [("i-1", "maintenance")]))
+    found = list(remarks(Roll.of(Cluster.of([NODE]), None), [INSTANCE, Instance("i-2", *SPOT.key)], [("i-1", "maintenance")]))
 
     assert found == [
         Remark("i-1", "n", "machine i-1 (spot g.1 z1) is gone, and no notice of it was seen; its node n is left to the cloud's controller"),
         Remark("i-2", "", "machine i-2 (spot g.1 z1) is gone, and no notice of it was seen"),
         Remark("i-1", "n", "the cloud announces maintenance of machine i-1; nothing is done about it"),
     ]
-    (told,) = remarks(Cluster.of([NODE]), (), [("i-1", "maintenance")], {"i-1": NOW + 60.0})
+    (told,) = remarks(Roll.of(Cluster.of([NODE]), None), (), [("i-1", "maintenance")], {"i-1": NOW + 60.0})
     assert told.text == "the cloud announces maintenance of machine i-1; it is emptied before"

@@ -27,9 +27,9 @@ from gpuscaler.planning import failover
 from gpuscaler.planning.acts import Act, End, Evict
 from gpuscaler.planning.arrivals import Waits
 from gpuscaler.planning.leaving import Refusal
-from gpuscaler.planning.membership import unlisted
 from gpuscaler.planning.memory import Facts, Look, Memory, look, ordered, recalled, state_of, vanishing
 from gpuscaler.planning.planner import Planner
+from gpuscaler.planning.roll import Rolls
 from gpuscaler.planning.state import State, asking, breakers, events, learned, ledger
 from gpuscaler.planning.writing import without_removals
 
@@ -75,7 +75,7 @@ class Controller:
         self._client, self._actor = client, Actor(client)
         self._cloud = Cloud(provider, now=now, fence=client.fence, wake=self._alarm.wake)
         self._policy = policy
-        self._planner = Planner(policy)
+        self._planner, self._rolls = Planner(policy), Rolls()
         self._acting: set[asyncio.Task[list[Outcome]]] = set()
         self._unevicted: list[Refusal] = []
         self._unseen: dict[str, str] = {}
@@ -160,12 +160,16 @@ class Controller:
             self._picture.belong(self._cloud.inventory)
         taken = await self._picture.take()
         cluster, self._version, self._alarm.nodes = taken.cluster, taken.version, taken.cluster.nodes
+        # A turn is as long as many changes: the loop goes round between its parts, so that none of them makes another late.
+        await asyncio.sleep(0)
         if self._failure is not None:
             raise self._failure
         refused = self._take_answers()
         now = self._now()
-        seen = look(self.memory, cluster, self._policy, self._facts(now), now)
-        changed = any(isinstance(fate, events.Failed | events.Reclaimed) for fate in seen.arrivals.fates) or bool(seen.kept or seen.refused or seen.stray)
+        seen = look(self.memory, cluster, self._policy, self._facts(now), now, rolls=self._rolls)
+        changed = any(isinstance(fate, events.Failed | events.Reclaimed) for fate in seen.arrivals.fates) or bool(
+            seen.kept or seen.refused or seen.stray
+        )
         # What a removal that has ended makes room for need not wait for the next resync.
         changed = changed or len(seen.memory.ledger.leaving) < len(self.memory.ledger.leaving)
         # What replaces a machine that is about to vanish is asked for before its pods are evicted.
@@ -173,6 +177,7 @@ class Controller:
         self.memory = seen.memory
         self._recorder.looked(seen, cluster, now)
         self.memory = replace(self.memory, decided=self._recorder.decided)
+        await asyncio.sleep(0)
         if not self._dry_run:
             await self._store.save(self.memory)
             self._act(seen, cluster)
@@ -272,7 +277,8 @@ class Controller:
         if policy != self._planner.policy:
             self._planner, self._weighed = Planner(policy), -1
         state = state_of(self.memory, policy, now)
-        state = replace(state, consolidating=self._consolidates(state), unlisted=unlisted(cluster.nodes, self._cloud.inventory))
+        theirs = self._rolls.of(cluster, self._cloud.inventory).unlisted
+        state = replace(state, consolidating=self._consolidates(state), unlisted=theirs)
         began = self._time()
         if len(cluster.nodes) + len(cluster.pods) <= self._alarm.pace.inline:
             plan = self._planner.plan(cluster, state, now, live=True)
@@ -282,6 +288,7 @@ class Controller:
         plan = replace(plan, solve_seconds=round(self._time() - began, 6))
         if not self._fresh(self._now()):
             plan = without_removals(plan)
+        await asyncio.sleep(0)
         self._recorder.planned(plan, cluster, state, policy, now)
         changes = (asking.next_change(self.memory.breakers, now), self._markets_change(cluster, now))
         for change in changes:

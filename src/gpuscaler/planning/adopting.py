@@ -8,10 +8,11 @@ import math
 from collections.abc import Iterator
 
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.instances import ALIVE, Instance, Inventory
+from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.arrivals import Waits
 from gpuscaler.planning.membership import members
+from gpuscaler.planning.roll import Roll
 from gpuscaler.planning.state import ledger
 from gpuscaler.planning.state.entries import SKEW_SECONDS
 from gpuscaler.planning.state.ledger import Coming, Ledger
@@ -23,21 +24,24 @@ FEW, SHARE = 3, 0.45
 
 
 def adopted(
-    book: Ledger, cluster: Cluster, inventory: Inventory | None, policy: Policy, *, waits: Waits, now: float
+    book: Ledger, cluster: Cluster, inventory: Inventory | None, policy: Policy, *, waits: Waits, now: float, roll: Roll | None = None
 ) -> tuple[ledger.Event, ...]:
     """Steps that note strangers in ``book`` and make machines of the ledger of those that have been strangers for long enough.
+
+    ``roll`` is that of ``cluster`` and ``inventory``, where it is known.
 
     They are on their way from when they were first seen, so that those that do not become nodes are given up ``waits.register`` later.
     """
     if inventory is None:
         return ()
-    seen = {one.id: one for one in _strangers(book, cluster, inventory, policy)}
+    roll = roll or Roll.of(cluster, inventory)
+    seen = {one.id: one for one in _strangers(book, cluster, roll, policy)}
     known = {name: since for name, since in book.strangers.items() if name in seen}
     then = min(now, waits.seen, inventory.at)
     noted = {name: known.get(name, then) for name in seen}
     due = [one for name, one in sorted(seen.items()) if then >= noted[name] + _patience(one, noted[name], waits)]
     old = [one for one in due if not _is_young(one, noted[one.id], waits)]
-    if len(old) > FEW and len(old) > SHARE * sum(one.state in ALIVE for one in inventory.instances):
+    if len(old) > FEW and len(old) > SHARE * len(roll.listed.alive):
         # Where so many lost their Nodes, the Nodes were lost and not the machines (I4).
         due = [one for one in due if one not in old]
     left = {name: since for name, since in noted.items() if all(name != one.id for one in due)}
@@ -62,21 +66,20 @@ def _is_young(one: Instance, since: float, waits: Waits) -> bool:
     return one.launched > since - waits.register
 
 
-def _strangers(book: Ledger, cluster: Cluster, inventory: Inventory, policy: Policy) -> Iterator[Instance]:
+def _strangers(book: Ledger, cluster: Cluster, roll: Roll, policy: Policy) -> Iterator[Instance]:
     """Machines that are listed for a pool of ours, and that no node, no removal and no order may be."""
     known = {one.instance for one in book.coming} | {one.instance for one in book.leaving} | book.past
-    listed = [one for one in inventory.instances if one.state in ALIVE and one.id not in known]
-    if not listed or any(entry.object.startswith("Node ") for entry in cluster.set_aside):
+    nodeless = [one for one in roll.nodeless if one.id not in known]
+    if not nodeless or any(entry.object.startswith("Node ") for entry in cluster.set_aside):
         # A Node that cannot be read may be any of them (I4).
         return
     pools = {pool.name for pool in policy.pools}
-    nodes = {node.provider_id for node in cluster.nodes.values()}
     # So may a node of ours that does not say yet which machine it is.
-    unnamed = {node.name: node for node in cluster.nodes.values() if not node.provider_id}
+    unnamed = roll.unnamed
     doubtful = max((unnamed[name].created for name in (members(unnamed, policy) if unnamed else ())), default=-math.inf)
     tokens = {order.token for order in book.orders}
     awaited = {key for order in book.orders for key in order.offerings}
-    for one in listed:
+    for one in nodeless:
         ordered = one.token in tokens if one.token else one.key in awaited
-        if one.pool in pools and one.id not in nodes and not ordered and doubtful < one.launched - SKEW_SECONDS:
+        if one.pool in pools and not ordered and doubtful < one.launched - SKEW_SECONDS:
             yield one

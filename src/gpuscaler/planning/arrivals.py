@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec import Struct
 
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.instances import ALIVE, Instance, Inventory
+from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Offering, Policy, Pool
 from gpuscaler.model.taints import HARD_EFFECTS, Taint
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import POOL_LABEL, members
+from gpuscaler.planning.roll import Roll
 from gpuscaler.planning.state import events, ledger
 from gpuscaler.planning.state.boots import Arrived
 from gpuscaler.planning.state.entries import SKEW_SECONDS
@@ -69,9 +70,15 @@ class Arrivals(Struct, frozen=True, gc=False):
     unfilled: tuple[str, ...] = ()
 
 
-def arrivals(book: Ledger, cluster: Cluster, inventory: Inventory | None, policy: Policy, *, waits: Waits, now: float) -> Arrivals:
-    """What has become of the machines of ``book``. Without an ``inventory`` only the cluster speaks, and no machine is called gone."""
+def arrivals(
+    book: Ledger, cluster: Cluster, inventory: Inventory | None, policy: Policy, *, waits: Waits, now: float, roll: Roll | None = None
+) -> Arrivals:
+    """What has become of the machines of ``book``. Without an ``inventory`` only the cluster speaks, and no machine is called gone.
+
+    ``roll`` is that of ``cluster`` and ``inventory``, where it is known.
+    """
     look = _Look(book, cluster, policy, waits, now)
+    look.roll = roll or Roll.of(cluster, inventory)
     look.name(inventory)
     if inventory is not None:
         look.miss(inventory)
@@ -82,6 +89,8 @@ def arrivals(book: Ledger, cluster: Cluster, inventory: Inventory | None, policy
 
 class _Look:
     """One look; ``book`` runs ahead with the steps that were found."""
+
+    roll: Roll
 
     def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, waits: Waits, now: float) -> None:
         self.book = book
@@ -107,8 +116,7 @@ class _Look:
         if not orders:
             return
         taken = {one.instance for one in self.book.coming if one.instance} | {one.instance for one in self.book.leaving} | self.book.past
-        listed = inventory.instances if inventory is not None else ()
-        there = {one.id: one for one in (*self._closed_nodes(), *listed) if one.id not in taken and one.state in ALIVE}
+        there = {one.id: one for one in (*self._closed_nodes(), *self.roll.listed.alive.values()) if one.id not in taken}
         free = sorted(there.values(), key=lambda one: (one.launched, one.id))
         for one in self.book.coming:
             if one.instance or one.order not in orders:
@@ -147,10 +155,9 @@ class _Look:
 
     def miss(self, inventory: Inventory) -> None:
         """Machines that the cloud no longer lists have died, unless their node says that they live."""
-        alive = {one.id: one for one in inventory.instances if one.state in ALIVE}
         for one in self.book.coming:
             node = self.cluster.nodes.get(one.node)
-            if not one.instance or one.instance in alive or (node is not None and node.ready):
+            if not one.instance or one.instance in self.roll.listed.alive or (node is not None and node.ready):
                 continue
             if inventory.at > max(one.granted, self.waits.began) + self.waits.lag + SKEW_SECONDS:
                 if one.order and not one.node and one.key[1] != SPOT:
@@ -164,11 +171,11 @@ class _Look:
         waiting = [one for one in self.book.coming if not one.ready]
         if not waiting:
             return
-        by_instance = {node.provider_id: node for node in self.cluster.nodes.values() if node.provider_id}
         for one in waiting:
-            node = by_instance.get(one.instance) if one.instance else None
-            if node is None:
+            nodes = self.roll.by_machine.get(one.instance, ())
+            if not nodes:
                 continue
+            node = nodes[-1]
             registered = one.registered
             if not one.node:
                 registered = self.now

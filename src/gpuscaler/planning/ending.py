@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
-from gpuscaler.model.instances import Inventory
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy, Pool
+from gpuscaler.planning.roll import Listed
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.events import Key
 
@@ -19,14 +19,11 @@ WORTH_SECONDS = 900.0
 WHY = "the time that it is reserved for ends"
 
 
-def remembered(known: Mapping[str, float], inventory: Inventory | None) -> Mapping[str, float]:
+def remembered(known: Mapping[str, float], listed: Listed) -> Mapping[str, float]:
     """When machines end, by id, as far as the cloud has ever said so of those that it lists: what its group reserves later says no more."""
-    if inventory is None:
+    if listed.instances is None or not (known or listed.ends):
         return known
-    told = {one.id: one.ends for one in inventory.instances if one.ends}
-    if not (known or told):
-        return known
-    return {**{one.id: known[one.id] for one in inventory.instances if one.id in known}, **told}
+    return {**{name: at for name, at in known.items() if name in listed.by_id}, **listed.ends}
 
 
 def is_due(ends: float, pods: Iterable[Pod], now: float) -> bool:

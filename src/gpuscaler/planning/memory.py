@@ -21,10 +21,9 @@ from gpuscaler.planning.alternatives import alternatives
 from gpuscaler.planning.arrivals import Arrivals, Waits, arrivals
 from gpuscaler.planning.discouraging import discourage
 from gpuscaler.planning.limits import slack
-from gpuscaler.planning.membership import unlisted
 from gpuscaler.planning.plans import Machine, Plan
 from gpuscaler.planning.reclaiming import Remark
-from gpuscaler.planning.scale_down.idle import idle_nodes
+from gpuscaler.planning.roll import Roll, Rolls
 from gpuscaler.planning.state import State, boots, breakers, clocks, events, learned, ledger, promises, refusals, sparing
 from gpuscaler.planning.state.asking import with_breakers
 from gpuscaler.planning.state.boots import Boots
@@ -110,11 +109,13 @@ class Look(Struct, frozen=True, gc=False):
     remarks: tuple[Remark, ...] = ()
 
 
-def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: float) -> Look:
-    """Fold what is seen, and say what is to be done now."""
-    before, strangers = memory, adopted(memory.ledger, cluster, facts.inventory, policy, waits=facts.waits, now=now)
+def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: float, *, rolls: Rolls | None = None) -> Look:
+    """Fold what is seen, and say what is to be done now. ``rolls`` keep, for callers that look again and again, what has not changed."""
+    rolls = rolls or Rolls()
+    roll = rolls.of(cluster, facts.inventory)
+    before, strangers = memory, adopted(memory.ledger, cluster, facts.inventory, policy, waits=facts.waits, now=now, roll=roll)
     book = ledger.folded(memory.ledger, strangers)
-    found = arrivals(book, cluster, facts.inventory, policy, waits=facts.waits, now=now)
+    found = arrivals(book, cluster, facts.inventory, policy, waits=facts.waits, now=now, roll=roll)
     found = replace(found, steps=(*strangers, *found.steps))
     book = ledger.folded(memory.ledger, found.steps)
     book = ledger.folded(book, (leaving.give_up(one, now) for one in found.overdue))
@@ -124,14 +125,12 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         boots=_seen(memory.boots, found.arrived),
         learned=_lessons(memory.learned, book, found, cluster, now),
     )
-    theirs = unlisted(cluster.nodes, facts.inventory)
-    facts = _of_ours(facts, book, {cluster.nodes[name].provider_id for name in theirs})
-    memory = replace(memory, worked_on=_worked_on(memory.worked_on, facts), ends=ending.remembered(memory.ends, facts.inventory))
-    taken = reclaiming.taken(book, cluster, policy, reclaiming.Announced(facts.going, memory.worked_on, memory.ends), now)
+    facts = _of_ours(facts, book, roll.foreign)
+    memory = replace(memory, worked_on=_worked_on(memory.worked_on, facts, roll), ends=ending.remembered(memory.ends, roll.listed))
+    taken = reclaiming.taken(book, cluster, policy, reclaiming.Announced(facts.going, memory.worked_on, memory.ends), now, roll=roll)
     book = ledger.folded(book, taken.steps)
     book = ledger.folded(book, leaving.hear(book, facts.unevicted, now))
-    over = reclaiming.terminated(facts.inventory)
-    book = ledger.folded(book, reclaiming.dead(replace(book, coming=memory.ledger.coming), cluster, over, now))
+    book = ledger.folded(book, reclaiming.dead(replace(book, coming=memory.ledger.coming), roll, now))
     gone = reclaiming.unexpected(memory.ledger, facts.vanished)
     memory = replace(memory, breakers=_folded(memory.breakers, (*taken.fates, *reclaiming.reclaimed(gone, now))))
     wheel = steering.steer(book, cluster, policy, attempts=facts.attempts, said=facts.said, now=now)
@@ -140,16 +139,16 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     avoided = memory.refusals
     for step in (*refused, *wheel.suspected):
         avoided = refusals.step(avoided, step)
-    acts: tuple[Act, ...] = (*wheel.acts, *(act for act in discourage(cluster, policy) if act.node not in theirs))
+    acts: tuple[Act, ...] = (*wheel.acts, *(act for act in discourage(cluster, policy) if act.node not in roll.unlisted))
     kept: tuple[tuple[str, str], ...] = ()
     if facts.fresh:
-        departure = leaving.take_leave(book, cluster, facts.inventory, policy, now=now, unseen=facts.unseen)
+        departure = leaving.take_leave(book, cluster, facts.inventory, policy, now=now, unseen=facts.unseen, roll=roll)
         book = ledger.folded(book, departure.steps)
         acts, kept = (*acts, *departure.acts), departure.kept
         memory = replace(
             memory,
-            clocks=clocks.step(memory.clocks, clocks.Observed(idle_nodes(cluster, now), now)),
-            spared=_spared(memory.spared, departure, cluster, now),
+            clocks=clocks.step(memory.clocks, clocks.Observed(rolls.idle(cluster, now), now)),
+            spared=_spared(memory.spared, departure, roll, now),
         )
     book, withdrawals, doubtful = _sent_again(book, facts, now)
     kept_or_broken = memory.promises
@@ -166,7 +165,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         doubtful=doubtful,
         withdrawals=withdrawals,
         remarks=(
-            *reclaiming.remarks(cluster, gone, facts.announced, facts.worked_on, over=over.keys()),
+            *reclaiming.remarks(roll, gone, facts.announced, facts.worked_on),
             *paused(before.breakers, memory.breakers, now),
         ),
     )
@@ -245,18 +244,18 @@ def _of_ours(facts: Facts, book: Ledger, foreign: Set[str]) -> Facts:
     return replace(facts, going=going, worked_on=worked_on)
 
 
-def _worked_on(known: Mapping[str, float], facts: Facts) -> Mapping[str, float]:
+def _worked_on(known: Mapping[str, float], facts: Facts, roll: Roll) -> Mapping[str, float]:
     """When the cloud works on machines that it lists: it may say so once, and days before."""
     if not (known or facts.worked_on):
         return known
-    there = known.keys() if facts.inventory is None else {one.id for one in facts.inventory.instances}
+    there = known if facts.inventory is None else roll.listed.by_id
     return {**{name: at for name, at in known.items() if name in there}, **facts.worked_on}
 
 
-def _spared(known: Sparing, departure: leaving.Departure, cluster: Cluster, now: float) -> Sparing:
+def _spared(known: Sparing, departure: leaving.Departure, roll: Roll, now: float) -> Sparing:
     for one in departure.given_up:
         known = sparing.step(known, one)
-    return sparing.remaining(known, (node.provider_id for node in cluster.nodes.values()), now) if known.nodes else known
+    return sparing.remaining(known, roll.by_machine, now) if known.nodes else known
 
 
 def _seen(known: boots.Boots, arrived: Iterable[boots.Arrived]) -> boots.Boots:

@@ -1,15 +1,15 @@
 """Machines that the cloud takes away: with notice they are emptied in time, without it their offerings are ones to be careful with."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.instances import TERMINATED, Instance, Inventory
+from gpuscaler.model.instances import Instance
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.ending import EMPTY_SECONDS, SAVE_SECONDS, WHY, is_due
 from gpuscaler.planning.membership import members
+from gpuscaler.planning.roll import Roll
 from gpuscaler.planning.state import events, ledger
 from gpuscaler.planning.state.entries import CLEARING, ENDING, Leaving
 from gpuscaler.planning.state.ledger import Ledger
@@ -48,22 +48,26 @@ class Announced(Struct, frozen=True, gc=False):
     ends: Mapping[str, float] = {}
 
 
-def taken(book: Ledger, cluster: Cluster, policy: Policy, announced: Announced, now: float) -> Taken:
+def taken(book: Ledger, cluster: Cluster, policy: Policy, announced: Announced, now: float, *, roll: Roll | None = None) -> Taken:
     """Machines that are about to vanish leave whatever stands against it, by then; once begun it is not begun again.
 
     So do those that the cloud works on at a moment that is near, or whose reserved time ends, since what runs there does not outlast it.
+    ``roll`` is that of ``cluster``, where it is known.
     """
     soon = {name: at for name, at in announced.worked_on.items() if now < at <= now + AHEAD_SECONDS}
     over = {name: max(at, now + NOTICE_SECONDS) for name, at in announced.ends.items() if at <= now + EMPTY_SECONDS + SAVE_SECONDS}
     ends = {**over, **soon, **{name: at or now + NOTICE_SECONDS for name, at in announced.going.items()}}
     under_way = {one.instance for one in book.leaving if one.forced or one.step in (ENDING, CLEARING)}
     early = over.keys() - soon.keys() - announced.going.keys()
+    if not ends:
+        return Taken()
+    by_machine = (roll or Roll.of(cluster, None)).by_machine
     nodes = {
         node.name: node
-        for node in cluster.nodes.values()
-        if node.provider_id in ends
-        and node.provider_id not in under_way
-        and (node.provider_id not in early or is_due(over[node.provider_id], cluster.on_node.get(node.name, {}).values(), now))
+        for instance in ends
+        if instance not in under_way
+        for node in by_machine.get(instance, ())
+        if instance not in early or is_due(over[instance], cluster.on_node.get(node.name, {}).values(), now)
     }
     steps: list[ledger.Event] = []
     fates: list[events.Event] = []
@@ -85,23 +89,19 @@ def taken(book: Ledger, cluster: Cluster, policy: Policy, announced: Announced, 
     return Taken(tuple(steps), tuple(fates))
 
 
-def terminated(inventory: Inventory | None) -> dict[str, Instance]:
-    """The machines, by id, that the cloud lists as history."""
-    return {one.id: one for one in inventory.instances if one.state == TERMINATED} if inventory is not None else {}
-
-
-def dead(book: Ledger, cluster: Cluster, over: Mapping[str, Instance], now: float) -> tuple[ledger.Event, ...]:
-    """Removals of Nodes of which nothing is left but the Node: nobody here ended their machines, and these are ``over``.
+def dead(book: Ledger, roll: Roll, now: float) -> tuple[ledger.Event, ...]:
+    """Removals of Nodes of which nothing is left but the Node: nobody here ended their machines, and these are over.
 
     A machine that is just not listed any more may have lost its tag and go on, so that says nothing (I4). One that is terminated never
     comes back; that its Node is not Ready says the same from another side. Until the Node goes, its StatefulSets' pods are not replaced.
     """
+    over = roll.listed.over
     if not over:
         return ()
     known = {one.node for one in book.leaving} | {one.node for one in book.coming}
-    nodes = [node for node in cluster.nodes.values() if node.provider_id in over]
-    alike = Counter(node.provider_id for node in nodes)
-    left = (node for node in nodes if not (node.ready or node.deleted or node.name in known or alike[node.provider_id] > 1))
+    # To clear the Node of a machine that several say to be would be to guess which of them it was.
+    nodes = (found[0] for name in over if len(found := roll.by_machine.get(name, ())) == 1)
+    left = (node for node in nodes if not (node.ready or node.deleted or node.name in known))
     return tuple(
         ledger.Left(Leaving(one.name, one.provider_id, over[one.provider_id].key, ENDED, now, now, step=CLEARING, forced=True))
         for one in left
@@ -120,24 +120,22 @@ def reclaimed(gone: Iterable[Instance], now: float) -> tuple[events.Event, ...]:
 
 
 def remarks(
-    cluster: Cluster,
-    gone: Iterable[Instance],
-    announced: Iterable[tuple[str, str]],
-    worked_on: Mapping[str, float] | None = None,
-    *,
-    over: Set[str] = frozenset(),
+    roll: Roll, gone: Iterable[Instance], announced: Iterable[tuple[str, str]], worked_on: Mapping[str, float] | None = None
 ) -> Iterator[Remark]:
     """Open machines that are ``gone``, and what the cloud has ``announced`` (a word) about machines, by id.
 
-    Those that it has said of when they are ``worked_on`` are emptied before. Of those that are ``over`` the Node is deleted.
+    Those that it has said of when they are ``worked_on`` are emptied before. Of those that are over the Node is deleted.
     """
-    by_instance = {node.provider_id: node.name for node in cluster.nodes.values()}
+
+    def name_of(instance: str) -> str:
+        return next((node.name for node in roll.by_machine.get(instance, ())), "")
+
     for one in gone:
-        node = by_instance.get(one.id, "")
-        done = "is deleted when it is not Ready" if one.id in over else "is left to the cloud's controller"
+        node = name_of(one.id)
+        done = "is deleted when it is not Ready" if one.id in roll.listed.over else "is left to the cloud's controller"
         left = f"; its node {node} {done}" if node else ""
         where = f"{one.market} {one.instance_type} {one.zone}".rstrip()
         yield Remark(one.id, node, f"machine {one.id} ({where}) is gone, and no notice of it was seen{left}")
     for instance, word in announced:
         done = "it is emptied before" if (worked_on or {}).get(instance) else "nothing is done about it"
-        yield Remark(instance, by_instance.get(instance, ""), f"the cloud announces {word} of machine {instance}; {done}")
+        yield Remark(instance, name_of(instance), f"the cloud announces {word} of machine {instance}; {done}")

@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.instances import ALIVE, Inventory
+from gpuscaler.model.instances import Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
@@ -18,6 +18,7 @@ from gpuscaler.planning.leaving.objecting import Objections
 from gpuscaler.planning.leaving.residents import Residents, residents
 from gpuscaler.planning.leaving.volumes import attachments, unused
 from gpuscaler.planning.membership import members
+from gpuscaler.planning.roll import Roll
 from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT, unhealthy
 from gpuscaler.planning.scale_down.idle import STUCK_AFTER
 from gpuscaler.planning.state import ledger
@@ -59,11 +60,17 @@ def take_leave(
     *,
     now: float,
     unseen: Mapping[str, str] | None = None,
+    roll: Roll | None = None,
 ) -> Departure:
-    """The next steps of all removals under way. ``unseen`` are nodes on which a last look has found pods, in words."""
-    door = _Door(book, cluster, inventory, policy, now)
+    """The next steps of all removals under way. ``unseen`` are nodes on which a last look has found pods, in words.
+
+    ``roll`` is that of ``cluster`` and ``inventory``, where it is known.
+    """
+    roll = roll or Roll.of(cluster, inventory)
+    door = _Door(book, cluster, policy, now, roll)
+    door.listed_at = 0.0 if inventory is None else inventory.at
     door.unseen = unseen or {}
-    halted = bool(book.leaving) and is_halted(book, cluster, policy)
+    halted = bool(book.leaving) and is_halted(book, roll, policy)
     for one in book.leaving:
         if one.forced or one.step in (ENDING, CLEARING, REOPENING) or not halted:
             door.go_on(one)
@@ -71,20 +78,19 @@ def take_leave(
     return Departure(tuple(door.steps), tuple(door.acts), tuple(door.kept), tuple(door.given_up))
 
 
-def is_halted(book: Ledger, cluster: Cluster, policy: Policy) -> bool:
+def is_halted(book: Ledger, roll: Roll, policy: Policy) -> bool:
     """Whether so many nodes are not Ready that nobody is evicted, either, until it is known what is the matter."""
-    nodes = cluster.nodes.values()
     promised = frozenset(one.node for one in book.coming if one.node)
-    return sum(not node.ready for node in nodes) > 3 and unhealthy(nodes, members(cluster.nodes, policy), promised) is not None
+    return len(roll.unready) > 3 and unhealthy(roll.nodes.values(), members(roll.nodes, policy), promised) is not None
 
 
 class _Door:
-    def __init__(self, book: Ledger, cluster: Cluster, inventory: Inventory | None, policy: Policy, now: float) -> None:
+    def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, now: float, roll: Roll) -> None:
         self.book = book
         self.cluster = cluster
         self.now = now
-        self.alive = None if inventory is None else {one.id for one in inventory.instances if one.state in ALIVE}
-        self.listed_at = 0.0 if inventory is None else inventory.at
+        self.alive = None if roll.listed.instances is None else roll.listed.alive
+        self.listed_at = 0.0
         self.objections = Objections(book, cluster, policy, now)
         self.prices = {one.key: one.price for pool in policy.pools for one in pool.offerings} if book.leaving else {}
         self.steps: list[ledger.Event] = []

@@ -1,5 +1,6 @@
 """What makes a node idle: no pods on it but those that come and go with the machine."""
 
+import math
 from collections.abc import Iterable
 
 from gpuscaler.model.cluster import Cluster
@@ -15,6 +16,17 @@ def leaves_with_machine(pod: Pod, now: float) -> bool:
     if pod.finished or pod.options.mirror or pod.owner.kind in ("DaemonSet", "Node"):
         return True
     return 0 < pod.deleted < now - STUCK_AFTER
+
+
+def busy_until(pods: Iterable[Pod]) -> float:
+    """Until when a node with these pods is not idle, in seconds since the epoch; infinite where one of them is not ending."""
+    until = -math.inf
+    for pod in pods:
+        if not leaves_with_machine(pod, math.inf):
+            return math.inf
+        if not leaves_with_machine(pod, -math.inf):
+            until = max(until, pod.deleted + STUCK_AFTER)
+    return until
 
 
 def is_idle(pods: Iterable[Pod], now: float) -> bool:

@@ -1,6 +1,6 @@
 """Idle clocks: since when each node has been seen idle, without a gap."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from msgspec import Struct
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 class Observed(Struct, frozen=True, gc=False):
     """The nodes that were ``idle`` at ``at``, of all nodes of the cluster."""
 
-    idle: frozenset[str]
+    idle: Set[str]
     at: float
 
 

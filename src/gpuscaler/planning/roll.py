@@ -1,0 +1,102 @@
+"""Nodes and the cloud's list side by side: what follows from both, found out once for everybody who asks.
+
+A look asks a dozen questions about them, and most looks come when neither has changed. Answers are kept while the very same nodes and the
+very same list are asked about; they change no decision, only how often it is worked out.
+"""
+
+from collections.abc import Mapping, Set
+from functools import cached_property
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import ALIVE, TERMINATED, Instance, Inventory
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+from gpuscaler.planning.scale_down.idle import busy_until
+
+
+class Listed:
+    """What a cloud's list says of machines, by id; nothing is listed where there is no list."""
+
+    def __init__(self, instances: tuple[Instance, ...] | None) -> None:
+        self.instances = instances
+        self.by_id: Mapping[str, Instance] = {one.id: one for one in instances or ()}
+        self.alive: Mapping[str, Instance] = {name: one for name, one in self.by_id.items() if one.state in ALIVE}
+        #: When machines end that do so at a known moment.
+        self.ends: Mapping[str, float] = {name: one.ends for name, one in self.by_id.items() if one.ends}
+        #: Those that are listed as history.
+        self.over: Mapping[str, Instance] = {name: one for name, one in self.by_id.items() if one.state == TERMINATED}
+
+
+class Roll:
+    """Nodes, and the machines that are ``listed``."""
+
+    def __init__(self, nodes: Mapping[str, Node], listed: Listed) -> None:
+        self.nodes = nodes
+        self.listed = listed
+
+    @classmethod
+    def of(cls, cluster: Cluster, inventory: Inventory | None) -> "Roll":
+        return cls(cluster.nodes, Listed(None if inventory is None else inventory.instances))
+
+    @cached_property
+    def by_machine(self) -> Mapping[str, tuple[Node, ...]]:
+        """Nodes by the ids of their machines. That two have one is a mistake of somebody's, and happens."""
+        found: dict[str, tuple[Node, ...]] = {}
+        for node in self.nodes.values():
+            if node.provider_id:
+                found[node.provider_id] = (*found[node.provider_id], node) if node.provider_id in found else (node,)
+        return found
+
+    @cached_property
+    def unnamed(self) -> Mapping[str, Node]:
+        """Nodes that do not say which machine they are."""
+        return {name: node for name, node in self.nodes.items() if not node.provider_id}
+
+    @cached_property
+    def unready(self) -> tuple[Node, ...]:
+        return tuple(node for node in self.nodes.values() if not node.ready)
+
+    @cached_property
+    def unlisted(self) -> frozenset[str]:
+        """Nodes whose machines are not on the list: somebody else's, whatever their labels say. Without a list, nobody knows of any."""
+        if self.listed.instances is None:
+            return frozenset()
+        known = self.listed.by_id
+        return frozenset(name for name, node in self.nodes.items() if node.provider_id not in known)
+
+    @cached_property
+    def foreign(self) -> frozenset[str]:
+        """The machines of nodes that are :attr:`unlisted`."""
+        return frozenset(self.nodes[name].provider_id for name in self.unlisted)
+
+    @cached_property
+    def nodeless(self) -> tuple[Instance, ...]:
+        """Machines that are alive and no nodes, in the order of the list."""
+        return tuple(one for name, one in self.listed.alive.items() if name not in self.by_machine)
+
+
+class Rolls:
+    """One roll after the other, and which nodes are idle: of what did not change nothing is worked out again."""
+
+    def __init__(self) -> None:
+        self._roll: Roll | None = None
+        self._on_node: Mapping[str, Mapping[str, Pod]] = {}
+        self._until: dict[str, float] = {}
+
+    def of(self, cluster: Cluster, inventory: Inventory | None) -> Roll:
+        roll, instances = self._roll, None if inventory is None else inventory.instances
+        if roll is None or roll.nodes is not cluster.nodes or roll.listed.instances is not instances:
+            listed = roll.listed if roll is not None and roll.listed.instances is instances else Listed(instances)
+            roll = self._roll = Roll(cluster.nodes, listed)
+        return roll
+
+    def idle(self, cluster: Cluster, now: float) -> Set[str]:
+        """As :func:`~gpuscaler.planning.scale_down.idle.idle_nodes`."""
+        before, pods_on = self._on_node, cluster.on_node
+        if before is not pods_on:
+            for name in before.keys() - pods_on.keys():
+                del self._until[name]
+            changed = [(name, pods) for name, pods in pods_on.items() if before.get(name) is not pods]
+            self._until.update((name, busy_until(pods.values())) for name, pods in changed)
+            self._on_node = pods_on
+        return cluster.nodes.keys() - {name for name, until in self._until.items() if now <= until}
