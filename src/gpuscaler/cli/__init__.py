@@ -17,6 +17,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "demo": ("gpuscaler.cli.demo", "Watch a cluster in this process being scaled, for a minute."),
     "exporter": ("gpuscaler.cli.exporter", "Measure the GPUs of this node, and for which pod, for Prometheus."),
     "generate": ("gpuscaler.cli.generate", "Write a trace drawn from a published one's marginals."),
+    "metrics": ("gpuscaler.cli.metrics", "Serve GPU metrics to the HorizontalPodAutoscaler."),
     "plan": ("gpuscaler.cli.plan", "Print what would be bought and given back for a cluster."),
     "pools": ("gpuscaler.cli.pools", "Print the pools that an AWS account has for the cluster."),
     "replay": ("gpuscaler.cli.replay", "Make the plan of a decision again and compare."),

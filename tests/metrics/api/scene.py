@@ -190,7 +190,7 @@ async def scene(folder: Path, **more: Any) -> AsyncIterator[Scene]:
     serving.issue("server", hosts=("127.0.0.1", "localhost")).write(folder, "server")
     tls = LiveTls(folder / "server.crt", folder / "server.key", ask_clients=True)
     source, reviewing = ByHand(), Reviewing()
-    reviews = Reviews(Client(reviewing), clock=time.monotonic)
+    reviews = Reviews(Client(reviewing), Client(reviewing), clock=time.monotonic)
     api = Api(Answering(source, **more), reviews, time.time, lambda *_: None)
     server = await listen(api, host="127.0.0.1", port=0, tls=tls.context)
     made = Scene(api, source, reviewing, tls, f"https://127.0.0.1:{server.port}", folder, proxies, clients, serving)

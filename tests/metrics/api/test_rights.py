@@ -85,7 +85,7 @@ async def test_rights_that_cannot_be_asked_are_not_there(tmp_path: Path) -> None
 
 async def test_an_answer_is_remembered_for_its_time_and_asked_for_once_by_many() -> None:
     plane, now = Reviewing(allows=lambda spec: spec["user"] == "jane"), [0.0]
-    reviews = Reviews(Client(plane), clock=lambda: now[0], ttl=Ttl(allowed=10.0, denied=5.0))
+    reviews = Reviews(Client(plane), Client(plane), clock=lambda: now[0], ttl=Ttl(allowed=10.0, denied=5.0))
     assert all(one.allowed for one in await asyncio.gather(*(reviews.verdict(JANE, ASKED) for _ in range(20))))
     assert not (await reviews.verdict(User("joe"), ASKED)).allowed
     assert len(plane.specs) == 2
@@ -100,7 +100,7 @@ async def test_an_answer_is_remembered_for_its_time_and_asked_for_once_by_many()
 
 async def test_one_who_gives_up_does_not_take_the_answer_away_from_the_others() -> None:
     plane = Reviewing()
-    reviews = Reviews(Client(plane), clock=lambda: 0.0)
+    reviews = Reviews(Client(plane), Client(plane), clock=lambda: 0.0)
     first, second = (asyncio.ensure_future(reviews.verdict(JANE, ASKED)) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()

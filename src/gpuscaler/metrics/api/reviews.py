@@ -108,10 +108,21 @@ class Remembered(Generic[Key, Found]):
 
 
 class Reviews:
-    """Asks ``client``. ``clock`` is monotonic, in seconds. Every method raises ApiError or Unreachable where there is no answer."""
+    """Asks ``tokens`` about tokens and ``access`` about rights. ``always`` are paths that everybody may read.
 
-    def __init__(self, client: Client, *, clock: Callable[[], float], ttl: Ttl = USUAL) -> None:
-        self._client = client
+    ``clock`` is monotonic, in seconds. Every method raises ApiError or Unreachable where there is no answer.
+    """
+
+    def __init__(
+        self,
+        tokens: Client,
+        access: Client,
+        *,
+        clock: Callable[[], float],
+        ttl: Ttl = USUAL,
+        always: frozenset[str] = ALWAYS_ALLOWED,
+    ) -> None:
+        self._tokens, self._access, self._always = tokens, access, always
         self._users: Remembered[bytes, tuple[User | None]] = Remembered(clock, lambda _: ttl.token)
         self._verdicts: Remembered[tuple[User, Attributes], Verdict] = Remembered(
             clock, lambda one: ttl.allowed if one.allowed else ttl.denied
@@ -122,23 +133,23 @@ class Reviews:
 
         async def ask() -> tuple[User | None]:
             body = {"apiVersion": _TOKENS.api_version, "kind": _TOKENS.kind, "spec": {"token": token}}
-            return (_user(await self._asked(_TOKENS, body)),)
+            return (_user(await _asked(self._tokens, _TOKENS, body)),)
 
         # Not the token itself, so that none of them stays in memory for longer than its request.
         return (await self._users.get(hashlib.sha256(token.encode()).digest(), ask))[0]
 
     def settled(self, user: User, asked: Attributes) -> Verdict | None:
         """Whether ``user`` may do it, where that is known without asking."""
-        if MASTERS in user.groups or (not asked.resource and asked.path in ALWAYS_ALLOWED):
+        if MASTERS in user.groups or (not asked.resource and asked.path in self._always):
             return Verdict(allowed=True)
         return self._verdicts.known((user, asked))
 
     async def verdict(self, user: User, asked: Attributes) -> Verdict:
         """Whether ``user`` may do it."""
         known = self.settled(user, asked)
-        return known if known is not None else await self._verdicts.get((user, asked), lambda: self._access(user, asked))
+        return known if known is not None else await self._verdicts.get((user, asked), lambda: self._ask(user, asked))
 
-    async def _access(self, user: User, asked: Attributes) -> Verdict:
+    async def _ask(self, user: User, asked: Attributes) -> Verdict:
         spec: dict[str, Any] = {"user": user.name, "groups": user.groups}
         if user.uid:
             spec["uid"] = user.uid
@@ -149,11 +160,12 @@ class Reviews:
             spec["resourceAttributes"] = {name: value for name, value in about.items() if value}
         else:
             spec["nonResourceAttributes"] = {"verb": asked.verb, "path": asked.path}
-        status = await self._asked(_ACCESS, {"apiVersion": _ACCESS.api_version, "kind": _ACCESS.kind, "spec": spec})
+        status = await _asked(self._access, _ACCESS, {"apiVersion": _ACCESS.api_version, "kind": _ACCESS.kind, "spec": spec})
         return Verdict(status.allowed and not status.denied, status.reason)
 
-    async def _asked(self, resource: Resource, body: dict[str, Any]) -> WireStatus:
-        return _review(await self._client.create(resource, body)).status or WireStatus()
+
+async def _asked(client: Client, resource: Resource, body: dict[str, Any]) -> WireStatus:
+    return _review(await client.create(resource, body)).status or WireStatus()
 
 
 def _user(status: WireStatus) -> User | None:

@@ -1,0 +1,197 @@
+"""Certificates that the server makes for itself, and their authorities in the APIServices that lead to it.
+
+An authority's key is thrown away once it has signed, so that who reads the cluster's objects can issue nothing. Several copies of the
+server each have their own authority: all of them stand in ``caBundle``. An APIService of another program is never touched.
+"""
+
+import asyncio
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import structlog
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+from msgspec import Struct
+
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import ApiError, Conflict, NotFound, Unreachable
+from gpuscaler.kube.resources import Resource
+from gpuscaler.metrics.api.paths import VERSIONS
+from gpuscaler.serving.authorities import VALID, Authority
+
+_LOG = structlog.get_logger(__name__)
+API_SERVICES = Resource("apiregistration.k8s.io", "v1", "apiservices", "APIService", namespaced=False)
+#: By which name an authority is known as one of ours.
+AUTHORITY = "gpuscaler metrics"
+#: So many authorities stay in a bundle, the newest: those of all copies, and of copies that are being replaced.
+MOST = 8
+#: Seconds between looks at the APIServices, and after a look that failed.
+LOOK, AGAIN = 30.0, 5.0
+#: A certificate is replaced when so much of its time is left.
+_LEFT = VALID.total_seconds() / 2
+CERTIFICATE, KEY = "apiserver.crt", "apiserver.key"
+
+
+class Place(Struct, frozen=True):
+    """The Service that leads to the server."""
+
+    name: str
+    namespace: str
+
+    def hosts(self) -> tuple[str, ...]:
+        """By which names it is reached: kube-aggregator insists on the second."""
+        return (self.name, f"{self.name}.{self.namespace}.svc", f"{self.name}.{self.namespace}", "localhost", "127.0.0.1")
+
+
+@dataclass(slots=True)
+class SelfMade:
+    """A certificate for ``place`` in files of ``folder``. ``wall`` is the time in Unix seconds. Raises OSError for a folder that is no use.
+
+    ``authority`` is the PEM of the one that vouches for what is served, and :meth:`renew` gives the next before it is.
+    """
+
+    folder: Path
+    place: Place
+    wall: Callable[[], float]
+    authority: bytes = field(default=b"", init=False)
+    _ends: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name in (CERTIFICATE, KEY):
+            (self.folder / name).unlink(missing_ok=True)
+        self.serve(self.renew())
+
+    @property
+    def files(self) -> tuple[Path, Path]:
+        return self.folder / CERTIFICATE, self.folder / KEY
+
+    @property
+    def due(self) -> bool:
+        return self._ends - self.wall() < _LEFT
+
+    def renew(self) -> Authority:
+        """An authority to be published, and then to be handed to :meth:`serve`."""
+        return Authority(AUTHORITY, now=self.wall())
+
+    def serve(self, authority: Authority) -> None:
+        """Serve a certificate of ``authority`` from now on."""
+        authority.issue(self.place.hosts()[1], hosts=self.place.hosts()).write(self.folder, CERTIFICATE.partition(".")[0])
+        self.authority, self._ends = authority.certificate, self.wall() + VALID.total_seconds()
+
+
+class WireService(Struct):
+    name: str = ""
+    namespace: str = ""
+
+
+class WireSpec(Struct, rename="camel"):
+    service: WireService | None = None
+    ca_bundle: str | None = None
+    insecure_skip_tls_verify: bool = msgspec.field(default=False, name="insecureSkipTLSVerify")
+
+
+class WireMetadata(Struct, rename="camel"):
+    resource_version: str = ""
+
+
+class WireApiService(Struct):
+    metadata: WireMetadata = msgspec.field(default_factory=WireMetadata)
+    spec: WireSpec = msgspec.field(default_factory=WireSpec)
+
+
+_api_service = msgspec.json.Decoder(WireApiService).decode
+
+
+@dataclass(slots=True)
+class Publisher:
+    """Keeps the authorities of ``made`` in the APIServices that lead to ``place``, while :meth:`run` runs.
+
+    Without ``made``, which is where files were given, it only looks. ``states`` says by APIService what is wrong with it, empty where
+    nothing is; those of others are in ``others`` with the service that they lead to.
+    """
+
+    client: Client
+    place: Place
+    made: SelfMade | None
+    states: dict[str, str] = field(default_factory=dict, init=False)
+    others: dict[str, str] = field(default_factory=dict, init=False)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            pause = LOOK if await self.look() else AGAIN
+            await asyncio.sleep(pause)
+
+    async def look(self) -> bool:
+        """Look once, and put right what is not; returns whether all is well."""
+        made = self.made
+        following = made.renew() if made is not None and made.due else None
+        wanted = [one for one in (made.authority if made else b"", following.certificate if following else b"") if one]
+        names = [f"{version}.{group}" for group, versions in VERSIONS.items() for version in versions]
+        well = [await self._one(name, wanted) for name in names]
+        if following is not None and made is not None and all(well):
+            # Only now does whoever asks believe what will be served.
+            made.serve(following)
+        return all(well)
+
+    async def _one(self, name: str, wanted: Sequence[bytes]) -> bool:
+        try:
+            state = await self._state(name, wanted)
+        except NotFound:
+            state = f"APIService {name}: saw none, expected one that leads to {self._there}; apply it, or do without this API"
+        except Conflict:
+            return False
+        except (ApiError, Unreachable, msgspec.MsgspecError) as error:
+            state = f"APIService {name}: {error}"
+        if state != self.states.get(name, ""):
+            _LOG.warning("APIService", name=name, problem=state) if state else _LOG.info("APIService is well", name=name)
+        self.states[name] = state
+        return not state or name in self.others
+
+    @property
+    def _there(self) -> str:
+        return f"Service {self.place.namespace}/{self.place.name}"
+
+    async def _state(self, name: str, wanted: Sequence[bytes]) -> str:
+        """What is wrong with it, after it was put right where that can be."""
+        found = _api_service(await self.client.get(API_SERVICES, name))
+        service = found.spec.service or WireService()
+        if (service.namespace, service.name) != (self.place.namespace, self.place.name):
+            self.others[name] = f"{service.namespace}/{service.name}"
+            return (
+                f"it leads to Service {self.others[name]}, expected {self._there}; it is left alone, and its metrics are not ours to serve"
+            )
+        self.others.pop(name, None)
+        if found.spec.insecure_skip_tls_verify:
+            return "insecureSkipTLSVerify is set, so that whoever stands in the way can make up metrics; remove it" if wanted else ""
+        bundle = merged(found.spec.ca_bundle or "", wanted) if wanted else found.spec.ca_bundle
+        if bundle != found.spec.ca_bundle:
+            change = {"metadata": {"resourceVersion": found.metadata.resource_version}, "spec": {"caBundle": bundle}}
+            await self.client.merge_patch(API_SERVICES, name, change)
+        return ""
+
+
+def merged(bundle: str, wanted: Iterable[bytes]) -> str:
+    """``bundle``, PEM in base64, with ``wanted`` (one at least) in it. Others' stay; of ours, what ended and what is too much goes."""
+    mine = [one for pem in wanted for one in x509.load_pem_x509_certificates(pem)]
+    try:
+        there = x509.load_pem_x509_certificates(b64decode(bundle)) if bundle else []
+    except (Base64Error, ValueError):
+        there = []
+    kept = [one for one in there if one not in mine]
+    latest = max(one.not_valid_before_utc for one in mine)
+    ours = sorted((one for one in kept if _ours(one) and one.not_valid_after_utc > latest), key=lambda one: one.not_valid_before_utc)
+    stays = [one for one in kept if not _ours(one) or one in ours[max(0, len(ours) - MOST + len(mine)) :]]
+    if all(one in there for one in mine) and len(stays) + len(mine) == len(there):
+        return bundle
+    return b64encode(b"".join(one.public_bytes(Encoding.PEM) for one in (*stays, *mine))).decode()
+
+
+def _ours(authority: x509.Certificate) -> bool:
+    return any(one.value == AUTHORITY for one in authority.subject.get_attributes_for_oid(NameOID.COMMON_NAME))

@@ -1,0 +1,197 @@
+"""The metrics API as a whole: source, trust, certificate and server, each running for itself."""
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from gpuscaler.kube.access import Access, from_kubeconfig
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.http import HttpTransport
+from gpuscaler.kube.incluster import in_cluster
+from gpuscaler.kube.rate import RateLimit
+from gpuscaler.metrics.api.answering import Answering
+from gpuscaler.metrics.api.figures import RequestFigures, page
+from gpuscaler.metrics.api.publishing import Place, Publisher, SelfMade
+from gpuscaler.metrics.api.reviews import Reviews
+from gpuscaler.metrics.api.server import Api, listen
+from gpuscaler.metrics.api.trust import Trust, TrustError, WatchedTrust
+from gpuscaler.metrics.command import FlagError, Options
+from gpuscaler.metrics.command_rules import RulesFile
+from gpuscaler.metrics.discovering import Discoverer, Looks
+from gpuscaler.metrics.evaluating import Evaluator, Timing
+from gpuscaler.metrics.figures import SourceFigures
+from gpuscaler.metrics.objects import Objects
+from gpuscaler.metrics.prometheus import Prometheus, Server, access_of, server_of
+from gpuscaler.metrics.source import PrometheusSource
+from gpuscaler.serving.tls import CertificateError, LiveTls
+
+_LOG = structlog.get_logger(__name__)
+#: Questions about tokens and rights: so many a second, at once, and seconds for an answer, as delegating API servers have it.
+_REVIEWS, _REVIEWS_AT_ONCE, _REVIEW_TIMEOUT = 200.0, 400, 10.0
+
+
+class Accesses(NamedTuple):
+    """How the API server is reached: for objects, for tokens and the ConfigMap, and for rights. They may be the same."""
+
+    objects: Access
+    authentication: Access
+    authorization: Access
+
+
+class Clocks(NamedTuple):
+    """``monotonic`` and ``wall``, Unix time, both in seconds."""
+
+    monotonic: Callable[[], float]
+    wall: Callable[[], float]
+
+
+@dataclass(slots=True)
+class MetricsService:
+    """``listening`` is told the port once requests are taken.
+
+    Making it raises :class:`FlagError` for flags that cannot be used, :class:`~gpuscaler.kube.errors.AccessError` for a Prometheus that
+    cannot be asked so, :class:`~gpuscaler.serving.tls.CertificateError` and OSError for certificates and folders.
+    """
+
+    options: Options
+    accesses: Accesses
+    rules: RulesFile
+    environ: Mapping[str, str]
+    clocks: Clocks
+    random: Random
+    listening: Callable[[int], None] = lambda _port: None
+    figures: RequestFigures = field(default_factory=RequestFigures, init=False)
+    servers: tuple[Server, ...] = field(init=False)
+    given: dict[str, str] = field(init=False)
+    place: Place = field(init=False)
+    made: SelfMade | None = field(init=False)
+    tls: LiveTls = field(init=False)
+    _stopping: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        options, settings = self.options, self.options.settings
+        self.servers = prometheus_servers(options, self.environ)
+        self.given = options.trust.given()
+        self.place = Place(settings.service, settings.service_namespace or self.accesses.objects.namespace)
+        if options.certificate is not None and options.key is not None:
+            self.made, files = None, (options.certificate, options.key)
+        elif options.certificate is None and options.key is None:
+            folder = options.certificate_folder or Path(tempfile.mkdtemp(prefix="gpuscaler-metrics-"))
+            self.made = SelfMade(folder, self.place, self.clocks.wall)
+            files = self.made.files
+        else:
+            raise FlagError("--tls-cert-file, --tls-private-key-file: saw one of the two, expected both or neither; add the other")
+        self.tls = LiveTls(*files, ask_clients=True)
+
+    async def run(self) -> None:
+        """Serve until cancelled. Raises OSError where the address cannot be had."""
+        async with AsyncExitStack() as stack:
+            clients = [Client(await stack.enter_async_context(HttpTransport(one))) for one in self.accesses]
+            objects = replace(clients[0], limit=RateLimit(self.options.qps, self.options.burst))
+            limit = RateLimit(_REVIEWS, _REVIEWS_AT_ONCE)
+            tokens, access = (replace(one, limit=limit, write_timeout=_REVIEW_TIMEOUT) for one in clients[1:])
+            rights = Reviews(
+                tokens, access, clock=self.clocks.monotonic, ttl=self.options.ttl, always=frozenset(self.options.always_allowed)
+            )
+            prometheus = self._prometheus()
+            stack.push_async_callback(prometheus.close)
+            source = self._source(prometheus, objects)
+
+            def believe(trust: Trust) -> None:
+                try:
+                    self.tls.believe(trust.pem)
+                except CertificateError as error:
+                    raise TrustError(str(error)) from error
+                api.trust = trust
+
+            trust = WatchedTrust(tokens, self.given, believe)
+            api = Api(self._answering(source, trust, prometheus), rights, self.clocks.wall, self.figures.count)
+            server = await listen(api, host=self.options.address, port=self.options.port, tls=self.tls.context)
+            stack.push_async_callback(server.close)
+            self.listening(server.port)
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(trust.run(), name="watch whom to believe")
+                    tasks.create_task(self.tls.run(), name="watch certificates")
+                    tasks.create_task(self.rules.run(source.discoverer.use), name="watch rules")
+                    tasks.create_task(Publisher(objects, self.place, self.made).run(), name="look after APIServices")
+                    tasks.create_task(source.run(), name="keep values current")
+            finally:
+                self._stopping = True
+
+    def _prometheus(self) -> Prometheus:
+        return Prometheus(
+            self.servers,
+            self.clocks.monotonic,
+            timeout=self.options.settings.timeout,
+            post=self.options.prometheus_verb == "POST",
+            warn=lambda text: _LOG.warning("Prometheus warns", text=text),
+        )
+
+    def _source(self, prometheus: Prometheus, client: Client) -> PrometheusSource:
+        options, settings, clock = self.options, self.options.settings, self.clocks.monotonic
+        looks = Looks(interval=options.relist, max_age=options.max_age)
+        discoverer = Discoverer(prometheus, self.rules.rules, wall=self.clocks.wall, looks=looks)
+        timing = Timing(period=settings.period, stale=settings.stale, hold=settings.hold)
+        evaluator = Evaluator(prometheus, clock=clock, timing=timing)
+        return PrometheusSource(discoverer, evaluator, Objects(client, clock=clock, random=self.random), clock=clock)
+
+    def _answering(self, source: PrometheusSource, trust: WatchedTrust, prometheus: Prometheus) -> Answering:
+        registry = CollectorRegistry()
+        registry.register(self.figures)
+        counts, objects = source.evaluator.counts, source.objects
+        figures = SourceFigures(
+            source.answers, counts, discoverer=source.discoverer, prometheus=prometheus.metrics, objects=lambda: objects.lists
+        )
+        registry.register(figures)
+        return Answering(
+            source,
+            ready={
+                "shutdown": lambda: "stopping" if self._stopping else "",
+                "trust": lambda: "" if trust.known else trust.trouble,
+                "source": lambda: source.trouble,
+            },
+            pages={"/metrics": page(registry)},
+            groups=self.options.settings.apis,
+        )
+
+
+def prometheus_servers(options: Options, environ: Mapping[str, str]) -> tuple[Server, ...]:
+    """The servers that are asked. Raises :class:`FlagError`, and :class:`~gpuscaler.kube.errors.AccessError` for what cannot be used."""
+    if not options.prometheus_urls:
+        raise FlagError(
+            "--prometheus-url: saw none, expected the URL of a Prometheus, such as http://prometheus.monitoring.svc:9090; add it"
+        )
+    if options.prometheus_in_cluster and options.prometheus_kubeconfig is not None:
+        raise FlagError("--prometheus-auth-incluster, --prometheus-auth-config: saw both, expected at most one; remove one")
+    own = None
+    if options.prometheus_kubeconfig is not None:
+        own = from_kubeconfig([options.prometheus_kubeconfig], environ=environ)
+    elif options.prometheus_in_cluster:
+        own = in_cluster(environ)
+    found = []
+    for url in options.prometheus_urls:
+        access = access_of(
+            url,
+            ca_file=options.prometheus_ca,
+            certificate_file=options.prometheus_certificate,
+            key_file=options.prometheus_key,
+            token_file=options.prometheus_token,
+            headers=options.prometheus_headers,
+        )
+        if own is not None:
+            # Credentials go to whom the URL names, and only over TLS; what flags say of TLS comes first.
+            secure = access.server.startswith("https:")
+            tls = own.tls if secure and options.prometheus_ca is None else access.tls
+            credentials = own.credentials if secure and options.prometheus_token is None else access.credentials
+            access = replace(access, tls=tls, credentials=credentials)
+        found.append(server_of(access))
+    return tuple(found)
