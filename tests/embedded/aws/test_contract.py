@@ -193,12 +193,16 @@ def queues(client: Client) -> Any:
     (got,) = sqs.receive_message(QueueUrl=url, AttributeNames=["ApproximateReceiveCount"])["Messages"]
     entries = [{"Id": "one", "ReceiptHandle": got["ReceiptHandle"]}, {"Id": "two", "ReceiptHandle": "made up"}]
     answer = sqs.delete_message_batch(QueueUrl=url, Entries=entries)
+    late = {"Id": "late", "MessageBody": "late", "DelaySeconds": 901}
+    batch = sqs.send_message_batch(QueueUrl=url, Entries=[late, {"Id": "later", "MessageBody": "later", "DelaySeconds": 900}])
     return [
         url.rpartition("/")[2],
         sqs.get_queue_url(QueueName="events")["QueueUrl"] == url,
         sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["VisibilityTimeout", "QueueArn"])["Attributes"],
         (sent["MD5OfMessageBody"], got["MD5OfBody"], got["Body"], got["Attributes"]),
         (answer["Successful"], [(one["Id"], one["Code"]) for one in answer["Failed"]]),
+        [one["Id"] for one in batch["Successful"]],
+        [(one["Id"], one["SenderFault"], one["Code"], one["Message"]) for one in batch["Failed"]],
         "Messages" in sqs.receive_message(QueueUrl=url),
         refusal(lambda: sqs.get_queue_url(QueueName="none")),
         refusal(lambda: sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=11)),

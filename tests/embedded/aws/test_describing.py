@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 from tests.embedded.aws.conftest import Aws, plain_client
-from tests.embedded.aws.making import TEMPLATE, code, make_group
+from tests.embedded.aws.making import TEMPLATE, code, group_of, make_group
 
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.endpoint import Endpoint
@@ -121,6 +121,18 @@ def test_a_group_that_makes_no_sense_is_refused(aws: Aws, told: dict[str, Any], 
     with pytest.raises(ClientError, match=words) as refused:
         make_group(aws, **told)
     assert code(refused) == "ValidationError"
+
+
+def test_a_warm_pool_is_shown_with_its_group_until_it_is_deleted(aws: Aws) -> None:
+    scaling = make_group(aws)
+    scaling.put_warm_pool(AutoScalingGroupName="gpus", MinSize=2)
+    told = {"MinSize": 2, "PoolState": "Stopped"}
+    assert group_of(scaling)["WarmPoolConfiguration"] == told
+    answer = scaling.describe_warm_pool(AutoScalingGroupName="gpus")
+    assert (answer["WarmPoolConfiguration"], answer["Instances"]) == (told, [])
+    scaling.delete_warm_pool(AutoScalingGroupName="gpus")
+    assert "WarmPoolConfiguration" not in group_of(scaling)
+    assert scaling.describe_instance_refreshes(AutoScalingGroupName="gpus")["InstanceRefreshes"] == []
 
 
 def test_what_the_endpoint_does_not_have_it_says(aws: Aws) -> None:

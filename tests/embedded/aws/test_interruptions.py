@@ -160,6 +160,23 @@ def test_a_message_is_seen_again_unless_it_is_deleted(aws: Aws) -> None:
     assert "Messages" not in sqs.receive_message(QueueUrl=url)
 
 
+def test_of_a_batch_what_can_be_sent_is_sent_and_the_rest_is_told(aws: Aws) -> None:
+    sqs = aws.client("sqs")
+    url = sqs.create_queue(QueueName="jobs")["QueueUrl"]
+    late = {"Id": "late", "MessageBody": "two", "DelaySeconds": 901}
+    answer = sqs.send_message_batch(QueueUrl=url, Entries=[{"Id": "good", "MessageBody": "one"}, late])
+    assert [one["Id"] for one in answer["Successful"]] == ["good"]
+    assert [(one["Id"], one["SenderFault"], one["Code"]) for one in answer["Failed"]] == [("late", True, "InvalidParameterValue")]
+    assert [one["Body"] for one in sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10)["Messages"]] == ["one"]
+    half = "x" * 600_000
+    with pytest.raises(ClientError) as refused:
+        sqs.send_message_batch(QueueUrl=url, Entries=[{"Id": name, "MessageBody": half} for name in "ab"])
+    assert code(refused) == "AWS.SimpleQueueService.BatchRequestTooLong"
+    with pytest.raises(ClientError) as refused:
+        sqs.send_message(QueueUrl=url, MessageBody=half + half)
+    assert code(refused) == "InvalidParameterValue"
+
+
 def test_bad_batches_and_unknown_queues_are_refused(aws: Aws) -> None:
     sqs = aws.client("sqs")
     url = sqs.create_queue(QueueName="jobs")["QueueUrl"]

@@ -51,6 +51,16 @@ def test_a_dry_offering_fails_in_an_activity_and_is_tried_again(make_aws: Callab
     assert [kind for kind, _, _ in members(scaling)] == ["g5.xlarge"] * 3
 
 
+def test_activities_of_launches_name_the_zone_that_was_tried(aws: Aws) -> None:
+    scaling = make_group(aws, AvailabilityZones=["us-east-1b"])
+    aws.account.region("us-east-1").hardware.troubles.append(Trouble("InsufficientInstanceCapacity", times=1))
+    scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
+    aws.later(90)
+    found = scaling.describe_scaling_activities(AutoScalingGroupName="gpus")["Activities"]
+    assert [one["StatusCode"] for one in found] == ["Successful", "Failed"]
+    assert {one["Details"] for one in found} == {'{"Subnet ID": "subnet-useast1b", "Availability Zone": "us-east-1b"}'}
+
+
 def test_what_there_is_gets_granted_and_the_rest_fails(aws: Aws) -> None:
     scaling = make_group(aws)
     hardware(aws).markets.limits["on-demand", "g5.xlarge", ""] = 2

@@ -1,5 +1,6 @@
 """Scaling activities: what a group did and why, seen a while after it happened."""
 
+import json
 from typing import Any, Final
 
 from gpuscaler.embedded.aws.errors import no_group
@@ -8,16 +9,20 @@ from gpuscaler.embedded.aws.reading import moment
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import Activity, Group
 from gpuscaler.embedded.aws.writing import at, iso
+from gpuscaler.embedded.aws.zones import subnet_id
 
 _DONE: Final = frozenset({"Successful", "Failed", "Cancelled"})
 #: AWS keeps six weeks; here the newest of each group are.
 KEPT: Final = 2_000
 
 
-def add(region: Region, group: Group, description: str, cause: str, *, status: str, message: str = "", ended: bool = False) -> Activity:
+def add(
+    region: Region, group: Group, description: str, cause: str, *, status: str, message: str = "", ended: bool = False, zone: str = ""
+) -> Activity:
     """Something begins, or is already over."""
     seen = region.now + region.conditions.activity
-    made = Activity(region.uuid(), description, cause[:1023], region.now, seen, status, message[:255], region.now if ended else None)
+    made = Activity(region.uuid(), description, cause[:1023], region.now, seen, status, message[:255])
+    made.zone, made.ended_at = zone, region.now if ended else None
     group.activities.append(made)
     del group.activities[:-KEPT]
     return made
@@ -78,7 +83,7 @@ def as_shown(group: Group, one: Activity) -> dict[str, Any]:
         "StatusCode": one.status,
         "StatusMessage": one.message or None,
         "Progress": 100 if one.status in _DONE else 50,
-        "Details": "{}",
+        "Details": json.dumps({"Subnet ID": subnet_id(one.zone), "Availability Zone": one.zone} if one.zone else {}),
         "EndTime": at(one.ended_at) if one.ended_at is not None else None,
     }
     return {key: value for key, value in reply.items() if value is not None}

@@ -25,7 +25,9 @@ def enter(region: Region, group: Group, machine: CloudMachine, choice: Choice) -
     before = group.has
     group.members[instance.id] = instance
     cause = activities.started(region, group, before)
-    instance.activity = activities.add(region, group, f"Launching a new EC2 instance: {instance.id}", cause, status="PreInService")
+    instance.activity = activities.add(
+        region, group, f"Launching a new EC2 instance: {instance.id}", cause, status="PreInService", zone=machine.offering.zone
+    )
     note(region, group)
     return instance
 

@@ -1,11 +1,15 @@
-"""Calls of the smaller services: EKS's managed node groups, STS, the price list; and launch configurations, which are of the past."""
+"""Calls of the smaller services: EKS's managed node groups, STS, the price list.
+
+And what groups may have beside themselves: launch configurations, which are of the past, warm pools, in which no machine ever waits here,
+and instance refreshes, of which there are none.
+"""
 
 import json
 from collections.abc import Mapping
 from typing import Any, Final
 
 from gpuscaler.catalogue import InstanceType
-from gpuscaler.embedded.aws import instance_types
+from gpuscaler.embedded.aws import groups, instance_types, lifecycle
 from gpuscaler.embedded.aws.errors import AwsError, invalid
 from gpuscaler.embedded.aws.pages import page
 from gpuscaler.embedded.aws.region import Region
@@ -130,7 +134,45 @@ def _configurations(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     return {"LaunchConfigurations": shown, **more}
 
 
+# Warm pools, instance refreshes
+
+
+def _put_warm_pool(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    made = groups.group(region, params["AutoScalingGroupName"])
+    kept = ("MaxGroupPreparedCapacity", "MinSize", "InstanceReusePolicy")
+    told = {key: params[key] for key in kept if key in params}
+    made.settings["WarmPoolConfiguration"] = {"MinSize": 0, "PoolState": params.get("PoolState", "Stopped"), **told}
+    made.settings["WarmPoolSize"] = 0
+    lifecycle.note(region, made)
+    return {}
+
+
+def _warm_pool(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    told = groups.group(region, params["AutoScalingGroupName"]).settings.get("WarmPoolConfiguration")
+    return {"Instances": [], **({"WarmPoolConfiguration": told} if told else {})}
+
+
+def _delete_warm_pool(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    made = groups.group(region, params["AutoScalingGroupName"])
+    for key in ("WarmPoolConfiguration", "WarmPoolSize"):
+        made.settings.pop(key, None)
+    lifecycle.note(region, made)
+    return {}
+
+
+def _refreshes(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    groups.group(region, params["AutoScalingGroupName"])
+    return {"InstanceRefreshes": []}
+
+
 STS: Final = {"GetCallerIdentity": _identity}
 EKS: Final = {"DescribeNodegroup": _nodegroup, "CreateNodegroup": _create_nodegroup}
 PRICING: Final = {"GetProducts": _products}
-AUTOSCALING: Final = {"CreateLaunchConfiguration": _configure, "DescribeLaunchConfigurations": _configurations}
+AUTOSCALING: Final = {
+    "CreateLaunchConfiguration": _configure,
+    "DeleteWarmPool": _delete_warm_pool,
+    "DescribeInstanceRefreshes": _refreshes,
+    "DescribeLaunchConfigurations": _configurations,
+    "DescribeWarmPool": _warm_pool,
+    "PutWarmPool": _put_warm_pool,
+}

@@ -10,6 +10,9 @@ from gpuscaler.embedded.aws.messages import Message, Queue
 from gpuscaler.embedded.aws.region import Region
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
+#: Bytes of a message, and of a batch of them; seconds that one may be delayed.
+LONGEST: Final = 1_048_576
+LONGEST_DELAY: Final = 900
 
 
 def make(region: Region, name: str, attributes: dict[str, str], *, host: str = "") -> Queue:
@@ -62,15 +65,32 @@ def _attributes(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _send(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    queue = _queue(region, params)
-    made = queue.send(params["MessageBody"], ident=region.uuid(), now=region.now, delay=params.get("DelaySeconds", 0))
+    queue, body, delay = _queue(region, params), params["MessageBody"], params.get("DelaySeconds", 0)
+    if not 0 <= delay <= LONGEST_DELAY:
+        text = f"Value {delay} for parameter DelaySeconds is invalid. Reason: DelaySeconds must be >= 0 and <= {LONGEST_DELAY}."
+        raise AwsError("InvalidParameterValue", text)
+    if len(body.encode()) > LONGEST:
+        text = f"One or more parameters are invalid. Reason: Message must be shorter than {LONGEST} bytes."
+        raise AwsError("InvalidParameterValue", text)
+    made = queue.send(body, ident=region.uuid(), now=region.now, delay=delay)
     return {"MessageId": made.id, "MD5OfMessageBody": _md5(made.body)}
 
 
 def _send_batch(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    url = params["QueueUrl"]
-    sent = [(one["Id"], _send(region, {"QueueUrl": url, **one})) for one in _batch(params["Entries"])]
-    return {"Successful": [{"Id": ident, **one} for ident, one in sent]}
+    """Each entry by itself: what one of them has wrong is told beside what was sent."""
+    entries = _batch(params["Entries"])
+    _queue(region, params)
+    size = sum(len(one["MessageBody"].encode()) for one in entries)
+    if size > LONGEST:
+        text = f"Batch requests cannot be longer than {LONGEST} bytes. You have sent {size} bytes."
+        raise AwsError("AWS.SimpleQueueService.BatchRequestTooLong", text)
+    sent, failed = [], []
+    for one in entries:
+        try:
+            sent.append({"Id": one["Id"], **_send(region, {"QueueUrl": params["QueueUrl"], **one})})
+        except AwsError as error:
+            failed.append({"Id": one["Id"], "SenderFault": True, "Code": error.code, "Message": error.message})
+    return {"Successful": sent, "Failed": failed}
 
 
 def _receive(region: Region, params: dict[str, Any]) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def _failed(region: Region, group: Group, failures: Iterable[Failure], before: i
         text = activity_text(one, mixed=mixed)
         cause = activities.started(region, group, before)
         description = f"Launching a new EC2 instance.  Status Reason: {text}"
-        activities.add(region, group, description, cause, status="Failed", message=text, ended=True)
+        activities.add(region, group, description, cause, status="Failed", message=text, ended=True, zone=one.zone)
 
 
 def _shrink(region: Region, group: Group, units: int) -> None:

@@ -35,7 +35,7 @@ class Template:
 
 @dataclass(slots=True)
 class Activity:
-    """A scaling activity; seen from ``visible_at`` on."""
+    """A scaling activity; seen from ``visible_at`` on. ``zone`` is where it launches."""
 
     id: str
     description: str
@@ -45,6 +45,7 @@ class Activity:
     status: str
     message: str = ""
     ended_at: float | None = None
+    zone: str = ""
 
 
 @dataclass(slots=True)
