@@ -34,6 +34,9 @@ WRITES = [
     ("update", "leases", True),
     ("create", "events", True),
 ]
+#: A pool that a machine is drained in, another one, and the right that draining takes.
+DRAINED, BESIDE = "drained", "beside"
+EVICTING = "create pods/eviction"
 
 
 def name_of(verb: str, resource: str) -> str:
@@ -74,7 +77,8 @@ async def _play() -> Outcomes:
     async with stage("rights") as made, made.kubelets():
         await made.install()
         pools = [{"name": f"r{number}", "types": ["g4dn.xlarge"]} for number in range(len(WRITES))]
-        run_file = made.run_file("run", pools, http={"enabled": False})
+        pools += [{"name": DRAINED, "types": ["g4dn.12xlarge"]}, {"name": BESIDE, "types": ["g4dn.xlarge"]}]
+        run_file = made.run_file("run", pools, http={"enabled": False}, pace={"resync": "2s", "consolidate": "2s"})
         controller = made.start(run_file, await made.kubeconfig())
         slots = asyncio.Semaphore(ABREAST)
 
@@ -86,6 +90,7 @@ async def _play() -> Outcomes:
         for number, (verb, name, buys) in enumerate(WRITES):
             test = _writes(made, controller, pool=f"r{number}", verb=verb, resource=name, buys=buys)
             await keep(name_of(verb, name), asyncio.create_task(test))
+        await keep(EVICTING, asyncio.create_task(_evicts(made, controller)))
         controller.check()
     return found
 
@@ -159,16 +164,11 @@ async def _writes(made: Stage, controller: Controller, *, pool: str, verb: str, 
     async def ordered() -> bool:
         return bool(controller.told("ordered", pool=pool))
 
-    async def told() -> bool:
-        status = await made.state("gpuscaler-status") or {}
-        # Quotes are escaped in both.
-        return said(verb, resource).replace('"', "") in f"{controller.log.read_text()}{status}".replace("\\", "").replace('"', "")
-
     async with missing(made, verb, resource):
         # The API server's own authorizer hears of it a moment later.
         await until(f"nobody may {verb} {resource}", lambda: _refused(made, verb, resource))
         await made.create(deployment("serve", 1, pod_spec(pool)), pool)
-        await until(f"{said(verb, resource)} is told", told)
+        await _named(made, controller, verb, resource)
         if buys:
             await until("a machine is ordered", ordered)
         else:
@@ -179,6 +179,46 @@ async def _writes(made: Stage, controller: Controller, *, pool: str, verb: str, 
     await made.empty(pool)
 
 
+async def _named(made: Stage, controller: Controller, verb: str, resource: str) -> None:
+    """Until it is told that a right is missing."""
+
+    async def told() -> bool:
+        status = await made.state("gpuscaler-status") or {}
+        # Quotes are escaped in both.
+        return said(verb, resource).replace('"', "") in f"{controller.log.read_text()}{status}".replace("\\", "").replace('"', "")
+
+    await until(f"{said(verb, resource)} is told", told)
+
+
+async def _evicts(made: Stage, controller: Controller) -> None:
+    """Two machines, of which one would do once the pod that is there for three of four GPUs is gone."""
+    for pool in (DRAINED, BESIDE):
+        await made.namespace(pool)
+    await made.create(deployment("goes", 1, pod_spec(DRAINED, gpus=3)), DRAINED)
+    await made.create(deployment("small", 1, pod_spec(DRAINED)), DRAINED)
+    await made.bound(DRAINED, 2)
+    await made.create(deployment("other", 1, pod_spec(DRAINED, gpus=2)), DRAINED)
+    before = await made.bound(DRAINED, 3)
+    assert len(set(before.values())) == 2
+    async with missing(made, "create", "pods/eviction"):
+        await until("nobody may evict", lambda: _refused(made, "create", "pods/eviction"))
+        await made.scale("Deployment", "goes", DRAINED, 0)
+        await _named(made, controller, "create", "pods/eviction")
+        await made.create(deployment("serve", 1, pod_spec(BESIDE)), BESIDE)
+        await made.bound(BESIDE, 1)
+        # It cannot be emptied, and is not ended.
+        after = await made.bound(DRAINED, 2)
+        assert after == {name: node for name, node in before.items() if not name.startswith("goes")}
+        assert {node["metadata"]["name"] for node in await made.nodes(DRAINED)} == set(before.values())
+
+    async def emptied() -> bool:
+        return len(await made.nodes(DRAINED)) == 1
+
+    await until("one of the machines is gone", emptied)
+    assert set((await made.bound(DRAINED, 2)).values()) == {node["metadata"]["name"] for node in await made.nodes(DRAINED)}
+    assert len(controller.told("ordered", pool=DRAINED)) == 2
+
+
 @pytest.mark.parametrize("right", [name_of(verb, resource.label) for verb, resource in READS])
 def test_a_right_to_read_that_is_missing_is_named_and_the_rest_is_read(outcomes: Outcomes, right: str) -> None:
     _told(outcomes, right)
@@ -187,6 +227,10 @@ def test_a_right_to_read_that_is_missing_is_named_and_the_rest_is_read(outcomes:
 @pytest.mark.parametrize("right", [name_of(verb, resource) for verb, resource, _ in WRITES])
 def test_a_right_to_write_that_is_missing_is_named_and_all_is_well_once_it_is_there(outcomes: Outcomes, right: str) -> None:
     _told(outcomes, right)
+
+
+def test_without_the_right_to_evict_it_is_named_a_machine_that_is_drained_stays_and_the_rest_goes_on(outcomes: Outcomes) -> None:
+    _told(outcomes, EVICTING)
 
 
 def _told(outcomes: Outcomes, right: str) -> None:
