@@ -50,12 +50,12 @@ def is_open(node: dict[str, Any]) -> bool:
     return not taints & {ARRIVING_TAINT, LEAVING_TAINT} and "nvidia.com/gpu" in node["status"]["allocatable"]
 
 
-async def serve(here: World) -> None:
-    """A ReplicaSet of one pod, which says what a restart of it costs."""
+async def serve(here: World, replicas: int = 1) -> None:
+    """A ReplicaSet, whose pods say what a restart of them costs."""
     template = pod("web", annotations={"gpuscaler.io/restart-cost": "1m"})
     metadata = {"labels": {"app": "web"}, "annotations": template["metadata"]["annotations"]}
     spec = {
-        "replicas": 1,
+        "replicas": replicas,
         "selector": {"matchLabels": metadata["labels"]},
         "template": {"metadata": metadata, "spec": template["spec"]},
     }

@@ -34,6 +34,8 @@ def alternatives(
 ) -> tuple[Key, ...]:
     """Spot offerings of the machine's pool that hold its pods as well, cheapest first; none for a machine that is not spot's.
 
+    Nor for one that pods which run are to move to: what was not weighed for them need be neither settled nor worth it.
+
     None is as dear as the cheapest on-demand machine that would hold them, and none is ``blocked`` by a breaker; those of ``half_open``,
     whose breaker is, come last: who gets so far has nothing to lose by a probe. ``overhead`` is that of ``cluster``.
     Pods that are placed with regard to others stay in the zone, and on the GPU product, that the plan chose for them. Who asks again
@@ -41,7 +43,9 @@ def alternatives(
     """
     chosen = offerings.get((machine.pool, machine.market, machine.instance_type, machine.zone))
     pods = [cluster.pods[key] for key in machine.pods if key in cluster.pods]
-    if chosen is None or machine.market != SPOT or machine.choices or not pods or len(pods) != len(machine.pods):
+    if chosen is None or machine.market != SPOT or machine.purpose == "replacement" or machine.choices:
+        return ()
+    if not pods or len(pods) != len(machine.pods):
         return ()
     bound = any(map(is_bound, pods))
     known = {} if known is None else known

@@ -102,7 +102,7 @@ def situation(
         room=Room.of(cluster),
         members=belongs,
         taken=frozenset(taken),
-        templates=Templates(cluster, rules, state.blocked_offerings),
+        templates=Templates(cluster, rules, state.blocked_offerings).settled(state.unsettled_offerings),
         limits=remaining(rules, state, have).for_mix(),
     )
 

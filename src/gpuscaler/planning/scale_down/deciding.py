@@ -13,6 +13,7 @@ from gpuscaler.planning.scale_down.ledger import Ledger
 from gpuscaler.planning.scale_down.manners import Watchers, manners
 from gpuscaler.planning.scale_down.replacement import replace_machines
 from gpuscaler.planning.scale_down.reserving import reserved
+from gpuscaler.planning.scale_down.returning import Returns
 from gpuscaler.planning.scale_down.running import RunningClass, first_key
 from gpuscaler.planning.scale_down.situation import Down, Situation
 from gpuscaler.planning.scale_down.spare import held
@@ -83,6 +84,10 @@ def consolidate(situation: Situation, ledger: Ledger, first: Survey, kept: Mappi
     replace_machines(work, fleet, emptied)
     for name, blocker in in_use(fleet, emptied, homes.targets).items():
         ledger.blocked.setdefault(name, blocker)
+    for name, said in Returns(situation).waits(movable).items():
+        if name in ledger.blocked:
+            blocker = ledger.blocked[name]
+            ledger.blocked[name] = Blocker(blocker.word, f"{blocker.detail}; {said}")
 
 
 def anchor_blocker(candidate: Candidate, anchors: frozenset[RunningClass]) -> Blocker | None:

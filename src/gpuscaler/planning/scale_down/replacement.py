@@ -20,6 +20,7 @@ from gpuscaler.planning.scale_down.emptying import Emptied
 from gpuscaler.planning.scale_down.fleet import Fleet
 from gpuscaler.planning.scale_down.menu import Goods, Menu, goods_of
 from gpuscaler.planning.scale_down.packing import pack
+from gpuscaler.planning.scale_down.returning import Returns
 from gpuscaler.planning.scale_down.survey import Candidate
 from gpuscaler.planning.scale_down.valuing import NOTHING, net_saving, pays, restart_loss
 from gpuscaler.planning.templates import Templates
@@ -42,6 +43,7 @@ class Replacing:
     goods: Goods
     limits: Limits
     templates: Templates
+    returns: Returns
 
     def mix(self, counts: Array, limits: Limits) -> Solution:
         """The cheapest machines for ``counts[item]`` pods."""
@@ -78,7 +80,7 @@ def replace_machines(work: Deletion, fleet: Fleet, emptied: Emptied) -> None:
     templates = work.situation.templates
     menu = Menu(templates)
     receiving = emptied.receiving
-    limits = work.situation.limits
+    limits, returns = work.situation.limits, Returns(work.situation)
     numbers = np.flatnonzero(~emptied.leaving).tolist()
     staying = [fleet.candidates[number] for number in numbers]
     loose = [one for one in staying if one not in work.steps and one.row not in receiving and one.row not in work.pinned]
@@ -86,7 +88,7 @@ def replace_machines(work: Deletion, fleet: Fleet, emptied: Emptied) -> None:
         here = promising(work, fleet, [one for one in loose if one.member.pool.priority == tier], tier)
         if here and not work.stopped:
             goods = goods_of(fleet, menu, here, tier=tier)
-            machines = replace_tier(Replacing(work, fleet, emptied, goods, limits, templates), here)
+            machines = replace_tier(Replacing(work, fleet, emptied, goods, limits, templates, returns), here)
             limits, templates = after(limits, machines, templates), templates.less(Counter(map(offering_key, machines)))
 
 
@@ -122,7 +124,11 @@ def replace_tier(search: Replacing, candidates: Sequence[Candidate]) -> tuple[Ma
             break
         deal = search.deal(booked)
         keep = booked[: len(booked) // 2]
-        if deal is not None:
+        late = search.returns.refused(booked, deal.machines, deal.needs) if deal is not None else {}
+        if late:
+            keep = [candidate for candidate in booked if candidate not in late]
+            work.ledger.blocked.update({candidate.name: why for candidate, why in late.items()})
+        elif deal is not None:
             paying = [candidate for candidate in booked if net_saving(deal.saving_of(candidate), restart_loss(candidate)) > NOTHING]
             if len(paying) == len(booked) and pays_in_all(work, deal, booked):
                 close(search, deal, booked)

@@ -42,7 +42,8 @@ class State(Struct, frozen=True, gc=False):
     ``paused_offerings``: those that broke their promises to pods, by the digest of the specification of the pods they are not bought for.
     ``refusing``: nodes that did not take pods which fit there by all we know, by the digest of the specification of the pods that avoid
     them. ``hunting``: pods that are unschedulable since this moment or longer take no spot now that would have to be tried first,
-    but of ``proven_offerings``: those of spot that were granted lately and not refused since.
+    but of ``proven_offerings``: those of spot that were granted lately and not refused since. ``restless``: pools to whose spot nothing
+    that runs goes back before a moment, since it was taken back there lately.
     ``bought_last_minute``: machines bought in the last 60 s. ``disrupting``: node names whose removal is under way. ``broken_promises``:
     pods ("namespace/name") that a node was promised to and that the scheduler did not bind there; a nomination no longer holds them.
     ``spared``: nodes whose removal came to nothing a short while ago, and why. ``vanishing``: nodes that leave because their machines are
@@ -62,6 +63,7 @@ class State(Struct, frozen=True, gc=False):
     refusing: Mapping[str, frozenset[str]] = {}
     hunting: float | None = None
     proven_offerings: frozenset[Key] = frozenset()
+    restless: Mapping[str, float] = {}
     bought_last_minute: int = 0
     disrupting: frozenset[str] = frozenset()
     spared: Mapping[str, str] = {}

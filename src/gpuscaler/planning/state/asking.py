@@ -1,6 +1,6 @@
 """What may be asked of the cloud now, and until when that holds."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,6 +12,7 @@ from gpuscaler.planning.state.breakers import (
     LIGHT,
     PROBE_SECONDS,
     PROOF_SECONDS,
+    RETURN_SECONDS,
     SETTLE_SECONDS,
     Breaker,
     Breakers,
@@ -30,7 +31,8 @@ class Openness(Struct, frozen=True, gc=False):
 
     Nothing that runs is moved to offerings in ``unsettled``, which were refused or reclaimed a short while ago. Pods that have waited since
     ``hunting`` take no spot that would have to be tried first, but what is in ``proven``: spot that was granted lately and not refused
-    since. ``hunting`` is None when nobody has to hurry, and nothing is ``proven`` then.
+    since. ``hunting`` is None when nobody has to hurry, and nothing is ``proven`` then. To the pools in ``restless`` nothing that runs
+    goes back before the moment that is told.
     """
 
     blocked: frozenset[Key] = frozenset()
@@ -39,6 +41,7 @@ class Openness(Struct, frozen=True, gc=False):
     unsettled: frozenset[Key] = frozenset()
     hunting: float | None = None
     proven: frozenset[Key] = frozenset()
+    restless: Mapping[str, float] = {}
 
 
 def openness(breakers: Breakers, offerings: Iterable[Key], now: float) -> Openness:
@@ -48,10 +51,11 @@ def openness(breakers: Breakers, offerings: Iterable[Key], now: float) -> Openne
     # Who came while the hunt was on has met a refusal of its own a second later, and hurries as long after that.
     hunting = max(hunt.since, hunt.last - HUNT_SECONDS - ANSWER_SECONDS) if hunt is not None and hurry else None
     proven = frozenset(one.offering for one in breakers.proofs if hurry and now < one.at + PROOF_SECONDS)
+    restless = {pool: at + RETURN_SECONDS for pool, at in breakers.reclaims.items()}
     active = [one for one in breakers.open if counts(one)]
     fresh = [one.target for one in breakers.closed if now < one.at + SETTLE_SECONDS]
     if not active and not fresh:
-        return Openness(hunting=hunting, proven=proven)
+        return Openness(hunting=hunting, proven=proven, restless=restless)
     exact = {place_of(one.target): one for one in active if is_exact(one.target)}
     wide = [one for one in active if not is_exact(one.target)]
     fresh_places, fresh = {place_of(target) for target in fresh if is_exact(target)}, [target for target in fresh if not is_exact(target)]
@@ -73,7 +77,7 @@ def openness(breakers: Breakers, offerings: Iterable[Key], now: float) -> Openne
                 probing.add(key)
         if any(not is_settled(one, now) for one in found):
             unsettled.add(key)
-    return Openness(frozenset(blocked), frozenset(half_open), frozenset(probing), frozenset(unsettled), hunting, proven - blocked)
+    return Openness(frozenset(blocked), frozenset(half_open), frozenset(probing), frozenset(unsettled), hunting, proven - blocked, restless)
 
 
 def with_breakers(state: State, breakers: Breakers, offerings: Iterable[Key], now: float) -> State:
@@ -91,6 +95,7 @@ def with_openness(state: State, found: Openness, breakers: Breakers) -> State:
         unsettled_offerings=found.unsettled,
         hunting=found.hunting,
         proven_offerings=found.proven,
+        restless=found.restless,
         breakers=breakers,
     )
 

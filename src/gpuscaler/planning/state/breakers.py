@@ -69,6 +69,8 @@ PROOF_SECONDS = 180.0
 #: How long an offering that was refused or reclaimed is not relied upon once it is back: of the spells of spot in AWS's series of 2023
 #: four in ten end within twenty minutes, and far fewer of those that have lasted so long end within the next twenty.
 SETTLE_SECONDS = 1200.0
+#: After spot was taken back in a pool, nothing that runs goes back to spot of that pool for so long, whatever the offering.
+RETURN_SECONDS = 3600.0
 
 
 class Target(Struct, frozen=True, gc=False):
@@ -141,12 +143,16 @@ class Hunt(Struct, frozen=True, gc=False):
 
 
 class Breakers(Struct, frozen=True, gc=False):
-    """Every breaker that is not closed, those closed within ``SETTLE_SECONDS``, the hunt that is on, and spot that was granted lately."""
+    """Every breaker that is not closed, those closed within ``SETTLE_SECONDS``, the hunt that is on, and spot that was granted lately.
+
+    ``reclaims`` is when a spot machine of each pool was last taken back, for ``RETURN_SECONDS``.
+    """
 
     open: tuple[Breaker, ...] = ()
     closed: tuple[Closed, ...] = ()
     hunt: Hunt | None = None
     proofs: tuple[Proof, ...] = ()
+    reclaims: Mapping[str, float] = {}
 
 
 def step(breakers: Breakers, event: Event) -> Breakers:
@@ -158,7 +164,7 @@ def step(breakers: Breakers, event: Event) -> Breakers:
         case Refused():
             return hunted(struck(breakers, event, target_of(event), event.cause), event)
         case Reclaimed(offering=(_, market, instance_type, zone)):
-            return struck(breakers, event, Target("", market, (instance_type,), zone), RECLAIMED)
+            return struck(interrupted(breakers, event), event, Target("", market, (instance_type,), zone), RECLAIMED)
         case Failed(offering=(pool, market, instance_type, zone)):
             return struck(breakers, event, Target(pool, market, (instance_type,), zone), FAILED)
         case Absent():
@@ -175,6 +181,13 @@ def step(breakers: Breakers, event: Event) -> Breakers:
             waits = (one for one in breakers.open if one.until is None or one.cause == ABSENT)
             gone = {one.target for one in waits if pool in ("", one.target.pool)}
             return replace(breakers, open=tuple(one for one in breakers.open if one.target not in gone))
+
+
+def interrupted(breakers: Breakers, event: Reclaimed) -> Breakers:
+    """Note in which pool spot was taken back."""
+    pool, market = event.offering[:2]
+    recent = {name: at for name, at in breakers.reclaims.items() if event.at < at + RETURN_SECONDS}
+    return replace(breakers, reclaims={**recent, pool: max(event.at, recent.get(pool, 0.0))}) if market == "spot" else breakers
 
 
 def granted(breakers: Breakers, event: Granted) -> Breakers:

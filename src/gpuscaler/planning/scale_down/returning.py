@@ -1,0 +1,104 @@
+"""Back to spot: machines that are not spot's give way to spot machines one at a time, and none for a while after spot was taken back.
+
+The spot machine that is bought for it is the probe: nobody is evicted before it is open, and where it is refused everybody stays. Once one
+has come, what was refused or reclaimed before still has to last before more is trusted to it (``Templates.settled``).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+from gpuscaler.model.pools import Offering
+from gpuscaler.planning.plans import Machine
+from gpuscaler.planning.scale_down.blockers import Blocker
+from gpuscaler.planning.scale_down.homes import market
+from gpuscaler.planning.scale_down.idle import is_idle
+from gpuscaler.planning.scale_down.running import RunningClass
+from gpuscaler.planning.scale_down.situation import Situation
+from gpuscaler.planning.scale_down.survey import Candidate
+from gpuscaler.planning.state.telling import clock, trouble
+
+SPOT = "spot"
+
+
+class Returns:
+    """Which replacements of ``situation`` go back to spot, and which of those may."""
+
+    def __init__(self, situation: Situation) -> None:
+        self._situation = situation
+
+    @cached_property
+    def _under_way(self) -> frozenset[str]:
+        """Pools of which a machine that is not spot's leaves with pods that go elsewhere."""
+        cluster, members, now = self._situation.cluster, self._situation.members, self._situation.now
+        leaving = (
+            name for name in self._situation.state.disrupting if name in members and market(cluster.nodes[name], members[name]) != SPOT
+        )
+        return frozenset(members[name].pool.name for name in leaving if not is_idle(cluster.on_node.get(name, {}).values(), now))
+
+    def refused(
+        self, candidates: Iterable[Candidate], machines: Sequence[Machine], needs: Mapping[Candidate, Sequence[str]]
+    ) -> dict[Candidate, Blocker]:
+        """Those of ``candidates``, the best first, that may not go now, and why: all but the first of each pool.
+
+        Who goes to no other new machine than the first of its pool goes with it.
+        """
+        spot = {machine.id: machine.pool for machine in machines if may_be_spot(machine)}
+        found: dict[Candidate, Blocker] = {}
+        first: dict[str, frozenset[str]] = {}
+        for candidate in candidates:
+            mine = frozenset(needs[candidate]) & spot.keys()
+            if is_spot(candidate) or not mine:
+                continue
+            source, targets = candidate.member.pool.name, {spot[one] for one in mine}
+            why = self._restless(targets)
+            alone = source not in self._under_way and all(mine <= first.get(pool, mine) for pool in (source, *targets))
+            if why is None and not alone:
+                why = Blocker("going-back", f"it could run cheaper on spot; machines of pool {source} go back to it one at a time")
+            if why is None:
+                for pool in (source, *targets):
+                    first.setdefault(pool, mine)
+            else:
+                found[candidate] = why
+        return found
+
+    def _restless(self, pools: Iterable[str]) -> Blocker | None:
+        state, now = self._situation.state, self._situation.now
+        until = {pool: state.restless[pool] for pool in sorted(pools) if now < state.restless.get(pool, 0.0)}
+        if not until:
+            return None
+        pool = max(until, key=until.__getitem__)
+        taken = f"a spot machine of pool {pool} was taken back a short while ago"
+        return Blocker("going-back", f"it could run cheaper on spot; {taken}, and nothing goes back to it before {clock(until[pool], now)}")
+
+    def waits(self, candidates: Iterable[Candidate]) -> dict[str, str]:
+        """By node, what is to be said of machines that stay where spot of their own kind is cheaper and not relied upon yet."""
+        state, now = self._situation.state, self._situation.now
+        distrusted = state.blocked_offerings | state.unsettled_offerings
+        if not distrusted:
+            return {}
+        offered = (one for pool in self._situation.policy.pools for one in pool.offerings if one.market == SPOT and one.key in distrusted)
+        cheapest: dict[str, Offering] = {}
+        for one in sorted(offered, key=lambda one: (one.price, one.key)):
+            cheapest.setdefault(one.instance_type, one)
+        found = {}
+        for candidate in candidates:
+            own = candidate.member.offering
+            best = cheapest.get(own.instance_type) if own is not None else None
+            if best is not None and best.price < candidate.price and not is_spot(candidate) and all(map(admits_spot, candidate.load)):
+                said = trouble(state.breakers, best.key, now) or "it was refused or taken back a short while ago"
+                found[candidate.name] = f"{best.instance_type} on spot in {best.zone} would cost ${best.price:.4f} per hour ({said})"
+        return found
+
+
+def is_spot(candidate: Candidate) -> bool:
+    return market(candidate.node, candidate.member) == SPOT
+
+
+def admits_spot(one: RunningClass) -> bool:
+    """Whether pods of a class may be moved onto spot, as far as they say themselves."""
+    wanted = one.options.market
+    return one.options.deadline is None and (not wanted or SPOT in wanted or "any" in wanted)
+
+
+def may_be_spot(machine: Machine) -> bool:
+    return machine.market == SPOT or any(choice.market == SPOT for choice in machine.choices)

@@ -1,0 +1,214 @@
+"""Back to spot: one machine of a pool at a time, only to spot that is relied upon, and only what pays and may be moved."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.planning.scale_down.kit import GI, JOB, NOW, blockers, detail, down, node, offering, pod, pool, removed, situation, spec
+
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.pools import Pool
+from gpuscaler.planning.membership import POOL_LABEL
+from gpuscaler.planning.scale_down import Down, scale_down
+from gpuscaler.planning.state import State
+from gpuscaler.planning.state.asking import with_breakers
+from gpuscaler.planning.state.breakers import RETURN_SECONDS, SETTLE_SECONDS, Breakers, step
+from gpuscaler.planning.state.events import Granted, Reclaimed, Refused
+
+ROOM = {"cpu": 8_000, "memory": 60 * GI, "pods": 50, "nvidia.com/gpu": 1}
+DEAR = offering("g.1", 4.0, allocatable=ROOM)
+SPOT = offering("g.1", 1.0, market="spot", allocatable=ROOM)
+BOTH = pool(DEAR, SPOT)
+GPU = spec(requests={"nvidia.com/gpu": 1, "cpu": 2000, "memory": 8 * GI})
+
+
+def on(*names: str, **fields: Any) -> list[Node | Pod]:
+    """Dear machines with a pod each."""
+    return [one for name in names for one in (node(name, DEAR), pod(f"p-{name}", name, GPU, **fields))]
+
+
+def markets(answer: Down) -> list[str]:
+    return [machine.market for machine in answer.machines]
+
+
+def state(*events: Any, pools: tuple[Pool, ...] = (BOTH,), now: float = NOW, **more: Any) -> State:
+    """What is remembered after ``events``."""
+    known = Breakers()
+    for event in events:
+        known = step(known, event)
+    return with_breakers(State(**more), known, [one.key for each in pools for one in each.offerings], now)
+
+
+def test_of_several_machines_one_goes_back_to_spot_and_the_others_say_what_they_wait_for() -> None:
+    answer = down(on("a", "b", "c"), BOTH)
+
+    assert (len(removed(answer)), markets(answer)) == (1, ["spot"])
+    (removal,) = answer.removals
+    assert removal.reason == "its pod runs cheaper on 1 x g.1 (spot, z1), which saves $3.0000 per hour"
+    (first, second) = sorted({"a", "b", "c"} - {removal.node})
+    assert blockers(answer) == {first: "going-back", second: "going-back"}
+    assert detail(answer, first) == "it could run cheaper on spot; machines of pool main go back to it one at a time"
+
+
+def test_while_one_leaves_with_its_pods_no_other_of_its_pool_goes_back() -> None:
+    answer = down(on("a", "b"), BOTH, state=State(disrupting=frozenset({"a"})))
+
+    assert (removed(answer), blockers(answer)["b"]) == ([], "going-back")
+
+
+def test_an_idle_machine_that_leaves_holds_nobody_up() -> None:
+    assert removed(down([node("a", DEAR), *on("b")], BOTH, state=State(disrupting=frozenset({"a"})))) == ["b"]
+
+
+@pytest.mark.parametrize(("bound", "gone"), [(False, 1), (True, 2)])
+def test_pools_go_back_side_by_side_but_to_one_pool_one_at_a_time(bound: bool, gone: int) -> None:
+    dear, cheap = offering("g.1", 4.0, pool="other", allocatable=ROOM), offering("g.1", 1.2, pool="other", market="spot", allocatable=ROOM)
+    own = spec(requests=dict(GPU.requests), node_selector=((POOL_LABEL, "other"),)) if bound else GPU
+    pools = (BOTH, pool(dear, cheap, name="other") if bound else pool(dear, name="other"))
+
+    assert len(removed(down([*on("a"), node("b", dear), pod("p-b", "b", own)], *pools))) == gone
+
+
+def test_a_machine_is_split_onto_several_of_spot_in_one_step() -> None:
+    whole = {"cpu": 96_000, "memory": 768 * GI, "pods": 110, "nvidia.com/gpu": 8}
+    big = offering("g.8", 16.0, allocatable=whole)
+    answer = down([node("a", big), *(pod(f"p-{number}", "a", GPU) for number in range(3))], pool(big, SPOT))
+
+    assert (removed(answer), markets(answer)) == (["a"], ["spot"] * 3)
+
+
+def test_on_demand_gives_way_to_cheaper_on_demand_together() -> None:
+    cheap = offering("g.1x", 1.0, allocatable=ROOM)
+
+    assert removed(down(on("a", "b", "c"), pool(DEAR, cheap))) == ["a", "b", "c"]
+
+
+def test_spot_gives_way_to_cheaper_spot_together() -> None:
+    dear = offering("g.1", 3.0, market="spot", allocatable=ROOM)
+    cheap = offering("g.1", 1.0, market="spot", zone="z2", allocatable=ROOM)
+    items = [one for name in "abc" for one in (node(name, dear), pod(f"p-{name}", name, GPU))]
+
+    assert removed(down(items, pool(dear, cheap))) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"options": {"market": ("on-demand",)}},
+        {"options": {"deadline": NOW + 9e4, "expected_duration": 60.0}},
+        {"options": {"do_not_disrupt": True}},
+        {"options": {"safe_to_evict": False}},
+        {"options": {"restart_cost": 4 * 3600.0}},
+        {"owner": JOB},
+    ],
+    ids=["on-demand alone", "a deadline", "do-not-disrupt", "safe-to-evict", "it loses more than it saves", "a job without a restart cost"],
+)
+def test_pods_that_may_not_or_need_not_move_keep_their_machine(more: dict[str, Any]) -> None:
+    assert down(on("a", **more), BOTH).removals == ()
+
+
+# What is relied upon
+
+REFUSED, GRANTED = Refused(SPOT.key, NOW - 2000.0), Granted(SPOT.key, NOW - 1500.0)
+
+
+@pytest.mark.parametrize(
+    ("events", "goes"),
+    [
+        ((Refused(SPOT.key, NOW - 10.0),), False),
+        ((Refused(SPOT.key, NOW - SETTLE_SECONDS + 1.0),), False),
+        ((Refused(SPOT.key, NOW - SETTLE_SECONDS),), True),
+        ((REFUSED, Granted(SPOT.key, NOW - SETTLE_SECONDS + 1.0)), False),
+        ((REFUSED, Granted(SPOT.key, NOW - SETTLE_SECONDS)), True),
+    ],
+    ids=["refused", "to be probed too early", "to be probed by the move", "proven a short while ago", "proven"],
+)
+def test_a_machine_goes_back_to_spot_that_has_been_back_for_a_while_or_is_probed_by_it(events: tuple[Any, ...], goes: bool) -> None:
+    assert removed(down(on("a"), BOTH, state=state(*events))) == (["a"] if goes else [])
+
+
+def test_it_says_which_spot_would_be_cheaper_and_why_it_is_not_relied_upon() -> None:
+    answer = down(on("a"), BOTH, state=state(Refused(SPOT.key, NOW - 10.0, detail="no g.1")))
+
+    assert blockers(answer) == {"a": "in-use"}
+    said = "; g.1 on spot in z1 would cost $1.0000 per hour (spot g.1 z1: no capacity since 22:13:10 UTC (no g.1); asked again at"
+    assert said in detail(answer, "a")
+
+
+def test_who_takes_no_spot_is_not_told_of_it() -> None:
+    answer = down(on("a", options={"market": ("on-demand",)}), BOTH, state=state(Refused(SPOT.key, NOW - 10.0)))
+
+    assert "on spot" not in detail(answer, "a")
+
+
+@pytest.mark.parametrize(("ago", "goes"), [(RETURN_SECONDS - 1.0, False), (RETURN_SECONDS, True)])
+def test_after_spot_of_a_pool_was_taken_back_nothing_goes_back_to_the_pool_for_an_hour_whatever_was_granted(ago: float, goes: bool) -> None:
+    other = offering("g.2", 1.5, market="spot", zone="z2", allocatable=ROOM)
+    taken = Reclaimed(other.key, NOW - ago)
+    after = state(taken, Granted(other.key, NOW - ago + 300.0), pools=(pool(DEAR, SPOT, other),))
+    answer = down(on("a"), pool(DEAR, SPOT, other), state=after)
+
+    assert removed(answer) == (["a"] if goes else [])
+    if not goes:
+        said = "a spot machine of pool main was taken back a short while ago, and nothing goes back to it before 22:13:21 UTC"
+        assert detail(answer, "a") == f"it could run cheaper on spot; {said}"
+
+
+CHOSEN: tuple[Mapping[str, Any], ...] = ({}, {}, {"restart_cost": 60.0}, {"market": ("on-demand",)})
+
+
+@st.composite
+def fallen(draw: st.DrawFn) -> tuple[list[Node | Pod], tuple[Pool, ...], State]:
+    """Pools of spot and on-demand, machines of them with pods, and what happened to spot lately."""
+    pools = []
+    for name in ("one", "two"):
+        dear = offering("g.1", draw(st.sampled_from((2.0, 4.0))), pool=name, allocatable=ROOM)
+        price = draw(st.sampled_from((0.5, 1.0)))
+        spots = [offering("g.1", price, pool=name, market="spot", zone=zone, allocatable=ROOM) for zone in ("z1", "z2")]
+        pools.append(pool(dear, *spots[: draw(st.integers(0, 2))], name=name))
+    items: list[Node | Pod] = []
+    for number in range(draw(st.integers(1, 8))):
+        of = draw(st.sampled_from([one for each in pools for one in each.offerings]))
+        options: Mapping[str, Any] = draw(st.sampled_from(CHOSEN))
+        items.append(node(f"n{number}", of))
+        items += [pod(f"p{number}", f"n{number}", GPU, options=options)] * draw(st.integers(0, 1))
+    keys = [one.key for each in pools for one in each.offerings if one.market == "spot"]
+    events: list[Any] = []
+    for key in keys:
+        at = NOW - draw(st.sampled_from((10.0, 1000.0, 2000.0, 5000.0)))
+        events += draw(st.sampled_from(([], [Refused(key, at)], [Refused(key, at), Granted(key, at + 5.0)], [Reclaimed(key, at)])))
+    leaving = frozenset(name for name in ("n0", "n1") if draw(st.booleans()))
+    return items, tuple(pools), state(*events, pools=tuple(pools), disrupting=leaving)
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(fallen())
+def test_never_do_two_machines_of_a_pool_go_back_at_once_nor_any_to_spot_that_is_not_relied_upon(
+    case: tuple[list[Node | Pod], tuple[Pool, ...], State],
+) -> None:
+    items, pools, known = case
+    answer = scale_down(where := situation(items, *pools, state=known))
+    new = {machine.id: machine for machine in answer.machines}
+    back: Counter[str] = Counter()
+    for removal in answer.removals:
+        member = where.members[removal.node]
+        assert member.offering is not None
+        targets = [new[one] for one in removal.needs if new[one].market == "spot"]
+        if member.offering.market == "spot" or not targets:
+            continue
+        back[member.pool.name] += 1
+        for machine in targets:
+            key = (machine.pool, machine.market, machine.instance_type, machine.zone)
+            assert key not in known.blocked_offerings | known.unsettled_offerings
+            assert known.restless.get(machine.pool, 0.0) <= NOW
+        busy = {where.members[name].pool.name for name in known.disrupting if name in where.members and dear_and_busy(where.cluster, name)}
+        assert member.pool.name not in busy
+    assert all(count == 1 for count in back.values())
+
+
+def dear_and_busy(cluster: Any, name: str) -> bool:
+    return cluster.nodes[name].labels["karpenter.sh/capacity-type"] != "spot" and bool(cluster.on_node.get(name))
