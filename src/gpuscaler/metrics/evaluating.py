@@ -232,7 +232,7 @@ class Evaluator:
         series: list[Series] = []
         for place, sample in enumerate(values):
             key, number = self._key(question, sample), sample.number
-            reason = _unusable(number)
+            reason = unusable(number)
             if reason:
                 # One sample that cannot be used leaves nothing to say about its object: a mean of the others is another thing.
                 self.counts.add(self.counts.dropped, reason)
@@ -248,7 +248,7 @@ class Evaluator:
         cells = {
             key: Cell(number, oldest[key], evaluated - oldest[key])
             for key, numbers in found.items()
-            if key in oldest and not math.isnan(number := _combined(question.combine, numbers))
+            if key in oldest and not math.isnan(number := combined(question.combine, numbers))
         }
         return Table(at, cells, tuple(series))
 
@@ -260,7 +260,7 @@ class Evaluator:
         return namespace, labels.get(question.name_label, "")
 
 
-def _unusable(number: float) -> str:
+def unusable(number: float) -> str:
     """Why a number is none to scale by. The HorizontalPodAutoscaler takes any number at its word: a negative one ends all replicas."""
     if math.isnan(number):
         return "NaN"
@@ -269,7 +269,8 @@ def _unusable(number: float) -> str:
     return "negative" if number < 0 else ""
 
 
-def _combined(how: Combine, numbers: Sequence[float]) -> float:
+def combined(how: Combine, numbers: Sequence[float]) -> float:
+    """One number of several of one object; NaN where one of them is."""
     if len(numbers) == 1:
         return numbers[0]
     if any(map(math.isnan, numbers)):

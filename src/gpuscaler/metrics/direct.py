@@ -1,0 +1,281 @@
+"""Values straight from our exporters, without a Prometheus: all of them are scraped every second.
+
+Metrics are called as by the built-in rules: the six ``nvidia_gpu_*`` without that prefix and with ``_current`` or ``_over_time`` (mean of
+three minutes) behind, everything else by its own name.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from gpuscaler.kube.resources import NAMESPACES, NODES, PODS
+from gpuscaler.metrics.answers import Answers
+from gpuscaler.metrics.evaluating import Cell, Combine, Counts, Question, State, Table, Timing, combined, unusable
+from gpuscaler.metrics.objects import Key, Objects
+from gpuscaler.metrics.pages import Figure, Page, PageReader
+from gpuscaler.metrics.rules.combining import adds_up
+from gpuscaler.metrics.values import EVERYTHING, MetricInfo, UnknownMetric, Value
+from gpuscaler.model.selectors import LabelSelector
+
+_SIX = "nvidia_gpu_"
+#: Seconds that ``_over_time`` looks back, and that one step of it is long.
+OVER, STEP = 180.0, 5.0
+#: What an exporter shows is no older, in seconds, when it is measured as often as it is by default.
+EXPIRY = 5.0
+#: Seconds after which a question that nobody asked again is forgotten.
+WANTED = 120.0
+#: Of each resource that is described: the labels that name its namespace and itself.
+_NAMED = {"pods": ("namespace_name", "pod_name"), "nodes": ("", "node_name"), "namespaces": ("", "namespace_name")}
+_RESOURCES = {"pods": PODS, "nodes": NODES, "namespaces": NAMESPACES}
+#: Windows that our exporter has; where a selector does not choose, the longer one is meant.
+_WINDOW = "60s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scraping:
+    """Which pods are exporters (empty: in any namespace), their port, and how often they are scraped, in seconds.
+
+    ``share`` is how much of a core scraping may take: where there are so many exporters that it takes more, it is done more rarely.
+    """
+
+    namespace: str = ""
+    selector: LabelSelector = EVERYTHING
+    port: int = 9400
+    interval: float = 1.0
+    timeout: float = 1.0
+    share: float = 0.5
+    most_bytes: int = 16 * 2**20
+
+
+@dataclass(slots=True)
+class Exporter:
+    """One exporter. ``at`` is when its page was asked for, monotonic; ``age`` how old what it says was then, in seconds."""
+
+    address: str
+    reader: PageReader = field(default_factory=PageReader)
+    page: Page = field(default_factory=lambda: Page((), None))
+    at: float = float("-inf")
+    age: float = 0.0
+    trouble: str = ""
+    over: "dict[tuple[str, str], Trail]" = field(default_factory=dict)
+
+
+class Trail:
+    """The mean of the last three minutes, from sums of five seconds each."""
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[float, float, int]] = deque()
+
+    def add(self, at: float, value: float) -> None:
+        """Times only grow; seconds."""
+        step = at - at % STEP
+        if self._steps and self._steps[-1][0] == step:
+            _, total, count = self._steps.pop()
+            self._steps.append((step, total + value, count + 1))
+        else:
+            self._steps.append((step, value, 1))
+        while self._steps[0][0] <= at - OVER:
+            self._steps.popleft()
+
+    @property
+    def mean(self) -> float:
+        return sum(total for _, total, _ in self._steps) / sum(count for _, _, count in self._steps)
+
+
+class ExporterSource:
+    """A :class:`~gpuscaler.metrics.values.Source`; :meth:`run` scrapes and watches objects. It is ready once :attr:`trouble` is empty.
+
+    ``clock`` is monotonic and ``wall`` Unix time, both in seconds.
+    """
+
+    def __init__(
+        self, objects: Objects, *, scraping: Scraping, timing: Timing, clock: Callable[[], float], wall: Callable[[], float]
+    ) -> None:
+        self.objects, self.scraping = objects, scraping
+        self.counts = Counts()
+        self.answers = Answers(timing, clock)
+        self.exporters: dict[Key, Exporter] = {}
+        self._clock, self._wall = clock, wall
+        self._metrics: dict[str, list[tuple[Exporter, Figure]]] = {}
+        self._states: dict[tuple[str, str, LabelSelector], State] = {}
+        self._round_at: float | None = None
+        self._custom: tuple[MetricInfo, ...] = ()
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be answered yet; empty once it can."""
+        if not self.objects.synced:
+            return "; ".join(self.objects.troubles) or "pods were not listed yet"
+        return "exporters were not scraped yet" if self._round_at is None else ""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks, aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=100)) as session:
+            tasks.create_task(self.objects.run(), name="watch objects")
+            while True:
+                began = self._clock()
+                if self.objects.synced:
+                    await self.round(session)
+                took = self._clock() - began
+                await asyncio.sleep(max(self.scraping.interval - took, took * (1 / self.scraping.share - 1), 0.0))
+
+    async def round(self, session: aiohttp.ClientSession) -> None:
+        """Scrape every exporter once, at the same time."""
+        there = self._there()
+        self.exporters = {key: self.exporters.get(key) or Exporter(address) for key, address in there.items()}
+        for key, address in there.items():
+            if self.exporters[key].address != address:
+                self.exporters[key] = Exporter(address)
+        await asyncio.gather(*(self._scrape(session, one) for one in self.exporters.values()))
+        self._fold()
+
+    async def for_object(
+        self, *, group_resource: str, namespace: str, name: str, metric: str, metric_selector: LabelSelector = EVERYTHING
+    ) -> Value:
+        state, table = self._table(group_resource, metric, metric_selector)
+        asked = ("object", group_resource, namespace, name, metric, metric_selector)
+        values = self.answers.known(asked)
+        if values is None:
+            selection = ((namespace, name),)
+            values = self.answers.made(asked, state, table, held=False, group_resource=group_resource, selection=selection)
+        if not values:
+            raise UnknownMetric(self.answers.missing(table, (namespace, name)))
+        return values[0]
+
+    async def for_selector(
+        self,
+        *,
+        group_resource: str,
+        namespace: str,
+        label_selector: LabelSelector = EVERYTHING,
+        metric: str,
+        metric_selector: LabelSelector = EVERYTHING,
+    ) -> Sequence[Value]:
+        state, table = self._table(group_resource, metric, metric_selector)
+        asked = (group_resource, namespace, label_selector, metric, metric_selector)
+        values = self.answers.known(asked, namespace, label_selector)
+        if values is None:
+            index = await self.objects.index(_RESOURCES[group_resource])
+            selection = index.select(namespace, label_selector)
+            if not selection:
+                raise UnknownMetric("no object matches the selector")
+            values = self.answers.made(asked, state, table, held=False, group_resource=group_resource, selection=selection, index=index)
+        return values
+
+    async def external(self, *, namespace: str, metric: str, metric_selector: LabelSelector = EVERYTHING) -> Sequence[Value]:  # noqa: ARG002
+        raise UnknownMetric("exporters tell of GPUs only; for external metrics name a Prometheus")
+
+    def custom_metrics(self) -> Sequence[MetricInfo]:
+        return self._custom
+
+    def external_metrics(self) -> Sequence[str]:
+        return ()
+
+    def _there(self) -> dict[Key, str]:
+        """The addresses of exporters that run."""
+        keys = self.objects.pods.select(self.scraping.namespace, self.scraping.selector)
+        found = ((key, self.objects.pods.described(key)) for key in keys)
+        return {key: pod.address for key, pod in found if pod is not None and pod.address}
+
+    async def _scrape(self, session: aiohttp.ClientSession, exporter: Exporter) -> None:
+        host = f"[{exporter.address}]" if ":" in exporter.address else exporter.address
+        url, began = f"http://{host}:{self.scraping.port}/metrics", self._clock()
+        try:
+            async with asyncio.timeout(self.scraping.timeout), session.get(url, allow_redirects=False) as answer:
+                text = await self._whole(answer)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self.counts.add(self.counts.failures, "exporter")
+            exporter.trouble = f"{url}: {type(error).__name__}: {error}"
+            return
+        self.counts.add(self.counts.evaluations, "exporter")
+        page = exporter.reader.read(text)
+        # What a page shows is at most five seconds old (the exporter sees to that); a node's clock may be off by more.
+        told = self._wall() - page.measured if page.measured is not None else 0.0
+        exporter.page, exporter.at, exporter.trouble = page, began, ""
+        exporter.age = told if 0 <= told <= EXPIRY else 0.0 if -EXPIRY <= told < 0 else EXPIRY
+        self._follow(exporter)
+
+    async def _whole(self, answer: aiohttp.ClientResponse) -> bytes:
+        text = bytearray()
+        async for piece in answer.content.iter_any():
+            text += piece
+            if len(text) > self.scraping.most_bytes:
+                raise aiohttp.ClientPayloadError(f"saw more than {self.scraping.most_bytes} bytes, expected a page of metrics")
+        if answer.status != 200:
+            raise aiohttp.ClientPayloadError(f"saw status {answer.status}, expected 200")
+        return bytes(text)
+
+    def _follow(self, exporter: Exporter) -> None:
+        """Keep up the means of three minutes."""
+        held, exporter.over = exporter.over, {}
+        for figure in exporter.page.figures:
+            if figure.metric.startswith(_SIX):
+                key = (figure.metric, _identity(figure))
+                trail = exporter.over[key] = held.get(key) or Trail()
+                trail.add(exporter.at, figure.value)
+
+    def _fold(self) -> None:
+        """Bring what all pages say together by metric; tables are made anew when they are asked for."""
+        found: dict[str, list[tuple[Exporter, Figure]]] = {}
+        for exporter in self.exporters.values():
+            for figure in exporter.page.figures:
+                for metric, value in _called(exporter, figure):
+                    found.setdefault(metric, []).append((exporter, Figure(metric, figure.labels, value)))
+        if found.keys() != self._metrics.keys():
+            self._custom = tuple(sorted(MetricInfo(of, of == "pods", metric) for metric in found for of in _NAMED))
+            self.answers.forget()
+        self._metrics, self._round_at = found, self._clock()
+        self._states = {asked: state for asked, state in self._states.items() if self._round_at - state.asked_at < WANTED}
+
+    def _table(self, group_resource: str, metric: str, selector: LabelSelector) -> tuple[State, Table]:
+        if metric not in self._metrics or group_resource not in _NAMED:
+            raise UnknownMetric("; ".join(one.trouble for one in self.exporters.values() if one.trouble))
+        now = self._clock()
+        asked = (group_resource, metric, selector)
+        state = self._states.get(asked)
+        if state is None:
+            state = self._states[asked] = State(Question(metric, "", ""), now)
+        state.asked_at = now
+        if state.table is None or state.tried_at != self._round_at:
+            state.table, state.tried_at = self._made(group_resource, metric, selector), self._round_at or now
+        return state, state.table
+
+    def _made(self, group_resource: str, metric: str, selector: LabelSelector) -> Table:
+        now = self._clock()
+        namespace_label, name_label = _NAMED[group_resource]
+        numbers: dict[Key, list[float]] = {}
+        ages: dict[Key, float] = {}
+        chosen = any(one.key == "window" for one in selector.requirements)
+        for exporter, figure in self._metrics[metric]:
+            labels = figure.labels
+            if (not chosen and labels.get("window", _WINDOW) != _WINDOW) or not selector.matches(labels):
+                continue
+            key = (labels.get(namespace_label, ""), labels.get(name_label, ""))
+            numbers.setdefault(key, []).append(figure.value)
+            ages[key] = max(ages.get(key, 0.0), now - exporter.at + exporter.age)
+        how: Combine = "sum" if adds_up(metric) else "mean"
+        cells = {}
+        for key, several in numbers.items():
+            reason = next(filter(None, map(unusable, several)), "")
+            if reason:
+                self.counts.add(self.counts.dropped, reason)
+            else:
+                cells[key] = Cell(combined(how, several), self._wall() - ages[key], ages[key])
+        return Table(now, cells)
+
+
+def _called(exporter: Exporter, figure: Figure) -> Iterable[tuple[str, float]]:
+    """The metrics that a figure makes, and their values."""
+    if not figure.metric.startswith(_SIX):
+        return ((figure.metric, figure.value),)
+    name = figure.metric.removeprefix(_SIX)
+    over = exporter.over.get((figure.metric, _identity(figure)))
+    return ((f"{name}_current", figure.value), *(((f"{name}_over_time", over.mean),) if over else ()))
+
+
+def _identity(figure: Figure) -> str:
+    labels = figure.labels
+    return "/".join(labels.get(label, "") for label in ("uuid", "namespace_name", "pod_name", "container_name"))

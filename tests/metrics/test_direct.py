@@ -1,0 +1,217 @@
+"""Values straight from exporters: what their pages make, and how soon it is known."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import pytest
+from aiohttp import web
+from tests.metrics.building import pod
+
+from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.resources import PODS
+from gpuscaler.metrics.direct import ExporterSource, Scraping, Trail
+from gpuscaler.metrics.evaluating import Timing
+from gpuscaler.metrics.objects import Objects
+from gpuscaler.metrics.pages import PageReader
+from gpuscaler.metrics.values import MetricInfo, UnknownMetric, Value
+from gpuscaler.model.selector_text import parse_selector
+
+pytestmark = pytest.mark.looptime(False)  # real sockets take real time
+
+APP = parse_selector("app=llm")
+EXPORTERS = parse_selector("app.kubernetes.io/component=exporter")
+DUTY = "duty_cycle_current"
+
+
+def page(*lines: str, measured: float | None = None) -> str:
+    """A page, whose device was measured so many seconds ago."""
+    own = [] if measured is None else [f'gpuscaler_gpu_last_sample_timestamp_seconds{{uuid="a"}} {time.time() - measured:.3f}']
+    return "# HELP nvidia_gpu_duty_cycle x.\n# TYPE nvidia_gpu_duty_cycle gauge\n" + "\n".join((*lines, *own)) + "\n"
+
+
+def duty(
+    value: float, name: str = "p0", *, uuid: str = "a", node: str = "n0", metric: str = "nvidia_gpu_duty_cycle", more: str = ""
+) -> str:
+    return f'{metric}{{node_name="{node}",uuid="{uuid}",pod_name="{name}",namespace_name="ml",container_name="c"{more}}} {value}'
+
+
+@dataclass
+class Nodes:
+    """What each exporter serves, by its address; an answer may be a status."""
+
+    pages: dict[str, str | int] = field(default_factory=dict)
+    source: Any = None
+    client: Any = None
+
+
+def exporter(name: str, address: str) -> dict[str, Any]:
+    labels = {"app.kubernetes.io/component": "exporter"}
+    made = pod(name, "gpus", **labels)
+    return {**made, "status": {"phase": "Running", "podIP": address}}
+
+
+@asynccontextmanager
+async def scraped(pages: dict[str, str | int], *pods: dict[str, Any], stale: float = 30.0) -> AsyncIterator[Nodes]:
+    """Exporters at these loopback addresses, at one port."""
+    nodes = Nodes(pages)
+
+    async def answer(request: web.Request) -> web.Response:
+        found = nodes.pages.get(request.host.partition(":")[0], 404)
+        return web.Response(status=found) if isinstance(found, int) else web.Response(text=found)
+
+    app = web.Application()
+    app.router.add_get("/metrics", answer)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "0.0.0.0", 0).start()
+    api = ApiServer(time.time)
+    api.load([*(exporter(f"exporter-{number}", address) for number, address in enumerate(pages)), *pods])
+    nodes.client = Client(MemoryTransport(api))
+    nodes.source = ExporterSource(
+        Objects(nodes.client, clock=time.monotonic, random=Random(1)),
+        scraping=Scraping(namespace="gpus", selector=EXPORTERS, port=runner.addresses[0][1], interval=0.05, timeout=5.0),
+        timing=Timing(period=1.0, stale=stale),
+        clock=time.monotonic,
+        wall=time.time,
+    )
+    running = asyncio.create_task(nodes.source.run())
+    try:
+        await eventually(lambda: nodes.source.trouble == "")
+        yield nodes
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+        await runner.cleanup()
+
+
+async def eventually(found: Any) -> None:
+    async with asyncio.timeout(30):
+        while not found():  # noqa: ASYNC110  # it is other tasks that change it
+            await asyncio.sleep(0.02)
+
+
+async def told(nodes: Nodes, metric: str = DUTY, **more: Any) -> dict[str, str]:
+    asked: dict[str, Any] = {"group_resource": "pods", "namespace": "ml", "label_selector": APP, "metric": metric} | more
+    return {value.name: value.quantity for value in await nodes.source.for_selector(**asked)}
+
+
+async def becomes(nodes: Nodes, wanted: dict[str, str], metric: str = DUTY, **more: Any) -> None:
+    async with asyncio.timeout(30):
+        while await told(nodes, metric, **more) != wanted:  # noqa: ASYNC110  # it is other tasks that change it
+            await asyncio.sleep(0.02)
+
+
+PODS_ = (pod("p0", app="llm"), pod("p1", app="llm"), pod("other"))
+
+
+async def test_pods_of_all_nodes_have_the_mean_of_their_gpus_rates_and_the_sum_of_their_memory() -> None:
+    memory = "nvidia_gpu_memory_used_bytes"
+    pages: dict[str, str | int] = {
+        "127.0.0.1": page(duty(40), duty(60, uuid="b"), duty(1000, metric=memory), duty(500, uuid="b", metric=memory)),
+        "127.0.0.2": page(duty(90, "p1", uuid="c", node="n1"), duty(7, "p1", uuid="c", node="n1", metric=memory)),
+    }
+    async with scraped(pages, *PODS_) as nodes:
+        await becomes(nodes, {"p0": "50", "p1": "90"})
+        await becomes(nodes, {"p0": "1500", "p1": "7"}, "memory_used_bytes_current")
+        node = await nodes.source.for_object(group_resource="nodes", namespace="", name="n1", metric=DUTY)
+        assert (node.name, node.quantity) == ("n1", "90")
+        assert MetricInfo("pods", True, "memory_used_bytes_current") in nodes.source.custom_metrics()
+
+
+async def test_other_figures_go_by_their_own_names_and_a_window_may_be_chosen() -> None:
+    name = "gpuscaler_gpu_duty_cycle_ratio_mean"
+    lines = (duty(0.25, metric=name, more=',window="15s"'), duty(0.75, metric=name, more=',window="60s"'), duty(1))
+    async with scraped({"127.0.0.1": page(*lines)}, *PODS_) as nodes:
+        await becomes(nodes, {"p0": "750m"}, name)
+        await becomes(nodes, {"p0": "250m"}, name, metric_selector=parse_selector("window=15s"))
+
+
+async def test_a_new_sample_is_known_after_the_next_round() -> None:
+    async with scraped({"127.0.0.1": page(duty(40))}, *PODS_) as nodes:
+        await becomes(nodes, {"p0": "40"})
+        nodes.pages["127.0.0.1"] = page(duty(80))
+        await becomes(nodes, {"p0": "80"})
+
+
+async def test_an_exporter_that_comes_is_scraped_and_one_that_goes_takes_its_numbers_along() -> None:
+    async with scraped({"127.0.0.1": page(duty(40)), "127.0.0.2": page(duty(90, "p1"))}, *PODS_) as nodes:
+        await becomes(nodes, {"p0": "40", "p1": "90"})
+        await nodes.client.delete(PODS, "exporter-1", namespace="gpus", grace=0)
+        await becomes(nodes, {"p0": "40"})
+
+
+async def test_of_an_exporter_that_does_not_answer_the_last_numbers_are_good_until_they_are_too_old() -> None:
+    async with scraped({"127.0.0.1": page(duty(40)), "127.0.0.2": page(duty(90, "p1"))}, *PODS_, stale=1.0) as nodes:
+        await becomes(nodes, {"p0": "40", "p1": "90"})
+        nodes.pages["127.0.0.2"] = 503
+        await becomes(nodes, {"p0": "40"})
+        assert "503" in next(one.trouble for one in nodes.source.exporters.values() if one.trouble)
+        nodes.pages["127.0.0.1"] = 500
+        await becomes(nodes, {})
+
+
+async def test_what_is_not_measured_is_not_found_and_external_metrics_need_a_prometheus() -> None:
+    async with scraped({"127.0.0.1": page(duty(40))}, *PODS_) as nodes:
+        await becomes(nodes, {"p0": "40"})
+        with pytest.raises(UnknownMetric):
+            await told(nodes, "nothing")
+        with pytest.raises(UnknownMetric):
+            await told(nodes, group_resource="jobs.batch")
+        with pytest.raises(UnknownMetric):
+            await told(nodes, label_selector=parse_selector("app=nobody"))
+        with pytest.raises(UnknownMetric, match="name a Prometheus"):
+            await nodes.source.external(namespace="ml", metric=DUTY)
+        with pytest.raises(UnknownMetric, match="no fresh sample"):
+            await nodes.source.for_object(group_resource="pods", namespace="ml", name="p1", metric=DUTY)
+
+
+@pytest.mark.parametrize("text", ["NaN", "+Inf", "-5"])
+async def test_what_is_no_number_to_scale_by_is_absent(text: str) -> None:
+    async with scraped({"127.0.0.1": page(duty(40).replace(" 40", f" {text}"), duty(9, "p1"))}, *PODS_) as nodes:
+        await becomes(nodes, {"p1": "9"})
+
+
+@pytest.mark.parametrize(("measured", "age"), [(2.0, 2.0), (3600.0, 5.0), (-3.0, 0.0), (-3600.0, 5.0)])
+async def test_a_number_is_as_old_as_its_sample_and_a_nodes_clock_that_is_off_hides_nothing(measured: float, age: float) -> None:
+    async with scraped({"127.0.0.1": page(duty(40), measured=measured)}, *PODS_) as nodes:
+        await becomes(nodes, {"p0": "40"})
+        (exporter_,) = nodes.source.exporters.values()
+        assert age - 0.5 <= exporter_.age <= age + 4 * (measured == 2.0)
+        value: Value = await nodes.source.for_object(group_resource="pods", namespace="ml", name="p0", metric=DUTY)
+        assert value.timestamp <= time.time() - exporter_.age + 0.5
+
+
+def test_labels_are_read_as_they_were_written_and_counters_and_lines_without_a_pod_are_passed_over() -> None:
+    reader = PageReader()
+    text = "\n".join(
+        [
+            r'nvidia_gpu_duty_cycle{name="a \"b\" \\ c",pod_name="p"} 5',
+            'nvidia_gpu_duty_cycle{uuid="nobody"} 6',
+            'gpuscaler_gpu_energy_joules_total{pod_name="p"} 7',
+            'gpuscaler_gpu_allocation_info{pod_name="p"} 1',
+            'nvidia_gpu_duty_cycle{pod_name="p"} what',
+            "garbage",
+        ]
+    ).encode()
+    found = reader.read(text)
+    assert [(figure.metric, dict(figure.labels), figure.value) for figure in found.figures] == [
+        ("nvidia_gpu_duty_cycle", {"name": 'a "b" \\ c', "pod_name": "p"}, 5.0)
+    ]
+    assert reader.read(text).figures[0].labels is found.figures[0].labels
+
+
+def test_three_minutes_are_looked_back() -> None:
+    trail = Trail()
+    for second in range(400):
+        trail.add(float(second), 100.0 if second < 200 else 0.0)
+    assert trail.mean == 0.0
+    for second in range(400, 490):
+        trail.add(float(second), 60.0)
+    assert trail.mean == pytest.approx(30, abs=1)
