@@ -38,8 +38,8 @@ def figures() -> Iterator[Figure]:
         {"whole_p99": rank(whole, 0.99), "own_p99": rank(own, 0.99), "pods": len(waits)},
     )
     workloads = int(os.environ.get("WORKLOADS", "20"))
-    steered = asyncio.run(steering.measure(workloads, seed=1, restart=True))
-    plain = asyncio.run(steering.measure(workloads, seed=1, steered=False))
+    steered = asyncio.run(steering.measure_all(workloads, seed=1, restart=True))
+    plain = asyncio.run(steering.measure_all(workloads, seed=1, steered=False))
     share = steered.came / max(1, steered.meant)
     yield Figure(
         f"Kubernetes {version()}, {workloads} random workloads, the controller killed meanwhile: plans come true",

@@ -27,8 +27,8 @@ POOL: Json = {
 #: Machines of a batch become Ready in any order, up to so many seconds apart.
 SCATTERED = {**CLOUD, "boot": ["2s", "2s", "20s"]}
 KINDS = ("plain", "plain", "spread", "apart", "gang", "volume", "urgent")
-#: So many workloads are under way at once.
-ABREAST = 5
+#: So many workloads are under way at once, and so many are played in one cluster: their machines stay.
+ABREAST, TOGETHER = 5, 25
 
 
 @dataclass
@@ -47,6 +47,9 @@ class Tally:
     kept: int = 0
     stray: int = 0
     broken: int = 0
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
 
     def __str__(self) -> str:
         meant, came = (self.meant, self.came) if self.meant else (self.kept + self.stray + self.broken, self.kept)
@@ -95,6 +98,15 @@ def workload(dice: Random, pool: str) -> tuple[list[Json], list[Json]]:
     return pods, claims
 
 
+async def measure_all(workloads: int, *, seed: int, steered: bool = True, restart: bool = False) -> Tally:
+    """As :func:`measure`, in as many clusters as it takes, one after the other."""
+    found = Tally()
+    for number in range(0, workloads, TOGETHER):
+        found += (one := await measure(min(TOGETHER, workloads - number), seed=seed + number // TOGETHER, steered=steered, restart=restart))
+        print(f"workloads {number} to {min(number + TOGETHER, workloads)}: {one}", flush=True)
+    return found
+
+
 async def measure(workloads: int, *, seed: int, steered: bool = True, restart: bool = False) -> Tally:
     """Play so many workloads; without ``steered`` machines arrive open and nobody is nominated. ``restart``: the controller, half-way."""
     found = Tally()
@@ -114,12 +126,16 @@ async def measure(workloads: int, *, seed: int, steered: bool = True, restart: b
         picture.listen(heard.hear)
         listening = asyncio.create_task(picture.run())
 
+        over: set[int] = set()
+
         async def play(number: int) -> None:
             async with slots:
                 await _play(made, found, f"s{number}", Random(f"{seed}/{number}"), unrelated=2 if steered else 0)
+                over.add(number)
 
         async def restarted() -> None:
-            await asyncio.sleep(12)
+            while len(over) < workloads // 2:
+                await asyncio.sleep(0.2)
             await _count(made, made.controllers[-1], found)
             made.controllers[-1].kill()
             made.start(run_file, kubeconfig, port=port)

@@ -10,7 +10,7 @@ from tests.planning.building import NOW, node, offering, pod, spec
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.taints import Taint
-from gpuscaler.planning.yielding import has_room, in_line, rivals
+from gpuscaler.planning.yielding import burden, has_room, in_line, rivals
 
 KIND = offering("g.4", gpus=4)
 A = node("a", KIND, taints=(Taint("gpuscaler.io/arriving"),))
@@ -67,19 +67,33 @@ def test_nor_one_that_a_foreign_taint_keeps_away() -> None:
     assert rivals_on_a(("b", HIGH), node_of_a=node("a", KIND, taints=(*A.taints, Taint("dedicated")))) == frozenset()
 
 
+def test_a_pod_takes_no_room_that_is_promised_to_one_of_its_own_priority() -> None:
+    cluster = Cluster.of([A])
+    here = [pod("there", spec(gpus=3, priority=10)), pod("small", spec(cpu=1))]
+
+    assert rivals(here, A, {"b": [HIGH]}, cluster) == frozenset()
+    assert rivals(here, A, {"b": [pod("higher", spec(gpus=2, priority=11))]}, cluster) == {"b"}
+
+
+def alike(_name: str) -> tuple[int, ...]:
+    return ()
+
+
 def test_who_has_no_rivals_opens_first_and_who_waits_for_a_machine_that_is_not_there_does_not() -> None:
-    assert in_line({"a": {"b"}, "b": frozenset(), "c": {"later"}}, "abc") == ["b"]
-    assert in_line({"a": {"b"}, "b": {"later"}}, "ab") == []
+    assert in_line({"a": {"b"}, "b": frozenset(), "c": {"later"}}, "abc", alike) == ["b"]
+    assert in_line({"a": {"b"}, "b": {"later"}}, "ab", alike) == []
 
 
-def test_of_those_that_wait_for_each_other_the_first_opens() -> None:
-    assert in_line({"a": {"b"}, "b": {"a"}, "c": {"later"}}, "cba") == ["b"]
+def test_of_those_that_wait_for_each_other_the_one_opens_whose_small_pods_find_another_place_most_easily() -> None:
+    pods = {"a": [HIGH, pod("large", spec(gpus=5))], "b": [HIGH, pod("small", spec(gpus=2))], "c": [HIGH]}
+
+    assert in_line({"a": {"b"}, "b": {"a"}, "c": {"later"}}, "cab", lambda name: burden(pods[name])) == ["b"]
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), st.frozensets(st.sampled_from("abcd"))))
 def test_somebody_opens_unless_all_wait_for_machines_that_are_not_there(found: Mapping[str, frozenset[str]]) -> None:
     order = sorted(found)
-    chosen = in_line(found, order)
+    chosen = in_line(found, order, alike)
 
     assert set(chosen) <= set(order)
     if order and all(names <= found.keys() for names in found.values()):

@@ -23,7 +23,7 @@ from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.refusing import tried_in_vain
 from gpuscaler.planning.state import ledger, promises, refusals
 from gpuscaler.planning.state.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
-from gpuscaler.planning.yielding import has_room, in_line, rivals
+from gpuscaler.planning.yielding import burden, has_room, in_line, rivals
 
 #: Writes that have not shown after so long are made again; after ``PATIENCE`` a machine whose turn it is opens without nominations.
 REPEAT_SECONDS, PATIENCE_SECONDS = 5.0, 30.0
@@ -228,7 +228,7 @@ class _Wheel:
             return
         by_node = {one.node: one for one in closed}
         landing = any(self.is_landing(one) for one in self.book.promises)
-        line = [] if landing else in_line(self.rivals_of(closed), sorted(by_node, key=lambda name: self.rank(by_node[name])))
+        line = [] if landing else in_line(self.rivals_of(closed), by_node, lambda name: burden(self.waiting(by_node[name].pods)))
         first = [by_node[name] for name in line[: max(1, len(closed) // TURNS)]]
         gangs = {self.gang(pod) for one in first for pod in one.pods if self.is_bound_at_once(pod)}
         mates = [one for one in closed if gangs and any(self.gang(pod) in gangs for pod in one.pods)]
@@ -237,10 +237,6 @@ class _Wheel:
         for one in closed:
             if one.node in self.turns and not one.called:
                 self.fold(ledger.Promised(replace(one, called=self.now)))
-
-    def rank(self, promise: Promise) -> tuple[float, float, str]:
-        """Whose pods are of the highest priority comes first, then who is ready for longest."""
-        return -max((pod.spec.priority for pod in self.waiting(promise.pods)), default=0), promise.since, promise.node
 
     def rivals_of(self, closed: list[Promise]) -> Mapping[str, Set[str]]:
         """For each machine that may open, by node, for which others it waits, for their pods would take its own pods' room."""

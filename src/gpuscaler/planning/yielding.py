@@ -4,8 +4,9 @@ kube-scheduler counts a nominated pod as if it ran, but only against pods of its
 ``pkg/scheduler/framework/runtime``). A pod of higher priority that waits for a machine of its own takes the room of any that opens before.
 """
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 
+from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodSpec
@@ -29,7 +30,7 @@ def has_room(pods: Iterable[Pod], node: Node, cluster: Cluster) -> bool:
 
 
 def rivals(promised: Iterable[Pod], node: Node, others: Mapping[str, Iterable[Pod]], cluster: Cluster) -> Set[str]:
-    """Of the machines that ``others`` wait for, by name, those with pods that come before the ``promised`` of ``node`` and may go there.
+    """Of the machines that ``others`` wait for, by name, those with pods that come before some ``promised`` of ``node`` and may go there.
 
     None where all have room beside each other.
     """
@@ -37,7 +38,9 @@ def rivals(promised: Iterable[Pod], node: Node, others: Mapping[str, Iterable[Po
     least = min((pod.spec.priority for pod in here), default=0)
     found: dict[str, list[Pod]] = {}
     for name, pods in others.items() if here else ():
-        ahead = [pod for pod in pods if pod.spec.priority > least and _admits(pod.spec, node) and has_room((pod,), node, cluster)]
+        ahead = [pod for pod in pods if pod.spec.priority > least and _admits(pod.spec, node)]
+        kept = ((pod, [one for one in here if one.spec.priority >= pod.spec.priority]) for pod in ahead)
+        ahead = [pod for pod, before in kept if has_room((pod, *before), node, cluster)]
         if ahead:
             found[name] = ahead
     if has_room((*here, *(pod for pods in found.values() for pod in pods)), node, cluster):
@@ -53,16 +56,23 @@ def _admits(spec: PodSpec, node: Node) -> bool:
     return chosen and (affinity is None or affinity.matches(node.labels, node.name))
 
 
-def in_line(rivals_of: Mapping[str, Set[str]], first: Iterable[str]) -> list[str]:
-    """Who of ``first``, in this order, opens next: those without rivals; where all wait for each other in circles, the first of them.
+def in_line(rivals_of: Mapping[str, Set[str]], first: Iterable[str], burden: Callable[[str], tuple[int, ...]]) -> list[str]:
+    """Who of ``first``, in this order, opens next: those without rivals; where all wait for each other, the one of the least ``burden``.
 
     Whoever waits for somebody that ``rivals_of`` does not have, be it through others, stays.
     """
     order = list(first)
     free = [name for name in order if not rivals_of[name]]
-    if free:
-        return free
-    return next(([name] for name in order if _reached(rivals_of, name) <= rivals_of.keys()), [])
+    circle = [] if free else [name for name in order if _reached(rivals_of, name) <= rivals_of.keys()]
+    return free or ([min(circle, key=burden)] if circle else [])
+
+
+def burden(pods: Iterable[Pod]) -> tuple[int, int]:
+    """The largest pod that might lose its room to one of higher priority, in GPUs and CPU: a small one finds another place more easily."""
+    pods = list(pods)
+    highest = max((pod.spec.priority for pod in pods), default=0)
+    low = [pod.spec.requests for pod in pods if pod.spec.priority < highest] or [pod.spec.requests for pod in pods]
+    return max(((gpus_in(requests), requests.get("cpu", 0)) for requests in low), default=(0, 0))
 
 
 def _reached(rivals_of: Mapping[str, Set[str]], start: str) -> Set[str]:
