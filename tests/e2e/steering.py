@@ -126,16 +126,17 @@ async def measure(workloads: int, *, seed: int, steered: bool = True, restart: b
         picture.listen(heard.hear)
         listening = asyncio.create_task(picture.run())
 
-        over: set[int] = set()
+        over, half = set[int](), asyncio.Event()
 
         async def play(number: int) -> None:
             async with slots:
                 await _play(made, found, f"s{number}", Random(f"{seed}/{number}"), unrelated=2 if steered else 0)
-                over.add(number)
+            over.add(number)
+            if len(over) >= workloads // 2:
+                half.set()
 
         async def restarted() -> None:
-            while len(over) < workloads // 2:
-                await asyncio.sleep(0.2)
+            await half.wait()
             await _count(made, made.controllers[-1], found)
             made.controllers[-1].kill()
             made.start(run_file, kubeconfig, port=port)
