@@ -104,13 +104,16 @@ class Cloud:
         async with asyncio.timeout(CALL_SECONDS):
             # By our own clock, as everything that it is compared with: the cloud's may be minutes off.
             inventory = replace(await self.provider.inventory(), at=asked)
-        if self.inventory is None or self.inventory.instances != inventory.instances:
+        before = self.inventory.instances if self.inventory is not None else None
+        if before == inventory.instances:
+            # The very same list: what follows from it need not be worked out again.
+            inventory = replace(inventory, instances=before)
+        else:
             self._wake()
         alive = {one.id for one in inventory.instances if one.state in ALIVE}
         # A machine that has just been bought may come and go in the lists of a cloud that is only consistent in the end.
         settled = inventory.at - self.provider.read_lag - SETTLED_SECONDS
-        before = self.inventory.instances if self.inventory is not None else ()
-        self._vanished += [one for one in before if one.state in ALIVE and one.id not in alive and one.launched < settled]
+        self._vanished += [one for one in before or () if one.state in ALIVE and one.id not in alive and one.launched < settled]
         self.inventory = inventory
         self.going = {name: at for name, at in self.going.items() if name in alive}
         self.worked_on = {name: at for name, at in self.worked_on.items() if name in alive}

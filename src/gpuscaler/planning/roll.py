@@ -4,7 +4,8 @@ A look asks a dozen questions about them, and most looks come when neither has c
 very same list are asked about; they change no decision, only how often it is worked out.
 """
 
-from collections.abc import Mapping, Set
+import math
+from collections.abc import Iterable, Mapping, Set
 from functools import cached_property
 
 from gpuscaler.model.cluster import Cluster
@@ -81,7 +82,9 @@ class Rolls:
     def __init__(self) -> None:
         self._roll: Roll | None = None
         self._on_node: Mapping[str, Mapping[str, Pod]] = {}
-        self._until: dict[str, float] = {}
+        #: Nodes with pods that are not ending, and until when others are waited for.
+        self._busy: set[str] = set()
+        self._ending: dict[str, float] = {}
 
     def of(self, cluster: Cluster, inventory: Inventory | None) -> Roll:
         roll, instances = self._roll, None if inventory is None else inventory.instances
@@ -94,9 +97,17 @@ class Rolls:
         """As :func:`~gpuscaler.planning.scale_down.idle.idle_nodes`."""
         before, pods_on = self._on_node, cluster.on_node
         if before is not pods_on:
-            for name in before.keys() - pods_on.keys():
-                del self._until[name]
-            changed = [(name, pods) for name, pods in pods_on.items() if before.get(name) is not pods]
-            self._until.update((name, busy_until(pods.values())) for name, pods in changed)
+            self._note(before.keys() - pods_on.keys(), {})
+            self._note([name for name, pods in pods_on.items() if before.get(name) is not pods], pods_on)
             self._on_node = pods_on
-        return cluster.nodes.keys() - {name for name, until in self._until.items() if now <= until}
+        return cluster.nodes.keys() - self._busy - {name for name, until in self._ending.items() if now <= until}
+
+    def _note(self, changed: Iterable[str], pods_on: Mapping[str, Mapping[str, Pod]]) -> None:
+        for name in changed:
+            self._busy.discard(name)
+            self._ending.pop(name, None)
+            until = busy_until(pods_on.get(name, {}).values())
+            if until == math.inf:
+                self._busy.add(name)
+            elif until > -math.inf:
+                self._ending[name] = until
