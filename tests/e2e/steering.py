@@ -35,8 +35,8 @@ ABREAST, TOGETHER = 5, 25
 class Tally:
     """Pods that were planned and those that run, purchases after the first machine of a workload opened, and what became of promises.
 
-    ``meant`` and ``came`` are planned pods that were nominated, and those of them that run there; ``kept``, ``stray`` and ``broken`` what
-    the controller itself counts, of unrelated pods too.
+    ``meant`` and ``came`` are planned pods that were nominated, and those of them that run where they were nominated to last; ``first`` run
+    where they were nominated to first. ``kept``, ``stray`` and ``broken`` are what the controller itself counts, of unrelated pods too.
     """
 
     planned: int = 0
@@ -44,6 +44,7 @@ class Tally:
     further: int = 0
     meant: int = 0
     came: int = 0
+    first: int = 0
     kept: int = 0
     stray: int = 0
     broken: int = 0
@@ -55,21 +56,23 @@ class Tally:
         meant, came = (self.meant, self.came) if self.meant else (self.kept + self.stray + self.broken, self.kept)
         return (
             f"{self.bound} of {self.planned} planned pods bound, {self.further} further purchases; {came} of {meant} on the machine "
-            f"that was promised ({came / max(1, meant):.1%}), {self.broken} that filters kept away"
+            f"that was promised ({came / max(1, meant):.1%}), {self.first} on the first that was, {self.broken} that filters kept away"
         )
 
 
 class Nominations:
-    """What pods were nominated to last before they were bound, by ``namespace/name``."""
+    """What pods were nominated to last, and first, before they were bound, by ``namespace/name``."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, str] = {}
+        self.first: dict[str, str] = {}
 
     def hear(self, batch: Batch) -> None:
         for key, one in batch.changes.items():
             # The scheduler itself nominates those that wait for a disk, to the node that it has chosen.
             if isinstance(one, Pod) and one.nominated_node and not one.node_name and not one.spec.volumes:
                 self.nodes[key] = one.nominated_node
+                self.first.setdefault(key, one.nominated_node)
 
 
 def workload(dice: Random, pool: str) -> tuple[list[Json], list[Json]]:
@@ -149,6 +152,7 @@ async def measure(workloads: int, *, seed: int, steered: bool = True, restart: b
             who = f"{one['metadata']['namespace']}/{one['metadata']['name']}"
             if who in heard.nodes and not one["metadata"]["name"].startswith("other"):
                 found.meant += 1
+                found.first += heard.first[who] == one["spec"].get("nodeName")
                 if heard.nodes[who] == one["spec"].get("nodeName"):
                     found.came += 1
                 else:
