@@ -3,10 +3,14 @@
 Source: the documentation of Go's package ``regexp`` (``Regexp.Expand``). RE2 is the engine that Go's was written after.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import re2
+
+_ESCAPE = re.compile(r"\\.", re.DOTALL)
+_LITERAL = re.compile(r"\\Q.*?(?:\\E|\Z)", re.DOTALL)
 
 
 class PatternError(ValueError):
@@ -18,6 +22,8 @@ class Pattern:
 
     def __init__(self, text: str) -> None:
         self.text = text
+        if r"\C" in _ESCAPE.findall(_LITERAL.sub("", text)):
+            raise PatternError(f'saw "{text}", expected no \\C: Go has no expression for a byte')
         options = re2.Options()
         options.log_errors = False
         try:

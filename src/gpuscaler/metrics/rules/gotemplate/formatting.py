@@ -4,6 +4,7 @@ Source: the documentation of Go's package ``fmt``.
 """
 
 import re
+from typing import NamedTuple
 
 from gpuscaler.metrics.rules.gotemplate.errors import TemplateError
 from gpuscaler.metrics.rules.gotemplate.nodes import Value
@@ -12,7 +13,15 @@ _VERB = re.compile(r"%(?P<flags>[-+# 0]*)(?P<width>\d+)?(?:\.(?P<precision>\d*))
 _ESCAPES = {"\a": r"\a", "\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\v": r"\v", '"': r"\"", "\\": r"\\"}
 #: A width or precision beyond this is refused: the text of a query is some hundred characters.
 _WIDEST = 1000
-_TYPES = {"str": "string", "int": "int", "float": "float64", "bool": "bool", "list": "[]string", "dict": "map[string]string"}
+_TYPES = {
+    "str": "string",
+    "int": "int",
+    "float": "float64",
+    "bool": "bool",
+    "Byte": "uint8",
+    "list": "[]string",
+    "dict": "map[string]string",
+}
 
 
 def quote(text: str) -> str:
@@ -90,7 +99,7 @@ def sprintf(template: str, values: list[Value]) -> str:
         elif used == len(values):
             parts.append(f"%!{verb}(MISSING)")
         else:
-            parts.append(_formatted(found, verb, values[used]))
+            parts.append(_formatted(_verb(found, verb), values[used]))
             used += 1
     parts.append(template[place:])
     if used < len(values):
@@ -99,39 +108,56 @@ def sprintf(template: str, values: list[Value]) -> str:
     return "".join(parts)
 
 
-def _formatted(found: re.Match[str], verb: str, value: Value) -> str:
-    flags, width = found["flags"], int(found["width"] or 0)
+def _verb(found: re.Match[str], verb: str) -> "_Verb":
     precision = None if found["precision"] is None else int(found["precision"] or 0)
+    width = int(found["width"] or 0)
     if max(width, precision or 0) > _WIDEST:
         raise TemplateError(f"saw {found[0]!r} in printf, expected a width up to {_WIDEST}")
-    if isinstance(value, list) and verb != "T":
-        return f"[{' '.join(_formatted(found, verb, one) for one in value)}]"
-    text = _body(verb, flags, precision, value)
-    if "-" in flags:
-        return text.ljust(width)
-    if "0" in flags and isinstance(value, int | float | str) and not isinstance(value, bool) and verb != "T":
+    return _Verb(verb, found["flags"], width, precision)
+
+
+class _Verb(NamedTuple):
+    verb: str
+    flags: str
+    width: int
+    precision: int | None
+
+
+def _formatted(how: _Verb, value: Value) -> str:
+    if isinstance(value, list) and how.verb != "T":
+        return f"[{' '.join(_formatted(how, one) for one in value)}]"
+    if isinstance(value, dict) and how.verb != "T":
+        return f"map[{' '.join(f'{_formatted(how, key)}:{_formatted(how, value[key])}' for key in sorted(value))}]"
+    text = _body(how, value)
+    if text is None:
+        return f"%!{how.verb}({_type(value)}={_formatted(how._replace(verb='v'), value)})"
+    if "-" in how.flags:
+        return text.ljust(how.width)
+    padded = isinstance(value, int | float | str) and not isinstance(value, bool) and how.verb != "T"
+    if "0" in how.flags and padded and not (isinstance(value, int) and how.precision is not None):
         sign = text[:1] if text[:1] in ("+", "-") and not isinstance(value, str) else ""
-        return sign + text[len(sign) :].rjust(width - len(sign), "0")
-    return text.rjust(width)
+        return sign + text[len(sign) :].rjust(how.width - len(sign), "0")
+    return text.rjust(how.width)
 
 
-def _body(verb: str, flags: str, precision: int | None, value: Value) -> str:
+def _body(how: _Verb, value: Value) -> str | None:
+    """``value`` without its padding; None where the verb is not for values of its kind."""
+    verb, flags, precision = how.verb, how.flags, how.precision
     if verb == "T":
         return "<nil>" if value is None else _type(value)
-    text: str | None = None
     if value is None:
         return "<nil>" if verb == "v" else f"%!{verb}(<nil>)"
     if isinstance(value, bool):
-        text = plain(value) if verb in "tv" else None
-    elif isinstance(value, str):
-        text = _of_text(verb, flags, value if precision is None else value[:precision])
-    elif isinstance(value, int):
-        text = _of_integer(verb, flags, value)
-    elif isinstance(value, float):
-        text = _of_float(verb, flags, precision, value)
-    elif isinstance(value, dict):
-        text = plain(value) if verb in "vs" else None
-    return f"%!{verb}({_type(value)}={plain(value)})" if text is None else text
+        return plain(value) if verb in "tv" else None
+    if isinstance(value, str):
+        return _of_text(verb, flags, value if precision is None else value[:precision])
+    if isinstance(value, int):
+        return _of_integer(verb, flags, precision, value)
+    if isinstance(value, float):
+        return _of_float(verb, flags, precision, value)
+    if verb in "vs":
+        return plain(value)
+    raise TemplateError(f"saw printf of {plain(value)} by %{verb}, expected %v or %s")
 
 
 def _of_text(verb: str, flags: str, value: str) -> str | None:
@@ -148,9 +174,12 @@ def _of_text(verb: str, flags: str, value: str) -> str | None:
     return None
 
 
-def _of_integer(verb: str, flags: str, value: int) -> str | None:
+def _of_integer(verb: str, flags: str, precision: int | None, value: int) -> str | None:
     sign = "+" if "+" in flags else " " if " " in flags else "-"
     match verb:
+        case "d" | "v" if precision is not None:
+            digits = str(abs(value)).rjust(precision, "0") if value or precision else ""
+            return ("-" if value < 0 else sign.replace("-", "") if digits else "") + digits
         case "d" | "v":
             return format(value, f"{sign}d")
         case "x" | "X" | "o" | "b":
@@ -158,7 +187,8 @@ def _of_integer(verb: str, flags: str, value: int) -> str | None:
         case "c":
             return chr(value) if 0 <= value < 0x110000 else "\ufffd"
         case "q":
-            return "'" + (chr(value) if chr(value).isprintable() else _escaped(chr(value))) + "'"
+            char = chr(value) if 0 <= value < 0x110000 else "\ufffd"
+            return "'" + (r"\'" if char == "'" else char if char == '"' else _escaped(char)) + "'"
     return None
 
 

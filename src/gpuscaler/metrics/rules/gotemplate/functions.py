@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from gpuscaler.metrics.rules.gotemplate.errors import TemplateError
 from gpuscaler.metrics.rules.gotemplate.formatting import plain, sprintf
-from gpuscaler.metrics.rules.gotemplate.nodes import Value
+from gpuscaler.metrics.rules.gotemplate.nodes import Byte, Value
 
 Call = Callable[[list[Value]], Value]
 
@@ -57,7 +57,8 @@ def _member(value: Value, key: Value) -> Value:
         members: list[str] | bytes = value if isinstance(value, list) else value.encode()
         if not 0 <= key < len(members):
             raise TemplateError(f"saw index {key} of {len(members)}, expected one from 0 to {len(members) - 1}")
-        return members[key]
+        member = members[key]
+        return Byte(member) if isinstance(member, int) else member
     raise TemplateError(f"saw index of {plain(value)}, expected a list, map or text")
 
 
@@ -99,14 +100,19 @@ def _printf(values: list[Value]) -> Value:
 
 
 def _same(left: Value, right: Value) -> bool:
-    _comparable(left, right)
+    if left is not None and right is not None:
+        _comparable(left, right)
     return left == right
 
 
 def _comparable(left: Value, right: Value, *, ordered: bool = False) -> None:
-    kinds = [one for one in (bool, int, float, str) if type(left) is one and type(right) is one]
+    kinds = [one for one in (bool, int, float, str) if _kind(left) is one and _kind(right) is one]
     if not kinds or (ordered and kinds == [bool]):
         raise TemplateError(f"saw a comparison of {plain(left)} and {plain(right)}, expected values of one kind")
+
+
+def _kind(value: Value) -> type:
+    return int if isinstance(value, Byte) else type(value)
 
 
 def _equal(values: list[Value]) -> Value:

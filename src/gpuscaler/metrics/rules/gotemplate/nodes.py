@@ -7,6 +7,10 @@ Scalar = str | int | float | bool | None
 Value = Scalar | list[str] | dict[str, str] | object
 
 
+class Byte(int):
+    """What a text has at an index: a number of another type than others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Text:
     text: str

@@ -134,8 +134,6 @@ class _Parser:
             commands.append(command)
             piped = self._skip_spaces().text == "|" and self._skip_spaces().kind == "mark"
             self.place += piped
-        if declares:
-            self.variables.extend(names)
         return Pipeline(tuple(commands), names, declares)
 
     def _targets(self, *, ranging: bool) -> tuple[tuple[str, ...], bool]:
@@ -148,9 +146,8 @@ class _Parser:
             token = self._skip_spaces()
             if token.kind == "declare" or token.text == "=":
                 self.place += 1
-                for name in names:
-                    if token.text == "=" and name not in self.variables:
-                        raise self._wrong(f"saw {name}, expected a variable that was declared with :=")
+                # Known from here on, also where it is only set: that fails when it is come to, as with Go.
+                self.variables.extend(names)
                 return tuple(names), token.text == ":="
             if token.text != "," or not ranging or len(names) == 2:
                 break

@@ -24,6 +24,9 @@ from gpuscaler.metrics.rules.gotemplate.nodes import (
 )
 from gpuscaler.metrics.rules.gotemplate.parsing import parse
 
+#: How far a range counts.
+_MOST_TURNS = 10_000
+
 
 class Fields:
     """What a template is applied to: named values. A name that is not there is an error, unlike that of a map."""
@@ -121,13 +124,19 @@ class _Run:
         if declares:
             self._variables.append((name, value))
             return
-        place = max(index for index, (known, _) in enumerate(self._variables) if known == name)
-        self._variables[place] = (name, value)
+        self._variables[self._place(name)] = (name, value)
+
+    def _place(self, name: str) -> int:
+        """Where the innermost variable of this name is."""
+        for place in reversed(range(len(self._variables))):
+            if self._variables[place][0] == name:
+                return place
+        raise TemplateError(f"saw {name}, expected a variable that was declared with := before")
 
     def _pipeline(self, pipeline: Pipeline, dot: Value) -> Value:
         given: list[Value] = []
         for command in pipeline.commands:
-            given = [self._command(command, dot, given)]
+            given = [self._command(command, dot, [_present(one) for one in given])]
         for name in pipeline.variables:
             self._set(name, given[0], declares=pipeline.declares)
         return given[0]
@@ -156,11 +165,7 @@ class _Run:
         return given[0] if given else value
 
     def _argument(self, operand: Operand, dot: Value) -> Value:
-        if isinstance(operand, Function):
-            return self._call(operand.name, [], dot, [])
-        value = self._operand(operand, dot)
-        # An absent member of a map of text is no text here.
-        return "" if value is _Absent.ABSENT else value
+        return _present(self._operand(operand, dot))
 
     def _operand(self, operand: Operand, dot: Value) -> Value:
         match operand:
@@ -169,15 +174,16 @@ class _Run:
             case Constant():
                 return operand.value
             case Variable():
-                return next(value for name, value in reversed(self._variables) if name == operand.name)
+                return self._variables[self._place(operand.name)][1]
             case Pipeline():
                 return self._pipeline(operand, dot)
+            case Function():
+                return self._call(operand.name, [], dot, [])
             case Chain():
                 value = self._operand(operand.base, dot)
                 for name in operand.fields:
                     value = _field(value, name)
                 return value
-        raise AssertionError(operand)
 
 
 def _field(value: Value, name: str) -> Value:
@@ -187,7 +193,13 @@ def _field(value: Value, name: str) -> Value:
         return value.values[name]
     if isinstance(value, dict):
         return value.get(name, _Absent.ABSENT)
+    if value is _Absent.ABSENT:
+        return value
     raise TemplateError(f"saw .{name} of {plain(value)}, expected it of something that has fields")
+
+
+def _present(value: Value) -> Value:
+    return None if value is _Absent.ABSENT else value
 
 
 def _holds(value: Value) -> bool:
@@ -199,5 +211,7 @@ def _members(value: Value) -> Iterator[tuple[Value, Value]]:
         yield from ((key, value[key]) for key in sorted(value, key=str.encode))
     elif isinstance(value, list):
         yield from enumerate(value)
+    elif isinstance(value, int) and not isinstance(value, bool) and value <= _MOST_TURNS:
+        yield from ((one, one) for one in range(value))
     elif value is not _Absent.ABSENT:
         raise TemplateError(f"saw a range over {plain(value)}, expected a list or a map")
