@@ -16,7 +16,7 @@ from gpuscaler.metrics.api.identity import Headers
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RequestFigures(Collector):
     """Requests by API group (empty for what names no metric) and code, and how long they took."""
 
