@@ -108,3 +108,49 @@ automountServiceAccountToken: false
 {{- define "gpuscaler.controller.scheme" -}}
 {{- ternary "HTTPS" "HTTP" (not (empty (.Values.config.http | default dict).certificate)) -}}
 {{- end }}
+
+{{/* The settings of the metrics API: as given, with the Service that leads to it. */}}
+{{- define "gpuscaler.metrics.settings" -}}
+{{- $service := dict "name" (printf "%s-metrics" (include "gpuscaler.fullname" .)) "namespace" .Release.Namespace -}}
+{{- toYaml (merge (dict "service" $service "apis" (include "gpuscaler.metrics.served" . | fromYamlArray)) (deepCopy .Values.metrics.settings)) -}}
+{{- end }}
+
+{{- define "gpuscaler.metrics.served" -}}
+{{- with .Values.metrics.apis -}}
+{{- if .custom }}
+- custom
+{{- end }}
+{{- if .external }}
+- external
+{{- end }}
+{{- end -}}
+{{- end }}
+
+{{/*
+The APIs that are registered: those that are asked for, but none that another program has. A cluster has one program for each; KEDA, for
+example, has external.metrics.k8s.io.
+*/}}
+{{- define "gpuscaler.metrics.apis" -}}
+{{- $own := printf "%s/%s-metrics" .Release.Namespace (include "gpuscaler.fullname" .) -}}
+{{- $custom := dict "group" "custom.metrics.k8s.io" "asked" .Values.metrics.apis.custom -}}
+{{- $external := dict "group" "external.metrics.k8s.io" "asked" .Values.metrics.apis.external -}}
+{{- range list (merge (dict "version" "v1beta1" "priority" 100) $custom) (merge (dict "version" "v1beta2" "priority" 200) $custom) (merge (dict "version" "v1beta1" "priority" 100) $external) -}}
+{{- $there := lookup "apiregistration.k8s.io/v1" "APIService" "" (printf "%s.%s" .version .group) -}}
+{{- $other := false -}}
+{{- with (($there | default dict).spec | default dict).service -}}
+{{- $other = ne (printf "%s/%s" .namespace .name) $own -}}
+{{- end -}}
+{{- if and .asked (not $other) }}
+- {group: {{ .group }}, version: {{ .version }}, priority: {{ .priority }}}
+{{- end }}
+{{- end -}}
+{{- end }}
+
+{{- define "gpuscaler.metrics.check" -}}
+{{- with .Values.metrics -}}
+{{- if not .prometheusUrl }}{{ fail "metrics.prometheusUrl: saw none, expected the URL of the cluster's Prometheus, such as http://prometheus.monitoring.svc:9090" }}{{ end -}}
+{{- if not .rules }}{{ fail "metrics.rules: saw none, expected rules as prometheus-adapter has them; see docs/reference/chart.md" }}{{ end -}}
+{{- if not (or .apis.custom .apis.external) }}{{ fail "metrics.apis: saw none of the two, expected one at least; set metrics.enabled to false for none" }}{{ end -}}
+{{- if and .tls.caBundle (not .tls.secretName) }}{{ fail "metrics.tls.caBundle: saw one without metrics.tls.secretName, expected both or neither: of its own certificate the server tells itself" }}{{ end -}}
+{{- end -}}
+{{- end }}

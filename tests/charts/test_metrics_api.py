@@ -1,0 +1,149 @@
+"""What the chart makes of the metrics API: the command it runs, the APIs it registers, and what it may do."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.charts.rendering import Object, merged, refusal, render
+
+from gpuscaler.cli import metrics as cli
+from gpuscaler.metrics.command_settings import parse
+from gpuscaler.metrics.rules.reading import read
+
+pytestmark = pytest.mark.charts
+
+RULE = {"seriesQuery": "x", "resources": {"template": "<<.Resource>>"}, "metricsQuery": "avg(<<.Series>>{<<.LabelMatchers>>})"}
+API: dict[str, Any] = {
+    "controller": {"enabled": False},
+    "metrics": {"enabled": True, "prometheusUrl": "https://prometheus:9090", "rules": {"rules": [RULE]}},
+}
+
+
+def rendered(**metrics: Any) -> dict[str, Object]:
+    return render(merged(API, {"metrics": metrics}))
+
+
+def pod(**metrics: Any) -> Object:
+    found = rendered(**metrics)["Deployment/gpuscaler-metrics"]["spec"]["template"]["spec"]
+    assert isinstance(found, dict)
+    return found
+
+
+def apis(found: dict[str, Object]) -> list[Object]:
+    return [one for one in found.values() if one["kind"] == "APIService"]
+
+
+def test_the_metrics_api_is_installed_only_where_it_is_asked_for() -> None:
+    assert [name for name in render() if name.endswith("-metrics") or name.startswith("APIService/")] == []
+    assert {one["kind"] for one in rendered().values()} == {
+        "APIService",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "ConfigMap",
+        "Deployment",
+        "PodDisruptionBudget",
+        "RoleBinding",
+        "Service",
+        "ServiceAccount",
+    }
+
+
+def test_its_arguments_and_files_are_those_of_the_command() -> None:
+    (container,) = pod(port=7443, settings={"stale": "1m"})["containers"]
+    told = cli.metrics.make_context("metrics", container["args"][1:]).params
+    data = rendered(settings={"stale": "1m"})["ConfigMap/gpuscaler-metrics"]["data"]
+    settings = parse(data["settings.yaml"])
+
+    assert container["args"][0] == "metrics"
+    assert (told["secure_port"], told["prometheus_url"], told["cert_dir"]) == (
+        7443,
+        ("https://prometheus:9090",),
+        Path("/var/run/gpuscaler"),
+    )
+    assert {told["settings"].name, told["config"].name} == set(data)
+    assert container["ports"][0]["containerPort"] == 7443
+    assert (settings.service, settings.service_namespace, settings.stale) == ("gpuscaler-metrics", "gpuscaler", 60.0)
+    assert (len(read(data["rules.yaml"]).rules), yaml.safe_load(data["rules.yaml"])["rules"]) == (1, [RULE])
+
+
+def test_both_apis_lead_to_the_service_and_name_no_authority_that_the_server_finds_for_itself() -> None:
+    found = rendered()
+
+    assert sorted(one["metadata"]["name"] for one in apis(found)) == [
+        "v1beta1.custom.metrics.k8s.io",
+        "v1beta1.external.metrics.k8s.io",
+        "v1beta2.custom.metrics.k8s.io",
+    ]
+    for one in apis(found):
+        assert one["metadata"]["name"] == f"{one['spec']['version']}.{one['spec']['group']}"
+        assert one["spec"]["service"] == {"name": "gpuscaler-metrics", "namespace": "gpuscaler", "port": 443}
+        assert "caBundle" not in one["spec"]
+        assert "insecureSkipTLSVerify" not in one["spec"]
+    versions = {one["spec"]["version"]: one["spec"]["versionPriority"] for one in apis(found) if one["spec"]["group"].startswith("custom")}
+    assert versions["v1beta2"] > versions["v1beta1"]
+
+
+def test_an_api_that_is_not_asked_for_is_neither_registered_nor_served() -> None:
+    found = rendered(apis={"external": False})
+
+    assert {one["spec"]["group"] for one in apis(found)} == {"custom.metrics.k8s.io"}
+    assert parse(found["ConfigMap/gpuscaler-metrics"]["data"]["settings.yaml"]).apis == {"custom.metrics.k8s.io"}
+
+
+def test_a_certificate_that_is_given_is_used_and_takes_the_right_to_write_away() -> None:
+    given = {"tls": {"secretName": "mine", "caBundle": "-----BEGIN CERTIFICATE-----\nx"}}
+    told = cli.metrics.make_context("metrics", pod(**given)["containers"][0]["args"][1:]).params
+
+    assert (str(told["tls_cert_file"]), told["cert_dir"]) == ("/etc/gpuscaler-tls/tls.crt", None)
+    assert all(one["spec"]["caBundle"] for one in apis(rendered(**given)))
+    verbs = [
+        {verb for rule in found["ClusterRole/gpuscaler:gpuscaler-metrics"]["rules"] for verb in rule["verbs"]}
+        for found in (rendered(), rendered(**given))
+    ]
+    assert verbs == [{"list", "watch", "create", "get", "patch"}, {"list", "watch", "create", "get"}]
+
+
+def test_it_may_write_only_reviews_and_its_own_apis() -> None:
+    rules = rendered()["ClusterRole/gpuscaler:gpuscaler-metrics"]["rules"]
+
+    assert [(rule["resources"], rule["verbs"]) for rule in rules if set(rule["verbs"]) - {"list", "watch"}] == [
+        (["tokenreviews"], ["create"]),
+        (["subjectaccessreviews"], ["create"]),
+        (["apiservices"], ["get", "patch"]),
+    ]
+    assert [rule["resourceNames"] for rule in rules if "resourceNames" in rule] == [
+        ["v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io", "v1beta1.external.metrics.k8s.io"]
+    ]
+    binding = rendered()["RoleBinding/gpuscaler:gpuscaler-metrics"]
+    assert (binding["metadata"]["namespace"], binding["roleRef"]["name"]) == ("kube-system", "extension-apiserver-authentication-reader")
+
+
+def test_the_pod_meets_the_restricted_standard_and_writes_only_its_certificate() -> None:
+    found = pod()
+    (container,) = found["containers"]
+
+    assert found["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert [one["mountPath"] for one in container["volumeMounts"] if not one.get("readOnly")] == ["/var/run/gpuscaler"]
+    for probe, path in (("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
+        assert container[probe]["httpGet"] == {"path": path, "port": "https", "scheme": "HTTPS"}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "words"),
+    [
+        ({"prometheusUrl": ""}, "metrics.prometheusUrl: saw none"),
+        ({"prometheusUrl": "prometheus:9090"}, "/metrics/prometheusUrl"),
+        ({"rules": {"rule": []}}, "rule"),
+        ({"apis": {"custom": False, "external": False}}, "metrics.apis: saw none"),
+        ({"tls": {"caBundle": "-----BEGIN CERTIFICATE-----"}}, "metrics.tls.caBundle"),
+        (
+            {"describedResources": [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]},
+            "/metrics/describedResources/0/verbs/0",
+        ),
+        ({"port": 443}, "/metrics/port"),
+    ],
+)
+def test_values_that_cannot_work_are_refused_with_their_place(metrics: dict[str, Any], words: str) -> None:
+    assert words in refusal(merged(API, {"metrics": metrics}))
