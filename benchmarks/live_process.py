@@ -16,7 +16,7 @@ import structlog
 from tests.model import realistic
 
 from benchmarks.live_server import commands, tell
-from gpuscaler.clouds.protocol import Bought, Notice, Order, Refusal
+from gpuscaler.clouds.protocol import Bought, Notice, Order, Refusal, Unfilled
 from gpuscaler.control.records import happening
 from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.records import Sink
@@ -66,11 +66,11 @@ class Cloud:
         self._instances += granted
         return Bought(tuple(granted))
 
-    async def follow(self) -> Sequence[tuple[str, Bought]]:
+    async def follow(self, _orders: Sequence[Unfilled], /) -> Sequence[tuple[str, Bought]]:
         """Every answer was final."""
         return ()
 
-    async def withdraw(self, token: str) -> None:
+    async def withdraw(self, _rest: Unfilled, /) -> None:
         """Everything was granted."""
 
     async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:

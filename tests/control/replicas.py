@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from tests.control.world import ONE_GPU_MACHINES, Notes, World, world
 
-from gpuscaler.clouds.protocol import Bought, LostAnswerError, Notice, Order, Provider, Refusal
+from gpuscaler.clouds.protocol import Bought, LostAnswerError, Notice, Order, Provider, Refusal, Unfilled
 from gpuscaler.clouds.simulated_provider import CallFaults
 from gpuscaler.control.cloud import CALL_SECONDS
 from gpuscaler.control.controller import Controller
@@ -175,11 +175,11 @@ class Desk:
         found: Bought = await self._write("buy", lambda: self._inner.buy(order))
         return found
 
-    async def follow(self) -> Sequence[tuple[str, Bought]]:
-        return await self._inner.follow()
+    async def follow(self, orders: Sequence[Unfilled], /) -> Sequence[tuple[str, Bought]]:
+        return await self._inner.follow(orders)
 
-    async def withdraw(self, token: str) -> None:
-        await self._write("withdraw", lambda: self._inner.withdraw(token))
+    async def withdraw(self, rest: Unfilled, /) -> None:
+        await self._write("withdraw", lambda: self._inner.withdraw(rest))
 
     async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:
         found: Mapping[str, Refusal | None] = await self._write("remove", lambda: self._inner.remove(ids))

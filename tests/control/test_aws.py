@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 from tests.control.aws_stage import Stage, aws_stage
+from tests.control.world import QUICK
+
+from gpuscaler.embedded.aws.conditions import Conditions
 
 pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'gpuscaler[aws]'")
 
@@ -163,3 +166,25 @@ async def test_who_does_not_lead_any_more_writes_nothing_to_the_account(tmp_path
         await here.until(lambda: all_bound(here), 120)
         assert (here.desired("gpus"), here.wrote()) == (2, {"LaunchInstances": 2})
         assert (await here.status()).leader.identity == "two"
+
+
+@pytest.mark.parametrize("after", [1, 12])
+async def test_an_increment_that_is_open_when_the_controller_ends_is_neither_forgotten_nor_doubled(after: float, tmp_path: Path) -> None:
+    """Whether its answer was still awaited, or it was accepted: errors show only in activities, 30 s late."""
+    async with aws_stage(tmp_path, Conditions(boot=QUICK, activity=30.0)) as here:
+        here.group("a-spot", market="spot")
+        here.group("b-on-demand")
+        here.limit(0, market="spot")
+        by_number = here.settings(launch="desired-capacity")
+        here.start(by_number)
+        await here.submit("train")
+        await here.until(lambda: here.desired("a-spot") == 1, 20)
+        await here.sleep(after)
+        await here.stop()
+        here.start(by_number, identity="two")
+        await here.until(lambda: all_bound(here), 150)
+        assert here.desired("a-spot") == 0
+        here.limit(None, market="spot")
+        await here.sleep(120)
+        assert (here.machines("a-spot"), len(here.machines("b-on-demand"))) == ([], 1)
+        assert (await here.status()).troubles == ()

@@ -7,7 +7,7 @@ from tests.control.test_replacing import serve
 from tests.control.world import ONE_GPU_MACHINES, Watchman, World, world
 
 from gpuscaler.clouds.delays import Faults
-from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, Bought, LostAnswerError, Notice, Order
+from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, Bought, LostAnswerError, Notice, Order, Unfilled
 from gpuscaler.clouds.simulated_provider import CallFaults
 from gpuscaler.control.controller import Pace
 from gpuscaler.embedded.alone import node_named, ready_at
@@ -95,7 +95,8 @@ async def test_an_order_that_is_given_up_is_withdrawn_until_the_cloud_confirms_i
         async def buy(_order: Order) -> Bought:
             raise LostAnswerError("the connection broke")
 
-        async def withdraw(token: str) -> None:
+        async def withdraw(rest: Unfilled) -> None:
+            token = rest.order.token
             tried.append(token)
             if tried.count(token) < 4:
                 raise LostAnswerError("the connection broke")

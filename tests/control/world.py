@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from gpuscaler.clouds.delays import Delay, Delays
-from gpuscaler.clouds.protocol import Bought, Notice, Order, Provider, Refusal
+from gpuscaler.clouds.protocol import Bought, Notice, Order, Provider, Refusal, Unfilled
 from gpuscaler.clouds.simulated_provider import CallFaults
 from gpuscaler.control.acting import Outcome
 from gpuscaler.control.attempts import Attempts
@@ -149,11 +149,11 @@ class MortalProvider:
         found: Bought = await self._deaths.step(lambda: self._inner.buy(order))
         return found
 
-    async def follow(self) -> Sequence[tuple[str, Bought]]:
-        return await self._inner.follow()
+    async def follow(self, orders: Sequence[Unfilled], /) -> Sequence[tuple[str, Bought]]:
+        return await self._inner.follow(orders)
 
-    async def withdraw(self, token: str) -> None:
-        await self._deaths.step(lambda: self._inner.withdraw(token))
+    async def withdraw(self, rest: Unfilled, /) -> None:
+        await self._deaths.step(lambda: self._inner.withdraw(rest))
 
     async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:
         await self._watchman.remove(ids)

@@ -59,6 +59,19 @@ class Order(Struct, frozen=True, gc=False):
     count: int
 
 
+class Unfilled(Struct, frozen=True, gc=False):
+    """An order that was sent at ``at``, in seconds since the epoch, and of which ``missing`` machines have not come.
+
+    ``accepted`` says that the cloud is known to have taken it. It is told with every question, since whoever asks may be another process
+    than the one that sent it.
+    """
+
+    order: Order
+    missing: int
+    at: float
+    accepted: bool = True
+
+
 class Bought(Struct, frozen=True, gc=False):
     """The answer to an order: ``instances`` are granted, ``pending`` more were accepted and will show in the inventory without a name yet.
 
@@ -132,15 +145,15 @@ class Provider(Protocol):
 
     async def buy(self, order: Order) -> Bought: ...
 
-    async def follow(self) -> Sequence[tuple[str, Bought]]:
-        """Final answers, by token, to orders that were accepted or whose answer was lost, where the cloud tells what became of them.
+    async def follow(self, orders: Sequence[Unfilled], /) -> Sequence[tuple[str, Bought]]:
+        """Final answers, by token, to ``orders`` that were accepted or whose answer was lost, where the cloud tells what became of them.
 
         What is refused here is not tried any longer.
         """
         ...
 
-    async def withdraw(self, token: str) -> None:
-        """Want no more of what an order still lacks; machines that exist are left alone."""
+    async def withdraw(self, rest: Unfilled, /) -> None:
+        """Want no more of what an order still lacks; machines that exist are left alone. Raises CloudError where it cannot be yet."""
         ...
 
     async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:

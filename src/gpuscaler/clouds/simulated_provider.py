@@ -34,6 +34,7 @@ from gpuscaler.clouds.protocol import (
     Notice,
     Order,
     Refusal,
+    Unfilled,
 )
 from gpuscaler.clouds.simulated import SimulatedCloud
 from gpuscaler.clouds.state import CloudState
@@ -202,13 +203,13 @@ class SimulatedProvider:
             ),
         )
 
-    async def follow(self) -> Sequence[tuple[str, Bought]]:
+    async def follow(self, _orders: Sequence[Unfilled], /) -> Sequence[tuple[str, Bought]]:
         """Nothing: the simulated cloud answers orders at once, or when they are sent again."""
         return ()
 
-    async def withdraw(self, token: str) -> None:
+    async def withdraw(self, rest: Unfilled, /) -> None:
         await self._call(writes=True)
-        self.core.withdraw(token)
+        self.core.withdraw(rest.order.token)
         await self.keep()
 
     async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:

@@ -7,7 +7,17 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, Bought, CloudError, LostAnswerError, Order, Provider, Refusal
+from gpuscaler.clouds.protocol import (
+    INTERRUPTION,
+    MAINTENANCE,
+    Bought,
+    CloudError,
+    LostAnswerError,
+    Order,
+    Provider,
+    Refusal,
+    Unfilled,
+)
 from gpuscaler.kube.errors import ApiError, Unreachable
 from gpuscaler.model.instances import ALIVE, Instance, Inventory
 from gpuscaler.planning.state import events, ledger
@@ -69,7 +79,8 @@ class Cloud:
         self._ended: list[Ended] = []
         self._withdrawn: list[str] = []
         self._out: set[str] = set()
-        self._unfilled: dict[str, ledger.Order] = {}
+        #: Orders that machines may still come of, and how many.
+        self._unfilled: dict[str, tuple[ledger.Order, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
 
@@ -140,10 +151,10 @@ class Cloud:
         if not self._unfilled:
             return
         async with asyncio.timeout(CALL_SECONDS):
-            answers = await self.provider.follow()
+            answers = await self.provider.follow([unfilled(*one) for one in self._unfilled.values()])
         for token, bought in answers:
-            if (order := self._unfilled.pop(token, None)) is not None:
-                self._answers.append(answered(order, bought, self._now()))
+            if (known := self._unfilled.pop(token, None)) is not None:
+                self._answers.append(answered(known[0], bought, self._now()))
                 self._wake()
 
     def found(self) -> tuple[tuple[tuple[str, str], ...], tuple[Instance, ...]]:
@@ -171,8 +182,14 @@ class Cloud:
         """End a machine, unless ``look``, right before, finds who is on it, in words."""
         self._spawn(self._end(instance, node, look))
 
-    def withdraw(self, token: str) -> None:
-        self._spawn(self._withdraw(token))
+    def withdraw(self, one: ledger.Withdrawal) -> None:
+        self._spawn(self._withdraw(one))
+
+    def expect(self, book: ledger.Ledger) -> None:
+        """Ask from now on what becomes of the orders of ``book`` that lack machines, whichever process sent them."""
+        missing = ledger.unnamed(book) if book.orders else {}
+        sent = (order for order in book.orders if order.state != ledger.INTENDED)
+        self._unfilled = {order.token: (order, missing[order.token]) for order in sent if order.token in missing}
 
     def take(self) -> tuple[list[Answered], list[Ended], list[str]]:
         """What has been answered since the last call, orders whose withdrawal was confirmed by their tokens.
@@ -209,13 +226,9 @@ class Cloud:
             async with asyncio.timeout(CALL_SECONDS):
                 bought = await self.provider.buy(Order(order.token, order.pool, order.offerings, order.count))
             answer = answered(order, bought, self._now())
-            self._unfilled.pop(order.token, None)
-            if bought.pending:
-                self._unfilled[order.token] = order
         except CloudError as error:
             answer = refused(order, error, self._now())
         except (LostAnswerError, TimeoutError) as error:
-            self._unfilled[order.token] = order
             answer = Answered(order, (ledger.Doubted(order.token, self._now()),), (), f"the answer was lost: {spoken(error)}")
         finally:
             self._out.discard(order.token)
@@ -236,15 +249,21 @@ class Cloud:
             detail = spoken(error)
         self._ended.append(Ended(instance, node, found or detail, bool(found)))
 
-    async def _withdraw(self, token: str) -> None:
+    async def _withdraw(self, one: ledger.Withdrawal) -> None:
+        order = one.order or ledger.Order(one.token, "", (), 0, at=0.0, since=0.0)
         try:
             self._fence(CALL_SECONDS)
             async with asyncio.timeout(CALL_SECONDS):
-                await self.provider.withdraw(token)
-            self._withdrawn.append(token)
-            self._unfilled.pop(token, None)
+                await self.provider.withdraw(unfilled(order, one.missing))
+            self._withdrawn.append(one.token)
         except (CloudError, LostAnswerError, TimeoutError) as error:
-            self.trouble = f"{self.provider.name}: order {token} could not be withdrawn: {spoken(error)}"
+            self.trouble = f"{self.provider.name}: order {one.token} could not be withdrawn: {spoken(error)}"
+
+
+def unfilled(order: ledger.Order, missing: int) -> Unfilled:
+    """What a provider is told of an order that lacks machines."""
+    asked = Order(order.token, order.pool, order.offerings, order.count)
+    return Unfilled(asked, missing, order.at, accepted=order.state == ledger.ACCEPTED)
 
 
 def refused(order: ledger.Order, error: CloudError, now: float) -> Answered:

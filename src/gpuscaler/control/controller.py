@@ -240,8 +240,10 @@ class Controller:
             if isinstance(act, End):
                 known = frozenset(pod.uid for pod in cluster.on_node.get(act.node, {}).values())
                 self._cloud.end(act.instance, act.node, partial(newcomer, self._client, act.node, known) if act.look else None)
-        for token in seen.withdrawals:
-            self._cloud.withdraw(token)
+        self._cloud.expect(self.memory.ledger)
+        for one in self.memory.ledger.withdrawals:
+            if one.token in seen.withdrawals:
+                self._cloud.withdraw(one)
         for order in seen.doubtful:
             self._cloud.buy(order)
         others: list[Act] = [act for act in seen.acts if not isinstance(act, End)]

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from tests.clouds.aws.accounts import Aws
+from tests.clouds.aws.accounts import BEGAN, Aws
 from tests.clouds.aws.providers import Shop
 
-from gpuscaler.clouds.protocol import CAPACITY, QUOTA, THROTTLED, UNAUTHORISED, Bought, CloudError, LostAnswerError
+from gpuscaler.clouds.protocol import CAPACITY, QUOTA, THROTTLED, UNAUTHORISED, Bought, CloudError, LostAnswerError, Order, Unfilled
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.control import Limit, set_capacity
 from gpuscaler.embedded.aws.faults import Fault, denied, throttled
@@ -153,6 +153,11 @@ async def test_an_increment_that_fails_is_withdrawn_before_it_is_refused(shop: C
     assert len(one.group()["Instances"]) == 2
 
 
+def rest(order: Order, *, at: float = BEGAN, accepted: bool = True) -> Unfilled:
+    """All of an order."""
+    return Unfilled(order, order.count, at, accepted)
+
+
 async def test_failures_that_show_late_are_told_later_and_withdrawn_first(shop: Callable[..., Shop]) -> None:
     one = shop(Conditions(activity=20.0), launch="desired-capacity")
     limit(one, 0)
@@ -192,9 +197,9 @@ async def test_what_others_raise_meanwhile_stays_when_ours_is_withdrawn(shop: Ca
     order = await one.order(4)
     await one.provider.buy(order)
     one.aws.client("autoscaling").set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=7)
-    await one.provider.withdraw(order.token)
+    await one.provider.withdraw(rest(order))
     assert one.group()["DesiredCapacity"] == 3
-    await one.provider.withdraw(order.token)
+    await one.provider.withdraw(rest(order))
     assert one.group()["DesiredCapacity"] == 3
 
 
@@ -204,7 +209,7 @@ async def test_late_machines_are_kept_when_the_rest_is_withdrawn(shop: Callable[
     order = await one.order(3)
     assert (await one.provider.buy(order)).pending == 3
     await one.pass_time(30)
-    await one.provider.withdraw(order.token)
+    await one.provider.withdraw(rest(order))
     await one.pass_time(300)
     (machine,) = one.group()["Instances"]
     assert machine["ProtectedFromScaleIn"]

@@ -43,6 +43,7 @@ from gpuscaler.planning.state.ledger import (
     Withdrawn,
     folded,
     step,
+    unnamed,
     upcoming,
 )
 
@@ -290,11 +291,14 @@ def test_what_a_cloud_refuses_was_not_bought() -> None:
 
 
 def test_what_is_given_up_is_withdrawn_until_the_cloud_confirms() -> None:
-    book = after(intended("a", 2), Answered("a", 1.0, (("i-1", CHEAP),), pending=1), Settled("a"))
+    accepted = after(intended("a", 3), Answered("a", 1.0, (("i-1", CHEAP),), pending=2))
+    (order,) = accepted.orders
+    assert unnamed(accepted) == {"a": 2}
+    book = step(accepted, Settled("a"))
 
-    assert (book.orders, book.withdrawals) == ((), (Withdrawal("a"),))
+    assert (book.orders, book.withdrawals) == ((), (Withdrawal("a", order=order, missing=2),))
     book = folded(book, (Withdrawing("a", 5.0), Withdrawing("a", 9.0)))
-    assert book.withdrawals == (Withdrawal("a", 9.0, 2),)
+    assert book.withdrawals == (Withdrawal("a", 9.0, 2, order, 2),)
     assert step(book, Withdrawn("a")).withdrawals == ()
 
 

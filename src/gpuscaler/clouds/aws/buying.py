@@ -29,7 +29,10 @@ PATIENCE, LOOK_EVERY = 7.0, 1.0
 
 @dataclass(slots=True)
 class Increment:
-    """What a group was told to launch for an order; ``since`` is by AWS's clock. ``before`` are machines that it had already."""
+    """What a group was told to launch for an order; ``since`` is by AWS's clock. ``before`` are machines that it had already.
+
+    One that is ``resumed`` was told by another process.
+    """
 
     order: Order
     units: int
@@ -38,6 +41,7 @@ class Increment:
     before: frozenset[str]
     found: FoundPool
     came: dict[str, Machine] = field(default_factory=dict)
+    resumed: bool = False
 
     @property
     def missing(self) -> int:
@@ -144,6 +148,14 @@ async def tell(ask: Asking, found: FoundPool, order: Order) -> tuple[Increment |
         return None, Bought(refusals=tuple(Refusal(UNKNOWN, key, full) for key in order.offerings))
     before = frozenset(one.id for one in group.machines)
     return Increment(order, outcome.units, weight, driver.since, before, found), Bought(pending=outcome.units // weight)
+
+
+async def raised(ask: Asking, found: FoundPool, order: Order, *, since: float) -> bool:
+    """Whether the activities of a group say that it was raised for ``order`` after ``since``: by as much, or as far as it could be."""
+    group = await ask.group(found.group.region, found.group.name)
+    units = order.count * least_weight(found, order.offerings)
+    log = logged(await _activities(ask, group), since=since)
+    return any(one.after - one.before == units or (one.before < one.after == group.max) for one in log.changes)
 
 
 async def look(ask: Asking, one: Increment, claimed: Callable[[str], bool]) -> Told:

@@ -2,22 +2,21 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
 from msgspec.structs import replace
 
-from gpuscaler.clouds.aws.activities import Told
 from gpuscaler.clouds.aws.asking import Asking, Sleep
-from gpuscaler.clouds.aws.buying import LOOK_EVERY, PATIENCE, Increment, answer, give_up, impossible, launch, look, tell
+from gpuscaler.clouds.aws.buying import impossible, launch
 from gpuscaler.clouds.aws.calls import Calls
 from gpuscaler.clouds.aws.causes import widened
 from gpuscaler.clouds.aws.discovery import Discovery
 from gpuscaler.clouds.aws.ending import end, let_go
 from gpuscaler.clouds.aws.groups import Group, GroupError, Machine, group_of
 from gpuscaler.clouds.aws.inbox import Inbox
+from gpuscaler.clouds.aws.increments import Increments
 from gpuscaler.clouds.aws.listing import Detail, details_of, instance_id, instance_of, listed
 from gpuscaler.clouds.aws.notices import STATE, Said
 from gpuscaler.clouds.aws.pools import DESIRED, FLEET, LAUNCH, FoundPool
@@ -26,7 +25,6 @@ from gpuscaler.clouds.protocol import (
     CONFIGURATION,
     INTERRUPTION,
     MAINTENANCE,
-    THROTTLED,
     UNKNOWN,
     Bought,
     CloudError,
@@ -35,6 +33,7 @@ from gpuscaler.clouds.protocol import (
     Notice,
     Order,
     Refusal,
+    Unfilled,
 )
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Pool
@@ -84,17 +83,18 @@ class AwsProvider:
         self._looking = asyncio.Lock()
         self._other_ways: dict[str, str] = {}
         self._details: dict[str, Detail] = {}
-        self._tokens: dict[str, str] = {}
-        self._open: dict[str, Increment] = {}
-        self._locks: dict[tuple[str, str], asyncio.Lock] = {}
+        self._increments = Increments(self._ask)
+        #: Regions in which LaunchInstances has answered.
+        self._launching: set[str] = set()
         self._ended: set[str] = set()
-        self._late: list[tuple[str, Bought]] = []
-        self._tasks: set[asyncio.Task[Bought | None]] = set()
 
     @property
     def keeps_tokens(self) -> bool:
-        """Whether every group is bought from by LaunchInstances, which answers a repeated token as it did before."""
-        return all(self.way(name)[0] == LAUNCH for name in self._found)
+        """Whether every group is bought from by LaunchInstances, which answers a repeated token as it did before.
+
+        That it is to be had is only known once it was: an order that is sent again another way would be a second one.
+        """
+        return all(self.way(name)[0] == LAUNCH and one.group.region in self._launching for name, one in self._found.items())
 
     @property
     def inbox(self) -> Inbox | None:
@@ -179,14 +179,15 @@ class AwsProvider:
 
     def _instance(self, group: Group, machine: Machine) -> Instance:
         found = self._known.pools[group.region, group.name]
-        return instance_of(machine, found, self._details.get(machine.id), token=self._tokens.get(machine.id, ""))
+        return instance_of(machine, found, self._details.get(machine.id), token=self._increments.tokens.get(machine.id, ""))
 
     def _forget(self, machines: Mapping[str, object]) -> None:
         """Let go of what is known of machines that are gone; those that were just bought may not be listed yet."""
         self._details = {name: one for name, one in self._details.items() if name in machines}
         self._ended &= machines.keys()
-        if len(self._tokens) > 2 * len(machines) + 1000:
-            self._tokens = {name: token for name, token in self._tokens.items() if name in machines}
+        tokens = self._increments.tokens
+        if len(tokens) > 2 * len(machines) + 1000:
+            self._increments.tokens = {name: token for name, token in tokens.items() if name in machines}
 
     # Buying
 
@@ -197,122 +198,56 @@ class AwsProvider:
             raise CloudError(CONFIGURATION, f"saw no group for pool {order.pool}, expected one; was it deleted, or its tags changed?")
         if self.way(order.pool)[0] == LAUNCH:
             try:
-                return self._named(order, await launch(self._ask, found, order))
+                bought = await launch(self._ask, found, order)
             except CloudError as error:
                 if not impossible(error):
                     raise
                 self._other_ways[order.pool] = f"LaunchInstances is not to be had: {error.detail}"
-        bought = await self._surely(self._by_number(found, order), order.token)
-        assert bought is not None, "a purchase has an answer"
-        return bought
+            else:
+                self._launching.add(found.group.region)
+                return self._widened(self._increments.named(order, bought))
+        return self._widened(await self._increments.buy(found, order))
 
-    async def _surely(self, call: Coroutine[Any, Any, Bought | None], token: str) -> Bought | None:
-        """Have ``call`` go on where the caller has no more time: what it changed must be known. :meth:`follow` then tells the answer."""
-        task = asyncio.create_task(call)
-        self._tasks.add(task)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(lambda done: self._keep(done, token))
-            raise
-        finally:
-            task.add_done_callback(self._tasks.discard)
-
-    def _keep(self, task: "asyncio.Task[Bought | None]", token: str) -> None:
-        if not task.cancelled() and task.exception() is None and (answered := task.result()) is not None:
-            self._late.append((token, answered))
-
-    async def _by_number(self, found: FoundPool, order: Order) -> Bought:
-        async with self._lock(found):
-            return self._named(order, await self._told(found, order))
-
-    async def _told(self, found: FoundPool, order: Order) -> Bought:
-        increment, bought = await tell(self._ask, found, order)
-        if increment is None:
+    def _widened(self, bought: Bought) -> Bought:
+        """With quotas that speak of all types of their bucket."""
+        if not bought.refusals:
             return bought
-        self._open[order.token] = increment
-        until = self._ask.now() + PATIENCE - LOOK_EVERY
-        while True:
-            await self._ask.sleep(LOOK_EVERY)
-            # The group has been raised: that it could not be looked at is no answer. It is looked at again.
-            with contextlib.suppress(CloudError, LostAnswerError):
-                if (settled := await self._settled(increment)) is not None:
-                    return settled
-            if self._ask.now() >= until:
-                return answer(increment, Told(), pending=-(-increment.missing // increment.weight))
-
-    async def _settled(self, one: Increment) -> Bought | None:
-        """The answer to an order, once its increment is filled or has failed; what failed is withdrawn before that is said."""
-        said = await self._look(one)
-        if not one.missing:
-            self._open.pop(one.order.token, None)
-            return answer(one, said, pending=0)
-        if not said.failures:
-            return None
-        outcome = await give_up(self._ask, one)
-        one.units -= outcome.units
-        if outcome.waiting:
-            # It is withdrawn once it can be: until then, machines may come of it.
-            return None
-        # What came while it was withdrawn is ours.
-        await self._look(one)
-        self._open.pop(one.order.token, None)
-        return answer(one, said, pending=0)
-
-    async def _look(self, one: Increment) -> Told:
-        return await look(self._ask, one, self._claimed)
-
-    def _claimed(self, instance: str) -> bool:
-        return instance in self._tokens or any(instance in other.came for other in self._open.values())
-
-    def _named(self, order: Order, bought: Bought) -> Bought:
-        self._tokens |= {instance_id(one.id): order.token for one in bought.instances}
         offered = (one.key for found in self._found.values() for one in found.pool.offerings)
-        return replace(bought, refusals=widened(bought.refusals, offered)) if bought.refusals else bought
+        return replace(bought, refusals=widened(bought.refusals, offered))
 
-    def _lock(self, found: FoundPool) -> asyncio.Lock:
-        """Who changes a number that another reads undoes it: one at a time changes a group."""
-        return self._locks.setdefault((found.group.region, found.group.name), asyncio.Lock())
-
-    async def follow(self) -> Sequence[tuple[str, Bought]]:
+    async def follow(self, orders: Sequence[Unfilled] = (), /) -> Sequence[tuple[str, Bought]]:
         """What has become of orders that were still ``pending``: the final answers of those that are settled, by their tokens.
 
-        What a group could not launch is withdrawn before it is said to be refused.
+        What a group could not launch is withdrawn before it is said to be refused. ``orders`` of another process are gone on with.
         """
-        asked = tuple(self._open.values())
-        answers = await asyncio.gather(*(self._surely(self._followed(one), one.order.token) for one in asked), return_exceptions=True)
-        failure: BaseException | None = None
-        for one, settled in zip(asked, answers, strict=True):
-            if isinstance(settled, BaseException):
-                failure = settled
-            elif settled is not None:
-                self._late.append((one.order.token, settled))
-        if failure is not None and not (self._late and isinstance(failure, CloudError | LostAnswerError)):
-            raise failure
-        found, self._late = self._late, []
-        return found
+        self._increments.forget([one.order.token for one in orders])
+        for one in orders:
+            await self._resume(one)
+        return [(token, self._widened(bought)) for token, bought in await self._increments.follow()]
 
-    async def _followed(self, one: Increment) -> Bought | None:
-        async with self._lock(one.found):
-            # It may have been settled by whoever held the lock.
-            settled = await self._settled(one) if one.order.token in self._open else None
-        return self._named(one.order, settled) if settled is not None else None
+    async def withdraw(self, rest: Unfilled, /) -> None:
+        """Want no more of what an order still lacks. An order that was bought by name has nothing to withdraw.
 
-    async def withdraw(self, token: str) -> None:
-        """Want no more of what an order still lacks. An order that was bought by name, or before a restart, has nothing to withdraw."""
-        one = self._open.get(token)
-        if one is None:
-            return
-        await self._surely(self._withdrawn(one), token)
+        Of one of which nobody knows whether its group was raised, that is found out by the group's activities, which tell late.
+        """
+        if self._unknown and rest.order.pool not in self._found:
+            raise CloudError(UNKNOWN, f"nothing is known yet of {', '.join(self._unknown)}, where pool {rest.order.pool} may be")
+        if await self._resume(rest):
+            await self._increments.withdraw(rest)
 
-    async def _withdrawn(self, one: Increment) -> None:
-        async with self._lock(one.found):
-            outcome = await give_up(self._ask, one)
-            one.units -= outcome.units
-        if outcome.waiting:
-            group = one.found.group
-            raise CloudError(THROTTLED, f"group {group.name} in {group.region} cannot be lowered yet: {outcome.why}")
-        self._open.pop(one.order.token, None)
+    async def _resume(self, rest: Unfilled) -> bool:
+        """Whether an order may have raised a group, which it then is gone on with."""
+        found = self._found.get(rest.order.pool)
+        # LaunchInstances leaves nothing open: what was accepted and has not come was asked for by a number.
+        by_number = rest.accepted or (found is not None and self.way(rest.order.pool)[0] != LAUNCH)
+        if found is None or not rest.missing or not by_number or self._increments.settled(rest.order.token):
+            return False
+        if not self._known.machines:
+            await self.inventory()
+        here = (found.group.region, found.group.name)
+        listed = [name for name, (group, _) in self._known.machines.items() if (group.region, group.name) == here]
+        await self._increments.resume(rest, found, listed)
+        return True
 
     # Ending
 
@@ -327,7 +262,7 @@ class AwsProvider:
             return None
         group, machine = self._known.machines[instance]
         self._ended.add(instance)
-        async with self._lock(self._known.pools[group.region, group.name]):
+        async with self._increments.lock(self._known.pools[group.region, group.name]):
             refusal = await end(self._ask, group.region, instance, self._instance(group, machine))
         if refusal is not None:
             self._ended.discard(instance)
@@ -367,8 +302,6 @@ class AwsProvider:
 
     async def close(self) -> None:
         """Let go of the threads; a call that is out ends by itself."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._increments.close()
         self._discovery.close()
         self._executor.shutdown(wait=False, cancel_futures=True)

@@ -127,8 +127,13 @@ class Leaving(Struct, frozen=True, gc=False):
 
 
 class Withdrawal(Struct, frozen=True, gc=False):
-    """The rest of an order that is wanted no more. ``tried`` is when the cloud was last told so, and ``times`` how often in vain."""
+    """The rest of an order that is wanted no more. ``tried`` is when the cloud was last told so, and ``times`` how often in vain.
+
+    ``missing`` machines of ``order`` had not come then; None where another version wrote this.
+    """
 
     token: str
     tried: float = 0.0
     times: int = 0
+    order: Order | None = None
+    missing: int = 0

@@ -4,6 +4,7 @@ It is written down before the cloud is called, so that a restart at any moment n
 is counted once until it is open (I3). Everything here is plain data folded from events; times are seconds since the epoch.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct
@@ -97,6 +98,7 @@ __all__ = [
     "Withdrawn",
     "folded",
     "step",
+    "unnamed",
     "upcoming",
 ]
 
@@ -161,9 +163,9 @@ def _of_order(ledger: Ledger, event: Intended | Answered | Doubted | Settled | W
         case Doubted(token=token, at=at):
             return _order(ledger, token, lambda one: replace(one, state=DOUBTFUL, since=at))
         case Settled(token=token):
-            told = tuple(Withdrawal(one.token) for one in ledger.orders if one.token == token)
-            unnamed = {one.id for one in ledger.coming if one.order == token and not one.instance}
-            return _without(replace(ledger, withdrawals=ledger.withdrawals + told), unnamed)
+            without = {one.id for one in ledger.coming if one.order == token and not one.instance}
+            told = tuple(Withdrawal(token, order=one, missing=len(without)) for one in ledger.orders if one.token == token)
+            return _without(replace(ledger, withdrawals=ledger.withdrawals + told), without)
         case Withdrawing(token=token, at=at):
             tried = (replace(one, tried=at, times=one.times + 1) if one.token == token else one for one in ledger.withdrawals)
             return replace(ledger, withdrawals=tuple(tried))
@@ -194,6 +196,11 @@ def _of_machine(ledger: Ledger, event: Found | Adopted | Registered | Ready | Op
             swaps = (come if one.id == machine else back for one in ledger.coming)
             changed = (tuple(swap.get(pod, pod) for pod in one.pods) for one, swap in zip(ledger.coming, swaps, strict=True))
             return replace(ledger, coming=tuple(replace(one, pods=to) for one, to in zip(ledger.coming, changed, strict=True)))
+
+
+def unnamed(ledger: Ledger) -> Mapping[str, int]:
+    """How many machines of each order have no name yet, by token."""
+    return Counter(one.order for one in ledger.coming if not one.instance)
 
 
 def folded(ledger: Ledger, events: Iterable[Event]) -> Ledger:

@@ -1,0 +1,121 @@
+"""Orders that one process sent and another goes on with: nothing of it is forgotten, and nothing of others' is undone."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from tests.clouds.aws.accounts import Aws
+from tests.clouds.aws.providers import Shop
+
+from gpuscaler.clouds.protocol import CAPACITY, CloudError, Order, Unfilled
+from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.embedded.aws.control import Limit, set_capacity
+
+pytestmark = pytest.mark.looptime(False)
+
+
+@pytest.fixture
+async def shops() -> AsyncIterator[Callable[..., tuple[Shop, Shop]]]:
+    """Two processes, one after the other, with one account."""
+    made: list[Shop] = []
+
+    def make(activity: float = 0.0, **group: Any) -> tuple[Shop, Shop]:
+        aws = Aws(conditions=Conditions(activity=activity))
+        aws.group("gpus", **{"instance_type": "g6.xlarge", "MaxSize": 20, **group})
+        made.extend(Shop(aws, launch="desired-capacity") for _ in range(2))
+        return made[0], made[1]
+
+    yield make
+    for one in made:
+        await one.provider.close()
+
+
+def dry(one: Shop, machines: int | None = 0) -> None:
+    set_capacity(one.aws.account.region("us-east-1"), Limit(machines))
+
+
+def raise_group(one: Shop, desired: int) -> None:
+    one.aws.client("autoscaling").set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=desired)
+
+
+def rest(order: Order, at: float, *, missing: int = 0, accepted: bool = True) -> Unfilled:
+    return Unfilled(order, missing or order.count, at, accepted)
+
+
+async def test_what_an_earlier_process_raised_is_withdrawn_by_a_later_one_and_what_others_raised_stays(shops: Callable[..., Any]) -> None:
+    first, then = shops(activity=20.0)
+    dry(first)
+    order, at = await first.order(4), first.aws.time
+    assert (await first.provider.buy(order)).pending == 4
+    raise_group(first, 7)
+    await then.provider.pools()
+    await then.provider.withdraw(rest(order, at))
+    assert then.group()["DesiredCapacity"] == 3
+    await then.provider.withdraw(rest(order, at))
+    assert then.group()["DesiredCapacity"] == 3
+
+
+async def test_machines_that_came_while_nobody_looked_are_kept(shops: Callable[..., Any]) -> None:
+    first, then = shops(activity=20.0)
+    dry(first, 1)
+    order, at = await first.order(3), first.aws.time
+    assert (await first.provider.buy(order)).pending == 2
+    await then.provider.pools()
+    await then.provider.withdraw(rest(order, at, missing=2))
+    assert (then.group()["DesiredCapacity"], len(then.group()["Instances"])) == (1, 1)
+
+
+async def test_a_later_process_tells_what_became_of_an_order_that_was_accepted(shops: Callable[..., Any]) -> None:
+    first, then = shops(activity=20.0)
+    dry(first)
+    order, at = await first.order(4), first.aws.time
+    assert (await first.provider.buy(order)).pending == 4
+    await then.provider.pools()
+    unfilled = rest(order, at)
+    assert await then.provider.follow([unfilled]) == []
+    await then.pass_time(20)
+    ((token, settled),) = await then.provider.follow([unfilled])
+    assert (token, settled.instances, {one.cause for one in settled.refusals}) == ("order-1", (), {CAPACITY})
+    assert then.group()["DesiredCapacity"] == 0
+    raise_group(then, 2)
+    assert await then.provider.follow([unfilled]) == []
+    assert then.group()["DesiredCapacity"] == 2
+
+
+async def test_an_order_of_which_nobody_knows_whether_it_was_sent_is_told_by_the_groups_activities(shops: Callable[..., Any]) -> None:
+    first, then = shops()
+    dry(first)
+    order, at = await first.order(4), first.aws.time
+    raise_group(first, 4)
+    await first.pass_time(5)
+    await then.provider.pools()
+    ((_, settled),) = await then.provider.follow([rest(order, at, accepted=False)])
+    assert (settled.pending, {one.cause for one in settled.refusals}) == (0, {CAPACITY})
+    assert then.group()["DesiredCapacity"] == 0
+
+
+async def test_an_order_that_was_never_sent_takes_nothing_from_others(shops: Callable[..., Any]) -> None:
+    first, then = shops()
+    dry(first)
+    order, at = await first.order(4), first.aws.time
+    raise_group(first, 3)
+    await first.pass_time(5)
+    await then.provider.pools()
+    doubtful = rest(order, at, accepted=False)
+    assert await then.provider.follow([doubtful]) == []
+    with pytest.raises(CloudError, match="do not tell yet whether it was raised"):
+        await then.provider.withdraw(doubtful)
+    await then.pass_time(180)
+    await then.provider.withdraw(doubtful)
+    assert then.group()["DesiredCapacity"] == 3
+
+
+async def test_whether_launch_instances_keeps_tokens_is_known_once_it_has_answered() -> None:
+    aws = Aws()
+    aws.group("gpus", instance_type="g6.xlarge")
+    one = Shop(aws)
+    order = await one.order(1)
+    before = one.provider.keeps_tokens
+    await one.provider.buy(order)
+    assert (before, one.provider.keeps_tokens) == (False, True)
+    await one.provider.close()
