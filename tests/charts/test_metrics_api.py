@@ -67,6 +67,15 @@ def test_its_arguments_and_files_are_those_of_the_command() -> None:
     assert (len(read(data["rules.yaml"]).rules), yaml.safe_load(data["rules.yaml"])["rules"]) == (1, [RULE])
 
 
+def test_without_rules_and_prometheus_it_scrapes_exporters() -> None:
+    found = render({**API, "metrics": {"enabled": True, "source": "exporters"}})
+    words = found["Deployment/gpuscaler-metrics"]["spec"]["template"]["spec"]["containers"][0]["args"]
+    told = cli.metrics.make_context("metrics", words[1:]).params
+
+    assert (told["source"], told["prometheus_url"], told["config"]) == ("exporters", (), None)
+    assert list(found["ConfigMap/gpuscaler-metrics"]["data"]) == ["settings.yaml"]
+
+
 def test_both_apis_lead_to_the_service_and_name_no_authority_that_the_server_finds_for_itself() -> None:
     found = rendered()
 
@@ -134,6 +143,7 @@ def test_the_pod_meets_the_restricted_standard_and_writes_only_its_certificate()
     ("metrics", "words"),
     [
         ({"prometheusUrl": ""}, "metrics.prometheusUrl: saw none"),
+        ({"source": "exporters"}, "metrics.prometheusUrl: saw one"),
         ({"prometheusUrl": "prometheus:9090"}, "/metrics/prometheusUrl"),
         ({"rules": {"rule": []}}, "rule"),
         ({"apis": {"custom": False, "external": False}}, "metrics.apis: saw none"),

@@ -148,8 +148,8 @@ example, has external.metrics.k8s.io.
 
 {{- define "gpuscaler.metrics.check" -}}
 {{- with .Values.metrics -}}
-{{- if not .prometheusUrl }}{{ fail "metrics.prometheusUrl: saw none, expected the URL of the cluster's Prometheus, such as http://prometheus.monitoring.svc:9090" }}{{ end -}}
-{{- if not .rules }}{{ fail "metrics.rules: saw none, expected rules as prometheus-adapter has them; see docs/reference/chart.md" }}{{ end -}}
+{{- if and (not .prometheusUrl) (eq .source "prometheus") }}{{ fail "metrics.prometheusUrl: saw none, expected the URL of the cluster's Prometheus, such as http://prometheus.monitoring.svc:9090, or metrics.source exporters" }}{{ end -}}
+{{- if and .prometheusUrl (eq .source "exporters") }}{{ fail "metrics.prometheusUrl: saw one with metrics.source exporters, expected none: no Prometheus is asked" }}{{ end -}}
 {{- if not (or .apis.custom .apis.external) }}{{ fail "metrics.apis: saw none of the two, expected one at least; set metrics.enabled to false for none" }}{{ end -}}
 {{- if and .tls.caBundle (not .tls.secretName) }}{{ fail "metrics.tls.caBundle: saw one without metrics.tls.secretName, expected both or neither: of its own certificate the server tells itself" }}{{ end -}}
 {{- end -}}

@@ -108,7 +108,14 @@ _SERVING = _options(
 
 
 @click.command(cls=AdapterCommand)
-@_file("--config", "The rules, as prometheus-adapter has them.")
+@click.option(
+    "--source",
+    type=click.Choice(["prometheus", "exporters"]),
+    default="prometheus",
+    show_default=True,
+    help="Where values come from: a Prometheus by rules, or our exporters, scraped every second.",
+)
+@_file("--config", "The rules, as prometheus-adapter has them; without them those that are built in.")
 @_file("--settings", "What prometheus-adapter has no flags for.")
 @_PROMETHEUS
 @_KUBERNETES
@@ -166,6 +173,7 @@ def _parsed(told: dict[str, Any]) -> "Options":
         )
     )
     return Options(
+        source=told["source"],
         prometheus_urls=split(told["prometheus_url"]),
         prometheus_kubeconfig=told["prometheus_auth_config"],
         prometheus_in_cluster=told["prometheus_auth_incluster"],
@@ -196,12 +204,9 @@ def _parsed(told: dict[str, Any]) -> "Options":
 
 
 def _service(options: "Options") -> "MetricsService":
-    from gpuscaler.metrics.command import FlagError
     from gpuscaler.metrics.command_rules import RulesFile
     from gpuscaler.metrics.command_service import Accesses, Clocks, MetricsService
 
-    if options.rules is None:
-        raise FlagError("--config: saw none, expected a file of rules as prometheus-adapter has them; add it")
     rules = RulesFile(options.rules)
     files = (options.lister_kubeconfig, options.authentication_kubeconfig, options.authorization_kubeconfig)
     found = {file: find(file, "") for file in dict.fromkeys(files)}

@@ -57,8 +57,12 @@ class FlagError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """All that the command was told. Paths are None where they were not; times are in seconds."""
+    """All that the command was told. Paths are None where they were not; times are in seconds.
 
+    ``source`` is ``prometheus`` or ``exporters``; without ``rules`` the built-in ones are meant.
+    """
+
+    source: str = "prometheus"
     prometheus_urls: tuple[str, ...] = ()
     prometheus_kubeconfig: Path | None = None
     prometheus_in_cluster: bool = False

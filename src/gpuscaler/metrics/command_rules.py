@@ -7,6 +7,7 @@ from pathlib import Path
 
 import structlog
 
+from gpuscaler.metrics.rules.builtin import builtin
 from gpuscaler.metrics.rules.reading import RuleSet, read
 from gpuscaler.settings.errors import Problem, SettingsError
 
@@ -17,19 +18,19 @@ LOOK_SECONDS = 5.0
 
 @dataclass(slots=True)
 class RulesFile:
-    """``rules`` are those of ``path``. ``trouble`` says what is wrong with the newest file, empty where nothing is.
+    """``rules`` are those of ``path``, without one those that are built in. ``trouble`` says what is wrong with the newest file.
 
     Raises :class:`SettingsError` where there is no file at first, or none that is YAML. One broken rule is left out, and named in the log.
     """
 
-    path: Path
+    path: Path | None
     rules: RuleSet = field(init=False)
     trouble: str = field(default="", init=False)
     _text: str = field(init=False)
 
     def __post_init__(self) -> None:
         self._text = self._read()
-        self.rules = self._parsed(self._text)
+        self.rules = builtin() if self.path is None else self._parsed(self._text)
 
     async def run(self, use: Callable[[RuleSet], None]) -> None:
         """Look at the file every few seconds, and hand new rules over, until cancelled."""
@@ -56,6 +57,8 @@ class RulesFile:
         return True
 
     def _read(self) -> str:
+        if self.path is None:
+            return ""
         try:
             return self.path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:

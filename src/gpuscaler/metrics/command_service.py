@@ -25,6 +25,7 @@ from gpuscaler.metrics.api.server import Api, listen
 from gpuscaler.metrics.api.trust import Trust, TrustError, WatchedTrust
 from gpuscaler.metrics.command import FlagError, Options
 from gpuscaler.metrics.command_rules import RulesFile
+from gpuscaler.metrics.direct import ExporterSource
 from gpuscaler.metrics.discovering import Discoverer, Looks
 from gpuscaler.metrics.evaluating import Evaluator, Timing
 from gpuscaler.metrics.figures import SourceFigures
@@ -101,9 +102,15 @@ class MetricsService:
             rights = Reviews(
                 tokens, access, clock=self.clocks.monotonic, ttl=self.options.ttl, always=frozenset(self.options.always_allowed)
             )
-            prometheus = self._prometheus()
-            stack.push_async_callback(prometheus.close)
-            source = self._source(prometheus, objects)
+            registry = CollectorRegistry()
+            registry.register(self.figures)
+            source: PrometheusSource | ExporterSource
+            if self.servers:
+                prometheus = self._prometheus()
+                stack.push_async_callback(prometheus.close)
+                source = self._by_rules(prometheus, objects, registry)
+            else:
+                source = self._direct(objects, registry)
 
             def believe(trust: Trust) -> None:
                 try:
@@ -113,7 +120,7 @@ class MetricsService:
                 api.trust = trust
 
             trust = WatchedTrust(tokens, self.given, believe)
-            api = Api(self._answering(source, trust, prometheus), rights, self.clocks.wall, self.figures.count)
+            api = Api(self._answering(source, trust, registry), rights, self.clocks.wall, self.figures.count)
             server = await listen(api, host=self.options.address, port=self.options.port, tls=self.tls.context)
             stack.push_async_callback(server.close)
             self.listening(server.port)
@@ -121,7 +128,8 @@ class MetricsService:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(trust.run(), name="watch whom to believe")
                     tasks.create_task(self.tls.run(), name="watch certificates")
-                    tasks.create_task(self.rules.run(source.discoverer.use), name="watch rules")
+                    if isinstance(source, PrometheusSource):
+                        tasks.create_task(self.rules.run(source.discoverer.use), name="watch rules")
                     tasks.create_task(Publisher(objects, self.place, self.made).run(), name="look after APIServices")
                     tasks.create_task(source.run(), name="keep values current")
             finally:
@@ -136,22 +144,32 @@ class MetricsService:
             warn=lambda text: _LOG.warning("Prometheus warns", text=text),
         )
 
-    def _source(self, prometheus: Prometheus, client: Client) -> PrometheusSource:
-        options, settings, clock = self.options, self.options.settings, self.clocks.monotonic
+    def _by_rules(self, prometheus: Prometheus, client: Client, registry: CollectorRegistry) -> PrometheusSource:
+        options, clock = self.options, self.clocks.monotonic
         looks = Looks(interval=options.relist, max_age=options.max_age)
         discoverer = Discoverer(prometheus, self.rules.rules, wall=self.clocks.wall, looks=looks)
-        timing = Timing(period=settings.period, stale=settings.stale, hold=settings.hold)
-        evaluator = Evaluator(prometheus, clock=clock, timing=timing)
-        return PrometheusSource(discoverer, evaluator, Objects(client, clock=clock, random=self.random), clock=clock)
-
-    def _answering(self, source: PrometheusSource, trust: WatchedTrust, prometheus: Prometheus) -> Answering:
-        registry = CollectorRegistry()
-        registry.register(self.figures)
-        counts, objects = source.evaluator.counts, source.objects
-        figures = SourceFigures(
-            source.answers, counts, discoverer=source.discoverer, prometheus=prometheus.metrics, objects=lambda: objects.lists
-        )
+        evaluator = Evaluator(prometheus, clock=clock, timing=self._timing)
+        objects = Objects(client, clock=clock, random=self.random)
+        source = PrometheusSource(discoverer, evaluator, objects, clock=clock)
+        asked = prometheus.metrics
+        figures = SourceFigures(source.answers, evaluator.counts, discoverer=discoverer, prometheus=asked, objects=lambda: objects.lists)
         registry.register(figures)
+        return source
+
+    def _direct(self, client: Client, registry: CollectorRegistry) -> ExporterSource:
+        clock = self.clocks.monotonic
+        objects = Objects(client, clock=clock, random=self.random)
+        scraping = self.options.settings.exporters
+        source = ExporterSource(objects, scraping=scraping, timing=self._timing, clock=clock, wall=self.clocks.wall)
+        registry.register(SourceFigures(source.answers, source.counts, objects=lambda: objects.lists))
+        return source
+
+    @property
+    def _timing(self) -> Timing:
+        settings = self.options.settings
+        return Timing(period=settings.period, stale=settings.stale, hold=settings.hold)
+
+    def _answering(self, source: PrometheusSource | ExporterSource, trust: WatchedTrust, registry: CollectorRegistry) -> Answering:
         return Answering(
             source,
             ready={
@@ -165,7 +183,16 @@ class MetricsService:
 
 
 def prometheus_servers(options: Options, environ: Mapping[str, str]) -> tuple[Server, ...]:
-    """The servers that are asked. Raises :class:`FlagError`, and :class:`~gpuscaler.kube.errors.AccessError` for what cannot be used."""
+    """The servers that are asked, none where exporters are.
+
+    Raises :class:`FlagError`, and :class:`~gpuscaler.kube.errors.AccessError` for what cannot be used.
+    """
+    if options.source == "exporters":
+        if options.prometheus_urls:
+            raise FlagError(
+                "--prometheus-url: saw one beside --source exporters, which asks no Prometheus, expected one of the two; remove one"
+            )
+        return ()
     if not options.prometheus_urls:
         raise FlagError(
             "--prometheus-url: saw none, expected the URL of a Prometheus, such as http://prometheus.monitoring.svc:9090; add it"

@@ -8,13 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuscaler.metrics.api.paths import CUSTOM, EXTERNAL
+from gpuscaler.metrics.direct import Scraping
+from gpuscaler.model.selector_text import SelectorError, parse_selector
 from gpuscaler.settings.cursor import Cursor, Report, TooMuchError
 from gpuscaler.settings.document import read_document
 from gpuscaler.settings.errors import Problem, SettingsError
 
-KEYS = ("service", "apis", "period", "stale", "hold", "timeout", "log")
+KEYS = ("service", "apis", "exporters", "period", "stale", "hold", "timeout", "log")
 SERVICE_KEYS = ("name", "namespace")
+EXPORTER_KEYS = ("namespace", "selector", "port", "interval")
 LEVELS = ("debug", "info", "warning", "error")
+#: Pods of our exporter, as the chart labels them.
+EXPORTERS = "app.kubernetes.io/name=gpuscaler,app.kubernetes.io/component=exporter"
 #: The two APIs by the names that the file has for them.
 APIS = {"custom": CUSTOM, "external": EXTERNAL}
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -32,6 +37,7 @@ class MetricsSettings:
     service: str = "gpuscaler-metrics"
     service_namespace: str = ""
     apis: frozenset[str] = field(default_factory=lambda: frozenset(APIS.values()))
+    exporters: Scraping = field(default_factory=lambda: Scraping(selector=parse_selector(EXPORTERS)))
     period: float = 10.0
     stale: float = 120.0
     hold: float = 0.0
@@ -73,6 +79,7 @@ def _read(fields: dict[str, Cursor]) -> MetricsSettings:
         service=_name(service, "name", default.service),
         service_namespace=_name(service, "namespace", default.service_namespace),
         apis=_apis(fields["apis"]) if "apis" in fields else default.apis,
+        exporters=_exporters(fields["exporters"].mapping(EXPORTER_KEYS)) if "exporters" in fields else default.exporters,
         period=_seconds(fields, "period", default.period, positive=True),
         stale=_seconds(fields, "stale", default.stale, positive=True),
         hold=_seconds(fields, "hold", default.hold),
@@ -94,10 +101,29 @@ def _apis(at: Cursor) -> frozenset[str]:
     return found
 
 
+def _exporters(fields: dict[str, Cursor]) -> Scraping:
+    default = MetricsSettings().exporters
+    port = fields["port"].integer(minimum=1, maximum=65535, expected="a port, 1 to 65535") if "port" in fields else None
+    interval = _seconds(fields, "interval", default.interval, positive=True)
+    selector = default.selector
+    if "selector" in fields:
+        try:
+            selector = parse_selector(fields["selector"].text("a label selector such as app=exporter") or "")
+        except SelectorError as error:
+            fields["selector"].say(f"{error}; correct the selector of the exporters' pods")
+    return Scraping(
+        namespace=_name(fields, "namespace", default.namespace),
+        selector=selector,
+        port=default.port if port is None else port,
+        interval=interval,
+        timeout=max(1.0, interval),
+    )
+
+
 def _name(fields: dict[str, Cursor], key: str, default: str) -> str:
     if key not in fields:
         return default
-    text = fields[key].text(f"the {key} of a Service")
+    text = fields[key].text(f"the {key} of an object")
     if text is not None and not _LABEL.fullmatch(text):
         fields[key].wrong("up to 63 lower-case letters, digits and '-', with a letter or digit at both ends")
     return text or default
