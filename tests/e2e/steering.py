@@ -113,7 +113,7 @@ async def measure_all(workloads: int, *, seed: int, steered: bool = True, restar
 async def measure(workloads: int, *, seed: int, steered: bool = True, restart: bool = False) -> Tally:
     """Play so many workloads; without ``steered`` machines arrive open and nobody is nominated. ``restart``: the controller, half-way."""
     found = Tally()
-    name = f"{'' if steered else 'un'}steered"
+    name = f"{'' if steered else 'un'}steered-{seed}"
     async with stage(name) as made, made.kubelets(), provisioner(made.admin), installed(made), unsteered(made, really=not steered):
         # They come first, and do not drive out others: pods that nobody makes again would be gone.
         urgent = {"metadata": {"name": "urgent"}, "value": 1000, "preemptionPolicy": "Never"}
