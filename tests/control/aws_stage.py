@@ -181,6 +181,16 @@ class Stage:
         """Change labels of a node; None takes one off."""
         await self.user.merge_patch(NODES, node, {"metadata": {"labels": dict(labels)}})
 
+    async def no_nodes(self) -> bool:
+        return not await self.nodes()
+
+    async def leave_behind(self, node: Mapping[str, Any]) -> None:
+        """A Node whose machine is gone, and that no cloud controller cleared away."""
+        metadata = {"name": node["metadata"]["name"], "labels": node["metadata"]["labels"]}
+        gone = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
+        status = {**node["status"], "conditions": [gone]}
+        await self.user.create(NODES, {"metadata": metadata, "spec": {"providerID": node["spec"]["providerID"]}, "status": status})
+
     async def until(self, so: Callable[[], Any], within: float) -> None:
         """Let time pass until ``so()``, awaited where it is to be, is true."""
         async with asyncio.timeout(within):

@@ -188,3 +188,18 @@ async def test_an_increment_that_is_open_when_the_controller_ends_is_neither_for
         await here.sleep(120)
         assert (here.machines("a-spot"), len(here.machines("b-on-demand"))) == ([], 1)
         assert (await here.status()).troubles == ()
+
+
+async def test_the_node_of_a_machine_that_ended_while_nobody_looked_is_cleared_away(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus")
+        here.client("autoscaling").set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
+        await here.until(here.nodes, 60)
+        (node,) = await here.nodes()
+        here.client("autoscaling").terminate_instance_in_auto_scaling_group(
+            InstanceId=here.machines()[0], ShouldDecrementDesiredCapacity=True
+        )
+        await here.until(here.no_nodes, 60)
+        await here.leave_behind(node)
+        here.start()
+        await here.until(here.no_nodes, 300)

@@ -325,4 +325,5 @@ async def test_spot_machines_are_listed_as_such_and_described_once(shop: Callabl
     for _ in range(3):
         inventory = await one.provider.inventory()
     assert {each.market for each in inventory.instances} == {"spot"}
-    assert one.aws.session.asked["DescribeInstances"] == 1
+    # And once for those that ended before anybody looked.
+    assert one.aws.session.asked["DescribeInstances"] == 2

@@ -12,6 +12,7 @@ from gpuscaler.clouds.aws.asking import Asking, Sleep
 from gpuscaler.clouds.aws.buying import impossible, launch
 from gpuscaler.clouds.aws.calls import Calls
 from gpuscaler.clouds.aws.causes import widened
+from gpuscaler.clouds.aws.departed import Departed
 from gpuscaler.clouds.aws.discovery import Discovery
 from gpuscaler.clouds.aws.ending import end, let_go
 from gpuscaler.clouds.aws.groups import Group, GroupError, Machine, group_of
@@ -84,6 +85,7 @@ class AwsProvider:
         self._other_ways: dict[str, str] = {}
         self._details: dict[str, Detail] = {}
         self._increments = Increments(self._ask)
+        self._departed = Departed(self._ask)
         #: Regions in which LaunchInstances has answered.
         self._launching: set[str] = set()
         self._ended: set[str] = set()
@@ -130,7 +132,10 @@ class AwsProvider:
         )
 
     async def inventory(self) -> Inventory:
-        """Every machine of the groups that are pools. Half a list is none: one region that does not answer fails the call."""
+        """Every machine of the groups that are pools, and those that have ended, for as long as EC2 tells of them.
+
+        Half a list is none: one region that does not answer fails the call.
+        """
         if self._unknown is None or self._unknown:
             await self.look()
         if self._unknown:
@@ -142,8 +147,9 @@ class AwsProvider:
         await self._describe(machines)
         self._known = _Known(machines, pools)
         self._forget(machines)
-        instances = (self._instance(group, machine) for group, machine in machines.values())
-        return Inventory(at, tuple(instances))
+        instances = [(group.region, self._instance(group, machine)) for group, machine in machines.values()]
+        gone = await self._departed.beside(instances, pools)
+        return Inventory(at, (*(one for _, one in instances), *gone))
 
     async def _groups(self, pools: Iterable[tuple[str, str]]) -> list[Group]:
         by_region: dict[str, list[str]] = {}

@@ -1,0 +1,99 @@
+"""Machines that their groups list no more: the end of each is known for as long as EC2 tells of it."""
+
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from tests.clouds.aws.accounts import Aws
+from tests.clouds.aws.providers import Shop
+
+from gpuscaler.embedded.aws.faults import denied
+
+pytestmark = pytest.mark.looptime(False)
+
+
+@pytest.fixture
+async def shops() -> AsyncIterator[Callable[[Aws], Shop]]:
+    made: list[Shop] = []
+
+    def make(aws: Aws) -> Shop:
+        made.append(Shop(aws))
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.provider.close()
+
+
+def account() -> Aws:
+    aws = Aws()
+    aws.group("gpus", instance_type="g6.xlarge")
+    return aws
+
+
+async def states(one: Shop) -> dict[str, str]:
+    return {each.id.rpartition("/")[2]: each.state for each in (await one.provider.inventory()).instances}
+
+
+async def test_a_machine_that_somebody_ended_is_listed_as_such_for_an_hour(shops: Callable[[Aws], Shop]) -> None:
+    one = shops(account())
+    (bought,) = (await one.provider.buy(await one.order(1))).instances
+    name = bought.id.rpartition("/")[2]
+    await one.pass_time(60)
+    assert await states(one) == {name: "running"}
+    one.aws.client("ec2").terminate_instances(InstanceIds=[name])
+    one.aws.client("autoscaling").update_auto_scaling_group(AutoScalingGroupName="gpus", DesiredCapacity=0)
+    await one.pass_time(120)
+    (ended,) = [each for each in (await one.provider.inventory()).instances if each.state == "terminated"]
+    assert (ended.id, ended.key) == (bought.id, bought.key)
+    await one.pass_time(3000)
+    assert await states(one) == {name: "terminated"}
+    await one.pass_time(1000)
+    assert await states(one) == {}
+
+
+async def test_what_ended_before_anybody_looked_is_listed_too(shops: Callable[[Aws], Shop]) -> None:
+    aws = account()
+    one = shops(aws)
+    (bought,) = (await one.provider.buy(await one.order(1))).instances
+    await one.pass_time(60)
+    await one.provider.remove((bought.id,))
+    await one.pass_time(120)
+    (ended,) = (await shops(aws).provider.inventory()).instances
+    assert (ended.id, ended.pool, ended.market, ended.state) == (bought.id, "gpus", "on-demand", "terminated")
+
+
+async def test_one_that_ec2_has_forgotten_has_ended(shops: Callable[[Aws], Shop]) -> None:
+    one = shops(account())
+    (bought,) = (await one.provider.buy(await one.order(1))).instances
+    await one.pass_time(900)
+    name = bought.id.rpartition("/")[2]
+    assert await states(one) == {name: "running"}
+    await one.provider.remove((bought.id,))
+    await one.pass_time(7200)
+    assert await states(one) == {name: "terminated"}
+
+
+async def test_one_that_was_detached_goes_on_and_is_not_ours(shops: Callable[[Aws], Shop]) -> None:
+    one = shops(account())
+    (bought,) = (await one.provider.buy(await one.order(1))).instances
+    await one.pass_time(900)
+    name = bought.id.rpartition("/")[2]
+    assert await states(one) == {name: "running"}
+    region = one.aws.account.region("us-east-1")
+    del region.groups["gpus"].members[name]
+    assert await states(one) == {}
+    asked = one.aws.session.asked["DescribeInstances"]
+    assert await states(one) == {}
+    assert one.aws.session.asked["DescribeInstances"] == asked
+
+
+async def test_a_right_that_is_missing_makes_no_machine_ended(shops: Callable[[Aws], Shop]) -> None:
+    one = shops(account())
+    (bought,) = (await one.provider.buy(await one.order(1))).instances
+    await one.pass_time(900)
+    assert len(await states(one)) == 1
+    await one.provider.remove((bought.id,))
+    await one.pass_time(60)
+    one.aws.endpoint.faults.all.append(denied("DescribeInstances"))
+    with pytest.raises(Exception, match="ec2:DescribeInstances"):
+        await one.provider.inventory()
