@@ -1,0 +1,112 @@
+"""What opening a node comes to while somebody else writes to its pods."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+from tests.control.world import pod
+
+from gpuscaler.control.acting import HOLDS, Actor
+from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.rate import RateLimit
+from gpuscaler.kube.resources import NODES, PODS
+from gpuscaler.kube.transport import Answer, Request
+from gpuscaler.planning.acts import Lift, Nominate
+
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+NODE = {
+    "apiVersion": "v1",
+    "kind": "Node",
+    "metadata": {"name": "a"},
+    "spec": {"taints": [{"key": "gpuscaler.io/arriving", "effect": "NoSchedule"}]},
+}
+
+
+class Telling(MemoryTransport):
+    """Tells of every request once it is done."""
+
+    def __init__(self, api: ApiServer, told: Callable[[Request], None]) -> None:
+        super().__init__(api)
+        self._told = told
+
+    @asynccontextmanager
+    async def exchange(self, request: Request) -> AsyncIterator[Answer]:
+        async with super().exchange(request) as answer:
+            yield answer
+        self._told(request)
+
+
+class Cluster:
+    """A closed node, a pod that is promised it, and a scheduler that does something ``after`` the node has opened."""
+
+    def __init__(self) -> None:
+        self.api = ApiServer(lambda: 1_790_000_000.0)
+        self.scheduler = Client(MemoryTransport(self.api), limit=RateLimit(qps=1e6, burst=1_000_000))
+        self.opened = asyncio.Event()
+        self.nominations: list[float] = []
+
+    def hear(self, request: Request) -> None:
+        if request.method == "PATCH" and request.path.endswith("/nodes/a"):
+            self.opened.set()
+        if request.method == "PATCH" and request.path.endswith("/pods/p/status"):
+            self.nominations.append(asyncio.get_running_loop().time())
+
+    async def open(self) -> str:
+        await self.scheduler.create(NODES, NODE)
+        made = msgspec.json.decode(await self.scheduler.create(PODS, pod("p"), namespace="default"))
+        promised = Nominate("default/p", made["metadata"]["uid"], "a")
+        actor = Actor(Client(Telling(self.api, self.hear), limit=RateLimit(qps=1e6, burst=1_000_000)))
+        (outcome,) = await actor.carry_out([Lift("a", "it is ready", (promised,))])
+        return outcome.detail
+
+    async def nominated(self) -> str | None:
+        found = msgspec.json.decode(await self.scheduler.get(PODS, "p", namespace="default"))
+        node: str | None = found.get("status", {}).get("nominatedNodeName")
+        return node
+
+
+@pytest.mark.parametrize("after", [0.0, 0.03, 0.12, 0.3])
+async def test_a_nomination_that_an_attempt_under_way_clears_as_the_node_opens_stands_again(after: float) -> None:
+    here = Cluster()
+
+    async def clear() -> None:
+        await here.opened.wait()
+        await asyncio.sleep(after)
+        await here.scheduler.merge_patch(PODS, "p", {"status": {"nominatedNodeName": None}}, namespace="default", subresource="status")
+
+    failing = asyncio.create_task(clear())
+    assert await here.open() == ""
+    await failing
+
+    assert await here.nominated() == "a"
+
+
+async def test_it_is_not_written_again_to_a_pod_that_is_bound() -> None:
+    here = Cluster()
+
+    async def bind() -> None:
+        await here.opened.wait()
+        await here.scheduler.bind("default", "p", "a")
+
+    binding = asyncio.create_task(bind())
+    assert await here.open() == ""
+    await binding
+
+    # Once before the node opens, and at most once until it is seen to be bound.
+    assert len(here.nominations) <= 2 < 1 + len(HOLDS)
+
+
+async def test_a_pod_that_is_gone_holds_nobody_up() -> None:
+    here = Cluster()
+
+    async def remove() -> None:
+        await here.opened.wait()
+        await here.scheduler.delete(PODS, "p", namespace="default")
+
+    removing = asyncio.create_task(remove())
+    assert await here.open() == ""
+    await removing
