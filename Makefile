@@ -12,14 +12,16 @@ SEED ?= 1
 KUBERNETES ?= 1.35.4
 WORKLOADS ?= 20
 UPGRADE ?=
+ACCOUNT ?=
+DOLLARS ?= 0
 
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup demo picture test check lint format types layers packaging package conformance oracle charts manifest e2e mutants soak bench lock clean
+.PHONY: help setup demo picture test check lint format types layers packaging package conformance oracle charts manifest e2e aws-contract mutants soak bench lock clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-13s%s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-13s%s\n' "$$name" "$$text"; done
 
 $(READY): requirements/dev.txt pyproject.toml tools/setup
 	@tools/setup "$(PYTHON)"
@@ -63,8 +65,8 @@ conformance: $(READY) ## compare CASES=20000 cases, PLANS=300 plans, AUTOSCALERS
 	@$(BIN)/python -m tests.conformance --plans $(PLANS) --seed $(SEED)
 	@$(BIN)/python -m tests.conformance_hpa --cases $(AUTOSCALERS) --seed $(SEED)
 
-oracle: $(READY) ## the tests that ask Kubernetes' own programs: kube-scheduler's filters, the HorizontalPodAutoscaler, kubectl
-	@$(BIN)/python -m pytest -q -m conformance tests/conformance tests/conformance_hpa tests/embedded
+oracle: $(READY) ## the tests that ask programs of others: kube-scheduler's filters, the HorizontalPodAutoscaler, kubectl, prometheus-adapter
+	@$(BIN)/python -m pytest -q -m conformance tests/conformance tests/conformance_hpa tests/embedded tests/metrics/rules
 
 charts: $(READY) ## the tests that ask the real helm: what the chart makes of values, and the image's steps
 	@$(BIN)/python -m pytest -q -m charts tests/charts
@@ -76,6 +78,9 @@ manifest: $(READY) ## make deploy/gpuscaler.yaml anew from the chart, and the sc
 e2e: $(READY) ## the tests on a real control plane of KUBERNETES=1.35.4, which is compiled the first time: four minutes
 	@$(BIN)/python -m tests.e2e $(KUBERNETES)
 	@KUBERNETES=$(KUBERNETES) $(BIN)/python -m pytest -q -s -n 2 --dist loadfile -m e2e tests/e2e
+
+aws-contract: $(READY) ## the same calls to your own AWS account, ACCOUNT=its number, and to our endpoint; every difference; machines for DOLLARS=0
+	@$(BIN)/python -m tests.embedded.aws.contract --account "$(ACCOUNT)" --dollars $(DOLLARS)
 
 soak: $(READY) ## RUNS=10000 schedules of faults and restarts against the controller, a tenth as many deaths, and as many of others who change a group; SEED=1
 	@SOAK_RUNS=$(RUNS) SOAK_SEED=$(SEED) $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/control/test_invariants.py tests/control/test_restarts.py tests/clouds/aws/test_withdrawing.py

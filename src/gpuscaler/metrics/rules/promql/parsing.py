@@ -14,6 +14,8 @@ _PRECEDENCE = {"or": 1, "and": 2, "unless": 2, "atan2": 5, "*": 5, "/": 5, "%": 
 )
 _POWER = 6
 _MOST_DEEP = 60
+#: A chain of operators is as deep as it is long.
+_MOST_OPERATORS = 100
 _NUMBERS = frozenset({"inf", "nan"})
 
 
@@ -30,6 +32,7 @@ class _Parser:
     query: str
     found: list[Token]
     place: int = 0
+    operators: int = 0
 
     @property
     def token(self) -> Token:
@@ -58,6 +61,9 @@ class _Parser:
         while (binds := self._binds()) >= least:
             operator = self.token.text.lower()
             self.place += 1
+            self.operators += 1
+            if self.operators > _MOST_OPERATORS:
+                raise PromqlError(f"saw more than {_MOST_OPERATORS} operators, expected fewer")
             self.takes("bool")
             clause, labels, many = self._matching()
             right = self.expression(binds + (binds != _POWER), depth + 1)

@@ -1,0 +1,60 @@
+"""What our code makes of a case, in the form of the oracle's answer."""
+
+from typing import Any
+
+from gpuscaler.metrics.rules.matchers import QueryError
+from gpuscaler.metrics.rules.reading import read
+from gpuscaler.metrics.rules.resources import Resource
+from gpuscaler.metrics.rules.rule import Rule
+from gpuscaler.model.selector_text import SelectorError, parse_selector
+from gpuscaler.settings.errors import SettingsError
+
+Json = dict[str, Any]
+
+
+def answer(case: Json) -> Json:
+    known = {
+        (one["Group"], one["Plural"]): Resource(one["Plural"], one["Singular"], one["Group"], one["Namespaced"]) for one in case["Known"]
+    }
+    try:
+        rules = read(case["Config"])
+    except SettingsError as error:
+        return {"refused": str(error)}
+    if rules.problems:
+        return {"refused": str(rules.problems)}
+    (rule,) = (*rules.rules, *rules.external)
+    found = [_found(rule, one) for one in case["Series"]]
+    return {"found": found, "queries": [_query(rule, ask, known[ask["Group"], ask["Resource"]]) for ask in case["Asks"]]}
+
+
+def _found(rule: Rule, series: Json) -> Json:
+    name = series["Name"]
+    resources = sorted(one.text for one in rule.labelling.resources(series["Labels"]))
+    return {"taken": rule.takes(name), "name": rule.pattern.expand(rule.name_as, name), "resources": resources}
+
+
+def _query(rule: Rule, ask: Json, resource: Resource) -> str | None:
+    try:
+        selector = parse_selector(ask["Selector"]).requirements
+        if ask["External"]:
+            return rule.external_query(ask["Series"], namespace=ask["Namespace"], selector=selector)
+        return rule.query(ask["Series"], resource=resource, namespace=ask["Namespace"], names=ask["Names"], selector=selector)
+    except (QueryError, SelectorError):
+        return None
+
+
+def differences(case: Json, theirs: Json, ours: Json) -> list[str]:
+    """What the two answers to a case do not agree on; empty where they do."""
+    if "refused" in theirs or "refused" in ours:
+        both = "refused" in theirs and "refused" in ours
+        return [] if both else [f"theirs {theirs.get('refused', 'taken')}, ours {ours.get('refused', 'taken')}"]
+    found: list[str] = []
+    for series, their, our in zip(case["Series"], theirs["found"], ours["found"], strict=True):
+        # A resource that two labels name counts once with us.
+        their["resources"] = sorted(set(their["resources"]))
+        if their != our:
+            found.append(f"series {series}: theirs {their}, ours {our}")
+    for ask, their, our in zip(case["Asks"], theirs["queries"], ours["queries"], strict=True):
+        if their != our:
+            found.append(f"question {ask}: theirs {their!r}, ours {our!r}")
+    return found

@@ -1,0 +1,34 @@
+"""One number of several samples of one object."""
+
+import pytest
+
+from gpuscaler.metrics.rules.combining import adds_up, combine
+
+
+@pytest.mark.parametrize(
+    ("name", "adds"),
+    [
+        ("nvidia_gpu_memory_used_bytes", True),
+        ("memory_used_bytes_current", True),
+        ("power_usage_milliwatts_over_time", True),
+        ("gpuscaler_gpu_power_watts_mean", False),
+        ("DCGM_FI_DEV_FB_USED", True),
+        ("DCGM_FI_DEV_POWER_USAGE", True),
+        ("http_requests_total", True),
+        ("vllm:num_requests_waiting", True),
+        ("nvidia_gpu_duty_cycle", False),
+        ("duty_cycle_current", False),
+        ("temperature_celsius_current", False),
+        ("DCGM_FI_DEV_GPU_UTIL", False),
+        ("gpu_memory_busy_ratio", False),
+        ("kv_cache_usage_perc", False),
+    ],
+)
+def test_bytes_power_and_counts_add_up_and_rates_do_not(name: str, adds: bool) -> None:
+    assert adds_up(name) is adds
+
+
+def test_takes_the_sum_or_the_mean() -> None:
+    assert combine("memory_used_bytes", [1, 2, 6]) == 9
+    assert combine("duty_cycle", [10, 20, 60]) == 30
+    assert combine("duty_cycle", iter([7.5])) == 7.5

@@ -1,0 +1,51 @@
+"""Regular expressions and names as Go has them."""
+
+import pytest
+
+from gpuscaler.metrics.rules.patterns import Pattern, PatternError
+
+
+@pytest.mark.parametrize(
+    ("pattern", "template", "name"),
+    [
+        ("^(.*)_total$", "$1", "http"),
+        ("^(.*)_total$", "${1}_per_second", "http_per_second"),
+        ("^(.*)_total$", "$1_per_second", ""),
+        ("^(.*)_total$", "$1.per.second", "http.per.second"),
+        ("^(?P<base>.*)_total$", "$base", "http"),
+        ("^(?P<base>.*)_total$", "$basex-${base}x", "-httpx"),
+        ("(total)", "$0/$1/$2", "total/total/"),
+        ("(x)?_", "[$1]", "[]"),
+        ("t", "$$1", "$1"),
+        ("t", "a$", "a$"),
+        ("t", "${", "${"),
+        ("t", "${0", "${0"),
+        ("(t)", "$01", ""),
+        ("(t)", "${1}${1}", "tt"),
+    ],
+)
+def test_expands(pattern: str, template: str, name: str) -> None:
+    assert Pattern(pattern).expand(template, "http_total") == name
+
+
+def test_matches_anywhere_and_says_so_where_it_does_not() -> None:
+    assert Pattern("tota").matches("http_total")
+    assert Pattern("^x").expand("$0", "http_total") is None
+
+
+@pytest.mark.parametrize("text", ["(", "[a", "a{1001}", "(?!a)", "(?<=a)", r"\1", r"\C", "a**"])
+def test_refuses_what_go_refuses(text: str) -> None:
+    with pytest.raises(PatternError, match="Go"):
+        Pattern(text)
+
+
+def test_takes_a_byte_that_is_quoted() -> None:
+    assert Pattern(r"\Q\C\E|\\C").matches(r"\C")
+
+
+def test_takes_time_in_proportion_to_the_text() -> None:
+    assert not Pattern("(a*)*(a*)*(a*)*b").matches("a" * 20_000)
+
+
+def test_tells_of_groups_that_there_are_not() -> None:
+    assert list(Pattern("(?P<x>a)(b)").unknown("$1 ${2} $3 $x $x_y $$z ${")) == ["3", "x_y"]

@@ -1,0 +1,78 @@
+"""What a rule asks Prometheus for."""
+
+import pytest
+from tests.metrics.rules.making import DEPLOYMENT, NAMESPACE, NODE, POD, a_rule, entry, rule_set
+
+from gpuscaler.metrics.rules.matchers import QueryError
+from gpuscaler.model.selector_text import parse_selector
+from gpuscaler.model.selectors import Requirement
+
+
+def selector(text: str) -> tuple[Requirement, ...]:
+    return parse_selector(text).requirements
+
+
+def test_asks_for_one_pod_by_equality_and_for_several_by_an_expression() -> None:
+    rule = a_rule()
+    assert rule.query("x", resource=POD, namespace="a", names=["p"]) == 'sum(x{namespace="a",pod="p"}) by (pod)'
+    assert rule.query("x", resource=POD, namespace="a", names=["p", "q"]) == 'sum(x{namespace="a",pod=~"p|q"}) by (pod)'
+
+
+def test_asks_for_objects_without_a_namespace_without_its_matcher() -> None:
+    assert a_rule().query("x", resource=NODE, names=["n"]) == 'sum(x{node="n"}) by (node)'
+
+
+def test_writes_the_selector_of_series_first_then_namespace_then_names() -> None:
+    asked = a_rule("<<.LabelMatchers>>").query(
+        "x", resource=POD, namespace="a", names=["p"], selector=selector("q=b,r!=c,s in (d,e),t notin (f,g),u,!v")
+    )
+    assert asked == 'q="b",r!="c",s=~"d|e",t!~"f|g",u!="",v="",namespace="a",pod="p"'
+
+
+def test_refuses_a_selector_that_compares_numbers() -> None:
+    with pytest.raises(QueryError, match="saw a Gt 1, expected"):
+        a_rule().query("x", resource=POD, names=["p"], selector=selector("a>1"))
+
+
+def test_groups_by_more_labels_where_that_is_asked() -> None:
+    rule = a_rule("<<.GroupBy>>/<<range .GroupBySlice>><<.>>;<<end>>")
+    assert rule.query("x", resource=POD, names=["p"], extra=["container"]) == "pod,container/pod;container;"
+
+
+def test_makes_labels_by_the_template_with_the_group_made_a_label() -> None:
+    rule = a_rule("<<.GroupBy>>", resources={"template": "kube_<<.Group>>_<<.Resource>>"})
+    assert rule.query("x", resource=DEPLOYMENT, names=["p"]) == "kube_apps_deployment"
+
+
+def test_says_which_label_is_missing() -> None:
+    rule = a_rule(resources={"overrides": {"pod": {"resource": "pod"}}})
+    with pytest.raises(QueryError, match=r"rules\[0\]: saw no label for namespaces, expected one in the rule's resources"):
+        rule.query("x", resource=POD, namespace="a", names=["p"])
+
+
+def test_says_why_a_template_cannot_be_filled_in() -> None:
+    with pytest.raises(QueryError, match=r"rules\[0\]: metricsQuery: saw index 3 of 1"):
+        a_rule("<<index .GroupBySlice 3>>").query("x", resource=POD, names=["p"])
+    with pytest.raises(QueryError, match="saw an empty query for x"):
+        a_rule('<<if eq .Series "y">>y<<end>>').query("x", resource=POD, names=["p"])
+
+
+def test_asks_for_every_object_of_the_cluster_with_its_namespace() -> None:
+    rule = a_rule()
+    assert rule.wide_query("x", resource=POD) == 'sum(x{namespace!="",pod!=""}) by (pod,namespace)'
+    assert rule.wide_query("x", resource=POD, namespace="a") == 'sum(x{namespace="a",pod!=""}) by (pod)'
+    assert rule.wide_query("x", resource=NODE) == 'sum(x{node!=""}) by (node)'
+    assert rule.wide_query("x", resource=NAMESPACE, selector=selector("a=b")) == 'sum(x{a="b",namespace!=""}) by (namespace)'
+
+
+def test_asks_for_an_external_metric_in_its_namespace_unless_the_rule_says_otherwise() -> None:
+    query = "sum(<<.Series>>{<<.LabelMatchers>>})"
+    (bound,) = rule_set(external=(entry(query),)).external
+    (free,) = rule_set(external=(entry(query, resources={"namespaced": False}),)).external
+    assert bound.external_query("x", namespace="a", selector=selector("q=b")) == 'sum(x{q="b",namespace="a"})'
+    assert free.external_query("x", namespace="a") == "sum(x{})"
+
+
+def test_quotes_values_as_promql_wants_it() -> None:
+    asked = a_rule("<<.LabelMatchers>>").query("x", resource=POD, names=['a"b\\c\n'])
+    assert asked == r'pod="a\"b\\c\n"'

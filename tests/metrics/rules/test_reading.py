@@ -1,0 +1,153 @@
+"""Files of rules: what is taken, what is set aside, and what is said of it."""
+
+from typing import Any
+
+import pytest
+import yaml
+from tests.metrics.rules.making import OVERRIDES, SUM, entry, rule_set
+
+from gpuscaler.metrics.rules.reading import DEFAULT_QUERY, RuleSet, read
+from gpuscaler.metrics.rules.resources import WELL_KNOWN, Resource, Resources
+from gpuscaler.settings.errors import SettingsError
+
+
+def only_problem(rules: RuleSet) -> str:
+    (problem,) = rules.problems
+    return f"{problem.path}: {problem.message}"
+
+
+def test_takes_every_field_of_prometheus_adapter() -> None:
+    rules = read("""
+rules:
+- seriesQuery: '{__name__=~"^container_.*",pod!=""}'
+  seriesFilters:
+  - is: ^container_.*_total
+  - isNot: _seconds_total$
+  resources:
+    template: kube_<<.Group>>_<<.Resource>>
+    overrides:
+      team: {resource: namespace}
+      microservice: {group: apps, resource: deployment}
+    namespaced: false
+  name:
+    matches: ^container_(.*)_total$
+    as: ${1}_per_second
+  metricsQuery: sum(rate(<<.Series>>{<<.LabelMatchers>>}[2m])) by (<<.GroupBy>>)
+""")
+    assert (rules.problems, rules.notes) == ((), ())
+    (rule,) = rules.rules
+    assert rule.takes("container_network_total")
+    assert not rule.takes("container_cpu_seconds_total")
+    assert rule.metric("container_network_total") == "network_per_second"
+    assert [one.text for one in rule.labelling.resources({"team", "microservice", "kube_batch_job", "image"})] == [
+        "jobs.batch",
+        "deployments.apps",
+        "namespaces",
+    ]
+    assert not rule.namespaced
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "rules: []\n", "rules:\nexternalRules:\n"])
+def test_takes_a_file_without_rules(text: str) -> None:
+    assert read(text) == RuleSet()
+
+
+@pytest.mark.parametrize(("text", "why"), [("rules: [", "not YAML"), ("- a\n", "a mapping"), ("a: 1\na: 2\n", "second time")])
+def test_refuses_a_file_that_is_no_mapping_and_says_where(text: str, why: str) -> None:
+    with pytest.raises(SettingsError, match=f"rules.yaml.*{why}"):
+        read(text, source="rules.yaml")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"metricQuery": "x"}, "rules[0].metricQuery: unknown key; did you mean metricsQuery?"),
+        ({"seriesQuery": None}, "rules[0]: saw no seriesQuery"),
+        ({"seriesFilters": [{"is": "a", "isNot": "b"}]}, "rules[0].seriesFilters[0]: saw both, expected one of is and isNot"),
+        ({"seriesFilters": [{}]}, "rules[0].seriesFilters[0]: saw neither is nor isNot"),
+        ({"seriesFilters": [{"is": "("}]}, 'rules[0].seriesFilters[0].is: saw "(", expected a regular expression'),
+        ({"name": {"matches": "(?!x)"}}, 'rules[0].name.matches: saw "(?!x)", expected a regular expression'),
+        ({"name": {"matches": "(a)(b)"}}, "rules[0].name: saw 2 groups in matches, expected as: to say the name"),
+        ({"resources": {"overrides": {"x": {"resource": "turbine"}}}}, "rules[0].resources.overrides.x.resource: saw turbine"),
+        ({"resources": {"overrides": {"x": {"group": "apps"}}}}, "rules[0].resources.overrides.x: saw no resource"),
+        ({"resources": {"template": "<<.Kind>>"}}, "rules[0].resources.template: saw .Kind, expected one of .Group, .Resource"),
+        ({"resources": {"template": "pod"}}, 'rules[0].resources.template: saw "pod", expected <<.Resource>> in it'),
+        ({"resources": {"namespaced": "maybe"}}, "rules[0].resources.namespaced: saw"),
+        ({"metricsQuery": "sum(<<.Series>)"}, "rules[0].metricsQuery: line 1: saw"),
+        ({"metricsQuery": "<<call .Series>>"}, "rules[0].metricsQuery: line 1: saw call, which is not served here"),
+        ({"metricsQuery": ["x"]}, "rules[0].metricsQuery: saw a list, expected text"),
+    ],
+)
+def test_sets_a_rule_aside_and_names_what_is_wrong_with_it(change: dict[str, Any], says: str) -> None:
+    rules = rule_set(entry(**change), entry())
+    assert only_problem(rules).startswith(says)
+    assert [rule.place for rule in rules.rules] == ["rules[1]"]
+
+
+def test_keeps_external_rules_where_custom_ones_are_broken() -> None:
+    rules = rule_set(entry(name={"matches": "("}), external=(entry(),))
+    assert len(rules.problems) == 1
+    assert [rule.place for rule in rules.external] == ["externalRules[0]"]
+
+
+def test_names_a_key_that_is_misspelled_at_the_top_and_keeps_the_rules() -> None:
+    rules = read(yaml.safe_dump({"rules": [entry()], "externalRule": []}))
+    assert only_problem(rules) == "externalRule: unknown key; did you mean externalRules?"
+    assert len(rules.rules) == 1
+
+
+def test_warns_of_a_name_that_runs_on_into_its_group() -> None:
+    rules = rule_set(entry(name={"matches": "^(.*)_total$", "as": "$1_per_second"}))
+    (note,) = rules.notes
+    assert note.path == "rules[0].name.as"
+    assert "write ${1}_per_second" in note.message
+    assert rules.rules[0].metric("http_requests_total") == ""
+
+
+def test_warns_of_two_labels_for_one_resource_and_asks_the_later() -> None:
+    rules = rule_set(entry(resources={"overrides": {"exported_pod": {"resource": "pod"}, "pod": {"resource": "pods"}}}))
+    assert "exported_pod and pod are both pods: queries use pod" in rules.notes[0].message
+    assert rules.rules[0].label(Resource("pods", "pod")) == "pod"
+
+
+def test_says_that_resource_metrics_are_not_served() -> None:
+    rules = read("resourceRules:\n  cpu: {containerQuery: x, nodeQuery: y, containerLabel: container}\n  window: 3m\n")
+    assert [(note.path, note.line) for note in rules.notes] == [("resourceRules", 1)]
+    assert not rules.problems
+
+
+def test_asks_for_series_as_they_are_where_no_query_is_given() -> None:
+    rules = rule_set(entry(query=""))
+    assert rules.rules[0].template.source == DEFAULT_QUERY
+
+
+def test_reads_numbers_and_booleans_as_the_text_that_they_were_written_as() -> None:
+    rules = read("rules:\n- {seriesQuery: up, name: {matches: 1_000, as: true}, metricsQuery: 010}\n")
+    assert rules.rules[0].metric("a1_000") == "true"
+    assert rules.rules[0].template.render({}) == "010"
+
+
+def test_knows_resources_that_an_api_server_tells_of() -> None:
+    text = yaml.safe_dump({"rules": [entry(resources={"overrides": {"rollout": {"group": "argoproj.io", "resource": "rollout"}}})]})
+    assert read(text).problems
+    known = Resources((*WELL_KNOWN, Resource("rollouts", "rollout", "argoproj.io")))
+    assert not read(text, resources=known).problems
+
+
+def test_lists_each_series_query_once() -> None:
+    rules = rule_set(entry(), entry(SUM), entry(seriesQuery="up"), external=(entry(seriesQuery="up"),))
+    assert rules.series_queries == ("{pod!=''}", "up")
+
+
+def test_refuses_a_file_that_unfolds_without_end() -> None:
+    bomb = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
+        f"{new}: &{new} [{','.join(['*' + old] * 10)}]\n" for old, new in zip("abcdef", "bcdefg", strict=True)
+    )
+    rules = read(f"{bomb}rules: *g\n")
+    assert not rules.rules
+    assert rules.problems
+
+
+def test_overrides_are_told_by_their_labels() -> None:
+    rules = rule_set(entry(resources={"overrides": OVERRIDES}))
+    assert [one.text for one in rules.rules[0].labelling.resources(["node", "pod", "uuid"])] == ["nodes", "pods"]

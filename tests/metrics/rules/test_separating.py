@@ -1,0 +1,125 @@
+"""Which queries serve all objects at once."""
+
+import pytest
+from tests.metrics.rules.making import DEPLOYMENT, NODE, POD, SUM, a_rule
+
+from gpuscaler.metrics.rules.builtin import builtin
+from gpuscaler.metrics.rules.promql.tokens import PromqlError
+from gpuscaler.metrics.rules.separating import prove, selectors
+
+S = "<<.Series>>{<<.LabelMatchers>>}"
+BY = "by (<<.GroupBy>>)"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        S,
+        f"sum({S}) {BY}",
+        f"sum {BY} ({S})",
+        f'sum(rate(<<.Series>>{{<<.LabelMatchers>>,container!="POD"}}[2m])) {BY}',
+        f"ceil(avg_over_time({S}[3m]))",
+        f"avg({S}) {BY} / avg(limits{{<<.LabelMatchers>>}}) {BY} * 100",
+        f"histogram_quantile(0.95, sum(rate({S}[5m])) by (le, <<.GroupBy>>))",
+        f"quantile_over_time(0.9, {S}[10m]) > bool 3",
+        f"max_over_time(sum({S}) {BY}[5m:30s] offset 1m)",
+        f"sum({S}) {BY} or vector(0)",
+        f"sum({S}) without (le, instance)",
+        f"topk(1, {S}) {BY}",
+        f"sum({S}) {BY} / on (<<.GroupBy>>) sum(other{{<<.LabelMatchers>>}}) {BY}",
+        f"{S} unless on (<<.GroupBy>>) sum(other{{<<.LabelMatchers>>}}) {BY}",
+        f"sum({S}) {BY} / scalar(sum(up))",
+        f"-{S} ^ 2 + time() - 1e3",
+        f"sum({S}) by (<<range $i, $l := .GroupBySlice>><<if $i>>,<<end>><<$l>><<end>>)",
+        f'<<if eq .Series "x">>{S}<<else>>rate({S}[1m])<<end>>',
+        f"sum({S} @ end()) {BY} # how much",
+        f"clamp_max({S}, 100)",
+    ],
+)
+def test_proves_that_one_query_serves_the_cluster(query: str) -> None:
+    proof = prove(a_rule(query), "x", POD)
+    assert (proof.breadth, proof.why) == ("cluster", "")
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        (f"sum({S}) by (pod)", "sum does not keep namespace"),
+        (f"sum({S}) without (namespace)", "sum does not keep namespace"),
+        (f"sum({S}) {BY} / on (pod) sum({S}) by (pod)", "sum does not keep namespace"),
+    ],
+)
+def test_proves_that_a_query_serves_one_namespace_and_says_why_no_more(query: str, why: str) -> None:
+    proof = prove(a_rule(query), "x", POD)
+    assert (proof.breadth, proof.why) == ("namespace", why)
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        (f"avg({S})", "avg does not keep pod"),
+        (f"sum({S}) without (<<.GroupBy>>)", "sum does not keep pod"),
+        (f"sum({S}) {BY} / avg({S})", "avg does not keep pod"),
+        (f"topk(3, {S})", "topk does not keep pod"),
+        (f"sum({S}) {BY} * on (<<.GroupBy>>) group_left kube_pod_info", "with series that are not the object's own"),
+        (f"sum({S}) {BY} * on (<<.GroupBy>>) group_left other{{<<.LabelMatchers>>}}", "group_left"),
+        (f"{S} * on (pod, namespace) other{{<<.LabelMatchers>>}}", "is not grouped by its labels"),
+        (f"{S} / ignoring (le) other{{<<.LabelMatchers>>}}", "ignoring may fail for all"),
+        (f"vector(0) or {S}", "comes before or"),
+        (f'label_replace({S}, "pod", "$1", "exported_pod", "(.+)")', "label_replace() is not a function of one series"),
+        (f"absent({S})", "absent() is not"),
+        (f"{S} * scalar({S})", "scalar() is not"),
+        (f'rate({{__name__=~"x|y",<<.LabelMatchers>>}}[5m]) + sum({S}) {BY}', "several metrics at once"),
+        (f'count_values("v", {S}) {BY}', "count_values is not understood"),
+        ("sum(up)", "series that are not the object's own"),
+        ("vector(1)", "a vector without labels"),
+        ("1", "a number"),
+        (f"sum({S}", "expected ')'"),
+        ('sum(x{pod=~"<<index .LabelValuesByName `pod`>>"}) by (pod)', "the template works with .LabelValuesByName"),
+        (f"<<if eq .GroupBy `pod`>>sum({S}) {BY}<<end>>", "the template works with .GroupBy"),
+        (f"<<$m := .LabelMatchers>>sum(x{{<<$m>>}}) {BY}", "the template works with .LabelMatchers"),
+        (f"<<printf `sum(x{{%s}})` .LabelMatchers>> {BY}", "the template works with .LabelMatchers"),
+    ],
+)
+def test_says_why_a_query_is_asked_for_named_objects_only(query: str, why: str) -> None:
+    proof = prove(a_rule(query), "x", POD)
+    assert proof.breadth == "names"
+    assert why in proof.why
+
+
+def test_asks_for_names_where_the_rule_has_no_label_of_the_resource_or_its_namespace() -> None:
+    assert prove(a_rule(), "x", DEPLOYMENT).breadth == "names"
+    assert prove(a_rule(resources={"overrides": {"pod": {"resource": "pod"}}}), "x", POD).breadth == "names"
+
+
+def test_needs_no_namespace_for_what_lives_in_none() -> None:
+    assert prove(a_rule(f"sum({S}) by (node)"), "x", NODE).breadth == "cluster"
+    assert prove(a_rule(f"sum({S}) by (pod)"), "x", NODE).breadth == "names"
+
+
+def test_proves_all_built_in_rules() -> None:
+    for rule in builtin().rules:
+        for label in ("pod", "node"):
+            resource = POD if label == "pod" else NODE
+            proof = prove(rule, "x", resource)
+            assert proof.breadth == "cluster" or f"saw no label for {resource.text}" in proof.why, (rule.place, proof)
+
+
+def test_tells_which_series_a_query_reads() -> None:
+    query = a_rule(f'sum(rate({S}[5m])) {BY} / sum(y{{<<.LabelMatchers>>,a="b"}}) {BY} + sum(rate({S}[1m])) {BY}').query(
+        "x", resource=POD, namespace="n", names=["p"]
+    )
+    assert selectors(query) == ('x{namespace="n",pod="p"}', 'y{namespace="n",pod="p",a="b"}')
+    with pytest.raises(PromqlError):
+        selectors("sum(")
+
+
+@pytest.mark.parametrize("query", ["(" * 100 + "x" + ")" * 100, "x" + " + x" * 5000, "-" * 200 + "x"])
+def test_ends_on_queries_that_are_deep_or_long(query: str) -> None:
+    assert prove(a_rule(query), "x", POD).breadth == "names"
+
+
+def test_wide_queries_are_what_was_proved() -> None:
+    rule = a_rule(SUM)
+    assert prove(rule, "x", POD).breadth == "cluster"
+    assert rule.wide_query("x", resource=POD) == 'sum(x{namespace!="",pod!=""}) by (pod,namespace)'
