@@ -31,6 +31,7 @@ from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.memory import Look, Memory
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.reclaiming import Remark
+from gpuscaler.planning.roll import Unpooled
 from gpuscaler.planning.state import State, ledger
 from gpuscaler.settings.pools_file import parse_policy
 
@@ -178,6 +179,7 @@ class Notes:
     failures: list[str] = field(default_factory=list)
     stray: list[str] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
+    unpooled: tuple[Unpooled, ...] = ()
     #: When it was looked whether running pods would fit better elsewhere.
     weighed: list[float] = field(default_factory=list)
     last: Plan | None = None
@@ -191,6 +193,7 @@ class Notes:
         self.kept += seen.kept
         self.stray += seen.stray
         self.remarks += seen.remarks
+        self.unpooled = seen.unpooled
         for outcome in seen.outcomes:
             self.outcomes[type(outcome).__name__] += 1
 

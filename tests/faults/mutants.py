@@ -319,6 +319,13 @@ MUTANTS = (
         removes="nodes get our taints whose machines the cloud does not list",
     ),
     Mutant(
+        case=36,
+        path="planning/memory.py",
+        old="        unpooled=roll.unpooled(policy),\n",
+        new="",
+        removes="nobody is told of machines that are listed for a pool that is not ours",
+    ),
+    Mutant(
         case=37,
         path="settings/offerings.py",
         old="positive=not free)",

@@ -150,6 +150,10 @@ async def test_f36_a_machine_that_only_looks_like_ours_is_neither_removed_nor_to
         assert watch_of(here).to("/nodes/theirs") == []
         assert here.notes.last is not None
         assert [(one.node, one.blocker) for one in here.notes.last.blocked_nodes] == [("theirs", "not-listed")]
+        (told,) = (await status(here)).warnings
+        assert told.startswith(
+            "pool their-pool: the cloud lists 1 machine of it for this cluster (simulated:///us-east-1a/foreign), expected"
+        )
 
 
 async def test_f46_a_file_that_makes_no_sense_changes_nothing_and_is_told(tmp_path: Path) -> None:

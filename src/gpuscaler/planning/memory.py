@@ -23,7 +23,7 @@ from gpuscaler.planning.discouraging import discourage
 from gpuscaler.planning.limits import slack
 from gpuscaler.planning.plans import Machine, Plan
 from gpuscaler.planning.reclaiming import Remark
-from gpuscaler.planning.roll import Roll, Rolls
+from gpuscaler.planning.roll import Roll, Rolls, Unpooled
 from gpuscaler.planning.state import State, boots, breakers, clocks, events, learned, ledger, promises, refusals, sparing
 from gpuscaler.planning.state.asking import with_breakers
 from gpuscaler.planning.state.boots import Boots
@@ -94,7 +94,8 @@ class Look(Struct, frozen=True, gc=False):
     """``memory`` after the look; what to do now, what was found out, and what changed its mind.
 
     ``refused`` are pods that nodes with room for them do not take, ``doubtful`` orders to be sent again, ``withdrawals`` tokens of orders
-    that the cloud is to be told to fill no more. ``remarks`` are worth telling; nothing is done about them.
+    that the cloud is to be told to fill no more. ``remarks`` are worth telling, and so are machines of pools that nobody here knows,
+    ``unpooled``; nothing is done about them.
     """
 
     memory: Memory
@@ -107,6 +108,7 @@ class Look(Struct, frozen=True, gc=False):
     doubtful: tuple[Order, ...] = ()
     withdrawals: tuple[str, ...] = ()
     remarks: tuple[Remark, ...] = ()
+    unpooled: tuple[Unpooled, ...] = ()
 
 
 def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: float, *, rolls: Rolls | None = None) -> Look:
@@ -168,6 +170,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
             *reclaiming.remarks(roll, gone, facts.announced, facts.worked_on),
             *paused(before.breakers, memory.breakers, now),
         ),
+        unpooled=roll.unpooled(policy),
     )
 
 

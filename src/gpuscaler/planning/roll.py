@@ -8,10 +8,13 @@ import math
 from collections.abc import Iterable, Mapping, Set
 from functools import cached_property
 
+from msgspec import Struct
+
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import ALIVE, TERMINATED, Instance, Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
+from gpuscaler.model.pools import Policy
 from gpuscaler.planning.scale_down.idle import busy_until
 
 
@@ -27,6 +30,22 @@ class Listed:
         #: Those that are listed as history.
         self.over: Mapping[str, Instance] = {name: one for name, one in self.by_id.items() if one.state == TERMINATED}
 
+    @cached_property
+    def by_pool(self) -> Mapping[str, tuple[Instance, ...]]:
+        """Machines that are alive, by the names of their pools."""
+        found: dict[str, list[Instance]] = {}
+        for one in self.alive.values():
+            found.setdefault(one.pool, []).append(one)
+        return {name: tuple(some) for name, some in found.items()}
+
+
+class Unpooled(Struct, frozen=True, gc=False):
+    """Machines, ``machine`` one of them, that are listed for this cluster and a pool that nobody here knows."""
+
+    pool: str
+    machine: str
+    machines: int
+
 
 class Roll:
     """Nodes, and the machines that are ``listed``."""
@@ -34,6 +53,12 @@ class Roll:
     def __init__(self, nodes: Mapping[str, Node], listed: Listed) -> None:
         self.nodes = nodes
         self.listed = listed
+
+    def unpooled(self, policy: Policy) -> tuple[Unpooled, ...]:
+        """Machines that are listed for pools that ``policy`` does not know, in the order of these."""
+        pools = {pool.name for pool in policy.pools}
+        strange = sorted(self.listed.by_pool.keys() - pools)
+        return tuple(Unpooled(pool, self.listed.by_pool[pool][0].id, len(self.listed.by_pool[pool])) for pool in strange)
 
     @classmethod
     def of(cls, cluster: Cluster, inventory: Inventory | None) -> "Roll":

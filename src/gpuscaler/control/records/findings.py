@@ -1,18 +1,26 @@
-"""What somebody should look at: removals that are stopped, machines with fewer devices than they were sold with."""
+"""What somebody should look at: removals that are stopped, machines of nobody's pool, or with fewer devices than they were sold with."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from gpuscaler.control.records.words import counted
 from gpuscaler.model.accelerators import ACCELERATORS
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.planning.membership import Member
 from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.roll import Unpooled
 
 
-def findings(plan: Plan, cluster: Cluster, found: Mapping[str, Member]) -> Iterator[str]:
-    """A sentence for each; ``found`` tells the pools of nodes."""
+def findings(plan: Plan, cluster: Cluster, found: Mapping[str, Member], unpooled: Iterable[Unpooled] = ()) -> Iterator[str]:
+    """A sentence for each; ``found`` tells the pools of nodes, ``unpooled`` are machines of pools that nobody here knows."""
     halted = next((one.detail for one in plan.blocked_nodes if one.blocker == "unhealthy"), None)
     if halted is not None:
         yield halted
+    for one in unpooled:
+        yield (
+            f"pool {one.pool}: the cloud lists {counted(one.machines, 'machine')} of it for this cluster ({one.machine}"
+            f"{', …' if one.machines > 1 else ''}), expected pools that are known here; nothing of it is counted, opened or removed; "
+            f"add the pool, or take this cluster's name off its machines where they are somebody else's"
+        )
     for name, member in found.items():
         offering, shown = member.offering, cluster.nodes[name].allocatable
         if offering is None:

@@ -8,6 +8,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.memory import Memory
 from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.roll import Unpooled
 from gpuscaler.planning.state.boots import Forecast
 
 
@@ -15,7 +16,7 @@ from gpuscaler.planning.state.boots import Forecast
 class Latest:
     """Times are seconds since the epoch, 0 before the first. ``forecasts`` are those that were made when machines were granted.
 
-    ``found`` knows the pools of the account, where there is one.
+    ``found`` knows the pools of the account, where there is one. ``unpooled`` are machines of pools that nobody here knows.
     """
 
     cluster: Cluster = field(default_factory=Cluster)
@@ -27,3 +28,4 @@ class Latest:
     decision: str = ""
     forecasts: Mapping[str, Forecast] = field(default_factory=dict)
     found: FoundPools | None = None
+    unpooled: tuple[Unpooled, ...] = ()

@@ -158,7 +158,9 @@ def status_of(latest: Latest, leader: Process, *, troubles: Iterable[str], happe
         set_aside_count=len(aside),
         set_aside=tuple(Said(one.object, shortened(one.reason, SENTENCE)) for one in aside[:MOST]),
         troubles=tuple(shortened(one, SENTENCE) for one in troubles)[:MOST],
-        warnings=tuple(shortened(one, SENTENCE) for one in (*findings(plan, cluster, found), *plan.warnings, *account.warnings))[:MOST],
+        warnings=tuple(
+            shortened(one, SENTENCE) for one in (*findings(plan, cluster, found, latest.unpooled), *plan.warnings, *account.warnings)
+        )[:MOST],
         promises_kept=memory.promises.kept,
         promises_broken=memory.promises.broken,
     )
