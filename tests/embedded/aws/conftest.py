@@ -1,6 +1,11 @@
 """An endpoint in the same process, with a clock that stands until a test moves it, and boto3 clients that ask it."""
 
-from collections.abc import Callable
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -52,3 +57,23 @@ def aws() -> Aws:
 @pytest.fixture
 def make_aws() -> Callable[..., Aws]:
     return Aws
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[str]:
+    """moto's server, in a process of its own."""
+    with closing(socket.socket()) as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    words = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(300):
+            with closing(socket.socket()) as tried:
+                if tried.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(10)

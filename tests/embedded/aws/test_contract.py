@@ -4,13 +4,8 @@ What moto leaves out or does otherwise is not asked: spot, scaling activities, L
 desired capacity above the maximum, which it takes.
 """
 
-import socket
-import subprocess
-import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from importlib.util import find_spec
 from typing import Any
 
@@ -22,26 +17,6 @@ pytestmark = pytest.mark.skipif(find_spec("moto") is None, reason="moto is not i
 
 #: Makes a boto3 client of a service; "later" lets a minute and a half pass.
 Client = Callable[[str], Any]
-
-
-@pytest.fixture(scope="module")
-def moto() -> Iterator[str]:
-    """moto's server, in a process of its own."""
-    with closing(socket.socket()) as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    words = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        for _ in range(300):
-            with closing(socket.socket()) as tried:
-                if tried.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(10)
 
 
 @pytest.fixture

@@ -72,6 +72,8 @@ class Endpoint:
         if fault is not None:
             _refuse(call, fault, self.account)
         region = self.account.region(call.region)
+        if call.params.get("DryRun"):
+            raise AwsError("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", status=412)
         reply = handler(region, call.params)
         # What happens at once has happened when the answer is read.
         self.account.advance()

@@ -49,7 +49,7 @@ def create(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     low, high = params["MinSize"], params["MaxSize"]
     made = Group(
         name=name,
-        arn=f"arn:aws:autoscaling:{region.name}:{region.account}:autoScalingGroup:{region.number():08x}:autoScalingGroupName/{name}",
+        arn=f"arn:aws:autoscaling:{region.name}:{region.account}:autoScalingGroup:{region.uuid()}:autoScalingGroupName/{name}",
         created_at=region.now,
         zones=_zones(region, params),
         settings={},

@@ -10,6 +10,12 @@ from gpuscaler.embedded.aws.errors import AwsError
 #: Karpenter's names of GPUs as DescribeInstanceTypes has them, where upper case is not all.
 _GPU_NAMES: Final = {"rtx-pro-server-6000": "RTX PRO Server 6000", "radeon-pro-v520": "Radeon Pro V520", "t4g": "T4g"}
 
+#: What is sold in Capacity Blocks too, by DescribeInstanceTypes of us-east-1 (as moto 5 has it, autumn 2026).
+_IN_BLOCKS: Final = frozenset(
+    {"p4d.24xlarge", "p4de.24xlarge", "p5.4xlarge", "p5.48xlarge", "p5e.48xlarge", "p5en.48xlarge", "p6-b200.48xlarge", "p6-b300.48xlarge"}
+    | {"trn1.32xlarge", "trn2.3xlarge", "trn2.48xlarge", "trn2u.48xlarge"}
+)
+
 
 def in_region(region: str) -> tuple[InstanceType, ...]:
     """The types that a region has. A region without prices has what us-east-1 has."""
@@ -37,7 +43,7 @@ def info(found: InstanceType) -> dict[str, Any]:
         "InstanceType": found.name,
         "CurrentGeneration": True,
         "FreeTierEligible": False,
-        "SupportedUsageClasses": ["on-demand", "spot"],
+        "SupportedUsageClasses": [*(["capacity-block"] if found.name in _IN_BLOCKS else []), "on-demand", "spot"],
         "SupportedRootDeviceTypes": ["ebs"],
         "SupportedVirtualizationTypes": ["hvm"],
         "BareMetal": ".metal" in found.name,

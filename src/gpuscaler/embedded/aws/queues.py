@@ -40,6 +40,11 @@ def _create(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     return {"QueueUrl": make(region, params["QueueName"], params.get("Attributes", {})).url}
 
 
+def _delete_queue(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    del region.queues[_queue(region, params).name]
+    return {}
+
+
 def _url(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     return {"QueueUrl": _queue(region, params).url}
 
@@ -181,6 +186,7 @@ def _md5(text: str) -> str:
 
 OPERATIONS: Final = {
     "CreateQueue": _create,
+    "DeleteQueue": _delete_queue,
     "GetQueueUrl": _url,
     "ListQueues": _list,
     "GetQueueAttributes": _attributes,

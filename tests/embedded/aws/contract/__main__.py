@@ -1,0 +1,67 @@
+"""``python -m tests.embedded.aws.contract --account ID``: the same calls to a user's own account and to our endpoint; every difference.
+
+Credentials, profile and region are those of the environment, as boto3 finds them. Exit 0 where both agree, 1 where they differ or something
+is left, 2 where what is asked for makes no sense, 3 where the account cannot be read.
+"""
+
+import argparse
+import os
+import secrets
+import sys
+import time
+
+import boto3
+from botocore.exceptions import BotoCoreError, ClientError
+from tests.embedded.aws.contract.playing import account_side, compare, cost, our_side
+
+#: The newest Amazon Linux, whatever its number.
+IMAGE = "resolve:ssm:/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    told = parsed(arguments)
+    session = boto3.session.Session()
+    region = session.region_name or os.environ.get("AWS_REGION", "")
+    if not region:
+        return wrong("saw no region, expected one; set AWS_REGION, or AWS_PROFILE to a profile that has one")
+    most = cost(told.type, region)
+    paid = told.dollars > 0
+    if paid and most > told.dollars:
+        return wrong(
+            f"{told.type} in {region} may cost ${most:.2f}, and --dollars allows ${told.dollars:.2f}; allow more, or 0 for free calls"
+        )
+    run = f"gpuscaler-contract-{secrets.token_hex(4)}"
+    try:
+        theirs = account_side(session, region, run=run, kind=told.type, image=told.image, subnet=told.subnet, wait=time.sleep)
+        if theirs.account != told.account:
+            return wrong(f"saw credentials of account {theirs.account}, expected those of {told.account}, which --account names")
+        print(f"account {theirs.account}, {region}; everything is called {run}; at most ${most if paid else 0:.2f}")
+        ours = our_side(region, run=run, kind=told.type, image=told.image)
+        report = compare(theirs, ours, paid=paid, tell=print)
+    except ValueError as error:
+        return wrong(str(error))
+    except (ClientError, BotoCoreError) as error:
+        print(f"the account cannot be read: {error}", file=sys.stderr)
+        return 3
+    count = sum(map(len, report.differences.values()))
+    print(f"{report.steps} steps, {count} differences in {len(report.differences)} of them, {len(report.left)} things left")
+    return 1 if count or report.left else 0
+
+
+def wrong(why: str) -> int:
+    print(why, file=sys.stderr)
+    return 2
+
+
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.embedded.aws.contract", description=__doc__)
+    parser.add_argument("--account", required=True, help="the account's number, so that no other is touched")
+    parser.add_argument("--dollars", type=float, default=0.0, help="what machines may cost; 0, the default, launches none")
+    parser.add_argument("--type", default="t3.large", help="what is launched (default t3.large)")
+    parser.add_argument("--image", default=IMAGE, help="the image that is started (default: the newest Amazon Linux)")
+    parser.add_argument("--subnet", default="", help="where machines are launched (default: a default subnet)")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

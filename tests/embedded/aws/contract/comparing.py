@@ -1,0 +1,65 @@
+"""Replies of two accounts beside each other: what differs by nature is made alike, everything else is told."""
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+_ID = re.compile(r"\b(i|lt|subnet|vpc|sg|eni|ami|vol|cr|fleet)-[0-9a-z]+\b")
+_UUID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)?")
+_ZONE = re.compile(r"REGION[a-z]\b|\b[a-z]{3,4}\d-az\d\b")
+_HOST = re.compile(r"https?://[^/\s]+")
+
+
+class Alike:
+    """Makes texts of an ``account`` in a ``region`` comparable: ids are numbered in the order in which they come."""
+
+    def __init__(self, account: str, region: str) -> None:
+        self._known = {account: "ACCOUNT", region: "REGION"}
+        self._ids: dict[str, str] = {}
+        self._counts: dict[str, int] = {}
+
+    def value(self, value: Any) -> Any:
+        """``value`` without what differs by nature; metadata of replies is left out."""
+        match value:
+            case dict():
+                return {key: self.value(value[key]) for key in sorted(value) if key != "ResponseMetadata"}
+            case list() | tuple():
+                return [self.value(one) for one in value]
+            case datetime():
+                return "TIME"
+            case str():
+                return self._text(value)
+        return value
+
+    def _text(self, text: str) -> str:
+        text = _UUID.sub("UUID", _TIME.sub("TIME", _HOST.sub("HOST", _ID.sub(self._numbered, text))))
+        for found, name in self._known.items():
+            text = text.replace(found, name)
+        return _ZONE.sub("ZONE", text)
+
+    def _numbered(self, found: re.Match[str]) -> str:
+        if found.group() not in self._ids:
+            kind = found[1]
+            self._counts[kind] = self._counts.get(kind, 0) + 1
+            self._ids[found.group()] = f"{kind}-#{self._counts[kind]}"
+        return self._ids[found.group()]
+
+
+def differences(theirs: Any, ours: Any, path: str = "") -> Iterator[str]:
+    """A sentence for each place in which ``ours`` is not as ``theirs``."""
+    if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
+        for key in sorted({*theirs, *ours}):
+            place = f"{path}.{key}" if path else str(key)
+            if key not in ours:
+                yield f"{place}: only the account has it: {theirs[key]!r}"
+            elif key not in theirs:
+                yield f"{place}: only ours has it: {ours[key]!r}"
+            else:
+                yield from differences(theirs[key], ours[key], place)
+    elif isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
+        for number, (left, right) in enumerate(zip(theirs, ours, strict=True)):
+            yield from differences(left, right, f"{path}[{number}]")
+    elif theirs != ours:
+        yield f"{path}: the account says {theirs!r}, ours says {ours!r}"

@@ -1,0 +1,314 @@
+"""The script: calls as gpuscaler makes them, in the order in which they build on each other. What costs money comes last, apart."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from tests.embedded.aws.contract.sides import TAG, Side
+
+#: Types that are described, beside the one that is launched.
+GPU_TYPES = ["g5.xlarge", "p5.48xlarge"]
+#: How long a launch and an end may take, in seconds.
+LAUNCH_SECONDS, END_SECONDS = 300.0, 600.0
+
+
+class Step(NamedTuple):
+    """A call or a few, and what of the answer is compared."""
+
+    name: str
+    play: Callable[[Side], Any]
+
+
+def tags(side: Side, kind: str) -> list[dict[str, Any]]:
+    return [{"ResourceType": kind, "Tags": [{"Key": TAG, "Value": side.run}]}]
+
+
+def group(side: Side) -> dict[str, Any]:
+    """The group of the run as it is described now."""
+    found = side.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[side.run])["AutoScalingGroups"]
+    return dict(found[0]) if found else {}
+
+
+# Descriptions
+
+
+def identity(side: Side) -> Any:
+    return side.client("sts").get_caller_identity()["Account"]
+
+
+def types(side: Side) -> Any:
+    found = side.client("ec2").describe_instance_types(InstanceTypes=[side.kind, *GPU_TYPES])["InstanceTypes"]
+    return {one["InstanceType"]: _type(one) for one in found}
+
+
+def _type(one: dict[str, Any]) -> dict[str, Any]:
+    gpus = [(gpu["Name"], gpu["Manufacturer"], gpu["Count"], gpu["MemoryInfo"]) for gpu in one.get("GpuInfo", {}).get("Gpus", ())]
+    return {
+        "VCpuInfo": one["VCpuInfo"]["DefaultVCpus"],
+        "MemoryInfo": one["MemoryInfo"],
+        "GpuInfo": gpus,
+        "SupportedArchitectures": one["ProcessorInfo"]["SupportedArchitectures"],
+        "SupportedUsageClasses": sorted(one["SupportedUsageClasses"]),
+        "EfaSupported": one["NetworkInfo"]["EfaSupported"],
+        "EfaInfo": one["NetworkInfo"].get("EfaInfo"),
+    }
+
+
+def offered(side: Side) -> Any:
+    filters = [{"Name": "instance-type", "Values": [side.kind]}]
+    found = side.client("ec2").describe_instance_type_offerings(LocationType="region", Filters=filters)
+    return found["InstanceTypeOfferings"]
+
+
+def unknown_type(side: Side) -> Any:
+    return side.client("ec2").describe_instance_types(InstanceTypes=["p99.huge"])
+
+
+# Launch templates
+
+
+def _template(side: Side, **more: Any) -> Any:
+    data = {"ImageId": side.image, "InstanceType": side.kind, "TagSpecifications": tags(side, "instance")}
+    return side.client("ec2").create_launch_template(
+        LaunchTemplateName=side.run, LaunchTemplateData=data, TagSpecifications=tags(side, "launch-template"), **more
+    )
+
+
+def dry_template(side: Side) -> Any:
+    return _template(side, DryRun=True)
+
+
+def template(side: Side) -> Any:
+    side.later(f"launch template {side.run}", lambda: side.client("ec2").delete_launch_template(LaunchTemplateName=side.run))
+    found = _template(side)["LaunchTemplate"]
+    # Who made it is not the contract's.
+    found.pop("CreatedBy", None)
+    return found
+
+
+def versions(side: Side) -> Any:
+    ec2 = side.client("ec2")
+    changed = {"TagSpecifications": tags(side, "instance"), "EbsOptimized": True}
+    ec2.create_launch_template_version(LaunchTemplateName=side.run, SourceVersion="1", LaunchTemplateData=changed)
+    found = ec2.describe_launch_template_versions(LaunchTemplateName=side.run, Versions=["$Latest", "$Default"])
+    kept = ("VersionNumber", "DefaultVersion", "LaunchTemplateData")
+    return [{key: one[key] for key in kept} for one in found["LaunchTemplateVersions"]]
+
+
+def unknown_template(side: Side) -> Any:
+    return side.client("ec2").describe_launch_template_versions(LaunchTemplateName=f"{side.run}-none", Versions=["$Latest"])
+
+
+# Groups
+
+
+def create(side: Side, **more: Any) -> Any:
+    asked = {
+        "AutoScalingGroupName": side.run,
+        "MinSize": 0,
+        "MaxSize": 2,
+        "DesiredCapacity": 0,
+        "VPCZoneIdentifier": side.subnet,
+        "LaunchTemplate": {"LaunchTemplateName": side.run, "Version": "$Latest"},
+        "NewInstancesProtectedFromScaleIn": True,
+        "Tags": [{"Key": TAG, "Value": side.run, "PropagateAtLaunch": True}],
+    }
+    asked |= more
+    scaling, name = side.client("autoscaling"), asked["AutoScalingGroupName"]
+    side.later(f"group {name}", lambda: scaling.delete_auto_scaling_group(AutoScalingGroupName=name, ForceDelete=True))
+    return scaling.create_auto_scaling_group(**asked)
+
+
+def described(side: Side) -> Any:
+    return {key: value for key, value in group(side).items() if key != "ServiceLinkedRoleARN"}
+
+
+def by_tag(side: Side) -> Any:
+    scaling = side.client("autoscaling")
+    filters = [{"Name": f"tag:{TAG}", "Values": [side.run]}]
+    found = scaling.describe_auto_scaling_groups(Filters=filters)["AutoScalingGroups"]
+    key = [{"Name": "auto-scaling-group", "Values": [side.run]}]
+    return [[one["AutoScalingGroupName"] for one in found], scaling.describe_tags(Filters=key)["Tags"]]
+
+
+def bad_sizes(side: Side) -> Any:
+    return create(side, AutoScalingGroupName=f"{side.run}-bad", MinSize=3)
+
+
+def above_maximum(side: Side) -> Any:
+    return side.client("autoscaling").set_desired_capacity(AutoScalingGroupName=side.run, DesiredCapacity=3)
+
+
+def suspended(side: Side) -> Any:
+    scaling = side.client("autoscaling")
+    scaling.suspend_processes(AutoScalingGroupName=side.run, ScalingProcesses=["AZRebalance"])
+    found = [one["ProcessName"] for one in group(side)["SuspendedProcesses"]]
+    scaling.resume_processes(AutoScalingGroupName=side.run, ScalingProcesses=["AZRebalance"])
+    return [found, group(side)["SuspendedProcesses"]]
+
+
+def hooked(side: Side) -> Any:
+    scaling = side.client("autoscaling")
+    named = {"AutoScalingGroupName": side.run, "LifecycleHookName": "drain"}
+    scaling.put_lifecycle_hook(**named, LifecycleTransition="autoscaling:EC2_INSTANCE_TERMINATING", HeartbeatTimeout=120)
+    found = scaling.describe_lifecycle_hooks(AutoScalingGroupName=side.run)["LifecycleHooks"]
+    scaling.delete_lifecycle_hook(**named)
+    return [found, scaling.describe_lifecycle_hooks(AutoScalingGroupName=side.run)["LifecycleHooks"]]
+
+
+def no_warm_pool(side: Side) -> Any:
+    return side.client("autoscaling").describe_warm_pool(AutoScalingGroupName=side.run)
+
+
+def unknown_instance(side: Side) -> Any:
+    return side.client("autoscaling").terminate_instance_in_auto_scaling_group(
+        InstanceId="i-0123456789abcdef0", ShouldDecrementDesiredCapacity=True
+    )
+
+
+def unknown_protection(side: Side) -> Any:
+    return side.client("autoscaling").set_instance_protection(
+        AutoScalingGroupName=side.run, InstanceIds=["i-0123456789abcdef0"], ProtectedFromScaleIn=True
+    )
+
+
+def unknown_action(side: Side) -> Any:
+    return side.client("autoscaling").complete_lifecycle_action(
+        AutoScalingGroupName=side.run, LifecycleHookName="drain", InstanceId="i-0123456789abcdef0", LifecycleActionResult="CONTINUE"
+    )
+
+
+def unknown_group(side: Side) -> Any:
+    return side.client("autoscaling").describe_scaling_activities(AutoScalingGroupName=f"{side.run}-none")
+
+
+def too_many(side: Side) -> Any:
+    return side.client("autoscaling").launch_instances(
+        AutoScalingGroupName=side.run, RequestedCapacity=3, ClientToken=f"{side.run}-too-many", RetryStrategy="none"
+    )
+
+
+# Queues
+
+
+def queue(side: Side) -> Any:
+    sqs = side.client("sqs")
+    url = sqs.create_queue(QueueName=side.run, Attributes={"VisibilityTimeout": "60"}, tags={TAG: side.run})["QueueUrl"]
+    side.later(f"queue {side.run}", lambda: sqs.delete_queue(QueueUrl=url))
+    found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn", "VisibilityTimeout"])["Attributes"]
+    return [url.rpartition("/")[2], found]
+
+
+def messages(side: Side) -> Any:
+    sqs = side.client("sqs")
+    url = sqs.get_queue_url(QueueName=side.run)["QueueUrl"]
+    entries = [{"Id": "good", "MessageBody": '{"a": 1}'}, {"Id": "late", "MessageBody": "late", "DelaySeconds": 901}]
+    sent = sqs.send_message_batch(QueueUrl=url, Entries=entries)
+    got = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=10)["Messages"]
+    receipts = [{"Id": "one", "ReceiptHandle": got[0]["ReceiptHandle"]}, {"Id": "two", "ReceiptHandle": "made up"}]
+    deleted = sqs.delete_message_batch(QueueUrl=url, Entries=receipts)
+    return {
+        "sent": [(one["Id"], one["MD5OfMessageBody"]) for one in sent["Successful"]],
+        "not sent": sent.get("Failed", []),
+        "received": [(one["Body"], one["MD5OfBody"]) for one in got],
+        "deleted": deleted["Successful"],
+        "not deleted": [(one["Id"], one["SenderFault"], one["Code"]) for one in deleted["Failed"]],
+    }
+
+
+def unknown_queue(side: Side) -> Any:
+    return side.client("sqs").get_queue_url(QueueName=f"{side.run}-none")
+
+
+# What costs money
+
+
+def launched(side: Side) -> Any:
+    """One machine by LaunchInstances, which is asked twice with one token, and once more with it for something else."""
+    asked: dict[str, Any] = {"AutoScalingGroupName": side.run, "RequestedCapacity": 1, "ClientToken": side.run, "RetryStrategy": "none"}
+    scaling = side.client("autoscaling")
+    first = scaling.launch_instances(**asked)
+    again = scaling.launch_instances(**asked)
+    for one in (first, again):
+        one.pop("ResponseMetadata", None)
+    return {"answer": first, "the same again": first == again, "desired": group(side)["DesiredCapacity"]}
+
+
+def other_use_of_a_token(side: Side) -> Any:
+    return side.client("autoscaling").launch_instances(
+        AutoScalingGroupName=side.run, RequestedCapacity=2, ClientToken=side.run, RetryStrategy="none"
+    )
+
+
+def raised(side: Side) -> Any:
+    """Two machines by a number: the group as it is then, its activities, and its machines as EC2 tells them."""
+    side.client("autoscaling").set_desired_capacity(AutoScalingGroupName=side.run, DesiredCapacity=2, HonorCooldown=False)
+    came = side.until(lambda: [one["LifecycleState"] for one in group(side)["Instances"]] == ["InService"] * 2, LAUNCH_SECONDS)
+    activities = side.client("autoscaling").describe_scaling_activities(AutoScalingGroupName=side.run)["Activities"]
+    idents = [one["InstanceId"] for one in group(side)["Instances"]]
+    reservations = side.client("ec2").describe_instances(Filters=[{"Name": "instance-id", "Values": idents}])["Reservations"]
+    found = [one for some in reservations for one in some["Instances"]]
+    return {"came": came, "group": described(side), "activities": activities, "machines": sorted(map(_machine, found), key=str)}
+
+
+def _machine(one: dict[str, Any]) -> dict[str, Any]:
+    kept = ("InstanceType", "State", "InstanceLifecycle", "SubnetId")
+    ours = {tag["Key"]: tag["Value"] for tag in one["Tags"] if not tag["Key"].startswith("aws:ec2")}
+    return {**{key: one.get(key) for key in kept}, "Tags": ours}
+
+
+def lowered(side: Side) -> Any:
+    """A lower number ends none of the machines, since all are protected."""
+    side.client("autoscaling").set_desired_capacity(AutoScalingGroupName=side.run, DesiredCapacity=1, HonorCooldown=False)
+    side.wait(60.0)
+    return [(one["LifecycleState"], one["ProtectedFromScaleIn"]) for one in group(side)["Instances"]]
+
+
+def ended(side: Side) -> Any:
+    """Machines ended by name: the first with the number, the second without; that nothing takes its place, Launch is suspended."""
+    scaling = side.client("autoscaling")
+    scaling.suspend_processes(AutoScalingGroupName=side.run, ScalingProcesses=["Launch"])
+    idents = [one["InstanceId"] for one in group(side)["Instances"]]
+    answers = [
+        scaling.terminate_instance_in_auto_scaling_group(InstanceId=ident, ShouldDecrementDesiredCapacity=number == 0)["Activity"]
+        for number, ident in enumerate(idents)
+    ]
+    went = side.until(lambda: not group(side)["Instances"], END_SECONDS)
+    return {"answers": answers, "gone": went, "desired": group(side)["DesiredCapacity"]}
+
+
+FREE = (
+    Step("who asks", identity),
+    Step("instance types", types),
+    Step("where a type is offered", offered),
+    Step("a type that there is not", unknown_type),
+    Step("a launch template, dry", dry_template),
+    Step("a launch template", template),
+    Step("its versions", versions),
+    Step("a template that there is not", unknown_template),
+    Step("a group", create),
+    Step("the group", described),
+    Step("the group by its tag", by_tag),
+    Step("a group of that name again", create),
+    Step("a group with a minimum above its maximum", bad_sizes),
+    Step("more than the maximum", above_maximum),
+    Step("a suspended process", suspended),
+    Step("a lifecycle hook", hooked),
+    Step("a warm pool that there is not", no_warm_pool),
+    Step("the end of a machine that there is not", unknown_instance),
+    Step("the protection of a machine that there is not", unknown_protection),
+    Step("a lifecycle action that there is not", unknown_action),
+    Step("activities of a group that there is not", unknown_group),
+    Step("LaunchInstances beyond the maximum", too_many),
+    Step("a queue", queue),
+    Step("messages", messages),
+    Step("a queue that there is not", unknown_queue),
+)
+PAID = (
+    Step("LaunchInstances", launched),
+    Step("a token used for something else", other_use_of_a_token),
+    Step("machines by a number", raised),
+    Step("a lower number", lowered),
+    Step("machines ended by name", ended),
+)
+#: Machines that run at a time at most, and for how long at most, in hours, if everything takes as long as it may.
+MOST_MACHINES, MOST_HOURS = 2, 0.5
