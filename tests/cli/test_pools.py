@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from tests.cli.serving import served as a_cluster
+from tests.cli.test_plan import node, pod
 
 from gpuscaler.cli import main
 from gpuscaler.cli.pools import pools
@@ -181,12 +182,56 @@ def test_without_boto3_the_extra_is_named(asked: Any, monkeypatch: pytest.Monkey
     assert done.stderr == "saw no package boto3, expected it for cloud: aws; install gpuscaler[aws]\n"
 
 
-def test_what_this_version_cannot_do_with_an_account_is_said(tmp_path: Path) -> None:
+def test_a_file_without_pools_of_its_own_is_good(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("cloud: aws\nregion: us-east-1\n")
 
-    plan, validate = (CliRunner().invoke(main, [*command, str(file)]) for command in (["plan", "--pools"], ["validate"]))
+    done = CliRunner().invoke(main, ["validate", str(file)])
 
-    assert (plan.exit_code, validate.exit_code) == (2, 0)
-    assert plan.stderr == f"{file}: saw cloud aws, whose pools are in the account, expected a file with pools; give one\n"
-    assert validate.stdout == f"{file}: good; pools come from the account (gpuscaler pools prints them), changes to: 0\n"
+    assert (done.exit_code, done.stdout) == (0, f"{file}: good; pools come from the account (gpuscaler pools prints them), changes to: 0\n")
+
+
+@pytest.fixture
+def planned(asked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run ``gpuscaler plan`` on a cluster of so many objects, with the file that ``asked`` writes."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def plan(*objects: dict[str, Any], more: str = "") -> Result:
+        asked(more=more)
+        with a_cluster(tmp_path) as cluster:
+            cluster.load(*objects)
+            options = ["--pools", str(tmp_path / "run.yaml"), "--kubeconfig", str(cluster.kubeconfig), "--json"]
+            return CliRunner().invoke(main, ["plan", *options])
+
+    return plan
+
+
+def test_plan_buys_in_the_groups_of_the_account_as_the_file_changes_them(planned: Any) -> None:
+    first = planned(pod("a"), more="pools: [{name: gpus, priority: 7}]")
+    other = planned(pod("a"), more="pools: [{name: gpus, max: 0}]")
+
+    assert first.exit_code == 0, first.output
+    assert [[one["pool"] for one in json.loads(done.stdout)["machines"]] for done in (first, other)] == [["gpus"], ["more"]]
+    assert "note: 1 set aside in the account (gpuscaler pools says what, and why)" in first.stderr
+
+
+def test_plan_leaves_nodes_alone_whose_machines_the_account_does_not_list(planned: Any) -> None:
+    stranger = node("n1", 1, **{"gpuscaler.io/pool": "gpus", "node.kubernetes.io/instance-type": "g5.xlarge"})
+    stranger["spec"] = {"providerID": "aws:///us-east-1a/i-0000000000000dead"}
+
+    done = planned(stranger)
+
+    (kept,) = json.loads(done.stdout)["blocked_nodes"]
+    assert (kept["node"], kept["blocker"]) == ("n1", "not-listed")
+
+
+def test_plan_says_what_it_may_not_read_and_exits_5(planned: Any, served: tuple[str, Endpoint]) -> None:
+    served[1].faults.all.append(denied("DescribeAutoScalingGroups"))
+    try:
+        done = planned()
+    finally:
+        served[1].faults.all.clear()
+
+    assert done.exit_code == 5
+    assert "IAM does not allow autoscaling:DescribeAutoScalingGroups in us-east-1" in done.stderr

@@ -1,5 +1,6 @@
 """``gpuscaler plan``: what would be bought and given back for a cluster, as a dry run."""
 
+import os
 import sys
 import time
 from datetime import datetime
@@ -11,6 +12,7 @@ import click
 from gpuscaler.cli.reaching import access_options, find, namespace_of, told
 
 if TYPE_CHECKING:
+    from gpuscaler.cli.account import Account
     from gpuscaler.model.cluster import Cluster
     from gpuscaler.model.pools import Policy
     from gpuscaler.planning.state import State
@@ -53,6 +55,8 @@ def plan(
     proof: str | None,
 ) -> None:
     """Print what would be bought and given back, for a cluster as it is or as it might be. Nothing is changed anywhere."""
+    from msgspec.structs import replace
+
     from gpuscaler.cli.changing import with_pods, with_prices, without_pools
     from gpuscaler.cli.printing import plan_json, print_plan
     from gpuscaler.cli.proofs import write_proof
@@ -62,8 +66,12 @@ def plan(
         raise click.UsageError("saw --cluster beside --kubeconfig or --context, expected files or a cluster; leave one of them out")
     moment = parse_time(now) if now is not None else time.time()
     settings = load_settings(pools)
+    account = _account(settings) if settings.cloud == "aws" else None
+    if account is not None:
+        settings = replace(settings, policy=account.policy)
     policy = with_prices(without_pools(settings.policy, without_pool), prices)
     known = from_files(files, policy) if files else from_cluster(kubeconfig, context, settings, policy, moment)
+    known = known if account is None else _belonging(known, account, ours=not files)
     cluster = with_pods(known.cluster, add_pods, now=moment)
     began = time.perf_counter()
     made, solved = Planner(known.policy).plan_and_proof(cluster, known.state, moment)
@@ -82,6 +90,25 @@ class Known(NamedTuple):
     cluster: "Cluster"
     policy: "Policy"
     state: "State"
+
+
+def _account(settings: "RunSettings") -> "Account":
+    from gpuscaler.cli.account import read_account
+    from gpuscaler.embedded.controlplane.building import cache_of
+
+    return read_account(settings, cache=cache_of(os.environ))
+
+
+def _belonging(known: Known, account: "Account", *, ours: bool) -> Known:
+    """With what the account says of nodes; in a cluster of ``ours``, machines that it does not list are somebody else's."""
+    from msgspec.structs import replace
+
+    from gpuscaler.cli.account import belonging
+    from gpuscaler.planning.membership import unlisted
+
+    cluster = belonging(known.cluster, account.inventory)
+    theirs = unlisted(cluster.nodes, account.inventory) if ours else frozenset()
+    return known._replace(cluster=cluster, state=replace(known.state, unlisted=theirs))
 
 
 def from_files(files: tuple[str, ...], policy: "Policy") -> Known:
@@ -121,7 +148,11 @@ def parse_time(text: str) -> float:
 
 def load_pools(path: str) -> "Policy":
     """The policy of a pools file; every mistake in it is printed and ends the command with exit code 2."""
-    return load_settings(path).policy
+    settings = load_settings(path)
+    if settings.cloud == "aws":
+        click.echo(f"{path}: saw cloud aws, whose pools are in the account, expected a file with pools; give one", err=True)
+        sys.exit(2)
+    return settings.policy
 
 
 def load_settings(path: str) -> "RunSettings":
@@ -129,14 +160,10 @@ def load_settings(path: str) -> "RunSettings":
     from gpuscaler import settings
 
     try:
-        found = settings.load_settings(path)
+        return settings.load_settings(path)
     except settings.SettingsError as error:
         click.echo(str(error), err=True)
         sys.exit(2)
-    if found.cloud == "aws":
-        click.echo(f"{path}: saw cloud aws, whose pools are in the account, expected a file with pools; give one", err=True)
-        sys.exit(2)
-    return found
 
 
 def load_cluster(files: tuple[str, ...]) -> "Cluster":

@@ -45,7 +45,7 @@ async def make(settings: RunSettings, place: Place, *, calls: Calls | None = Non
     provider = AwsProvider(
         calls,
         discovery,
-        fence=_withheld if place.dry_run else place.client.fence,
+        fence=withheld if place.dry_run else place.client.fence,
         now=place.now,
         queue_url="" if place.dry_run else told.queue_url,
         queue_region=next(iter(told.regions), ""),
@@ -72,5 +72,6 @@ def _calls(endpoint_url: str, identity: str) -> Calls:
         raise UnusableError(str(error)) from error
 
 
-def _withheld(_seconds: float) -> NoReturn:
+def withheld(_seconds: float) -> NoReturn:
+    """The fence of who only looks."""
     raise CloudError(UNKNOWN, "a dry run changes nothing")

@@ -26,6 +26,7 @@ from gpuscaler.clouds.protocol import (
     CONFIGURATION,
     INTERRUPTION,
     MAINTENANCE,
+    UNAUTHORISED,
     UNKNOWN,
     Bought,
     CloudError,
@@ -80,7 +81,10 @@ class AwsProvider:
         self._inbox = Inbox(self._ask, queue_url, region=queue_region) if queue_url else None
         self._known = _Known()
         self._found: dict[str, FoundPool] = {}
+        #: Regions of which nothing is known yet, None before the first look; what failed in the newest, and whether for lack of rights.
         self._unknown: tuple[str, ...] | None = None
+        self._failed: tuple[str, ...] = ()
+        self._forbidden = False
         self._looking = asyncio.Lock()
         self._other_ways: dict[str, str] = {}
         self._details: dict[str, Detail] = {}
@@ -120,14 +124,15 @@ class AwsProvider:
         async with self._looking:
             seen = await asyncio.get_running_loop().run_in_executor(self._executor, self._discovery.look)
         self._found = {one.pool.name: one for one in seen.pools}
-        self._unknown = seen.unknown
+        self._unknown, self._forbidden = seen.unknown, seen.forbidden
         troubles = {f"Region {region}" for region in seen.failed}
+        self._failed = tuple(f"{one.object}: {one.reason}" for one in seen.set_aside if one.object in troubles)
         return Looked(
             pools=tuple(one.pool for one in seen.pools),
             set_aside=tuple(one for one in seen.set_aside if one.object not in troubles),
             warnings=tuple(f"pool {one.pool.name}: {warning}" for one in seen.pools for warning in one.warnings),
             ways={name: ": ".join(filter(None, self.way(name))) for name in self._found},
-            failed=tuple(f"{one.object}: {one.reason}" for one in seen.set_aside if one.object in troubles),
+            failed=self._failed,
             complete=not seen.unknown,
         )
 
@@ -139,7 +144,8 @@ class AwsProvider:
         if self._unknown is None or self._unknown:
             await self.look()
         if self._unknown:
-            raise CloudError(UNKNOWN, f"nothing is known yet of {', '.join(self._unknown)}: a list without their machines is none")
+            said = f"nothing is known yet of {', '.join(self._unknown)}: a list without their machines is none"
+            raise CloudError(UNAUTHORISED if self._forbidden else UNKNOWN, "; ".join((*self._failed, said)))
         at = self._ask.now()
         pools = {(one.group.region, one.group.name): one for one in self._found.values()}
         groups = await self._groups(pools)
