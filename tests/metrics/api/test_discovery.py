@@ -118,6 +118,21 @@ async def test_the_form_of_discovery_is_the_first_that_the_client_takes(tmp_path
         assert (await made.get("/apis", headers=[("Accept", accept)])).headers["content-type"] == content
 
 
+async def test_paths_are_described_in_both_forms_of_openapi(tmp_path: Path) -> None:
+    async with scene(tmp_path) as made:
+        old = await made.get("/openapi/v2")
+        assert (old.json["swagger"], len(old.json["paths"])) == ("2.0", 7)
+        again = await made.get("/openapi/v2", headers=[("If-None-Match", old.headers["etag"])])
+        assert (again.status, again.body) == (304, b"")
+        index = (await made.get("/openapi/v3")).json["paths"]
+        assert sorted(index) == [f"apis/{CUSTOM}/v1beta1", f"apis/{CUSTOM}/v1beta2", f"apis/{EXTERNAL}/v1beta1"]
+        for name, place in index.items():
+            described = (await made.get(place["serverRelativeURL"])).json
+            assert described["openapi"] == "3.0.0"
+            assert all(path.startswith(f"/{name}/") for path in described["paths"])
+            assert all(path in old.json["paths"] for path in described["paths"])
+
+
 async def test_probes_say_ok_or_which_check_fails(tmp_path: Path) -> None:
     trouble = {"rules": ""}
     async with scene(tmp_path, alive={"loop": lambda: ""}, ready={"rules": lambda: trouble["rules"]}) as made:

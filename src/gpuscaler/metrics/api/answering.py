@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpuscaler.metrics.api import bodies, discovery, statuses
+from gpuscaler.metrics.api import bodies, discovery, openapi, statuses
 from gpuscaler.metrics.api.identity import Headers
 from gpuscaler.metrics.api.paths import CUSTOM, EXTERNAL, VERSIONS, Asked, Metric, Query
 from gpuscaler.metrics.values import EVERYTHING, Rejected, Source, Unavailable, UnknownMetric, Value
@@ -141,6 +141,12 @@ class Answering:
                 source = self.source
                 custom, external = (source.custom_metrics(), ()) if group == CUSTOM else ((), source.external_metrics())
                 return Reply(discovery.resource_list(group, version, custom=custom, external=external))
+            case ("openapi", "v2"):
+                return _tagged(openapi.version_2(sorted(self.groups)), headers)
+            case ("openapi", "v3"):
+                return Reply(openapi.index(sorted(self.groups)))
+            case ("openapi", "v3", "apis", group, version) if group in self.groups and version in VERSIONS[group]:
+                return _tagged(openapi.version_3(group, version), headers)
             case ("healthz" | "livez" as probe, *check):
                 return health(probe, self.alive, check, verbose=asked.verbose)
             case ("readyz", *check):
@@ -150,7 +156,17 @@ class Answering:
 
     def _paths(self) -> list[str]:
         served = [f"/apis/{group}/{version}" for group in self.groups for version in VERSIONS[group]]
-        return ["/apis", *(f"/apis/{one}" for one in self.groups), *served, "/healthz", "/livez", "/readyz", *self.pages]
+        return [
+            "/apis",
+            *(f"/apis/{one}" for one in self.groups),
+            *served,
+            "/healthz",
+            "/livez",
+            "/openapi/v2",
+            "/openapi/v3",
+            "/readyz",
+            *self.pages,
+        ]
 
     def _groups(self, headers: Headers) -> Reply:
         version = discovery.aggregated_version(headers.get("Accept") or "")
@@ -159,10 +175,15 @@ class Answering:
         custom = self.source.custom_metrics() if CUSTOM in self.groups else None
         external = self.source.external_metrics() if EXTERNAL in self.groups else None
         body = discovery.aggregated(version, custom, external)
-        told = {"Content-Type": discovery.content_type(version), "ETag": discovery.etag(body), "Vary": "Accept"}
-        if headers.get("If-None-Match") == told["ETag"]:
-            return Reply(b"", 304, told)
-        return Reply(body, headers=told)
+        return _tagged(body, headers, {"Content-Type": discovery.content_type(version), "Vary": "Accept"})
+
+
+def _tagged(body: bytes, headers: Headers, more: Mapping[str, str] = {}) -> Reply:
+    """``body``, or word that the client has it already."""
+    told = {**more, "ETag": discovery.etag(body)}
+    if headers.get("If-None-Match") == told["ETag"]:
+        return Reply(b"", 304, told)
+    return Reply(body, headers=told)
 
 
 def health(probe: str, checks: Mapping[str, Check], chosen: Sequence[str], *, verbose: bool) -> Reply:

@@ -121,38 +121,44 @@ class Publisher:
     made: SelfMade | None
     states: dict[str, str] = field(default_factory=dict, init=False)
     others: dict[str, str] = field(default_factory=dict, init=False)
+    _following: Authority | None = field(default=None, init=False)
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            pause = LOOK if await self.look() else AGAIN
-            await asyncio.sleep(pause)
+            done = await self.look()
+            wrong = [name for name, state in self.states.items() if state and name not in self.others]
+            await asyncio.sleep(AGAIN if wrong or not done else LOOK)
 
     async def look(self) -> bool:
-        """Look once, and put right what is not; returns whether all is well."""
+        """Look once, and put right what is not; returns whether what is served is believed wherever it can be."""
         made = self.made
-        following = made.renew() if made is not None and made.due else None
+        if made is not None and made.due and self._following is None:
+            self._following = made.renew()
+        following = self._following
         wanted = [one for one in (made.authority if made else b"", following.certificate if following else b"") if one]
         names = [f"{version}.{group}" for group, versions in VERSIONS.items() for version in versions]
-        well = [await self._one(name, wanted) for name in names]
-        if following is not None and made is not None and all(well):
+        done = all([await self._one(name, wanted) for name in names])
+        if following is not None and made is not None and done:
             # Only now does whoever asks believe what will be served.
             made.serve(following)
-        return all(well)
+            self._following = None
+        return done
 
     async def _one(self, name: str, wanted: Sequence[bytes]) -> bool:
+        done = True
         try:
             state = await self._state(name, wanted)
         except NotFound:
-            state = f"APIService {name}: saw none, expected one that leads to {self._there}; apply it, or do without this API"
+            state = f"saw none, expected one that leads to {self._there}; apply it, or do without this API"
         except Conflict:
             return False
         except (ApiError, Unreachable, msgspec.MsgspecError) as error:
-            state = f"APIService {name}: {error}"
+            state, done = str(error), False
         if state != self.states.get(name, ""):
             _LOG.warning("APIService", name=name, problem=state) if state else _LOG.info("APIService is well", name=name)
         self.states[name] = state
-        return not state or name in self.others
+        return done
 
     @property
     def _there(self) -> str:

@@ -1,0 +1,164 @@
+"""The server's own certificate, and its authority in the APIServices that lead to it and in no others."""
+
+import ssl
+from base64 import b64decode, b64encode
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from cryptography import x509
+from tests.kube.doubles import Scripted, answer, refusal
+
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.transport import Answer, Request
+from gpuscaler.metrics.api.publishing import AUTHORITY, MOST, Place, Publisher, SelfMade, merged
+from gpuscaler.serving.authorities import VALID, Authority
+
+NOW = 1_767_225_600.0
+PLACE = Place("gpuscaler-metrics", "gpu")
+OURS = {"name": "gpuscaler-metrics", "namespace": "gpu"}
+DAY = 86400.0
+
+
+class Registry:
+    """An API server with APIServices, by name; ``clash`` refuses so many writes."""
+
+    def __init__(self, **services: dict[str, str]) -> None:
+        names = {
+            "custom1": "v1beta1.custom.metrics.k8s.io",
+            "custom2": "v1beta2.custom.metrics.k8s.io",
+            "external": "v1beta1.external.metrics.k8s.io",
+        }
+        self.objects: dict[str, dict[str, Any]] = {
+            names[short]: {"metadata": {"resourceVersion": "1"}, "spec": {"service": service}} for short, service in services.items()
+        }
+        self.clash = 0
+        self.writes: list[str] = []
+        self.client = Client(Scripted([self._answer]))
+
+    async def _answer(self, request: Request) -> Answer:
+        name = request.path.rpartition("/")[2]
+        found = self.objects.get(name)
+        if found is None:
+            return refusal(404, "not found", reason="NotFound", content_type="application/json")
+        if request.method == "PATCH":
+            change = msgspec.json.decode(request.body)
+            if self.clash or change["metadata"]["resourceVersion"] != found["metadata"]["resourceVersion"]:
+                self.clash -= 1
+                return refusal(409, "changed", reason="Conflict", content_type="application/json")
+            self.writes.append(name)
+            found["spec"].update(change["spec"])
+        return answer(200, found, content_type="application/json")
+
+    def bundles(self) -> set[str]:
+        return {one["spec"].get("caBundle", "") for one in self.objects.values()}
+
+
+def authorities(bundle: str) -> list[x509.Certificate]:
+    return x509.load_pem_x509_certificates(b64decode(bundle))
+
+
+def made(folder: Path, clock: list[float]) -> SelfMade:
+    return SelfMade(folder, PLACE, lambda: clock[0])
+
+
+def test_the_certificate_is_for_the_name_that_kube_aggregator_insists_on(tmp_path: Path) -> None:
+    one = made(tmp_path / "certs", [NOW])
+    leaf = x509.load_pem_x509_certificate(one.files[0].read_bytes())
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
+
+    assert "gpuscaler-metrics.gpu.svc" in names
+    leaf.verify_directly_issued_by(x509.load_pem_x509_certificate(one.authority))
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*one.files)
+    assert one.files[1].stat().st_mode & 0o077 == 0
+
+
+async def test_the_authority_is_written_into_every_api_service_that_leads_here_and_only_once(tmp_path: Path) -> None:
+    registry, one = Registry(custom1=OURS, custom2=OURS, external=OURS), made(tmp_path, [NOW])
+    publisher = Publisher(registry.client, PLACE, one)
+
+    assert await publisher.look()
+    assert await publisher.look()
+    assert len(registry.writes) == 3
+    (bundle,) = registry.bundles()
+    assert b64decode(bundle) == one.authority
+
+
+async def test_an_api_service_of_another_program_is_left_alone_and_named(tmp_path: Path) -> None:
+    keda = {"name": "keda-operator-metrics-apiserver", "namespace": "keda"}
+    registry = Registry(custom1=OURS, custom2=OURS, external=keda)
+    publisher = Publisher(registry.client, PLACE, made(tmp_path, [NOW]))
+
+    assert await publisher.look()
+    assert registry.objects["v1beta1.external.metrics.k8s.io"]["spec"] == {"service": keda}
+    assert publisher.others == {"v1beta1.external.metrics.k8s.io": "keda/keda-operator-metrics-apiserver"}
+    assert "it is left alone" in publisher.states["v1beta1.external.metrics.k8s.io"]
+    assert len(registry.writes) == 2
+
+
+async def test_an_api_service_that_is_missing_or_trusts_anybody_is_said(tmp_path: Path) -> None:
+    registry = Registry(custom1=OURS, custom2=OURS)
+    registry.objects["v1beta2.custom.metrics.k8s.io"]["spec"]["insecureSkipTLSVerify"] = True
+    publisher = Publisher(registry.client, PLACE, made(tmp_path, [NOW]))
+
+    assert await publisher.look()
+    assert "saw none" in publisher.states["v1beta1.external.metrics.k8s.io"]
+    assert "insecureSkipTLSVerify" in publisher.states["v1beta2.custom.metrics.k8s.io"]
+    assert registry.writes == ["v1beta1.custom.metrics.k8s.io"]
+
+
+async def test_a_write_that_came_too_late_is_made_again_on_what_is_there(tmp_path: Path) -> None:
+    registry, one = Registry(custom1=OURS, custom2=OURS, external=OURS), made(tmp_path, [NOW])
+    registry.clash = 1
+    publisher = Publisher(registry.client, PLACE, one)
+
+    assert not await publisher.look()
+    assert await publisher.look()
+    assert registry.bundles() == {b64encode(one.authority).decode()}
+
+
+async def test_two_copies_stand_in_one_bundle(tmp_path: Path) -> None:
+    registry = Registry(custom1=OURS, custom2=OURS, external=OURS)
+    first, second = made(tmp_path / "a", [NOW]), made(tmp_path / "b", [NOW])
+    for one in (first, second, first):
+        await Publisher(registry.client, PLACE, one).look()
+
+    (bundle,) = registry.bundles()
+    assert b64decode(bundle) == first.authority + second.authority
+
+
+async def test_a_certificate_is_renewed_in_time_and_served_only_when_its_authority_is_believed(tmp_path: Path) -> None:
+    registry, clock = Registry(custom1=OURS, custom2=OURS, external=OURS), [NOW]
+    one = made(tmp_path, clock)
+    publisher = Publisher(registry.client, PLACE, one)
+    await publisher.look()
+    before, served = one.authority, one.files[0].read_bytes()
+    clock[0] += VALID.total_seconds() / 2 + DAY
+    registry.clash = 1
+
+    assert not await publisher.look()
+    assert one.files[0].read_bytes() == served
+    assert await publisher.look()
+    assert one.files[0].read_bytes() != served
+    (bundle,) = registry.bundles()
+    assert before in b64decode(bundle)
+    assert one.authority in b64decode(bundle)
+    assert not one.due
+
+
+def test_a_bundle_keeps_what_is_others_and_the_newest_of_ours() -> None:
+    foreign = Authority("somebody", now=NOW).certificate
+    old = [Authority(AUTHORITY, now=NOW + day * DAY).certificate for day in range(MOST + 3)]
+    ended = Authority(AUTHORITY, now=NOW - 400 * DAY).certificate
+    mine = Authority(AUTHORITY, now=NOW + 100 * DAY).certificate
+    bundle = merged(b64encode(b"".join([foreign, ended, *old])).decode(), [mine])
+
+    assert authorities(bundle) == [x509.load_pem_x509_certificate(pem) for pem in (foreign, *old[-(MOST - 1) :], mine)]
+    assert merged(bundle, [mine]) == bundle
+
+
+@pytest.mark.parametrize("bundle", ["", "%%%", b64encode(b"no certificate").decode()])
+def test_a_bundle_that_is_none_is_replaced(bundle: str) -> None:
+    mine = Authority(AUTHORITY, now=NOW).certificate
+    assert b64decode(merged(bundle, [mine])) == mine

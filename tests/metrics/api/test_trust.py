@@ -1,0 +1,164 @@
+"""Whom to believe, as the cluster's ConfigMap says it: watched, and kept where it cannot be read."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import Unreachable
+from gpuscaler.kube.transport import Answer, Request
+from gpuscaler.metrics.api.trust import NAME, Trust, TrustError, WatchedTrust, trust_in
+from gpuscaler.serving.authorities import Authority
+
+CA = Authority("front-proxy-ca", now=time.time()).certificate.decode()
+OTHER = Authority("front-proxy-ca", now=time.time()).certificate.decode()
+#: As kube-apiserver of a cluster made by kubeadm writes it.
+DATA = {
+    "client-ca-file": OTHER,
+    "requestheader-client-ca-file": CA,
+    "requestheader-allowed-names": '["front-proxy-client"]',
+    "requestheader-username-headers": '["X-Remote-User"]',
+    "requestheader-group-headers": '["X-Remote-Group"]',
+    "requestheader-extra-headers-prefix": '["X-Remote-Extra-"]',
+    "requestheader-uid-headers": '["X-Remote-Uid"]',
+}
+
+
+class Cluster:
+    """A transport to an API server with the ConfigMap; ``events`` are what its watches bring."""
+
+    def __init__(self, data: dict[str, str]) -> None:
+        self.data, self.version, self.away = data, 1, False
+        self.requests: list[Request] = []
+        self.events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+
+    def change(self, **data: str) -> None:
+        self.data, self.version = {**self.data, **data}, self.version + 1
+        self.events.put_nowait({"type": "MODIFIED", "object": self.object()})
+
+    def object(self) -> dict[str, Any]:
+        return {"metadata": {"name": NAME, "resourceVersion": str(self.version)}, "data": self.data}
+
+    @asynccontextmanager
+    async def exchange(self, request: Request) -> AsyncIterator[Answer]:
+        self.requests.append(request)
+        await asyncio.sleep(0)
+        if self.away:
+            raise Unreachable("the API server is away")
+        pieces = self._watch() if "watch" in request.query else self._once()
+        yield Answer(200, {"content-type": "application/json"}, pieces)
+
+    async def _once(self) -> AsyncIterator[bytes]:
+        yield msgspec.json.encode(self.object())
+
+    async def _watch(self) -> AsyncIterator[bytes]:
+        while (event := await self.events.get()) is not None:
+            yield msgspec.json.encode(event) + b"\n"
+
+    async def close(self) -> None:
+        pass
+
+
+@asynccontextmanager
+async def watched(cluster: Cluster, **given: str) -> AsyncIterator[tuple[WatchedTrust, list[Trust]]]:
+    found: list[Trust] = []
+    trust = WatchedTrust(Client(cluster), given, found.append)
+    task = asyncio.create_task(trust.run())
+    await asyncio.sleep(0.1)
+    try:
+        yield trust, found
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def test_all_that_the_config_map_says_is_read() -> None:
+    trust = trust_in(DATA)
+    assert (len(trust.proxies), len(trust.clients)) == (1, 1)
+    assert trust.proxies != trust.clients
+    assert trust.proxy_names == {"front-proxy-client"}
+    assert (trust.user_headers, trust.group_headers, trust.uid_headers) == (("X-Remote-User",), ("X-Remote-Group",), ("X-Remote-Uid",))
+    assert trust.extra_prefixes == ("X-Remote-Extra-",)
+
+
+def test_what_is_not_said_is_not_believed() -> None:
+    trust = trust_in({})
+    assert (trust.proxies, trust.clients, trust.user_headers) == ((), (), ())
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "said"),
+    [
+        ("client-ca-file", "-----BEGIN NOTHING-----", "client-ca-file: saw 23 bytes that are no certificates"),
+        ("requestheader-allowed-names", "front-proxy-client", "requestheader-allowed-names: saw 'front-proxy-client'"),
+        ("requestheader-username-headers", '{"a": 1}', "requestheader-username-headers"),
+    ],
+)
+def test_what_cannot_be_read_is_named(key: str, text: str, said: str) -> None:
+    with pytest.raises(TrustError, match="saw") as caught:
+        trust_in({**DATA, key: text})
+    assert said in str(caught.value)
+
+
+async def test_a_change_is_believed_at_once_and_asked_for_by_name() -> None:
+    cluster = Cluster(DATA)
+    async with watched(cluster) as (trust, found):
+        assert (trust.known, trust.trouble, len(found)) == (True, "", 1)
+        cluster.change(**{"requestheader-allowed-names": '["another"]'})
+        await asyncio.sleep(0.1)
+        assert found[-1].proxy_names == {"another"}
+    (watch,) = [one for one in cluster.requests if "watch" in one.query]
+    assert watch.query["fieldSelector"] == f"metadata.name={NAME}"
+    assert watch.query["resourceVersion"] == "1"
+
+
+async def test_a_watch_that_ends_is_begun_again_and_what_is_the_same_changes_nothing() -> None:
+    cluster = Cluster(DATA)
+    async with watched(cluster) as (_, found):
+        cluster.events.put_nowait(None)
+        await asyncio.sleep(5)
+        assert len([one for one in cluster.requests if "watch" in one.query]) == 2
+        assert len(found) == 1
+
+
+async def test_what_is_broken_later_leaves_what_was_believed_and_says_so() -> None:
+    cluster = Cluster(DATA)
+    async with watched(cluster) as (trust, found):
+        cluster.change(**{"client-ca-file": "broken"})
+        await asyncio.sleep(3)
+        assert "client-ca-file: saw 6 bytes" in trust.trouble
+        assert (trust.known, len(found)) == (True, 1)
+        cluster.change(**{"client-ca-file": CA})
+        await asyncio.sleep(60)
+        assert (trust.trouble, len(found)) == ("", 2)
+
+
+async def test_a_config_map_that_is_deleted_takes_no_trust_away() -> None:
+    cluster = Cluster(DATA)
+    async with watched(cluster) as (trust, found):
+        cluster.events.put_nowait({"type": "DELETED", "object": cluster.object()})
+        await asyncio.sleep(5)
+        assert (trust.known, len(found)) == (True, 1)
+
+
+async def test_an_api_server_that_is_away_is_asked_ever_more_rarely_until_it_is_back() -> None:
+    cluster = Cluster(DATA)
+    cluster.away = True
+    async with watched(cluster) as (trust, found):
+        await asyncio.sleep(600)
+        assert "is away" in trust.trouble
+        assert (trust.known, found) == (False, [])
+        assert len(cluster.requests) < 150
+        cluster.away = False
+        await asyncio.sleep(40)
+        assert (trust.known, trust.trouble, len(found)) == (True, "", 1)
+
+
+async def test_what_flags_say_wins_over_the_config_map() -> None:
+    async with watched(Cluster(DATA), **{"client-ca-file": CA}) as (_, found):
+        assert found[-1].clients == trust_in({"client-ca-file": CA}).clients
