@@ -10,7 +10,7 @@ from rich.table import Table
 
 from benchmarks.figures import Figure
 
-MODULES = ("cost", "speed", "fleet", "scale_down", "replay", "simulation", "live", "restarts", "real", "exporter", "aws")
+MODULES = ("cost", "speed", "fleet", "scale_down", "replay", "simulation", "live", "restarts", "real", "exporter", "metrics", "aws")
 
 
 def main(names: list[str]) -> int:

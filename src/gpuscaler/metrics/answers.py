@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from gpuscaler.metrics.evaluating import Cell, State, Table, Timing
@@ -108,7 +109,13 @@ class Answers:
         if cell.age + passed > self._timing.stale:
             self.freshness.stale += 1
             return None
-        return quantity(cell.number)
+        return _text(cell.number)
+
+
+@lru_cache(maxsize=16_384)
+def _text(number: float) -> str | None:
+    """Gauges have few values, and ten thousand pods have the same ones."""
+    return quantity(number)
 
 
 def _found(table: Table, selection: tuple[Key, ...], *, of_objects: bool) -> Iterator[tuple[Key, Cell, dict[str, str]]]:

@@ -1,0 +1,251 @@
+"""The metrics API as it is started: how many requests it answers, what that costs Prometheus and the API server, how soon it is ready.
+
+``METRICS_SECONDS`` shortens what is measured over time.
+"""
+
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import trustme
+
+from benchmarks.figures import Figure
+from gpuscaler.exporter.footprint import footprint
+
+RULES = """
+rules:
+- seriesQuery: '{__name__=~"^nvidia_gpu_.*",uuid!=""}'
+  resources:
+    overrides:
+      node_name: {resource: node}
+      pod_name: {resource: pod}
+      namespace_name: {resource: namespace}
+  name: {matches: ^nvidia_gpu_(.*)$, as: "${1}_current"}
+  metricsQuery: <<.Series>>{<<.LabelMatchers>>}
+"""
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: bench
+clusters: [{{name: bench, cluster: {{server: '{api}'}}}}]
+contexts: [{{name: bench, context: {{cluster: bench, user: ''}}}}]
+"""
+METRICS = tuple(
+    f"nvidia_gpu_{name}"
+    for name in ("duty_cycle", "memory_used_bytes", "power_usage_milliwatts", "temperature_celsius", "fanspeed_percent")
+)
+FILES = {"ca": "ca.crt", "certificate": "proxy.crt", "key": "proxy.key"}
+CONNECTIONS = 32
+#: Seconds until the command is given up.
+PATIENCE = 60
+APPS = 10
+
+
+def figures() -> Iterator[Figure]:
+    seconds = float(os.environ.get("METRICS_SECONDS", "20"))
+    with running(namespaces=40, pods=50, metrics=METRICS) as here:
+        paths = [path(f"team-{space}", metric, "tier=serving") for space in range(40) for metric in METRICS]
+        yield throughput(here, paths, seconds)
+        yield slow(here, paths, seconds)
+    with running(namespaces=100, pods=100, metrics=METRICS[:2]) as here:
+        yield cold(here)
+        yield autoscalers(here, max(3 * seconds, 20))
+    with running(namespaces=1, pods=1500, metrics=METRICS[:1]) as here:
+        yield many(here)
+
+
+def path(namespace: str, metric: str, selector: str) -> str:
+    name = metric.removeprefix("nvidia_gpu_") + "_current"
+    asked = selector.replace("=", "%3D")
+    return f"/apis/custom.metrics.k8s.io/v1beta2/namespaces/{namespace}/pods/%2A/{name}?labelSelector={asked}"
+
+
+@dataclass
+class Here:
+    """Processes that run: the metrics API at ``port``, ready ``ready`` seconds after it was started, and its world."""
+
+    port: int
+    process: subprocess.Popen[str]
+    world: subprocess.Popen[str]
+    folder: Path
+    ready: float
+
+    def load(self, paths: Sequence[str], *, connections: int, seconds: float) -> dict[str, Any]:
+        files = {name: str(self.folder / file) for name, file in FILES.items()}
+        told = {"port": self.port, **files, "connections": connections, "seconds": seconds, "paths": list(paths)}
+        asked = self.folder / "load.json"
+        asked.write_text(json.dumps(told))
+        done = subprocess.run([sys.executable, "-m", "benchmarks.metrics_load", str(asked)], stdout=subprocess.PIPE, text=True, check=True)
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def told(self, **command: Any) -> dict[str, Any]:
+        """What the world was asked since it last forgot."""
+        assert self.world.stdin is not None
+        assert self.world.stdout is not None
+        self.world.stdin.write(json.dumps(command) + "\n")
+        self.world.stdin.flush()
+        found: dict[str, Any] = json.loads(self.world.stdout.readline())
+        return found
+
+    @property
+    def resident(self) -> int:
+        found = footprint(self.process.pid)
+        return found.resident_bytes if found else 0
+
+    @property
+    def cpu(self) -> float:
+        found = footprint(self.process.pid)
+        return found.cpu_seconds if found else 0.0
+
+
+@contextmanager
+def running(*, namespaces: int, pods: int, metrics: Sequence[str]) -> Iterator[Here]:
+    """The command as it is started, with a front proxy's certificate to ask it with."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        certificates(folder)
+        told = json.dumps({"namespaces": namespaces, "pods": pods, "metrics": list(metrics), "ca": (folder / "ca.crt").read_text()})
+        with started("benchmarks.metrics_world", told, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as world:
+            assert world.stdout is not None
+            urls = json.loads(world.stdout.readline())
+            (folder / "kubeconfig").write_text(KUBECONFIG.format(api=urls["api"]))
+            (folder / "rules.yaml").write_text(RULES)
+            kubeconfigs = [f"--{name}-kubeconfig={folder / 'kubeconfig'}" for name in ("lister", "authentication", "authorization")]
+            tls = [f"--tls-cert-file={folder / 'serving.crt'}", f"--tls-private-key-file={folder / 'serving.key'}"]
+            asked = [f"--config={folder / 'rules.yaml'}", f"--prometheus-url={urls['prometheus']}", *tls, *kubeconfigs]
+            command = ("gpuscaler", "metrics", *asked, "--secure-port=0", "--bind-address=127.0.0.1")
+            began = time.perf_counter()
+            with (folder / "log").open("w") as log, started(*command, stderr=log) as process:
+                yield ready(process, world, folder, began)
+
+
+def ready(process: subprocess.Popen[str], world: subprocess.Popen[str], folder: Path, began: float) -> Here:
+    """Wait until it says that it is."""
+    here = Here(0, process, world, folder, 0.0)
+    while time.perf_counter() - began < PATIENCE:
+        text = (folder / "log").read_text()
+        if not here.port and "serving at port" in text:
+            here.port = int(text.split("serving at port ")[1].split()[0])
+        if here.port and probe(here):
+            here.ready = time.perf_counter() - began
+            return here
+        time.sleep(0.02)
+    raise RuntimeError(f"it was not ready within {PATIENCE} s: {(folder / 'log').read_text()[-2000:]}")
+
+
+@contextmanager
+def started(*command: str, **pipes: Any) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen([sys.executable, "-m", *command], text=True, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def certificates(folder: Path) -> None:
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(folder / "ca.crt")
+    for name in ("serving", "proxy"):
+        made = ca.issue_cert("127.0.0.1", "metrics", common_name=name)
+        made.private_key_pem.write_to_path(folder / f"{name}.key")
+        made.cert_chain_pems[0].write_to_path(folder / f"{name}.crt")
+
+
+def probe(here: Here) -> bool:
+    """Whether it says that it is ready."""
+    context = ssl.create_default_context(cafile=str(here.folder / "ca.crt"))
+    with socket.create_connection(("127.0.0.1", here.port)) as raw, context.wrap_socket(raw, server_hostname="metrics") as sock:
+        sock.sendall(b"GET /readyz HTTP/1.1\r\nHost: metrics\r\nConnection: close\r\n\r\n")
+        return b" 200 " in sock.recv(4096).split(b"\r\n")[0]
+
+
+def throughput(here: Here, paths: Sequence[str], seconds: float) -> Figure:
+    here.load(paths, connections=CONNECTIONS, seconds=2)
+    before = here.cpu
+    found = here.load(paths, connections=CONNECTIONS, seconds=seconds)
+    share = (here.cpu - before) / seconds
+    good = not found["wrong"] and found["per_second"] >= 6000 and found["p99"] <= 0.015
+    return Figure(
+        f"metrics: requests over TLS, 50 pods an answer, {len(paths)} (metric, namespace) pairs, {CONNECTIONS} connections",
+        "prometheus-adapter: 6/s as shipped, 199/s and p99 347 ms without its limits",
+        "≥ 6,000/s, p99 ≤ 15 ms",
+        f"{found['per_second']:,.0f}/s, p99 {found['p99'] * 1e3:.1f} ms, {share:.0%} of a core, {found['mean_bytes'] / 1e3:.1f} kB each"
+        f"{', wrong: ' + str(found['wrong']) if found['wrong'] else ''}",
+        good,
+        {"per_second": found["per_second"], "p99_seconds": found["p99"]},
+    )
+
+
+def slow(here: Here, paths: Sequence[str], seconds: float) -> Figure:
+    """Prometheus answers in two seconds."""
+    here.told(delay=2.0)
+    time.sleep(12)
+    found = here.load(paths, connections=CONNECTIONS, seconds=seconds)
+    here.told(delay=0.0)
+    good = not found["wrong"] and found["per_second"] >= 6000 and found["p99"] <= 0.015
+    return Figure(
+        "metrics: the same with Prometheus answering in 2 s",
+        "",
+        "no slower",
+        f"{found['per_second']:,.0f}/s, p99 {found['p99'] * 1e3:.1f} ms",
+        good,
+        {"per_second": found["per_second"], "p99_seconds": found["p99"]},
+    )
+
+
+def cold(here: Here) -> Figure:
+    return Figure(
+        "metrics: cold start to ready with 10,000 pods", "", "≤ 10 s", f"{here.ready:.1f} s", here.ready <= 10, {"seconds": here.ready}
+    )
+
+
+def autoscalers(here: Here, seconds: float) -> Figure:
+    """A thousand of them, each with two metrics and every 15 s: 133 requests a second."""
+    paths = [path(f"team-{space}", metric, f"app=app-{app}") for space in range(100) for app in range(APPS) for metric in METRICS[:2]]
+    # Each asks in its turn: as many as fall into a round of 15 s, at no more than their pace.
+    here.load(paths, connections=1, seconds=1)
+    here.told(forget=True)
+    began, wrong, asked = time.perf_counter(), 0, 0
+    while time.perf_counter() - began < seconds:
+        turn = time.perf_counter()
+        found = here.load(paths, connections=4, seconds=min(2.0, seconds))
+        wrong, asked = wrong + sum(found["wrong"].values()), asked + found["requests"]
+        time.sleep(max(0.0, 5 - (time.perf_counter() - turn)))
+    took = time.perf_counter() - began
+    counted = here.told()["asked"]
+    queries, lists = counted.get("/api/v1/query", 0) / took, counted.get("list", 0)
+    good = queries <= 0.5 and not lists and here.resident <= 300e6 and not wrong
+    return Figure(
+        f"metrics: 1,000 autoscalers of 10,000 pods in 100 namespaces, two metrics each, over {took:.0f} s",
+        "prometheus-adapter: 133 queries/s and 133 LISTs/s",
+        "≤ 0.5 queries/s, 0 LISTs, ≤ 300 MB RSS",
+        f"{queries:.2f} queries/s, {lists} LISTs, {here.resident / 1e6:.0f} MB RSS ({asked:,} requests, {wrong} wrong)",
+        good,
+        {"queries_per_second": queries, "lists": lists, "resident_bytes": here.resident},
+    )
+
+
+def many(here: Here) -> Figure:
+    """An answer with all pods of one autoscaler, from queries that name none of them."""
+    found = here.load([path("team-0", METRICS[0], "tier=serving")], connections=1, seconds=2)
+    longest = here.told()["longest"]
+    values = found["values"]
+    return Figure(
+        "metrics: 1,500 pods under one autoscaler",
+        "prometheus-adapter: a query of 25 kB, 414 or 422",
+        "right answer",
+        f"{found['mean_bytes'] / 1e3:.0f} kB, {values:,} values; longest query {longest} characters",
+        not found["wrong"] and longest < 2000 and values == 1500,
+        {"values": values, "longest_query": longest},
+    )

@@ -1,0 +1,103 @@
+"""Asks a metrics API over TLS as a front proxy does, as fast as it answers, and prints what came of it as JSON.
+
+The first argument is a file of JSON with ``port``, ``ca``, ``certificate``, ``key``, ``connections``, ``seconds`` and ``paths``.
+"""
+
+import itertools
+import json
+import select
+import socket
+import ssl
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_HEAD = (
+    "GET {path} HTTP/1.1\r\nHost: metrics\r\nAccept: application/json, */*\r\nUser-Agent: kube-controller-manager/v1.35.4\r\n"
+    "X-Remote-User: system:serviceaccount:kube-system:horizontal-pod-autoscaler\r\n"
+    "X-Remote-Group: system:serviceaccounts\r\nX-Remote-Group: system:authenticated\r\n\r\n"
+)
+
+
+@dataclass(slots=True)
+class Connection:
+    sock: ssl.SSLSocket
+    began: float = 0.0
+    held: bytearray = field(default_factory=bytearray)
+    wanted: int = -1
+
+
+def main(told: dict[str, Any]) -> dict[str, Any]:
+    context = ssl.create_default_context(cafile=told["ca"])
+    context.check_hostname = False
+    context.load_cert_chain(told["certificate"], told["key"])
+    requests = itertools.cycle([_HEAD.format(path=path).encode() for path in told["paths"]])
+    poll = select.epoll()
+    there: dict[int, Connection] = {}
+    for _ in range(told["connections"]):
+        raw = socket.create_connection(("127.0.0.1", told["port"]))
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock = context.wrap_socket(raw, server_hostname="metrics")
+        sock.setblocking(False)
+        there[sock.fileno()] = Connection(sock)
+        poll.register(sock.fileno(), select.EPOLLIN)
+    seconds: list[float] = []
+    wrong: dict[str, int] = {}
+    size, last = 0, b""
+    start = time.perf_counter()
+    until = start + told["seconds"]
+    for one in there.values():
+        one.began = time.perf_counter()
+        one.sock.send(next(requests))
+    while time.perf_counter() < until:
+        for number, _ in poll.poll(1.0):
+            one = there[number]
+            answer = received(one)
+            if answer is None:
+                continue
+            now = time.perf_counter()
+            seconds.append(now - one.began)
+            size += len(answer)
+            last = answer
+            if not answer.startswith(b"HTTP/1.1 200"):
+                line = answer[:40].decode(errors="replace")
+                wrong[line] = wrong.get(line, 0) + 1
+            one.began = now
+            one.sock.send(next(requests))
+    took = time.perf_counter() - start
+    seconds.sort()
+    found: dict[str, Any] = (
+        {f"p{share}": seconds[min(len(seconds) - 1, len(seconds) * share // 100)] for share in (50, 99)} if seconds else {}
+    )
+    found |= {"requests": len(seconds), "per_second": len(seconds) / took, "mean_bytes": size / max(1, len(seconds))}
+    return found | {"wrong": wrong, "values": last.count(b'"describedObject"')}
+
+
+def received(one: Connection) -> bytes | None:
+    """The whole answer once it is there."""
+    while True:
+        try:
+            piece = one.sock.recv(65536)
+        except ssl.SSLWantReadError:
+            break
+        if not piece:
+            raise ConnectionError("the server hung up")
+        one.held += piece
+    if one.wanted < 0:
+        end = one.held.find(b"\r\n\r\n")
+        if end < 0:
+            return None
+        head = bytes(one.held[:end]).lower()
+        one.wanted = end + 4 + int(head.split(b"content-length:")[1].split(b"\r\n")[0])
+    if len(one.held) < one.wanted:
+        return None
+    answer = bytes(one.held)
+    one.held.clear()
+    one.wanted = -1
+    return answer
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(json.loads(Path(sys.argv[1]).read_text()))))

@@ -1,0 +1,157 @@
+"""What the metrics API is asked beside, in a process of its own: an API server with pods, and what answers as Prometheus does.
+
+The first argument is JSON: ``pods`` of each of ``namespaces``, ``metrics``, and the PEM of an authority, ``ca``. Lines of JSON on standard
+input: ``{"delay": SECONDS}`` makes Prometheus late, ``{"forget": true}`` begins to count anew; each is answered with what was asked since.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from aiohttp import web
+
+from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.server import serve
+from gpuscaler.kube.transport import Answer, Request
+
+_REVIEW = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+APPS = 10
+
+
+@dataclass
+class World:
+    namespaces: int
+    pods: int
+    metrics: tuple[str, ...]
+    delay: float = 0.0
+    asked: dict[str, int] = field(default_factory=dict)
+    longest: int = 0
+    _vectors: dict[tuple[str, bool], bytes] = field(default_factory=dict)
+
+    def objects(self) -> list[dict[str, Any]]:
+        return [self._pod(f"team-{space}", f"model-{number}", number) for space in range(self.namespaces) for number in range(self.pods)]
+
+    def _pod(self, namespace: str, name: str, number: int) -> dict[str, Any]:
+        """As large as pods of a model server are, more or less."""
+        container = {
+            "name": "main",
+            "image": "registry.example/llm/server:v1",
+            "env": [{"name": f"SETTING_{one}", "value": "a value of some length"} for one in range(20)],
+            "resources": {"limits": {"nvidia.com/gpu": "1"}, "requests": {"cpu": "4", "memory": "32Gi", "nvidia.com/gpu": "1"}},
+        }
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": name,
+                "namespace": namespace,
+                "labels": {"app": f"app-{number * APPS // self.pods}", "tier": "serving", "pod-template-hash": "5d4f8c7b9"},
+            },
+            "spec": {"containers": [container], "nodeName": f"node-{number}"},
+            "status": {"phase": "Running", "podIP": "10.0.0.1"},
+        }
+
+    def vector(self, query: str) -> bytes:
+        """Every pod's number, or the time of its sample, as of now."""
+        times = "timestamp(" in query
+        name = next(name for name in self.metrics if name in query)
+        made = self._vectors.get((name, times))
+        if made is None:
+            made = self._vectors[name, times] = self._made(name, times=times)
+        now = time.time()
+        # Sampled within the last 15 seconds, as a scrape every 15 s has it.
+        return made.replace(b"@NOW", f"{now:.3f}".encode()).replace(b"@AT", f"{now - 7.5:.3f}".encode())
+
+    def _made(self, name: str, *, times: bool) -> bytes:
+        result = []
+        for space in range(self.namespaces):
+            for number in range(self.pods):
+                labels = {"namespace_name": f"team-{space}", "pod_name": f"model-{number}"}
+                if not times:
+                    labels |= {
+                        "__name__": name,
+                        "uuid": f"GPU-{space}-{number}",
+                        "node_name": f"node-{number}",
+                        "instance": "10.0.0.1:9400",
+                    }
+                result.append({"metric": labels, "value": ["@NOW", "@AT" if times else str(number % 100)]})
+        text = json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}, separators=(",", ":"))
+        return text.replace('"@NOW"', "@NOW").encode()
+
+    async def prometheus(self, request: web.Request) -> web.Response:
+        form = dict(request.query) if request.method == "GET" else dict(await request.post())
+        query = str(form.get("query", form.get("match[]", "")))
+        self.asked[request.path] = self.asked.get(request.path, 0) + 1
+        self.longest = max(self.longest, len(query))
+        await asyncio.sleep(self.delay)
+        if request.path == "/api/v1/query":
+            return web.Response(body=self.vector(query), content_type="application/json")
+        if request.path == "/api/v1/labels":
+            data: list[str] = ["__name__", "instance", "namespace_name", "node_name", "pod_name", "uuid"]
+        else:
+            data = list(self.metrics)
+        return web.json_response({"status": "success", "data": data})
+
+
+def trust(ca: str) -> dict[str, Any]:
+    """What an API server publishes of its front proxies."""
+    data = {
+        "client-ca-file": ca,
+        "requestheader-client-ca-file": ca,
+        "requestheader-allowed-names": '["proxy"]',
+        "requestheader-username-headers": '["X-Remote-User"]',
+        "requestheader-group-headers": '["X-Remote-Group"]',
+        "requestheader-extra-headers-prefix": '["X-Remote-Extra-"]',
+    }
+    metadata = {"name": "extension-apiserver-authentication", "namespace": "kube-system"}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+class Allowing:
+    """An API server that lets everybody do everything."""
+
+    def __init__(self, api: ApiServer, world: World) -> None:
+        self._api, self._world = api, world
+
+    @asynccontextmanager
+    async def handle(self, request: Request) -> AsyncIterator[Answer]:
+        listed = request.path.endswith("/pods") and "watch" not in request.query
+        kind = "review" if request.path == _REVIEW else "list" if listed else "other"
+        self._world.asked[kind] = self._world.asked.get(kind, 0) + 1
+        if kind != "review":
+            async with self._api.handle(request) as answer:
+                yield answer
+            return
+
+        async def pieces() -> AsyncIterator[bytes]:
+            yield b'{"apiVersion":"authorization.k8s.io/v1","kind":"SubjectAccessReview","status":{"allowed":true}}'
+
+        yield Answer(201, {"content-type": "application/json"}, pieces())
+
+
+async def run(told: dict[str, Any]) -> None:
+    world = World(told["namespaces"], told["pods"], tuple(told["metrics"]))
+    api = ApiServer(time.time)
+    api.load([trust(told["ca"]), *world.objects()])
+    serving = await serve(cast("ApiServer", Allowing(api, world)))
+    app = web.Application()
+    app.router.add_route("*", "/api/v1/{path:.*}", world.prometheus)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    print(json.dumps({"api": serving.url, "prometheus": f"http://127.0.0.1:{runner.addresses[0][1]}"}), flush=True)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        command = json.loads(line)
+        world.delay = command.get("delay", world.delay)
+        print(json.dumps({"asked": world.asked, "longest": world.longest}), flush=True)
+        if command.get("forget"):
+            world.asked, world.longest = {}, 0
+
+
+if __name__ == "__main__":
+    asyncio.run(run(json.loads(sys.argv[1])))
