@@ -10,6 +10,7 @@ import yaml
 from tests.control.test_running import SMALL, Ticking
 from tests.control.world import pod
 
+from gpuscaler.control.expander import NAME, NAMESPACE
 from gpuscaler.control.records import service
 from gpuscaler.control.running import Place, Running
 from gpuscaler.control.settings_file import SettingsFile
@@ -100,7 +101,7 @@ async def test_the_roles_allow_what_the_program_asks_and_nothing_else(tmp_path: 
     cluster_wide, own = allowed("ClusterRole"), allowed("Role")
 
     assert transport.asked - cluster_wide - own == set()
-    assert transport.elsewhere == set()
+    assert transport.elsewhere == {f"/api/v1/namespaces/{NAMESPACE}/configmaps/{NAME}"}
     assert {(verb, one.label, "") for one in WATCHED for verb in ("list", "watch")} <= cluster_wide
     # Lists are for servers that cannot stream them; nothing is evicted here, and no Event is repeated.
     others = {("list", one.label, "") for one in WATCHED} | {("create", "pods/eviction", ""), ("patch", "events.events.k8s.io", "")}

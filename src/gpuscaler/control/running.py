@@ -11,6 +11,7 @@ import structlog
 from gpuscaler.clouds.protocol import Provider
 from gpuscaler.control.attempts import Attempts
 from gpuscaler.control.controller import Controller, Pace
+from gpuscaler.control.expander import PriorityExpander
 from gpuscaler.control.pools import FoundPools
 from gpuscaler.control.recorder import Recorder
 from gpuscaler.control.settings_file import SettingsFile, changed_keys, late_keys
@@ -47,7 +48,8 @@ class Place:
     """What the parts of one process share.
 
     ``client`` is fenced by the election, and withholds writes where ``dry_run``. ``namespace`` is where the objects of gpuscaler itself
-    are, ``identity`` is this process' own. ``election`` is None where there is none, and ``troubles`` tells what is wrong now.
+    are, ``identity`` is this process' own. ``election`` is None where there is none, ``expander`` knows priorities that are kept for
+    another autoscaler, and ``troubles`` tells what is wrong now.
     """
 
     client: Client
@@ -58,12 +60,13 @@ class Place:
     now: Callable[[], float]
     election: LeaderElection | None
     file: SettingsFile
+    expander: PriorityExpander
 
     def troubles(self) -> tuple[str, ...]:
         """What goes wrong now, a sentence each."""
         election = self.election.trouble if self.election else ""
         clock = self.now.trouble if isinstance(self.now, SteadyClock) else ""
-        return tuple(one for one in (self.file.trouble, election, clock, *self.picture.troubles) if one)
+        return tuple(one for one in (self.file.trouble, self.expander.trouble, election, clock, *self.picture.troubles) if one)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,11 +135,13 @@ class Running:
         await check(place, self.file.settings.leader_election.name)
         records = self.make_records(self.file.settings, place)
         lead = _Leading(self, place, records, Attempts(place.client))
+        await place.expander.poll()
         try:
             async with asyncio.TaskGroup() as tasks:
                 for part in (place.picture, lead.attempts, records):
                     tasks.create_task(part.run())
                 tasks.create_task(self.file.follow(lead.reload, broken))
+                tasks.create_task(place.expander.run(lead.plan_anew))
                 tasks.create_task(lead.run() if place.election is None else place.election.run(lead.run))
         except BaseExceptionGroup as group:
             if isinstance(error := first(group), ApiError | Unreachable | StoreError | UnusableError):
@@ -172,6 +177,7 @@ class Running:
             now=SteadyClock(self.clocks.wall, self.clocks.monotonic),
             election=election,
             file=self.file,
+            expander=PriorityExpander(client),
         )
 
 
@@ -220,7 +226,7 @@ class _Leading:
             client=place.client,
             provider=made.provider,
             store=MemoryStore(place.client, namespace=place.namespace),
-            policy=made.policy(settings),
+            policy=place.expander.policy(made.policy(settings)),
             recorder=self._records,
             now=place.now,
             attempts=self.attempts,
@@ -229,7 +235,7 @@ class _Leading:
         )
         self._controller, self._made = controller, made
         if made.found is not None:
-            made.found.listen(lambda: controller.set_policy(made.policy(self._running.file.settings)))
+            made.found.listen(self.plan_anew)
         self._records.pools_from(made.found)
         self._records.led_by(controller)
         try:
@@ -250,8 +256,13 @@ class _Leading:
         self._records.settings_changed(now)
         if self._controller is not None and self._made is not None:
             self._made.reload(now)
-            self._controller.set_policy(self._made.policy(now))
+            self.plan_anew()
             self._controller.set_pace(pace_of(now.pace))
+
+    def plan_anew(self) -> None:
+        """Pools, or what is said of them, may be others."""
+        if self._controller is not None and self._made is not None:
+            self._controller.set_policy(self._place.expander.policy(self._made.policy(self._running.file.settings)))
 
 
 def broken(trouble: str) -> None:

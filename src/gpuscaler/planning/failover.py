@@ -184,8 +184,8 @@ def changed(before: Policy, after: Policy, now: float) -> tuple[Changed, ...]:
 
 
 def face(pool: Pool) -> Pool:
-    """``pool`` as it is apart from what its machines cost and how many there are."""
-    return replace_struct(pool, offerings=tuple(replace_struct(one, price=0.0, count=None) for one in pool.offerings))
+    """``pool`` as it is apart from what its machines cost, how many there are, and whether it is used before others."""
+    return replace_struct(pool, priority=0, offerings=tuple(replace_struct(one, price=0.0, count=None) for one in pool.offerings))
 
 
 def clock(moment: float) -> str:

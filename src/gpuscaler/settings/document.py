@@ -60,13 +60,14 @@ class _Frame:
 
 
 def read_document(
-    text: str, *, expected: str = "a YAML mapping with the key pools", needs: str = "a pools file needs eight"
+    text: str, *, expected: str = "a YAML mapping with the key pools", needs: str = "a pools file needs eight", numbers: bool = False
 ) -> tuple[Entry | None, list[Problem]]:
     """The file's one document, None where there is none to speak of, and what is wrong with it as YAML.
 
-    ``expected`` is what the file is to be, and ``needs`` how deep, for messages.
+    ``expected`` is what the file is to be, and ``needs`` how deep, for messages. ``numbers`` says that keys are whole numbers, as they are
+    written.
     """
-    builder = _Builder()
+    builder = _Builder(numbers=numbers)
     try:
         for event in _events(text):
             builder.feed(event)
@@ -97,7 +98,8 @@ class _TooDeepError(Exception):
 class _Builder:
     """Folds events into entries."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, numbers: bool) -> None:
+        self._numbers = numbers
         self.root: Entry | None = None
         self.problems: list[Problem] = []
         self._documents = 0
@@ -171,8 +173,10 @@ class _Builder:
     def _key(self, entry: Entry) -> str:
         if isinstance(entry.value, str):
             return entry.value
+        if self._numbers and type(entry.value) is int:
+            return entry.raw
         seen = entry.raw or ("nothing" if entry.value is None else "a list or mapping")
-        self._report(entry.line, f"saw the key {seen}, expected text; quote it")
+        self._report(entry.line, f"saw the key {seen}, expected {'a whole number' if self._numbers else 'text; quote it'}")
         return entry.raw
 
     def _member(self, frame: _Frame, key: str, entry: Entry) -> None:

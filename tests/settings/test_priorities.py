@@ -1,0 +1,73 @@
+"""Priorities as Cluster Autoscaler's priority expander reads them."""
+
+import pytest
+
+from gpuscaler.model.pools import Policy, Pool
+from gpuscaler.settings.errors import SettingsError
+from gpuscaler.settings.priorities import Priorities, parse_priorities, prioritised
+
+#: As in the readme of the expander, by its form.
+TEXT = """
+10:
+  - .*on-demand.*
+50:
+  - .*spot.*
+  - ^gpu-a$
+-3: [last]
+"""
+
+
+def pools(*names: str, priority: int = 7) -> Policy:
+    return Policy(tuple(Pool(name, (), priority=priority) for name in names))
+
+
+def given(policy: Policy) -> dict[str, int]:
+    return {pool.name: pool.priority for pool in policy.pools}
+
+
+def test_the_highest_number_whose_pattern_matches_anywhere_in_the_name_counts() -> None:
+    found, odd = prioritised(pools("my-spot-1", "gpu-a", "on-demand", "at-last"), parse_priorities(TEXT, "it"))
+
+    assert given(found) == {"my-spot-1": 50, "gpu-a": 50, "on-demand": 10, "at-last": -3}
+    assert odd == ""
+
+
+def test_a_pool_that_matches_no_pattern_comes_after_all_that_do() -> None:
+    found, _ = prioritised(pools("my-spot-1", "other", "gpu-ab", "on-demand"), parse_priorities(TEXT, "it"))
+
+    assert given(found) == {"my-spot-1": 50, "on-demand": 10, "other": 9, "gpu-ab": 9}
+
+
+def test_where_no_pool_matches_they_keep_their_own_and_that_is_said() -> None:
+    found, odd = prioritised(pools("a", "b"), parse_priorities(TEXT, "it"))
+
+    assert given(found) == {"a": 7, "b": 7}
+    assert odd == "saw no pattern that matches a pool (a, b), expected one; the pools keep their own priorities"
+    assert prioritised(Policy(()), parse_priorities(TEXT, "it")) == (Policy(()), "")
+
+
+def test_a_number_without_patterns_matches_nothing() -> None:
+    assert parse_priorities("5: []", "it") == Priorities(((5, ()),))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "it: is empty, expected a mapping from priorities to lists of patterns"),
+        ("- .*", "it:1: saw a list, expected a mapping"),
+        ("high: [.*]", "it:1: high: saw the priority 'high', expected a whole number; the highest is used first"),
+        ("1.5: [.*]", "it:1: saw the key 1.5, expected a whole number"),
+        ("99999999999: [.*]", "expected a whole number"),
+        ("10: .*", "it:1: 10: saw"),
+        ("10: [7]", "expected a regular expression for names of pools"),
+        ("10: ['*spot']", 'it:1: 10[0]: saw "*spot", expected a regular expression (nothing to repeat at position 0)'),
+        (f"10: [{'x' * 501}]", "expected a regular expression of at most 500 letters"),
+        ("10: [a]\n10: [b]", "it:2: "),
+        ("10: [a", "not YAML"),
+        ("---\n1: [a]\n---\n2: [b]", "saw a second document"),
+    ],
+)
+def test_what_cannot_be_understood_names_its_place_and_what_was_expected(text: str, said: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        parse_priorities(text, "it")
+    assert said in str(caught.value)
