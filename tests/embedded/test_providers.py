@@ -19,7 +19,6 @@ from gpuscaler.control.running import Made, Place, Running, UnusableError
 from gpuscaler.control.settings_file import SettingsFile
 from gpuscaler.control.store import OvertakenError
 from gpuscaler.embedded import providers
-from gpuscaler.embedded.providers import naming_in
 from gpuscaler.embedded.api import ApiServer
 from gpuscaler.embedded.faults import Fault, broken
 from gpuscaler.embedded.keeping import CloudStore
@@ -55,21 +54,17 @@ def now() -> float:
     return BEGAN + asyncio.get_running_loop().time()
 
 
-#: The Node of the first machine that a cloud in kube-system buys.
-FIRST = f"{naming_in('kube-system').prefix}00001"
-
-
 class Life:
     """A process that has the provider, without a controller."""
 
-    def __init__(self, api: ApiServer, path: Path, *, dry_run: bool = False, namespace: str = "kube-system") -> None:
+    def __init__(self, api: ApiServer, path: Path, *, dry_run: bool = False) -> None:
         self.client = Client(MemoryTransport(api), limit=RateLimit(qps=1e9, burst=1_000_000), dry_run=dry_run)
         file = SettingsFile(path)
         picture = Picture(self.client, clock=asyncio.get_running_loop().time, random=Random(0))
         self.place = Place(
             client=self.client,
             picture=picture,
-            namespace=namespace,
+            namespace="kube-system",
             identity="one",
             dry_run=dry_run,
             now=now,
@@ -101,9 +96,9 @@ class Lives:
         self._path = folder / "run.yaml"
         self._lives: list[Life] = []
 
-    async def begin(self, told: str | None = None, *, dry_run: bool = False, namespace: str = "kube-system") -> Made:
+    async def begin(self, told: str | None = None, *, dry_run: bool = False) -> Made:
         self._path.write_text(text() if told is None else told)
-        self._lives.append(Life(self.api, self._path, dry_run=dry_run, namespace=namespace))
+        self._lives.append(Life(self.api, self._path, dry_run=dry_run))
         return await self._lives[-1].start()
 
     async def end(self) -> list[Any]:
@@ -313,7 +308,7 @@ async def test_an_api_server_that_fails_delays_answers_and_loses_nothing(tmp_pat
 async def test_a_node_of_somebody_else_that_has_the_name_of_a_machine_is_neither_changed_nor_deleted(tmp_path: Path, instance: str) -> None:
     async with lives(tmp_path) as here:
         made = await here.begin()
-        theirs = {"metadata": {"name": FIRST}, "spec": {"providerID": instance} if instance else {}}
+        theirs = {"metadata": {"name": "sim-00001"}, "spec": {"providerID": instance} if instance else {}}
         await here.user.create(NODES, theirs)
         (before,) = await here.nodes()
         bought = await buy(made)
@@ -324,24 +319,6 @@ async def test_a_node_of_somebody_else_that_has_the_name_of_a_machine_is_neither
         await here.begin()
         await asyncio.sleep(5.0)
         assert await here.nodes() == [before]
-
-
-async def test_two_clouds_in_two_namespaces_of_one_cluster_leave_each_others_machines_alone(tmp_path: Path) -> None:
-    async with lives(tmp_path) as here:
-        bought = [await buy(await here.begin(namespace=name), count=2) for name in ("kube-system", "other")]
-        await asyncio.sleep(60.0)
-        ids = {one.id for found in bought for one in found.instances}
-        assert len(ids) == 4
-        assert {node["spec"]["providerID"] for node in await here.nodes()} == ids
-        # Of what is no machine of its own a cloud that begins again clears nothing away.
-        await here.end()
-        await here.begin(namespace="other")
-        await asyncio.sleep(10.0)
-        assert {node["spec"]["providerID"] for node in await here.nodes()} == ids
-        made = await here.begin(namespace="third")
-        await asyncio.sleep(10.0)
-        assert (await made.provider.inventory()).instances == ()
-        assert len(await here.nodes()) == 4
 
 
 async def test_who_wrote_last_has_the_cloud_and_the_other_stops(tmp_path: Path) -> None:
@@ -362,14 +339,14 @@ async def test_pods_on_its_machines_run_and_those_on_nodes_of_others_are_left_to
         await buy(await here.begin())
         await here.user.create(NODES, {"metadata": {"name": "real"}, "spec": {"providerID": "aws:///us-east-1a/i-1"}})
         await asyncio.sleep(30.0)
-        for name in ("real", FIRST):
+        for name in ("real", "sim-00001"):
             body = pod(f"on-{name}")
             await here.user.create(PODS, {**body, "spec": {**body["spec"], "nodeName": name}}, namespace="default")
         await asyncio.sleep(120.0)
         phases = {one["metadata"]["name"]: one["status"]["phase"] for one in map(msgspec.json.decode, await here.user.list_all(PODS))}
-        assert phases == {"on-real": "Pending", f"on-{FIRST}": "Running"}
+        assert phases == {"on-real": "Pending", "on-sim-00001": "Running"}
         await here.user.delete(PODS, "on-real", namespace="default")
-        await here.user.delete(PODS, f"on-{FIRST}", namespace="default")
+        await here.user.delete(PODS, "on-sim-00001", namespace="default")
         await asyncio.sleep(10.0)
         assert [msgspec.json.decode(one)["metadata"]["name"] for one in await here.user.list_all(PODS)] == ["on-real"]
 
