@@ -279,11 +279,11 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(name: str, *, audit: bool = False) -> AsyncIterator[Stage]:
-    """A fresh control plane; its files and the logs stay in ``build/e2e/NAME``."""
+async def stage(name: str, *, audit: bool = False, features: Mapping[str, bool] | None = None) -> AsyncIterator[Stage]:
+    """A fresh control plane with feature gates; its files and the logs stay in ``build/e2e/NAME``."""
     folder = OUT / f"{name}-{version()}-{os.getpid()}"
     folder.mkdir(parents=True)
-    plane = ControlPlane(built(version()), folder / "plane", now=time.time(), environ=os.environ, audit=audit)
+    plane = ControlPlane(built(version()), folder / "plane", now=time.time(), environ=os.environ, audit=audit, features=features)
     await plane.start()
     controllers: list[Controller] = []
     try:

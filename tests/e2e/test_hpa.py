@@ -1,0 +1,354 @@
+"""The HorizontalPodAutoscaler of a real controller manager scales by metrics that it reads from us through the real aggregator.
+
+What is installed is what the chart renders, but for the pods: the server runs as a process here, with the account's token. Prometheus is a
+real one.
+"""
+
+import asyncio
+import json
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+from tests.charts.rendering import text
+from tests.e2e.objects import deployment
+from tests.e2e.stage import KINDS, NAMESPACE, Json, Stage, stage, until
+from tests.metrics.real_prometheus import RealPrometheus, binary, real_prometheus
+
+from gpuscaler.kube.resources import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES, NODES, SERVICE_ACCOUNTS, Resource
+from gpuscaler.kube.transport import Request
+from gpuscaler.metrics.api.publishing import API_SERVICES
+
+pytestmark = pytest.mark.e2e
+
+ACCOUNT, WORK = "gpuscaler-metrics", "work"
+USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
+AUTOSCALERS = Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
+SERVICES = Resource("", "v1", "services", "Service")
+ENDPOINTS = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
+APIS = ("v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io", "v1beta1.external.metrics.k8s.io")
+#: As kube-aggregator and kubectl ask for all there is.
+EVERYTHING = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+QUEUE = "inference_extension_flow_control_queue_size"
+
+
+@dataclass
+class Load:
+    """What exporters of the GPUs and of a gateway would say: ``total`` percent, spread over the pods, and requests that wait."""
+
+    made: Stage
+    total: float = 0.0
+    waiting: int = 0
+
+    async def page(self, _request: web.Request) -> web.Response:
+        running = [one["metadata"]["name"] for one in await self.made.pods(WORK) if one["status"].get("phase") == "Running"]
+        names = [name for name in running if name.startswith("serve")]
+        labels = f'namespace_name="{WORK}",node_name="plain"'
+        lines = [f'nvidia_gpu_duty_cycle{{uuid="GPU-{one}",pod_name="{one}",{labels}}} {self.total / len(names)}' for one in names]
+        return web.Response(text="\n".join([*lines, f'{QUEUE}{{namespace="{WORK}",pool="llm"}} {self.waiting}', ""]))
+
+
+@asynccontextmanager
+async def exporting(load: Load) -> AsyncIterator[str]:
+    app = web.Application()
+    app.router.add_get("/metrics", load.page)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def address() -> str:
+    """One of this machine that is no loopback address, which Kubernetes takes for no endpoint. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        try:
+            one.connect(("198.51.100.1", 9))
+        except OSError:
+            pytest.skip("saw no network but loopback, expected an address that an EndpointSlice may have; run it with a network")
+        found: str = one.getsockname()[0]
+    return found
+
+
+async def install(made: Stage, port: int, host: str) -> None:
+    """What the chart renders, with endpoints of our own in place of the pods'."""
+    values = {"controller": {"enabled": False}, "metrics": {"enabled": True, "prometheusUrl": "http://prometheus:9090"}}
+    await made.admin.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    known = {**KINDS, "ConfigMap": CONFIG_MAPS, "Service": SERVICES, "APIService": API_SERVICES}
+    for one in yaml.safe_load_all(text(values, namespace=NAMESPACE)):
+        if one and one["kind"] in known:
+            if one["kind"] == "Service":
+                del one["spec"]["selector"]
+            await made.apply(known[one["kind"]], one)
+    await made.apply(
+        ENDPOINTS,
+        {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {"name": ACCOUNT, "namespace": NAMESPACE, "labels": {"kubernetes.io/service-name": ACCOUNT}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [host], "conditions": {"ready": True}}],
+            "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
+        },
+    )
+
+
+@dataclass
+class Server:
+    """``gpuscaler metrics`` as a process, with the rights that the chart gives it."""
+
+    made: Stage
+    prometheus: RealPrometheus
+    port: int = 0
+    log: Path = field(init=False)
+    process: "subprocess.Popen[bytes]" = field(init=False)
+
+    async def start(self) -> None:
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        found = await self.made.admin.create(SERVICE_ACCOUNTS, request, namespace=NAMESPACE, name=ACCOUNT, subresource="token")
+        kubeconfig = self.made.folder / "metrics.kubeconfig"
+        kubeconfig.write_text(json.dumps(self.made.plane.config(token=json.loads(found)["status"]["token"])))
+        settings = self.made.folder / "settings.yaml"
+        config = await self.made.find(CONFIG_MAPS, ACCOUNT, NAMESPACE)
+        assert config is not None
+        settings.write_text(config["data"]["settings.yaml"] + "period: 2s\nstale: 20s\ntimeout: 2s\n")
+        self.log = self.made.folder / "metrics.log"
+        words = [sys.executable, "-m", "gpuscaler", "metrics", f"--settings={settings}", f"--prometheus-url={self.prometheus.url}"]
+        words += [f"--{who}-kubeconfig={kubeconfig}" for who in ("lister", "authentication", "authorization")]
+        words += [f"--secure-port={self.port}", "--metrics-relist-interval=2s", "--metrics-max-age=1m", "--v=6", "--logtostderr=true"]
+        self.process = await asyncio.to_thread(self._process, words)
+
+    def _process(self, words: list[str]) -> "subprocess.Popen[bytes]":
+        with self.log.open("wb") as out:
+            return subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT)
+
+    async def end(self) -> int:
+        self.process.terminate()
+        return await asyncio.to_thread(self.process.wait, 60)
+
+
+def conditions(one: Mapping[str, Any]) -> dict[str, Json]:
+    return {condition["type"]: condition for condition in one.get("status", {}).get("conditions") or ()}
+
+
+async def raw(made: Stage, path: str, **headers: str) -> Json:
+    """What the API server answers, whoever it asks."""
+    async with made.admin.exchange(Request("GET", path, headers=headers)) as answer:
+        found: Json = json.loads(b"".join([piece async for piece in answer.pieces]))
+    return found
+
+
+async def available(made: Stage) -> bool:
+    found = [await made.find(API_SERVICES, name) for name in APIS]
+    return all(one is not None and conditions(one).get("Available", {}).get("status") == "True" for one in found)
+
+
+async def replicas(made: Stage, name: str) -> int:
+    found = await made.find(DEPLOYMENTS, name, WORK)
+    assert found is not None
+    count: int = found["spec"]["replicas"]
+    return count
+
+
+async def scaling(made: Stage, name: str) -> Json:
+    """Whether the autoscaler can scale, and why not."""
+    found = await made.find(AUTOSCALERS, name, WORK)
+    return conditions(found or {}).get("ScalingActive", {})
+
+
+async def scaled(made: Stage, name: str, count: int) -> None:
+    async def seen() -> bool:
+        return await replicas(made, name) == count
+
+    try:
+        await until(f"{name} has {count} replicas", seen)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {await replicas(made, name)}, {await made.find(AUTOSCALERS, name, WORK)}") from None
+
+
+async def autoscale(made: Stage, name: str, *, least: int, most: int, metric: Json) -> None:
+    """A Deployment of one replica, and who scales it without waiting."""
+    spec: Json = {"terminationGracePeriodSeconds": 0, "containers": [{"name": "main", "image": "serve:1"}]}
+    await made.create(deployment(name, 1, spec), WORK)
+    told = {
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
+        "minReplicas": least,
+        "maxReplicas": most,
+        "metrics": [metric],
+        "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}},
+    }
+    body = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": name}, "spec": told}
+    await made.admin.create(AUTOSCALERS, body, namespace=WORK)
+
+
+DUTY: Json = {
+    "type": "Pods",
+    "pods": {"metric": {"name": "duty_cycle_current"}, "target": {"type": "AverageValue", "averageValue": "40"}},
+}
+DEMAND: Json = {"type": "External", "external": {"metric": {"name": QUEUE}, "target": {"type": "AverageValue", "averageValue": "5"}}}
+
+
+@dataclass
+class Seen:
+    """What became of it, for the tests to look at."""
+
+    replicas: list[int] = field(default_factory=list)
+    demanded: list[int] = field(default_factory=list)
+    away: Json = field(default_factory=dict)
+    while_away: int = 0
+    back: Json = field(default_factory=dict)
+    bundles: list[str] = field(default_factory=list)
+    resources: set[tuple[str, str]] = field(default_factory=set)
+    values: Json = field(default_factory=dict)
+    asked: list[Json] = field(default_factory=list)
+    code: int = -1
+    log: str = ""
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    return asyncio.run(_play(tmp_path_factory.mktemp("prometheus")))
+
+
+def _free(host: str) -> int:
+    with socket.socket() as one:
+        one.bind((host, 0))
+        port: int = one.getsockname()[1]
+    return port
+
+
+async def _play(folder: Path) -> Seen:
+    host, program, found = address(), binary(), Seen()
+    port = _free(host)
+    async with stage("hpa", audit=True, features={"HPAScaleToZero": True}) as made, made.kubelets():
+        room = {"cpu": "8", "memory": "32Gi", "pods": "110"}
+        ready = [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]
+        status = {"capacity": room, "allocatable": room, "conditions": ready}
+        await made.admin.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "plain"}, "status": status})
+        await made.namespace(WORK)
+        load = Load(made)
+        async with exporting(load) as target, real_prometheus(program, folder, target) as prometheus:
+            await install(made, port, host)
+            server = Server(made, prometheus, port)
+            await server.start()
+            try:
+                await until("the APIs are available", lambda: available(made))
+                await _scale(made, load, prometheus, found)
+            finally:
+                found.code = await server.end()
+                found.log = server.log.read_text()
+        lines = made.plane.layout.audit.read_text().splitlines()
+        found.asked = [one for one in map(json.loads, lines) if one["user"]["username"] == USER]
+    return found
+
+
+async def _scale(made: Stage, load: Load, prometheus: RealPrometheus, found: Seen) -> None:
+    for name in APIS:
+        one = await made.find(API_SERVICES, name)
+        assert one is not None
+        found.bundles.append(one["spec"].get("caBundle", ""))
+    await autoscale(made, "serve", least=1, most=5, metric=DUTY)
+    await autoscale(made, "llm", least=0, most=4, metric=DEMAND)
+    load.total, load.waiting = 120.0, 14
+    await scaled(made, "serve", 3)
+    await scaled(made, "llm", 3)
+    found.replicas.append(3)
+    found.demanded.append(3)
+    found.values = await raw(made, f"/apis/custom.metrics.k8s.io/v1beta2/namespaces/{WORK}/pods/*/duty_cycle_current")
+    await until("discovery tells of the metrics", lambda: _listed(made, found))
+    load.total, load.waiting = 1.0, 0
+    await scaled(made, "serve", 1)
+    await scaled(made, "llm", 0)
+    found.replicas.append(1)
+    found.demanded.append(0)
+    load.total, load.waiting = 120.0, 4
+    await scaled(made, "serve", 3)
+    await scaled(made, "llm", 1)
+    found.replicas.append(3)
+    found.demanded.append(1)
+    await prometheus.stop()
+
+    async def says(status: str) -> Json | None:
+        told = await scaling(made, "serve")
+        return told if told.get("status") == status else None
+
+    found.away = await until("the autoscaler says that it has no metric", lambda: says("False"))
+    # Twice as long as it takes to look again.
+    await asyncio.sleep(30)
+    found.while_away = await replicas(made, "serve")
+    load.total = 1.0
+    await prometheus.start()
+    found.back = await until("the autoscaler has its metric again", lambda: says("True"))
+    await scaled(made, "serve", 1)
+    found.replicas.append(1)
+
+
+async def _listed(made: Stage, found: Seen) -> bool:
+    everything = await raw(made, "/apis", accept=EVERYTHING)
+    found.resources = {
+        (group["metadata"]["name"], f"{one['resource']}/{part['subresource']}" if part else one["resource"])
+        for group in everything["items"]
+        for version in group["versions"]
+        for one in version["resources"]
+        for part in one.get("subresources") or [None]
+    }
+    return ("external.metrics.k8s.io", QUEUE) in found.resources
+
+
+def test_load_brings_replicas_up_and_they_go_back_to_the_least_without_it(seen: Seen) -> None:
+    assert seen.replicas == [3, 1, 3, 1]
+
+
+def test_demand_of_a_gateway_scales_to_zero_and_back(seen: Seen) -> None:
+    assert seen.demanded == [3, 0, 1]
+
+
+def test_without_prometheus_replicas_stay_and_the_autoscaler_says_why(seen: Seen) -> None:
+    assert seen.while_away == 3
+    assert seen.away["reason"] == "FailedGetPodsMetric"
+    assert "unable to get metric duty_cycle_current: unable to fetch metrics from custom metrics API" in seen.away["message"]
+    assert seen.back["reason"] == "ValidMetricFound"
+
+
+def test_every_api_service_has_the_authority_of_the_certificate_that_the_server_made(seen: Seen) -> None:
+    assert all(seen.bundles)
+    assert len(set(seen.bundles)) == 1
+
+
+def test_discovery_lists_every_metric_with_what_it_describes(seen: Seen) -> None:
+    listed = {("custom.metrics.k8s.io", f"{what}/duty_cycle_current") for what in ("pods", "nodes", "namespaces")}
+    assert listed < seen.resources
+
+
+def test_a_value_is_of_each_pod(seen: Seen) -> None:
+    assert seen.values["kind"] == "MetricValueList"
+    assert len(seen.values["items"]) >= 1
+    for one in seen.values["items"]:
+        assert one["describedObject"]["kind"] == "Pod"
+        assert re.fullmatch(r"serve-.+", one["describedObject"]["name"])
+
+
+def test_nothing_that_the_server_asks_is_refused_and_it_ends_in_order(seen: Seen) -> None:
+    refused = {(one["verb"], one["requestURI"]) for one in seen.asked if one["responseStatus"]["code"] == 403}
+
+    assert len(seen.asked) > 10
+    assert refused == set()
+    assert seen.code == 0, seen.log[-2000:]
+
+
+def test_no_right_to_write_is_granted_that_the_server_does_not_use(seen: Seen) -> None:
+    written = {(one["verb"], one["objectRef"]["resource"]) for one in seen.asked if one["verb"] not in {"get", "list", "watch"}}
+
+    assert written == {("patch", "apiservices"), ("create", "subjectaccessreviews")}
