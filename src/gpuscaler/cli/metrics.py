@@ -145,14 +145,11 @@ def metrics(**told: Any) -> None:
 def _parsed(told: dict[str, Any]) -> "Options":
     """The flags as they are used. Raises FlagError and SettingsError."""
     from gpuscaler.metrics.api.reviews import Ttl
-    from gpuscaler.metrics.command import FlagError, Options, TrustFlags, header, seconds, split
+    from gpuscaler.metrics.command import Options, TrustFlags, header, seconds, split
     from gpuscaler.metrics.command_settings import MetricsSettings, load
 
     relist = seconds("--metrics-relist-interval", told["metrics_relist_interval"])
     age = seconds("--metrics-max-age", told["metrics_max_age"]) if told["metrics_max_age"] else relist
-    if age < relist:
-        expected = f"at least the {relist:g} s of --metrics-relist-interval: series would be forgotten between two looks"
-        raise FlagError(f"--metrics-max-age: saw {age:g} s, expected {expected}")
     trust = TrustFlags(
         client_ca=told["client_ca_file"],
         proxy_ca=told["requestheader_client_ca_file"],
@@ -207,6 +204,7 @@ def _service(options: "Options") -> "MetricsService":
     from gpuscaler.metrics.command_rules import RulesFile
     from gpuscaler.metrics.command_service import Accesses, Clocks, MetricsService
 
+    options.check()
     rules = RulesFile(options.rules)
     files = (options.lister_kubeconfig, options.authentication_kubeconfig, options.authorization_kubeconfig)
     found = {file: find(file, "") for file in dict.fromkeys(files)}

@@ -90,6 +90,23 @@ class Options:
     burst: int = 100
     settings: MetricsSettings = field(default_factory=MetricsSettings)
 
+    def check(self) -> None:
+        """Raise :class:`FlagError` for flags that do not go together."""
+        if self.source == "exporters" and self.prometheus_urls:
+            raise FlagError(
+                "--prometheus-url: saw one beside --source exporters, which asks no Prometheus, expected one of the two; remove one"
+            )
+        if self.source == "prometheus" and not self.prometheus_urls:
+            expected = "the URL of a Prometheus, such as http://prometheus.monitoring.svc:9090"
+            raise FlagError(f"--prometheus-url: saw none, expected {expected}; add it, or --source exporters")
+        if self.prometheus_in_cluster and self.prometheus_kubeconfig is not None:
+            raise FlagError("--prometheus-auth-incluster, --prometheus-auth-config: saw both, expected at most one; remove one")
+        if (self.certificate is None) != (self.key is None):
+            raise FlagError("--tls-cert-file, --tls-private-key-file: saw one of the two, expected both or neither; add the other")
+        if self.max_age < self.relist:
+            expected = f"at least the {self.relist:g} s of --metrics-relist-interval: series would be forgotten between two looks"
+            raise FlagError(f"--metrics-max-age: saw {self.max_age:g} s, expected {expected}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustFlags:

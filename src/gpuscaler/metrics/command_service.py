@@ -23,7 +23,7 @@ from gpuscaler.metrics.api.publishing import Place, Publisher, SelfMade
 from gpuscaler.metrics.api.reviews import Reviews
 from gpuscaler.metrics.api.server import Api, listen
 from gpuscaler.metrics.api.trust import Trust, TrustError, WatchedTrust
-from gpuscaler.metrics.command import FlagError, Options
+from gpuscaler.metrics.command import Options
 from gpuscaler.metrics.command_rules import RulesFile
 from gpuscaler.metrics.direct import ExporterSource
 from gpuscaler.metrics.discovering import Discoverer, Looks
@@ -58,8 +58,9 @@ class Clocks(NamedTuple):
 class MetricsService:
     """``listening`` is told the port once requests are taken.
 
-    Making it raises :class:`FlagError` for flags that cannot be used, :class:`~gpuscaler.kube.errors.AccessError` for a Prometheus that
-    cannot be asked so, :class:`~gpuscaler.serving.tls.CertificateError` and OSError for certificates and folders.
+    Making it raises :class:`~gpuscaler.metrics.command.FlagError` for flags that cannot be used,
+    :class:`~gpuscaler.kube.errors.AccessError` for a Prometheus that cannot be asked so, and
+    :class:`~gpuscaler.serving.tls.CertificateError` and OSError for certificates and folders.
     """
 
     options: Options
@@ -79,17 +80,16 @@ class MetricsService:
 
     def __post_init__(self) -> None:
         options, settings = self.options, self.options.settings
+        options.check()
         self.servers = prometheus_servers(options, self.environ)
         self.given = options.trust.given()
         self.place = Place(settings.service, settings.service_namespace or self.accesses.objects.namespace)
         if options.certificate is not None and options.key is not None:
             self.made, files = None, (options.certificate, options.key)
-        elif options.certificate is None and options.key is None:
+        else:
             folder = options.certificate_folder or Path(tempfile.mkdtemp(prefix="gpuscaler-metrics-"))
             self.made = SelfMade(folder, self.place, self.clocks.wall)
             files = self.made.files
-        else:
-            raise FlagError("--tls-cert-file, --tls-private-key-file: saw one of the two, expected both or neither; add the other")
         self.tls = LiveTls(*files, ask_clients=True)
 
     async def run(self) -> None:
@@ -183,22 +183,7 @@ class MetricsService:
 
 
 def prometheus_servers(options: Options, environ: Mapping[str, str]) -> tuple[Server, ...]:
-    """The servers that are asked, none where exporters are.
-
-    Raises :class:`FlagError`, and :class:`~gpuscaler.kube.errors.AccessError` for what cannot be used.
-    """
-    if options.source == "exporters":
-        if options.prometheus_urls:
-            raise FlagError(
-                "--prometheus-url: saw one beside --source exporters, which asks no Prometheus, expected one of the two; remove one"
-            )
-        return ()
-    if not options.prometheus_urls:
-        raise FlagError(
-            "--prometheus-url: saw none, expected the URL of a Prometheus, such as http://prometheus.monitoring.svc:9090; add it"
-        )
-    if options.prometheus_in_cluster and options.prometheus_kubeconfig is not None:
-        raise FlagError("--prometheus-auth-incluster, --prometheus-auth-config: saw both, expected at most one; remove one")
+    """The servers that are asked, none where exporters are. Raises :class:`~gpuscaler.kube.errors.AccessError` for what cannot be used."""
     own = None
     if options.prometheus_kubeconfig is not None:
         own = from_kubeconfig([options.prometheus_kubeconfig], environ=environ)
