@@ -22,7 +22,7 @@ from gpuscaler.planning.state.events import Changed, Key
 #: From asking for a machine to the pod at work on it, for plans that must hold: the time that a machine has to register by default, after
 #: which another is asked for.
 CHANGEOVER_SECONDS = 900.0
-#: How soon a decision is looked at again at the latest.
+#: How soon a decision to wait is looked at again at the latest. One for spot holds until the machine is there: a changeover later.
 STEP_SECONDS = 60.0
 #: How long a gang at least tries spot. It goes to one zone and one GPU product as a whole, so that no request can name all of them, and
 #: each that is dry costs an answer; what it pays for on-demand it pays for many machines, mostly for long.
@@ -135,7 +135,7 @@ def for_deadline(options: PodOptions, now: float, *, done: float) -> tuple[set[s
         return {"reserved", ON_DEMAND}, "its deadline comes without gpuscaler.io/expected-duration, so no time to spare is known"
     if choose(job) != SPOT:
         return {"reserved", ON_DEMAND}, f"its deadline at {clock(options.deadline or 0.0)} leaves no time for a reclaim"
-    if choose(replace_struct(job, spot=False)) == ON_DEMAND:
+    if choose(replace_struct(job, spot=False, step=STEP_SECONDS)) == ON_DEMAND:
         return set(MARKETS), ""
     return {"reserved", SPOT}, f"its deadline at {clock(options.deadline or 0.0)} leaves time to wait for spot"
 
@@ -150,7 +150,7 @@ def deadline_job(options: PodOptions, now: float, *, done: float) -> Job | None:
         return None
     work, left = max(0.0, total - done), end - now
     loss = work if options.restart_cost is None else min(work, options.restart_cost)
-    return Job(total, left, work, left, CHANGEOVER_SECONDS, STEP_SECONDS, spot=True, loss=loss)
+    return Job(total, left, work, left, CHANGEOVER_SECONDS, CHANGEOVER_SECONDS, spot=True, loss=loss)
 
 
 def next_change(pods: Iterable[Pod], now: float, progress: Mapping[str, float] | None = None) -> float | None:
