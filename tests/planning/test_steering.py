@@ -19,17 +19,14 @@ from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.state import ledger, promises, refusals
 from gpuscaler.planning.state.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
 from gpuscaler.planning.steering import (
-    HOLD_SECONDS,
-    LONGEST_SECONDS,
     PATIENCE_SECONDS,
     REPEAT_SECONDS,
     UNWANTED_SECONDS,
-    YIELD_SECONDS,
     Steering,
-    overtaken,
     promised_on,
     steer,
 )
+from gpuscaler.planning.yielding import overtaken
 
 KIND = offering("g.4", gpus=4)
 POLICY = Policy((pool(KIND),))
@@ -87,22 +84,6 @@ def test_the_taint_is_lifted_once_every_nomination_shows() -> None:
     assert turn(book, closed(), one, both).acts == (Lift("a", "it is ready, and 2 pods are nominated to it", again),)
 
 
-def test_machines_that_are_ready_at_the_same_time_open_one_after_the_other() -> None:
-    two = (machine("a", P), machine("b", Q))
-    first, second = promise(nominated=NOW - 1.0), promise(node="b", pods=(Q,))
-    p, q = waiting("p", nominated_node="a"), waiting("q")
-
-    def acts(*promises: Promise, items: tuple[Item, ...] = (closed(), closed("b"), p, q)) -> list[tuple[str, str]]:
-        return [(type(act).__name__, act.node) for act in turn(Ledger(coming=two, promises=promises), *items).acts]
-
-    assert acts(first, second) == [("Lift", "a")]
-    assert acts(replace(first, lifted=NOW - 1.0), second) == []
-    landing = replace(first, step=OPEN, since=NOW - 1.0)
-    assert acts(landing, second, items=(closed(taints=()), closed("b"), p, q)) == []
-    assert acts(landing, second, items=(closed(taints=()), closed("b"), replace(p, node_name="a"), q)) == [("Nominate", "b")]
-    assert acts(replace(landing, since=NOW - HOLD_SECONDS), second, items=(closed(taints=()), closed("b"), p, q)) == [("Nominate", "b")]
-
-
 def test_a_nomination_that_does_not_show_is_written_again_soon_and_later_where_many_are_missing() -> None:
     book = Ledger(coming=(machine("a", P),), promises=(promise(nominated=NOW - 0.5),))
     others = [waiting(f"other-{number}") for number in range(20)]
@@ -151,74 +132,12 @@ def test_when_the_taint_is_seen_gone_the_machine_is_a_node_like_others() -> None
     assert [(one.step, one.since) for one in left.promises] == [(OPEN, NOW)]
 
 
-# Order
-
-
-URGENT = spec(gpus=3, priority=10)
-
-
-def ranked(*more: Coming, since: float = NOW - 1.0) -> Ledger:
-    """Machine a is closed and has its turn, for a pod of three GPUs."""
-    return Ledger(coming=(machine("a", P), *more), promises=(promise(since=since),))
-
-
-def test_a_machine_stays_closed_while_pods_of_higher_priority_that_would_take_its_room_wait_for_theirs() -> None:
-    items = closed(), waiting("p", spec(gpus=3)), waiting("q", URGENT)
-    late = machine("b", Q, ready=0.0)
-
-    assert turn(ranked(late), *items).acts == ()
-    assert turn(ranked(late, since=NOW - YIELD_SECONDS), *items).acts == (Nominate(P, "uid-p", "a"),)
-    assert turn(ranked(), *items).acts == (Nominate(P, "uid-p", "a"),)
-
-
-def test_of_machines_that_are_ready_those_of_higher_priority_open_first() -> None:
-    found = turn(ranked(machine("b", Q)), closed(), closed("b"), waiting("p", spec(gpus=3)), waiting("q", URGENT))
-
-    assert found.acts == (Nominate(Q, "uid-q", "b"),)
-
-
-def test_a_machine_waits_for_its_turn_as_long_as_it_takes_and_not_for_ever() -> None:
-    landing = promise(OPEN, node="b", pods=(Q,))
-    items = closed(), closed("b", taints=()), waiting("p"), waiting("q", nominated_node="b")
-    waits, forever = (ranked(since=NOW - since).promises[0] for since in (PATIENCE_SECONDS, LONGEST_SECONDS))
-
-    assert turn(Ledger(coming=(machine("a", P),), promises=(waits, landing)), *items).acts == ()
-    assert [type(act) for act in turn(Ledger(coming=(machine("a", P),), promises=(forever, landing)), *items).acts] == [Lift]
-
-
 def test_who_is_planned_onto_a_machine_while_it_is_closed_is_nominated_to_it_and_who_is_planned_elsewhere_is_not() -> None:
     book = Ledger(coming=(machine("a", P, Q), machine("b", P, ready=0.0)), promises=(promise(),))
     moved = replace(book, coming=(machine("a", Q), machine("b", P, ready=0.0)))
 
     assert turn(book, closed(), waiting("p"), waiting("q")).acts == (Nominate(P, "uid-p", "a"), Nominate(Q, "uid-q", "a"))
     assert turn(moved, closed(), waiting("p"), waiting("q")).acts == (Nominate(Q, "uid-q", "a"),)
-
-
-def test_a_machine_opens_after_those_that_a_plan_wants_open_before_it() -> None:
-    book = Ledger(coming=(machine("a", P, after=("o-b",)), machine("b", Q)))
-
-    found = turn(book, closed("a"), closed("b"), waiting("p"), waiting("q"))
-    assert found.acts == (Nominate(Q, "uid-q", "b"),)
-    opened = Ledger(coming=book.coming, promises=(promise(OPEN, node="b", pods=(Q,), since=NOW - HOLD_SECONDS),))
-    assert Nominate(P, "uid-p", "a") in turn(opened, closed("a"), closed("b", taints=()), waiting("p"), waiting("q")).acts
-
-
-@pytest.mark.parametrize(("source", "at_once"), [("", 1), ("jobset", 1), ("volcano", 2), ("workload", 2)])
-def test_machines_of_a_gang_open_when_all_are_ready_and_at_once_where_a_scheduler_binds_it_as_a_whole(source: str, at_once: int) -> None:
-    gang: dict[str, Any] = {"options": {"gang": "g", "gang_source": source}}
-    members = waiting("p", **gang), waiting("q", **gang)
-    unready = Ledger(coming=(machine("a", P), machine("b", Q, ready=0.0)))
-    ready = Ledger(coming=(machine("a", P), machine("b", Q)))
-
-    assert turn(unready, closed("a"), closed("b"), *members).acts == ()
-    assert len(turn(ready, closed("a"), closed("b"), *members).acts) == at_once
-
-
-def test_a_gang_does_not_wait_for_the_machine_of_a_member_that_runs() -> None:
-    gang: dict[str, Any] = {"options": {"gang": "g"}}
-    book = Ledger(coming=(machine("a", P), machine("b", Q, ready=0.0)))
-
-    assert turn(book, closed("a"), closed("b"), waiting("p", **gang), waiting("q", on="c", **gang)).acts != ()
 
 
 # Keeping promises

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Set
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.planning.building import NOW, node, offering, pod, spec
+from tests.planning.building import NOW, affinity, node, offering, pod, spec
 
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.taints import Taint
-from gpuscaler.planning.yielding import burden, has_room, in_line, rivals
+from gpuscaler.planning.yielding import burden, has_room, in_line, rivals, sharing
 
 KIND = offering("g.4", gpus=4)
 A = node("a", KIND, taints=(Taint("gpuscaler.io/arriving"),))
@@ -73,6 +73,15 @@ def test_a_pod_takes_no_room_that_is_promised_to_one_of_its_own_priority() -> No
 
     assert rivals(here, A, {"b": [HIGH]}, cluster) == frozenset()
     assert rivals(here, A, {"b": [pod("higher", spec(gpus=2, priority=11))]}, cluster) == {"b"}
+
+
+def test_pools_between_which_no_pod_may_choose_are_apart() -> None:
+    nodes = [(name, node(name, KIND, labels={"pool": name})) for name in ("a", "b", "c")]
+    bound = {name: [pod(name, spec(node_selector=(("pool", name),)))] for name in ("a", "b")}
+
+    assert sharing({**bound, "c": []}, nodes) == {"a": "a", "b": "b", "c": "c"}
+    assert sharing({**bound, "c": [pod("any", spec(node_affinity=affinity("pool", "b", "c")))]}, nodes) == {"a": "a", "b": "b", "c": "b"}
+    assert set(sharing({**bound, "c": [LOW]}, nodes).values()) == {"a"}
 
 
 def alike(_name: str) -> tuple[int, ...]:

@@ -5,37 +5,35 @@ attempt clears it, so it is written again while the promise stands. What became 
 take its pods is not bought again for them.
 """
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
-from gpuscaler.model.pods import Pod, PodOptions
+from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.acts import Act, Close, Lift, Nominate
 from gpuscaler.planning.arrivals import foreign, missing
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import members
+from gpuscaler.planning.opening import Line, waiting
 from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.refusing import tried_in_vain
 from gpuscaler.planning.state import ledger, promises, refusals
 from gpuscaler.planning.state.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
-from gpuscaler.planning.yielding import burden, has_room, in_line, rivals
+from gpuscaler.planning.yielding import has_room, overtaken
 
 #: Writes that have not shown after so long are made again; after ``PATIENCE`` a machine whose turn it is opens without nominations.
 REPEAT_SECONDS, PATIENCE_SECONDS = 5.0, 30.0
-#: So long a machine that is ready waits for those whose pods come before its own and would take their room, and so long for its turn.
-YIELD_SECONDS, LONGEST_SECONDS = 120.0, 300.0
+#: However long the line is, nobody waits longer for his turn.
+LONGEST_SECONDS = 300.0
 #: Nominations are written again much sooner: each scheduling attempt that fails clears one, and whoever is tried next takes the room. But
 #: no sooner than all that are missing can have been written.
 AGAIN_SECONDS, WRITE_SECONDS = 0.2, 0.03
-#: Each machine that opens has kube-scheduler try all waiting pods, and those whose own machine is still closed lose their nominations. So
-#: machines open one after the other, or in ``TURNS`` groups where they are many: the next when the pods of those before have come, or after
-#: ``HOLD``, and each when its nominations have stood for ``CALM``.
-CALM_SECONDS, HOLD_SECONDS, TURNS = 0.3, 3.0, 8
+#: A machine opens when its nominations have stood for so long.
+CALM_SECONDS = 0.3
 #: A machine whose pods run elsewhere by now opens for nobody after so long: a plan may have others for it, whose room was taken.
 UNWANTED_SECONDS = 3.0
 #: The longer a pod has had its room and was not bound, the rarer its nomination is written again: after this share of that time.
@@ -112,7 +110,7 @@ class _Wheel:
         }
         self.closed = {one.id for one in book.coming}
         #: The nodes that may open now.
-        self.turns: set[str] = set()
+        self.line, self.turns = Line(book, cluster, now), set[str]()
         unnamed = sum(pod.nominated_node != one.node for one in book.promises if one.nominated for pod in self.waiting(one.pods))
         self.again = min(AGAIN_SECONDS + WRITE_SECONDS * unnamed, REPEAT_SECONDS)
 
@@ -196,11 +194,7 @@ class _Wheel:
         return not any(one.node == machine.node and one.step != NOMINATING for one in self.book.promises) if machine.node else True
 
     def waiting(self, pods: tuple[str, ...]) -> Iterator[Pod]:
-        """Those of ``pods`` that still wait for a node."""
-        for key in pods:
-            pod = self.cluster.pods.get(key)
-            if pod is not None and not (pod.node_name or pod.finished or pod.deleted):
-                yield pod
+        return waiting(pods, self.cluster)
 
     # Promises
 
@@ -219,17 +213,10 @@ class _Wheel:
             self.acts.append(Close(node.name, "kept for large pods, and those that it was opened for have come"))
 
     def take_turns(self) -> None:
-        """Whose turn it is to open: the oldest, unless the pods of those before are still to come, or others' would take its room.
-
-        With it come all of its gang's, where a scheduler of gangs binds all members at once or none.
-        """
-        closed = sorted((one for one in self.book.promises if one.step == NOMINATING), key=lambda one: (one.since, one.node))
-        if not closed:
-            return
-        by_node = {one.node: one for one in closed}
-        landing = any(self.is_landing(one) for one in self.book.promises)
-        line = [] if landing else in_line(self.rivals_of(closed), by_node, lambda name: burden(self.waiting(by_node[name].pods)))
-        first = [by_node[name] for name in line[: max(1, len(closed) // TURNS)]]
+        """Whose turn it is to open: who is next in line, and all of their gangs', where a scheduler binds all members at once or none."""
+        closed = [one for one in self.book.promises if one.step == NOMINATING]
+        self.line = Line(self.book, self.cluster, self.now)
+        first = self.line.first() if closed else []
         gangs = {self.gang(pod) for one in first for pod in one.pods if self.is_bound_at_once(pod)}
         mates = [one for one in closed if gangs and any(self.gang(pod) in gangs for pod in one.pods)]
         late = [one for one in closed if self.is_overdue(one)]
@@ -238,28 +225,9 @@ class _Wheel:
             if one.node in self.turns and not one.called:
                 self.fold(ledger.Promised(replace(one, called=self.now)))
 
-    def rivals_of(self, closed: list[Promise]) -> Mapping[str, Set[str]]:
-        """For each machine that may open, by node, for which others it waits, for their pods would take its own pods' room."""
-        waited = {one.id: list(self.waiting(one.pods)) for one in self.book.coming if not one.ready}
-        waited |= {one.node: list(self.waiting(one.pods)) for one in self.book.promises if one.step in (NOMINATING, OPEN)}
-        highest = max((pod.spec.priority for pods in waited.values() for pod in pods), default=0)
-        found: dict[str, Set[str]] = {}
-        for promise in closed:
-            mine, node = waited[promise.node], self.cluster.nodes.get(promise.node)
-            outranked = any(pod.spec.priority < highest for pod in mine) and self.now < promise.since + YIELD_SECONDS
-            others = {name: pods for name, pods in waited.items() if name != promise.node} if outranked else {}
-            found[promise.node] = rivals(mine, node, others, self.cluster) if others and node is not None else frozenset()
-        return found
-
     def is_overdue(self, promise: Promise) -> bool:
         """Whether a machine has waited for too long, be it for its turn or for nominations to show."""
         return (bool(promise.called) and self.now >= promise.called + PATIENCE_SECONDS) or self.now >= promise.since + LONGEST_SECONDS
-
-    def is_landing(self, promise: Promise) -> bool:
-        """Whether a machine has just opened, and its pods are about to come."""
-        if promise.step == NOMINATING:
-            return self.now < promise.lifted + HOLD_SECONDS
-        return promise.step == OPEN and self.now < promise.since + HOLD_SECONDS and any(self.waiting(promise.pods))
 
     def nominate(self, promise: Promise, node: Node) -> None:
         """Write nominations, see that they stand, then lift the taint; all that when it is the machine's turn."""
@@ -298,7 +266,7 @@ class _Wheel:
                 continue
             if pod.node_name:
                 self.settle(promise, pod)
-            elif tried_in_vain(key, promise.since, attempts=self.attempts, now=self.now):
+            elif tried_in_vain(key, promise.since, attempts=self.attempts, now=self.now) and not self.line.awaits_others(pod, node.name):
                 self.fold(ledger.Broken(key, node.name))
                 self.suspected.append(refusals.Suspected(key, node.name, promise.since))
                 words = self.said.get(key, "")
@@ -347,31 +315,6 @@ class _Wheel:
         for name, member in members(nodes, self.policy).items() if nodes else ():
             if not member.pool.min_gpus_per_pod and missing(nodes[name], member.offering, member.pool) is None:
                 self.acts.append(Lift(name, "it is ready, and no plan waits for it"))
-
-
-def overtaken(pods: list[Pod], cluster: Cluster, *, busy: Set[str]) -> tuple[tuple[str, str], ...]:
-    """Those of ``pods``, who wait for one machine, that an older pod is behind which scheduling cannot tell from them, each with that one.
-
-    Members of gangs have their places together, and pods that are ``busy`` have theirs. A volume of a pod's own may tie it to a zone.
-    """
-    mine: dict[tuple[str, LabelSet, PodOptions], list[Pod]] = {}
-    for pod in pods:
-        if not pod.options.gang and not any(volume.ephemeral for volume in pod.spec.volumes):
-            mine.setdefault((pod.spec.digest, pod.labels, pod.options), []).append(pod)
-    others: dict[tuple[str, LabelSet, PodOptions], list[Pod]] = {}
-    for key, bucket in cluster.unbound.items() if mine else ():
-        alike = (key.spec, key.labels, key.options)
-        if alike in mine and key.unschedulable and not key.terminating and not key.nominated:
-            others.setdefault(alike, []).extend(bucket.pods.values())
-    pairs: list[tuple[str, str]] = []
-    for alike, here in mine.items():
-        names = {pod.key for pod in here}
-        elsewhere = [pod for pod in others.get(alike, ()) if pod.key not in names and pod.key not in busy]
-        # Of one age, which many are that one owner made, everybody stays where he is.
-        everybody = sorted((pod.created, pod.key not in names, pod.key) for pod in (*here, *elsewhere))
-        first = {key for _, _, key in everybody[: len(here)]}
-        pairs += zip((pod.key for pod in here if pod.key not in first), sorted(first - names), strict=True)
-    return tuple(pairs)
 
 
 def opening(waiting: list[Pod]) -> str:

@@ -1,4 +1,4 @@
-"""Whose room is nobody's to promise: what a node has left, and who would take it before the pods that it is promised to.
+"""Who comes before whom: what a node has left, and who would take it before the pods that it is promised to.
 
 kube-scheduler counts a nominated pod as if it ran, but only against pods of its own priority or less (``addGENominatedPods`` in
 ``pkg/scheduler/framework/runtime``). A pod of higher priority that waits for a machine of its own takes the room of any that opens before.
@@ -8,10 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Set
 
 from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
-from gpuscaler.model.pods import Pod, PodSpec
+from gpuscaler.model.pods import Pod, PodOptions, PodSpec
 from gpuscaler.model.taints import untolerated
 from gpuscaler.planning.filters.resources import PODS, wanted
+from gpuscaler.planning.filters.spread import hard
+from gpuscaler.planning.keeping import lifted
+from gpuscaler.planning.room import Room
 
 #: Our own taints come and go by what we do; they say nothing of whom a node admits.
 OWN_PREFIX = "gpuscaler.io/"
@@ -56,6 +60,33 @@ def _admits(spec: PodSpec, node: Node) -> bool:
     return chosen and (affinity is None or affinity.matches(node.labels, node.name))
 
 
+def has_rules(pod: Pod) -> bool:
+    """Whether it depends on other pods where one may go: hard topology spread, affinity."""
+    return bool(pod.spec.affinity or hard(pod.spec))
+
+
+def may_come(pod: Pod, node: str, room: Room) -> bool:
+    """Whether a pod's rules about others would let it onto ``node``, were that open now."""
+    passes, row = room.verdict(lifted(pod.spec), pod.labels).passes, room.table.row[node]
+    return all(bool(passes[name][row]) for name in ("PodTopologySpread", "InterPodAffinity") if name in passes)
+
+
+def sharing(waiting: Mapping[str, Iterable[Pod]], nodes: Iterable[tuple[str, Node]]) -> Mapping[str, str]:
+    """For each pool that pods wait in, the first of those that it shares pods with, be it through others.
+
+    ``nodes`` are some of each pool, one of each kind.
+    """
+    group = {pool: pool for pool in waiting}
+    kinds = list(nodes)
+    for pool, pods in waiting.items():
+        specs = {pod.spec.digest: pod.spec for pod in pods}.values()
+        for other, node in kinds:
+            if group[other] != group[pool] and any(_admits(spec, node) for spec in specs):
+                one, two = sorted((group[pool], group[other]))
+                group = {name: one if first == two else first for name, first in group.items()}
+    return group
+
+
 def in_line(rivals_of: Mapping[str, Set[str]], first: Iterable[str], burden: Callable[[str], tuple[int, ...]]) -> list[str]:
     """Who of ``first``, in this order, opens next: those without rivals; where all wait for each other, the one of the least ``burden``.
 
@@ -82,3 +113,28 @@ def _reached(rivals_of: Mapping[str, Set[str]], start: str) -> Set[str]:
         seen |= fresh
         waiting += fresh
     return seen
+
+
+def overtaken(pods: list[Pod], cluster: Cluster, *, busy: Set[str]) -> tuple[tuple[str, str], ...]:
+    """Those of ``pods``, who wait for one machine, that an older pod is behind which scheduling cannot tell from them, each with that one.
+
+    Members of gangs have their places together, and pods that are ``busy`` have theirs. A volume of a pod's own may tie it to a zone.
+    """
+    mine: dict[tuple[str, LabelSet, PodOptions], list[Pod]] = {}
+    for pod in pods:
+        if not pod.options.gang and not any(volume.ephemeral for volume in pod.spec.volumes):
+            mine.setdefault((pod.spec.digest, pod.labels, pod.options), []).append(pod)
+    others: dict[tuple[str, LabelSet, PodOptions], list[Pod]] = {}
+    for key, bucket in cluster.unbound.items() if mine else ():
+        alike = (key.spec, key.labels, key.options)
+        if alike in mine and key.unschedulable and not key.terminating and not key.nominated:
+            others.setdefault(alike, []).extend(bucket.pods.values())
+    pairs: list[tuple[str, str]] = []
+    for alike, here in mine.items():
+        names = {pod.key for pod in here}
+        elsewhere = [pod for pod in others.get(alike, ()) if pod.key not in names and pod.key not in busy]
+        # Of one age, which many are that one owner made, everybody stays where he is.
+        everybody = sorted((pod.created, pod.key not in names, pod.key) for pod in (*here, *elsewhere))
+        first = {key for _, _, key in everybody[: len(here)]}
+        pairs += zip((pod.key for pod in here if pod.key not in first), sorted(first - names), strict=True)
+    return tuple(pairs)

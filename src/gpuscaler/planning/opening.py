@@ -1,0 +1,121 @@
+"""Which of the machines that are ready and closed open next.
+
+Each machine that opens has kube-scheduler try all waiting pods, and those whose own machine is still closed lose their nominations. So
+machines open one after the other.
+"""
+
+from collections.abc import Iterator, Mapping, Set
+from functools import cached_property
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pods import Pod
+from gpuscaler.planning.room import Room
+from gpuscaler.planning.state.ledger import NOMINATING, OPEN, Ledger, Promise
+from gpuscaler.planning.yielding import burden, has_rules, in_line, may_come, rivals, sharing
+
+#: The next machine opens when the pods of those before have come, or after ``HOLD``; a group of so many that ``TURNS`` are enough for all.
+HOLD_SECONDS, TURNS = 3.0, 8
+#: Of so many groups of pools that no waiting pod may choose between machines open side by side: with more, pods are tried all the time.
+GROUPS = 3
+#: So long a machine that is ready waits for others whose pods come before its own, or that its own pods spread with.
+YIELD_SECONDS = 120.0
+
+
+def waiting(pods: tuple[str, ...], cluster: Cluster) -> Iterator[Pod]:
+    """Those of ``pods`` that still wait for a node."""
+    for key in pods:
+        pod = cluster.pods.get(key)
+        if pod is not None and not (pod.node_name or pod.finished or pod.deleted):
+            yield pod
+
+
+class Line:
+    """The machines of ``book`` that are closed, in line to open, as ``cluster`` is at ``now``."""
+
+    def __init__(self, book: Ledger, cluster: Cluster, now: float) -> None:
+        self._book, self._cluster, self._now = book, cluster, now
+        closed = (one for one in book.promises if one.step == NOMINATING)
+        self._closed = {one.node: one for one in sorted(closed, key=lambda one: (one.since, one.node))}
+
+    def _waiting(self, promise: Promise) -> list[Pod]:
+        return list(waiting(promise.pods, self._cluster))
+
+    def first(self) -> list[Promise]:
+        """The oldest, unless the pods of those before are still to come, or others' would take its room; of several groups of pools."""
+        group_of, rivals_of = self._groups(), self._rivals_of()
+        by_group: dict[str, list[str]] = {}
+        for name, one in self._closed.items():
+            by_group.setdefault(group_of[one.offering[0]], []).append(name)
+        busy = {group_of[one.offering[0]] for one in self._book.promises if self._is_landing(one)}
+        found: list[str] = []
+        for group, names in by_group.items():
+            if group in busy or len(busy) >= GROUPS:
+                continue
+            line = self._not_in_vain(in_line(rivals_of, names, lambda name: burden(self._waiting(self._closed[name]))))
+            found += line[: max(1, len(names) // TURNS)]
+            busy |= {group} if line else set()
+        return [self._closed[name] for name in found]
+
+    def _groups(self) -> Mapping[str, str]:
+        """The first of those pools that each pool shares waiting pods with."""
+        pods: dict[str, list[Pod]] = {}
+        for one in self._book.promises:
+            pods.setdefault(one.offering[0], []).extend(self._waiting(one))
+        kinds = {one.offering: self._cluster.nodes[one.node] for one in self._book.promises if one.node in self._cluster.nodes}
+        return sharing(pods, [(key[0], node) for key, node in kinds.items()])
+
+    def _rivals_of(self) -> Mapping[str, Set[str]]:
+        """For each machine in line, by node, for which others it waits, for their pods would take its own pods' room."""
+        pods = {one.id: list(waiting(one.pods, self._cluster)) for one in self._book.coming if not one.ready}
+        pods |= {one.node: self._waiting(one) for one in self._book.promises if one.step in (NOMINATING, OPEN)}
+        highest = max((pod.spec.priority for some in pods.values() for pod in some), default=0)
+        found: dict[str, Set[str]] = {}
+        for name, promise in self._closed.items():
+            node = self._cluster.nodes.get(name)
+            outranked = any(pod.spec.priority < highest for pod in pods[name]) and self._now < promise.since + YIELD_SECONDS
+            others = {other: some for other, some in pods.items() if other != name} if outranked else {}
+            found[name] = rivals(pods[name], node, others, self._cluster) if others and node is not None else frozenset()
+        return found
+
+    def _not_in_vain(self, line: list[str]) -> list[str]:
+        """Of machines in ``line``, by node, those whose pods may come now; others wait for pods that theirs spread with or must be near.
+
+        All of them, where nobody is awaited, or for too long.
+        """
+        if not any(map(self._is_in_vain, line)):
+            return line
+        opening = [one.pods for name, one in self._closed.items() if not self._is_in_vain(name)]
+        opening += [one.pods for one in self._book.coming if not one.ready]
+        spaces = {pod.namespace for pods in opening for pod in waiting(pods, self._cluster)}
+        late = {name for name in line if self._now >= self._closed[name].since + YIELD_SECONDS}
+        return [name for name in line if name in late or not self._is_in_vain(name) or self._space(name) not in spaces]
+
+    def _is_in_vain(self, name: str) -> bool:
+        pods = self._waiting(self._closed[name])
+        if name not in self._cluster.nodes or not any(map(has_rules, pods)):
+            return False
+        return not any(may_come(pod, name, self._room) for pod in pods)
+
+    def _space(self, name: str) -> str:
+        return next((pod.namespace for pod in self._waiting(self._closed[name])), "")
+
+    def awaits_others(self, pod: Pod, node: str) -> bool:
+        """Whether a pod could not come to ``node``, were that open, before others have theirs, whose machines are still to open."""
+        if not has_rules(pod) or node not in self._cluster.nodes:
+            return False
+        closed = [one.pods for name, one in self._closed.items() if name != node]
+        closed += [one.pods for one in self._book.coming if one.node != node]
+        if all(other.namespace != pod.namespace for pods in closed for other in waiting(pods, self._cluster)):
+            return False
+        return not may_come(pod, node, self._room)
+
+    @cached_property
+    def _room(self) -> Room:
+        """The room of the cluster as it is, which few looks need."""
+        return Room.of(self._cluster)
+
+    def _is_landing(self, promise: Promise) -> bool:
+        """Whether a machine has just opened, and its pods are about to come."""
+        if promise.step == NOMINATING:
+            return self._now < promise.lifted + HOLD_SECONDS
+        return promise.step == OPEN and self._now < promise.since + HOLD_SECONDS and bool(self._waiting(promise))

@@ -1,0 +1,134 @@
+"""In which order machines open that are ready."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.planning.building import NOW, ZONE, offering, pool, spec, spread
+from tests.planning.test_steering import P, Q, closed, machine, promise, turn, waiting
+
+from gpuscaler.model.cluster import Item
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.acts import Lift, Nominate
+from gpuscaler.planning.opening import GROUPS, HOLD_SECONDS, YIELD_SECONDS
+from gpuscaler.planning.state.ledger import OPEN, Coming, Ledger, Promise
+from gpuscaler.planning.steering import LONGEST_SECONDS, PATIENCE_SECONDS
+
+
+def test_machines_that_are_ready_at_the_same_time_open_one_after_the_other() -> None:
+    two = (machine("a", P), machine("b", Q))
+    first, second = promise(nominated=NOW - 1.0), promise(node="b", pods=(Q,))
+    p, q = waiting("p", nominated_node="a"), waiting("q")
+
+    def acts(*promises: Promise, items: tuple[Item, ...] = (closed(), closed("b"), p, q)) -> list[tuple[str, str]]:
+        return [(type(act).__name__, act.node) for act in turn(Ledger(coming=two, promises=promises), *items).acts]
+
+    assert acts(first, second) == [("Lift", "a")]
+    assert acts(replace(first, lifted=NOW - 1.0), second) == []
+    landing = replace(first, step=OPEN, since=NOW - 1.0)
+    assert acts(landing, second, items=(closed(taints=()), closed("b"), p, q)) == []
+    assert acts(landing, second, items=(closed(taints=()), closed("b"), replace(p, node_name="a"), q)) == [("Nominate", "b")]
+    assert acts(replace(landing, since=NOW - HOLD_SECONDS), second, items=(closed(taints=()), closed("b"), p, q)) == [("Nominate", "b")]
+
+
+def test_machines_of_pools_that_no_pod_may_choose_between_open_side_by_side_some_at_a_time() -> None:
+    names = [f"n{number}" for number in range(GROUPS + 2)]
+    kinds = {name: offering(f"g.{name}", pool=name, gpus=4) for name in names}
+    selector = {name: (("gpuscaler.io/pool", name),) for name in names}
+    pods = [waiting(name, spec(gpus=1, node_selector=selector[name])) for name in names]
+    nodes = [closed(name, labels={"gpuscaler.io/pool": name}) for name in names]
+    book = Ledger(promises=tuple(promise(node=name, offering=kinds[name].key, pods=(f"default/{name}",)) for name in names))
+    policy = Policy(tuple(pool(kinds[name], name=name) for name in names))
+
+    found = turn(book, *nodes, *pods, policy=policy)
+    assert [act.node for act in found.acts] == names[:GROUPS]
+    landing = replace(book, promises=(replace(book.promises[0], step=OPEN), *book.promises[1:]))
+    opened = [closed(names[0], taints=(), labels={"gpuscaler.io/pool": names[0]}), *nodes[1:]]
+    found = turn(landing, *opened, *[replace(pods[0], nominated_node=names[0]), *pods[1:]], policy=policy)
+    assert [act.node for act in found.acts] == names[1:GROUPS]
+
+
+URGENT = spec(gpus=3, priority=10)
+
+
+def ranked(*more: Coming, since: float = NOW - 1.0) -> Ledger:
+    """Machine a is closed and has its turn, for a pod of three GPUs."""
+    return Ledger(coming=(machine("a", P), *more), promises=(promise(since=since),))
+
+
+def test_a_machine_stays_closed_while_pods_of_higher_priority_that_would_take_its_room_wait_for_theirs() -> None:
+    items = closed(), waiting("p", spec(gpus=3)), waiting("q", URGENT)
+    late = machine("b", Q, ready=0.0)
+
+    assert turn(ranked(late), *items).acts == ()
+    assert turn(ranked(late, since=NOW - YIELD_SECONDS), *items).acts == (Nominate(P, "uid-p", "a"),)
+    assert turn(ranked(), *items).acts == (Nominate(P, "uid-p", "a"),)
+
+
+def test_of_machines_that_are_ready_those_of_higher_priority_open_first() -> None:
+    found = turn(ranked(machine("b", Q)), closed(), closed("b"), waiting("p", spec(gpus=3)), waiting("q", URGENT))
+
+    assert found.acts == (Nominate(Q, "uid-q", "b"),)
+
+
+def spreading(name: str, **more: Any) -> Pod:
+    """A pod of an application that spreads over zones."""
+    return waiting(name, spec(gpus=1, spread=(spread(ZONE, app="x"),)), labels={"app": "x"}, **more)
+
+
+def in_zone(name: str, zone: str, **more: Any) -> Node:
+    return closed(name, labels={ZONE: zone}, **more)
+
+
+def test_a_machine_whose_pods_would_not_be_spread_yet_opens_after_those_that_they_spread_with() -> None:
+    there = in_zone("c", "z1", taints=()), spreading("there", on="c")
+    first, second = in_zone("a", "z1"), in_zone("b", "z2")
+    pods = spreading("p"), spreading("q")
+    book = ranked(machine("b", Q))
+    far = Ledger(coming=(machine("a", P), machine("b", Q, ready=0.0)), promises=book.promises)
+    long = replace(far, promises=(promise(since=NOW - YIELD_SECONDS),))
+
+    assert turn(book, *there, first, second, *pods).acts == (Nominate(Q, "uid-q", "b"),)
+    assert turn(book, first, second, *pods).acts == (Nominate(P, "uid-p", "a"),), "nobody is there yet: any zone is as good"
+    assert turn(far, *there, first, second, *pods).acts == ()
+    assert turn(long, *there, first, second, *pods).acts == (Nominate(P, "uid-p", "a"),)
+    # Nobody is awaited who would change anything.
+    assert turn(ranked(), *there, first, pods[0]).acts == (Nominate(P, "uid-p", "a"),)
+
+
+def test_a_machine_waits_for_its_turn_as_long_as_it_takes_and_not_for_ever() -> None:
+    landing = promise(OPEN, node="b", pods=(Q,))
+    items = closed(), closed("b", taints=()), waiting("p"), waiting("q", nominated_node="b")
+    waits, forever = (ranked(since=NOW - since).promises[0] for since in (PATIENCE_SECONDS, LONGEST_SECONDS))
+
+    assert turn(Ledger(coming=(machine("a", P),), promises=(waits, landing)), *items).acts == ()
+    assert [type(act) for act in turn(Ledger(coming=(machine("a", P),), promises=(forever, landing)), *items).acts] == [Lift]
+
+
+def test_a_machine_opens_after_those_that_a_plan_wants_open_before_it() -> None:
+    book = Ledger(coming=(machine("a", P, after=("o-b",)), machine("b", Q)))
+
+    found = turn(book, closed("a"), closed("b"), waiting("p"), waiting("q"))
+    assert found.acts == (Nominate(Q, "uid-q", "b"),)
+    opened = Ledger(coming=book.coming, promises=(promise(OPEN, node="b", pods=(Q,), since=NOW - HOLD_SECONDS),))
+    assert Nominate(P, "uid-p", "a") in turn(opened, closed("a"), closed("b", taints=()), waiting("p"), waiting("q")).acts
+
+
+@pytest.mark.parametrize(("source", "at_once"), [("", 1), ("jobset", 1), ("volcano", 2), ("workload", 2)])
+def test_machines_of_a_gang_open_when_all_are_ready_and_at_once_where_a_scheduler_binds_it_as_a_whole(source: str, at_once: int) -> None:
+    gang: dict[str, Any] = {"options": {"gang": "g", "gang_source": source}}
+    members = waiting("p", **gang), waiting("q", **gang)
+    unready = Ledger(coming=(machine("a", P), machine("b", Q, ready=0.0)))
+    ready = Ledger(coming=(machine("a", P), machine("b", Q)))
+
+    assert turn(unready, closed("a"), closed("b"), *members).acts == ()
+    assert len(turn(ready, closed("a"), closed("b"), *members).acts) == at_once
+
+
+def test_a_gang_does_not_wait_for_the_machine_of_a_member_that_runs() -> None:
+    gang: dict[str, Any] = {"options": {"gang": "g"}}
+    book = Ledger(coming=(machine("a", P), machine("b", Q, ready=0.0)))
+
+    assert turn(book, closed("a"), closed("b"), waiting("p", **gang), waiting("q", on="c", **gang)).acts != ()
