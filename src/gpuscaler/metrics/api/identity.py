@@ -81,9 +81,9 @@ async def identify(peer: Peer | None, headers: Headers, *, trust: Trust, tokens:
     Raises :class:`UnauthorizedError` where there are credentials and none of them is good; without any, it is the anonymous user.
     """
     if peer is not None and peer.begins <= now:
-        proxied = _proxied(headers, trust) if now <= peer.proxy_until else None
-        if proxied is not None:
-            return proxied
+        vouched = proxied(headers, trust) if now <= peer.proxy_until else None
+        if vouched is not None:
+            return vouched
         if peer.user is not None and now <= peer.user_until:
             return peer.user
     token = _bearer(headers.get("Authorization") or "")
@@ -104,8 +104,8 @@ def authenticated(user: User) -> User:
     return User(user.name, (*user.groups, AUTHENTICATED), user.uid, user.extra)
 
 
-def _proxied(headers: Headers, trust: Trust) -> User | None:
-    """The user that a proxy names, if it names one."""
+def proxied(headers: Headers, trust: Trust) -> User | None:
+    """The user that a proxy names, if it names one. Only for headers of a peer that is a proxy."""
     name = next((value for one in trust.user_headers if (value := headers.get(one))), "")
     if not name:
         return None

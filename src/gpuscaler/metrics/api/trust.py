@@ -34,7 +34,8 @@ class TrustError(ValueError):
 class Trust:
     """``proxies`` may speak for others, where their certificate's common name is one of ``proxy_names`` or there are none of these.
 
-    Two are the same only if they are one object: what follows from one is kept for as long as it is in use.
+    ``said_in`` is how all headers begin in which a proxy says anything, in lower case. Two are the same only if they are one object: what
+    follows from one is kept for as long as it is in use.
     """
 
     proxies: tuple[x509.Certificate, ...] = ()
@@ -45,6 +46,7 @@ class Trust:
     group_headers: tuple[str, ...] = ()
     extra_prefixes: tuple[str, ...] = ()
     pem: bytes = b""
+    said_in: tuple[bytes, ...] = ()
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
@@ -65,15 +67,19 @@ _config_map = msgspec.json.Decoder(WireConfigMap).decode
 def trust_in(data: Mapping[str, str]) -> Trust:
     """What the data of the ConfigMap says. Raises :class:`TrustError`."""
     proxies, clients = (_authorities(data, key) for key in ("requestheader-client-ca-file", "client-ca-file"))
+    users, uids, groups, extras = (
+        _names(data, f"requestheader-{what}") for what in ("username-headers", "uid-headers", "group-headers", "extra-headers-prefix")
+    )
     return Trust(
         proxies=proxies,
         clients=clients,
         proxy_names=frozenset(_names(data, "requestheader-allowed-names")),
-        user_headers=_names(data, "requestheader-username-headers"),
-        uid_headers=_names(data, "requestheader-uid-headers"),
-        group_headers=_names(data, "requestheader-group-headers"),
-        extra_prefixes=_names(data, "requestheader-extra-headers-prefix"),
+        user_headers=users,
+        uid_headers=uids,
+        group_headers=groups,
+        extra_prefixes=extras,
         pem="\n".join(data.get(key, "") for key in ("requestheader-client-ca-file", "client-ca-file")).encode(),
+        said_in=tuple(one.lower().encode() for one in (*users, *uids, *groups, *extras)),
     )
 
 
