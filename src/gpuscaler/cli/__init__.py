@@ -14,6 +14,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "bench": ("gpuscaler.cli.bench", "Run a published table again and compare."),
     "check-proof": ("gpuscaler.cli.proofs", "Check that a plan's lower bound holds."),
     "cluster": ("gpuscaler.cli.cluster", "Run a small Kubernetes cluster in this process."),
+    "convert": ("gpuscaler.cli.convert", "Print old manifests in versions that clusters serve now."),
     "demo": ("gpuscaler.cli.demo", "Watch a cluster in this process being scaled, for a minute."),
     "exporter": ("gpuscaler.cli.exporter", "Measure the GPUs of this node, and for which pod, for Prometheus."),
     "generate": ("gpuscaler.cli.generate", "Write a trace drawn from a published one's marginals."),

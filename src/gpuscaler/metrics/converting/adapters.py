@@ -1,0 +1,114 @@
+"""What runs prometheus-adapter runs ``gpuscaler metrics``, with the same flags and the same rules.
+
+Source: prometheus-adapter v0.12 and its manifests; the write-up on HPA with GPU metrics of Alibaba Cloud (2018).
+"""
+
+import re
+from collections.abc import Iterable
+
+from gpuscaler.metrics.converting.objects import Json, Say, containers, items, pod_template, seen, text
+
+_IMAGE = re.compile(r"(^|/)(k8s-)?prometheus-adapter([-/:@]|$)")
+#: Flags that change nothing here, and would only be noted at each start.
+_DROPPED = re.compile(r"--?(logtostderr|alsologtostderr|stderrthreshold|v|vmodule)(=.*)?$")
+_NAMESPACED = frozenset({"Deployment", "DaemonSet", "Service", "ServiceAccount", "ConfigMap", "Secret"})
+#: Of kube-controller-manager: the default since 1.9, and refused since it was removed.
+_REST_CLIENTS = re.compile(r"--horizontal-pod-autoscaler-use-rest-clients(=.*)?$")
+
+
+def is_adapter(container: Json) -> bool:
+    command = container.get("command")
+    return _IMAGE.search(text(container.get("image"))) is not None or (isinstance(command, list) and command[:1] == ["/adapter"])
+
+
+def accounts(objects: Iterable[Json]) -> set[str]:
+    """The names of the service accounts that prometheus-adapter runs as."""
+    names = set()
+    for one in objects:
+        if any(map(is_adapter, containers(one))):
+            spec = seen(pod_template(one) or {}, "spec")
+            names.add(text(spec.get("serviceAccountName") or spec.get("serviceAccount")) or "default")
+    return names
+
+
+def convert(one: Json, image: str, say: Say) -> None:
+    """Let the containers of prometheus-adapter among those of ``one`` be ours, and kube-controller-manager start."""
+    for container in containers(one):
+        if is_adapter(container):
+            _replace(container, image, say)
+        for key in ("command", "args"):
+            words = container.get(key)
+            if isinstance(words, list) and any(_REST_CLIENTS.match(text(word)) for word in words):
+                container[key] = [word for word in words if not _REST_CLIENTS.match(text(word))]
+                say("left out --horizontal-pod-autoscaler-use-rest-clients: it is the default, and refused as a flag")
+
+
+def _replace(container: Json, image: str, say: Say) -> None:
+    say(f"image: {container.get('image')} became {image}; say with --image where you pushed it")
+    container["image"] = image
+    words = [*(container.pop("command", None) or ["/adapter"])[1:], *(container.get("args") or [])]
+    dropped = [text(word) for word in words if _DROPPED.match(text(word))]
+    if dropped:
+        say(f"left out {' '.join(dropped)}, which mean nothing to gpuscaler metrics")
+    container["args"] = ["metrics", *(text(word) for word in words if text(word) not in dropped)]
+
+
+def grant(role: Json, say: Say) -> None:
+    """Let a role of prometheus-adapter's also watch what it lists: objects are watched here."""
+    for rule in items(role, "rules"):
+        verbs = rule.get("verbs")
+        if isinstance(verbs, list) and "list" in verbs and "watch" not in verbs:
+            verbs.append("watch")
+            say(f"added the verb watch for {', '.join(text(one) for one in rule.get('resources') or ())}: objects are watched, not listed")
+
+
+def roles_of(names: set[str], objects: Iterable[Json]) -> set[tuple[str, str]]:
+    """The kinds and names of the roles that the service accounts of these ``names`` are bound to."""
+    found = set()
+    for one in objects:
+        bound = any(subject.get("kind") == "ServiceAccount" and subject.get("name") in names for subject in items(one, "subjects"))
+        if bound and isinstance(one.get("roleRef"), dict):
+            found.add((text(one["roleRef"].get("kind")), text(one["roleRef"].get("name"))))
+    return found
+
+
+def meant_namespace(objects: Iterable[Json]) -> str:
+    """The one namespace in which APIServices of metrics look for the Service, where no Service of that name says its own."""
+    wanted: dict[str, str] = {}
+    services: dict[str, set[str]] = {}
+    for one in objects:
+        if one.get("kind") == "APIService" and text(seen(one, "spec").get("group")).endswith(".metrics.k8s.io"):
+            service = seen(seen(one, "spec"), "service")
+            wanted[text(service.get("name"))] = text(service.get("namespace"))
+        elif one.get("kind") == "Service":
+            metadata = seen(one, "metadata")
+            services.setdefault(text(metadata.get("name")), set()).add(text(metadata.get("namespace")))
+    lost = {namespace for name, namespace in wanted.items() if namespace and services.get(name) == {""}}
+    return lost.pop() if len(lost) == 1 else ""
+
+
+def adapters_own(objects: list[Json]) -> list[Json]:
+    """prometheus-adapter's workloads, and what goes with them: Services to them, their account, and what they mount."""
+    workloads = [one for one in objects if any(map(is_adapter, containers(one)))]
+    names: set[tuple[str, str]] = set()
+    labels = []
+    for one in workloads:
+        template = pod_template(one) or {}
+        labels.append(seen(seen(template, "metadata"), "labels"))
+        spec = seen(template, "spec")
+        names.add(("ServiceAccount", text(spec.get("serviceAccountName") or spec.get("serviceAccount"))))
+        for volume in items(spec, "volumes"):
+            names.add(("ConfigMap", text((volume.get("configMap") or {}).get("name"))))
+            names.add(("Secret", text((volume.get("secret") or {}).get("secretName"))))
+    return workloads + [one for one in objects if one not in workloads and (_key(one) in names or _leads_to(one, labels))]
+
+
+def _key(one: Json) -> tuple[str, str]:
+    return text(one.get("kind")), text(seen(one, "metadata").get("name"))
+
+
+def _leads_to(one: Json, labels: list[Json]) -> bool:
+    if one.get("kind") != "Service":
+        return False
+    selector = seen(one, "spec").get("selector")
+    return isinstance(selector, dict) and bool(selector) and any(selector.items() <= pods.items() for pods in labels)

@@ -1,0 +1,172 @@
+"""The objects of files, converted."""
+
+import copy
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import yaml
+
+from gpuscaler.metrics.converting import adapters, autoscalers, ingresses, workloads
+from gpuscaler.metrics.converting.objects import (
+    Json,
+    Note,
+    Say,
+    Unconvertible,
+    containers,
+    items,
+    mapping,
+    name_of,
+    pod_template,
+    seen,
+    text,
+)
+
+#: Versions that became another without a change of fields that matters.
+_RENAMED = {
+    "apiregistration.k8s.io/v1beta1": "apiregistration.k8s.io/v1",
+    "rbac.authorization.k8s.io/v1alpha1": "rbac.authorization.k8s.io/v1",
+    "rbac.authorization.k8s.io/v1beta1": "rbac.authorization.k8s.io/v1",
+    "batch/v1beta1": "batch/v1",
+    "policy/v1beta1": "policy/v1",
+    "scheduling.k8s.io/v1alpha1": "scheduling.k8s.io/v1",
+    "scheduling.k8s.io/v1beta1": "scheduling.k8s.io/v1",
+    "storage.k8s.io/v1beta1": "storage.k8s.io/v1",
+    "coordination.k8s.io/v1beta1": "coordination.k8s.io/v1",
+}
+_GROUPS = frozenset({"extensions/v1beta1", "apps/v1beta1", "apps/v1beta2"})
+_WORKLOADS = frozenset({"Deployment", "DaemonSet", "StatefulSet", "ReplicaSet"})
+_INGRESSES = frozenset({"extensions/v1beta1", "networking.k8s.io/v1beta1"})
+_AUTOSCALERS = frozenset({"autoscaling/v1", "autoscaling/v2beta1", "autoscaling/v2beta2"})
+#: What nothing takes the place of in one object.
+_GONE = {
+    "PodSecurityPolicy": "PodSecurityPolicies are gone since 1.25; label the namespace pod-security.kubernetes.io/enforce instead",
+    "CustomResourceDefinition": "its schema has to be structural in apiextensions.k8s.io/v1; write it anew",
+}
+
+
+class ManifestError(ValueError):
+    """A file that is no YAML of objects."""
+
+
+def read(source: str) -> list[Json]:
+    """The objects of YAML or JSON, those of Lists one by one. Raises :class:`ManifestError`."""
+    try:
+        documents = [one for one in yaml.safe_load_all(source) if one is not None]
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise ManifestError(f"saw no YAML, expected Kubernetes objects: {' '.join(str(error).split())}") from error
+    objects: list[Json] = []
+    for number, one in enumerate(documents, 1):
+        members = one.get("items") if isinstance(one, dict) and text(one.get("kind")).endswith("List") else [one]
+        for member in members if isinstance(members, list) else [one]:
+            if not isinstance(member, dict) or not member.get("kind") or not member.get("apiVersion"):
+                raise ManifestError(f"document {number}: saw no apiVersion and kind, expected a Kubernetes object")
+            objects.append(member)
+    return objects
+
+
+def write(objects: Iterable[Json]) -> str:
+    """As YAML, a document each."""
+    return "---\n".join(yaml.dump(one, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120) for one in objects)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Text of several lines stays so, and nothing refers to what stands elsewhere."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002  # PyYAML's signature
+        return True
+
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
+
+
+def convert(objects: Iterable[Json], *, image: str) -> tuple[list[Json], list[Note]]:
+    """Objects in versions that are served now, and what was done; ``image`` is what runs in place of prometheus-adapter.
+
+    What cannot be converted is left as it is, with a note that says why. Objects that are right already come out as they went in.
+    """
+    # Copies, one of each: an anchor of YAML would change in two places at once.
+    found = [copy.deepcopy(one) for one in objects]
+    notes: list[Note] = []
+    _place(found, notes)
+    roles = adapters.roles_of(adapters.accounts(found), found)
+    for number, one in enumerate(found):
+        say = partial(_say, notes, name_of(one))
+        before = copy.deepcopy(one)
+        try:
+            _convert(one, say)
+            adapters.convert(one, image, say)
+            if (text(one.get("kind")), text(seen(one, "metadata").get("name"))) in roles:
+                adapters.grant(one, say)
+        except Unconvertible as error:
+            found[number] = before
+            say(f"left as it is: {error}")
+    return found, notes
+
+
+def _say(notes: list[Note], where: str, message: str) -> None:
+    notes.append(Note(where, message))
+
+
+def _place(objects: list[Json], notes: list[Note]) -> None:
+    """Put prometheus-adapter where its APIService looks for it: manifests without a namespace land in ``default``."""
+    namespace = adapters.meant_namespace(objects)
+    for one in adapters.adapters_own(objects) if namespace else ():
+        metadata = mapping(one, "metadata")
+        if not metadata.get("namespace"):
+            notes.append(Note(name_of(one), f"added the namespace {namespace}, in which its APIService looks for it"))
+            metadata["namespace"] = namespace
+
+
+def _convert(one: Json, say: Say) -> None:
+    version, kind = text(one.get("apiVersion")), text(one.get("kind"))
+    if kind in _GONE and version.endswith(("v1beta1", "v1alpha1")):
+        raise Unconvertible(_GONE[kind])
+    if version in _GROUPS and kind in _WORKLOADS:
+        workloads.convert(one, say)
+    elif version in _INGRESSES and kind == "Ingress":
+        ingresses.convert(one, say)
+    elif version == "extensions/v1beta1" and kind == "NetworkPolicy":
+        one["apiVersion"] = "networking.k8s.io/v1"
+    elif version in _AUTOSCALERS and kind == "HorizontalPodAutoscaler":
+        autoscalers.convert(one, say)
+    elif version in _RENAMED:
+        one["apiVersion"] = _RENAMED[version]
+    elif version in _GROUPS or version.startswith("autoscaling/v2beta"):
+        raise Unconvertible(f"saw {kind} of {version}, expected a kind that this version had; correct it")
+    if one["apiVersion"] != version:
+        say(f"{version} became {one['apiVersion']}")
+    _advise(one, say)
+    _quote(one, say)
+
+
+def _advise(one: Json, say: Say) -> None:
+    """What is valid, and hardly meant."""
+    spec: Any = one.get("spec")
+    if one.get("kind") == "APIService" and isinstance(spec, dict):
+        if spec.get("insecureSkipTLSVerify"):
+            say("insecureSkipTLSVerify: nobody checks who answers; without it and a certificate, gpuscaler metrics fills in caBundle")
+        spec.setdefault("groupPriorityMinimum", 100)
+        spec.setdefault("versionPriority", 100)
+
+
+def _quote(one: Json, say: Say) -> None:
+    """Text where the API wants text: ``gpu: true`` is a boolean to YAML, and refused."""
+    template = pod_template(one) or one
+    places = {f"metadata.{key}": seen(seen(one, "metadata"), key) for key in ("labels", "annotations")}
+    if template is not one:
+        places |= {f"metadata.{key} of its pods": seen(seen(template, "metadata"), key) for key in ("labels", "annotations")}
+    places["nodeSelector"] = seen(seen(template, "spec"), "nodeSelector")
+    for what, values in places.items():
+        for name, value in values.items():
+            if isinstance(value, bool | int | float):
+                values[name] = text(value)
+                say(f'quoted {what}: {name}: "{values[name]}"')
+    for container in containers(one):
+        for variable in items(container, "env"):
+            if isinstance(variable.get("value"), bool | int | float):
+                variable["value"] = text(variable["value"])
+                say(f'quoted the environment variable {variable.get("name")}: "{variable["value"]}"')

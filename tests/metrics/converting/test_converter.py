@@ -1,0 +1,338 @@
+"""Old manifests, said in versions that are served now."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuscaler.metrics.converting.converter import ManifestError, convert, read, write
+from gpuscaler.metrics.rules.reading import read as read_rules
+
+ROOT = Path(__file__).parents[3]
+Json = dict[str, Any]
+
+
+def converted(text: str) -> tuple[list[Json], list[str]]:
+    objects, notes = convert(read(text), image="ours:1")
+    return objects, [f"{note.where}: {note.text}" for note in notes]
+
+
+def one(text: str) -> Json:
+    objects, _ = converted(text)
+    (only,) = objects
+    return only
+
+
+def autoscaler(version: str, spec: str, annotations: str = "{}") -> str:
+    return f"""
+apiVersion: autoscaling/{version}
+kind: HorizontalPodAutoscaler
+metadata: {{name: web, annotations: {annotations}}}
+spec:
+  scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: web}}
+  maxReplicas: 4
+  {spec}
+status: {{currentReplicas: 1}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("metric", "becomes"),
+    [
+        (
+            "{type: Resource, resource: {name: cpu, targetAverageUtilization: 60}}",
+            {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 60}}},
+        ),
+        (
+            "{type: Resource, resource: {name: memory, targetAverageValue: 1Gi}}",
+            {"type": "Resource", "resource": {"name": "memory", "target": {"type": "AverageValue", "averageValue": "1Gi"}}},
+        ),
+        (
+            "{type: Pods, pods: {metricName: duty, targetAverageValue: 40, selector: {matchLabels: {a: b}}}}",
+            {
+                "type": "Pods",
+                "pods": {
+                    "metric": {"name": "duty", "selector": {"matchLabels": {"a": "b"}}},
+                    "target": {"type": "AverageValue", "averageValue": 40},
+                },
+            },
+        ),
+        (
+            "{type: Object, object: {metricName: h, targetValue: 2k, target: {apiVersion: extensions/v1beta1, kind: Ingress, name: in}}}",
+            {
+                "type": "Object",
+                "object": {
+                    "describedObject": {"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "name": "in"},
+                    "metric": {"name": "h"},
+                    "target": {"type": "Value", "value": "2k"},
+                },
+            },
+        ),
+        (
+            "{type: Object, object: {metricName: hits, target: {kind: Service, name: front}, targetValue: 1, averageValue: 5}}",
+            {
+                "type": "Object",
+                "object": {
+                    "describedObject": {"apiVersion": "v1", "kind": "Service", "name": "front"},
+                    "metric": {"name": "hits"},
+                    "target": {"type": "AverageValue", "averageValue": 5},
+                },
+            },
+        ),
+        (
+            "{type: External, external: {metricName: queue, metricSelector: {matchLabels: {q: jobs}}, targetAverageValue: 30}}",
+            {
+                "type": "External",
+                "external": {
+                    "metric": {"name": "queue", "selector": {"matchLabels": {"q": "jobs"}}},
+                    "target": {"type": "AverageValue", "averageValue": 30},
+                },
+            },
+        ),
+        (
+            "{type: ContainerResource, containerResource: {name: cpu, container: app, targetAverageUtilization: 50}}",
+            {
+                "type": "ContainerResource",
+                "containerResource": {"name": "cpu", "container": "app", "target": {"type": "Utilization", "averageUtilization": 50}},
+            },
+        ),
+    ],
+)
+def test_metrics_of_v2beta1_become_those_of_v2(metric: str, becomes: Json) -> None:
+    found = one(autoscaler("v2beta1", f"metrics: [{metric}]"))
+    assert found["apiVersion"] == "autoscaling/v2"
+    assert found["spec"]["metrics"] == [becomes]
+    assert "status" not in found
+
+
+def test_an_autoscaler_of_v1_takes_its_annotations_along() -> None:
+    annotations = """{
+      autoscaling.alpha.kubernetes.io/metrics: '[{"type":"Pods","pods":{"metricName":"duty","targetAverageValue":"40"}}]',
+      autoscaling.alpha.kubernetes.io/behavior: '{"ScaleDown":{"stabilizationWindowSeconds":60}}',
+      autoscaling.alpha.kubernetes.io/conditions: '[]', team: ml}"""
+    found = one(autoscaler("v1", "targetCPUUtilizationPercentage: 70", annotations))
+    assert found["metadata"]["annotations"] == {"team": "ml"}
+    assert found["spec"]["metrics"] == [
+        {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}}},
+        {"type": "Pods", "pods": {"metric": {"name": "duty"}, "target": {"type": "AverageValue", "averageValue": "40"}}},
+    ]
+    assert found["spec"]["behavior"] == {"scaleDown": {"stabilizationWindowSeconds": 60}}
+    assert "targetCPUUtilizationPercentage" not in found["spec"]
+
+
+def test_an_autoscaler_of_v2beta2_has_the_fields_already() -> None:
+    spec = "metrics: [{type: Pods, pods: {metric: {name: duty}, target: {type: AverageValue, averageValue: 40}}}]"
+    assert one(autoscaler("v2beta2", spec))["spec"] == one(autoscaler("v2", spec))["spec"]
+
+
+@pytest.mark.parametrize(
+    ("version", "spec", "annotations", "why"),
+    [
+        ("v2beta1", "metrics: [{type: Pods, pods: {metricName: duty}}]", "{}", "without a target"),
+        ("v2beta1", "metrics: [{type: Pods}]", "{}", "of the type Pods without pods"),
+        ("v1", "", "{autoscaling.alpha.kubernetes.io/metrics: '{'}", "that is no JSON list"),
+    ],
+)
+def test_what_cannot_be_said_is_left_as_it_is_with_the_reason(version: str, spec: str, annotations: str, why: str) -> None:
+    text = autoscaler(version, spec, annotations)
+    objects, notes = converted(text)
+    assert objects == [yaml.safe_load(text)]
+    assert "left as it is" in notes[-1]
+    assert why in notes[-1]
+
+
+def test_a_deployment_gets_the_selector_that_it_needs() -> None:
+    found = one("""
+apiVersion: extensions/v1beta1
+kind: Deployment
+metadata: {name: web}
+spec: {rollbackTo: {revision: 1}, template: {metadata: {labels: {app: web}}, spec: {containers: []}}}
+""")
+    assert found["apiVersion"] == "apps/v1"
+    assert found["spec"]["selector"] == {"matchLabels": {"app": "web"}}
+    assert "rollbackTo" not in found["spec"]
+
+
+def test_a_workload_without_labels_cannot_match_its_pods() -> None:
+    objects, notes = converted("{apiVersion: apps/v1beta2, kind: ReplicaSet, metadata: {name: web}, spec: {template: {}}}")
+    assert objects[0]["apiVersion"] == "apps/v1beta2"
+    assert "add spec.template.metadata.labels" in notes[0]
+
+
+def test_pods_that_were_replaced_by_hand_still_are() -> None:
+    template = "template: {metadata: {labels: {a: b}}}"
+    daemons = one(
+        f"{{apiVersion: extensions/v1beta1, kind: DaemonSet, metadata: {{name: x}}, spec: {{templateGeneration: 2, {template}}}}}"
+    )
+    assert daemons["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    assert "templateGeneration" not in daemons["spec"]
+    sets = one(f"{{apiVersion: apps/v1beta1, kind: StatefulSet, metadata: {{name: x}}, spec: {{{template}}}}}")
+    assert (sets["spec"]["updateStrategy"], sets["spec"]["serviceName"]) == ({"type": "OnDelete"}, "x")
+    later = one(f"{{apiVersion: apps/v1beta2, kind: DaemonSet, metadata: {{name: x}}, spec: {{{template}}}}}")
+    assert "updateStrategy" not in later["spec"]
+
+
+def test_an_ingress_says_its_backends_anew() -> None:
+    found = one("""
+apiVersion: extensions/v1beta1
+kind: Ingress
+metadata: {name: web, annotations: {kubernetes.io/ingress.class: nginx}}
+spec:
+  backend: {serviceName: rest, servicePort: http}
+  rules:
+  - http: {paths: [{path: /x, backend: {serviceName: web, servicePort: 80}}, {backend: {serviceName: y, servicePort: 1}}]}
+  - host: b.example
+""")
+    assert found["apiVersion"] == "networking.k8s.io/v1"
+    assert found["spec"]["defaultBackend"] == {"service": {"name": "rest", "port": {"name": "http"}}}
+    assert found["spec"]["rules"][0]["http"]["paths"] == [
+        {"path": "/x", "backend": {"service": {"name": "web", "port": {"number": 80}}}, "pathType": "ImplementationSpecific"},
+        {"path": "/", "backend": {"service": {"name": "y", "port": {"number": 1}}}, "pathType": "ImplementationSpecific"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "kind", "new"),
+    [
+        ("apiregistration.k8s.io/v1beta1", "APIService", "apiregistration.k8s.io/v1"),
+        ("rbac.authorization.k8s.io/v1beta1", "RoleBinding", "rbac.authorization.k8s.io/v1"),
+        ("batch/v1beta1", "CronJob", "batch/v1"),
+        ("policy/v1beta1", "PodDisruptionBudget", "policy/v1"),
+        ("extensions/v1beta1", "NetworkPolicy", "networking.k8s.io/v1"),
+    ],
+)
+def test_versions_without_other_fields_are_renamed(old: str, kind: str, new: str) -> None:
+    objects, notes = converted(f"{{apiVersion: {old}, kind: {kind}, metadata: {{name: x, namespace: n}}, spec: {{}}}}")
+    assert objects[0]["apiVersion"] == new
+    assert notes == [f"{kind} n/x: {old} became {new}"]
+
+
+@pytest.mark.parametrize("kind", ["PodSecurityPolicy", "CustomResourceDefinition"])
+def test_what_nothing_takes_the_place_of_is_left(kind: str) -> None:
+    text = f"{{apiVersion: policy/v1beta1, kind: {kind}, metadata: {{name: x}}}}"
+    objects, notes = converted(text)
+    assert objects == [yaml.safe_load(text)]
+    assert notes[0].startswith(f"{kind} x: left as it is: ")
+
+
+def test_objects_that_are_right_come_out_as_they_went_in() -> None:
+    text = """
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {x: "1"}}
+- {apiVersion: apps/v1, kind: Deployment, metadata: {name: b}, spec: {template: {metadata: {labels: {a: b}}}}}
+- {apiVersion: example.org/v1, kind: Odd, spec: [1, 2], metadata: null}
+- {apiVersion: v1, kind: Pod, metadata: {name: c}, spec: {containers: [{name: x, image: prometheus}], nodeSelector: null}}
+"""
+    objects, notes = converted(text)
+    assert objects == yaml.safe_load(text)["items"]
+    assert notes == []
+
+
+def test_booleans_and_numbers_are_quoted_where_text_is_wanted() -> None:
+    found = one("""
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: x, labels: {release: 1.5}, annotations: {since: 7}}
+spec:
+  jobTemplate:
+    spec:
+      template:
+        metadata: {labels: {gpu: yes}}
+        spec: {nodeSelector: {gpu: true}, containers: [{name: c, env: [{name: N, value: 3}]}]}
+""")
+    assert found["metadata"]["labels"] == {"release": "1.5"}
+    assert found["metadata"]["annotations"] == {"since": "7"}
+    template = found["spec"]["jobTemplate"]["spec"]["template"]
+    assert template["metadata"]["labels"] == {"gpu": "true"}
+    assert template["spec"]["nodeSelector"] == {"gpu": "true"}
+    assert template["spec"]["containers"][0]["env"] == [{"name": "N", "value": "3"}]
+
+
+def test_kube_controller_manager_starts_without_the_flag_that_is_gone() -> None:
+    found = one("""
+apiVersion: v1
+kind: Pod
+metadata: {name: kube-controller-manager, namespace: kube-system}
+spec: {containers: [{name: c, command: [kube-controller-manager, --horizontal-pod-autoscaler-use-rest-clients=true, --v=2]}]}
+""")
+    assert found["spec"]["containers"][0]["command"] == ["kube-controller-manager", "--v=2"]
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "registry.k8s.io/prometheus-adapter/prometheus-adapter:v0.12.0",
+        "quay.io/coreos/k8s-prometheus-adapter-amd64:v0.4.1",
+        "directxman12/k8s-prometheus-adapter",
+        "mirror.example/prometheus-adapter@sha256:0",
+    ],
+)
+def test_what_ran_prometheus_adapter_runs_ours_with_its_flags(image: str) -> None:
+    found = one(f"""
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: adapter}}
+spec:
+  template:
+    spec:
+      containers: [{{name: a, image: "{image}", command: [/adapter, --secure-port=6443], args: [--v=6, --config=/c.yaml, -v=1]}}]
+""")
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    assert container == {"name": "a", "image": "ours:1", "args": ["metrics", "--secure-port=6443", "--config=/c.yaml"]}
+
+
+def test_the_manifests_of_the_write_up_are_served_now() -> None:
+    objects, notes = converted((ROOT / "docs" / "examples" / "hpa-of-2018.yaml").read_text(encoding="utf-8"))
+    by_kind = {f"{found['kind']}/{found['metadata']['name']}": found for found in objects}
+    assert not [found for found in objects if "beta" in found["apiVersion"]]
+    adapter = by_kind["Deployment/custom-metrics-apiserver"]
+    assert adapter["metadata"]["namespace"] == by_kind["Service/custom-metrics-apiserver"]["metadata"]["namespace"] == "kube-system"
+    assert by_kind["ConfigMap/adapter-config"]["metadata"]["namespace"] == "kube-system"
+    assert "namespace" not in by_kind["Deployment/serving"]["metadata"]
+    assert by_kind["ClusterRole/custom-metrics-resource-reader"]["rules"][0]["verbs"] == ["get", "list", "watch"]
+    rules = read_rules(by_kind["ConfigMap/adapter-config"]["data"]["config.yaml"])
+    assert [rule.metric("nvidia_gpu_duty_cycle") for rule in rules.rules] == ["duty_cycle_over_time", "duty_cycle_current"]
+    assert not rules.problems
+    assert any("insecureSkipTLSVerify" in note for note in notes)
+
+
+def test_a_service_with_a_namespace_is_not_moved() -> None:
+    text = """
+{apiVersion: v1, kind: Service, metadata: {name: s, namespace: monitoring}}
+---
+{apiVersion: apiregistration.k8s.io/v1, kind: APIService, metadata: {name: v1beta1.custom.metrics.k8s.io},
+ spec: {group: custom.metrics.k8s.io, version: v1beta1, groupPriorityMinimum: 1, versionPriority: 1, service: {name: s, namespace: other}}}
+"""
+    objects, notes = converted(text)
+    assert objects == list(yaml.safe_load_all(text))
+    assert notes == []
+
+
+def test_writes_what_reads_back_the_same() -> None:
+    objects: list[Json] = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "x\ny: é\n", "b": "yes", "c": "1"}},
+        {"apiVersion": "v1", "kind": "X"},
+    ]
+    assert read(write(objects)) == objects
+    assert "a: |\n" in write(objects)
+
+
+def test_an_anchor_is_converted_in_each_place_by_itself() -> None:
+    text = "{apiVersion: v1, kind: List, items: [&x {apiVersion: batch/v1beta1, kind: CronJob, metadata: {name: a}}, *x]}"
+    objects, _ = converted(text)
+    assert [found["apiVersion"] for found in objects] == ["batch/v1", "batch/v1"]
+    assert "*" not in write(objects)
+
+
+@pytest.mark.parametrize("text", ["a: [", "- 1", "text", "{apiVersion: v1}", "kind: Pod", "{apiVersion: v1, kind: List, items: [1]}"])
+def test_refuses_what_is_no_object(text: str) -> None:
+    with pytest.raises(ManifestError, match="saw no"):
+        read(text)
+
+
+def test_takes_an_empty_file() -> None:
+    assert converted("---\n---\n# nothing\n") == ([], [])
+    assert write([]) == ""
