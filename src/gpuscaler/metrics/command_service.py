@@ -37,6 +37,8 @@ from gpuscaler.serving.tls import CertificateError, LiveTls
 _LOG = structlog.get_logger(__name__)
 #: Questions about tokens and rights: so many a second, at once, and seconds for an answer, as delegating API servers have it.
 _REVIEWS, _REVIEWS_AT_ONCE, _REVIEW_TIMEOUT = 200.0, 400, 10.0
+#: Seconds that a pod goes on to answer when it is asked to end, and is not ready any more.
+LINGER = 3.0
 
 
 class Accesses(NamedTuple):
@@ -134,6 +136,9 @@ class MetricsService:
                     tasks.create_task(source.run(), name="keep values current")
             finally:
                 self._stopping = True
+                if self.accesses.objects.in_pod:
+                    # Who has not heard yet that this pod ends still asks it.
+                    await asyncio.sleep(LINGER)
 
     def _prometheus(self) -> Prometheus:
         return Prometheus(

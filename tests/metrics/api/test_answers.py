@@ -182,6 +182,15 @@ async def test_a_value_that_changes_is_answered_anew(tmp_path: Path) -> None:
             assert [one["value"] for one in (await made.get(path)).json["items"]] == [text]
 
 
+async def test_a_selector_may_be_long(tmp_path: Path) -> None:
+    async with scene(tmp_path) as made:
+        made.source.values = [pod("a", "1"), pod("b", "2")]
+        made.source.labels = {("default", "a"): {"job": "j-4999"}, ("default", "b"): {"job": "other"}}
+        selector = "job+in+%28" + "%2C".join(f"j-{number}" for number in range(5000)) + "%29"
+        answer = await made.get(f"{V1}/namespaces/default/pods/*/duty_cycle_current?labelSelector={selector}")
+        assert [one["describedObject"]["name"] for one in answer.json["items"]] == ["a"]
+
+
 async def test_pretty_is_the_same_with_more_space(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.source.values = [pod("a", "1")]

@@ -44,6 +44,14 @@ async def test_a_front_proxy_is_believed_about_the_user_its_groups_and_extras(tm
         }
 
 
+async def test_a_user_may_be_in_hundreds_of_groups(tmp_path: Path) -> None:
+    async with scene(tmp_path) as made:
+        made.source.values = [pod("a", "42")]
+        groups = [f"group-{number}" for number in range(1000)]
+        assert (await made.get(PATH, headers=[("X-Remote-Group", one) for one in groups])).status == 200
+        assert (await asked_about(made))["groups"] == [*groups, "system:authenticated"]
+
+
 async def test_headers_without_a_certificate_are_not_believed(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.reviewing.allows = lambda spec: spec["user"] != "system:anonymous"

@@ -15,8 +15,8 @@ from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.serving.health import Check, said
 
 _TEXT: Mapping[str, str] = {"Content-Type": "text/plain; charset=utf-8"}
-#: Encoded answers that are kept beside what they were made of.
-_MOST = 2048
+#: Encoded answers that are kept beside what they were made of, and how long a selector may be for that.
+_MOST, _SHORT = 2048, 2048
 
 
 class Reply(NamedTuple):
@@ -73,7 +73,7 @@ class Answering:
         if query.pretty:
             body = msgspec.json.format(body, indent=2)
         # A source that gives the same tuple twice means that nothing changed; a list could have.
-        if isinstance(values, tuple):
+        if isinstance(values, tuple) and len(query.labels) <= _SHORT:
             if len(self._encoded) >= _MOST:
                 self._encoded.clear()
             self._encoded[key] = values, body
@@ -87,10 +87,12 @@ class Answering:
                 objects = LabelSelector(tuple(term.requirement for term in parse_terms(query.labels)))
             except SelectorError as error:
                 raise statuses.bad_request(str(error)) from error
+            series = LabelSelector(tuple(term.requirement for term in terms)) if terms else EVERYTHING
+            found = _Question(objects, series, terms)
             if len(self._questions) >= _MOST:
                 self._questions.clear()
-            series = LabelSelector(tuple(term.requirement for term in terms)) if terms else EVERYTHING
-            found = self._questions[query] = _Question(objects, series, terms)
+            if len(query.labels) <= _SHORT:
+                self._questions[query] = found
         if query.fields and metric.group == CUSTOM and not _selects(query.fields, metric.name):
             raise statuses.bad_request("fieldSelector metadata.name doesn't match requested name")
         return found

@@ -21,8 +21,12 @@ from gpuscaler.metrics.api.trust import Trust
 _LOG = structlog.get_logger(__name__)
 #: Seconds that requests get to end when the server stops, and that a connection may stay unused: more than proxies keep theirs.
 SHUTDOWN, KEEP_ALIVE = 5.0, 120.0
-#: Requests that are remembered as they were read: clients ask the same over and over.
-_MOST = 4096
+#: Bytes of a line of the head of a request: selectors are part of the first, and tokens of another.
+_LONGEST = 65_536
+#: Lines of it: a user may be in hundreds of groups, each in a header.
+_MOST_HEADERS = 4096
+#: Requests that are remembered as they were read, and how long their paths may be: clients ask the same over and over.
+_MOST, _SHORT = 4096, 2048
 _JSON: Mapping[str, str] = {"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
 
 Key = TypeVar("Key")
@@ -72,7 +76,8 @@ class Api:
         asked = self._read.get(key)
         if asked is None:
             asked = read(*key)
-            _remember(self._read, key, asked)
+            if len(request.raw_path) <= _SHORT:
+                _remember(self._read, key, asked)
         return asked
 
     async def _user(self, request: BaseRequest) -> User:
@@ -141,12 +146,25 @@ class Listening:
 
 
 async def listen(api: Api, *, host: str, port: int, tls: ssl.SSLContext | None) -> Listening:
-    """Serve ``api`` at ``host`` (empty: all addresses); ``port`` 0 takes a free one. Raises OSError where it cannot be had."""
+    """Serve ``api`` at ``host``, where ``0.0.0.0`` is all addresses of either kind, as Go has it; ``port`` 0 takes a free one.
+
+    Raises OSError where the address cannot be had.
+    """
     # Without aiohttp's routes, which decode %2A and send redirects, and which cost more than everything else that is done here.
-    runner = web.ServerRunner(web.Server(api.handle, keepalive_timeout=KEEP_ALIVE, access_log=None), shutdown_timeout=SHUTDOWN)
+    server = web.Server(
+        api.handle,
+        keepalive_timeout=KEEP_ALIVE,
+        access_log=None,
+        max_line_size=_LONGEST,
+        max_field_size=_LONGEST,
+        max_headers=_MOST_HEADERS,
+    )
+    runner = web.ServerRunner(server, shutdown_timeout=SHUTDOWN)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host or None, port, ssl_context=tls, backlog=1024).start()
+        # A free port would be another one for each kind of address.
+        everywhere = host in ("0.0.0.0", "::") and port != 0
+        await web.TCPSite(runner, None if everywhere else host, port, ssl_context=tls, backlog=1024).start()
     except OSError:
         await runner.cleanup()
         raise
