@@ -1,0 +1,149 @@
+"""What ``gpuscaler.io/autoscale`` may say, and the autoscaling it asks for."""
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+from msgspec import Struct
+
+from gpuscaler.metrics.rules.builtin import of_replicas
+from gpuscaler.model.quantities import QuantityError, format_quantity, parse
+
+ANNOTATION = "gpuscaler.io/autoscale"
+_MOST_REPLICAS = 2**31 - 1
+_EXTERNAL = re.compile(r"([A-Za-z_:][A-Za-z0-9_:.-]*):(.+)")
+
+
+class AnnotationError(ValueError):
+    """A value that cannot be used; the text says what was seen, what was expected, and what to do."""
+
+
+class Aim(Struct, frozen=True):
+    """One metric and its average over pods. Of ``candidates`` the first one that is served is taken."""
+
+    kind: Literal["Pods", "External"]
+    candidates: tuple[str, ...]
+    target: str
+
+
+class Profile(NamedTuple):
+    """A documented set of metric, target and behaviour (``spec.behavior``)."""
+
+    aim: Aim
+    behavior: Mapping[str, Any]
+
+
+class Autoscale(Struct, frozen=True):
+    """What is wanted of an autoscaler. ``behavior`` is empty for Kubernetes' own."""
+
+    aims: tuple[Aim, ...]
+    minimum: int
+    maximum: int
+    behavior: Mapping[str, Any] = {}
+
+
+def _pace(*, up: int, down: int, percent: int) -> Mapping[str, Any]:
+    """Seconds without need before replicas come and go, and how many percent of them may come in a minute."""
+    policies = [{"type": "Percent", "value": percent, "periodSeconds": 60}, {"type": "Pods", "value": 2, "periodSeconds": 60}]
+    return MappingProxyType(
+        {
+            "scaleUp": {"stabilizationWindowSeconds": up, "policies": policies, "selectPolicy": "Max"},
+            "scaleDown": {"stabilizationWindowSeconds": down, "policies": [{"type": "Percent", "value": 50, "periodSeconds": 60}]},
+        }
+    )
+
+
+_QUEUES = ("vllm_num_requests_waiting", "sglang_num_queue_reqs", "tgi_queue_size", "nv_inference_pending_request_count")
+#: A replica of a model server costs minutes to start: it comes at once and goes late. Batch work waits rather than pays.
+PROFILES: Mapping[str, Profile] = MappingProxyType(
+    {
+        "inference": Profile(Aim("Pods", ("duty_cycle_current",), "60"), _pace(up=0, down=300, percent=100)),
+        "llm": Profile(Aim("Pods", _QUEUES, "5"), _pace(up=0, down=600, percent=100)),
+        "batch": Profile(Aim("Pods", ("duty_cycle_over_time",), "80"), _pace(up=120, down=900, percent=50)),
+    }
+)
+#: What may be aimed at by a short name, and the most that makes sense of it.
+_SHORT: Mapping[str, tuple[tuple[str, ...], int | None]] = MappingProxyType(
+    {
+        "duty_cycle": (("duty_cycle_current",), 100),
+        "memory_used": (("memory_used_bytes_current",), None),
+        "queue": (_QUEUES, None),
+    }
+)
+KEYS = ("profile", "target", *_SHORT, "external", "min", "max")
+
+
+def read(text: str) -> Autoscale:
+    """The autoscaling that ``text`` asks for. Raises :class:`AnnotationError`."""
+    told = _pairs(text)
+    profile = PROFILES.get(told.get("profile", ""))
+    if "profile" in told and profile is None:
+        raise AnnotationError(f"saw profile={told['profile']}, expected one of {', '.join(PROFILES)}")
+    aims = [Aim("Pods", names, _target(key, told[key], most)) for key, (names, most) in _SHORT.items() if key in told]
+    if "external" in told:
+        aims.append(_external(told["external"]))
+    if profile is not None:
+        target = _target("target", told["target"], None) if "target" in told else profile.aim.target
+        aims.insert(0, Aim(profile.aim.kind, profile.aim.candidates, target))
+    elif "target" in told:
+        raise AnnotationError(f"saw target={told['target']} without a profile, expected duty_cycle={told['target']} or a profile; add one")
+    if not aims:
+        raise AnnotationError("saw nothing to scale by, expected duty_cycle=N, queue=N, external=NAME:N or profile=NAME; add one")
+    minimum, maximum = _count(told, "min", 1), _count(told, "max", None)
+    if maximum < max(minimum, 1):
+        raise AnnotationError(f"saw max={maximum} below min={minimum}, expected at least as many; correct one of them")
+    if minimum == 0:
+        _check_wakes(aims)
+    return Autoscale(tuple(aims), minimum, maximum, profile.behavior if profile else {})
+
+
+def _check_wakes(aims: list[Aim]) -> None:
+    """From zero replicas only a signal wakes that is there without any."""
+    if not any(aim.kind == "External" and not of_replicas(aim.candidates[0]) for aim in aims):
+        shown = ", ".join(aim.candidates[0] for aim in aims)
+        raise AnnotationError(
+            f"saw min=0 with {shown}, which replicas tell of themselves: it ends with the last of them, and nothing would start the first "
+            "again; expected min=1, or external=NAME:N of a gateway or a queue"
+        )
+
+
+def _pairs(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        key, mark, value = (piece.strip() for piece in part.partition("="))
+        if not mark or not value or key not in KEYS:
+            raise AnnotationError(f"saw {part.strip()[:60]!r}, expected KEY=VALUE with a key of {', '.join(KEYS)}")
+        if key in found:
+            raise AnnotationError(f"saw {key} twice, expected it once; remove one")
+        found[key] = value
+    return found
+
+
+def _target(key: str, text: str, most: int | None) -> str:
+    try:
+        value = parse(text)
+    except QuantityError:
+        value = parse(0)
+    if value <= 0 or (most is not None and value > most):
+        limit = f" and at most {most}" if most is not None else ""
+        raise AnnotationError(f"saw {key}={text}, expected a quantity above 0{limit}")
+    return format_quantity(value)
+
+
+def _external(text: str) -> Aim:
+    found = _EXTERNAL.fullmatch(text)
+    if found is None:
+        raise AnnotationError(f"saw external={text}, expected NAME:N, such as external=queue_length:10")
+    return Aim("External", (found[1],), _target("external", found[2], None))
+
+
+def _count(told: Mapping[str, str], key: str, default: int | None) -> int:
+    text = told.get(key)
+    if text is None:
+        if default is None:
+            raise AnnotationError(f"saw no {key}, expected how many replicas there may be; add {key}=N")
+        return default
+    if not text.isascii() or not text.isdigit() or int(text) > _MOST_REPLICAS:
+        raise AnnotationError(f"saw {key}={text}, expected a whole number of replicas")
+    return int(text)

@@ -1,0 +1,185 @@
+"""Keeps autoscalers as annotations ask for them: watches, decides, writes, and tells it on the workload."""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from random import Random
+from typing import Any, cast
+
+import msgspec
+import structlog
+
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.decode import Found, header_of, identity_of
+from gpuscaler.kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
+from gpuscaler.kube.events import EventRecorder, Reference
+from gpuscaler.kube.leases import LeaderElection, NotLeaderError
+from gpuscaler.kube.reflector import Batch, Pace, Reflector
+from gpuscaler.kube.resources import DEPLOYMENTS, STATEFUL_SETS, Resource
+from gpuscaler.kube.turns import Turn
+from gpuscaler.metrics.autoscale.annotation import ANNOTATION
+from gpuscaler.metrics.autoscale.deciding import OWNED_BY, Act, Annotated, Existing, decide
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.decoding.objects import Data
+
+_LOG = structlog.get_logger(__name__)
+AUTOSCALERS = Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
+#: Seconds to wait for what comes together, between looks without news, and after a write that failed.
+DEBOUNCE, LOOK, AGAIN = 0.5, 60.0, 5.0
+
+
+class _Owner(msgspec.Struct, gc=False):
+    uid: str = ""
+
+
+class _Metadata(msgspec.Struct, gc=False, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    annotations: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
+    owner_references: list[_Owner] | None = None
+    deletion_timestamp: str | None = None
+
+
+class _Object(msgspec.Struct, gc=False):
+    metadata: _Metadata
+    spec: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+_object = msgspec.json.Decoder(_Object).decode
+
+
+class _Decoder:
+    """Workloads and autoscalers, as deciding sees them; an object that is being deleted is none any more."""
+
+    def __init__(self, resource: Resource) -> None:
+        self._kind = resource.kind
+        self.model: type = Existing if resource == AUTOSCALERS else Annotated
+
+    def key(self, identity: str) -> str:
+        return identity
+
+    def read(self, data: Data) -> Found:
+        try:
+            found = _object(data)
+            metadata = found.metadata
+            made = self._autoscaler(metadata, msgspec.json.decode(found.spec)) if self.model is Existing else self._workload(metadata)
+        except (msgspec.MsgspecError, ValueError, AttributeError, RecursionError) as error:
+            identity = identity_of(header_of(data))
+            return Found(identity, aside=SetAside(f"{self._kind} {identity}", f"saw {error}, expected an object that can be read"))
+        # The reflector hands on whatever its decoder makes.
+        return Found(f"{metadata.namespace}/{metadata.name}", cast("Any", (made,)))
+
+    def _workload(self, metadata: _Metadata) -> Annotated:
+        annotation = None if metadata.deletion_timestamp else (metadata.annotations or {}).get(ANNOTATION)
+        return Annotated(self._kind, metadata.namespace, metadata.name, metadata.uid, annotation)
+
+    def _autoscaler(self, metadata: _Metadata, spec: dict[str, Any]) -> Existing:
+        target = spec.get("scaleTargetRef", {})
+        marked = (metadata.labels or {}).get(OWNED_BY, "")
+        owned = any(owner.uid == marked for owner in metadata.owner_references or ())
+        return Existing(
+            metadata.namespace,
+            metadata.name,
+            metadata.uid,
+            metadata.resource_version,
+            (str(target.get("kind", "")), str(target.get("name", ""))),
+            # A copied label makes nothing ours.
+            marked if owned else "",
+            spec,
+        )
+
+
+class AutoscaleController:
+    """``client`` is fenced by ``election``: one process at most writes. ``served`` tells the metrics of pods that can be asked for.
+
+    ``clock`` is monotonic, in seconds.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        election: LeaderElection,
+        events: EventRecorder,
+        served: Callable[[], Collection[str]],
+        clock: Callable[[], float],
+        random: Random,
+    ) -> None:
+        self._client, self._election, self._events, self._served = client, election, events, served
+        self._found: dict[Resource, dict[str, Any]] = {one: {} for one in (AUTOSCALERS, DEPLOYMENTS, STATEFUL_SETS)}
+        self._changed = asyncio.Event()
+        self._told: dict[str, tuple[str, str]] = {}
+        turn = Turn()
+        self._reflectors = [
+            Reflector(client, one, _Decoder(one), self._receive, clock=clock, random=random, turn=turn, pace=Pace()) for one in self._found
+        ]
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for reflector in self._reflectors:
+                tasks.create_task(reflector.run(), name=f"reflect {reflector.resource.label}")
+            tasks.create_task(self._events.run(), name="write Events")
+            tasks.create_task(self._election.run(self._lead), name="autoscale by annotations")
+
+    def _receive(self, batch: Batch) -> None:
+        known = self._found[batch.resource]
+        for key, one in cast("Mapping[str, Any]", batch.changes).items():
+            if one is None:
+                known.pop(key, None)
+            else:
+                known[key] = one
+        self._changed.set()
+
+    async def _lead(self) -> None:
+        while True:
+            # Where one of them is not known, nothing follows from what it does not show.
+            whole = all(reflector.synced for reflector in self._reflectors)
+            good = await self._look() if whole else False
+            try:
+                async with asyncio.timeout(LOOK if good else AGAIN):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+            await asyncio.sleep(DEBOUNCE)
+
+    async def _look(self) -> bool:
+        """Do what there is to be done; returns whether all of it was."""
+        self._changed.clear()
+        workloads = [*self._found[DEPLOYMENTS].values(), *self._found[STATEFUL_SETS].values()]
+        acts = decide(workloads, tuple(self._found[AUTOSCALERS].values()), served=self._served())
+        good = True
+        for act in acts:
+            good = await self._do(act) and good
+        refused = {act.about.uid for act in acts if act.verb == "refuse"}
+        self._told = {uid: told for uid, told in self._told.items() if uid in refused}
+        return good
+
+    async def _do(self, act: Act) -> bool:
+        try:
+            await self._write(act)
+        except (Conflict, AlreadyExists, NotFound):
+            # Somebody was quicker: the watch will tell.
+            return True
+        except (ApiError, Unreachable, NotLeaderError) as error:
+            _LOG.warning("an autoscaler could not be written", workload=act.about.shown, verb=act.verb, problem=str(error))
+            return False
+        told = (act.reason, act.note)
+        if act.verb != "refuse" or self._told.get(act.about.uid) != told:
+            about = act.about
+            regarding = Reference(about.kind, about.name, about.namespace, about.uid, "apps/v1")
+            self._events.record(regarding, act.reason, act.note, action="Autoscale", warning=act.warning)
+        if act.verb == "refuse":
+            self._told[act.about.uid] = told
+        return True
+
+    async def _write(self, act: Act) -> None:
+        namespace = act.about.namespace
+        if act.verb == "create":
+            await self._client.create(AUTOSCALERS, act.body, namespace=namespace)
+        elif act.verb == "replace" and act.existing is not None:
+            await self._client.replace(AUTOSCALERS, act.existing.name, act.body, namespace=namespace)
+        elif act.verb == "delete" and act.existing is not None:
+            await self._client.delete(AUTOSCALERS, act.existing.name, namespace=namespace, uid=act.existing.uid)

@@ -1,0 +1,153 @@
+"""What is to be done about annotations and autoscalers: data in, acts out."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from gpuscaler.metrics.autoscale.annotation import ANNOTATION, AnnotationError, Autoscale, read
+
+#: Marks our autoscalers; its value is the workload's UID. One without it is a person's or another program's, and never touched.
+OWNED_BY = "gpuscaler.io/autoscale-of"
+_MANAGED = "app.kubernetes.io/managed-by"
+
+
+class Annotated(Struct, frozen=True):
+    """A workload; ``annotation`` is None where it has none."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    annotation: str | None = None
+
+    @property
+    def shown(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+class Existing(Struct, frozen=True):
+    """A HorizontalPodAutoscaler. ``owner`` is the UID in our mark, empty for one that is not ours; ``spec`` as the server has it."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    target: tuple[str, str]
+    owner: str
+    spec: Mapping[str, Any]
+
+
+class Act(Struct, frozen=True):
+    """``body`` is what is created or put in place of ``existing``; ``note`` is for people. A ``refuse`` changes nothing."""
+
+    verb: Literal["create", "replace", "delete", "refuse"]
+    reason: str
+    note: str
+    about: Annotated
+    body: Mapping[str, Any] | None = None
+    existing: Existing | None = None
+
+    @property
+    def warning(self) -> bool:
+        return self.verb == "refuse"
+
+
+def decide(workloads: Iterable[Annotated], existing: Collection[Existing], *, served: Collection[str]) -> tuple[Act, ...]:
+    """Acts that make autoscalers say what annotations say. ``served`` are the metrics of pods that can be asked for.
+
+    An autoscaler whose workload is gone is left to Kubernetes, which deletes what an object owns with it.
+    """
+    acts: list[Act] = []
+    for workload in workloads:
+        ours = next((one for one in existing if one.owner == workload.uid), None)
+        if workload.annotation is None:
+            if ours is not None:
+                acts.append(Act("delete", "AutoscaleEnded", f"deleted {ours.name}: {ANNOTATION} is gone", workload, None, ours))
+            continue
+        acts += _wanted(workload, workload.annotation, ours, existing, served)
+    return tuple(acts)
+
+
+def _wanted(
+    workload: Annotated, text: str, ours: Existing | None, existing: Collection[Existing], served: Collection[str]
+) -> Iterable[Act]:
+    try:
+        wanted = read(text)
+    except AnnotationError as error:
+        kept = f"; {ours.name} stays as it was" if ours else ""
+        yield Act("refuse", "AutoscaleInvalid", f"{ANNOTATION}: {error}{kept}", workload)
+        return
+    others = [one for one in existing if one.namespace == workload.namespace and one is not ours]
+    for other in others:
+        if other.target == (workload.kind, workload.name):
+            note = f"HorizontalPodAutoscaler {other.name} scales it already and is not ours: it is left alone; delete it or the annotation"
+            yield Act("refuse", "AutoscaleTaken", note, workload)
+            return
+    name = _name(workload)
+    if ours is None and any(other.name == name for other in others):
+        note = f"HorizontalPodAutoscaler {name} is there already and is not ours: it is left alone; rename it"
+        yield Act("refuse", "AutoscaleTaken", note, workload)
+        return
+    body = _body(workload, wanted, ours, served)
+    if ours is None:
+        yield Act("create", "AutoscaleCreated", f"created {name}: {_told(body)}", workload, body)
+    elif not _says(ours.spec, body["spec"]):
+        yield Act("replace", "AutoscaleChanged", f"changed {ours.name}: {_told(body)}", workload, body, ours)
+    missing = [aim.candidates[0] for aim in wanted.aims if aim.kind == "Pods" and not any(one in served for one in aim.candidates)]
+    if missing:
+        note = f"no pod has the metric {', '.join(missing)} now: replicas stay as they are until one has; gpuscaler why hpa tells why"
+        yield Act("refuse", "AutoscaleMetricMissing", note, workload)
+
+
+def _name(workload: Annotated) -> str:
+    """Unlike a person's, who would call it as the workload is."""
+    return f"{workload.name[:240]}-gpuscaler"
+
+
+def _body(workload: Annotated, wanted: Autoscale, ours: Existing | None, served: Collection[str]) -> dict[str, Any]:
+    metadata: dict[str, Any] = {
+        "name": ours.name if ours else _name(workload),
+        "namespace": workload.namespace,
+        "labels": {_MANAGED: "gpuscaler", OWNED_BY: workload.uid},
+        "ownerReferences": [
+            {"apiVersion": "apps/v1", "kind": workload.kind, "name": workload.name, "uid": workload.uid, "controller": True}
+        ],
+    }
+    if ours is not None:
+        # Whoever wrote meanwhile is seen at the next look.
+        metadata["resourceVersion"] = ours.version
+    spec: dict[str, Any] = {
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": workload.kind, "name": workload.name},
+        "minReplicas": wanted.minimum,
+        "maxReplicas": wanted.maximum,
+        "metrics": [
+            {
+                "type": aim.kind,
+                aim.kind.lower(): {
+                    "metric": {"name": next((one for one in aim.candidates if one in served), aim.candidates[0])},
+                    "target": {"type": "AverageValue", "averageValue": aim.target},
+                },
+            }
+            for aim in wanted.aims
+        ],
+    }
+    if wanted.behavior:
+        spec["behavior"] = dict(wanted.behavior)
+    return {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": metadata, "spec": spec}
+
+
+def _says(found: Any, wanted: Any) -> bool:
+    """Whether ``found`` says all that ``wanted`` says; what the server added by itself does not matter."""
+    if isinstance(wanted, Mapping):
+        return isinstance(found, Mapping) and all(key in found and _says(found[key], value) for key, value in wanted.items())
+    if isinstance(wanted, list):
+        return isinstance(found, list) and len(found) == len(wanted) and all(map(_says, found, wanted))
+    return bool(found == wanted)
+
+
+def _told(body: Mapping[str, Any]) -> str:
+    spec = body["spec"]
+    aims = [(one["type"], one[one["type"].lower()]) for one in spec["metrics"]]
+    shown = ", ".join(f"{kind} metric {one['metric']['name']} at {one['target']['averageValue']} a replica" for kind, one in aims)
+    return f"{spec['minReplicas']} to {spec['maxReplicas']} replicas by {shown}"

@@ -1,0 +1,70 @@
+"""What the annotation may say, and what is said about what it may not."""
+
+import pytest
+
+from gpuscaler.metrics.autoscale.annotation import PROFILES, Aim, AnnotationError, Autoscale, read
+
+
+def test_duty_cycle_is_the_average_of_the_current_duty_cycle() -> None:
+    assert read("duty_cycle=60,min=1,max=8") == Autoscale((Aim("Pods", ("duty_cycle_current",), "60"),), 1, 8)
+
+
+def test_one_replica_is_kept_where_nothing_is_said_of_the_least() -> None:
+    assert read(" duty_cycle = 60 , max = 8 ").minimum == 1
+
+
+def test_several_aims_are_several_metrics() -> None:
+    wanted = read("duty_cycle=60,memory_used=60Gi,external=queue_length:10,max=8")
+    assert [(aim.kind, aim.candidates[0], aim.target) for aim in wanted.aims] == [
+        ("Pods", "duty_cycle_current", "60"),
+        ("Pods", "memory_used_bytes_current", "64424509440"),
+        ("External", "queue_length", "10"),
+    ]
+
+
+@pytest.mark.parametrize("name", list(PROFILES))
+def test_a_profile_is_a_metric_a_target_and_a_behaviour(name: str) -> None:
+    wanted = read(f"profile={name},max=4")
+    assert wanted.aims == (PROFILES[name].aim,)
+    assert wanted.behavior == PROFILES[name].behavior
+    assert read(f"profile={name},target=7,max=4").aims[0].target == "7"
+
+
+def test_from_zero_wakes_a_signal_that_outlives_the_last_replica() -> None:
+    assert read("external=queue_length:10,min=0,max=8").minimum == 0
+    assert read("duty_cycle=60,external=queue_length:10,min=0,max=8").minimum == 0
+
+
+@pytest.mark.parametrize("aim", ["duty_cycle=60", "profile=llm", "external=vllm_num_requests_waiting:5"])
+def test_from_zero_no_signal_of_the_replicas_themselves_wakes(aim: str) -> None:
+    with pytest.raises(AnnotationError, match="nothing would start the first again"):
+        read(f"{aim},min=0,max=8")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "expected KEY=VALUE"),
+        ("duty_cycle", "expected KEY=VALUE"),
+        ("duty_cycle=60;max=8", "expected a quantity"),
+        ("duty=60,max=8", "a key of profile, target, duty_cycle"),
+        ("duty_cycle=60,duty_cycle=70,max=8", "saw duty_cycle twice"),
+        ("duty_cycle=60", "saw no max"),
+        ("max=8", "saw nothing to scale by"),
+        ("duty_cycle=0,max=8", "above 0"),
+        ("duty_cycle=-5,max=8", "above 0"),
+        ("duty_cycle=160,max=8", "at most 100"),
+        ("duty_cycle=many,max=8", "expected a quantity"),
+        ("duty_cycle=60,max=two", "saw max=two, expected a whole number"),
+        ("duty_cycle=60,max=-1", "saw max=-1"),
+        ("duty_cycle=60,max=99999999999", "whole number of replicas"),
+        ("duty_cycle=60,min=9,max=8", "saw max=8 below min=9"),
+        ("external=queue_length:1,min=0,max=0", "saw max=0"),
+        ("external=queue_length,max=8", "expected NAME:N"),
+        ("profile=training,max=8", "expected one of inference, llm, batch"),
+        ("target=7,max=8", "without a profile"),
+    ],
+)
+def test_what_cannot_be_used_is_said_with_what_was_expected(text: str, said: str) -> None:
+    with pytest.raises(AnnotationError, match=said):
+        read(text)

@@ -1,0 +1,196 @@
+"""Annotations on workloads of the embedded API server, and the autoscalers and Events that come of them."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import pytest
+
+from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import NotFound
+from gpuscaler.kube.events import EventRecorder
+from gpuscaler.kube.leases import LeaderElection
+from gpuscaler.kube.resources import DEPLOYMENTS, EVENTS, STATEFUL_SETS, Resource
+from gpuscaler.metrics.autoscale.annotation import ANNOTATION
+from gpuscaler.metrics.autoscale.controller import AUTOSCALERS, AutoscaleController
+
+EPOCH = 1_780_000_000.0
+NAME = "web-gpuscaler"
+SERVED = ("duty_cycle_current", "sglang_num_queue_reqs")
+
+
+def workload(name: str = "web", annotation: str | None = None, kind: str = "Deployment") -> dict[str, Any]:
+    labels = {"app": name}
+    spec: dict[str, Any] = {
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": "x"}]}},
+    }
+    annotations = {ANNOTATION: annotation} if annotation is not None else {}
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name, "namespace": "ml", "annotations": annotations}, "spec": spec}
+
+
+def autoscaler(name: str, target: str = "web", **labels: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": name, "namespace": "ml", "labels": labels},
+        "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": target}, "maxReplicas": 3},
+    }
+
+
+@dataclass
+class Here:
+    client: Client
+
+    async def annotate(self, text: str | None, resource: Resource = DEPLOYMENTS) -> None:
+        await self.client.merge_patch(resource, "web", {"metadata": {"annotations": {ANNOTATION: text}}}, namespace="ml")
+        await asyncio.sleep(10)
+
+    async def scaler(self, name: str = NAME) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = json.loads(await self.client.get(AUTOSCALERS, name, namespace="ml"))
+        except NotFound:
+            return None
+        return found
+
+    async def events(self) -> list[tuple[str, str]]:
+        await asyncio.sleep(5)
+        return [(one["reason"], one["note"]) for one in map(json.loads, await self.client.list_all(EVENTS, namespace="ml"))]
+
+
+@asynccontextmanager
+async def controlled(*objects: dict[str, Any], copies: int = 1) -> AsyncIterator[Here]:
+    clock = asyncio.get_running_loop().time
+    api = ApiServer(lambda: EPOCH + clock())
+    api.load([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in ("ml", "gpus")])
+    client = Client(MemoryTransport(api))
+    for one in objects:
+        resource = {"Deployment": DEPLOYMENTS, "StatefulSet": STATEFUL_SETS}.get(one["kind"], AUTOSCALERS)
+        await client.create(resource, one, namespace="ml")
+    running = []
+    for number in range(copies):
+        election = LeaderElection(
+            client, name="gpuscaler-autoscale", namespace="gpus", identity=f"copy-{number}", clock=clock, wall=clock, random=Random(number)
+        )
+        controller = AutoscaleController(
+            client.fenced(election.fence),
+            election=election,
+            events=EventRecorder(client, lambda: EPOCH + clock()),
+            served=lambda: SERVED,
+            clock=clock,
+            random=Random(number),
+        )
+        running.append(asyncio.create_task(controller.run()))
+    await asyncio.sleep(30)
+    try:
+        yield Here(client)
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running)
+
+
+async def test_an_annotation_makes_an_autoscaler_that_its_workload_owns_and_tells_so() -> None:
+    async with controlled(workload(annotation="duty_cycle=60,min=2,max=8")) as here:
+        made = await here.scaler()
+        assert made is not None
+        assert made["spec"]["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
+        assert (made["spec"]["minReplicas"], made["spec"]["maxReplicas"]) == (2, 8)
+        assert made["spec"]["metrics"] == [
+            {"type": "Pods", "pods": {"metric": {"name": "duty_cycle_current"}, "target": {"type": "AverageValue", "averageValue": "60"}}}
+        ]
+        owner = made["metadata"]["ownerReferences"][0]
+        assert (owner["kind"], owner["name"], owner["controller"]) == ("Deployment", "web", True)
+        assert await here.events() == [
+            ("AutoscaleCreated", f"created {NAME}: 2 to 8 replicas by Pods metric duty_cycle_current at 60 a replica")
+        ]
+
+
+async def test_a_changed_annotation_changes_the_autoscaler_and_one_that_is_gone_takes_it_away() -> None:
+    async with controlled(workload(annotation="duty_cycle=60,max=8")) as here:
+        await here.annotate("duty_cycle=70,max=4")
+        made = await here.scaler()
+        assert made is not None
+        assert made["spec"]["maxReplicas"] == 4
+        await here.annotate(None)
+        assert await here.scaler() is None
+        assert [reason for reason, _ in await here.events()] == ["AutoscaleCreated", "AutoscaleChanged", "AutoscaleEnded"]
+
+
+async def test_what_nobody_changed_is_not_written_again() -> None:
+    async with controlled(workload(annotation="profile=inference,max=8")) as here:
+        first = await here.scaler()
+        await asyncio.sleep(600)
+        assert await here.scaler() == first
+
+
+async def test_a_stateful_set_is_scaled_too_and_a_profile_takes_the_metric_that_is_there() -> None:
+    async with controlled(workload(annotation="profile=llm,max=8", kind="StatefulSet")) as here:
+        made = await here.scaler()
+        assert made is not None
+        assert made["spec"]["scaleTargetRef"]["kind"] == "StatefulSet"
+        assert made["spec"]["metrics"][0]["pods"]["metric"]["name"] == "sglang_num_queue_reqs"
+        assert made["spec"]["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 600
+
+
+async def test_a_mistake_changes_nothing_and_is_told_once() -> None:
+    async with controlled(workload(annotation="duty_cycle=60,max=8")) as here:
+        await here.annotate("duty_cycle=60,min=0,max=8")
+        await asyncio.sleep(300)
+        made = await here.scaler()
+        assert made is not None
+        assert made["spec"]["minReplicas"] == 1
+        _, (reason, note) = await here.events()
+        assert reason == "AutoscaleInvalid"
+        assert "expected min=1" in note
+        assert note.endswith(f"{NAME} stays as it was")
+
+
+@pytest.mark.parametrize("name", ["mine", NAME, "keda-hpa-web"])
+async def test_an_autoscaler_of_somebody_else_is_left_alone(name: str) -> None:
+    async with controlled(workload(annotation="duty_cycle=60,max=8"), autoscaler(name)) as here:
+        theirs = await here.scaler(name)
+        assert theirs is not None
+        assert theirs["spec"]["maxReplicas"] == 3
+        assert name == NAME or await here.scaler() is None
+        ((reason, note),) = await here.events()
+        assert reason == "AutoscaleTaken"
+        assert name in note
+        await here.annotate(None)
+        assert await here.scaler(name) == theirs
+
+
+async def test_the_name_that_ours_would_have_may_be_of_somebody_else_with_another_target() -> None:
+    async with controlled(workload(annotation="duty_cycle=60,max=8"), autoscaler(NAME, target="other")) as here:
+        assert (await here.events())[0][0] == "AutoscaleTaken"
+
+
+async def test_a_label_that_somebody_copied_makes_nothing_ours() -> None:
+    async with controlled(workload(annotation="duty_cycle=60,max=8")) as here:
+        made = await here.scaler()
+        assert made is not None
+        await here.client.create(AUTOSCALERS, autoscaler("copy", "other", **made["metadata"]["labels"]), namespace="ml")
+        await here.annotate(None)
+        assert await here.scaler() is None
+        assert await here.scaler("copy") is not None
+
+
+async def test_a_metric_that_no_pod_has_is_told_and_the_autoscaler_made_nevertheless() -> None:
+    async with controlled(workload(annotation="memory_used=10Gi,max=8")) as here:
+        assert await here.scaler() is not None
+        assert ("AutoscaleMetricMissing", True) in [(reason, "memory_used_bytes_current" in note) for reason, note in await here.events()]
+
+
+async def test_of_two_copies_one_writes_and_what_somebody_deletes_comes_again() -> None:
+    async with controlled(workload(annotation="duty_cycle=60,max=8"), copies=2) as here:
+        assert len(await here.events()) == 1
+        await here.client.delete(AUTOSCALERS, NAME, namespace="ml")
+        await asyncio.sleep(10)
+        assert await here.scaler() is not None
+        assert len(await here.events()) == 1
