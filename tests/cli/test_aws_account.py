@@ -86,6 +86,8 @@ async def test_what_boto3_launches_becomes_a_node_with_a_gpu(tmp_path: Path) -> 
         (("--aws-port", "4566"), "--aws-port: saw it without --cloud"),
         (("--spot", "series.csv"), "--spot: saw it without --cloud"),
         (("--cloud", "aws-simulated", "--spot", "nowhere.csv"), "nowhere.csv"),
+        (("--aws-boot", "20s"), "--aws-boot: saw it without --cloud"),
+        (("--cloud", "aws-simulated", "--aws-boot", "soon"), "--aws-boot: saw 'soon', expected a duration such as 20s"),
     ],
 )
 def test_an_account_that_cannot_be_served_is_refused(tmp_path: Path, options: tuple[str, ...], words: str) -> None:

@@ -19,21 +19,23 @@ _OPTIONS = (
     click.option("--cloud", type=click.Choice((AWS_SIMULATED,)), help="An AWS account of our own, for boto3 and the AWS CLI."),
     click.option("--aws-port", default=0, type=click.IntRange(0, 65535), metavar="N", help="Its port; the default is a free one."),
     click.option("--aws-region", multiple=True, metavar="REGION", help="Regions that it uses; us-east-1 as it comes."),
+    click.option("--aws-boot", metavar="DURATION", help="How long its instances boot, such as 20s; some 3 minutes as it comes."),
     click.option("--spot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Series that its spot markets follow."),
 )
 
 
 def aws_options(command: F) -> F:
-    """``--cloud``, ``--aws-port``, ``--aws-region`` and ``--spot``."""
+    """``--cloud``, ``--aws-port``, ``--aws-region``, ``--aws-boot`` and ``--spot``."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
-def beside_of(*, cloud: str | None, aws_port: int, aws_region: tuple[str, ...], spot: Path | None) -> "Beside | None":
+def beside_of(*, cloud: str | None, aws_port: int, aws_region: tuple[str, ...], aws_boot: str | None, spot: Path | None) -> "Beside | None":
     """The account that the options ask for, or None."""
+    boot = _boot(aws_boot)
     if cloud is None:
-        for told, option in ((aws_port, "--aws-port"), (aws_region, "--aws-region"), (spot, "--spot")):
+        for told, option in ((aws_port, "--aws-port"), (aws_region, "--aws-region"), (aws_boot, "--aws-boot"), (spot, "--spot")):
             if told:
                 raise click.BadParameter(f"saw it without --cloud, expected --cloud {AWS_SIMULATED} too; add it", param_hint=option)
         return None
@@ -42,7 +44,21 @@ def beside_of(*, cloud: str | None, aws_port: int, aws_region: tuple[str, ...], 
     def ready(url: str, queues: Iterable[str]) -> None:
         click.echo(f"AWS is at {url}; it takes any key and secret. Queues that are told of interruptions: {', '.join(queues)}")
 
-    return Beside(regions=aws_region or ("us-east-1",), port=aws_port, spot=spot, ready=ready)
+    return Beside(regions=aws_region or ("us-east-1",), port=aws_port, spot=spot, boot=boot, ready=ready)
+
+
+def _boot(text: str | None) -> float | None:
+    if text is None:
+        return None
+    from gpuscaler.model.durations import parse_duration
+
+    try:
+        seconds = parse_duration(text)
+    except ValueError:
+        seconds = -1.0
+    if seconds <= 0:
+        raise click.BadParameter(f"saw {text!r}, expected a duration such as 20s", param_hint="--aws-boot")
+    return seconds
 
 
 @contextmanager

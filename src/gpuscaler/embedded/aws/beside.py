@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpuscaler.clouds.delays import NO_FAULTS
+from gpuscaler.clouds.delays import NO_FAULTS, Delay, Delays
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.endpoint import Endpoint
@@ -28,7 +28,8 @@ LOOKED_AT: Final = 0.1
 class Beside:
     """What is served: an account with ``regions``, at ``port`` (0: a free one), whose spot markets follow ``spot``; ``ready`` is told.
 
-    Instances register with our arriving taint.
+    Instances register with our arriving taint, ``boot`` seconds after their launch, or as long as real ones take; their GPUs show a quarter
+    of that later.
     """
 
     regions: tuple[str, ...] = ("us-east-1",)
@@ -36,6 +37,7 @@ class Beside:
     port: int = 0
     spot: Path | None = None
     seed: int = 0
+    boot: float | None = None
     ready: Callable[[str, Iterable[str]], None]
 
     @asynccontextmanager
@@ -44,7 +46,7 @@ class Beside:
         series = None
         if self.spot is not None:
             series = series_of(self.spot, regions=self.regions, zones=self.zones, seed=self.seed, began=now())
-        conditions = Conditions(answer=1.5, activity=5.0, machines=NO_FAULTS)
+        conditions = Conditions(answer=1.5, activity=5.0, machines=NO_FAULTS, boot=_delays(self.boot))
         account = Account(now=now, regions=self.regions, zones=self.zones, conditions=conditions, series=series, seed=self.seed)
         machines = Machines(client, now=now, naming=NAMING)
         serving = await serve(Endpoint(account), port=self.port, speed=speed)
@@ -58,6 +60,10 @@ class Beside:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await serving.close()
+
+
+def _delays(boot: float | None) -> Delays:
+    return Delays() if boot is None else Delays(boot=Delay(boot, boot, boot), device_plugin=Delay(boot / 4, boot / 4, boot / 4))
 
 
 def _prepare(account: Account, machines: Machines, serving: Serving) -> list[str]:
