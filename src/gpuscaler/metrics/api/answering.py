@@ -73,7 +73,7 @@ class Answering:
         if query.pretty:
             body = msgspec.json.format(body, indent=2)
         # A source that gives the same tuple twice means that nothing changed; a list could have.
-        if isinstance(values, tuple) and len(query.labels) <= _SHORT:
+        if isinstance(values, tuple) and len(query.labels) + len(query.metric_labels) <= _SHORT:
             if len(self._encoded) >= _MOST:
                 self._encoded.clear()
             self._encoded[key] = values, body
@@ -91,7 +91,7 @@ class Answering:
             found = _Question(objects, series, terms)
             if len(self._questions) >= _MOST:
                 self._questions.clear()
-            if len(query.labels) <= _SHORT:
+            if len(query.labels) + len(query.metric_labels) <= _SHORT:
                 self._questions[query] = found
         if query.fields and metric.group == CUSTOM and not _selects(query.fields, metric.name):
             raise statuses.bad_request("fieldSelector metadata.name doesn't match requested name")
