@@ -12,7 +12,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.acts import Lift, Nominate
-from gpuscaler.planning.opening import GROUPS, HOLD_SECONDS, YIELD_SECONDS
+from gpuscaler.planning.opening import GROUPS, HOLD_SECONDS, OVERTAKEN_SECONDS, YIELD_SECONDS
 from gpuscaler.planning.state.ledger import OPEN, Coming, Ledger, Promise
 from gpuscaler.planning.steering import LONGEST_SECONDS, PATIENCE_SECONDS
 
@@ -31,6 +31,15 @@ def test_machines_that_are_ready_at_the_same_time_open_one_after_the_other() -> 
     assert acts(landing, second, items=(closed(taints=()), closed("b"), p, q)) == []
     assert acts(landing, second, items=(closed(taints=()), closed("b"), replace(p, node_name="a"), q)) == [("Nominate", "b")]
     assert acts(replace(landing, since=NOW - HOLD_SECONDS), second, items=(closed(taints=()), closed("b"), p, q)) == [("Nominate", "b")]
+
+
+@pytest.mark.parametrize(("since", "first"), [(1.0, "b"), (OVERTAKEN_SECONDS, "a")])
+def test_machines_of_small_pods_open_before_those_of_large_ones_but_overtake_nobody_for_long(since: float, first: str) -> None:
+    large, small = promise(since=NOW - since), promise(node="b", pods=(Q,), since=NOW - 0.5)
+    items = closed(), closed("b"), waiting("p", spec(gpus=4)), waiting("q", spec(gpus=1))
+
+    found = turn(Ledger(promises=(large, small)), *items)
+    assert [act.node for act in found.acts] == [first]
 
 
 def test_machines_of_pools_that_no_pod_may_choose_between_open_side_by_side_some_at_a_time() -> None:

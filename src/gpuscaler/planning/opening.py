@@ -4,6 +4,7 @@ Each machine that opens has kube-scheduler try all waiting pods, and those whose
 machines open one after the other.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Set
 from functools import cached_property
 
@@ -19,6 +20,8 @@ HOLD_SECONDS, TURNS = 3.0, 8
 GROUPS = 3
 #: So long a machine that is ready waits for others whose pods come before its own, or that its own pods spread with.
 YIELD_SECONDS = 120.0
+#: So long others that became ready later open before it, whose pods are smaller.
+OVERTAKEN_SECONDS = 30.0
 
 
 def waiting(pods: tuple[str, ...], cluster: Cluster) -> Iterator[Pod]:
@@ -41,7 +44,7 @@ class Line:
         return list(waiting(promise.pods, self._cluster))
 
     def first(self) -> list[Promise]:
-        """The oldest, unless the pods of those before are still to come, or others' would take its room; of several groups of pools."""
+        """The first, unless the pods of those before are still to come, or others' would take its room; of several groups of pools."""
         group_of, rivals_of = self._groups(), self._rivals_of()
         by_group: dict[str, list[str]] = {}
         for name, one in self._closed.items():
@@ -51,10 +54,19 @@ class Line:
         for group, names in by_group.items():
             if group in busy or len(busy) >= GROUPS:
                 continue
-            line = self._not_in_vain(in_line(rivals_of, names, lambda name: burden(self._waiting(self._closed[name]))))
+            line = self._not_in_vain(in_line(rivals_of, sorted(names, key=self._rank), self._burden))
             found += line[: max(1, len(names) // TURNS)]
             busy |= {group} if line else set()
         return [self._closed[name] for name in found]
+
+    def _rank(self, name: str) -> tuple[float, tuple[int, int], float]:
+        """Small pods first, who would take the room of large ones if those came first; but nobody is overtaken for long."""
+        since = self._closed[name].since
+        late = self._now >= since + OVERTAKEN_SECONDS
+        return (since, (0, 0), since) if late else (math.inf, self._burden(name), since)
+
+    def _burden(self, name: str) -> tuple[int, int]:
+        return burden(self._waiting(self._closed[name]))
 
     def _groups(self) -> Mapping[str, str]:
         """The first of those pools that each pool shares waiting pods with."""
