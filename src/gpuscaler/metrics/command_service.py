@@ -23,7 +23,9 @@ from gpuscaler.metrics.api.publishing import Place, Publisher, SelfMade
 from gpuscaler.metrics.api.reviews import Reviews
 from gpuscaler.metrics.api.server import Api, listen
 from gpuscaler.metrics.api.trust import Trust, TrustError, WatchedTrust
+from gpuscaler.metrics.autoscale.controller import AutoscaleController
 from gpuscaler.metrics.command import Options
+from gpuscaler.metrics.command_autoscale import autoscaling
 from gpuscaler.metrics.command_rules import RulesFile
 from gpuscaler.metrics.direct import ExporterSource
 from gpuscaler.metrics.discovering import Discoverer, Looks
@@ -32,6 +34,7 @@ from gpuscaler.metrics.figures import SourceFigures
 from gpuscaler.metrics.objects import Objects
 from gpuscaler.metrics.prometheus import Prometheus, Server, access_of, server_of
 from gpuscaler.metrics.source import PrometheusSource
+from gpuscaler.metrics.values import Source
 from gpuscaler.serving.tls import CertificateError, LiveTls
 
 _LOG = structlog.get_logger(__name__)
@@ -134,11 +137,19 @@ class MetricsService:
                         tasks.create_task(self.rules.run(source.discoverer.use), name="watch rules")
                     tasks.create_task(Publisher(objects, self.place, self.made).run(), name="look after APIServices")
                     tasks.create_task(source.run(), name="keep values current")
+                    if self.options.settings.autoscale:
+                        tasks.create_task(self._autoscaling(objects, source).run(), name="autoscale by annotations")
             finally:
                 self._stopping = True
                 if self.accesses.objects.in_pod:
                     # Who has not heard yet that this pod ends still asks it.
                     await asyncio.sleep(LINGER)
+
+    def _autoscaling(self, client: Client, source: Source) -> AutoscaleController:
+        identity = f"{self.environ.get('HOSTNAME', 'gpuscaler-metrics')}-{self.random.getrandbits(64):016x}"
+        clock, wall = self.clocks
+        namespace = self.accesses.objects.namespace
+        return autoscaling(client, source, namespace=namespace, identity=identity, clock=clock, wall=wall, random=self.random)
 
     def _prometheus(self) -> Prometheus:
         return Prometheus(

@@ -14,7 +14,7 @@ from gpuscaler.settings.cursor import Cursor, Report, TooMuchError
 from gpuscaler.settings.document import read_document
 from gpuscaler.settings.errors import Problem, SettingsError
 
-KEYS = ("service", "apis", "exporters", "period", "stale", "hold", "timeout", "log")
+KEYS = ("service", "apis", "exporters", "period", "stale", "hold", "timeout", "autoscale", "log")
 SERVICE_KEYS = ("name", "namespace")
 EXPORTER_KEYS = ("namespace", "selector", "port", "interval")
 LEVELS = ("debug", "info", "warning", "error")
@@ -31,7 +31,8 @@ class MetricsSettings:
 
     ``service`` and ``service_namespace`` are the Service that leads to the server; without the latter it is the pod's own namespace.
     ``period`` is how often a metric that is asked for is evaluated. A sample older than ``stale`` is absent. ``hold`` is for how long a
-    last value is good where Prometheus is away, 0 for not at all. ``timeout`` bounds a question to Prometheus.
+    last value is good where Prometheus is away, 0 for not at all. ``timeout`` bounds a question to Prometheus. ``autoscale`` is whether
+    autoscalers are made from annotations.
     """
 
     service: str = "gpuscaler-metrics"
@@ -42,6 +43,7 @@ class MetricsSettings:
     stale: float = 120.0
     hold: float = 0.0
     timeout: float = 10.0
+    autoscale: bool = False
     level: str = "info"
 
 
@@ -84,6 +86,7 @@ def _read(fields: dict[str, Cursor]) -> MetricsSettings:
         stale=_seconds(fields, "stale", default.stale, positive=True),
         hold=_seconds(fields, "hold", default.hold),
         timeout=_seconds(fields, "timeout", default.timeout, positive=True),
+        autoscale=bool(fields["autoscale"].boolean()) if "autoscale" in fields else default.autoscale,
         level=(fields["log"].choice(LEVELS) or default.level) if "log" in fields else default.level,
     )
     if settings.stale < settings.period and "stale" in fields:

@@ -1,0 +1,22 @@
+"""The setting that turns it on."""
+
+from pathlib import Path
+
+import pytest
+
+from gpuscaler.metrics.command_settings import parse
+from gpuscaler.settings.errors import SettingsError
+
+EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "metrics-settings.yaml"
+
+
+def test_autoscalers_are_made_only_where_that_is_asked_for() -> None:
+    assert not parse("").autoscale
+    assert not parse("autoscale: false").autoscale
+    assert parse("autoscale: true").autoscale
+    with pytest.raises(SettingsError, match="autoscale"):
+        parse("autoscale: maybe")
+
+
+def test_the_settings_that_the_documentation_shows_are_settings() -> None:
+    assert parse(EXAMPLE.read_text()).autoscale
