@@ -130,7 +130,7 @@ def print_found(found: "Found") -> None:
     console.print(f"{count(len(found.pools), 'pool')}, {len(found.set_aside)} set aside.\n")
     if found.pools:
         table = Table(title="Pools", title_justify="left", box=None, pad_edge=False)
-        for heading in ("pool", "region", "found by", "machines", "min", "max", "types", "markets", "zones", "from $/h"):
+        for heading in ("pool", "region", "found by", "machines", "min", "max", "types", "markets", "zones", "from $/h", "bought by"):
             table.add_column(heading, justify="right" if heading in ("machines", "min", "max", "from $/h") else "left")
         for one in found.pools:
             table.add_row(*_row(one))
@@ -171,4 +171,5 @@ def _row(one: Any) -> tuple[str, ...]:
         ", ".join(dict.fromkeys(offering.market for offering in offerings)),
         ", ".join(dict.fromkeys(offering.zone for offering in offerings)),
         f"{min(offering.price for offering in offerings):.3f}",
+        one.launch,
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import socket
 import sys
 import time
@@ -70,9 +71,11 @@ class Clocks:
 
 async def _run(file: "SettingsFile", access: "Access", *, dry_run: bool) -> None:
     """Run until SIGTERM, which is how Kubernetes asks to end, or Ctrl-C."""
+    from gpuscaler.control import aws
     from gpuscaler.control.records.service import make as make_records
     from gpuscaler.control.running import Running
-    from gpuscaler.embedded.providers import make
+    from gpuscaler.embedded import providers
+    from gpuscaler.embedded.controlplane.building import cache_of
     from gpuscaler.kube.http import HttpTransport
     from gpuscaler.serving.logs import lines_to
 
@@ -88,7 +91,7 @@ async def _run(file: "SettingsFile", access: "Access", *, dry_run: bool) -> None
                 namespace=namespace_of(file.settings.namespace, access),
                 identity=f"{socket.gethostname()}_{uuid4().hex[:12]}",
                 clocks=Clocks(),
-                make_provider=make,
+                make_provider=partial(aws.make, folder=cache_of(os.environ)) if file.settings.cloud == "aws" else providers.make,
                 make_records=partial(make_records, pod=pod, set_level=set_level),
                 dry_run=dry_run,
             )

@@ -32,16 +32,18 @@ def discovery_of(told: AwsSettings, calls: Calls, *, now: Callable[[], float], f
     )
 
 
-async def make(settings: RunSettings, place: Place, *, calls: Calls | None = None, executor: Executor | None = None) -> Made:
+async def make(
+    settings: RunSettings, place: Place, *, folder: Path | None = None, calls: Calls | None = None, executor: Executor | None = None
+) -> Made:
     """The provider, once something is known of the account. Raises :class:`UnusableError` where boto3 is not installed.
 
-    ``calls`` and ``executor`` are boto3 as installed, and threads, unless they are given. On a dry run nothing is written, and the queue is
-    left alone: what is read there is gone for the one who acts.
+    ``folder`` keeps over restarts what hardly changes. ``calls`` and ``executor`` are boto3 as installed, and threads, unless they are
+    given. On a dry run nothing is written, and the queue is left alone: what is read there is gone for the one who acts.
     """
     told = settings.aws
     if calls is None:
         calls = await asyncio.to_thread(_calls, told.endpoint_url, place.identity)
-    discovery = discovery_of(told, calls, now=place.now)
+    discovery = discovery_of(told, calls, now=place.now, folder=folder)
     provider = AwsProvider(
         calls,
         discovery,

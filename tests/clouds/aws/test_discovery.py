@@ -601,16 +601,3 @@ def test_a_type_that_a_region_did_not_know_is_asked_for_again_within_the_hour() 
     discovery.close()
 
     assert (before, aws.session.asked["DescribeInstanceTypes"]) == (0, 1)
-
-
-def test_groups_whose_nodes_nothing_tells_apart_are_named() -> None:
-    aws = Aws()
-    for name, zone in (("spot", "us-east-1a"), ("on-demand", "us-east-1a"), ("elsewhere", "us-east-1b")):
-        aws.group(name, instance_type="g5.xlarge", AvailabilityZones=[zone])
-    aws.group("labelled", DISCOVERED | {f"{CA}/node-template/label/team": "ml"}, instance_type="g5.xlarge")
-
-    found = aws.look()
-
-    confused = {one.pool.name: [text for text in one.warnings if "cannot be told from" in text] for one in found.pools}
-    assert [name for name, said in confused.items() if said] == ["spot"]
-    assert confused["spot"][0].startswith("its nodes cannot be told from those of on-demand")

@@ -9,7 +9,6 @@ import msgspec
 from msgspec import Struct
 
 from gpuscaler.clouds.aws.calls import Calls
-from gpuscaler.clouds.aws.confusion import told_apart
 from gpuscaler.clouds.aws.groups import Group, GroupError, group_of, tags_of
 from gpuscaler.clouds.aws.ownership import whose
 from gpuscaler.clouds.aws.pools import FoundPool, Surroundings, aside, pool_of
@@ -151,7 +150,8 @@ class Discovery:
             if pool.max is not None and pool.min > pool.max:
                 warnings = (*warnings, f"its minimum {pool.min} is above its maximum {pool.max}")
             changed.append(msgspec.structs.replace(one, pool=pool, warnings=warnings))
-        return told_apart(changed)
+        # By labels, the first pool that fits counts; the list of machines says it better where there is one.
+        return sorted(changed, key=lambda one: -len(one.pool.match_labels))
 
     def _keep(self) -> None:
         now = msgspec.json.encode(self._kept)

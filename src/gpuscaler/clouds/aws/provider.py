@@ -13,7 +13,7 @@ from gpuscaler.clouds.aws.buying import impossible, launch
 from gpuscaler.clouds.aws.calls import Calls
 from gpuscaler.clouds.aws.causes import widened
 from gpuscaler.clouds.aws.departed import Departed
-from gpuscaler.clouds.aws.discovery import Discovery
+from gpuscaler.clouds.aws.discovery import Discovery, Found
 from gpuscaler.clouds.aws.ending import end, let_go
 from gpuscaler.clouds.aws.groups import Group, GroupError, Machine, group_of
 from gpuscaler.clouds.aws.inbox import Inbox
@@ -85,7 +85,7 @@ class AwsProvider:
         self._unknown: tuple[str, ...] | None = None
         self._failed: tuple[str, ...] = ()
         self._forbidden = False
-        self._looking = asyncio.Lock()
+        self._looking: asyncio.Future[Found] | None = None
         self._other_ways: dict[str, str] = {}
         self._details: dict[str, Detail] = {}
         self._increments = Increments(self._ask)
@@ -121,8 +121,10 @@ class AwsProvider:
 
     async def look(self) -> Looked:
         """Look at the account. Never raises for what AWS answers: what failed is told, and what was known of it stays."""
-        async with self._looking:
-            seen = await asyncio.get_running_loop().run_in_executor(self._executor, self._discovery.look)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().run_in_executor(self._executor, self._discovery.look)
+        # It goes on where whoever asks has no more time, and two at a time are one too many.
+        seen = await asyncio.shield(self._looking)
         self._found = {one.pool.name: one for one in seen.pools}
         self._unknown, self._forbidden = seen.unknown, seen.forbidden
         troubles = {f"Region {region}" for region in seen.failed}
