@@ -10,6 +10,7 @@ An expression is thought of as a shape: a number, a vector that no object change
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Literal as Choice
 
 from msgspec import Struct
@@ -63,6 +64,7 @@ class _Shape(Enum):
     MIXED = "several metrics at once"
 
 
+@lru_cache(maxsize=4096)
 def prove(rule: Rule, series: str, resource: Resource) -> Proof:
     """How much :meth:`Rule.wide_query` of ``rule`` may be asked for at once, with the same answer for each object."""
     try:

@@ -1,0 +1,107 @@
+"""That what is proved is true: a real Prometheus answers one query for all objects as it answers one for each."""
+
+import asyncio
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from tests.metrics.real_prometheus import PATIENCE, binary, real_prometheus
+from tests.metrics.rules.making import POD, a_rule
+from tests.metrics.rules.promql_cases import OBJECTS, draw, page
+
+from gpuscaler.metrics.rules.separating import prove
+
+pytestmark = pytest.mark.looptime(False)  # real processes take real time
+
+CASES = 250
+#: How many readings must be stored before anything is asked.
+READINGS = 8
+
+Answer = Counter[tuple[tuple[tuple[str, str], ...], str]]
+
+
+class Endpoint:
+    """Exports another page each time."""
+
+    def __init__(self) -> None:
+        self.readings = 0
+        self.enough = asyncio.Event()
+
+    async def answer(self, _: web.Request) -> web.Response:
+        self.readings += 1
+        if self.readings >= READINGS:
+            self.enough.set()
+        return web.Response(text=page(self.readings))
+
+
+class Asking:
+    def __init__(self, session: aiohttp.ClientSession, url: str, at: float) -> None:
+        self.session, self.url, self.at = session, url, at
+
+    async def __call__(self, query: str) -> list[dict[str, Any]] | None:
+        """The samples, or None where Prometheus refuses."""
+        async with self.session.post(f"{self.url}/api/v1/query", data={"query": query, "time": str(self.at)}) as reply:
+            body = await reply.json()
+        return body["data"]["result"] if body["status"] == "success" and body["data"]["resultType"] == "vector" else None
+
+
+def of(samples: list[dict[str, Any]], namespace: str | None, pod: str) -> Answer:
+    """The samples of one object, without the labels that say which it is."""
+    found = [one for one in samples if one["metric"].get("pod") == pod and namespace in (None, one["metric"].get("namespace"))]
+    return Counter(
+        (
+            tuple(sorted((label, value) for label, value in one["metric"].items() if label not in ("namespace", "pod"))),
+            f"{float(one['value'][1]):.9g}",
+        )
+        for one in found
+    )
+
+
+async def test_one_query_for_all_is_answered_as_one_for_each(tmp_path: Path) -> None:
+    endpoint = Endpoint()
+    app = web.Application()
+    app.router.add_get("/metrics", endpoint.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    host, port = runner.addresses[0][:2]
+    seen: Counter[str] = Counter()
+    try:
+        async with real_prometheus(binary(), tmp_path, f"{host}:{port}") as prometheus, aiohttp.ClientSession() as session:
+            async with asyncio.timeout(PATIENCE):
+                await endpoint.enough.wait()
+            ask = Asking(session, prometheus.url, time.time() - 1)
+            for number in range(CASES):
+                seen[await compared(ask, draw(1, number))] += 1
+    finally:
+        await runner.cleanup()
+    assert seen["cluster"] > CASES // 10, seen
+    assert seen["namespace"] > 5, seen
+    assert seen["names"] > CASES // 10, seen
+
+
+async def compared(ask: Asking, template: str) -> str:
+    """What was proved of the template, or ``refused`` where Prometheus refuses the query for some object; asserts that it is true."""
+    rule = a_rule(template)
+    proof = prove(rule, "x", POD)
+    if proof.breadth == "names":
+        return "names"
+    alone = {}
+    for namespace, pod in OBJECTS:
+        samples = await ask(rule.query("x", resource=POD, namespace=namespace, names=[pod]))
+        if samples is None:
+            return "refused"
+        alone[namespace, pod] = of(samples, None, pod)
+    for space in {"": ""} if proof.breadth == "cluster" else dict.fromkeys(namespace for namespace, _ in OBJECTS):
+        query = rule.wide_query("x", resource=POD, namespace=space)
+        samples = await ask(query)
+        assert samples is not None, query
+        for (namespace, pod), expected in alone.items():
+            if space in ("", namespace):
+                assert of(samples, None if space else namespace, pod) == expected, (query, namespace, pod)
+    return proof.breadth
