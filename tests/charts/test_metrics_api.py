@@ -128,6 +128,24 @@ def test_it_may_write_only_reviews_and_its_own_apis() -> None:
     assert (binding["metadata"]["namespace"], binding["roleRef"]["name"]) == ("kube-system", "extension-apiserver-authentication-reader")
 
 
+def test_rights_to_make_autoscalers_by_annotation_come_with_the_setting_alone() -> None:
+    plain, making = rendered(), rendered(settings={"autoscale": True})
+    rights = {
+        (resource, verb)
+        for name in ("ClusterRole/gpuscaler:gpuscaler-metrics", "Role/gpuscaler-metrics")
+        for rule in making[name]["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+    assert "Role/gpuscaler-metrics" not in plain
+    assert "horizontalpodautoscalers" not in str(plain["ClusterRole/gpuscaler:gpuscaler-metrics"]["rules"])
+    assert {verb for resource, verb in rights if resource == "horizontalpodautoscalers"} == {"list", "watch", "create", "update", "delete"}
+    assert {verb for resource, verb in rights if resource == "leases"} == {"get", "update", "create"}
+    assert {verb for resource, verb in rights if resource in {"deployments", "statefulsets"}} == {"list", "watch"}
+    assert parse(making["ConfigMap/gpuscaler-metrics"]["data"]["settings.yaml"]).service == "gpuscaler-metrics"
+
+
 def test_the_pod_meets_the_restricted_standard_and_writes_only_its_certificate() -> None:
     found = pod()
     (container,) = found["containers"]

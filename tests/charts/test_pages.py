@@ -27,7 +27,7 @@ def test_a_helm_command_of_a_page_renders(command: str) -> None:
     done = call("template", release, str(ROOT / chart), *words)
 
     assert done.returncode == 0, done.stderr
-    assert ("kind: Deployment" in done.stdout) is ("controller.enabled=false" not in command)
+    assert ("--config=/etc/gpuscaler/run.yaml" in done.stdout) is ("controller.enabled=false" not in command)
     assert ("kind: DaemonSet" in done.stdout) is ("exporter.enabled=true" in command)
     assert ("--dry-run" in done.stdout) is ("controller.dryRun=true" in command)
 
