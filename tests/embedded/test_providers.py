@@ -23,12 +23,13 @@ from gpuscaler.embedded.api import ApiServer
 from gpuscaler.embedded.faults import Fault, broken
 from gpuscaler.embedded.keeping import CloudStore
 from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.embedded.providers import naming_in
 from gpuscaler.embedded.scheduling import Scheduler
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import NotFound
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.rate import RateLimit
-from gpuscaler.kube.resources import CONFIG_MAPS, NODES, PODS
+from gpuscaler.kube.resources import CONFIG_MAPS, NAMESPACES, NODES, PODS
 from gpuscaler.settings.run_settings import RunSettings
 
 GPU = ("gpu", "on-demand", "g4dn.xlarge", "us-east-1a")
@@ -54,17 +55,21 @@ def now() -> float:
     return BEGAN + asyncio.get_running_loop().time()
 
 
+#: The Node of the first machine that a cloud in kube-system buys.
+FIRST = f"{naming_in('kube-system').prefix}00001"
+
+
 class Life:
     """A process that has the provider, without a controller."""
 
-    def __init__(self, api: ApiServer, path: Path, *, dry_run: bool = False) -> None:
+    def __init__(self, api: ApiServer, path: Path, *, dry_run: bool = False, namespace: str = "kube-system") -> None:
         self.client = Client(MemoryTransport(api), limit=RateLimit(qps=1e9, burst=1_000_000), dry_run=dry_run)
         file = SettingsFile(path)
         picture = Picture(self.client, clock=asyncio.get_running_loop().time, random=Random(0))
         self.place = Place(
             client=self.client,
             picture=picture,
-            namespace="kube-system",
+            namespace=namespace,
             identity="one",
             dry_run=dry_run,
             now=now,
@@ -96,9 +101,9 @@ class Lives:
         self._path = folder / "run.yaml"
         self._lives: list[Life] = []
 
-    async def begin(self, told: str | None = None, *, dry_run: bool = False) -> Made:
+    async def begin(self, told: str | None = None, *, dry_run: bool = False, namespace: str = "kube-system") -> Made:
         self._path.write_text(text() if told is None else told)
-        self._lives.append(Life(self.api, self._path, dry_run=dry_run))
+        self._lives.append(Life(self.api, self._path, dry_run=dry_run, namespace=namespace))
         return await self._lives[-1].start()
 
     async def end(self) -> list[Any]:
@@ -194,7 +199,10 @@ async def test_what_happened_to_machines_while_nobody_ran_is_caught_up_with(tmp_
         for node in await here.nodes():
             if node["spec"]["providerID"] == stays:
                 await here.user.delete(NODES, node["metadata"]["name"])
-        await here.user.create(NODES, {"metadata": {"name": "stray"}, "spec": {"providerID": "simulated:///us-east-1a/sim-99999"}})
+        await here.user.create(
+            NODES,
+            {"metadata": {"name": "stray"}, "spec": {"providerID": f"simulated:///us-east-1a/{naming_in('kube-system').prefix}99999"}},
+        )
         await here.user.create(NODES, {"metadata": {"name": "foreign"}, "spec": {"providerID": "aws:///us-east-1a/i-1"}})
         await asyncio.sleep(100.0)
         made = await here.begin()
@@ -308,7 +316,7 @@ async def test_an_api_server_that_fails_delays_answers_and_loses_nothing(tmp_pat
 async def test_a_node_of_somebody_else_that_has_the_name_of_a_machine_is_neither_changed_nor_deleted(tmp_path: Path, instance: str) -> None:
     async with lives(tmp_path) as here:
         made = await here.begin()
-        theirs = {"metadata": {"name": "sim-00001"}, "spec": {"providerID": instance} if instance else {}}
+        theirs = {"metadata": {"name": FIRST}, "spec": {"providerID": instance} if instance else {}}
         await here.user.create(NODES, theirs)
         (before,) = await here.nodes()
         bought = await buy(made)
@@ -319,6 +327,26 @@ async def test_a_node_of_somebody_else_that_has_the_name_of_a_machine_is_neither
         await here.begin()
         await asyncio.sleep(5.0)
         assert await here.nodes() == [before]
+
+
+async def test_two_clouds_in_two_namespaces_of_one_cluster_leave_each_others_machines_alone(tmp_path: Path) -> None:
+    async with lives(tmp_path) as here:
+        for name in ("other", "third"):
+            await here.user.create(NAMESPACES, {"metadata": {"name": name}})
+        bought = [await buy(await here.begin(namespace=name), count=2) for name in ("kube-system", "other")]
+        await asyncio.sleep(60.0)
+        ids = {one.id for found in bought for one in found.instances}
+        assert len(ids) == 4
+        assert {node["spec"]["providerID"] for node in await here.nodes()} == ids
+        # Of what is no machine of its own a cloud that begins again clears nothing away.
+        await here.end()
+        await here.begin(namespace="other")
+        await asyncio.sleep(10.0)
+        assert {node["spec"]["providerID"] for node in await here.nodes()} == ids
+        made = await here.begin(namespace="third")
+        await asyncio.sleep(10.0)
+        assert (await made.provider.inventory()).instances == ()
+        assert len(await here.nodes()) == 4
 
 
 async def test_who_wrote_last_has_the_cloud_and_the_other_stops(tmp_path: Path) -> None:
@@ -339,14 +367,14 @@ async def test_pods_on_its_machines_run_and_those_on_nodes_of_others_are_left_to
         await buy(await here.begin())
         await here.user.create(NODES, {"metadata": {"name": "real"}, "spec": {"providerID": "aws:///us-east-1a/i-1"}})
         await asyncio.sleep(30.0)
-        for name in ("real", "sim-00001"):
+        for name in ("real", FIRST):
             body = pod(f"on-{name}")
             await here.user.create(PODS, {**body, "spec": {**body["spec"], "nodeName": name}}, namespace="default")
         await asyncio.sleep(120.0)
         phases = {one["metadata"]["name"]: one["status"]["phase"] for one in map(msgspec.json.decode, await here.user.list_all(PODS))}
-        assert phases == {"on-real": "Pending", "on-sim-00001": "Running"}
+        assert phases == {"on-real": "Pending", f"on-{FIRST}": "Running"}
         await here.user.delete(PODS, "on-real", namespace="default")
-        await here.user.delete(PODS, "on-sim-00001", namespace="default")
+        await here.user.delete(PODS, f"on-{FIRST}", namespace="default")
         await asyncio.sleep(10.0)
         assert [msgspec.json.decode(one)["metadata"]["name"] for one in await here.user.list_all(PODS)] == ["on-real"]
 

@@ -35,11 +35,19 @@ def name_of(machine: CloudMachine) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """What a cloud's machines are called: their Node, its ``spec.providerID``, and how the latter begins for all of them."""
+    """What a cloud's machines are called: their Node and its ``spec.providerID``.
+
+    That begins with ``scheme`` for all of them, and the name behind its last slash with ``prefix``.
+    """
 
     node: Callable[[CloudMachine], str] = name_of
     provider_id: Callable[[CloudMachine], str] = provider_id
     scheme: str = SCHEME
+    prefix: str = ""
+
+    def is_ours(self, instance: str) -> bool:
+        """Whether a ``spec.providerID`` is of a machine of this cloud."""
+        return instance.startswith(self.scheme) and instance.rpartition("/")[2].startswith(self.prefix)
 
 
 SIMULATED: Final = Naming()
@@ -81,7 +89,7 @@ class Machines:
         for raw in await self._client.list_all(NODES):
             node = msgspec.json.decode(raw)
             name = _instance(node)
-            if name.startswith(self._naming.scheme) and name not in names:
+            if self._naming.is_ours(name) and name not in names:
                 await self._remove(node)
 
     async def _remove(self, node: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """The providers that `gpuscaler run` can be told of, made from its settings."""
 
 import asyncio
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 
@@ -8,12 +9,12 @@ from gpuscaler.clouds.delays import NO_FAULTS, Delay, Delays, Faults
 from gpuscaler.clouds.markets import Key, Markets, Steps
 from gpuscaler.clouds.room import Quota
 from gpuscaler.clouds.simulated import SimulatedCloud
-from gpuscaler.clouds.simulated_provider import SCHEME, CallFaults, SimulatedProvider
+from gpuscaler.clouds.simulated_provider import CallFaults, SimulatedProvider
 from gpuscaler.control import aws
 from gpuscaler.control.running import Made, Part, Place, UnusableError
 from gpuscaler.embedded.keeping import CloudStore, Keeper
 from gpuscaler.embedded.kubelets import Kubelets
-from gpuscaler.embedded.machines import Machines
+from gpuscaler.embedded.machines import Machines, Naming
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.model.nodes import Node
@@ -40,8 +41,17 @@ async def make_simulated(settings: RunSettings, place: Place) -> Made:
     except TraceError as error:
         raise UnusableError(f"simulated.dry: {error}") from error
     quotas = [Quota(one.machines, one.types, one.market) for one in told.quotas]
-    core = SimulatedCloud(pools, seed=told.seed, delays=delays_of(told), faults=faults_of(told), markets=markets, quotas=quotas)
-    machines = Machines(place.client, now=place.now)
+    naming = naming_in(place.namespace)
+    core = SimulatedCloud(
+        pools,
+        seed=told.seed,
+        delays=delays_of(told),
+        faults=faults_of(told),
+        markets=markets,
+        quotas=quotas,
+        ids=f"{naming.prefix}{{:05d}}",
+    )
+    machines = Machines(place.client, now=place.now, naming=naming)
     provider = SimulatedProvider(core, pools, now=place.now, listener=machines.hear, faults=call_faults_of(told), seed=told.seed)
     if before.began:
         provider.resume(before)
@@ -53,11 +63,16 @@ async def make_simulated(settings: RunSettings, place: Place) -> Made:
         provider.keep = keeper.keep
         parts.append(keeper.run)
     if told.kubelet:
-        parts += _kubelets(place, core, told.seed)
+        parts += _kubelets(place, core, told.seed, naming)
     return Made(provider=provider, parts=parts, reload=lambda now: provider.set_pools(now.policy.pools))
 
 
-def _kubelets(place: Place, core: SimulatedCloud, seed: int) -> list[Part]:
+def naming_in(namespace: str) -> Naming:
+    """What the machines of the cloud whose state is in ``namespace`` are called: there may be another in another, of the same cluster."""
+    return Naming(prefix=f"sim-{sha256(namespace.encode()).hexdigest()[:4]}-")
+
+
+def _kubelets(place: Place, core: SimulatedCloud, seed: int, naming: Naming) -> list[Part]:
     # A picture of their own: they must hear of everything that is there when they begin.
     picture = Picture(place.client, clock=asyncio.get_running_loop().time, random=Random(seed), resources=(PODS, NODES))
 
@@ -66,7 +81,7 @@ def _kubelets(place: Place, core: SimulatedCloud, seed: int) -> list[Part]:
 
     def ours(node: Node) -> bool:
         # The cluster may be a real one, whose other nodes have kubelets that run real pods.
-        return node.provider_id.startswith(SCHEME)
+        return naming.is_ours(node.provider_id)
 
     return [Kubelets(place.client, picture, now=place.now, pull=pull, ours=ours).run, picture.run]
 
