@@ -1,0 +1,168 @@
+"""The built-in rules: what is served of our exporter, of dcgm-exporter as Prometheus leaves its labels, and of model servers."""
+
+from re import fullmatch
+
+import pytest
+import yaml
+from tests.metrics.rules.making import NODE, POD, series
+
+from gpuscaler.exporter.fields import FIELDS, WINDOWS
+from gpuscaler.metrics.rules.builtin import builtin, of_replicas, text
+from gpuscaler.metrics.rules.discovery import Discovery
+from gpuscaler.metrics.rules.promql.nodes import Selector
+from gpuscaler.metrics.rules.promql.parsing import parse
+from gpuscaler.metrics.rules.reading import read
+
+RULES = builtin()
+OURS = ("node_name", "pod_name", "namespace_name", "uuid", "minor_number")
+HONORED = ("pod", "namespace", "container", "Hostname", "UUID")
+RENAMED = ("exported_pod", "exported_namespace", "pod", "namespace", "Hostname", "UUID")
+OLD = ("pod_name", "pod_namespace", "container_name", "UUID")
+#: Of the write-up, with what dcgm-exporter has for it.
+MAPPED = {
+    "duty_cycle": "DCGM_FI_DEV_GPU_UTIL",
+    "memory_used_bytes": "DCGM_FI_DEV_FB_USED",
+    "memory_total_bytes": "DCGM_FI_DEV_FB_FREE",
+    "power_usage_milliwatts": "DCGM_FI_DEV_POWER_USAGE",
+    "temperature_celsius": "DCGM_FI_DEV_GPU_TEMP",
+}
+
+
+def discovered(*found: dict[str, str]) -> Discovery:
+    """Of these series, each told to every rule whose series query it matches: as Prometheus would."""
+    return RULES.discover({query: [one for one in found if selected(query, one)] for query in RULES.series_queries})
+
+
+def selected(query: str, one: dict[str, str]) -> bool:
+    selector = parse(query)
+    assert isinstance(selector, Selector)
+    for matcher in selector.matchers:
+        value = one.get(matcher.label, "")
+        same = fullmatch(matcher.value, value) is not None if "~" in matcher.operator else value == matcher.value
+        if same != (matcher.operator in ("=", "=~")):
+            return False
+    return True
+
+
+def asked(found: Discovery, metric: str, resource: str = "pods") -> str:
+    origin = found.custom[resource, metric]
+    assert origin.resource is not None
+    return origin.rule.query(origin.series, resource=origin.resource, names=["x"])
+
+
+def test_all_can_be_used_and_nothing_is_doubtful() -> None:
+    assert (RULES.problems, RULES.notes) == ((), ())
+
+
+def test_can_be_written_to_a_file_and_read_back() -> None:
+    assert len(read(text()).rules) == len(yaml.safe_load(text())["rules"])
+
+
+@pytest.mark.parametrize("key", [key for key, what in FIELDS.items() if what.metric.startswith("nvidia_gpu_")])
+def test_metrics_of_the_write_up_are_served_now_and_over_three_minutes(key: str) -> None:
+    found = discovered(series(FIELDS[key].metric, *OURS))
+    together = "sum" if key.endswith(("_bytes", "_milliwatts")) else "avg"
+    metric = FIELDS[key].metric
+    assert asked(found, f"{key}_current") == f'{together}({metric}{{pod_name="x"}}) by (pod_name)'
+    assert asked(found, f"{key}_over_time") == f'{together}(avg_over_time({metric}{{pod_name="x"}}[3m])) by (pod_name)'
+    assert {resource for resource, _ in found.custom} == {"pods", "nodes", "namespaces"}
+
+
+@pytest.mark.parametrize(
+    "metric", [what.metric for what in FIELDS.values() if what.kind == "gauge" and what.metric.startswith("gpuscaler_gpu_")]
+)
+def test_every_other_gauge_of_our_exporter_is_served_under_its_name(metric: str) -> None:
+    found = discovered(series(metric, *OURS))
+    assert ("pods", metric.removeprefix("gpuscaler_")) in found.custom
+
+
+@pytest.mark.parametrize("seconds", WINDOWS)
+def test_windows_of_our_exporter_are_metrics_of_their_own(seconds: int) -> None:
+    found = discovered({**series("gpuscaler_gpu_duty_cycle_ratio_max", *OURS), "window": f"{seconds}s"})
+    assert asked(found, f"gpu_duty_cycle_ratio_max_{seconds}s") == (
+        f'avg(gpuscaler_gpu_duty_cycle_ratio_max{{pod_name="x",window="{seconds}s"}}) by (pod_name)'
+    )
+    assert [metric for _, metric in found.custom] == [f"gpu_duty_cycle_ratio_max_{seconds}s"] * 3
+
+
+def test_power_over_a_window_adds_up_over_gpus() -> None:
+    found = discovered({**series("gpuscaler_gpu_power_watts_mean", *OURS), "window": "60s"})
+    assert asked(found, "gpu_power_watts_mean_60s").startswith("sum(")
+
+
+def test_figures_of_single_processes_and_counters_are_left_out() -> None:
+    names = ("gpuscaler_gpu_process_sm_ratio", "gpuscaler_gpu_energy_joules_total", "gpuscaler_gpu_allocation_info")
+    assert discovered(*(series(name, *OURS) for name in names)).custom == {}
+
+
+@pytest.mark.parametrize(
+    ("labels", "pod", "more"),
+    [(HONORED, "pod", ',exported_pod=""'), (RENAMED, "exported_pod", ""), (OLD, "pod_name", "")],
+)
+def test_dcgm_exporter_is_served_however_its_labels_come(labels: tuple[str, ...], pod: str, more: str) -> None:
+    found = discovered(*(series(name, *labels) for name in MAPPED.values()))
+    assert asked(found, "DCGM_FI_DEV_GPU_UTIL") == f'avg(DCGM_FI_DEV_GPU_UTIL{{{pod}="x"{more}}}) by ({pod})'
+    assert asked(found, "memory_used_bytes_current") == f'sum(1048576 * DCGM_FI_DEV_FB_USED{{{pod}="x"{more}}}) by ({pod})'
+    for name in MAPPED:
+        for suffix in ("current", "over_time"):
+            assert f'{pod}="x"' in asked(found, f"{name}_{suffix}")
+
+
+def test_a_pod_on_a_part_of_a_gpu_has_a_duty_cycle_too() -> None:
+    found = discovered(series("DCGM_FI_PROF_GR_ENGINE_ACTIVE", *HONORED))
+    assert "100 * DCGM_FI_PROF_GR_ENGINE_ACTIVE{" in asked(found, "duty_cycle_current")
+
+
+def test_labels_that_prometheus_renamed_count_before_those_of_the_exporters_own_pod() -> None:
+    # An idle GPU has no exported_pod, so that pod, the exporter's, looks like the one that uses it.
+    found = discovered(series("DCGM_FI_DEV_GPU_UTIL", *RENAMED), series("DCGM_FI_DEV_GPU_UTIL", "pod", "namespace", "Hostname"))
+    assert 'exported_pod="x"' in asked(found, "DCGM_FI_DEV_GPU_UTIL")
+    assert 'exported_pod="x"' in asked(found, "duty_cycle_current")
+
+
+def test_our_exporter_counts_before_dcgm_exporter() -> None:
+    found = discovered(series("nvidia_gpu_duty_cycle", *OURS), series("DCGM_FI_DEV_GPU_UTIL", *RENAMED))
+    assert "nvidia_gpu_duty_cycle" in asked(found, "duty_cycle_current")
+    assert ("pods", "DCGM_FI_DEV_GPU_UTIL") in found.custom
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "together"),
+    [
+        ("vllm:num_requests_waiting", "vllm_num_requests_waiting", "sum"),
+        ("vllm:num_requests_running", "vllm_num_requests_running", "sum"),
+        ("vllm:kv_cache_usage_perc", "vllm_kv_cache_usage_perc", "avg"),
+        ("vllm:gpu_cache_usage_perc", "vllm_gpu_cache_usage_perc", "avg"),
+        ("sglang:num_queue_reqs", "sglang_num_queue_reqs", "sum"),
+        ("sglang:token_usage", "sglang_token_usage", "avg"),
+        ("tgi_queue_size", "tgi_queue_size", "sum"),
+        ("nv_inference_pending_request_count", "nv_inference_pending_request_count", "sum"),
+    ],
+)
+def test_demand_of_model_servers_is_served_by_pod_and_as_a_whole(name: str, metric: str, together: str) -> None:
+    found = discovered(series(name, "pod", "namespace", "model_name"))
+    assert asked(found, metric) == f'{together}({name}{{pod="x"}}) by (pod)'
+    origin = found.external[metric]
+    assert origin.rule.external_query(origin.series, namespace="ml") == f'{together}({name}{{namespace="ml"}})'
+    assert of_replicas(metric)
+
+
+def test_a_gateways_queue_outlives_the_last_replica() -> None:
+    found = discovered(
+        series("inference_pool_average_queue_size", "namespace", "name"), series("inference_extension_flow_control_queue_size")
+    )
+    for metric, together in (("inference_pool_average_queue_size", "avg"), ("inference_extension_flow_control_queue_size", "sum")):
+        origin = found.external[metric]
+        assert origin.rule.external_query(origin.series, namespace="ml").startswith(f"{together}({metric}{{")
+        assert not of_replicas(metric)
+    assert of_replicas("duty_cycle_current")
+    assert of_replicas("DCGM_FI_DEV_GPU_UTIL")
+
+
+def test_all_are_asked_for_the_whole_cluster_by_pods_and_nodes() -> None:
+    found = discovered(series("nvidia_gpu_duty_cycle", *OURS))
+    for metric in ("duty_cycle_current", "duty_cycle_over_time"):
+        rule = found.custom["pods", metric].rule
+        wide = rule.wide_query("nvidia_gpu_duty_cycle", resource=POD)
+        assert wide.endswith("by (pod_name,namespace_name)")
+        assert rule.wide_query("nvidia_gpu_duty_cycle", resource=NODE).endswith("by (node_name)")
