@@ -1,7 +1,7 @@
 """What a queue announces, from its receipt to the taint: the real controller, AwsProvider and boto3 against our endpoint in virtual time.
 
-Machines with a running pod each are announced to be reclaimed, at moments spread over some minutes, each by many messages of all kinds that
-come in no order; foreign and malformed ones are among them. The API client is held back as in production.
+A zone's machines, with a running pod each, are announced to be reclaimed within seconds, each by many messages of all kinds that come in no
+order; foreign and malformed ones are among them. The API client is held back as in production.
 """
 
 import json
@@ -21,10 +21,10 @@ from gpuscaler.embedded.aws.faults import Fault
 from gpuscaler.embedded.aws.instances import private_name
 
 MESSAGES, MALFORMED, FOREIGN = 10_000, 100, 500
-#: Machines that are reclaimed, and others that nothing is said of. Each of the first has so many messages, within so many seconds.
-WARNED, QUIET, EACH, TOGETHER = 470, 30, 20, 20.0
-#: Over how many seconds they come, what an answer of AWS takes, and what is to be reached from receipt to taint, in seconds.
-SPREAD, ANSWER_SECONDS, REACH = 300.0, 0.1, 5.0
+#: Machines that are reclaimed, and others that nothing is said of. Each of the first has so many messages.
+WARNED, QUIET, EACH = 470, 30, 20
+#: Within how many seconds they come, what an answer of AWS takes, and what is to be reached from receipt to taint, in seconds.
+SPREAD, ANSWER_SECONDS, REACH = 20.0, 0.1, 5.0
 SEED = 1
 ODD = ("", "{", "[1, 2]", '"text"', '{"detail-type": "EC2 Spot Instance Interruption Warning", "detail": {}}', '{"detail-type": 7}')
 
@@ -48,7 +48,7 @@ def figures() -> Iterator[Figure]:
     right = len(seen.waits) == WARNED and (seen.twice, seen.wrong, seen.left) == (0, 0, 0)
     counted = seen.messages == MESSAGES and seen.malformed == MALFORMED
     yield Figure(
-        f"SQS: {MESSAGES:,} notices about {WARNED} machines in {SPREAD / 60:g} min, {MALFORMED / MESSAGES:.0%} malformed, "
+        f"SQS: {MESSAGES:,} notices about {WARNED} machines in {SPREAD:g} s, {MALFORMED / MESSAGES:.0%} malformed, "
         f"{FOREIGN / MESSAGES:.0%} foreign, out of order, duplicated",
         "",
         f"each acted on once, ≤ {REACH:g} s from receipt to taint",
@@ -89,9 +89,8 @@ async def _send(here: AwsWorld, machines: list[str]) -> None:
     planned = [(luck.uniform(0, SPREAD), luck.choice(ODD)) for _ in range(MALFORMED)]
     planned += [(luck.uniform(0, SPREAD), _body(here, luck, f"i-{0xF0000000 + number:017x}")) for number in range(FOREIGN)]
     for ident in machines:
-        since = luck.uniform(0, SPREAD)
-        planned += [(since + luck.uniform(0, TOGETHER), _body(here, luck, ident)) for _ in range(EACH - 1)]
-        planned.append((since + luck.uniform(0, TOGETHER), _event(here, "EC2 Spot Instance Interruption Warning", ident)))
+        planned += [(luck.uniform(0, SPREAD), _body(here, luck, ident)) for _ in range(EACH - 1)]
+        planned.append((luck.uniform(0, SPREAD), _event(here, "EC2 Spot Instance Interruption Warning", ident)))
     began = here.now()
     for at, body in sorted(planned):
         await here.sleep(max(0.0, began + at - here.now()))

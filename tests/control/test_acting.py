@@ -15,7 +15,7 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.kube.transport import Answer, Request
-from gpuscaler.planning.acts import Lift, Nominate
+from gpuscaler.planning.acts import Evict, Lift, Mark, Nominate
 
 pytestmark = pytest.mark.looptime(noop_cycles=1)
 NODE = {
@@ -110,3 +110,18 @@ async def test_a_pod_that_is_gone_holds_nobody_up() -> None:
     removing = asyncio.create_task(remove())
     assert await here.open() == ""
     await removing
+
+
+async def test_nodes_that_are_taken_back_are_marked_before_hundreds_of_evictions_are_through() -> None:
+    api = ApiServer(lambda: 1_790_000_000.0)
+    user = Client(MemoryTransport(api), limit=RateLimit(qps=1e6, burst=1_000_000))
+    await user.create(NODES, NODE)
+    actor = Actor(Client(MemoryTransport(api), limit=RateLimit(qps=1, burst=1)))
+    loop = asyncio.get_running_loop()
+    evictions = asyncio.create_task(actor.carry_out([Evict(f"default/pod{number}", "", "a") for number in range(100)]))
+    await asyncio.sleep(2)
+    (marked,) = await actor.carry_out([Mark("a", "it is taken back")])
+    assert (marked.detail, evictions.done()) == ("", False)
+    assert loop.time() == pytest.approx(2, abs=0.1)
+    assert "gpuscaler.io/leaving" in (await user.get(NODES, "a")).decode()
+    await evictions

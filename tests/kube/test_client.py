@@ -291,6 +291,15 @@ async def test_a_write_that_waits_long_for_its_turn_still_has_its_whole_time() -
     assert asyncio.get_running_loop().time() == pytest.approx(14)
 
 
+async def test_a_client_for_what_cannot_wait_shares_the_limit_and_does_not_wait_for_it() -> None:
+    one, _ = client(*(answer(body=b"{}") for _ in range(4)), limit=RateLimit(0.1, 1))
+    await one.merge_patch(NODES, "n", {})
+    await one.at_once().merge_patch(NODES, "n", {})
+    assert asyncio.get_running_loop().time() == 0
+    await one.merge_patch(NODES, "n", {})
+    assert asyncio.get_running_loop().time() == pytest.approx(20)
+
+
 async def test_requests_are_counted_with_their_answer_and_time() -> None:
     async def slow(_: Request) -> Answer:
         await asyncio.sleep(0.3)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gpuscaler.kube.rate import RateLimit
+from gpuscaler.kube.rate import OVERDRAFT, RateLimit
 
 
 async def test_a_burst_goes_at_once_and_the_rest_evenly() -> None:
@@ -45,6 +45,21 @@ async def test_a_request_that_gives_up_gives_its_place_back() -> None:
         async with asyncio.timeout(0.5):
             await limit.wait()
     assert await limit.wait() == pytest.approx(0.5)
+
+
+async def test_what_cannot_wait_goes_first_and_the_others_wait_for_it() -> None:
+    limit = RateLimit(10, 1)
+    waited = [await limit.wait() for _ in range(2)]
+    assert [await limit.wait(urgent=True) for _ in range(5)] == [0] * 5
+    assert waited == pytest.approx([0, 0.1])
+    assert await limit.wait() == pytest.approx(0.6)
+
+
+async def test_even_what_cannot_wait_does_not_flood() -> None:
+    limit = RateLimit(10, 5)
+    await asyncio.gather(*(limit.wait(urgent=True) for _ in range(5 + OVERDRAFT * 5)))
+    assert asyncio.get_running_loop().time() == 0
+    assert await limit.wait(urgent=True) == pytest.approx(0.1)
 
 
 async def test_a_limit_says_how_long_it_made_one_wait() -> None:

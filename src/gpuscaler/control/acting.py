@@ -104,13 +104,15 @@ class Actor:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._slots = asyncio.Semaphore(ABREAST)
+        #: Machines that are taken back are marked before anything else is done: their pods have two minutes, or half a one.
+        self._at_once, self._slots_at_once = client.at_once(), asyncio.Semaphore(ABREAST)
         #: What was forbidden, by the kind of act and the namespace.
         self._resting: dict[tuple[type, str], Rest] = {}
         self._how: Mapping[type, Callable[[Any], Awaitable[str | Outcome]]] = {
             Nominate: self._nominate,
             Lift: self._lift,
             Close: lambda act: self._write(act.node, _taint(ARRIVING_TAINT, present=True)),
-            Mark: lambda act: self._write(act.node, _taint(LEAVING_TAINT, present=True)),
+            Mark: lambda act: self._write(act.node, _taint(LEAVING_TAINT, present=True), client=self._at_once),
             Unmark: lambda act: self._write(act.node, _unmarked),
             Discourage: lambda act: self._write(act.node, _taints(SOFT_KEYS, [WireTaint(key, SOFT) for key in act.taints])),
             Exclude: lambda act: self._write(act.node, _excluded),
@@ -126,7 +128,7 @@ class Actor:
 
     async def _one(self, act: Act) -> Outcome:
         kind = (type(act), act.pod.split("/", 1)[0] if isinstance(act, Nominate | Checkpoint | Evict | Delete) else "")
-        async with self._slots:
+        async with self._slots_at_once if isinstance(act, Mark) else self._slots:
             now, rest = asyncio.get_running_loop().time(), self._resting.get(kind)
             if rest is not None and now < rest.until:
                 return Outcome(act, rest.said, rest.until - now)
@@ -187,14 +189,17 @@ class Actor:
             return False
         return not msgspec.json.decode(found, type=WirePod).spec.node_name
 
-    async def _write(self, node: str, change: Change, *, first: Callable[[], Awaitable[None]] | None = None) -> str:
+    async def _write(
+        self, node: str, change: Change, *, first: Callable[[], Awaitable[None]] | None = None, client: Client | None = None
+    ) -> str:
         """Change a node by what is read of it, whoever writes at the same time; what others have written stays as it is.
 
         ``first`` is done between the two.
         """
+        client = client or self._client
         for _ in range(ATTEMPTS):
             try:
-                found = msgspec.json.decode(await self._client.get(NODES, node), type=WireNode)
+                found = msgspec.json.decode(await client.get(NODES, node), type=WireNode)
             except NotFound:
                 return f"node {node} is gone"
             patch = change(found)
@@ -204,7 +209,7 @@ class Actor:
             if first is not None:
                 await first()
             try:
-                await self._client.merge_patch(NODES, node, patch)
+                await client.merge_patch(NODES, node, patch)
             except Conflict:
                 continue
             except NotFound:

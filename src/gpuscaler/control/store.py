@@ -46,7 +46,8 @@ class Store(Generic[T]):
     """Keeps a memory in the ConfigMap ``namespace/name``; ``nothing`` is what is remembered before anything is."""
 
     def __init__(self, client: Client, *, namespace: str, name: str, nothing: T) -> None:
-        self._client = client
+        # Everything waits until it is written: it must not wait behind hundreds of evictions itself.
+        self._client = client.at_once()
         self._namespace = namespace
         self._name = name
         self._nothing = nothing

@@ -58,6 +58,11 @@ class Client:
     dry_run: bool = False
     read_timeout: float = 30.0
     write_timeout: float = 5.0
+    urgent: bool = False
+
+    def at_once(self) -> "Client":
+        """This client for what cannot wait its turn; limit and metrics are shared."""
+        return replace(self, urgent=True)
 
     def fenced(self, fence: Callable[[float], None]) -> "Client":
         """This client, whose writes ``fence`` may stop; limit and metrics are shared."""
@@ -68,14 +73,14 @@ class Client:
         """The door: wait for the limit, ask, and hand out the answer, or raise the error it stands for. Nothing is repeated."""
         what = about(request)
         if request.method == "GET":
-            self.metrics.limited_seconds += await self.limit.wait()
+            self.metrics.limited_seconds += await self.limit.wait(urgent=self.urgent)
             async with self._answered(request, what) as answer:
                 yield answer
         elif self.dry_run:
             self.metrics.withheld[what] += 1
             yield Answer(200, {}, _one(request.body))
         else:
-            self.metrics.limited_seconds += await self.limit.wait()
+            self.metrics.limited_seconds += await self.limit.wait(urgent=self.urgent)
             self.fence(self.write_timeout)
             try:
                 async with asyncio.timeout(self.write_timeout), self._answered(request, what) as answer:

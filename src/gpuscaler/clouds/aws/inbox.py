@@ -10,7 +10,7 @@ from gpuscaler.clouds.aws.asking import Asking
 from gpuscaler.clouds.aws.notices import Hook, MalformedError, Said, said
 
 #: A call brings so many messages; so many calls are made side by side, as long as full ones come back, for so many seconds.
-BATCH, AT_ONCE, BUSY_SECONDS = 10, 8, 4.0
+BATCH, AT_ONCE, BUSY_SECONDS = 10, 8, 2.0
 #: What is said of a machine that nobody knows is kept for so long, in seconds: the list of machines may be behind.
 HELD_SECONDS: Final = 120.0
 #: What was told is remembered for so long, in seconds: queues keep messages for minutes, and repeat them.
