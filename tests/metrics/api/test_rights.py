@@ -7,6 +7,7 @@ import pytest
 from tests.metrics.api.scene import HPA, Reviewing, pod, scene
 
 from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import Unreachable
 from gpuscaler.metrics.api.identity import User
 from gpuscaler.metrics.api.paths import Attributes
 from gpuscaler.metrics.api.reviews import Reviews, Ttl
@@ -106,6 +107,19 @@ async def test_one_who_gives_up_does_not_take_the_answer_away_from_the_others() 
     first.cancel()
     assert (await second).allowed
     assert len(plane.specs) == 1
+
+
+async def test_an_answer_that_fails_is_an_error_for_all_who_wait_and_asked_for_again() -> None:
+    plane = Reviewing(away=True)
+    reviews = Reviews(Client(plane), Client(plane), clock=lambda: 0.0)
+    gone = asyncio.ensure_future(reviews.verdict(JANE, ASKED))
+    waiting = [asyncio.ensure_future(reviews.verdict(JANE, ASKED)) for _ in range(3)]
+    await asyncio.sleep(0)
+    gone.cancel()
+    found = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(one) for one in found] == [Unreachable] * 3
+    plane.away = False
+    assert (await reviews.verdict(JANE, ASKED)).allowed
 
 
 @REAL

@@ -90,6 +90,8 @@ class Remembered(Generic[Key, Found]):
         task = self._asking.get(key)
         if task is None:
             task = self._asking[key] = asyncio.ensure_future(self._ask(key, ask))
+            # Where everybody gave up before it failed, nobody is left to hear of it.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
         # Who gives up does not take the answer away from the others.
         return await asyncio.shield(task)
 
