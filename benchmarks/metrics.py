@@ -3,6 +3,7 @@
 ``METRICS_SECONDS`` shortens what is measured over time.
 """
 
+import asyncio
 import json
 import os
 import socket
@@ -14,13 +15,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import trustme
+from tests.metrics.building import pod
+from tests.metrics.real_exporter import exporter
 
 from benchmarks.figures import Figure
+from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.memory import MemoryTransport
 from gpuscaler.exporter.footprint import footprint
+from gpuscaler.kube.client import Client
+from gpuscaler.metrics.direct import ExporterSource, Scraping
+from gpuscaler.metrics.evaluating import Timing
+from gpuscaler.metrics.objects import Objects
+from gpuscaler.model.selector_text import parse_selector
 
 RULES = """
 rules:
@@ -60,6 +71,7 @@ def figures() -> Iterator[Figure]:
     with running(namespaces=100, pods=100, metrics=METRICS[:2]) as here:
         yield cold(here)
         yield autoscalers(here, max(3 * seconds, 20))
+    yield asyncio.run(direct(seconds))
     with running(namespaces=1, pods=1500, metrics=METRICS[:1]) as here:
         yield many(here)
 
@@ -248,4 +260,47 @@ def many(here: Here) -> Figure:
         f"{found['mean_bytes'] / 1e3:.0f} kB, {values:,} values; longest query {longest} characters",
         not found["wrong"] and longest < 2000 and values == 1500,
         {"values": values, "longest_query": longest},
+    )
+
+
+async def direct(seconds: float) -> Figure:
+    """How long ago the driver was asked for what an answer says, whenever one asks: the real exporter, scraped by ourselves."""
+    random = Random(1)
+    with TemporaryDirectory() as name:
+        async with exporter(Path(name)) as (target, _):
+            source = scraping(int(target.rpartition(":")[2]))
+            task = asyncio.create_task(source.run())
+            ages: list[float] = []
+            until = time.monotonic() + PATIENCE
+            while len(ages) < 10 * seconds and time.monotonic() < until + seconds:
+                await asyncio.sleep(random.uniform(0.0, 0.2))
+                if not any(one.metric == "duty_cycle_current" for one in source.custom_metrics()):
+                    continue
+                value = await source.for_object(group_resource="pods", namespace="ml", name="training-0", metric="duty_cycle_current")
+                ages.append(time.time() - value.timestamp)
+            task.cancel()
+            await asyncio.wait([task])
+    ages.sort()
+    p99 = ages[len(ages) * 99 // 100]
+    return Figure(
+        f"metrics: age of a value without Prometheus, {len(ages)} answers",
+        "",
+        "p99 ≤ 2.5 s",
+        f"p99 {p99:.2f} s, {ages[len(ages) // 2]:.2f} s in the middle",
+        p99 <= 2.5,
+        {"p99_seconds": p99},
+    )
+
+
+def scraping(port: int) -> ExporterSource:
+    """A source that scrapes the one exporter at ``port``."""
+    api = ApiServer(time.time)
+    labels = {"app": "exporter"}
+    api.load([{**pod("exporter", "gpus", **labels), "status": {"phase": "Running", "podIP": "127.0.0.1"}}, pod("training-0")])
+    return ExporterSource(
+        Objects(Client(MemoryTransport(api)), clock=time.monotonic, random=Random(1)),
+        scraping=Scraping(namespace="gpus", selector=parse_selector("app=exporter"), port=port),
+        timing=Timing(),
+        clock=time.monotonic,
+        wall=time.time,
     )

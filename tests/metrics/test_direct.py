@@ -1,6 +1,7 @@
 """Values straight from exporters: what their pages make, and how soon it is known."""
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from gpuscaler.metrics.direct import ExporterSource, Scraping, Trail
 from gpuscaler.metrics.evaluating import Timing
 from gpuscaler.metrics.objects import Objects
 from gpuscaler.metrics.pages import PageReader
+from gpuscaler.metrics.rules.builtin import builtin
 from gpuscaler.metrics.values import MetricInfo, UnknownMetric, Value
 from gpuscaler.model.selector_text import parse_selector
 
@@ -108,6 +110,35 @@ async def becomes(nodes: Nodes, wanted: dict[str, str], metric: str = DUTY, **mo
             await asyncio.sleep(0.02)
 
 
+#: A line of each gauge of the exporter.
+PAGE = page(
+    duty(40),
+    *(duty(1, metric=f"nvidia_gpu_{name}") for name in ("memory_used_bytes", "memory_total_bytes", "power_usage_milliwatts")),
+    *(
+        duty(1, metric=f"gpuscaler_gpu_{name}")
+        for name in ("sm_clock_hertz", "memory_reserved_bytes", "pcie_sent_bytes_per_second", "lost")
+    ),
+    *(
+        duty(1, metric=f"gpuscaler_gpu_{name}_{how}", more=f',window="{window}"')
+        for name in ("duty_cycle_ratio", "memory_used_bytes", "power_watts")
+        for how in ("max", "mean")
+        for window in ("15s", "60s")
+    ),
+    duty(1, metric="gpuscaler_gpu_energy_joules_total"),
+    duty(1, metric="gpuscaler_gpu_process_memory_used_bytes"),
+    duty(1, metric="gpuscaler_gpu_allocation_info"),
+)
+
+
+def _takes(query: str, labels: dict[str, str]) -> bool:
+    """Whether a selector of the built-in rules takes a series."""
+    for label, operator, wanted in re.findall(r'(\w+)(=~|!=|=)"([^"]*)"', query):
+        value = labels.get(label, "")
+        if (re.fullmatch(wanted, value) is not None if operator == "=~" else (value == wanted) == (operator == "=")) is False:
+            return False
+    return True
+
+
 PODS_ = (pod("p0", app="llm"), pod("p1", app="llm"), pod("other"))
 
 
@@ -125,12 +156,33 @@ async def test_pods_of_all_nodes_have_the_mean_of_their_gpus_rates_and_the_sum_o
         assert MetricInfo("pods", True, "memory_used_bytes_current") in nodes.source.custom_metrics()
 
 
-async def test_other_figures_go_by_their_own_names_and_a_window_may_be_chosen() -> None:
+async def test_other_figures_go_by_the_names_of_the_built_in_rules_with_their_window_behind() -> None:
     name = "gpuscaler_gpu_duty_cycle_ratio_mean"
-    lines = (duty(0.25, metric=name, more=',window="15s"'), duty(0.75, metric=name, more=',window="60s"'), duty(1))
-    async with scraped({"127.0.0.1": page(*lines)}, *PODS_) as nodes:
-        await becomes(nodes, {"p0": "750m"}, name)
-        await becomes(nodes, {"p0": "250m"}, name, metric_selector=parse_selector("window=15s"))
+    power = (duty(100.5, metric="gpuscaler_gpu_power_watts_max", uuid=uuid, more=',window="60s"') for uuid in "ab")
+    lines = (duty(0.25, metric=name, more=',window="15s"'), duty(0.75, metric=name, more=',window="60s"'), duty(1), *power)
+    async with scraped({"127.0.0.1": page(*lines, duty(0.5, metric="gpuscaler_gpu_sm_occupancy_ratio"))}, *PODS_) as nodes:
+        await becomes(nodes, {"p0": "750m"}, "gpu_duty_cycle_ratio_mean_60s")
+        await becomes(nodes, {"p0": "250m"}, "gpu_duty_cycle_ratio_mean_15s")
+        await becomes(nodes, {"p0": "201"}, "gpu_power_watts_max_60s")
+        await becomes(nodes, {"p0": "500m"}, "gpu_sm_occupancy_ratio")
+
+
+async def test_a_selector_on_series_chooses_gpus() -> None:
+    async with scraped({"127.0.0.1": page(duty(40), duty(60, uuid="b"))}, *PODS_) as nodes:
+        await becomes(nodes, {"p0": "60"}, metric_selector=parse_selector("uuid=b"))
+
+
+async def test_metrics_are_called_as_by_the_built_in_rules() -> None:
+    """Of every gauge that the simulated exporter has of a pod."""
+    shown = [f.metric for f in PageReader().read(PAGE.encode()).figures]
+    series = [{"__name__": name, "uuid": "x", "pod_name": "p", "namespace_name": "ml", "node_name": "n"} for name in dict.fromkeys(shown)]
+    windowed = [one | {"window": window} for one in series if one["__name__"].endswith(("_max", "_mean")) for window in ("15s", "60s")]
+    plain = [one for one in series if not one["__name__"].endswith(("_max", "_mean"))]
+    rules = builtin()
+    found = {query: [one for one in (*plain, *windowed) if _takes(query, one)] for query in rules.series_queries}
+    by_rules = {metric for resource, metric in rules.discover(found).custom if resource == "pods"}
+    async with scraped({"127.0.0.1": PAGE}, *PODS_) as nodes:
+        assert {one.metric for one in nodes.source.custom_metrics()} == by_rules
 
 
 async def test_a_new_sample_is_known_after_the_next_round() -> None:

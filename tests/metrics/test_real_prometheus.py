@@ -1,8 +1,6 @@
 """The whole way: simulated GPUs, the real exporter, a real Prometheus, rules, values of pods."""
 
 import asyncio
-import os
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,14 +10,12 @@ from random import Random
 from typing import TypeVar
 
 import pytest
-from tests.exporter.attribution.kubelet import FakeKubelet, container, devices
-from tests.exporter.attribution.kubelet import pod as held
 from tests.metrics.building import RULES, pod
+from tests.metrics.real_exporter import exporter
 from tests.metrics.real_prometheus import PATIENCE, RealPrometheus, binary, real_prometheus
 
 from gpuscaler.embedded.api import ApiServer
 from gpuscaler.embedded.memory import MemoryTransport
-from gpuscaler.exporter.backends.simulated import Simulated
 from gpuscaler.kube.client import Client
 from gpuscaler.metrics.discovering import Discoverer, Looks
 from gpuscaler.metrics.evaluating import Evaluator, Timing
@@ -35,33 +31,6 @@ pytestmark = pytest.mark.looptime(False)  # real processes take real time
 
 APP = parse_selector("app=llm")
 T = TypeVar("T")
-
-
-@asynccontextmanager
-async def exporter(folder: Path) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
-    """The command, with four simulated GPUs: two are training-0's, one is inference-0's; the last is divided. Gives HOST:PORT."""
-    uuids = [device.uuid for device in Simulated(4).devices()]
-    kubelet = FakeKubelet(folder / "kubelet.sock")
-    kubelet.pods = [
-        held("ml", "training-0", container("main", devices(*uuids[:2]))),
-        held("ml", "inference-0", container("main", devices(uuids[2]))),
-    ]
-    kubelet.start()
-    command = [sys.executable, "-m", "gpuscaler", "exporter", "--backend", "simulated", "--simulated-gpus", "4", "--node-name", "n1"]
-    process = await asyncio.create_subprocess_exec(
-        *command, "--listen", "127.0.0.1:0", "--kubelet-socket", str(kubelet.path), stderr=asyncio.subprocess.PIPE, env=os.environ
-    )
-    try:
-        assert process.stderr is not None
-        async with asyncio.timeout(PATIENCE):
-            while b"serving at port" not in (line := await process.stderr.readline()):
-                pass
-        yield f"127.0.0.1:{int(line.split(b'port ')[1].split(chr(34).encode())[0])}", process
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.communicate()
-        kubelet.stop()
 
 
 @asynccontextmanager

@@ -1,10 +1,11 @@
 """Values straight from our exporters, without a Prometheus: all of them are scraped every second.
 
-Metrics are called as by the built-in rules: the six ``nvidia_gpu_*`` without that prefix and with ``_current`` or ``_over_time`` (mean of
-three minutes) behind, everything else by its own name.
+Metrics are called and combined as by the built-in rules: ``nvidia_gpu_*`` without that prefix and with ``_current`` or ``_over_time`` (mean
+of three minutes) behind, ``gpuscaler_gpu_*`` without ``gpuscaler_`` and with their window behind.
 """
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,6 @@ from gpuscaler.metrics.answers import Answers
 from gpuscaler.metrics.evaluating import Cell, Combine, Counts, Question, State, Table, Timing, combined, unusable
 from gpuscaler.metrics.objects import Key, Objects
 from gpuscaler.metrics.pages import Figure, Page, PageReader
-from gpuscaler.metrics.rules.combining import adds_up
 from gpuscaler.metrics.values import EVERYTHING, MetricInfo, UnknownMetric, Value
 from gpuscaler.model.selectors import LabelSelector
 
@@ -30,8 +30,9 @@ WANTED = 120.0
 #: Of each resource that is described: the labels that name its namespace and itself.
 _NAMED = {"pods": ("namespace_name", "pod_name"), "nodes": ("", "node_name"), "namespaces": ("", "namespace_name")}
 _RESOURCES = {"pods": PODS, "nodes": NODES, "namespaces": NAMESPACES}
-#: Windows that our exporter has; where a selector does not choose, the longer one is meant.
-_WINDOW = "60s"
+_OURS = "gpuscaler_"
+#: What adds up over the GPUs of an object; of everything else it is the mean.
+_ADDS_UP = re.compile(r"(_bytes|_watts|_milliwatts|_per_second)(_max|_mean)?(_current|_over_time|_15s|_60s)?$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,15 +249,14 @@ class ExporterSource:
         namespace_label, name_label = _NAMED[group_resource]
         numbers: dict[Key, list[float]] = {}
         ages: dict[Key, float] = {}
-        chosen = any(one.key == "window" for one in selector.requirements)
         for exporter, figure in self._metrics[metric]:
             labels = figure.labels
-            if (not chosen and labels.get("window", _WINDOW) != _WINDOW) or not selector.matches(labels):
+            if not selector.matches(labels):
                 continue
             key = (labels.get(namespace_label, ""), labels.get(name_label, ""))
             numbers.setdefault(key, []).append(figure.value)
             ages[key] = max(ages.get(key, 0.0), now - exporter.at + exporter.age)
-        how: Combine = "sum" if adds_up(metric) else "mean"
+        how: Combine = "sum" if _ADDS_UP.search(metric) else "mean"
         cells = {}
         for key, several in numbers.items():
             reason = next(filter(None, map(unusable, several)), "")
@@ -270,7 +270,8 @@ class ExporterSource:
 def _called(exporter: Exporter, figure: Figure) -> Iterable[tuple[str, float]]:
     """The metrics that a figure makes, and their values."""
     if not figure.metric.startswith(_SIX):
-        return ((figure.metric, figure.value),)
+        window = figure.labels.get("window")
+        return ((f"{figure.metric.removeprefix(_OURS)}{f'_{window}' if window else ''}", figure.value),)
     name = figure.metric.removeprefix(_SIX)
     over = exporter.over.get((figure.metric, _identity(figure)))
     return ((f"{name}_current", figure.value), *(((f"{name}_over_time", over.mean),) if over else ()))

@@ -10,8 +10,8 @@ _MEASURED = re.compile(rb"^gpuscaler_gpu_last_sample_timestamp_seconds\{[^\n]*\}
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _ESCAPES = {"\\n": "\n", '\\"': '"', "\\\\": "\\"}
 _ESCAPED = re.compile(r"\\.")
-#: What is no figure to scale by: counters, which only grow, and what joins figures to containers.
-_NO_FIGURES = re.compile(r"_total$|_info$|_timestamp_seconds$")
+#: What is no figure to scale by: counters, which only grow, what joins figures to containers, and what is of single processes.
+_NO_FIGURES = re.compile(r"_(total|info|timestamp_seconds|containers)$|_process_")
 
 
 class Figure(NamedTuple):
