@@ -111,7 +111,7 @@ MUTANTS = (
     Mutant(
         case=11,
         path="planning/state/breakers.py",
-        old='return Target("", market, event.bucket or (instance_type,), "" if event.every_zone else zone)',
+        old='return everywhere if event.every_zone else replace(everywhere, zone=zone, region="")',
         new='return Target("", market)',
         removes="a lack of capacity of one type in one zone is taken for one of its whole market",
     ),
@@ -132,7 +132,7 @@ MUTANTS = (
     Mutant(
         case=14,
         path="planning/state/breakers.py",
-        old='        case events.QUOTA:\n            return Target("", market, event.bucket or (instance_type,))\n',
+        old='        case events.QUOTA:\n            return Target("", market, event.bucket or (instance_type,), region=region_in(zone))\n',
         new="",
         removes="a quota is taken for a trouble of one offering",
     ),
