@@ -1,6 +1,7 @@
 """The metrics API as a whole, over sockets: an API server, a front proxy with its certificate, a Prometheus, and what changes meanwhile."""
 
 import asyncio
+import re
 import ssl
 import time
 from base64 import b64decode
@@ -35,6 +36,7 @@ from gpuscaler.serving.authorities import Authority
 pytestmark = pytest.mark.looptime(False)
 
 PATH = "/apis/custom.metrics.k8s.io/v1beta2/namespaces/work/pods/%2A/duty_cycle_current?labelSelector=app%3Dserve"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics-settings.md"
 SERVICE = {"name": "gpuscaler-metrics", "namespace": "default"}
 
 
@@ -218,7 +220,9 @@ async def test_the_aggregator_reads_values_of_pods_with_a_certificate_that_it_wa
         assert (await made.get("/readyz"))[1] == "ok"
         figures = (await made.get("/metrics"))[1]
         assert 'gpuscaler_metrics_requests_total{code="200",group="custom.metrics.k8s.io"} ' in figures
-        assert "gpuscaler_metrics_prometheus_requests" in figures
+        served = {name.removesuffix("_total") for name in re.findall(r"^# TYPE (gpuscaler_metrics_\w+)", figures, re.MULTILINE)}
+        created = {name for name in served if name.endswith("_created")}
+        assert served - created == set(re.findall(r"^\| `(gpuscaler_metrics_\w+)`", PAGE.read_text(), re.MULTILINE))
 
 
 async def test_prometheus_away_is_an_error_that_says_so_and_over_when_it_is_back(tmp_path: Path) -> None:
