@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuscaler.control.settings_file import SettingsFile, changed_keys
+from gpuscaler.control.settings_file import SettingsFile, changed_keys, late_keys
 from gpuscaler.settings import SettingsError
 from gpuscaler.settings.run_settings import RunSettings
 
@@ -105,3 +105,18 @@ async def test_each_change_is_told_once_with_what_was_before(path: Path) -> None
 
 def write(path: Path, text: str) -> None:
     path.write_text(text)
+
+
+def test_what_is_said_of_the_pools_of_an_account_counts_at_once_and_where_they_are_at_the_next_start(path: Path) -> None:
+    aws = "cloud: aws\naws: {cluster: a, regions: [us-east-1]}\n"
+    path.write_text(aws)
+    file = SettingsFile(path)
+    before = file.settings
+    path.write_text(f"{aws}pools: [{{name: gpu, max: 3}}]\nlimits: {{gpus: 8}}\n")
+    file.poll()
+
+    assert (changed_keys(before, file.settings), late_keys(before, file.settings)) == (("policy", "aws"), ())
+
+    path.write_text(aws.replace("cluster: a", "cluster: b"))
+    file.poll()
+    assert late_keys(before, file.settings) == ("aws",)
