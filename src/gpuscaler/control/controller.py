@@ -21,6 +21,7 @@ from gpuscaler.control.store import MemoryStore
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Unreachable
 from gpuscaler.kube.picture import Picture
+from gpuscaler.kube.turns import breathe
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning import failover
@@ -161,7 +162,7 @@ class Controller:
         taken = await self._picture.take()
         cluster, self._version, self._alarm.nodes = taken.cluster, taken.version, taken.cluster.nodes
         # A turn is as long as many changes: the loop goes round between its parts, so that none of them makes another late.
-        await asyncio.sleep(0)
+        await breathe()
         if self._failure is not None:
             raise self._failure
         refused = self._take_answers()
@@ -177,7 +178,7 @@ class Controller:
         self.memory = seen.memory
         self._recorder.looked(seen, cluster, now)
         self.memory = replace(self.memory, decided=self._recorder.decided)
-        await asyncio.sleep(0)
+        await breathe()
         if not self._dry_run:
             await self._store.save(self.memory)
             self._act(seen, cluster)
@@ -290,7 +291,7 @@ class Controller:
         plan = replace(plan, solve_seconds=round(self._time() - began, 6))
         if not self._fresh(self._now()):
             plan = without_removals(plan)
-        await asyncio.sleep(0)
+        await breathe()
         self._recorder.planned(plan, cluster, state, policy, now)
         changes = (asking.next_change(self.memory.breakers, now), self._markets_change(cluster, now))
         for change in changes:
