@@ -1,5 +1,6 @@
 """Files of rules: what is taken, what is set aside, and what is said of it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -146,6 +147,13 @@ def test_refuses_a_file_that_unfolds_without_end() -> None:
     rules = read(f"{bomb}rules: *g\n")
     assert not rules.rules
     assert rules.problems
+
+
+def test_reads_the_example_of_the_documentation() -> None:
+    rules = read((Path(__file__).parents[3] / "docs" / "examples" / "metrics-rules.yaml").read_text(encoding="utf-8"))
+    assert (rules.problems, rules.notes) == ((), ())
+    assert rules.rules[0].metric("my_server_requests_total") == "requests_per_second"
+    assert rules.external[0].external_query("jobs_waiting", namespace="a") == "sum(jobs_waiting{}) by (queue)"
 
 
 def test_overrides_are_told_by_their_labels() -> None:
