@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import yaml
 from aiohttp import web
@@ -131,7 +132,7 @@ class Server:
         self.process = await asyncio.to_thread(self._process, words)
 
     def _process(self, words: list[str]) -> "subprocess.Popen[bytes]":
-        with self.log.open("wb") as out:
+        with self.log.open("ab") as out:
             return subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT)
 
     async def end(self) -> int:
@@ -213,7 +214,11 @@ class Seen:
     resources: set[tuple[str, str]] = field(default_factory=set)
     values: Json = field(default_factory=dict)
     asked: list[Json] = field(default_factory=list)
+    direct: tuple[int, int] = (0, 0)
+    lost: Json = field(default_factory=dict)
+    while_lost: int = 0
     code: int = -1
+    last: int = -1
     log: str = ""
 
 
@@ -245,13 +250,42 @@ async def _play(folder: Path) -> Seen:
             await server.start()
             try:
                 await until("the APIs are available", lambda: available(made))
+                found.direct = await _directly(made, f"https://{host}:{port}/apis")
                 await _scale(made, load, prometheus, found)
-            finally:
                 found.code = await server.end()
+                await _without(made, found)
+                load.total = 120.0
+                await server.start()
+                await scaled(made, "serve", 3)
+                found.replicas.append(3)
+            finally:
+                found.last = await server.end()
                 found.log = server.log.read_text()
         lines = made.plane.layout.audit.read_text().splitlines()
         found.asked = [one for one in map(json.loads, lines) if one["user"]["username"] == USER]
     return found
+
+
+async def _directly(made: Stage, url: str) -> tuple[int, int]:
+    """What somebody is answered who comes with a token of the cluster, and with one that nobody knows."""
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    found = await made.admin.create(SERVICE_ACCOUNTS, request, namespace=WORK, name="default", subresource="token")
+    tokens = (json.loads(found)["status"]["token"], "made.up.token")
+    async with aiohttp.ClientSession() as session:
+        # Whether it is really the server is not what is looked at here.
+        good, bad = [(await session.get(url, headers={"Authorization": f"Bearer {one}"}, ssl=False)).status for one in tokens]
+    return good, bad
+
+
+async def _without(made: Stage, found: Seen) -> None:
+    """Nobody serves the APIs any more, while there is one replica and no load."""
+
+    async def told() -> Json | None:
+        said = await scaling(made, "serve")
+        return said if said.get("status") == "False" else None
+
+    found.lost = await until("the autoscaler says that nobody serves its metric", told)
+    found.while_lost = await replicas(made, "serve")
 
 
 async def _scale(made: Stage, load: Load, prometheus: RealPrometheus, found: Seen) -> None:
@@ -308,7 +342,7 @@ async def _listed(made: Stage, found: Seen) -> bool:
 
 
 def test_load_brings_replicas_up_and_they_go_back_to_the_least_without_it(seen: Seen) -> None:
-    assert seen.replicas == [3, 1, 3, 1]
+    assert seen.replicas == [3, 1, 3, 1, 3]
 
 
 def test_demand_of_a_gateway_scales_to_zero_and_back(seen: Seen) -> None:
@@ -320,6 +354,15 @@ def test_without_prometheus_replicas_stay_and_the_autoscaler_says_why(seen: Seen
     assert seen.away["reason"] == "FailedGetPodsMetric"
     assert "unable to get metric duty_cycle_current: unable to fetch metrics from custom metrics API" in seen.away["message"]
     assert seen.back["reason"] == "ValidMetricFound"
+
+
+def test_while_nobody_serves_the_api_replicas_stay_and_a_new_server_with_a_new_certificate_goes_on(seen: Seen) -> None:
+    assert (seen.lost["reason"], seen.while_lost) == ("FailedGetPodsMetric", 1)
+    assert seen.replicas[-1] == 3
+
+
+def test_a_token_of_the_cluster_is_known_and_a_made_up_one_is_not(seen: Seen) -> None:
+    assert seen.direct == (200, 401)
 
 
 def test_every_api_service_has_the_authority_of_the_certificate_that_the_server_made(seen: Seen) -> None:
@@ -345,10 +388,10 @@ def test_nothing_that_the_server_asks_is_refused_and_it_ends_in_order(seen: Seen
 
     assert len(seen.asked) > 10
     assert refused == set()
-    assert seen.code == 0, seen.log[-2000:]
+    assert (seen.code, seen.last) == (0, 0), seen.log[-2000:]
 
 
 def test_no_right_to_write_is_granted_that_the_server_does_not_use(seen: Seen) -> None:
     written = {(one["verb"], one["objectRef"]["resource"]) for one in seen.asked if one["verb"] not in {"get", "list", "watch"}}
 
-    assert written == {("patch", "apiservices"), ("create", "subjectaccessreviews")}
+    assert written == {("patch", "apiservices"), ("create", "subjectaccessreviews"), ("create", "tokenreviews")}
