@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gpuscaler.cli.metrics import metrics
 from gpuscaler.metrics.converting.converter import ManifestError, convert, read, write
 from gpuscaler.metrics.rules.reading import read as read_rules
 
@@ -235,7 +236,7 @@ def test_booleans_and_numbers_are_quoted_where_text_is_wanted() -> None:
     found = one("""
 apiVersion: batch/v1
 kind: CronJob
-metadata: {name: x, labels: {release: 1.5}, annotations: {since: 7}}
+metadata: {name: x, labels: {release: 1.5}, annotations: {since: 7, until: 2020-01-02}}
 spec:
   jobTemplate:
     spec:
@@ -244,7 +245,7 @@ spec:
         spec: {nodeSelector: {gpu: true}, containers: [{name: c, env: [{name: N, value: 3}]}]}
 """)
     assert found["metadata"]["labels"] == {"release": "1.5"}
-    assert found["metadata"]["annotations"] == {"since": "7"}
+    assert found["metadata"]["annotations"] == {"since": "7", "until": "2020-01-02"}
     template = found["spec"]["jobTemplate"]["spec"]["template"]
     assert template["metadata"]["labels"] == {"gpu": "true"}
     assert template["spec"]["nodeSelector"] == {"gpu": "true"}
@@ -299,6 +300,15 @@ def test_the_manifests_of_the_write_up_are_served_now() -> None:
     assert any("insecureSkipTLSVerify" in note for note in notes)
 
 
+def test_the_command_line_of_the_write_up_is_taken() -> None:
+    objects, _ = converted((ROOT / "docs" / "examples" / "hpa-of-2018.yaml").read_text(encoding="utf-8"))
+    (container,) = next(found for found in objects if found["kind"] == "Deployment")["spec"]["template"]["spec"]["containers"]
+    command, *words = container["args"]
+    parsed = metrics.make_context(command, words).params
+    assert parsed["prometheus_url"] == ("http://prometheus-svc.kube-system.svc.cluster.local:9090/",)
+    assert str(parsed["config"]) == "/etc/adapter/config.yaml"
+
+
 def test_a_service_with_a_namespace_is_not_moved() -> None:
     text = """
 {apiVersion: v1, kind: Service, metadata: {name: s, namespace: monitoring}}
@@ -318,6 +328,11 @@ def test_writes_what_reads_back_the_same() -> None:
     ]
     assert read(write(objects)) == objects
     assert "a: |\n" in write(objects)
+
+
+@pytest.mark.parametrize("value", ["N", "y", "1e3", "0x1F", "010", "1_000", "1:30", "+1", ".5", "yes", "null", "2020-01-01", "0o7"])
+def test_text_stays_text_to_other_readers_of_yaml(value: str) -> None:
+    assert f"a: '{value}'" in write([{"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": value}}])
 
 
 def test_an_anchor_is_converted_in_each_place_by_itself() -> None:

@@ -1,6 +1,7 @@
 """The objects of files, converted."""
 
 import copy
+import re
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -45,6 +46,10 @@ _GONE = {
 }
 
 
+#: Text that is a number or a boolean to kubectl's YAML, and not to this one.
+_DOUBTFUL = re.compile(r"[yYnN]|[-+.]?[0-9].*", re.DOTALL)
+
+
 class ManifestError(ValueError):
     """A file that is no YAML of objects."""
 
@@ -77,7 +82,8 @@ class _Dumper(yaml.SafeDumper):
         return True
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
-        return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
+        style = "|" if "\n" in data else "'" if _DOUBTFUL.fullmatch(data) else None
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
 
 _Dumper.add_representer(str, _Dumper.represent_str)
@@ -162,7 +168,8 @@ def _quote(one: Json, say: Say) -> None:
     places["nodeSelector"] = seen(seen(template, "spec"), "nodeSelector")
     for what, values in places.items():
         for name, value in values.items():
-            if isinstance(value, bool | int | float):
+            # Dates as well.
+            if not isinstance(value, str | list | dict | None):
                 values[name] = text(value)
                 say(f'quoted {what}: {name}: "{values[name]}"')
     for container in containers(one):
