@@ -55,7 +55,7 @@ MUTANTS = (
     Mutant(
         case=4,
         path="control/cloud.py",
-        old='                pause = max(min(2 * pause, LONGEST_PAUSE), getattr(error, "retry_after", 0.0))\n',
+        old='                pause = max(min(2 * pause, LONGEST_PAUSE, 12 * every), getattr(error, "retry_after", 0.0))\n',
         new="",
         removes="lists that fail are asked for as often as others",
     ),
@@ -69,7 +69,7 @@ MUTANTS = (
     Mutant(
         case=6,
         path="control/cloud.py",
-        old='                self.trouble = f"{self.provider.name}: {spoken(error)}"\n                pause',
+        old='                self._troubles[ask.__name__] = f"{self.provider.name}: {spoken(error)}"\n                pause',
         new="                self.inventory = Inventory(self._now())\n                pause",
         removes="a list that fails is taken for an empty one",
     ),

@@ -29,7 +29,7 @@ LIST_SECONDS, NOTICE_SECONDS = 10.0, 2.0
 #: How often it is asked what became of orders that it took and has not filled, in seconds, while there are any.
 FOLLOW_SECONDS = 3.0
 CALL_SECONDS = 10.0
-#: After failures the list is asked for ever more rarely, up to this many seconds.
+#: After failures it is asked ever more rarely, at most so many seconds apart, and a twelfth as often: notices wait for nobody.
 LONGEST_PAUSE = 120.0
 #: A machine that was launched so long ago is on every list that is not older than the provider says, in seconds.
 SETTLED_SECONDS = 60.0
@@ -66,7 +66,8 @@ class Cloud:
         #: When the cloud takes machines away, and when it works on some, by id; 0 where it did not say.
         self.going: Mapping[str, float] = {}
         self.worked_on: Mapping[str, float] = {}
-        self.trouble = ""
+        #: What goes wrong now, by what was asked.
+        self._troubles: dict[str, str] = {}
         #: What was announced beside interruptions and is known already, by machine and word.
         self._announced: set[tuple[str, str]] = set()
         self._repeated: frozenset[tuple[str, str]] = frozenset()
@@ -84,15 +85,19 @@ class Cloud:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
 
+    @property
+    def trouble(self) -> str:
+        """What goes wrong now, in sentences; empty where nothing does."""
+        return "; ".join(dict.fromkeys(self._troubles.values()))
+
     # Watching
 
     async def watch(self) -> None:
         """Keep the list and the notices fresh, until cancelled. A list that fails holds no notice up: a machine may have 30 s left."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._repeat(self.refresh, LIST_SECONDS))
-                tasks.create_task(self._repeat(self.hear, NOTICE_SECONDS))
-                tasks.create_task(self._repeat(self.follow, FOLLOW_SECONDS))
+                for ask, every in ((self.refresh, LIST_SECONDS), (self.hear, NOTICE_SECONDS), (self.follow, FOLLOW_SECONDS)):
+                    tasks.create_task(self._repeat(ask, every))
         except ExceptionGroup as group:
             # What nobody foresaw, by its own name.
             raise group.exceptions[0] from None
@@ -104,9 +109,10 @@ class Cloud:
             try:
                 await ask()
                 pause = every
+                self._troubles.pop(ask.__name__, None)
             except (CloudError, LostAnswerError, TimeoutError) as error:
-                self.trouble = f"{self.provider.name}: {spoken(error)}"
-                pause = max(min(2 * pause, LONGEST_PAUSE), getattr(error, "retry_after", 0.0))
+                self._troubles[ask.__name__] = f"{self.provider.name}: {spoken(error)}"
+                pause = max(min(2 * pause, LONGEST_PAUSE, 12 * every), getattr(error, "retry_after", 0.0))
             await asyncio.sleep(pause)
 
     async def refresh(self) -> None:
@@ -130,7 +136,6 @@ class Cloud:
         self.worked_on = {name: at for name, at in self.worked_on.items() if name in alive}
         # Some clouds repeat what they announced of a machine even after it ended.
         self._announced = {one for one in self._announced if one[0] in alive or one in self._repeated}
-        self.trouble = ""
 
     async def hear(self) -> None:
         """Ask once what the cloud has announced."""
@@ -256,8 +261,9 @@ class Cloud:
             async with asyncio.timeout(CALL_SECONDS):
                 await self.provider.withdraw(unfilled(order, one.missing))
             self._withdrawn.append(one.token)
+            self._troubles.pop(one.token, None)
         except (CloudError, LostAnswerError, TimeoutError) as error:
-            self.trouble = f"{self.provider.name}: order {one.token} could not be withdrawn: {spoken(error)}"
+            self._troubles[one.token] = f"{self.provider.name}: order {one.token} could not be withdrawn: {spoken(error)}"
 
 
 def unfilled(order: ledger.Order, missing: int) -> Unfilled:

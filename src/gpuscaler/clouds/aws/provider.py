@@ -132,11 +132,17 @@ class AwsProvider:
         return Looked(
             pools=tuple(one.pool for one in seen.pools),
             set_aside=tuple(one for one in seen.set_aside if one.object not in troubles),
-            warnings=tuple(f"pool {one.pool.name}: {warning}" for one in seen.pools for warning in one.warnings),
+            warnings=(*self._queue_warnings(), *(f"pool {one.pool.name}: {warning}" for one in seen.pools for warning in one.warnings)),
             ways={name: ": ".join(filter(None, self.way(name))) for name in self._found},
             failed=self._failed,
             complete=not seen.unknown,
         )
+
+    def _queue_warnings(self) -> tuple[str, ...]:
+        if self._inbox is None or not self._inbox.counts.malformed:
+            return ()
+        counts = self._inbox.counts
+        return (f"the queue: {counts.malformed} of {counts.messages} messages made no sense and were dropped, lastly: {self._inbox.odd}",)
 
     async def inventory(self) -> Inventory:
         """Every machine of the groups that are pools, and those that have ended, for as long as EC2 tells of them.
