@@ -1,4 +1,4 @@
-"""``gpuscaler why``: why a pod waits, or why a node is there, stays or goes."""
+"""``gpuscaler why``: why a pod waits, why a node is there, stays or goes, or why an autoscaler does not scale."""
 
 import sys
 import time
@@ -17,21 +17,24 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("kind", type=click.Choice(["pod", "node"]))
+@click.argument("kind", type=click.Choice(["pod", "node", "hpa"]))
 @click.argument("name", metavar="NAME")
 @access_options
 @namespace_option
 @leader_option
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def why(*, kind: str, name: str, kubeconfig: Path | None, context: str, namespace: str, leader: str, as_json: bool) -> None:
-    """Explain the pod NAMESPACE/NAME (or NAME, in the namespace "default") or the node NAME.
+    """Explain the pod or HorizontalPodAutoscaler NAMESPACE/NAME (or NAME, in the namespace "default") or the node NAME.
 
-    The controller that leads is asked; where it cannot be reached, Events tell what it said last.
+    The controller that leads is asked; where it cannot be reached, Events tell what it said last. Of an autoscaler each link is looked at
+    that its metrics come over, and the broken one is named.
     """
     subject = name if kind == "node" or "/" in name else f"default/{name}"
-    if kind == "pod" and (subject.count("/") != 1 or not all(subject.split("/"))):
+    if kind != "node" and (subject.count("/") != 1 or not all(subject.split("/"))):
         raise click.BadParameter(f"saw {name!r}, expected NAMESPACE/NAME, or NAME in the namespace default", param_hint="NAME")
     access = find(kubeconfig, context)
+    if kind == "hpa":
+        sys.exit(talk(access, lambda transport: chain(transport, subject, as_json=as_json)))
 
     async def talking(transport: "Transport") -> int:
         import msgspec
@@ -56,6 +59,38 @@ def why(*, kind: str, name: str, kubeconfig: Path | None, context: str, namespac
         return missing or (0 if answer.known else 2)
 
     sys.exit(talk(access, talking))
+
+
+async def chain(transport: "Transport", subject: str, *, as_json: bool) -> int:
+    """Print what is known of each metric of an autoscaler, link by link; the exit status is 1 where one is broken."""
+    import msgspec
+
+    from gpuscaler.kube.client import Client
+    from gpuscaler.kube.errors import NotFound
+    from gpuscaler.metrics.chain.judging import broken, judge
+    from gpuscaler.metrics.chain.looking import look
+
+    namespace, _, name = subject.partition("/")
+    try:
+        found = await look(Client(transport), namespace, name)
+    except NotFound as error:
+        click.echo(f"hpa {subject}: saw {error}, expected a HorizontalPodAutoscaler and what it scales; correct the name", err=True)
+        return 2
+    judged = [(facts, judge(facts)) for facts in found]
+    if as_json:
+        told = [{"metric": facts.metric, "kind": facts.kind, "values": facts.values, "links": links} for facts, links in judged]
+        click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
+    else:
+        line(f"hpa {subject}:")
+        if not judged:
+            line("  it has no metric but those of metrics-server")
+        for facts, links in judged:
+            line(f"  {facts.metric} ({facts.kind}):")
+            for link in links:
+                line(f"    {link.verdict:<8}{link.name:<9} {link.text}")
+            worst = broken(links)
+            line(f"    the {worst.name} is broken" if worst else "    no link is broken")
+    return 1 if any(broken(links) for _, links in judged) else 0
 
 
 def quoted(subject: str) -> str:

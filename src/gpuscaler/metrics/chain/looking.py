@@ -1,0 +1,196 @@
+"""Finds what is known of the metrics of one autoscaler, by questions to the API server alone."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import ApiError, NotFound, Unreachable
+from gpuscaler.kube.resources import PODS
+from gpuscaler.kube.transport import Request
+from gpuscaler.metrics.autoscale.controller import AUTOSCALERS
+from gpuscaler.metrics.chain.judging import Exporter, Facts
+from gpuscaler.metrics.pages import PageReader
+
+_GROUPS = {"Pods": "custom.metrics.k8s.io", "Object": "custom.metrics.k8s.io", "External": "external.metrics.k8s.io"}
+_EXPORTERS = "app.kubernetes.io/name=gpuscaler,app.kubernetes.io/component=exporter"
+_PAGE = 16 * 2**20
+
+Json = Mapping[str, Any]
+
+
+async def look(client: Client, namespace: str, name: str, *, port: int = 9400) -> tuple[Facts, ...]:
+    """The facts of each metric that does not come from metrics-server. ``port`` is the exporters'.
+
+    Raises :class:`~gpuscaler.kube.errors.NotFound` where there is no such autoscaler, and other errors of the API server where it or its
+    pods may not be read.
+    """
+    autoscaler = json.loads(await client.get(AUTOSCALERS, name, namespace=namespace))
+    spec, status = autoscaler.get("spec") or {}, autoscaler.get("status") or {}
+    selector = await _selector(client, namespace, spec.get("scaleTargetRef") or {})
+    pods = await _pods(client, namespace, selector)
+    exporters = await _exporters(client, frozenset(pods.values()), port)
+    condition: Json = next((one for one in status.get("conditions") or () if one.get("type") == "ScalingActive"), {})
+    told = (condition.get("status", ""), condition.get("reason", ""), condition.get("message", ""))
+    return tuple(
+        [
+            await _facts(client, namespace, one, selector=selector, pods=pods, exporters=exporters, condition=told)
+            for one in spec.get("metrics") or ()
+            if one.get("type") in _GROUPS
+        ]
+    )
+
+
+async def _selector(client: Client, namespace: str, target: Json) -> str:
+    """The label selector of what is scaled, as its scale says."""
+    group, _, version = str(target.get("apiVersion", "")).rpartition("/")
+    prefix = f"/apis/{group}/{version}" if group else f"/api/{version}"
+    path = f"{prefix}/namespaces/{quote(namespace)}/{str(target.get('kind', '')).lower()}s/{quote(str(target.get('name', '')))}/scale"
+    scale = json.loads(await _get(client, path))
+    return str((scale.get("status") or {}).get("selector", ""))
+
+
+async def _pods(client: Client, namespace: str, selector: str) -> dict[str, str]:
+    """Running pods and their nodes."""
+    listed = await client.list_all(PODS, namespace=namespace, query={"labelSelector": selector})
+    found = (json.loads(one) for one in listed)
+    running = (one for one in found if (one.get("status") or {}).get("phase") == "Running")
+    return {one["metadata"]["name"]: (one.get("spec") or {}).get("nodeName", "") for one in running}
+
+
+async def _exporters(client: Client, nodes: frozenset[str], port: int) -> dict[str, Exporter]:
+    """Our exporters by node, with what those on ``nodes`` show."""
+    found: dict[str, Exporter] = {}
+    for one in map(json.loads, await client.list_all(PODS, query={"labelSelector": _EXPORTERS})):
+        metadata, node = one["metadata"], (one.get("spec") or {}).get("nodeName", "")
+        conditions = (one.get("status") or {}).get("conditions") or ()
+        ready = any(told.get("type") == "Ready" and told.get("status") == "True" for told in conditions)
+        shown = f"{metadata['namespace']}/{metadata['name']}"
+        found[node] = Exporter(shown, ready)
+        if ready and node in nodes:
+            path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}:{port}/proxy/metrics"
+            try:
+                page = PageReader().read(await _page(client, path))
+            except Unreachable as error:
+                found[node] = Exporter(shown, ready, None, str(error))
+            else:
+                pods = (f"{one.labels.get('namespace_name', '')}/{one.labels.get('pod_name', '')}" for one in page.figures)
+                found[node] = Exporter(shown, ready, frozenset(pods))
+    return found
+
+
+async def _facts(
+    client: Client,
+    namespace: str,
+    wanted: Json,
+    *,
+    selector: str,
+    pods: Mapping[str, str],
+    exporters: Mapping[str, Exporter],
+    condition: tuple[str, str, str],
+) -> Facts:
+    kind = str(wanted["type"])
+    source = wanted.get(kind.lower()) or {}
+    metric = str((source.get("metric") or {}).get("name", ""))
+    group = _GROUPS[kind]
+    service, unavailable = await _service(client, f"v1beta1.{group}")
+    listed, status, message, values = False, 0, "", {}
+    if service and not unavailable:
+        listed = any(metric == name.partition("/")[2] or metric == name for name in await _listed(client, group))
+        path, query = _path(kind, namespace, source, metric, selector)
+        try:
+            status, values = 200, _values(json.loads(await _get(client, f"/apis/{group}/v1beta1{path}", query)).get("items") or ())
+        except ApiError as error:
+            status, message = error.status, error.message
+    return Facts(
+        kind=kind,
+        metric=metric,
+        namespace=namespace,
+        pods=pods,
+        values=values,
+        exporters=exporters,
+        service=service,
+        unavailable=unavailable,
+        listed=listed,
+        status=status,
+        message=message,
+        condition=condition,
+    )
+
+
+async def _service(client: Client, name: str) -> tuple[str, str]:
+    """Where an APIService leads, empty where there is none, and why it does not get there."""
+    try:
+        found = json.loads(await _get(client, f"/apis/apiregistration.k8s.io/v1/apiservices/{name}"))
+    except NotFound:
+        return "", ""
+    service = (found.get("spec") or {}).get("service") or {}
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    available: Json = next((one for one in conditions if one.get("type") == "Available"), {})
+    why = "" if available.get("status") == "True" else str(available.get("message") or "it is not available")
+    return f"Service {service.get('namespace', '')}/{service.get('name', '')}", why
+
+
+async def _listed(client: Client, group: str) -> Iterable[str]:
+    try:
+        found = json.loads(await _get(client, f"/apis/{group}/v1beta1"))
+    except ApiError:
+        return ()
+    return [str(one.get("name", "")) for one in found.get("resources") or ()]
+
+
+def _path(kind: str, namespace: str, source: Json, metric: str, selector: str) -> tuple[str, dict[str, str]]:
+    """What the HorizontalPodAutoscaler asks for a metric, and its query."""
+    labels = _written((source.get("metric") or {}).get("selector") or {})
+    space = f"/namespaces/{quote(namespace)}"
+    if kind == "External":
+        return f"{space}/{quote(metric)}", _query(labelSelector=labels)
+    if kind == "Pods":
+        return f"{space}/pods/%2A/{quote(metric)}", _query(labelSelector=selector, metricLabelSelector=labels)
+    about = source.get("describedObject") or {}
+    if about.get("kind") == "Namespace":
+        return f"{space}/metrics/{quote(metric)}", _query(metricLabelSelector=labels)
+    group = str(about.get("apiVersion", "")).rpartition("/")[0]
+    resource = f"{str(about.get('kind', '')).lower()}s{f'.{group}' if group else ''}"
+    return f"{space}/{resource}/{quote(str(about.get('name', '')))}/{quote(metric)}", _query(metricLabelSelector=labels)
+
+
+def _written(selector: Json) -> str:
+    """A label selector as text."""
+    told = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
+    for one in selector.get("matchExpressions") or ():
+        key, values = one.get("key", ""), ",".join(one.get("values") or ())
+        told.append({"In": f"{key} in ({values})", "NotIn": f"{key} notin ({values})", "Exists": key}.get(one.get("operator"), f"!{key}"))
+    return ",".join(told)
+
+
+def _query(**told: str) -> dict[str, str]:
+    return {name: text for name, text in told.items() if text}
+
+
+def _values(items: Iterable[Json]) -> dict[str, str]:
+    """By object or, of an external metric, by labels."""
+    found = {}
+    for one in items:
+        name = (one.get("describedObject") or {}).get("name") or json.dumps(one.get("metricLabels") or {})
+        found[str(name)] = str(one.get("value", ""))
+    return found
+
+
+async def _get(client: Client, path: str, query: Mapping[str, str] | None = None) -> bytes:
+    async with client.exchange(Request("GET", path, query or {}, {"accept": "application/json"}, timeout=client.read_timeout)) as answer:
+        return b"".join([piece async for piece in answer.pieces])
+
+
+async def _page(client: Client, path: str) -> bytes:
+    """What an exporter serves: no JSON, and as much of it as a page of metrics has at most."""
+    async with client.transport.exchange(Request("GET", path, {}, {"accept": "text/plain"}, timeout=client.read_timeout)) as answer:
+        body = bytearray()
+        async for piece in answer.pieces:
+            body += piece
+            if len(body) > _PAGE:
+                raise Unreachable(f"{path}: saw more than {_PAGE} bytes, expected less")
+    if answer.status != 200:
+        raise Unreachable(f"{path}: saw status {answer.status}: {body[:200].decode(errors='replace')}")
+    return bytes(body)

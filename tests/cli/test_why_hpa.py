@@ -1,0 +1,81 @@
+"""``gpuscaler why hpa`` as a person runs it."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.cli.serving import Served, served
+from tests.metrics.chain.test_looking import autoscaler, of_pods
+
+from gpuscaler.cli import main
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.resources import DEPLOYMENTS
+from gpuscaler.metrics.autoscale.controller import AUTOSCALERS
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """With an autoscaler that has GPU metrics and nobody who serves them, and one without."""
+    template = {"metadata": {"labels": {"app": "llm"}}, "spec": {"containers": [{"name": "main", "image": "x"}]}}
+    spec = {"selector": {"matchLabels": {"app": "llm"}}, "template": template}
+    cpu = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}
+
+    async def fill(client: Client) -> None:
+        deployment: dict[str, Any] = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "llm", "namespace": "ml"}}
+        await client.create(DEPLOYMENTS, {**deployment, "spec": spec}, namespace="ml")
+        await client.create(AUTOSCALERS, autoscaler(of_pods("duty_cycle_current")), namespace="ml")
+        plain = autoscaler(cpu)
+        plain["metadata"]["name"] = "plain"
+        await client.create(AUTOSCALERS, plain, namespace="ml")
+
+    with served(tmp_path_factory.mktemp("cluster")) as here:
+        here.load({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}})
+        here.ask(fill)
+        yield here
+
+
+def ask(cluster: Served, *words: str) -> Result:
+    return CliRunner().invoke(main, ["why", "hpa", *words, "--kubeconfig", str(cluster.kubeconfig)])
+
+
+def test_each_link_is_told_and_the_broken_one_named(cluster: Served) -> None:
+    done = ask(cluster, "ml/llm")
+
+    assert done.exit_code == 1, done.output
+    assert done.output.splitlines() == [
+        "hpa ml/llm:",
+        "  duty_cycle_current (Pods):",
+        "    unknown exporter  no pod is labelled as an exporter of gpuscaler: another one is taken for granted",
+        "    unknown scrape    the API cannot be asked",
+        "    unknown rule      the API cannot be asked",
+        "    broken  API       there is no APIService for it; install the metrics API",
+        "    unknown HPA       it has not looked yet",
+        "    the API is broken",
+    ]
+
+
+def test_the_links_come_as_json_too(cluster: Served) -> None:
+    (found,) = json.loads(ask(cluster, "ml/llm", "--json").output)
+
+    assert found["metric"] == "duty_cycle_current"
+    assert [link["name"] for link in found["links"]] == ["exporter", "scrape", "rule", "API", "HPA"]
+
+
+def test_an_autoscaler_without_our_metrics_has_no_chain(cluster: Served) -> None:
+    done = ask(cluster, "ml/plain")
+
+    assert done.exit_code == 0, done.output
+    assert "no metric but those of metrics-server" in done.output
+
+
+def test_an_autoscaler_that_is_not_there_is_named(cluster: Served) -> None:
+    done = ask(cluster, "nobody")
+
+    assert done.exit_code == 2
+    assert "hpa default/nobody: saw" in done.output
+
+
+def test_a_name_that_is_none_is_refused(cluster: Served) -> None:
+    assert "expected NAMESPACE/NAME" in ask(cluster, "a/b/c").output

@@ -1,0 +1,188 @@
+"""What is found of an autoscaler's metrics on the embedded API server, with our own API behind an aggregator of one's own."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.metrics.building import Serving, pod, serving
+from tests.metrics.chain.test_judging import FAILED
+from tests.metrics.prometheus_double import PrometheusDouble
+
+from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.embedded.replies import reply
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import NotFound
+from gpuscaler.kube.resources import DEPLOYMENTS
+from gpuscaler.kube.transport import Answer, Request
+from gpuscaler.metrics.api.answering import Answering
+from gpuscaler.metrics.api.paths import read
+from gpuscaler.metrics.api.statuses import Failure
+from gpuscaler.metrics.autoscale.controller import AUTOSCALERS
+from gpuscaler.metrics.chain.judging import broken, judge
+from gpuscaler.metrics.chain.looking import look
+from gpuscaler.metrics.prometheus import PrometheusAway
+
+SERVICE = {"spec": {"service": {"namespace": "gpu", "name": "gpuscaler-metrics"}}}
+PAGE = 'nvidia_gpu_duty_cycle{node_name="n0",uuid="a",pod_name="p0",namespace_name="ml"} 40\n'
+
+
+class Aggregated:
+    """``here`` with our APIs where an aggregator has them; ``available`` is what the APIService says."""
+
+    def __init__(self, here: Serving) -> None:
+        self._here, self._rest = here, MemoryTransport(here.api)
+        self.available = True
+        self.installed = True
+
+    @asynccontextmanager
+    async def exchange(self, request: Request) -> AsyncIterator[Answer]:
+        if "apiregistration" in request.path:
+            status = {"conditions": [{"type": "Available", "status": str(self.available), "message": "no endpoints"}]}
+            found = {**SERVICE, "status": status} if self.installed else {"kind": "Status", "code": 404, "reason": "NotFound"}
+            yield reply(json.dumps(found).encode(), status=200 if self.installed else 404)
+        elif ".metrics.k8s.io" in request.path:
+            yield await self._metrics(request)
+        else:
+            async with self._rest.exchange(request) as answer:
+                yield answer
+
+    async def close(self) -> None:
+        await self._rest.close()
+
+    async def _metrics(self, request: Request) -> Answer:
+        query = "&".join(f"{name}={value}" for name, value in request.query.items())
+        try:
+            said = await Answering(self._here.source).answer(read("GET", f"{request.path}?{query}"), {})  # type: ignore[arg-type]  # no header is asked for
+        except Failure as failure:
+            return reply(failure.body(), status=failure.code)
+        return reply(said.body, status=said.status)
+
+
+def autoscaler(*metrics: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "llm", "namespace": "ml"},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "llm"},
+            "maxReplicas": 8,
+            "metrics": list(metrics),
+        },
+    }
+
+
+def of_pods(name: str) -> dict[str, Any]:
+    return {"type": "Pods", "pods": {"metric": {"name": name}, "target": {"type": "AverageValue", "averageValue": "60"}}}
+
+
+def running(name: str, node: str, namespace: str = "ml", **labels: str) -> dict[str, Any]:
+    found = pod(name, namespace, **labels)
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    return {**found, "spec": {**found["spec"], "nodeName": node}, "status": status}
+
+
+@asynccontextmanager
+async def chained(*metrics: dict[str, Any], page: str = PAGE, measured: bool = True) -> AsyncIterator[tuple[Serving, Client, Aggregated]]:
+    """One pod with a GPU on n0, its exporter, and an autoscaler."""
+    double = PrometheusDouble()
+    if measured:
+        double.put("nvidia_gpu_duty_cycle", 40, uuid="a", pod_name="p0", namespace_name="ml", node_name="n0")
+    labels = {"app.kubernetes.io/name": "gpuscaler", "app.kubernetes.io/component": "exporter"}
+    async with serving(running("p0", "n0", app="llm"), running("exporter-x", "n0", "gpu", **labels), prometheus=double) as here:
+        template = {"metadata": {"labels": {"app": "llm"}}, "spec": {"containers": [{"name": "main", "image": "x"}]}}
+        deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "llm", "namespace": "ml"}}
+        spec = {"selector": {"matchLabels": {"app": "llm"}}, "template": template}
+        await here.client.create(DEPLOYMENTS, {**deployment, "spec": spec}, namespace="ml")
+        await here.client.create(AUTOSCALERS, autoscaler(*(metrics or (of_pods("duty_cycle_current"),))), namespace="ml")
+
+        async def metrics_page(_request: Request) -> Answer:
+            return reply(page.encode(), headers={"content-type": "text/plain"})
+
+        here.api.proxies.register("gpu", "exporter-x", 9400, metrics_page)
+        await asyncio.sleep(5)
+        aggregated = Aggregated(here)
+        yield here, Client(aggregated), aggregated
+
+
+async def worst(client: Client) -> tuple[str, str]:
+    """The broken link of the one metric, and what is said of it."""
+    (facts,) = await look(client, "ml", "llm")
+    found = broken(judge(facts))
+    return (found.name, found.text) if found else ("", "")
+
+
+async def test_where_all_is_well_every_link_is() -> None:
+    async with chained() as (_, client, _):
+        (facts,) = await look(client, "ml", "llm")
+        assert dict(facts.values) == {"p0": "40"}
+        assert facts.exporters["n0"].shows == frozenset({"ml/p0"})
+        assert [link.verdict for link in judge(facts)] == ["ok", "ok", "ok", "ok", "unknown"]
+
+
+async def test_an_exporter_that_does_not_show_the_pod_is_named() -> None:
+    async with chained(page="", measured=False) as (_, client, _):
+        assert await worst(client) == ("exporter", "pod gpu/exporter-x on node n0 shows no GPU of pod p0: it has none, or is not known")
+
+
+async def test_a_prometheus_that_is_away_is_named() -> None:
+    async with chained() as (here, client, _):
+        here.prometheus.error = PrometheusAway("prometheus:9090: cannot connect")
+        await asyncio.sleep(60)
+        name, text = await worst(client)
+        assert name == "scrape"
+        assert "prometheus:9090: cannot connect" in text
+
+
+async def test_a_target_that_is_not_scraped_any_more_is_told_from_an_exporter_that_is_gone() -> None:
+    async with chained() as (_, client, _):
+        await asyncio.sleep(200)
+        assert await worst(client) == ("scrape", "exporters show p0 and there is no fresh sample; see the targets of Prometheus")
+
+
+async def test_a_metric_that_no_rule_makes_is_named() -> None:
+    async with chained(of_pods("nothing")) as (_, client, _):
+        name, text = await worst(client)
+        assert name == "rule"
+        assert text.startswith("nothing makes nothing of pods")
+
+
+async def test_an_api_that_is_not_there_or_does_not_answer_is_named() -> None:
+    async with chained() as (_, client, aggregated):
+        aggregated.available = False
+        assert await worst(client) == ("API", "Service gpu/gpuscaler-metrics does not answer: no endpoints")
+        aggregated.installed = False
+        assert (await worst(client))[0] == "API"
+
+
+async def test_what_the_autoscaler_says_is_told_where_everything_before_it_is_well() -> None:
+    async with chained() as (_, client, _):
+        conditions = [{"type": "ScalingActive", "status": FAILED[0], "reason": FAILED[1], "message": FAILED[2]}]
+        status = {"status": {"conditions": conditions, "desiredReplicas": 1, "currentReplicas": 1}}
+        await client.merge_patch(AUTOSCALERS, "llm", status, namespace="ml", subresource="status")
+        assert await worst(client) == ("HPA", f"{FAILED[1]}: {FAILED[2]}")
+
+
+async def test_objects_and_external_metrics_are_asked_for_as_the_autoscaler_does() -> None:
+    target = {"type": "AverageValue", "averageValue": "10"}
+    selector = {"matchLabels": {"queue": "a"}, "matchExpressions": [{"key": "tier", "operator": "DoesNotExist"}]}
+    external = {"type": "External", "external": {"metric": {"name": "queue_length", "selector": selector}, "target": target}}
+    about = {"apiVersion": "v1", "kind": "Namespace", "name": "ml"}
+    of_object = {"type": "Object", "object": {"metric": {"name": "duty_cycle_current"}, "describedObject": about, "target": target}}
+    cpu = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}
+    async with chained(external, of_object, cpu) as (here, client, _):
+        here.prometheus.put("queue_length", 5, queue="a", namespace="ml")
+        here.prometheus.put("queue_length", 9, queue="b", namespace="ml")
+        await asyncio.sleep(70)
+        queue, space = await look(client, "ml", "llm")
+        assert list(queue.values.values()) == ["5"]
+        assert queue.listed
+        assert dict(space.values) == {"ml": "40"}
+
+
+async def test_an_autoscaler_that_is_not_there_is_not_found() -> None:
+    async with chained() as (_, client, _):
+        with pytest.raises(NotFound):
+            await look(client, "ml", "nobody")
