@@ -257,6 +257,47 @@ async def living(program: Path, tmp_path: Path) -> AsyncIterator[Kubectl]:
     await serving.close()
 
 
+DB: dict[str, Any] = {
+    "apiVersion": "apps/v1",
+    "kind": "StatefulSet",
+    "metadata": {"name": "db", "annotations": {"kubernetes.io/change-cause": "first"}},
+    "spec": {
+        "replicas": 1,
+        "serviceName": "db",
+        "selector": {"matchLabels": {"app": "db"}},
+        "template": {"metadata": {"labels": {"app": "db"}}, "spec": {"containers": [{"name": "db", "image": "db:1"}]}},
+        "volumeClaimTemplates": [
+            {
+                "metadata": {"name": "data"},
+                "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "10Gi"}}},
+            }
+        ],
+    },
+}
+
+
+async def test_a_stateful_set_has_its_claims_a_history_and_a_way_back(living: Kubectl) -> None:
+    ask = living
+    await ask("create", "-f", "-", given=DB)
+    assert "complete" in await ask("rollout", "status", "statefulset/db", "--timeout=30s")
+    assert [line.split()[:3] for line in (await ask("get", "pvc", "--no-headers")).splitlines()] == [
+        ["data-db-0", "Bound", "default-data-db-0"]
+    ]
+    await ask("set", "image", "statefulset/db", "db=db:2")
+    assert "complete" in await ask("rollout", "status", "statefulset/db", "--timeout=30s")
+    history = (await ask("rollout", "history", "statefulset/db")).splitlines()
+    assert [line.split() for line in history[2:] if line] == [["1", "first"], ["2", "first"]]
+    assert "db:1" in await ask("rollout", "history", "statefulset/db", "--revision=1")
+    revisions = [line.split()[1:3] for line in (await ask("get", "controllerrevisions", "--no-headers")).splitlines()]
+    assert sorted(revisions) == [["statefulset.apps/db", "1"], ["statefulset.apps/db", "2"]]
+    await ask("rollout", "undo", "statefulset/db")
+    assert "complete" in await ask("rollout", "status", "statefulset/db", "--timeout=30s")
+    (pod,) = (await ask.read("pods"))["items"]
+    assert pod["spec"]["containers"][0]["image"] == "db:1"
+    await ask("delete", "statefulset", "db")
+    await ask("wait", "--for=delete", "pods", "-l", "app=db", "--timeout=30s")
+
+
 async def test_a_deployment_is_created_scaled_rolled_out_and_rolled_back(living: Kubectl) -> None:
     ask = living
     await ask("create", "deployment", "web", "--image=web:1", "--replicas=2")

@@ -218,7 +218,12 @@ async def test_quantities_are_told_as_text_however_they_were_written() -> None:
 @pytest.mark.parametrize(
     ("plural", "version", "spec", "words"),
     [
-        ("statefulsets", "apps/v1", {"volumeClaimTemplates": [{"metadata": {"name": "data"}}]}, "run without its volumeClaimTemplates"),
+        (
+            "statefulsets",
+            "apps/v1",
+            {"persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete"}},
+            "those of its volumeClaimTemplates stay",
+        ),
         ("statefulsets", "apps/v1", {}, ""),
         ("deployments", "apps/v1", {}, ""),
         ("cronjobs", "batch/v1", {}, "no controller of this cluster makes Jobs of a CronJob"),

@@ -175,6 +175,12 @@ def _job_duration(job: Object, now: float) -> str:
     return _since(started, datetime.fromisoformat(ended).timestamp() if ended else now)
 
 
+def _controller(obj: Object, _: float) -> str:
+    owner: Object = next((one for one in at(obj, "metadata.ownerReferences") or () if one.get("controller")), {})
+    group = str(owner.get("apiVersion", "")).rpartition("/")[0]
+    return f"{str(owner['kind']).lower()}{f'.{group}' if group else ''}/{owner['name']}" if owner else _NONE
+
+
 def _last_seen(event: Object, now: float) -> str:
     times = (at(event, "series.lastObservedTime"), at(event, "lastTimestamp"), at(event, "firstTimestamp"), at(event, "eventTime"))
     return _since(next((time for time in times if time), None), now)
@@ -251,6 +257,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     "statefulsets.apps": _columns(
         Column("Ready", _of("status.readyReplicas", "spec.replicas")), wide=_templates("spec.template", selector="")
     ),
+    "controllerrevisions.apps": _columns(Column("Controller", _controller), _number("Revision", "revision")),
     "daemonsets.apps": _columns(
         _number("Desired", "status.desiredNumberScheduled"),
         _number("Current", "status.currentNumberScheduled"),

@@ -88,6 +88,7 @@ KINDS: Final[tuple[Kind, ...]] = (
     Kind("apps", "v1", "replicasets", "ReplicaSet", short=("rs",), status=True, scale=True, categories=_ALL),
     Kind("apps", "v1", "statefulsets", "StatefulSet", short=("sts",), status=True, scale=True, categories=_ALL),
     Kind("apps", "v1", "daemonsets", "DaemonSet", short=("ds",), status=True, categories=_ALL),
+    Kind("apps", "v1", "controllerrevisions", "ControllerRevision"),
     JOBS,
     Kind("batch", "v1", "cronjobs", "CronJob", short=("cj",), status=True, categories=_ALL),
     Kind("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler", short=("hpa",), status=True, categories=_ALL),

@@ -19,6 +19,8 @@ _IDLE: Final[Mapping[str, str]] = {
 def warning(kind: Kind, created: Stored) -> dict[str, str]:
     """The header for an object that was created; none where everything that it asks for happens."""
     text = _IDLE.get(kind.plural, "")
-    if kind.plural == "statefulsets" and (created.read().get("spec") or {}).get("volumeClaimTemplates"):
-        text = "no volumes are made in this cluster: pods of a StatefulSet run without its volumeClaimTemplates"
+    if kind.plural == "statefulsets":
+        told = (created.read().get("spec") or {}).get("persistentVolumeClaimRetentionPolicy") or {}
+        if "Delete" in told.values():
+            text = "no controller of this cluster deletes the claims of a StatefulSet: those of its volumeClaimTemplates stay"
     return {"warning": f'299 - "{text}"'} if text else {}

@@ -1,8 +1,13 @@
 """StatefulSets keep names, and an order."""
 
-from tests.embedded.workloads.lab import lab, names
+from typing import Any
 
-from gpuscaler.kube.resources import STATEFUL_SETS
+import msgspec
+import pytest
+from tests.embedded.workloads.lab import Lab, lab, names
+
+from gpuscaler.embedded.workloads.revisions import CONTROLLER_REVISIONS
+from gpuscaler.kube.resources import DAEMON_SETS, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STATEFUL_SETS, Resource
 
 
 async def test_pods_come_one_after_the_other_and_each_waits_for_the_one_before() -> None:
@@ -73,3 +78,74 @@ async def test_a_failed_pod_is_replaced() -> None:
         await here.wait(10.0)
         (again,) = await here.pods()
         assert again["metadata"]["uid"] != pod["metadata"]["uid"]
+
+
+async def listed(here: Lab, resource: Resource) -> list[dict[str, Any]]:
+    return [msgspec.json.decode(one) for one in await here.user.list_all(resource)]
+
+
+DATA = {"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "10Gi"}}}}
+
+
+async def test_every_pod_has_claims_of_its_own_that_are_bound_and_stay_when_it_goes() -> None:
+    async with lab("a") as here:
+        mounted = {"volumes": [{"name": "data", "emptyDir": {}}, {"name": "cache", "emptyDir": {}}]}
+        await here.create(STATEFUL_SETS, "db", replicas=2, template=mounted, volumeClaimTemplates=[DATA])
+        await here.wait(20.0)
+        claims = await listed(here, PERSISTENT_VOLUME_CLAIMS)
+        assert {(one["metadata"]["name"], one["status"]["phase"]) for one in claims} == {("data-db-0", "Bound"), ("data-db-1", "Bound")}
+        assert all(one["metadata"]["labels"] == {"app": "web"} for one in claims)
+        volumes = await listed(here, PERSISTENT_VOLUMES)
+        assert {(one["spec"]["claimRef"]["name"], one["status"]["phase"]) for one in volumes} == {
+            ("data-db-0", "Bound"),
+            ("data-db-1", "Bound"),
+        }
+        pods = {pod["metadata"]["name"]: pod for pod in await here.pods()}
+        assert all(pod["status"]["phase"] == "Running" for pod in pods.values())
+        mine = {one["name"]: one for one in pods["db-1"]["spec"]["volumes"]}
+        assert mine["data"]["persistentVolumeClaim"] == {"claimName": "data-db-1"}
+        assert "emptyDir" in mine["cache"]
+
+        await here.patch(STATEFUL_SETS, "db", {"spec": {"replicas": 1}})
+        await here.wait(20.0)
+        assert names(await here.all()) == ["db-0"]
+        assert len(await listed(here, PERSISTENT_VOLUME_CLAIMS)) == 2
+        # A claim that somebody deletes is made again, and bound to the volume that is there.
+        await here.user.delete(PERSISTENT_VOLUME_CLAIMS, "data-db-1", namespace="default")
+        await here.patch(STATEFUL_SETS, "db", {"spec": {"replicas": 2}})
+        await here.wait(20.0)
+        assert {one["status"]["phase"] for one in await listed(here, PERSISTENT_VOLUME_CLAIMS)} == {"Bound"}
+        assert {pod["status"]["phase"] for pod in await here.pods()} == {"Running"}
+
+
+async def revisions(here: Lab) -> dict[int, Any]:
+    """The version that the template of each revision names, by its number."""
+    found = await listed(here, CONTROLLER_REVISIONS)
+    return {one["revision"]: one["data"]["spec"]["template"]["metadata"]["labels"].get("version") for one in found}
+
+
+@pytest.mark.parametrize("resource", [STATEFUL_SETS, DAEMON_SETS])
+async def test_each_template_is_a_revision_and_one_that_comes_back_is_the_newest_again(resource: Resource) -> None:
+    async with lab("a") as here:
+        more: dict[str, Any] = {"replicas": 1} if resource is STATEFUL_SETS else {}
+        await here.create(resource, "db", **more)
+        await here.wait(10.0)
+        for version in ("2", None):
+            await here.patch(resource, "db", {"spec": {"template": {"metadata": {"labels": {"version": version}}}}})
+            await here.wait(20.0)
+            if version:
+                assert await revisions(here) == {1: None, 2: "2"}
+        assert await revisions(here) == {2: "2", 3: None}
+        await here.user.delete(resource, "db", namespace="default", propagation="Background")
+        await here.wait(20.0)
+        assert await revisions(here) == {}
+
+
+async def test_old_revisions_that_no_pod_has_are_kept_up_to_the_limit() -> None:
+    async with lab("a") as here:
+        await here.create(STATEFUL_SETS, "db", replicas=1, revisionHistoryLimit=2)
+        for version in range(2, 7):
+            await here.wait(20.0)
+            await here.patch(STATEFUL_SETS, "db", {"spec": {"template": {"metadata": {"labels": {"version": str(version)}}}}})
+        await here.wait(20.0)
+        assert await revisions(here) == {4: "4", 5: "5", 6: "6"}

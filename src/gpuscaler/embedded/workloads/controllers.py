@@ -7,13 +7,24 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuscaler.embedded.workloads import daemon_sets, deployments, jobs, replica_sets, stateful_sets
+from gpuscaler.embedded.workloads import daemon_sets, deployments, jobs, replica_sets, revisions, stateful_sets
 from gpuscaler.embedded.workloads.collecting import Collector
 from gpuscaler.embedded.workloads.mirror import Key, Mirror, owner_of
+from gpuscaler.embedded.workloads.revisions import CONTROLLER_REVISIONS
 from gpuscaler.embedded.workloads.steps import Object, Steps, controller_of, identity, name_of
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Conflict, NotFound, Unreachable
-from gpuscaler.kube.resources import DAEMON_SETS, DEPLOYMENTS, JOBS, NODES, PODS, REPLICA_SETS, STATEFUL_SETS, Resource
+from gpuscaler.kube.resources import (
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    JOBS,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PODS,
+    REPLICA_SETS,
+    STATEFUL_SETS,
+    Resource,
+)
 from gpuscaler.model.decoding import Interner, decode_object
 from gpuscaler.model.nodes import Node
 
@@ -43,7 +54,7 @@ class Workloads:
         abreast: int = 32,
     ) -> None:
         self._client, self._now, self._speed = client, now, speed
-        resources = (*WORKLOADS.values(), NODES, PODS)
+        resources = (*WORKLOADS.values(), CONTROLLER_REVISIONS, PERSISTENT_VOLUME_CLAIMS, NODES, PODS)
         self._mirror = Mirror(client, resources, clock=clock, random=random, touched=self._touched)
         self._collector = Collector(client, self._mirror, now=now)
         self._jobs = jobs.Jobs()
@@ -67,6 +78,10 @@ class Workloads:
             self._look(*owner)
         if kind == "Node":
             self._node_changed(name_of(obj))
+        if kind == "PersistentVolumeClaim":
+            for stateful_set in self._mirror.all("StatefulSet"):
+                if stateful_set["spec"].get("volumeClaimTemplates"):
+                    self._look("StatefulSet", identity(stateful_set))
         if kind in {"Node", "Pod"} and (at := self._collector.touched(kind, obj)) is not None:
             self._look("", "", at)
 
@@ -130,12 +145,28 @@ class Workloads:
             if key[0] == "Job":
                 await self._carry_out(JOBS, None, jobs.orphaned(strays))
             await self._collector.without_owner(WORKLOADS[key[0]], strays, REPLICA_SETS if key[0] == "Deployment" else PODS)
+        await self._revise(key, workload, owned)
         if workload is None:
             self._jobs.forget(key[1])
             return None
         steps = self._decide(key[0], workload, [one for one in owned if one not in strays])
         await self._carry_out(WORKLOADS[key[0]], workload, steps)
         return steps.again
+
+    async def _revise(self, key: Key, workload: Object | None, pods: list[Object]) -> None:
+        """Keep the revisions of a StatefulSet or DaemonSet; those of one that is gone go, too."""
+        if key[0] not in {"StatefulSet", "DaemonSet"}:
+            return
+        uid = workload["metadata"]["uid"] if workload is not None else ""
+        known = self._mirror.owned(key, CONTROLLER_REVISIONS.kind)
+        if strays := [one for one in known if (controller_of(one) or {}).get("uid") != uid]:
+            await self._collector.without_owner(WORKLOADS[key[0]], strays, CONTROLLER_REVISIONS)
+        if workload is None:
+            return
+        labels = [(pod["metadata"].get("labels") or {}).get(stateful_sets.REVISION, "") for pod in pods]
+        used = set(labels) if key[0] == "StatefulSet" else {f"{name_of(workload)}-{label}" for label in labels}
+        steps = revisions.record(workload, WORKLOADS[key[0]], [one for one in known if one not in strays], used)
+        await self._carry_out(WORKLOADS[key[0]], None, steps)
 
     def _decide(self, kind: str, workload: Object, owned: list[Object]) -> Steps:
         match kind:
@@ -144,7 +175,7 @@ class Workloads:
             case "ReplicaSet":
                 return replica_sets.decide(workload, owned)
             case "StatefulSet":
-                return stateful_sets.decide(workload, owned)
+                return stateful_sets.decide(workload, owned, lambda name: self._mirror.get("PersistentVolumeClaim", name))
             case "DaemonSet":
                 return daemon_sets.decide(workload, owned, self._nodes.values())
             case _:
@@ -154,6 +185,7 @@ class Workloads:
         if workload is not None and (patch := difference(workload.get("status") or {}, steps.status)):
             await self._patch(resource, workload, {"metadata": {"uid": workload["metadata"]["uid"]}, "status": patch}, "status")
         await self._all(self._patch(*patch) for patch in steps.patches)
+        await self._all(self._patch(resource, obj, {"status": status}, "status") for resource, obj, status in steps.statuses)
         await self._all(self._delete(*gone) for gone in steps.deletes)
         await self._all(self._create(*made) for made in steps.creates)
 
@@ -199,7 +231,8 @@ class Workloads:
     def _know(self, resource: Resource, answer: bytes) -> None:
         obj = msgspec.json.decode(answer)
         # The last step of a deletion answers with the object as it was.
-        if not obj["metadata"].get("deletionTimestamp") or obj["metadata"].get("finalizers"):
+        gone = obj["metadata"].get("deletionTimestamp") and not obj["metadata"].get("finalizers")
+        if not gone and self._mirror.keeps(resource.kind):
             self._mirror.put(resource.kind, obj)
 
 

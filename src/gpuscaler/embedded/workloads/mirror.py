@@ -61,6 +61,10 @@ class Mirror:
     def synced(self) -> bool:
         return all(reflector.settled for reflector in self.reflectors)
 
+    def keeps(self, kind: str) -> bool:
+        """Whether objects of ``kind`` are kept here."""
+        return kind in self._objects
+
     def get(self, kind: str, name: str) -> Object | None:
         """An object by its identity."""
         return self._objects[kind].get(name)

@@ -1,17 +1,17 @@
-"""StatefulSets: pods with names that stay, one after the other or all at once.
+"""StatefulSets: pods with names that stay, one after the other or all at once, each with the claims of its own.
 
-Source: ``k8s.io/kubernetes/pkg/controller/statefulset/stateful_set_control.go``, Kubernetes 1.35. Volume claim templates are ignored:
-nothing here would bind their claims.
+Source: ``k8s.io/kubernetes/pkg/controller/statefulset/stateful_set_control.go``, Kubernetes 1.35. Nothing else here makes volumes: a claim
+is made with a volume that it is bound to, which any node reaches, and both stay when their pod goes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gpuscaler.embedded.workloads.revisions import name_for
 from gpuscaler.embedded.workloads.steps import (
     Object,
     Steps,
     counted,
-    hash_of,
     is_active,
     is_finished,
     is_leaving,
@@ -19,15 +19,15 @@ from gpuscaler.embedded.workloads.steps import (
     name_of,
     pod_of,
 )
-from gpuscaler.kube.resources import PODS, STATEFUL_SETS
+from gpuscaler.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS, STATEFUL_SETS
 
 REVISION = "controller-revision-hash"
 
 
-def decide(stateful_set: Mapping[str, Any], pods: Sequence[Object]) -> Steps:
-    """What to do about ``stateful_set``, which owns ``pods``."""
+def decide(stateful_set: Mapping[str, Any], pods: Sequence[Object], claim_of: Callable[[str], Object | None]) -> Steps:
+    """What to do about ``stateful_set``, which owns ``pods``; ``claim_of`` tells a claim by ``namespace/name``."""
     spec = stateful_set["spec"]
-    revision = f"{name_of(stateful_set)}-{hash_of(spec['template'])}"
+    revision = name_for(stateful_set)
     by_name = {name_of(pod): pod for pod in pods}
     start = (spec.get("ordinals") or {}).get("start") or 0
     names = [f"{name_of(stateful_set)}-{number}" for number in range(start, start + (spec.get("replicas") or 0))]
@@ -38,6 +38,7 @@ def decide(stateful_set: Mapping[str, Any], pods: Sequence[Object]) -> Steps:
     wanted = [by_name.get(name) for name in names]
     steps.deletes = [(PODS, pod) for pod in wanted if pod is not None and is_finished(pod) and not is_leaving(pod)]
     for number, (name, pod) in enumerate(zip(names, wanted, strict=True)):
+        _claim(stateful_set, name, claim_of, steps)
         if pod is None:
             steps.creates.append((PODS, _pod(stateful_set, name, start + number, revision)))
         if not together and (pod is None or not is_active(pod) or not is_ready(pod)):
@@ -69,6 +70,54 @@ def _ordinal(pod: Mapping[str, Any]) -> int:
     return int(text) if text.isdigit() else 0
 
 
+def _claim(stateful_set: Mapping[str, Any], pod: str, claim_of: Callable[[str], Object | None], steps: Steps) -> None:
+    """Have the claims of ``pod`` made, and told to be bound once they are there."""
+    namespace = stateful_set["metadata"]["namespace"]
+    for name, template in _claims(stateful_set, pod):
+        found = claim_of(f"{namespace}/{name}")
+        volume = f"{namespace}-{name}"
+        if found is None:
+            made = _bound(stateful_set, template, namespace, name, volume=volume)
+            steps.creates += [(PERSISTENT_VOLUMES, made[0]), (PERSISTENT_VOLUME_CLAIMS, made[1])]
+        elif found["spec"].get("volumeName") == volume and (found.get("status") or {}).get("phase") != "Bound":
+            spec = found["spec"]
+            status = {"phase": "Bound", "accessModes": spec.get("accessModes"), "capacity": (spec.get("resources") or {}).get("requests")}
+            steps.statuses += [(PERSISTENT_VOLUME_CLAIMS, found, status)]
+            steps.statuses += [(PERSISTENT_VOLUMES, {"metadata": {"name": volume}}, {"phase": "Bound"})]
+
+
+def _claims(stateful_set: Mapping[str, Any], pod: str) -> Iterator[tuple[str, Object]]:
+    """The name of each claim of ``pod``, with its template."""
+    for template in stateful_set["spec"].get("volumeClaimTemplates") or ():
+        yield f"{name_of(template)}-{pod}", template
+
+
+def _bound(stateful_set: Mapping[str, Any], template: Object, namespace: str, name: str, *, volume: str) -> tuple[Object, Object]:
+    """A volume, and the claim that it is bound to."""
+    spec, metadata = dict(template.get("spec") or {}), template["metadata"]
+    labels = {**(metadata.get("labels") or {}), **(stateful_set["spec"].get("selector") or {}).get("matchLabels", {})}
+    # A scheduler takes no claim for bound that does not say so.
+    annotations = {**(metadata.get("annotations") or {}), "pv.kubernetes.io/bind-completed": "yes"}
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels, "annotations": annotations},
+        "spec": {**spec, "volumeName": volume},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": volume},
+        "spec": {
+            "capacity": dict((spec.get("resources") or {}).get("requests") or {}),
+            "accessModes": list(spec.get("accessModes") or ()),
+            "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": name},
+            "storageClassName": spec.get("storageClassName", ""),
+            "hostPath": {"path": f"/var/lib/gpuscaler/{volume}"},
+        },
+    }, claim
+
+
 def _pod(stateful_set: Mapping[str, Any], name: str, ordinal: int, revision: str) -> Object:
     pod = pod_of(stateful_set["spec"]["template"], stateful_set, STATEFUL_SETS)
     pod["metadata"]["name"] = name
@@ -80,6 +129,12 @@ def _pod(stateful_set: Mapping[str, Any], name: str, ordinal: int, revision: str
     pod["spec"]["hostname"] = name
     if stateful_set["spec"].get("serviceName"):
         pod["spec"]["subdomain"] = stateful_set["spec"]["serviceName"]
+    claims = {name_of(template): claim for claim, template in _claims(stateful_set, name)}
+    # In place of a volume of that name in the template of its pods.
+    other = [one for one in pod["spec"].get("volumes") or () if one.get("name") not in claims]
+    mine = [{"name": volume, "persistentVolumeClaim": {"claimName": claim}} for volume, claim in claims.items()]
+    if claims:
+        pod["spec"]["volumes"] = [*mine, *other]
     return pod
 
 

@@ -18,7 +18,7 @@ _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 
 
 class Steps(Struct, gc=False):
-    """What is to be done about one workload, in this order: its status, patches, deletions, creations.
+    """What is to be done about one workload, in this order: its status, patches, those of other statuses, deletions, creations.
 
     ``status`` holds only fields that may have changed, None for those that go. ``again`` is when to look again though nothing happens, in
     seconds since the epoch.
@@ -26,6 +26,7 @@ class Steps(Struct, gc=False):
 
     status: Object = field(default_factory=dict)
     patches: list[tuple[Resource, Object, Object]] = field(default_factory=list)
+    statuses: list[tuple[Resource, Object, Object]] = field(default_factory=list)
     deletes: list[tuple[Resource, Object]] = field(default_factory=list)
     creates: list[tuple[Resource, Object]] = field(default_factory=list)
     again: float | None = None

@@ -1,0 +1,55 @@
+"""What the pods of StatefulSets and DaemonSets were to be like: ``kubectl rollout history`` and ``rollout undo`` read ControllerRevisions.
+
+Source: ``k8s.io/kubernetes/pkg/controller/history/controller_history.go``, Kubernetes 1.35.
+"""
+
+from collections.abc import Mapping, Sequence, Set
+from typing import Any, Final
+
+from gpuscaler.embedded.workloads.steps import Object, Steps, hash_of, is_leaving, name_of, owned_by
+from gpuscaler.kube.resources import Resource
+
+CONTROLLER_REVISIONS: Final = Resource("apps", "v1", "controllerrevisions", "ControllerRevision")
+HASH: Final = "controller.kubernetes.io/hash"
+#: So many revisions that no pod has any more are kept where the workload does not say.
+KEPT: Final = 10
+
+
+def name_for(workload: Mapping[str, Any]) -> str:
+    """The name of the revision that the template of ``workload`` is."""
+    return f"{name_of(workload)}-{hash_of(workload['spec']['template'])}"
+
+
+def record(workload: Mapping[str, Any], resource: Resource, known: Sequence[Object], used: Set[str]) -> Steps:
+    """Keep the template of ``workload`` as its newest revision, and as many older ones as it says. ``used`` are those that pods have."""
+    steps = Steps()
+    if is_leaving(workload):
+        return steps
+    name, newest = name_for(workload), max((one.get("revision") or 0 for one in known), default=0)
+    mine = next((one for one in known if name_of(one) == name), None)
+    if mine is None:
+        steps.creates.append((CONTROLLER_REVISIONS, _revision(workload, resource, name, newest + 1)))
+    elif mine.get("revision") != newest:
+        # A template that comes back is the newest again.
+        steps.patches.append((CONTROLLER_REVISIONS, mine, {"revision": newest + 1}))
+    old = sorted((one for one in known if name_of(one) not in used | {name}), key=lambda one: one.get("revision") or 0)
+    kept = workload["spec"].get("revisionHistoryLimit", KEPT)
+    steps.deletes = [(CONTROLLER_REVISIONS, one) for one in old[: max(0, len(old) - kept)] if not is_leaving(one)]
+    return steps
+
+
+def _revision(workload: Mapping[str, Any], resource: Resource, name: str, number: int) -> Object:
+    template, metadata = workload["spec"]["template"], workload["metadata"]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": {
+            "name": name,
+            "namespace": metadata["namespace"],
+            "labels": {**((template.get("metadata") or {}).get("labels") or {}), HASH: hash_of(template)},
+            "annotations": dict(metadata.get("annotations") or {}),
+            "ownerReferences": owned_by(workload, resource),
+        },
+        "data": {"spec": {"template": {**template, "$patch": "replace"}}},
+        "revision": number,
+    }
