@@ -225,7 +225,7 @@ async def test_a_client_certificate_a_token_and_headers_go_with_every_question_a
 async def test_a_server_that_nobody_vouches_for_is_not_asked_anything() -> None:
     async with served(answering(vector()), server_context(trustme.CA())) as (url, seen):
         prometheus = asking(url)
-        with pytest.raises(PrometheusAway, match="not trusted"):
+        with pytest.raises(PrometheusAway, match=r"not trusted .*; see --prometheus-ca-file"):
             await prometheus.query("x")
         await prometheus.close()
     assert seen.requests == []
@@ -239,6 +239,12 @@ async def test_a_name_and_password_in_the_url_are_sent_and_not_shown() -> None:
         await prometheus.close()
     assert seen.tokens == ["Basic bWU6czNjcmV0IQ=="]
     assert "s3cret" not in str(caught.value)
+
+
+def test_an_authority_that_is_none_is_refused_with_the_flag_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").write_text("no certificate")
+    with pytest.raises(AccessError, match="see --prometheus-ca-file"):
+        access_of("https://prometheus:9090", ca_file=tmp_path / "ca.crt")
 
 
 @pytest.mark.parametrize("url", ["prometheus:9090", "ftp://x", "http://", "http://x:99999", "http://x/?a=b"])

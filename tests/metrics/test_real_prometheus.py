@@ -10,7 +10,7 @@ from random import Random
 from typing import TypeVar
 
 import pytest
-from tests.metrics.building import RULES, pod
+from tests.metrics.building import pod
 from tests.metrics.real_exporter import exporter
 from tests.metrics.real_prometheus import PATIENCE, RealPrometheus, binary, real_prometheus
 
@@ -21,7 +21,7 @@ from gpuscaler.metrics.discovering import Discoverer, Looks
 from gpuscaler.metrics.evaluating import Evaluator, Timing
 from gpuscaler.metrics.objects import Objects
 from gpuscaler.metrics.prometheus import Prometheus, QueryRefused, access_of, server_of
-from gpuscaler.metrics.rules.reading import read
+from gpuscaler.metrics.rules.builtin import builtin
 from gpuscaler.metrics.source import PrometheusSource
 from gpuscaler.metrics.values import Unavailable, UnknownMetric, Value
 from gpuscaler.model.quantities import parse_milli
@@ -39,7 +39,7 @@ async def serving(url: str) -> AsyncIterator[PrometheusSource]:
     api.load([pod("training-0", app="llm"), pod("inference-0", app="llm"), pod("idle-0", app="llm")])
     prometheus = Prometheus([server_of(access_of(url))], clock=time.monotonic, timeout=5.0)
     source = PrometheusSource(
-        Discoverer(prometheus, read(RULES), wall=time.time, looks=Looks(interval=1.0, max_age=600)),
+        Discoverer(prometheus, builtin(), wall=time.time, looks=Looks(interval=1.0, max_age=600)),
         Evaluator(prometheus, clock=time.monotonic, timing=Timing(period=1.0)),
         Objects(Client(MemoryTransport(api)), clock=time.monotonic, random=Random(1)),
         clock=time.monotonic,

@@ -162,7 +162,7 @@ def _said(error: Exception, request: Request, access: Access) -> str:
             name = access.tls.server_name
             return (
                 f"saw a server certificate that is not trusted ({why}), expected one that the certificate-authority of {access.tls.owner} "
-                f"vouches for{f', for the tls-server-name {name}' if name else ''}; take the kubeconfig from the cluster anew"
+                f"vouches for{f', for the tls-server-name {name}' if name else ''}; {access.tls.remedy}"
             )
         case aiohttp.ClientProxyConnectionError():
             return f"cannot reach the proxy {error.host}:{error.port} ({_os(error.os_error)})"

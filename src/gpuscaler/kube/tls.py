@@ -30,7 +30,7 @@ class ClientCertificate:
 class Tls:
     """How to talk TLS to one server. Data wins over a file, as in a kubeconfig; without any authority the system's are trusted.
 
-    ``owner`` and ``user`` say in messages whose settings these are.
+    ``owner`` and ``user`` say in messages whose settings these are, ``remedy`` what to do about those that cannot be used.
     """
 
     owner: str = "TLS"
@@ -43,6 +43,7 @@ class Tls:
     key_file: Path | None = None
     server_name: str = ""
     insecure: bool = False
+    remedy: str = "take the kubeconfig from the cluster anew"
 
     def context(self, issued: ClientCertificate | None = None) -> ssl.SSLContext:
         """A fresh context, with ``issued`` (an exec plugin's) in place of the configured certificate. Reads the files.
@@ -80,7 +81,7 @@ class Tls:
             said = getattr(error, "reason", "") or "no certificate in it"
             raise AccessError(
                 f"{self.owner}: certificate-authority: saw {len(pem)} bytes that are no certificates in PEM ({said}), "
-                "expected -----BEGIN CERTIFICATE-----; take the kubeconfig from the cluster anew"
+                f"expected -----BEGIN CERTIFICATE-----; {self.remedy}"
             ) from error
         # Python 3.13 asks more of certificates than Go does, and clusters have certificates that only satisfy Go.
         made.verify_flags &= ~ssl.VERIFY_X509_STRICT
@@ -99,7 +100,7 @@ class Tls:
             said = getattr(error, "reason", "") or "it cannot be read"
             raise AccessError(
                 f"{self.user}: saw a client certificate and key that cannot be used ({said}), "
-                "expected a certificate and its own unencrypted key, both in PEM; take the kubeconfig from the cluster anew"
+                f"expected a certificate and its own unencrypted key, both in PEM; {self.remedy}"
             ) from error
 
 

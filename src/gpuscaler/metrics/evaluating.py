@@ -175,7 +175,9 @@ class Evaluator:
     def _keep_up(self) -> None:
         now, timing = self._clock(), self.timing
         for state in list(self.states.values()):
-            unwanted = now - state.asked_at > timing.wanted
+            # A question that names objects is another one as soon as they are others, and nobody asks the old one again.
+            wanted = min(timing.wanted, 4 * timing.period) if state.question.scope == "names" else timing.wanted
+            unwanted = now - state.asked_at > wanted
             if unwanted and (state.table is None or now - state.table.at > max(timing.good, timing.hold)):
                 del self.states[state.question]
             elif not unwanted and state.flight is None and self._due(state):

@@ -141,7 +141,15 @@ def access_of(
         # The URL is not quoted: it may hold a password.
         raise AccessError(f"{owner}: saw a URL that is none of a server, expected http(s)://HOST:PORT[/PATH]; correct it")
     place = parts.netloc.rpartition("@")[2]
-    tls = Tls(owner, owner, authority_file=ca_file, certificate_file=certificate_file, key_file=key_file, insecure=insecure)
+    tls = Tls(
+        owner,
+        owner,
+        authority_file=ca_file,
+        certificate_file=certificate_file,
+        key_file=key_file,
+        insecure=insecure,
+        remedy="see --prometheus-ca-file, --prometheus-client-tls-cert-file and --prometheus-client-tls-key-file",
+    )
     if parts.scheme == "https":
         tls.context()
     if token_file is not None:
