@@ -66,7 +66,7 @@ conformance: $(READY) ## compare CASES=20000 cases, PLANS=300 plans, AUTOSCALERS
 	@$(BIN)/python -m tests.conformance_hpa --cases $(AUTOSCALERS) --seed $(SEED)
 
 oracle: $(READY) ## the tests that ask programs of others: kube-scheduler's filters, the HorizontalPodAutoscaler, kubectl, prometheus-adapter
-	@$(BIN)/python -m pytest -q -m conformance tests/conformance tests/conformance_hpa tests/embedded tests/metrics/rules
+	@$(BIN)/python -m pytest -q -m conformance tests/conformance tests/conformance_hpa tests/embedded tests/metrics
 
 charts: $(READY) ## the tests that ask the real helm: what the chart makes of values, and the image's steps
 	@$(BIN)/python -m pytest -q -m charts tests/charts

@@ -65,7 +65,7 @@ class _Parser:
         if absent:
             self._next()
         key = self._next()
-        if key in _SPECIAL or key in ("in", "notin"):
+        if key in _SPECIAL:
             raise _unparsed(f"found '{key}', expected: identifier")
         operator = "!" if absent else "" if self._peek() in ("", ",") else self._next()
         if operator not in OPERATORS or (operator == "!" and not absent):

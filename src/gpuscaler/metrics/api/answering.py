@@ -56,7 +56,7 @@ class Answering:
             if asked.attributes.verb not in ("get", "list"):
                 raise statuses.method_not_allowed(asked.attributes)
             return await self._metric(metric, asked.query)
-        if asked.attributes.verb not in ("get", "list"):
+        if asked.attributes.verb not in ("get", "list", "head"):
             raise statuses.method_not_allowed(asked.attributes)
         if asked.invalid and asked.parts[1] in self.groups:
             raise statuses.bad_request(asked.invalid)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import Struct
 
+from gpuscaler.metrics.api.encoding import encoded
 from gpuscaler.metrics.api.kinds import kind_of
 from gpuscaler.metrics.api.paths import Metric
 from gpuscaler.metrics.values import Value
@@ -73,9 +74,6 @@ class WireList(Struct, frozen=True, gc=False, rename="camel"):
     items: Sequence[WireValue1 | WireValue2 | WireExternalValue]
 
 
-_encode = msgspec.json.Encoder().encode
-
-
 def custom(asked: Metric, values: Sequence[Value], terms: Sequence[Term]) -> bytes:
     """A MetricValueList in the version that was asked for; ``terms`` are those of metricLabelSelector."""
     kind, api_version = kind_of(asked.group_resource)
@@ -90,7 +88,7 @@ def custom(asked: Metric, values: Sequence[Value], terms: Sequence[Term]) -> byt
             items.append(WireValue1(described, asked.metric, stamp, window, value.quantity, selector))
         else:
             items.append(WireValue2(described, WireMetric(asked.metric, selector), stamp, window, value.quantity))
-    return _encode(WireList("MetricValueList", f"{asked.group}/{asked.version}", {}, items)) + b"\n"
+    return encoded(WireList("MetricValueList", f"{asked.group}/{asked.version}", {}, items))
 
 
 def external(asked: Metric, values: Sequence[Value]) -> bytes:
@@ -105,7 +103,7 @@ def external(asked: Metric, values: Sequence[Value]) -> bytes:
         )
         for value in values
     ]
-    return _encode(WireList("ExternalMetricValueList", f"{asked.group}/{asked.version}", {}, items)) + b"\n"
+    return encoded(WireList("ExternalMetricValueList", f"{asked.group}/{asked.version}", {}, items))
 
 
 def selector_of(terms: Sequence[Term]) -> WireSelector | None:

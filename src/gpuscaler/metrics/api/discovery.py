@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
+from gpuscaler.metrics.api.encoding import encoded
 from gpuscaler.metrics.api.paths import CUSTOM, EXTERNAL, VERSIONS
 from gpuscaler.metrics.values import MetricInfo
 
@@ -49,15 +48,15 @@ def aggregated(version: str, custom: Sequence[MetricInfo] | None, external: Sequ
         for group, resources in groups.items()
         if resources is not None
     ]
-    return _encoded({"kind": "APIGroupDiscoveryList", "apiVersion": f"apidiscovery.k8s.io/{version}", "metadata": {}, "items": items})
+    return encoded({"kind": "APIGroupDiscoveryList", "apiVersion": f"apidiscovery.k8s.io/{version}", "metadata": {}, "items": items})
 
 
 def group_list(groups: Iterable[str]) -> bytes:
-    return _encoded({"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(one) for one in groups]})
+    return encoded({"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(one) for one in groups]})
 
 
 def group(name: str) -> bytes:
-    return _encoded({"kind": "APIGroup", "apiVersion": "v1", **_group(name)})
+    return encoded({"kind": "APIGroup", "apiVersion": "v1", **_group(name)})
 
 
 def resource_list(name: str, version: str, *, custom: Sequence[MetricInfo] = (), external: Sequence[str] = ()) -> bytes:
@@ -71,7 +70,7 @@ def resource_list(name: str, version: str, *, custom: Sequence[MetricInfo] = (),
         {"name": one, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": _VERBS}
         for one, namespaced in found or [(EMPTY[name], True)]
     ]
-    return _encoded({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": f"{name}/{version}", "resources": resources})
+    return encoded({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": f"{name}/{version}", "resources": resources})
 
 
 def etag(body: bytes) -> str:
@@ -110,7 +109,3 @@ def _of_one_scope(metrics: Sequence[MetricInfo]) -> list[MetricInfo]:
     """Without those that say of their resource another scope than the first does: clients would refuse the whole group."""
     scopes: dict[str, bool] = {}
     return [one for one in metrics if scopes.setdefault(one.group_resource, one.namespaced) == one.namespaced]
-
-
-def _encoded(answer: Json) -> bytes:
-    return msgspec.json.encode(answer) + b"\n"

@@ -67,9 +67,8 @@ def read(method: str, target: str) -> Asked:
     path = unquote(raw)
     within = path.removeprefix("/").removesuffix("/")
     parts = tuple(within.split("/")) if within else ()
-    verb = _VERBS.get(method, method.lower())
     if len(parts) < 4 or parts[0] != "apis":
-        return Asked(Attributes(verb, path), parts, _query(query), verbose="verbose" in parse_qs(query, keep_blank_values=True))
+        return Asked(Attributes(method.lower(), path), parts, _query(query), verbose="verbose" in parse_qs(query, keep_blank_values=True))
     group, version, rest = parts[1], parts[2], parts[3:]
     namespace = ""
     if rest[0] == "namespaces" and len(rest) > 1:
@@ -77,6 +76,7 @@ def read(method: str, target: str) -> Asked:
         if len(rest) > 2 and rest[2] not in _NAMESPACE_PARTS:
             rest = rest[2:]
     resource, name, subresource = (*rest, "", "")[:3]
+    verb = _VERBS.get(method, method.lower())
     # Lists have no name; the only ones there could be are not served.
     verb = "list" if verb == "get" and not name else verb
     attributes = Attributes(verb, path, group, version, resource, subresource, namespace, name)

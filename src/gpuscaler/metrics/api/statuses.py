@@ -9,10 +9,9 @@ from typing import Any
 
 import msgspec
 
+from gpuscaler.metrics.api.encoding import encoded
 from gpuscaler.metrics.api.paths import Attributes
 
-#: As Go's JSON encoder escapes them, in every string.
-_ESCAPED = ((b"&", b"\\u0026"), (b"<", b"\\u003c"), (b">", b"\\u003e"))
 _HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
@@ -28,10 +27,7 @@ class Failure(Exception):  # noqa: N818 - the API calls it so: status Failure
         status["reason"] = self.reason
         if self.details is not None:
             status["details"] = dict(self.details)
-        encoded = msgspec.json.encode({**status, "code": self.code})
-        for mark, escaped in _ESCAPED:
-            encoded = encoded.replace(mark, escaped)
-        return encoded + b"\n"
+        return encoded({**status, "code": self.code})
 
 
 def not_found(group_resource: str, metric: str, name: str = "", why: str = "") -> Failure:
