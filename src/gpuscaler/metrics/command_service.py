@@ -24,7 +24,7 @@ from gpuscaler.metrics.api.reviews import Reviews
 from gpuscaler.metrics.api.server import Api, listen
 from gpuscaler.metrics.api.trust import Trust, TrustError, WatchedTrust
 from gpuscaler.metrics.autoscale.controller import AutoscaleController
-from gpuscaler.metrics.command import Options
+from gpuscaler.metrics.command import FlagError, Options
 from gpuscaler.metrics.command_autoscale import autoscaling
 from gpuscaler.metrics.command_rules import RulesFile
 from gpuscaler.metrics.direct import ExporterSource
@@ -77,7 +77,6 @@ class MetricsService:
     listening: Callable[[int], None] = lambda _port: None
     figures: RequestFigures = field(default_factory=RequestFigures, init=False)
     servers: tuple[Server, ...] = field(init=False)
-    given: dict[str, str] = field(init=False)
     place: Place = field(init=False)
     made: SelfMade | None = field(init=False)
     tls: LiveTls = field(init=False)
@@ -87,7 +86,7 @@ class MetricsService:
         options, settings = self.options, self.options.settings
         options.check()
         self.servers = prometheus_servers(options, self.environ)
-        self.given = options.trust.given()
+        options.trust.given()
         self.place = Place(settings.service, settings.service_namespace or self.accesses.objects.namespace)
         if options.certificate is not None and options.key is not None:
             self.made, files = None, (options.certificate, options.key)
@@ -124,7 +123,7 @@ class MetricsService:
                     raise TrustError(str(error)) from error
                 api.trust = trust
 
-            trust = WatchedTrust(tokens, self.given, believe)
+            trust = WatchedTrust(tokens, self._given, believe)
             api = Api(self._answering(source, trust, registry), rights, self.clocks.wall, self.figures.count)
             server = await listen(api, host=self.options.address, port=self.options.port, tls=self.tls.context)
             stack.push_async_callback(server.close)
@@ -150,6 +149,12 @@ class MetricsService:
         clock, wall = self.clocks
         namespace = self.accesses.objects.namespace
         return autoscaling(client, source, namespace=namespace, identity=identity, clock=clock, wall=wall, random=self.random)
+
+    def _given(self) -> dict[str, str]:
+        try:
+            return self.options.trust.given()
+        except FlagError as error:
+            raise TrustError(str(error)) from error
 
     def _prometheus(self) -> Prometheus:
         return Prometheus(

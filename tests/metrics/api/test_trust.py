@@ -67,7 +67,7 @@ class Cluster:
 @asynccontextmanager
 async def watched(cluster: Cluster, **given: str) -> AsyncIterator[tuple[WatchedTrust, list[Trust]]]:
     found: list[Trust] = []
-    trust = WatchedTrust(Client(cluster), given, found.append)
+    trust = WatchedTrust(Client(cluster), lambda: given, found.append)
     task = asyncio.create_task(trust.run())
     await asyncio.sleep(0.1)
     try:
@@ -162,3 +162,26 @@ async def test_an_api_server_that_is_away_is_asked_ever_more_rarely_until_it_is_
 async def test_what_flags_say_wins_over_the_config_map() -> None:
     async with watched(Cluster(DATA), **{"client-ca-file": CA}) as (_, found):
         assert found[-1].clients == trust_in({"client-ca-file": CA}).clients
+
+
+async def test_files_of_all_authorities_need_no_config_map_and_are_read_again() -> None:
+    cluster, found = Cluster(DATA), list[Trust]()
+    files = {"client-ca-file": CA, "requestheader-client-ca-file": CA}
+
+    def given() -> dict[str, str]:
+        if not files:
+            raise TrustError("--client-ca-file ca.crt: saw No such file")
+        return dict(files)
+
+    trust = WatchedTrust(Client(cluster), given, found.append)
+    task = asyncio.create_task(trust.run())
+    await asyncio.sleep(0.1)
+    assert (trust.known, len(found), cluster.requests) == (True, 1, [])
+    files["client-ca-file"] = OTHER
+    await asyncio.sleep(61)
+    assert (len(found), found[-1].clients) == (2, trust_in(DATA).clients)
+    files.clear()
+    await asyncio.sleep(61)
+    assert (trust.known, len(found), trust.trouble) == (True, 2, "--client-ca-file ca.crt: saw No such file")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -22,6 +22,8 @@ from gpuscaler.kube.watching import SilentError, event_of, watch_lines
 NAMESPACE, NAME = "kube-system", "extension-apiserver-authentication"
 #: Seconds: a watch is ended by the server after so long, and counted as dead after so much silence beyond it.
 _WATCH, _SLACK = 300, 30.0
+#: The authorities, and how often files of them are looked at, in seconds, where no watch ends meanwhile.
+_AUTHORITIES, _LOOK = frozenset({"client-ca-file", "requestheader-client-ca-file"}), 60.0
 #: Seconds between looks that fail: the first and the longest.
 _PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 
@@ -101,13 +103,14 @@ def _names(data: Mapping[str, str], key: str) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class WatchedTrust:
-    """The trust that the ConfigMap says, current while :meth:`run` runs. ``given`` are keys that flags say, which win.
+    """The trust that the ConfigMap says, current while :meth:`run` runs. ``given`` reads what flags say in the place of some of its keys.
 
-    ``changed`` is called with each new one. ``trouble`` says what is wrong now; what was read before stays in use.
+    Where they name all authorities the ConfigMap is not asked. ``given`` may raise :class:`TrustError`. ``changed`` is called with each new
+    trust. ``trouble`` says what is wrong now; what was read before stays in use.
     """
 
     client: Client
-    given: Mapping[str, str]
+    given: Callable[[], Mapping[str, str]]
     changed: Callable[[Trust], None]
     trouble: str = field(default="not read yet", init=False)
     known: bool = field(default=False, init=False)
@@ -118,13 +121,19 @@ class WatchedTrust:
         pause = _PAUSE
         while True:
             try:
+                given = self.given()
+                if given.keys() >= _AUTHORITIES:
+                    self._use(given)
+                    pause = _PAUSE
+                    await asyncio.sleep(_LOOK)
+                    continue
                 version = self._take(await self.client.get(CONFIG_MAPS, NAME, namespace=NAMESPACE))
                 pause = _PAUSE
                 await self._watch(version)
             except SilentError:
                 continue
             except (ApiError, Unreachable, TrustError, msgspec.MsgspecError) as error:
-                self.trouble = f"ConfigMap {NAMESPACE}/{NAME}: {error}"
+                self.trouble = str(error) if isinstance(error, TrustError) else f"ConfigMap {NAMESPACE}/{NAME}: {error}"
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
@@ -145,10 +154,12 @@ class WatchedTrust:
     def _take(self, body: bytes) -> str:
         """Use what the ConfigMap says; returns its version. Raises :class:`TrustError`."""
         found = _config_map(body)
-        data = {**(found.data or {}), **self.given}
+        self._use({**(found.data or {}), **self.given()})
+        return found.metadata.resource_version
+
+    def _use(self, data: Mapping[str, str]) -> None:
         if data != self._seen:
             trust = trust_in(data)
-            self._seen = data
             self.changed(trust)
+            self._seen = data
         self.known, self.trouble = True, ""
-        return found.metadata.resource_version
