@@ -1,0 +1,183 @@
+"""One annotation makes an autoscaler on a real control plane, with no more rights than the chart gives."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import yaml
+from tests.charts.rendering import text
+from tests.e2e.objects import deployment
+from tests.e2e.stage import KINDS, NAMESPACE, Json, Stage, stage, until
+
+from gpuscaler.kube.resources import CONFIG_MAPS, DEPLOYMENTS, EVENTS, LEASES, NAMESPACES, SERVICE_ACCOUNTS
+from gpuscaler.metrics.autoscale.annotation import ANNOTATION
+from gpuscaler.metrics.autoscale.controller import AUTOSCALERS
+
+pytestmark = pytest.mark.e2e
+
+ACCOUNT, WORK = "gpuscaler-metrics", "work"
+USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
+
+
+@dataclass
+class Seen:
+    """What became of it, for the tests to look at."""
+
+    made: Json = field(default_factory=dict)
+    changed: Json = field(default_factory=dict)
+    theirs: Json = field(default_factory=dict)
+    kept: Json = field(default_factory=dict)
+    lease: Json = field(default_factory=dict)
+    events: list[tuple[str, str]] = field(default_factory=list)
+    ended: bool = False
+    collected: bool = False
+    asked: list[Json] = field(default_factory=list)
+    log: str = ""
+
+
+@pytest.fixture(scope="module")
+def seen() -> Seen:
+    return asyncio.run(_play())
+
+
+async def _play() -> Seen:
+    found = Seen()
+    async with stage("autoscale", audit=True) as made:
+        await made.namespace(WORK)
+        await install(made)
+        log = made.folder / "metrics.log"
+        process = await start(made)
+        try:
+            await _by_annotation(made, found)
+        finally:
+            process.terminate()
+            await asyncio.to_thread(process.wait, 60)
+            found.log = await asyncio.to_thread(log.read_text)
+        lines = made.plane.layout.audit.read_text().splitlines()
+        found.asked = [one for one in map(json.loads, lines) if one["user"]["username"] == USER]
+    return found
+
+
+async def install(made: Stage) -> None:
+    """What the chart renders, but for the pods and what leads to them."""
+    metrics = {"enabled": True, "source": "exporters", "settings": {"autoscale": True}}
+    await made.admin.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    known = {**KINDS, "ConfigMap": CONFIG_MAPS}
+    for one in yaml.safe_load_all(text({"controller": {"enabled": False}, "metrics": metrics}, namespace=NAMESPACE)):
+        if one and one["kind"] in known:
+            await made.apply(known[one["kind"]], one)
+
+
+async def start(made: Stage) -> "subprocess.Popen[bytes]":
+    """``gpuscaler metrics`` as a process, with the rights that the chart gives it."""
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = json.loads(await made.admin.create(SERVICE_ACCOUNTS, request, namespace=NAMESPACE, name=ACCOUNT, subresource="token"))
+    kubeconfig, settings = made.folder / "metrics.kubeconfig", made.folder / "settings.yaml"
+    config = made.plane.config(token=token["status"]["token"])
+    # As a pod's own namespace is, the Lease is there.
+    for one in config["contexts"]:
+        one["context"]["namespace"] = NAMESPACE
+    kubeconfig.write_text(json.dumps(config))
+    rendered = await made.find(CONFIG_MAPS, ACCOUNT, NAMESPACE)
+    assert rendered is not None
+    settings.write_text(rendered["data"]["settings.yaml"])
+    words = [sys.executable, "-m", "gpuscaler", "metrics", f"--settings={settings}", "--source=exporters", "--secure-port=0"]
+    words += [f"--{who}-kubeconfig={kubeconfig}" for who in ("lister", "authentication", "authorization")]
+
+    def begun() -> "subprocess.Popen[bytes]":
+        with (made.folder / "metrics.log").open("ab") as out:
+            return subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT)
+
+    return await asyncio.to_thread(begun)
+
+
+async def workload(made: Stage, name: str, annotation: str) -> None:
+    spec: Json = {"terminationGracePeriodSeconds": 0, "containers": [{"name": "main", "image": "serve:1"}]}
+    body: dict[str, Any] = deployment(name, 0, spec)
+    body["metadata"]["annotations"] = {ANNOTATION: annotation}
+    await made.create(body, WORK)
+
+
+async def annotate(made: Stage, name: str, annotation: str | None) -> None:
+    await made.admin.merge_patch(DEPLOYMENTS, name, {"metadata": {"annotations": {ANNOTATION: annotation}}}, namespace=WORK)
+
+
+async def _by_annotation(made: Stage, found: Seen) -> None:
+    async def scaler(name: str) -> Json | None:
+        return await made.find(AUTOSCALERS, name, WORK)
+
+    async def gone(name: str) -> bool:
+        return await scaler(name) is None
+
+    theirs = {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "mine"},
+        "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "taken"}, "maxReplicas": 3},
+    }
+    found.theirs = json.loads(await made.admin.create(AUTOSCALERS, theirs, namespace=WORK))
+    await workload(made, "taken", "duty_cycle=60,max=8")
+    await workload(made, "serve", "profile=llm,max=4")
+    found.made = await until("there is an autoscaler", lambda: scaler("serve-gpuscaler"))
+    await annotate(made, "serve", "duty_cycle=55,min=2,max=6")
+
+    async def changed() -> Json | None:
+        one = await scaler("serve-gpuscaler")
+        return one if one is not None and one["spec"]["maxReplicas"] == 6 else None
+
+    found.changed = await until("it follows the annotation", changed)
+    await annotate(made, "serve", None)
+    await until("it goes with the annotation", lambda: gone("serve-gpuscaler"))
+    found.ended = True
+    await workload(made, "short", "profile=batch,max=4")
+    await until("there is another", lambda: scaler("short-gpuscaler"))
+    await made.admin.delete(DEPLOYMENTS, "short", namespace=WORK, propagation="Background")
+    await until("it goes with its workload", lambda: gone("short-gpuscaler"))
+    found.collected = True
+    found.kept = await scaler("mine") or {}
+    found.lease = await made.find(LEASES, "gpuscaler-autoscale", NAMESPACE) or {}
+
+    async def told() -> list[tuple[str, str]] | None:
+        events = [(one["reason"], one["regarding"]["name"]) for one in await made.listed(EVENTS, WORK) if "Autoscale" in one["reason"]]
+        return events if ("AutoscaleEnded", "serve") in events and ("AutoscaleTaken", "taken") in events else None
+
+    found.events = await until("Events tell it", told)
+
+
+def test_a_real_api_server_takes_what_the_annotation_asks_for(seen: Seen) -> None:
+    spec = seen.made["spec"]
+    assert (spec["minReplicas"], spec["maxReplicas"]) == (1, 4)
+    assert spec["metrics"][0]["pods"]["metric"]["name"] == "vllm_num_requests_waiting"
+    assert spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 600
+    assert seen.made["metadata"]["ownerReferences"][0]["name"] == "serve"
+    assert seen.changed["spec"]["metrics"][0]["pods"]["target"]["averageValue"] == "55"
+    assert seen.changed["metadata"]["uid"] == seen.made["metadata"]["uid"]
+    # Kubernetes' own pace where there is no profile.
+    assert seen.changed["spec"].get("behavior") != spec["behavior"]
+
+
+def test_it_goes_with_the_annotation_and_with_the_workload(seen: Seen) -> None:
+    assert seen.ended
+    assert seen.collected
+
+
+def test_an_autoscaler_of_a_person_stays_as_it_was_and_that_is_told(seen: Seen) -> None:
+    assert seen.kept["spec"] == seen.theirs["spec"]
+    assert ("AutoscaleTaken", "taken") in seen.events
+    assert {reason for reason, name in seen.events if name == "serve"} >= {"AutoscaleCreated", "AutoscaleChanged", "AutoscaleEnded"}
+
+
+def test_nothing_was_forbidden_and_the_lease_is_its_own(seen: Seen) -> None:
+    forbidden = {
+        (one["verb"], one["objectRef"].get("resource"), one["objectRef"].get("name"))
+        for one in seen.asked
+        if one.get("responseStatus", {}).get("code") == 403
+    }
+    assert forbidden == set(), seen.log[-2000:]
+    assert seen.lease["spec"]["leaseDurationSeconds"] == 15
+    written = {one["objectRef"]["resource"] for one in seen.asked if one["verb"] in {"create", "update", "patch", "delete"}}
+    assert written <= {"horizontalpodautoscalers", "events", "leases", "subjectaccessreviews", "tokenreviews", "apiservices"}
