@@ -19,6 +19,8 @@ from gpuscaler.planning.state.entries import SKEW_SECONDS
 from gpuscaler.planning.state.ledger import ACCEPTED, Coming, Ledger, Order
 
 SPOT = "spot"
+#: So long a machine is kept closed, from when it is a node, for a gang of which the rest is still to be had. Then it is given back.
+GANG_SECONDS = 600.0
 #: Taints that say of any node that it is not finished yet; those that end with a dot or a slash stand for all that begin so.
 STARTUP_TAINTS = (
     "node.kubernetes.io/not-ready",
@@ -195,7 +197,13 @@ class _Look:
     def time_out(self) -> None:
         """Machines whose time is over are ended."""
         then = min(self.now, self.waits.seen)
+        promised = {one.node for one in self.book.promises}
         for one in self.book.coming:
+            if one.node and then >= one.registered + GANG_SECONDS and one.node not in promised and is_half(one, self.cluster):
+                # That says nothing of the machine.
+                self.overdue.append(Overdue(one, f"the rest of gang {one.gang} was not to be had within {GANG_SECONDS:g} s"))
+                self.fold(ledger.Lost(one.id))
+                continue
             if not one.instance or one.ready:
                 continue
             if not one.node and then >= one.granted + self.waits.register:
@@ -212,6 +220,15 @@ class _Look:
                 self.fates += [] if one.node else [events.Absent(one.key, one.asked, self.now, reason)]
                 self.fates.append(events.Failed(one.key, self.now, reason))
             self.fold(ledger.Lost(one.id))
+
+
+def is_half(one: Coming, cluster: Cluster) -> bool:
+    """Whether a machine was bought for a gang that waits, for all of which there is no room: who ran there would run alone."""
+    if not one.gang or one.pods:
+        return False
+    namespace, _, gang = one.gang.partition("/")
+    waiting = (bucket.sample for key, bucket in cluster.unbound.items() if key.options.gang == gang)
+    return any(pod.namespace == namespace for pod in waiting)
 
 
 def _is_of(instance: Instance, one: Coming, order: Order) -> bool:

@@ -19,6 +19,7 @@ from gpuscaler.planning.acts import Act
 from gpuscaler.planning.adopting import adopted
 from gpuscaler.planning.alternatives import alternatives
 from gpuscaler.planning.arrivals import Arrivals, Waits, arrivals
+from gpuscaler.planning.crowded import crowded
 from gpuscaler.planning.discouraging import discourage
 from gpuscaler.planning.limits import slack
 from gpuscaler.planning.plans import Machine, Plan
@@ -95,7 +96,7 @@ class Look(Struct, frozen=True, gc=False):
 
     ``refused`` are pods that nodes with room for them do not take, ``doubtful`` orders to be sent again, ``withdrawals`` tokens of orders
     that the cloud is to be told to fill no more. ``remarks`` are worth telling, and so are machines of pools that nobody here knows,
-    ``unpooled``; nothing is done about them.
+    ``unpooled``; nothing is done about them. ``crowded`` are machines on their way whose pods have no room there any more.
     """
 
     memory: Memory
@@ -109,6 +110,7 @@ class Look(Struct, frozen=True, gc=False):
     withdrawals: tuple[str, ...] = ()
     remarks: tuple[Remark, ...] = ()
     unpooled: tuple[Unpooled, ...] = ()
+    crowded: frozenset[str] = frozenset()
 
 
 def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: float, *, rolls: Rolls | None = None) -> Look:
@@ -171,6 +173,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
             *paused(before.breakers, memory.breakers, now),
         ),
         unpooled=roll.unpooled(policy),
+        crowded=crowded(book, cluster, policy),
     )
 
 
@@ -358,6 +361,7 @@ def _intents(
                     purpose=one.purpose,
                     pods=one.pods,
                     after=tuple(names[before] for before in one.opens_after if before in names),
+                    gang=_gang_of(one.pods, cluster),
                 )
                 for one in machines
             ),
@@ -365,6 +369,13 @@ def _intents(
         for token, ((pool, keys), machines) in zip(tokens, groups.items(), strict=True)
     ]
     return intents, names
+
+
+def _gang_of(pods: tuple[str, ...], cluster: Cluster) -> str:
+    """The one gang that all of ``pods`` are members of; empty where there is none."""
+    known = (cluster.pods.get(key) for key in pods)
+    gangs = {f"{pod.namespace}/{pod.options.gang}" if pod is not None and pod.options.gang else "" for pod in known}
+    return gangs.pop() if len(gangs) == 1 else ""
 
 
 def wanted(machine: Machine) -> tuple[Key, ...]:

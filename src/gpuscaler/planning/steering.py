@@ -15,7 +15,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.acts import Act, Close, Lift, Nominate
-from gpuscaler.planning.arrivals import foreign, missing
+from gpuscaler.planning.arrivals import foreign, is_half, missing
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import members
 from gpuscaler.planning.opening import Line, waiting
@@ -171,9 +171,9 @@ class _Wheel:
             self.fold(ledger.Promised(replace(promise, pods=pods, since=promise.since if pods else self.now)))
 
     def held(self, machine: Coming) -> bool:
-        """Whether others must open first: what a plan's order says, or machines of the same gangs that are not ready."""
+        """Whether others must open first: what a plan's order says, machines of the same gangs that are not ready, or not to be had."""
         still = {one.id for one in self.book.coming if self.is_shut(one)}
-        if any(one in still for one in machine.after if one != machine.id):
+        if is_half(machine, self.cluster) or any(one in still for one in machine.after if one != machine.id):
             return True
         return bool(self.unready_gangs) and any(self.gang(pod.key) in self.unready_gangs for pod in self.waiting(machine.pods))
 

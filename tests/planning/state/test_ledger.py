@@ -161,6 +161,25 @@ def test_who_waits_for_refused_machines_is_bereft() -> None:
     assert after(intended("a"), Left(leaving), Answered("a", 1.0)).leaving[0].bereft
 
 
+@pytest.mark.parametrize("event", [Answered("b", 9.0), Settled("b"), Lost("b-0")], ids=["refused", "not filled", "lost"])
+def test_what_was_bought_for_a_gang_has_nobody_until_all_of_it_is_planned_anew(event: Event) -> None:
+    others = [intended("a"), of_gang("c", "default/other")]
+    book = after(*others, of_gang("b", "default/train"), of_gang("d", "default/train"), event)
+
+    assert {one.id: one.pods for one in book.coming} == {"a-0": ("pod-a-0",), "c-0": ("pod-c-0",), "d-0": ()}
+
+
+def test_a_machine_that_opens_leaves_those_of_its_gang_theirs() -> None:
+    book = after(of_gang("b", "default/train"), of_gang("d", "default/train"), Opened("b-0"))
+
+    assert [one.pods for one in book.coming] == [("pod-d-0",)]
+
+
+def of_gang(token: str, gang: str) -> Intended:
+    made = intended(token)
+    return msgspec.structs.replace(made, machines=tuple(msgspec.structs.replace(one, gang=gang) for one in made.machines))
+
+
 def test_the_newest_plan_says_who_waits_for_which_machine() -> None:
     book = after(intended("a", 2), Planned({"a-1": ("x", "y")}))
 

@@ -37,7 +37,8 @@ class Coming(Struct, frozen=True, gc=False):
     ``offerings`` are all that it may be, the first ``meant`` of them those that the plan chose, the others would do as well; ``offering``
     is what it is, once known. ``price`` is dollars per hour as planned, ``after`` ids of machines that open first. Moments to come are 0.
     ``granted`` is when its name was learned, which time-outs count from, ``launched`` when the cloud started it, where that was earlier:
-    a controller that was away learns of machines late. ``order`` is empty for a machine that nobody here asked for.
+    a controller that was away learns of machines late. ``order`` is empty for a machine that nobody here asked for. ``gang`` is the
+    ``namespace/name`` of the one gang that it was bought for, empty where that is none, or several.
     """
 
     id: str
@@ -56,6 +57,7 @@ class Coming(Struct, frozen=True, gc=False):
     registered: float = 0.0
     ready: float = 0.0
     launched: float = 0.0
+    gang: str = ""
 
     @property
     def key(self) -> Key:

@@ -165,7 +165,7 @@ def _of_order(ledger: Ledger, event: Intended | Answered | Doubted | Settled | W
         case Settled(token=token):
             without = {one.id for one in ledger.coming if one.order == token and not one.instance}
             told = tuple(Withdrawal(token, order=one, missing=len(without)) for one in ledger.orders if one.token == token)
-            return _without(replace(ledger, withdrawals=ledger.withdrawals + told), without)
+            return _without(_bereaved(replace(ledger, withdrawals=ledger.withdrawals + told), without), without)
         case Withdrawing(token=token, at=at):
             tried = (replace(one, tried=at, times=one.times + 1) if one.token == token else one for one in ledger.withdrawals)
             return replace(ledger, withdrawals=tuple(tried))
@@ -184,7 +184,7 @@ def _of_machine(ledger: Ledger, event: Found | Adopted | Registered | Ready | Op
         case Ready(machine=machine, at=at):
             return _machine(ledger, machine, lambda one: replace(one, ready=at))
         case Lost(machine=machine):
-            return _without(ledger, {machine})
+            return _without(_bereaved(ledger, {machine}), {machine})
         case Opened(machine=machine):
             leaving = tuple(replace(one, needs=tuple(needed for needed in one.needs if needed != machine)) for one in ledger.leaving)
             return _without(replace(ledger, leaving=leaving), {machine})
@@ -227,10 +227,11 @@ def _answered(ledger: Ledger, event: Answered) -> Ledger:
             pending -= 1
             coming.append(one)
         else:
+            coming.append(one)
             refused.add(one.id)
     order = next((one for one in ledger.orders if one.token == event.token), None)
     bought = _unbought(ledger.bought, order.at, len(refused)) if order is not None else ledger.bought
-    ledger = _without(replace(ledger, coming=tuple(coming), bought=bought), refused)
+    ledger = _without(_bereaved(replace(ledger, coming=tuple(coming), bought=bought), refused), refused)
     return _tidied(_order(ledger, event.token, lambda one: replace(one, state=ACCEPTED, since=event.at)))
 
 
@@ -261,6 +262,14 @@ def _order(ledger: Ledger, token: str, change: Callable[[Order], Order]) -> Ledg
 
 def _machine(ledger: Ledger, machine: str, change: Callable[[Coming], Coming]) -> Ledger:
     return replace(ledger, coming=tuple(change(one) if one.id == machine else one for one in ledger.coming))
+
+
+def _bereaved(ledger: Ledger, machines: set[str]) -> Ledger:
+    """``machines`` will not come: what else was bought for their gangs has nobody until all of a gang is planned anew."""
+    gangs = {one.gang for one in ledger.coming if one.id in machines and one.gang}
+    if not gangs:
+        return ledger
+    return replace(ledger, coming=tuple(replace(one, pods=()) if one.gang in gangs else one for one in ledger.coming))
 
 
 def _without(ledger: Ledger, machines: set[str]) -> Ledger:
