@@ -81,6 +81,7 @@ class Controller:
         self._unevicted: list[Refusal] = []
         self._unseen: dict[str, str] = {}
         self._failure: BaseException | None = None
+        self._crowded: frozenset[str] = frozenset()
         self._began = 0.0
         self._version = 0
         #: When it was last looked whether pods would fit better elsewhere, for which picture, and what nothing was moved to then.
@@ -171,6 +172,9 @@ class Controller:
         changed = any(isinstance(fate, events.Failed | events.Reclaimed) for fate in seen.arrivals.fates) or bool(
             seen.kept or seen.refused or seen.stray
         )
+        # Whose machine others came to first is planned for anew, before it opens.
+        changed = changed or bool(seen.crowded - self._crowded)
+        self._crowded = seen.crowded
         # What a removal that has ended makes room for need not wait for the next resync.
         changed = changed or len(seen.memory.ledger.leaving) < len(self.memory.ledger.leaving)
         # What replaces a machine that is about to vanish is asked for before its pods are evicted.

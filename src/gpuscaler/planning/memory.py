@@ -19,6 +19,7 @@ from gpuscaler.planning.acts import Act
 from gpuscaler.planning.adopting import adopted
 from gpuscaler.planning.alternatives import alternatives
 from gpuscaler.planning.arrivals import Arrivals, Waits, arrivals
+from gpuscaler.planning.crowded import crowded
 from gpuscaler.planning.discouraging import discourage
 from gpuscaler.planning.limits import slack
 from gpuscaler.planning.plans import Machine, Plan
@@ -95,7 +96,7 @@ class Look(Struct, frozen=True, gc=False):
 
     ``refused`` are pods that nodes with room for them do not take, ``doubtful`` orders to be sent again, ``withdrawals`` tokens of orders
     that the cloud is to be told to fill no more. ``remarks`` are worth telling, and so are machines of pools that nobody here knows,
-    ``unpooled``; nothing is done about them.
+    ``unpooled``; nothing is done about them. ``crowded`` are machines on their way whose pods have no room there any more.
     """
 
     memory: Memory
@@ -109,6 +110,7 @@ class Look(Struct, frozen=True, gc=False):
     withdrawals: tuple[str, ...] = ()
     remarks: tuple[Remark, ...] = ()
     unpooled: tuple[Unpooled, ...] = ()
+    crowded: frozenset[str] = frozenset()
 
 
 def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: float, *, rolls: Rolls | None = None) -> Look:
@@ -171,6 +173,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
             *paused(before.breakers, memory.breakers, now),
         ),
         unpooled=roll.unpooled(policy),
+        crowded=crowded(book, cluster, policy),
     )
 
 

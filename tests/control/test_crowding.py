@@ -1,0 +1,99 @@
+"""Pods that tolerate every taint go where nobody else may: onto machines that are closed still."""
+
+from typing import Any
+
+import pytest
+from tests.control.world import World, pod, world
+
+from gpuscaler.clouds.delays import Delay, Delays
+from gpuscaler.kube.resources import PODS
+
+FOURS = """
+region: us-east-1
+pools:
+  - {name: gpu, types: [g4dn.12xlarge], markets: [on-demand], zones: [us-east-1a]}
+"""
+#: The second machine comes a minute after the first.
+APART = Delays(boot=Delay(20.0, 50.0, 120.0), device_plugin=Delay(5.0, 5.0, 5.0), answer=Delay(1.0, 1.0, 1.0), image_pull=Delay(0, 0, 0))
+#: GPUs show long after a machine has joined.
+SLOW = Delays(boot=Delay(20.0, 20.0, 20.0), device_plugin=Delay(60.0, 60.0, 60.0), answer=Delay(1.0, 1.0, 1.0), image_pull=Delay(0, 0, 0))
+
+
+def anywhere(name: str, gpus: int) -> dict[str, Any]:
+    """A pod that tolerates every taint."""
+    made = pod(name, gpus)
+    made["spec"]["tolerations"] = [{"operator": "Exists"}]
+    return made
+
+
+async def until_bound(here: World, *names: str) -> dict[str, str]:
+    """The nodes of all pods once these are bound."""
+    for _ in range(1200):
+        bound = await here.bound()
+        if all(bound[name] for name in names):
+            return bound
+        await here.sleep(0.5)
+    raise AssertionError(f"saw {await here.bound()} after 600 s, expected {', '.join(names)} to be bound")
+
+
+def machine_of(here: World, name: str) -> str:
+    """The node of the machine on its way that a pod waits for, empty where it is none yet, or where none waits for the pod."""
+    assert here.controller is not None
+    return next((one.node for one in here.controller.memory.ledger.coming if f"default/{name}" in one.pods), "")
+
+
+@pytest.mark.parametrize("gpus", [2, 4])
+@pytest.mark.parametrize("seed", range(4))
+async def test_whose_machine_is_taken_has_at_once_the_one_that_was_bought_for_the_other(seed: int, gpus: int) -> None:
+    async with world(FOURS, seed=seed, delays=APART) as here:
+        here.start()
+        await here.sleep(2.0)
+        await here.submit("p", 4)
+        await here.sleep(3.0)
+        await here.user.create(PODS, anywhere("t", gpus), namespace="default")
+        node = (await until_bound(here, "t"))["t"]
+        await here.sleep(2.0)
+        assert machine_of(here, "p") != node
+
+        assert (await until_bound(here, "p"))["p"] != node
+        await here.sleep(60.0)
+        assert len(here.cluster.core.history()) == 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_where_room_remains_beside_whoever_came_nothing_more_is_bought(seed: int) -> None:
+    async with world(FOURS, seed=seed, delays=APART) as here:
+        here.start()
+        await here.sleep(2.0)
+        await here.submit("p", 2)
+        while not await here.nodes():
+            await here.sleep(0.5)
+        # Its GPUs are about to show, and nobody else may go there yet.
+        for number in range(2):
+            await here.user.create(PODS, anywhere(f"t{number}", 1), namespace="default")
+        bound = await until_bound(here, "p", "t0", "t1")
+        await here.sleep(60.0)
+
+        assert len(set(bound.values())) == 1
+        assert len(here.cluster.core.history()) == 1
+
+
+@pytest.mark.parametrize("later", [0.0, 3.0, 6.0, 9.0])
+async def test_whoever_loses_a_machine_for_good_has_another_bought_at_once(later: float) -> None:
+    async with world(FOURS, delays=SLOW) as here:
+        here.start()
+        await here.sleep(2.0)
+        await here.submit("p", 4)
+        while not await here.nodes():
+            await here.sleep(0.5)
+        node = (await here.nodes())[0]["metadata"]["name"]
+        await here.sleep(later)
+        # Bound by hand, or by a scheduler of its own: nobody plans for it.
+        body = anywhere("t", 1)
+        await here.user.create(PODS, {**body, "spec": {**body["spec"], "nodeName": node}}, namespace="default")
+        await here.sleep(3.0)
+        assert len(here.cluster.core.history()) == 2
+
+        assert (await until_bound(here, "p"))["p"] != node
+        await here.sleep(60.0)
+        assert len(here.cluster.core.history()) == 2
