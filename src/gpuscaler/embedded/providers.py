@@ -1,4 +1,4 @@
-"""The providers that `gpuscaler run` can be told of, made from its settings."""
+"""The simulated cloud of `gpuscaler run`, made from its settings."""
 
 import asyncio
 from hashlib import sha256
@@ -10,7 +10,6 @@ from gpuscaler.clouds.markets import Key, Markets, Steps
 from gpuscaler.clouds.room import Quota
 from gpuscaler.clouds.simulated import SimulatedCloud
 from gpuscaler.clouds.simulated_provider import CallFaults, SimulatedProvider
-from gpuscaler.control import aws
 from gpuscaler.control.running import Made, Part, Place, UnusableError
 from gpuscaler.embedded.keeping import CloudStore, Keeper
 from gpuscaler.embedded.kubelets import Kubelets
@@ -26,11 +25,6 @@ from gpuscaler.simulation.spot import read_spot
 
 
 async def make(settings: RunSettings, place: Place) -> Made:
-    """The provider of the cloud that the settings name."""
-    return await (aws.make if settings.cloud == "aws" else make_simulated)(settings, place)
-
-
-async def make_simulated(settings: RunSettings, place: Place) -> Made:
     """The simulated cloud, whose machines become Nodes of the cluster behind ``place``; it goes on from where it was written down."""
     told, pools = settings.simulated, settings.policy.pools
     store = CloudStore(place.client, namespace=place.namespace)

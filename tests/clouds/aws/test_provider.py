@@ -327,3 +327,22 @@ async def test_spot_machines_are_listed_as_such_and_described_once(shop: Callabl
     assert {each.market for each in inventory.instances} == {"spot"}
     # And once for those that ended before anybody looked.
     assert one.aws.session.asked["DescribeInstances"] == 2
+
+
+async def test_there_is_no_list_before_every_region_has_answered_once() -> None:
+    aws = Aws(regions=("us-east-1", "us-west-2"))
+    for region in aws.regions:
+        aws.group(f"gpus-{region}", region=region, instance_type="g6.xlarge")
+    one = Shop(aws)
+    aws.endpoint.faults.all.append(denied("DescribeAutoScalingGroups", region="us-west-2"))
+    looked = await one.provider.look()
+    assert ([pool.name for pool in looked.pools], looked.complete, len(looked.failed)) == (["gpus-us-east-1"], False, 1)
+    with pytest.raises(CloudError, match="nothing is known yet of us-west-2"):
+        await one.provider.inventory()
+    aws.endpoint.faults.all.clear()
+    await one.provider.inventory()
+    aws.endpoint.faults.all.append(denied("DescribeLaunchTemplateVersions", region="us-west-2"))
+    aws.endpoint.faults.all.append(denied("DescribeAutoScalingGroups", region="us-west-2"))
+    looked = await one.provider.look()
+    assert ([pool.name for pool in looked.pools], looked.complete) == (["gpus-us-east-1", "gpus-us-west-2"], True)
+    await one.provider.close()
