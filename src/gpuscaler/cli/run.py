@@ -69,13 +69,22 @@ class Clocks:
         return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
+def _cache() -> Path | None:
+    """Where what hardly changes is kept; None where nothing can be, as in a container that is read-only."""
+    from gpuscaler.embedded.controlplane.building import cache_of
+
+    try:
+        return cache_of(os.environ)
+    except FileNotFoundError:
+        return None
+
+
 async def _run(file: "SettingsFile", access: "Access", *, dry_run: bool) -> None:
     """Run until SIGTERM, which is how Kubernetes asks to end, or Ctrl-C."""
     from gpuscaler.control import aws
     from gpuscaler.control.records.service import make as make_records
     from gpuscaler.control.running import Running
     from gpuscaler.embedded import providers
-    from gpuscaler.embedded.controlplane.building import cache_of
     from gpuscaler.kube.http import HttpTransport
     from gpuscaler.serving.logs import lines_to
 
@@ -91,7 +100,7 @@ async def _run(file: "SettingsFile", access: "Access", *, dry_run: bool) -> None
                 namespace=namespace_of(file.settings.namespace, access),
                 identity=f"{socket.gethostname()}_{uuid4().hex[:12]}",
                 clocks=Clocks(),
-                make_provider=partial(aws.make, folder=cache_of(os.environ)) if file.settings.cloud == "aws" else providers.make,
+                make_provider=partial(aws.make, folder=_cache()) if file.settings.cloud == "aws" else providers.make,
                 make_records=partial(make_records, pod=pod, set_level=set_level),
                 dry_run=dry_run,
             )
