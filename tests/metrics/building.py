@@ -60,7 +60,7 @@ def pod(name: str, namespace: str = "ml", **labels: str) -> dict[str, Any]:
 
 @asynccontextmanager
 async def serving(
-    *objects: Mapping[str, Any], rules: str = RULES, prometheus: PrometheusDouble | None = None, **timing: float
+    *objects: Mapping[str, Any], rules: str = RULES, prometheus: PrometheusDouble | None = None, relist: float = 60.0, **timing: float
 ) -> AsyncIterator[Serving]:
     """Running, and not yet asked anything; the caller lets time pass."""
     clock = asyncio.get_running_loop().time
@@ -69,7 +69,7 @@ async def serving(
     client = Client(MemoryTransport(api))
     prometheus = prometheus or PrometheusDouble()
     source = PrometheusSource(
-        Discoverer(prometheus, read(rules), wall=lambda: EPOCH + clock(), looks=Looks(interval=60, max_age=600)),
+        Discoverer(prometheus, read(rules), wall=lambda: EPOCH + clock(), looks=Looks(interval=relist, max_age=600)),
         Evaluator(prometheus, clock=clock, timing=Timing(**timing)),
         Objects(client, clock=clock, random=Random(1)),
         clock=clock,

@@ -259,3 +259,22 @@ async def test_new_rules_are_in_force_at_once_and_answers_of_the_old_are_not_giv
         assert told(await ask(here, "gpu_duty_cycle")) == {"p0": "15", "p1": "15", "p2": "15"}
         with pytest.raises(UnknownMetric):
             await ask(here)
+
+
+async def test_a_metric_whose_first_series_comes_is_served_as_soon_as_somebody_asks_for_it_and_not_looked_for_all_the_time() -> None:
+    double = loaded()
+    async with serving(*pods(), prometheus=double, relist=600.0) as here:
+        await asyncio.sleep(5)
+        looks = len(double.looked_for)
+        for _ in range(40):
+            with pytest.raises(UnknownMetric):
+                await ask(here, "http_requests")
+            await asyncio.sleep(15)
+            double.touch()
+        # Every half minute, of a question for each of four series queries and for labels of what is there.
+        assert len(double.looked_for) - looks <= 21 * looks
+        double.put("http_requests", 7, pod="p0", namespace="ml")
+        with pytest.raises(UnknownMetric):
+            await ask(here, "http_requests")
+        await asyncio.sleep(31)
+        assert told(await ask(here, "http_requests")) == {"p0": "7"}

@@ -15,6 +15,8 @@ from gpuscaler.metrics.rules.reading import RuleSet
 
 #: Questions about series that are under way at once.
 _AT_ONCE = 4
+#: Seconds until the next look after one that found trouble, and at least until one for the sake of what somebody asks for in vain.
+AGAIN, SOON = 10.0, 30.0
 
 
 class Series(Protocol):
@@ -48,18 +50,35 @@ class Discoverer:
         self._prometheus, self._wall, self._looks = prometheus, wall, looks or Looks()
         self._series: dict[str, tuple[Mapping[str, str], ...]] = {}
         self._again = asyncio.Event()
+        #: Whether somebody asked for what is not known since the last look, and whether that was long enough ago to look again for it.
+        self._missed = self._rested = False
 
     async def run(self) -> None:
-        """Look again and again, until cancelled; soon after a look that found trouble."""
+        """Look again and again, until cancelled; soon after a look that found trouble or a question for what is not known."""
         while True:
             await self.look()
             self._again.clear()
-            pause = min(self._looks.interval, 10.0) if self.troubles else self._looks.interval
-            try:
-                async with asyncio.timeout(pause):
-                    await self._again.wait()
-            except TimeoutError:
+            self._missed = self._rested = False
+            pause = min(self._looks.interval, AGAIN) if self.troubles else self._looks.interval
+            if await self._told_within(min(pause, SOON)) or self._missed or pause <= SOON:
                 continue
+            self._rested = True
+            await self._told_within(pause - SOON)
+
+    def missed(self) -> None:
+        """Somebody asks for a metric that is not known: perhaps its first series is there now."""
+        self._missed = True
+        if self._rested:
+            self._again.set()
+
+    async def _told_within(self, seconds: float) -> bool:
+        """Wait until there is a reason to look at once, for so long at most."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._again.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def use(self, rules: RuleSet) -> None:
         """Go on with other rules; their series are looked for at once."""

@@ -128,7 +128,8 @@ class PrometheusSource:
         return origin
 
     def _unknown(self) -> str:
-        """Nothing to add where Prometheus was asked and has no such series."""
+        """Nothing to add where Prometheus was asked and has no such series; it is asked again soon."""
+        self.discoverer.missed()
         return "; ".join(self.discoverer.troubles.values())
 
     async def _table(self, question: Question) -> tuple[State, Table, bool]:
