@@ -124,6 +124,8 @@ class _Verb(NamedTuple):
 
 
 def _formatted(how: _Verb, value: Value) -> str:
+    if how.verb == "v" and "#" in how.flags and isinstance(value, list | dict):
+        return _in_go(how, value)
     if isinstance(value, list) and how.verb != "T":
         return f"[{' '.join(_formatted(how, one) for one in value)}]"
     if isinstance(value, dict) and how.verb != "T":
@@ -138,6 +140,13 @@ def _formatted(how: _Verb, value: Value) -> str:
         sign = text[:1] if text[:1] in ("+", "-") and not isinstance(value, str) else ""
         return sign + text[len(sign) :].rjust(how.width - len(sign), "0")
     return text.rjust(how.width)
+
+
+def _in_go(how: _Verb, value: list[str] | dict[str, str]) -> str:
+    """As Go's source has it."""
+    if isinstance(value, list):
+        return f"[]string{{{', '.join(_formatted(how, one) for one in value)}}}"
+    return f"map[string]string{{{', '.join(f'{_formatted(how, key)}:{_formatted(how, value[key])}' for key in sorted(value))}}}"
 
 
 def _body(how: _Verb, value: Value) -> str | None:

@@ -1,6 +1,7 @@
 """From tokens to nodes."""
 
 import ast
+import re
 from dataclasses import dataclass, field
 
 from gpuscaler.metrics.rules.gotemplate.errors import TemplateError
@@ -28,6 +29,8 @@ _BRANCHES = frozenset({"if", "with", "range"})
 _CONSTANTS = {"true": True, "false": False, "nil": None}
 #: Branches and parentheses within each other.
 _MOST_DEEP = 50
+_ESCAPED = re.compile(r"\\(?:[0-7]{1,3}|x[0-9a-fA-F]{0,2}|u[0-9a-fA-F]{0,4}|U[0-9a-fA-F]{0,8}|.)", re.DOTALL)
+_ESCAPE = re.compile(r"""\\(?:[abfnrtv\\'"]|[0-3][0-7]{2}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})""")
 #: Where a list of nodes ends, besides at the end of the template.
 _ENDS = frozenset({"end", "else"})
 
@@ -120,20 +123,19 @@ class _Parser:
             raise self._wrong(f"saw more than {_MOST_DEEP} levels, expected fewer")
         names, declares = self._targets(ranging=ranging)
         commands: list[Command] = []
-        piped = False
         while True:
             token = self._skip_spaces()
             if token.kind == end or (end == ")" and token.text == ")" and token.kind == "mark"):
                 self.place += 1
-                if piped or not commands:
-                    raise self._wrong("saw no value, expected one" + (" after |" if piped else ""))
+                if not commands:
+                    raise self._wrong("saw no value, expected one")
                 break
             command = self._command(depth)
             if commands and isinstance(command[0], Constant | Dot):
                 raise self._wrong("saw a value after |, expected a function")
             commands.append(command)
-            piped = self._skip_spaces().text == "|" and self._skip_spaces().kind == "mark"
-            self.place += piped
+            # One at the end changes nothing, as with Go.
+            self.place += self._skip_spaces().text == "|" and self._skip_spaces().kind == "mark"
         return Pipeline(tuple(commands), names, declares)
 
     def _targets(self, *, ranging: bool) -> tuple[tuple[str, ...], bool]:
@@ -233,8 +235,8 @@ class _Parser:
 
 
 def _unquoted(text: str) -> str:
-    r"""A quoted text; Go's escapes are Python's but for ``\N{…}``, which it does not have, and ``\'`` in double quotes."""
-    if "\\N" in text or (text[0] == '"' and "\\'" in text) or (text[0] == "'" and '\\"' in text) or "\\\n" in text:
+    """A quoted text, by Go's escapes: all of them are Python's, which has more."""
+    if not all(_ESCAPE.fullmatch(one) and one[1] != {"'": '"', '"': "'"}[text[0]] for one in _ESCAPED.findall(text)):
         raise ValueError(text)
     value = ast.literal_eval(text)
     assert isinstance(value, str)

@@ -102,8 +102,10 @@ class _Run:
         del self._variables[known:]
 
     def _range(self, node: Branch, dot: Value) -> None:
-        # The variables take on the members, not the whole.
-        value = self._pipeline(Pipeline(node.pipeline.commands), dot)
+        # The variables are the whole until they take on the members, and stay so where there are none.
+        value = self._pipeline(node.pipeline, dot)
+        if isinstance(value, int) and len(node.pipeline.variables) == 2:
+            raise TemplateError(f"saw a range over {plain(value)} with two variables, expected one")
         members = list(_members(value))
         if not members:
             self.walk(node.otherwise, dot)
