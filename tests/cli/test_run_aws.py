@@ -96,7 +96,8 @@ async def until(so: Any, what: str) -> None:
     raise AssertionError(f"never: {what}")
 
 
-async def test_the_page_about_an_account_that_costs_nothing_comes_true(tmp_path: Path) -> None:
+async def test_the_page_about_an_account_that_costs_nothing_comes_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     kubeconfig, config = str(tmp_path / "kubeconfig"), tmp_path / "run.yaml"
     (told,) = [one for one in blocks(PAGE) if one.kind == "yaml"]
     async with gpuscaler("cluster", "--kubeconfig", kubeconfig, "--cloud", "aws-simulated", "--aws-boot", "4s") as serving:
@@ -104,7 +105,7 @@ async def test_the_page_about_an_account_that_costs_nothing_comes_true(tmp_path:
         config.write_text(told.text.replace("http://127.0.0.1:4566", url).replace("1m", "5s") + "http: {enabled: false}\n")
         account = Account(url)
         await asyncio.to_thread(account.prepare)
-        assert "gpu   us-east-1  cluster-autoscaler" in await asked("pools", "--config", str(config), "--cache", str(tmp_path / "cache"))
+        assert "gpu   us-east-1  cluster-autoscaler" in await asked("pools", "--config", str(config))
         access = find_access({}, kubeconfig=Path(kubeconfig), context="", attended=False)
         async with HttpTransport(access) as transport, gpuscaler("run", "--config", str(config), "--kubeconfig", kubeconfig):
             client = Client(transport)

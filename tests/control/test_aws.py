@@ -65,6 +65,20 @@ async def test_what_a_dry_spot_group_refuses_is_bought_on_demand_within_seconds(
         assert any("spot" in one.target for one in (await here.status()).breakers)
 
 
+async def test_where_iam_does_not_allow_launch_instances_the_group_is_told_a_number_and_status_says_why(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus")
+        here.fault(operation="LaunchInstances", code="AccessDenied", status=403)
+        here.start()
+        await here.submit("train")
+        await here.until(lambda: all_bound(here), 120)
+        assert (here.desired("gpus"), here.wrote()["SetDesiredCapacity"]) == (1, 1)
+        here.path.write_text(here.settings(more="pools: [{name: gpus, priority: 1}]\n"))
+        await here.sleep(30)
+        (pool,) = (await here.status()).pools
+        assert pool.way.startswith("desired-capacity: LaunchInstances is not to be had: IAM does not allow autoscaling:LaunchInstances")
+
+
 async def test_an_interrupted_machine_is_tainted_at_once_and_replaced_before_it_goes(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("a-spot", market="spot")
