@@ -14,6 +14,7 @@ def test_random_workloads_run_where_they_were_promised_to_also_when_the_controll
     print(f"\nKubernetes {version()}, 6 random workloads: {found}")
 
     assert found.bound == found.planned
+    assert found.further <= 1
     assert found.broken == 0
     # Of machines that open unsteered, half of the pods find theirs; how many do is measured on a quiet machine, not here.
     assert found.came >= 0.75 * found.meant
