@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from typing import Protocol
 
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.events import EventRecorder
@@ -16,17 +17,35 @@ LEASE = "gpuscaler-autoscale"
 _QPS, _BURST = 10.0, 50
 
 
+class ReadySource(Source, Protocol):
+    @property
+    def trouble(self) -> str:
+        """Empty once everything can be answered."""
+        ...
+
+
 def autoscaling(
-    client: Client, source: Source, *, namespace: str, identity: str, clock: Callable[[], float], wall: Callable[[], float], random: Random
+    client: Client,
+    source: ReadySource,
+    *,
+    namespace: str,
+    identity: str,
+    clock: Callable[[], float],
+    wall: Callable[[], float],
+    random: Random,
 ) -> AutoscaleController:
     """With its Lease in ``namespace``, held as ``identity``, which nobody else ever has. ``clock`` is monotonic, ``wall`` Unix time."""
+
+    def served() -> set[str] | None:
+        return None if source.trouble else {one.metric for one in source.custom_metrics() if one.group_resource == "pods"}
+
     own = replace(client, limit=RateLimit(_QPS, _BURST))
     election = LeaderElection(own, name=LEASE, namespace=namespace, identity=identity, clock=clock, wall=wall, random=random)
     return AutoscaleController(
         own.fenced(election.fence),
         election=election,
         events=EventRecorder(replace(own, limit=RateLimit(_QPS, _BURST)), wall, component="gpuscaler-metrics", instance=identity),
-        served=lambda: {one.metric for one in source.custom_metrics() if one.group_resource == "pods"},
+        served=served,
         clock=clock,
         random=random,
     )

@@ -25,7 +25,7 @@ from gpuscaler.metrics.api.server import Api, listen
 from gpuscaler.metrics.api.trust import Trust, TrustError, WatchedTrust
 from gpuscaler.metrics.autoscale.controller import AutoscaleController
 from gpuscaler.metrics.command import FlagError, Options
-from gpuscaler.metrics.command_autoscale import autoscaling
+from gpuscaler.metrics.command_autoscale import ReadySource, autoscaling
 from gpuscaler.metrics.command_rules import RulesFile
 from gpuscaler.metrics.direct import ExporterSource
 from gpuscaler.metrics.discovering import Discoverer, Looks
@@ -34,7 +34,6 @@ from gpuscaler.metrics.figures import SourceFigures
 from gpuscaler.metrics.objects import Objects
 from gpuscaler.metrics.prometheus import Prometheus, Server, access_of, server_of
 from gpuscaler.metrics.source import PrometheusSource
-from gpuscaler.metrics.values import Source
 from gpuscaler.serving.tls import CertificateError, LiveTls
 
 _LOG = structlog.get_logger(__name__)
@@ -144,7 +143,7 @@ class MetricsService:
                     # Who has not heard yet that this pod ends still asks it.
                     await asyncio.sleep(LINGER)
 
-    def _autoscaling(self, client: Client, source: Source) -> AutoscaleController:
+    def _autoscaling(self, client: Client, source: ReadySource) -> AutoscaleController:
         identity = f"{self.environ.get('HOSTNAME', 'gpuscaler-metrics')}-{self.random.getrandbits(64):016x}"
         clock, wall = self.clocks
         namespace = self.accesses.objects.namespace

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import Random
@@ -65,7 +65,9 @@ class Here:
 
 
 @asynccontextmanager
-async def controlled(*objects: dict[str, Any], copies: int = 1) -> AsyncIterator[Here]:
+async def controlled(*objects: dict[str, Any], copies: int = 1, served: list[Collection[str] | None] | None = None) -> AsyncIterator[Here]:
+    """The last of ``served`` is what is served now."""
+    said = served or [SERVED]
     clock = asyncio.get_running_loop().time
     api = ApiServer(lambda: EPOCH + clock())
     api.load([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in ("ml", "gpus")])
@@ -82,7 +84,7 @@ async def controlled(*objects: dict[str, Any], copies: int = 1) -> AsyncIterator
             client.fenced(election.fence),
             election=election,
             events=EventRecorder(client, lambda: EPOCH + clock()),
-            served=lambda: SERVED,
+            served=lambda: said[-1],
             clock=clock,
             random=Random(number),
         )
@@ -194,3 +196,35 @@ async def test_of_two_copies_one_writes_and_what_somebody_deletes_comes_again() 
         await asyncio.sleep(10)
         assert await here.scaler() is not None
         assert len(await here.events()) == 1
+
+
+async def test_while_it_is_not_known_what_is_served_nothing_is_made_or_changed() -> None:
+    served: list[Collection[str] | None] = [None]
+    async with controlled(workload(annotation="profile=llm,max=8"), served=served) as here:
+        assert await here.scaler() is None
+        served.append(SERVED)
+        await asyncio.sleep(10)
+        first = await here.scaler()
+        assert first is not None
+        served.append(None)
+        await here.annotate("profile=llm,max=9")
+        assert await here.scaler() == first
+
+
+async def test_the_metric_stays_what_it_was_for_as_long_as_it_is_served_or_none_is() -> None:
+    served: list[Collection[str] | None] = [SERVED]
+
+    def metric(made: dict[str, Any] | None) -> str:
+        assert made is not None
+        name: str = made["spec"]["metrics"][0]["pods"]["metric"]["name"]
+        return name
+
+    async with controlled(workload(annotation="profile=llm,max=8"), served=served) as here:
+        for now, expected in (
+            ((*SERVED, "vllm_num_requests_waiting"), "sglang_num_queue_reqs"),
+            ((), "sglang_num_queue_reqs"),
+            (("vllm_num_requests_waiting",), "vllm_num_requests_waiting"),
+        ):
+            served.append(now)
+            await asyncio.sleep(90)
+            assert metric(await here.scaler()) == expected

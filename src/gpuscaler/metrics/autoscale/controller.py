@@ -92,9 +92,10 @@ class _Decoder:
 
 
 class AutoscaleController:
-    """``client`` is fenced by ``election``: one process at most writes. ``served`` tells the metrics of pods that can be asked for.
+    """``client`` is fenced by ``election``: one process at most writes.
 
-    ``clock`` is monotonic, in seconds.
+    ``served`` tells the metrics of pods that can be asked for, or None while that is not known: nothing is done then, since metrics are
+    chosen by it. ``clock`` is monotonic, in seconds.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class AutoscaleController:
         *,
         election: LeaderElection,
         events: EventRecorder,
-        served: Callable[[], Collection[str]],
+        served: Callable[[], Collection[str] | None],
         clock: Callable[[], float],
         random: Random,
     ) -> None:
@@ -148,8 +149,11 @@ class AutoscaleController:
     async def _look(self) -> bool:
         """Do what there is to be done; returns whether all of it was."""
         self._changed.clear()
+        served = self._served()
+        if served is None:
+            return False
         workloads = [*self._found[DEPLOYMENTS].values(), *self._found[STATEFUL_SETS].values()]
-        acts = decide(workloads, tuple(self._found[AUTOSCALERS].values()), served=self._served())
+        acts = decide(workloads, tuple(self._found[AUTOSCALERS].values()), served=served)
         good = True
         for act in acts:
             good = await self._do(act) and good

@@ -1,6 +1,6 @@
 """What is to be done about annotations and autoscalers: data in, acts out."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -125,7 +125,7 @@ def _body(workload: Annotated, wanted: Autoscale, ours: Existing | None, served:
             {
                 "type": aim.kind,
                 aim.kind.lower(): {
-                    "metric": {"name": next((one for one in aim.candidates if one in served), aim.candidates[0])},
+                    "metric": {"name": _chosen(aim.candidates, ours, served)},
                     "target": {"type": "AverageValue", "averageValue": aim.target},
                 },
             }
@@ -135,6 +135,14 @@ def _body(workload: Annotated, wanted: Autoscale, ours: Existing | None, served:
     if wanted.behavior:
         spec["behavior"] = dict(wanted.behavior)
     return {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": metadata, "spec": spec}
+
+
+def _chosen(candidates: Sequence[str], ours: Existing | None, served: Collection[str]) -> str:
+    """The metric that is scaled by: what it was, unless that is not served and another one is."""
+    metrics = ours.spec.get("metrics", ()) if ours else ()
+    named = {part["metric"]["name"] for one in metrics for part in one.values() if isinstance(part, Mapping) and "metric" in part}
+    there = [one for one in candidates if one in served] or candidates
+    return next((one for one in there if one in named), there[0])
 
 
 def _says(found: Any, wanted: Any) -> bool:
