@@ -20,7 +20,8 @@ import aiohttp
 import pytest
 import yaml
 from aiohttp import web
-from tests.charts.rendering import text
+from tests.charts.building import helm
+from tests.charts.rendering import CHART, text
 from tests.e2e.objects import deployment
 from tests.e2e.stage import KINDS, NAMESPACE, Json, Stage, stage, until
 from tests.metrics.real_prometheus import RealPrometheus, binary, real_prometheus
@@ -37,6 +38,7 @@ AUTOSCALERS = Resource("autoscaling", "v2", "horizontalpodautoscalers", "Horizon
 SERVICES = Resource("", "v1", "services", "Service")
 ENDPOINTS = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 APIS = ("v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io", "v1beta1.external.metrics.k8s.io")
+VALUES: Mapping[str, Any] = {"controller": {"enabled": False}, "metrics": {"enabled": True, "prometheusUrl": "http://prometheus:9090"}}
 #: As kube-aggregator and kubectl ask for all there is.
 EVERYTHING = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 QUEUE = "inference_extension_flow_control_queue_size"
@@ -85,10 +87,9 @@ def address() -> str:
 
 async def install(made: Stage, port: int, host: str) -> None:
     """What the chart renders, with endpoints of our own in place of the pods'."""
-    values = {"controller": {"enabled": False}, "metrics": {"enabled": True, "prometheusUrl": "http://prometheus:9090"}}
     await made.admin.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     known = {**KINDS, "ConfigMap": CONFIG_MAPS, "Service": SERVICES, "APIService": API_SERVICES}
-    for one in yaml.safe_load_all(text(values, namespace=NAMESPACE)):
+    for one in yaml.safe_load_all(text(VALUES, namespace=NAMESPACE)):
         if one and one["kind"] in known:
             if one["kind"] == "Service":
                 del one["spec"]["selector"]
@@ -215,6 +216,8 @@ class Seen:
     values: Json = field(default_factory=dict)
     asked: list[Json] = field(default_factory=list)
     direct: tuple[int, int] = (0, 0)
+    own: set[str] = field(default_factory=set)
+    others: set[str] = field(default_factory=set)
     lost: Json = field(default_factory=dict)
     while_lost: int = 0
     code: int = -1
@@ -258,12 +261,23 @@ async def _play(folder: Path) -> Seen:
                 await server.start()
                 await scaled(made, "serve", 3)
                 found.replicas.append(3)
+                found.own, found.others = [await _registered(made, namespace) for namespace in (NAMESPACE, "elsewhere")]
             finally:
                 found.last = await server.end()
                 found.log = server.log.read_text()
         lines = made.plane.layout.audit.read_text().splitlines()
         found.asked = [one for one in map(json.loads, lines) if one["user"]["username"] == USER]
     return found
+
+
+async def _registered(made: Stage, namespace: str) -> set[str]:
+    """The APIServices that helm would install in ``namespace``, with a look at those that are there."""
+    words = ("template", "gpuscaler", str(CHART), "--namespace", namespace, "--dry-run=server", "--values", "-")
+    environ = {"HOME": str(made.folder), "KUBECONFIG": str(made.plane.kubeconfig)}
+    command, values = (str(helm()), *words), yaml.safe_dump(VALUES)
+    done = await asyncio.to_thread(subprocess.run, command, input=values, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(re.findall(r"^kind: APIService\nmetadata:\n  name: (\S+)$", done.stdout, re.MULTILINE))
 
 
 async def _directly(made: Stage, url: str) -> tuple[int, int]:
@@ -368,6 +382,11 @@ def test_a_token_of_the_cluster_is_known_and_a_made_up_one_is_not(seen: Seen) ->
 def test_every_api_service_has_the_authority_of_the_certificate_that_the_server_made(seen: Seen) -> None:
     assert all(seen.bundles)
     assert len(set(seen.bundles)) == 1
+
+
+def test_the_chart_registers_no_api_that_another_installation_has(seen: Seen) -> None:
+    assert seen.own == set(APIS)
+    assert seen.others == set()
 
 
 def test_discovery_lists_every_metric_with_what_it_describes(seen: Seen) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter
 
 from gpuscaler.serving import exposition
+from gpuscaler.serving.authorities import Authority, Pair
 from gpuscaler.serving.health import Health
 from gpuscaler.serving.server import Server, serve
 from gpuscaler.serving.tls import CertificateError, LiveTls
@@ -127,3 +129,32 @@ async def test_a_new_certificate_that_cannot_be_used_leaves_the_old_one_and_says
 def test_a_server_does_not_begin_with_a_certificate_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(CertificateError, match=r"nothing\.crt: saw No such file or directory, expected a PEM file"):
         LiveTls(tmp_path / "nothing.crt", tmp_path / "nothing.key")
+
+
+async def shown(port: int, authority: Authority, pair: Pair, folder: Path) -> bytes:
+    """What a server says to a client with a certificate."""
+    trust = ssl.create_default_context(cadata=authority.certificate.decode())
+    trust.load_cert_chain(*pair.write(folder, "client"))
+    async with aiohttp.ClientSession() as session, session.get(f"https://localhost:{port}/", ssl=trust) as answer:
+        return await answer.read()
+
+
+async def test_clients_are_taken_from_the_authorities_that_were_named_last(tmp_path: Path) -> None:
+    serving, first, second = (Authority(name, now=time.time()) for name in ("serving", "first", "second"))
+    files = serving.issue("server", hosts=("localhost",)).write(tmp_path, "server")
+    live = LiveTls(*files, ask_clients=True)
+
+    async def who(request: web.Request) -> web.Response:
+        peer = request.get_extra_info("peercert")
+        return web.Response(text=dict(part[0] for part in peer["subject"])["commonName"] if peer else "nobody")
+
+    async with served(web.get("/", who), tls=live.context) as server:
+        live.believe(first.certificate)
+        assert await shown(server.port, serving, first.issue("one"), tmp_path) == b"one"
+        with pytest.raises((aiohttp.ClientError, ssl.SSLError)):
+            await shown(server.port, serving, second.issue("two"), tmp_path)
+        live.believe(second.certificate)
+        assert await shown(server.port, serving, second.issue("two"), tmp_path) == b"two"
+        with pytest.raises(CertificateError, match="authorities of clients"):
+            live.believe(b"-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n")
+        assert await shown(server.port, serving, second.issue("two"), tmp_path) == b"two"
