@@ -228,12 +228,15 @@ class Templates:
         return new
 
     def settled(self, unsettled: frozenset[Key]) -> "Templates":
-        """These templates without machines that may turn out to be one of ``unsettled``."""
+        """These templates without machines that are sure to be of ``unsettled``.
+
+        Of a set that the cloud chooses from, something is always dry: one that has settled is enough, since what is dry is passed over.
+        """
         if not unsettled:
             return self
         new = copy(self)
         new.__dict__["mix_kinds"] = tuple(
-            replace(kind, limit=0) if any(self.offerings[row].key in unsettled for row in its.rows) else kind
+            replace(kind, limit=0) if all(self.offerings[row].key in unsettled for row in its.rows) else kind
             for kind, its in zip(self.mix_kinds, self.kinds, strict=True)
         )
         return new

@@ -131,6 +131,15 @@ def test_a_machine_goes_back_to_spot_that_has_been_back_for_a_while_or_is_probed
     assert removed(down(on("a"), BOTH, state=state(*events))) == (["a"] if goes else [])
 
 
+@pytest.mark.parametrize(("dry", "goes"), [(1, True), (2, False)])
+def test_a_set_that_the_cloud_chooses_from_is_relied_upon_as_long_as_one_of_it_is(dry: int, goes: bool) -> None:
+    some = [offering(kind, 1.0, pool="spot", market="spot", allocatable=ROOM) for kind in ("g.1", "g.2")]
+    pools = (pool(DEAR), pool(*some, name="spot", chooser="cloud"))
+    after = state(*(Refused(one.key, NOW - 10.0) for one in some[:dry]), pools=pools)
+
+    assert removed(down(on("a"), *pools, state=after)) == (["a"] if goes else [])
+
+
 def test_it_says_which_spot_would_be_cheaper_and_why_it_is_not_relied_upon() -> None:
     answer = down(on("a"), BOTH, state=state(Refused(SPOT.key, NOW - 10.0, detail="no g.1")))
 

@@ -75,7 +75,7 @@ def test_nothing_moves_to_spot_that_was_refused_a_short_while_ago() -> None:
     assert moved(state(policy, breakers, NOW + 1201.0)) == ["spot"]
 
 
-def test_nothing_moves_to_a_set_of_which_a_member_was_refused_a_short_while_ago() -> None:
+def test_nothing_moves_to_a_set_all_of_which_was_refused_a_short_while_ago() -> None:
     spot = pool(*zones(price=0.3, market="spot", pool="spot", names=("z1", "z2")), chooser="cloud")
     runs = pod("p", on="a", created=NOW - 7200, started=NOW - 7200, options={"restart_cost": 60.0})
 
@@ -83,7 +83,8 @@ def test_nothing_moves_to_a_set_of_which_a_member_was_refused_a_short_while_ago(
         return [machine.market for machine in planned([node("a", ON_DEMAND), runs], spot, pool(ON_DEMAND), state=found).machines]
 
     assert markets(State()) == ["spot"]
-    assert markets(State(unsettled_offerings=frozenset({spot.offerings[0].key}))) == []
+    assert markets(State(unsettled_offerings=frozenset({spot.offerings[0].key}))) == ["spot"]
+    assert markets(State(unsettled_offerings=frozenset(one.key for one in spot.offerings))) == []
 
 
 def test_a_pod_without_a_place_is_told_what_the_cloud_said() -> None:
