@@ -201,7 +201,7 @@ def planned(asked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         asked(more=more)
         with a_cluster(tmp_path) as cluster:
             cluster.load(*objects)
-            options = ["--pools", str(tmp_path / "run.yaml"), "--kubeconfig", str(cluster.kubeconfig), "--json"]
+            options = ["--config", str(tmp_path / "run.yaml"), "--kubeconfig", str(cluster.kubeconfig), "--json"]
             return CliRunner().invoke(main, ["plan", *options])
 
     return plan

@@ -32,7 +32,7 @@ FILE = click.Path(readable=False, allow_dash=True)
     help="Kubernetes objects as kubectl prints them (JSON or YAML); may be repeated; - is standard input. Without it, a cluster is asked.",
 )
 @access_options
-@click.option("--pools", required=True, type=FILE, metavar="FILE", help="The pools file, or a run file.")
+@click.option("--pools", "--config", "pools", required=True, type=FILE, metavar="FILE", help="The pools file, or a run file.")
 @click.option("--now", metavar="RFC3339", help="The time to plan for, such as 2026-11-21T12:00:00Z; the default is the current time.")
 @click.option(
     "--add-pods", multiple=True, type=FILE, metavar="FILE", help="What if these pods, Jobs or Deployments were there? May be repeated."
