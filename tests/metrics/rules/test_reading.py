@@ -128,8 +128,15 @@ def test_reads_numbers_and_booleans_as_the_text_that_they_were_written_as() -> N
     assert rules.rules[0].template.render({}) == "010"
 
 
-def test_knows_resources_that_an_api_server_tells_of() -> None:
-    text = yaml.safe_dump({"rules": [entry(resources={"overrides": {"rollout": {"group": "argoproj.io", "resource": "rollout"}}})]})
+def test_takes_custom_resources_by_their_group_and_says_what_it_takes_them_for() -> None:
+    rules = rule_set(entry(resources={"overrides": {"rollout": {"group": "argoproj.io", "resource": "rollout"}}}))
+    assert not rules.problems
+    assert "rollouts.argoproj.io is not in every cluster" in rules.notes[0].message
+    assert [one.text for one in rules.rules[0].labelling.resources(["rollout"])] == ["rollouts.argoproj.io"]
+
+
+def test_knows_more_resources_where_it_is_told_of_them() -> None:
+    text = yaml.safe_dump({"rules": [entry(resources={"overrides": {"rollout": {"resource": "rollout"}}})]})
     assert read(text).problems
     known = Resources((*WELL_KNOWN, Resource("rollouts", "rollout", "argoproj.io")))
     assert not read(text, resources=known).problems

@@ -1,10 +1,8 @@
 """Resources by the names that rules call them."""
 
-from typing import Any
-
 import pytest
 
-from gpuscaler.metrics.rules.resources import WELL_KNOWN, Resource, ResourceError, Resources, from_lists
+from gpuscaler.metrics.rules.resources import WELL_KNOWN, Resource, ResourceError, Resources, custom
 
 
 @pytest.mark.parametrize(
@@ -40,18 +38,18 @@ def test_refuses_a_plural_of_several_singulars() -> None:
         other.singular("pods")
 
 
-def test_reads_the_lists_of_an_api_server() -> None:
-    lists: list[dict[str, Any]] = [
-        {
-            "groupVersion": "argoproj.io/v1alpha1",
-            "resources": [
-                {"name": "rollouts", "kind": "Rollout", "namespaced": True},
-                {"name": "rollouts/scale", "kind": "Scale", "group": "autoscaling"},
-                {"name": None, "kind": "Odd"},
-            ],
-        },
-        {"groupVersion": "argoproj.io/v1", "resources": [{"name": "rollouts", "kind": "Rollout", "namespaced": True}]},
-        {"groupVersion": "v1", "resources": [{"name": "nodes", "kind": "Node", "namespaced": False}]},
-        {"groupVersion": "v2", "resources": None},
-    ]
-    assert from_lists(lists) == (Resource("rollouts", "rollout", "argoproj.io"), Resource("nodes", "node", namespaced=False))
+@pytest.mark.parametrize(
+    ("name", "plural", "singular"),
+    [
+        ("rollout", "rollouts", "rollout"),
+        ("Rollouts", "rollouts", "rollout"),
+        ("gateway", "gateways", "gateway"),
+        ("policy", "policies", "policy"),
+        ("policies", "policies", "policy"),
+        ("index", "indexes", "index"),
+        ("batch", "batches", "batch"),
+        ("class", "classes", "class"),
+    ],
+)
+def test_guesses_plural_and_singular_of_custom_resources(name: str, plural: str, singular: str) -> None:
+    assert custom(name, "example.org") == Resource(plural, singular, "example.org")

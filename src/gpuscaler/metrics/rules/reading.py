@@ -15,7 +15,7 @@ from gpuscaler.metrics.rules.gotemplate.errors import TemplateError
 from gpuscaler.metrics.rules.gotemplate.running import Template
 from gpuscaler.metrics.rules.labelling import Labelling
 from gpuscaler.metrics.rules.patterns import Pattern, PatternError
-from gpuscaler.metrics.rules.resources import Resource, ResourceError, Resources
+from gpuscaler.metrics.rules.resources import Resource, ResourceError, Resources, custom
 from gpuscaler.metrics.rules.rule import Filter, Rule
 from gpuscaler.settings.cursor import Cursor, Report, TooMuchError
 from gpuscaler.settings.document import read_document
@@ -163,7 +163,17 @@ class _Reader:
         if not name:
             at.say("saw no resource, expected one; add resource: pod")
             return None
-        return _attempt(fields["resource"], lambda: self.resources.find(name, _text(fields.get("group"))))
+        group = _text(fields.get("group"))
+        try:
+            return self.resources.find(name, group)
+        except ResourceError as error:
+            if "." not in group:
+                fields["resource"].say(str(error))
+                return None
+        made = custom(name, group)
+        message = f"{made.text} is not in every cluster: taken for a custom resource in namespaces, of the singular {made.singular}"
+        self.notes.append(Problem(at.path, at.entry.line, message))
+        return made
 
     def _note_twice(self, at: Cursor | None, overrides: Mapping[str, Resource]) -> None:
         labels: dict[str, list[str]] = {}

@@ -3,8 +3,7 @@
 Source: ``k8s.io/apimachinery/pkg/api/meta`` (``DefaultRESTMapper``, ``PriorityRESTMapper``).
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from msgspec import Struct
 
@@ -59,7 +58,7 @@ WELL_KNOWN: tuple[Resource, ...] = (
 
 
 class Resources:
-    """The resources that there are; more than :data:`WELL_KNOWN` where an API server was asked."""
+    """The resources that there are, in the order in which they are looked up."""
 
     def __init__(self, known: Iterable[Resource] = WELL_KNOWN) -> None:
         self.known = tuple(dict.fromkeys(known))
@@ -93,14 +92,11 @@ class Resources:
         return self.find(name, group)
 
 
-def from_lists(lists: Iterable[Mapping[str, Any]]) -> tuple[Resource, ...]:
-    """The resources of ``APIResourceList`` objects, in their order; subresources are left out."""
-    found: dict[tuple[str, str], Resource] = {}
-    for one in lists:
-        group = str(one.get("groupVersion") or "").rpartition("/")[0]
-        for entry in one.get("resources") or ():
-            plural, kind = entry.get("name"), entry.get("kind")
-            if isinstance(plural, str) and isinstance(kind, str) and "/" not in plural:
-                own = entry.get("group") or group
-                found.setdefault((plural, own), Resource(plural, kind.lower(), own, bool(entry.get("namespaced"))))
-    return tuple(found.values())
+def custom(name: str, group: str) -> Resource:
+    """A custom resource that is not known, by its plural or singular: one in namespaces, with the plural that English would have."""
+    name = name.lower()
+    if name.endswith("s") and not name.endswith("ss"):
+        return Resource(name, f"{name[:-3]}y" if name.endswith("ies") else name[:-1], group)
+    if name.endswith("y") and name[-2:-1] not in tuple("aeiou"):
+        return Resource(f"{name[:-1]}ies", name, group)
+    return Resource(f"{name}es" if name.endswith(("s", "x", "z", "ch", "sh")) else f"{name}s", name, group)
