@@ -46,9 +46,10 @@ def duty(
 
 @dataclass
 class Nodes:
-    """What each exporter serves, by its address; an answer may be a status."""
+    """What each exporter serves, by its address; an answer may be a status, or 0 for none at all."""
 
     pages: dict[str, str | int] = field(default_factory=dict)
+    never: asyncio.Event = field(default_factory=asyncio.Event)
     source: Any = None
     client: Any = None
 
@@ -60,12 +61,14 @@ def exporter(name: str, address: str) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def scraped(pages: dict[str, str | int], *pods: dict[str, Any], stale: float = 30.0) -> AsyncIterator[Nodes]:
+async def scraped(pages: dict[str, str | int], *pods: dict[str, Any], stale: float = 30.0, patience: float = 5.0) -> AsyncIterator[Nodes]:
     """Exporters at these loopback addresses, at one port."""
     nodes = Nodes(pages)
 
     async def answer(request: web.Request) -> web.Response:
         found = nodes.pages.get(request.host.partition(":")[0], 404)
+        if found == 0:
+            await nodes.never.wait()
         return web.Response(status=found) if isinstance(found, int) else web.Response(text=found)
 
     app = web.Application()
@@ -78,7 +81,7 @@ async def scraped(pages: dict[str, str | int], *pods: dict[str, Any], stale: flo
     nodes.client = Client(MemoryTransport(api))
     nodes.source = ExporterSource(
         Objects(nodes.client, clock=time.monotonic, random=Random(1)),
-        scraping=Scraping(namespace="gpus", selector=EXPORTERS, port=runner.addresses[0][1], interval=0.05, timeout=5.0),
+        scraping=Scraping(namespace="gpus", selector=EXPORTERS, port=runner.addresses[0][1], interval=0.05, timeout=patience),
         timing=Timing(period=1.0, stale=stale),
         clock=time.monotonic,
         wall=time.time,
@@ -207,6 +210,18 @@ async def test_of_an_exporter_that_does_not_answer_the_last_numbers_are_good_unt
         assert "503" in next(one.trouble for one in nodes.source.exporters.values() if one.trouble)
         nodes.pages["127.0.0.1"] = 500
         await becomes(nodes, {})
+
+
+async def test_an_exporter_that_hangs_holds_up_no_other() -> None:
+    async with scraped({"127.0.0.1": page(duty(40)), "127.0.0.2": page(duty(90, "p1"))}, *PODS_, stale=3600.0, patience=3600.0) as nodes:
+        await becomes(nodes, {"p0": "40", "p1": "90"})
+        nodes.pages["127.0.0.2"] = 0
+        for value in (41, 42, 43):
+            nodes.pages["127.0.0.1"] = page(duty(value))
+            await becomes(nodes, {"p0": str(value), "p1": "90"})
+        nodes.pages["127.0.0.2"] = page(duty(95, "p1"))
+        nodes.never.set()
+        await becomes(nodes, {"p0": "43", "p1": "95"})
 
 
 async def test_what_is_not_measured_is_not_found_and_external_metrics_need_a_prometheus() -> None:

@@ -61,6 +61,7 @@ class Exporter:
     at: float = float("-inf")
     age: float = 0.0
     trouble: str = ""
+    task: "asyncio.Task[None] | None" = None
     over: "dict[tuple[str, str], Trail]" = field(default_factory=dict)
 
 
@@ -103,6 +104,8 @@ class ExporterSource:
         self._metrics: dict[str, list[tuple[Exporter, Figure]]] = {}
         self._states: dict[tuple[str, str, LabelSelector], State] = {}
         self._round_at: float | None = None
+        #: Seconds that reading pages took in this round.
+        self._worked = 0.0
         self._custom: tuple[MetricInfo, ...] = ()
 
     @property
@@ -116,22 +119,33 @@ class ExporterSource:
         """Until cancelled."""
         async with asyncio.TaskGroup() as tasks, aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=100)) as session:
             tasks.create_task(self.objects.run(), name="watch objects")
-            while True:
-                began = self._clock()
-                if self.objects.synced:
-                    await self.round(session)
-                took = self._clock() - began
-                await asyncio.sleep(max(self.scraping.interval - took, took * (1 / self.scraping.share - 1), 0.0))
+            try:
+                while True:
+                    began, self._worked = self._clock(), 0.0
+                    if self.objects.synced:
+                        await self.round(session)
+                    took = self._clock() - began
+                    await asyncio.sleep(max(self.scraping.interval - took, self._worked / self.scraping.share - took, 0.0))
+            finally:
+                _cancel(self.exporters.values())
 
     async def round(self, session: aiohttp.ClientSession) -> None:
-        """Scrape every exporter once, at the same time."""
-        there = self._there()
-        self.exporters = {key: self.exporters.get(key) or Exporter(address) for key, address in there.items()}
-        for key, address in there.items():
-            if self.exporters[key].address != address:
-                self.exporters[key] = Exporter(address)
-        await asyncio.gather(*(self._scrape(session, one) for one in self.exporters.values()))
+        """Scrape every exporter once, at the same time; one that takes longer than a round is not waited for."""
+        there, known = self._there(), self.exporters
+        self.exporters = {
+            key: known[key] if key in known and known[key].address == address else Exporter(address) for key, address in there.items()
+        }
+        kept = set(map(id, self.exporters.values()))
+        _cancel(one for one in known.values() if id(one) not in kept)
+        for one in self.exporters.values():
+            if one.task is None or one.task.done():
+                one.task = asyncio.create_task(self._scrape(session, one), name=f"scrape {one.address}")
+        scrapes = [one.task for one in self.exporters.values() if one.task is not None]
+        if scrapes:
+            await asyncio.wait(scrapes, timeout=self.scraping.interval)
+        began = self._clock()
         self._fold()
+        self._worked += self._clock() - began
 
     async def for_object(
         self, *, group_resource: str, namespace: str, name: str, metric: str, metric_selector: LabelSelector = EVERYTHING
@@ -192,12 +206,14 @@ class ExporterSource:
             exporter.trouble = f"{url}: {type(error).__name__}: {error}"
             return
         self.counts.add(self.counts.evaluations, "exporter")
+        read = self._clock()
         page = exporter.reader.read(text)
         # What a page shows is at most five seconds old (the exporter sees to that); a node's clock may be off by more.
         told = self._wall() - page.measured if page.measured is not None else 0.0
         exporter.page, exporter.at, exporter.trouble = page, began, ""
         exporter.age = told if 0 <= told <= EXPIRY else 0.0 if -EXPIRY <= told < 0 else EXPIRY
         self._follow(exporter)
+        self._worked += self._clock() - read
 
     async def _whole(self, answer: aiohttp.ClientResponse) -> bytes:
         text = bytearray()
@@ -265,6 +281,13 @@ class ExporterSource:
             else:
                 cells[key] = Cell(combined(how, several), self._wall() - ages[key], ages[key])
         return Table(now, cells)
+
+
+def _cancel(exporters: Iterable[Exporter]) -> None:
+    """End the scrapes of ``exporters``."""
+    for exporter in exporters:
+        if exporter.task is not None:
+            exporter.task.cancel()
 
 
 def _called(exporter: Exporter, figure: Figure) -> Iterable[tuple[str, float]]:
