@@ -40,12 +40,14 @@ class RefusedError(CloudError):
 class Asking:
     """Makes ``calls`` in threads of ``executor``.
 
-    ``fence`` is called right before each write with the seconds that it may take, and raises to stop it.
+    ``fence`` is called right before each write with the seconds that it may take, and raises to stop it. ``wrote`` are the desired
+    capacities that were set last, by region and group: when, and from what to what.
     """
 
     def __init__(self, calls: Calls, executor: Executor, *, fence: Callable[[float], None], now: Callable[[], float], sleep: Sleep) -> None:
         self._calls, self._executor, self._fence = calls, executor, fence
         self.now, self.sleep = now, sleep
+        self.wrote: dict[tuple[str, str], tuple[float, int, int]] = {}
         errors = import_module("botocore.exceptions")
         self._refused: type[Exception] = errors.ClientError
         self._broken: type[Exception] = errors.BotoCoreError

@@ -23,14 +23,17 @@ from gpuscaler.model.instances import PENDING, Instance
 
 #: LaunchInstances launches so many machines a call, SetInstanceProtection takes so many ids, an answer has so many activities.
 MOST_LAUNCHED, MOST_PROTECTED, MOST_ACTIVITIES = 100, 50, 100
+#: By how many seconds an answer of Auto Scaling may be behind: it says nothing of that, and Cluster Autoscaler looks away for a minute.
+READ_LAG = 10.0
 #: An order may take so long in all, in seconds, and a group is looked at so often until then.
 PATIENCE, LOOK_EVERY = 7.0, 1.0
 
 
 @dataclass(slots=True)
 class Increment:
-    """What a group was told to launch for an order; ``since`` is by AWS's clock. ``before`` are machines that it had already.
+    """What a group was told to launch for an order; ``since`` is by AWS's clock, ``at`` by ours.
 
+    ``before`` are machines that it had already.
     One that is ``resumed`` was told by another process.
     """
 
@@ -42,6 +45,7 @@ class Increment:
     found: FoundPool
     came: dict[str, Machine] = field(default_factory=dict)
     resumed: bool = False
+    at: float = 0.0
 
     @property
     def missing(self) -> int:
@@ -147,7 +151,8 @@ async def tell(ask: Asking, found: FoundPool, order: Order) -> tuple[Increment |
         full = f"group {name} in {region} is at its maximum of {group.max}"
         return None, Bought(refusals=tuple(Refusal(UNKNOWN, key, full) for key in order.offerings))
     before = frozenset(one.id for one in group.machines)
-    return Increment(order, outcome.units, weight, driver.since, before, found), Bought(pending=outcome.units // weight)
+    increment = Increment(order, outcome.units, weight, driver.since, before, found, at=ask.now())
+    return increment, Bought(pending=outcome.units // weight)
 
 
 async def raised(ask: Asking, found: FoundPool, order: Order, *, since: float) -> bool:
@@ -208,6 +213,7 @@ class _Driver:
 
     async def drive(self, steps: Steps) -> Outcome:
         """Raises CloudError and LostAnswerError only where the group was not changed, as far as anybody knows."""
+        await self._shown()
         reply: object = None
         while True:
             try:
@@ -223,6 +229,13 @@ class _Driver:
                 before, after = self._changed
                 return Outcome(abs(after - before), after, 0, str(error))
 
+    async def _shown(self) -> None:
+        """Wait until the group shows what was set last: who starts from an older number adds to what is no more."""
+        at, before, after = self._ask.wrote.get((self._region, self._name), (0.0, 0, 0))
+        while before != after and self._read.desired == before and self._ask.now() < at + READ_LAG:
+            await self._ask.sleep(LOOK_EVERY)
+            self._read = await self._ask.group(self._region, self._name)
+
     async def _do(self, step: Step) -> object:
         match step:
             case Read():
@@ -232,6 +245,7 @@ class _Driver:
                 return await self._look()
             case Write(desired=desired):
                 await self._set(desired)
+                self._ask.wrote[self._region, self._name] = (self._ask.now(), self._read.desired, desired)
                 self._changed = self._changed or (self._read.desired, desired)
             case Protect(instances=names):
                 await self._protect(names)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from gpuscaler.clouds.aws.activities import Told
 from gpuscaler.clouds.aws.asking import Asking
-from gpuscaler.clouds.aws.buying import LOOK_EVERY, PATIENCE, Increment, answer, give_up, least_weight, look, raised, tell
+from gpuscaler.clouds.aws.buying import LOOK_EVERY, PATIENCE, READ_LAG, Increment, answer, give_up, least_weight, look, raised, tell
 from gpuscaler.clouds.aws.listing import instance_id
 from gpuscaler.clouds.aws.pools import FoundPool
 from gpuscaler.clouds.protocol import THROTTLED, UNKNOWN, Bought, CloudError, LostAnswerError, Order, Unfilled
@@ -84,7 +84,7 @@ class Increments:
         weight = least_weight(found, order.offerings)
         known = frozenset(before) | self.tokens.keys()
         lacking = replace(order, count=rest.missing)
-        self._open[order.token] = Increment(lacking, rest.missing * weight, weight, rest.at, known, found, resumed=True)
+        self._open[order.token] = Increment(lacking, rest.missing * weight, weight, rest.at, known, found, resumed=True, at=rest.at)
 
     def forget(self, tokens: Collection[str]) -> None:
         """Let go of orders of other processes but ``tokens``: they lack nothing any more."""
@@ -152,7 +152,7 @@ class Increments:
             return None
         outcome = await give_up(self._ask, one)
         one.units -= outcome.units
-        if outcome.waiting:
+        if outcome.waiting or self._unseen(one):
             # It is withdrawn once it can be: until then, machines may come of it.
             return None
         # What came while it was withdrawn is ours.
@@ -171,10 +171,14 @@ class Increments:
             await self._look(one)
             outcome = await give_up(self._ask, one)
             one.units -= outcome.units
-        if outcome.waiting:
-            group = one.found.group
-            raise CloudError(THROTTLED, f"group {group.name} in {group.region} cannot be lowered yet: {outcome.why}")
+        if outcome.waiting or self._unseen(one):
+            group, why = one.found.group, outcome.why or "what it was raised to does not show yet"
+            raise CloudError(THROTTLED, f"group {group.name} in {group.region} cannot be lowered yet: {why}")
         self._close(one)
+
+    def _unseen(self, one: Increment) -> bool:
+        """Whether the group may not show yet what it was raised to: it then looks as if others had lowered it, and goes on launching."""
+        return one.missing > 0 and self._ask.now() < one.at + READ_LAG
 
     async def _look(self, one: Increment) -> Told:
         return await look(self._ask, one, self._claimed)

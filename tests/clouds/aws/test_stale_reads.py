@@ -1,0 +1,81 @@
+"""Groups that do not show yet what was written to them a moment ago: nothing more is launched than was asked for."""
+
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from tests.clouds.aws.accounts import Aws
+from tests.clouds.aws.providers import Shop
+
+from gpuscaler.clouds.protocol import Bought
+from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.embedded.aws.control import Limit, set_capacity
+
+pytestmark = pytest.mark.looptime(False)
+SPOT = {"MarketType": "spot"}
+LAG = 5.0
+
+
+@pytest.fixture
+async def shop() -> AsyncIterator[Callable[..., Shop]]:
+    """Makes a group of a spot type that is told numbers, in an account whose answers are behind."""
+    made: list[Shop] = []
+
+    def make(machines: int) -> Shop:
+        aws = Aws(conditions=Conditions(activity=2.0, retry=10.0, read_lag=LAG))
+        aws.template("spots", InstanceType="g6.xlarge", InstanceMarketOptions=SPOT)
+        aws.group("gpus", LaunchTemplate={"LaunchTemplateName": "spots", "Version": "$Latest"}, MaxSize=20)
+        limit(aws, machines)
+        aws.time += LAG
+        one = Shop(aws, launch="desired-capacity")
+        made.append(one)
+        return one
+
+    yield make
+    for one in made:
+        await one.provider.close()
+
+
+def limit(aws: Aws, machines: int | None) -> None:
+    set_capacity(aws.account.region("us-east-1"), Limit(machines, market="spot"))
+
+
+async def settled(shop: Shop, bought: Bought) -> Bought:
+    """The answer to an order that waits for nothing more."""
+    for _ in range(30):
+        if not bought.pending:
+            return bought
+        await shop.pass_time(2.0)
+        for _token, answered in await shop.provider.follow():
+            bought = answered
+    raise AssertionError(f"saw {bought}, expected an answer within a minute")
+
+
+def machines(shop: Shop) -> int:
+    return len(shop.aws.account.region("us-east-1").groups["gpus"].members)
+
+
+async def test_what_a_group_does_not_show_yet_is_withdrawn_all_the_same_before_it_is_refused(shop: Callable[..., Shop]) -> None:
+    one = shop(0)
+    bought = await settled(one, await one.provider.buy(await one.order(4)))
+    assert (bought.instances, bool(bought.refusals)) == ((), True)
+    limit(one.aws, None)
+    await one.pass_time(600)
+    assert machines(one) == 0
+
+
+async def test_an_order_right_after_a_withdrawal_adds_to_what_is_left_and_not_to_what_was(shop: Callable[..., Shop]) -> None:
+    one = shop(1)
+    first = await settled(one, await one.provider.buy(await one.order(2)))
+    second = await settled(one, await one.provider.buy(await one.order(2, token="order-2")))
+    assert (len(first.instances), len(second.instances)) == (1, 0)
+    limit(one.aws, None)
+    await one.pass_time(600)
+    assert machines(one) == 1
+
+
+async def test_two_orders_in_a_row_are_both_wanted(shop: Callable[..., Shop]) -> None:
+    one = shop(10)
+    for number in range(2):
+        bought = await settled(one, await one.provider.buy(await one.order(2, token=f"order-{number}")))
+        assert len(bought.instances) == 2
+    assert machines(one) == 4
