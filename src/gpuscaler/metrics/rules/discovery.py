@@ -34,21 +34,21 @@ def discover(rules: Iterable[Rule], external: Iterable[Rule], found: Mapping[str
 
     A rule whose query is not in ``found`` brings nothing. Of two rules that make the same metric of the same resource the later counts.
     """
+    kinds = {query: _kinds(series) for query, series in found.items()}
     custom: dict[tuple[str, str], Origin] = {}
     others: dict[str, Origin] = {}
     silent: list[Rule] = []
     for rule in rules:
-        before = len(custom)
-        taken = 0
-        for name, labels in _kinds(found.get(rule.series_query, ())):
+        taken = False
+        for name, labels in kinds.get(rule.series_query, ()):
             metric = rule.metric(name) if rule.takes(name) else ""
             for resource in rule.labelling.resources(labels) if metric else ():
                 custom[resource.text, metric] = Origin(rule, name, resource)
-                taken += 1
-        if not taken and len(custom) == before:
+                taken = True
+        if not taken:
             silent.append(rule)
     for rule in external:
-        named = {rule.metric(name): name for name, _ in _kinds(found.get(rule.series_query, ())) if rule.takes(name)}
+        named = {rule.metric(name): name for name, _ in kinds.get(rule.series_query, ()) if rule.takes(name)}
         named.pop("", None)
         others |= {metric: Origin(rule, name) for metric, name in named.items()}
         if not named:
