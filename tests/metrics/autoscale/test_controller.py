@@ -173,6 +173,27 @@ async def test_the_name_that_ours_would_have_may_be_of_somebody_else_with_anothe
         assert (await here.events())[0][0] == "AutoscaleTaken"
 
 
+async def test_of_two_workloads_of_one_name_the_second_is_told_whose_the_autoscaler_is() -> None:
+    async with controlled(workload(annotation="duty_cycle=60,max=8")) as here:
+        await here.client.create(STATEFUL_SETS, workload(annotation="duty_cycle=50,max=4", kind="StatefulSet"), namespace="ml")
+        await asyncio.sleep(10)
+        assert ("AutoscaleTaken", True) in [(reason, "is of Deployment web" in note) for reason, note in await here.events()]
+        made = await here.scaler()
+        assert made is not None
+        assert made["spec"]["maxReplicas"] == 8
+
+
+async def test_a_workload_that_is_made_anew_gets_its_autoscaler_once_the_old_one_is_gone() -> None:
+    async with controlled(workload(annotation="duty_cycle=60,max=8")) as here:
+        await here.client.delete(DEPLOYMENTS, "web", namespace="ml")
+        await here.client.create(DEPLOYMENTS, workload(annotation="duty_cycle=70,max=8"), namespace="ml")
+        await asyncio.sleep(10)
+        assert {reason for reason, _ in await here.events()} == {"AutoscaleCreated"}
+        made = await here.scaler()
+        assert made is not None
+        assert made["spec"]["metrics"][0]["pods"]["target"]["averageValue"] == "70"
+
+
 async def test_a_label_that_somebody_copied_makes_nothing_ours() -> None:
     async with controlled(workload(annotation="duty_cycle=60,max=8")) as here:
         made = await here.scaler()

@@ -79,25 +79,33 @@ def _wanted(
         yield Act("refuse", "AutoscaleInvalid", f"{ANNOTATION}: {error}{kept}", workload)
         return
     others = [one for one in existing if one.namespace == workload.namespace and one is not ours]
-    for other in others:
-        if other.target == (workload.kind, workload.name):
-            note = f"HorizontalPodAutoscaler {other.name} scales it already and is not ours: it is left alone; delete it or the annotation"
-            yield Act("refuse", "AutoscaleTaken", note, workload)
-            return
-    name = _name(workload)
-    if ours is None and any(other.name == name for other in others):
-        note = f"HorizontalPodAutoscaler {name} is there already and is not ours: it is left alone; rename it"
-        yield Act("refuse", "AutoscaleTaken", note, workload)
+    taken = next((one for one in others if one.target == (workload.kind, workload.name)), None)
+    if taken is None and ours is None:
+        taken = next((one for one in others if one.name == _name(workload)), None)
+    if taken is not None:
+        # One of ours for the same workload is that of a workload which was deleted and made anew: Kubernetes is about to delete it, too.
+        if not taken.owner or taken.target[0] != workload.kind:
+            yield _left_alone(workload, taken)
         return
     body = _body(workload, wanted, ours, served)
     if ours is None:
-        yield Act("create", "AutoscaleCreated", f"created {name}: {_told(body)}", workload, body)
+        yield Act("create", "AutoscaleCreated", f"created {_name(workload)}: {_told(body)}", workload, body)
     elif not _says(ours.spec, body["spec"]):
         yield Act("replace", "AutoscaleChanged", f"changed {ours.name}: {_told(body)}", workload, body, ours)
     missing = [aim.candidates[0] for aim in wanted.aims if aim.kind == "Pods" and not any(one in served for one in aim.candidates)]
     if missing:
         note = f"no pod has the metric {', '.join(missing)} now: replicas stay as they are until one has; gpuscaler why hpa tells why"
         yield Act("refuse", "AutoscaleMetricMissing", note, workload)
+
+
+def _left_alone(workload: Annotated, taken: Existing) -> Act:
+    """Nothing is made beside an autoscaler of somebody else, or of another workload of the same name."""
+    if taken.target == (workload.kind, workload.name):
+        note = f"HorizontalPodAutoscaler {taken.name} scales it already and is not ours: it is left alone; delete it or the annotation"
+    else:
+        whose = f"of {taken.target[0]} {taken.target[1]}" if taken.owner else "not ours"
+        note = f"HorizontalPodAutoscaler {taken.name} is there already and is {whose}: it is left alone; rename one of them"
+    return Act("refuse", "AutoscaleTaken", note, workload)
 
 
 def _name(workload: Annotated) -> str:
