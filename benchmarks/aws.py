@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
 
-from benchmarks import aws_failover, aws_notices, aws_schedules
+from benchmarks import aws_failover, aws_markets, aws_notices, aws_schedules
 from benchmarks.figures import Figure
 from gpuscaler.clouds.aws.calls import Calls
 from gpuscaler.clouds.aws.discovery import Discovery
@@ -25,6 +25,7 @@ RUNS = 3
 
 def figures() -> Iterator[Figure]:
     yield from aws_failover.figures()
+    yield from aws_markets.figures()
     yield from aws_notices.figures()
     yield from aws_schedules.figures()
     yield from reading()

@@ -33,8 +33,7 @@ PATIENCE, LOOK_EVERY = 7.0, 1.0
 class Increment:
     """What a group was told to launch for an order; ``since`` is by AWS's clock, ``at`` by ours.
 
-    ``before`` are machines that it had already.
-    One that is ``resumed`` was told by another process.
+    ``before`` are machines that it had already. One that is ``resumed`` was told by another process.
     """
 
     order: Order

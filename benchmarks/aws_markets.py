@@ -1,0 +1,79 @@
+"""Random spot markets of AWS: a few machines, none, later more. Nothing surplus is left, whichever way groups are bought from."""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice, product
+from random import Random
+
+from msgspec import Struct
+
+from benchmarks.aws_failover import ANSWER_SECONDS, LAUNCH_SECONDS, TYPES
+from benchmarks.aws_world import BOOT, REGION, aws_world
+from benchmarks.figures import Figure
+from benchmarks.live_scenes import in_virtual_time
+from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.embedded.aws.control import Limit, set_capacity
+from gpuscaler.embedded.aws.faults import Fault
+
+MARKETS = 12
+WAYS = ("launch-instances", "desired-capacity")
+#: How far reads may be behind, in seconds, and how long it is watched at the end.
+READ_LAG, WATCHED = 5.0, 600.0
+
+
+class Came(Struct, frozen=True):
+    """``pods`` were asked for, of which so many were ``bound``; so many machines were ``launched``, and are ``alive`` at the end."""
+
+    pods: int
+    bound: int
+    launched: int
+    alive: int
+
+
+def figures() -> Iterator[Figure]:
+    for way in WAYS:
+        found = [in_virtual_time(partial(_scene, seed, way)) for seed in range(MARKETS)]
+        pods, bound = sum(one.pods for one in found), sum(one.bound for one in found)
+        surplus = sum(max(0, one.alive - one.pods) for one in found)
+        went = sum(one.launched - one.alive for one in found)
+        yield Figure(
+            f"{MARKETS} random spot markets, some with answers {READ_LAG:g} s behind; groups bought from by {way}",
+            "",
+            "every pod runs, 0 machines surplus",
+            f"{bound} of {pods} pods bound, {surplus} machines surplus, {went} that came while their order was withdrawn and were let go",
+            bound == pods and surplus == 0,
+            {"pods": pods, "bound": bound, "surplus": surplus, "let_go": went},
+        )
+
+
+async def _scene(seed: int, way: str) -> Came:
+    luck = Random(seed)
+    conditions = Conditions(
+        answer=LAUNCH_SECONDS,
+        activity=luck.choice((2.0, 5.0, 20.0, 60.0)),
+        boot=BOOT,
+        read_lag=luck.choice((0.0, 0.0, READ_LAG)),
+        retry=luck.choice((10.0, 60.0)),
+    )
+    async with aws_world(conditions, launch=way) as here:
+        region = here.account.region(REGION)
+        markets = [(kind, f"{REGION}{letter}") for letter, kind in islice(product("abc", TYPES), luck.randint(1, 8))]
+        for place, (kind, zone) in enumerate(markets):
+            here.group(f"spot-{place}", kind, zone, "spot")
+            set_capacity(region, Limit(luck.choice((0, 0, 0, 1, 3)), "spot", kind, zone))
+        here.group("on-demand", "g5.xlarge", f"{REGION}a", "on-demand")
+        await here.sleep(READ_LAG + 1.0)
+        await here.start()
+        here.endpoint.faults.all.append(Fault(delay=ANSWER_SECONDS))
+        pods = 0
+        for _ in range(luck.randint(1, 3)):
+            await here.sleep(luck.uniform(1, 40))
+            more = luck.randint(1, 6)
+            await here.submit(f"pod{pods + number}" for number in range(more))
+            pods += more
+        for kind, zone in markets:
+            await here.sleep(luck.uniform(0, 30))
+            set_capacity(region, Limit(luck.choice((3, 5, None)), "spot", kind, zone))
+        await here.sleep(WATCHED)
+        alive = sum(one.state in {"pending", "running"} for one in region.instances.values())
+        return Came(pods, await here.bound(), len(region.instances), alive)
