@@ -250,6 +250,12 @@ def test_a_ready_machine_that_nobody_here_bought_is_opened_unless_its_pool_keeps
     assert turn(Ledger(), closed(), policy=KEEPING).acts == ()
 
 
+def test_a_machine_of_the_ledger_is_nobody_elses_though_its_node_is_not_noted_yet() -> None:
+    coming = machine("a", P, node="", registered=0.0, ready=0.0)
+
+    assert turn(Ledger(coming=(coming,)), closed(), waiting()).acts == ()
+
+
 # The oldest of equal pods
 
 

@@ -266,6 +266,7 @@ def is_startup(taint: Taint, configured: Iterable[Taint]) -> bool:
 def foreign(cluster: Cluster, book: Ledger, pools: Mapping[str, Pool]) -> Iterator[Node]:
     """Nodes of our pools that still have our arriving taint and that no machine of ``book`` stands for: somebody else added them."""
     ours = {one.node for one in book.coming if one.node} | {one.node for one in book.promises}
+    known = {one.instance for one in book.coming if one.instance}
     for node in cluster.table.tainted(ARRIVING_TAINT):
-        if node.name not in ours and node.labels.get(POOL_LABEL, "") in pools:
+        if node.name not in ours and node.provider_id not in known and node.labels.get(POOL_LABEL, "") in pools:
             yield node

@@ -155,7 +155,9 @@ class _Wheel:
                 self.fold(ledger.Promised(Promise(node.name, machine.key, waiting, self.now, OPEN, self.now)))
             self.fold(ledger.Opened(machine.id))
         else:
-            self.fold(ledger.Promised(Promise(node.name, machine.key, waiting, self.now, closes=keeps)))
+            # One that was meant for nobody need not wait for its turn.
+            called = 0.0 if machine.pods else self.now
+            self.fold(ledger.Promised(Promise(node.name, machine.key, waiting, self.now, closes=keeps, called=called)))
 
     def follow(self, machine: Coming, promise: Promise) -> None:
         """Let the promise of a closed machine be what plans say by now: who was planned for it later, and who for another machine.
@@ -168,7 +170,8 @@ class _Wheel:
         mine = [pod for pod in self.waiting((*promise.pods, *machine.pods)) if pod.key not in elsewhere or pod.key in machine.pods]
         pods = tuple(dict.fromkeys(pod.key for pod in mine))
         if set(pods) != {pod.key for pod in self.waiting(promise.pods)} or (promise.pods and not pods):
-            self.fold(ledger.Promised(replace(promise, pods=pods, since=promise.since if pods else self.now)))
+            called = promise.called if pods and promise.pods else 0.0
+            self.fold(ledger.Promised(replace(promise, pods=pods, since=promise.since if pods else self.now, called=called)))
 
     def held(self, machine: Coming) -> bool:
         """Whether others must open first: what a plan's order says, machines of the same gangs that are not ready, or not to be had."""
@@ -222,7 +225,7 @@ class _Wheel:
         late = [one for one in closed if self.is_overdue(one)]
         self.turns = {one.node for one in (*first, *mates, *late)}
         for one in closed:
-            if one.node in self.turns and not one.called:
+            if one.node in self.turns and not one.called and any(self.waiting(one.pods)):
                 self.fold(ledger.Promised(replace(one, called=self.now)))
 
     def is_overdue(self, promise: Promise) -> bool:
@@ -237,7 +240,7 @@ class _Wheel:
         if not is_closed(node):
             self.fold(ledger.Promised(replace(promise, step=OPEN, since=self.now)))
             self.opened(node.name)
-        elif node.name not in self.turns if waiting else self.now < promise.since + UNWANTED_SECONDS:
+        elif node.name not in self.turns if waiting else not promise.called and self.now < promise.since + UNWANTED_SECONDS:
             return
         elif unnamed and not overdue:
             if self.now >= promise.nominated + self.again:
