@@ -133,6 +133,7 @@ def test_the_script_plays_through_on_motos_server_and_leaves_nothing_there(empty
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (["--account", ""], "saw no account, expected its number"),
         (["--account", "999999999999"], "saw credentials of account 123456789012, expected those of 999999999999"),
         (["--account", "123456789012", "--dollars", "0.01"], "t3.large in us-east-1 may cost $0.08, and --dollars allows $0.01"),
         (["--account", "123456789012", "--type", "x9.huge", "--dollars", "5"], "may cost $inf"),

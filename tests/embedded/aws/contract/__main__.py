@@ -20,6 +20,8 @@ IMAGE = "resolve:ssm:/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-defa
 
 def main(arguments: list[str] | None = None) -> int:
     told = parsed(arguments)
+    if not told.account:
+        return wrong("saw no account, expected its number: make aws-contract ACCOUNT=123456789012")
     session = boto3.session.Session()
     region = session.region_name or os.environ.get("AWS_REGION", "")
     if not region:
