@@ -5,24 +5,32 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.control.leaving import CHEAP_RESTART, DEAR, LARGE, budget, dear, is_as_before, is_marked, names, run, template, until
-from tests.control.test_replacing import BOTH, without_spot
+from tests.control.test_replacing import BOTH
 from tests.control.world import BEGAN, Deaths, World, world
 
 from gpuscaler.clouds.protocol import THROTTLED, Refusal
 from gpuscaler.embedded.failures import Failure
 from gpuscaler.embedded.faults import Fault
 from gpuscaler.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODES, PODS, VOLUME_ATTACHMENTS
+from gpuscaler.model.pools import Policy
 from gpuscaler.planning.leaving.going import CLEAR_SECONDS, DETACH_SECONDS, DRAIN_SECONDS
 from gpuscaler.planning.leaving.labels import EXCLUDE_LABEL
 from gpuscaler.planning.state.entries import DRAINING, Leaving
 
+TWO_TYPES = BOTH.replace("[g4dn.xlarge]", "[g4dn.xlarge, g5.xlarge]").replace("[spot, on-demand]", "[on-demand]")
 NEEDED = "The disruption budget web needs 1 healthy pods and has 1 currently"
 
 
 def refusal(*, retry_after: int | None = None) -> Failure:
     details = {"causes": [{"reason": "DisruptionBudget", "message": NEEDED}]}
     return Failure(429, "TooManyRequests", "Cannot evict pod.", details=details, retry_after=retry_after)
+
+
+def without_cheap(policy: Policy) -> Policy:
+    pools = (replace(one, offerings=tuple(o for o in one.offerings if o.instance_type == "g5.xlarge")) for one in policy.pools)
+    return replace(policy, pools=tuple(pools))
 
 
 def leaving(here: World) -> Leaving | None:
@@ -139,8 +147,9 @@ async def test_a_drain_that_cannot_finish_is_undone_and_the_blocker_named_with_w
 
 @pytest.mark.parametrize("most", [1, 2])
 async def test_nodes_are_drained_side_by_side_as_far_as_one_budget_lets_their_pods_go(most: int) -> None:
-    async with world(BOTH) as here:
-        full, here.policy = here.policy, without_spot(here.policy)
+    # Not from on-demand to spot, which machines go back to one at a time.
+    async with world(TWO_TYPES) as here:
+        full, here.policy = here.policy, without_cheap(here.policy)
         here.start()
         await here.sleep(2.0)
         await run(here, "web", 3)
@@ -151,7 +160,7 @@ async def test_nodes_are_drained_side_by_side_as_far_as_one_budget_lets_their_po
         here.policy = full
         here.controller.set_policy(full)
         at_once, left = 0, 3
-        while {one.offering.market for one in here.cluster.core.list()} != {"spot"}:
+        while {one.offering.instance_type for one in here.cluster.core.list()} != {"g4dn.xlarge"}:
             await here.sleep(1.0)
             assert here.now() < BEGAN + 3600.0
             at_once = max(at_once, len(here.controller.memory.ledger.leaving))
