@@ -35,7 +35,9 @@ def test_from_zero_wakes_a_signal_that_outlives_the_last_replica() -> None:
     assert read("duty_cycle=60,external=queue_length:10,min=0,max=8").minimum == 0
 
 
-@pytest.mark.parametrize("aim", ["duty_cycle=60", "profile=llm", "external=vllm_num_requests_waiting:5"])
+@pytest.mark.parametrize(
+    "aim", ["duty_cycle=60", "profile=llm", "external=vllm_num_requests_waiting:5", "external=vllm:num_requests_waiting:5"]
+)
 def test_from_zero_no_signal_of_the_replicas_themselves_wakes(aim: str) -> None:
     with pytest.raises(AnnotationError, match="nothing would start the first again"):
         read(f"{aim},min=0,max=8")

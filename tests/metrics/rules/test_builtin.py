@@ -145,6 +145,7 @@ def test_demand_of_model_servers_is_served_by_pod_and_as_a_whole(name: str, metr
     origin = found.external[metric]
     assert origin.rule.external_query(origin.series, namespace="ml") == f'{together}({name}{{namespace="ml"}})'
     assert of_replicas(metric)
+    assert of_replicas(name)
 
 
 def test_a_gateways_queue_outlives_the_last_replica() -> None:
@@ -155,8 +156,9 @@ def test_a_gateways_queue_outlives_the_last_replica() -> None:
         origin = found.external[metric]
         assert origin.rule.external_query(origin.series, namespace="ml").startswith(f"{together}({metric}{{")
         assert not of_replicas(metric)
-    assert of_replicas("duty_cycle_current")
-    assert of_replicas("DCGM_FI_DEV_GPU_UTIL")
+    for metric in ("duty_cycle_current", "DCGM_FI_DEV_GPU_UTIL", "nvidia_gpu_duty_cycle", "gpuscaler_gpu_power_watts"):
+        assert of_replicas(metric)
+    assert not of_replicas("jobs_waiting_current")
 
 
 def test_all_are_asked_for_the_whole_cluster_by_pods_and_nodes() -> None:

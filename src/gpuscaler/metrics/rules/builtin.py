@@ -74,6 +74,10 @@ _DEMAND = (
     "|nv_inference_pending_request_count)$"
 )
 _SHARES = "^(vllm:(kv|gpu)_cache_usage_perc|sglang:token_usage)$"
+_OF_REPLICAS = re.compile(
+    r"(vllm|sglang|tgi|nv_inference)[:_]|DCGM_FI_|((gpuscaler|nvidia)_)?gpu_"
+    r"|(duty_cycle|temperature_celsius|fanspeed_percent|memory_(used|total)_bytes|power_usage_milliwatts)_(current|over_time)$"
+)
 #: What an inference gateway's endpoint picker exports: it is there where no replica is.
 _GATEWAY = "^inference_(pool|extension)_.*(queue_size|utilization)$"
 
@@ -89,8 +93,11 @@ def text() -> str:
 
 
 def of_replicas(metric: str) -> bool:
-    """Whether a built-in metric is exported by the very replicas that serve: it ends with the last of them, and cannot wake the first."""
-    return re.match(r"(vllm|sglang|tgi|nv_inference)_|(DCGM_|gpu_)|.*_(current|over_time)$", metric) is not None
+    """Whether a metric is exported by the very replicas that serve: it ends with the last of them, and cannot wake the first.
+
+    Built-in metrics are known by their names, and the series that they are made of by theirs, which a file of rules may keep.
+    """
+    return _OF_REPLICAS.match(metric) is not None
 
 
 def _custom() -> Iterator[Json]:
