@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.failures import Failure
+from gpuscaler.embedded.faults import Fault, Faults
 from gpuscaler.embedded.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import NotFound
@@ -47,6 +49,7 @@ def autoscaler(name: str, target: str = "web", **labels: str) -> dict[str, Any]:
 @dataclass
 class Here:
     client: Client
+    faults: Faults
 
     async def annotate(self, text: str | None, resource: Resource = DEPLOYMENTS) -> None:
         await self.client.merge_patch(resource, "web", {"metadata": {"annotations": {ANNOTATION: text}}}, namespace="ml")
@@ -91,7 +94,7 @@ async def controlled(*objects: dict[str, Any], copies: int = 1, served: list[Col
         running.append(asyncio.create_task(controller.run()))
     await asyncio.sleep(30)
     try:
-        yield Here(client)
+        yield Here(client, api.faults)
     finally:
         for task in running:
             task.cancel()
@@ -152,6 +155,28 @@ async def test_a_mistake_changes_nothing_and_is_told_once() -> None:
         assert reason == "AutoscaleInvalid"
         assert "expected min=1" in note
         assert note.endswith(f"{NAME} stays as it was")
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "message"),
+    [
+        (422, "Invalid", "spec.minReplicas: Invalid value: 0: must be greater than or equal to 1"),
+        (403, "Forbidden", "exceeded quota: count/horizontalpodautoscalers.autoscaling=1"),
+    ],
+)
+async def test_what_the_api_server_does_not_take_is_told_once_and_tried_again(status: int, reason: str, message: str) -> None:
+    async with controlled(workload()) as here:
+        here.faults.add(Fault("POST", "/horizontalpodautoscalers", refusal=Failure(status, reason, message)))
+        await here.annotate("external=queue_length:10,min=0,max=8")
+        await asyncio.sleep(300)
+        ((told, note),) = await here.events()
+        assert told == "AutoscaleFailed"
+        assert message in note
+        here.faults.clear()
+        await asyncio.sleep(90)
+        made = await here.scaler()
+        assert made is not None
+        assert made["spec"]["minReplicas"] == 0
 
 
 @pytest.mark.parametrize("name", ["mine", NAME, "keda-hpa-web"])

@@ -10,7 +10,7 @@ import structlog
 
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.decode import Found, header_of, identity_of
-from gpuscaler.kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
+from gpuscaler.kube.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound, Unreachable
 from gpuscaler.kube.events import EventRecorder, Reference
 from gpuscaler.kube.leases import LeaderElection, NotLeaderError
 from gpuscaler.kube.reflector import Batch, Pace, Reflector
@@ -111,7 +111,8 @@ class AutoscaleController:
         self._client, self._election, self._events, self._served = client, election, events, served
         self._found: dict[Resource, dict[str, Any]] = {one: {} for one in (AUTOSCALERS, DEPLOYMENTS, STATEFUL_SETS)}
         self._changed = asyncio.Event()
-        self._told: dict[str, tuple[str, str]] = {}
+        # Warnings of the last look, by the workload's UID and the reason: each is told once for as long as it holds.
+        self._told: dict[tuple[str, str], str] = {}
         turn = Turn()
         self._reflectors = [
             Reflector(client, one, _Decoder(one), self._receive, clock=clock, random=random, turn=turn, pace=Pace()) for one in self._found
@@ -154,14 +155,13 @@ class AutoscaleController:
             return False
         workloads = [*self._found[DEPLOYMENTS].values(), *self._found[STATEFUL_SETS].values()]
         acts = decide(workloads, tuple(self._found[AUTOSCALERS].values()), served=served)
+        before, self._told = self._told, {}
         good = True
         for act in acts:
-            good = await self._do(act) and good
-        refused = {act.about.uid for act in acts if act.verb == "refuse"}
-        self._told = {uid: told for uid, told in self._told.items() if uid in refused}
+            good = await self._do(act, before) and good
         return good
 
-    async def _do(self, act: Act) -> bool:
+    async def _do(self, act: Act, before: Mapping[tuple[str, str], str]) -> bool:
         try:
             await self._write(act)
         except (Conflict, AlreadyExists, NotFound):
@@ -169,15 +169,24 @@ class AutoscaleController:
             return True
         except (ApiError, Unreachable, NotLeaderError) as error:
             _LOG.warning("an autoscaler could not be written", workload=act.about.shown, verb=act.verb, problem=str(error))
-            return False
-        told = (act.reason, act.note)
-        if act.verb != "refuse" or self._told.get(act.about.uid) != told:
-            about = act.about
-            regarding = Reference(about.kind, about.name, about.namespace, about.uid, "apps/v1")
-            self._events.record(regarding, act.reason, act.note, action="Autoscale", warning=act.warning)
+            if isinstance(error, Invalid | Forbidden):
+                self._warn(act.about, "AutoscaleFailed", f"the API server does not take its autoscaler: {error}", before)
+            # What is invalid stays so until somebody changes something.
+            return isinstance(error, Invalid)
         if act.verb == "refuse":
-            self._told[act.about.uid] = told
+            self._warn(act.about, act.reason, act.note, before)
+        else:
+            self._tell(act.about, act.reason, act.note, warning=False)
         return True
+
+    def _warn(self, about: Annotated, reason: str, note: str, before: Mapping[tuple[str, str], str]) -> None:
+        self._told[about.uid, reason] = note
+        if before.get((about.uid, reason)) != note:
+            self._tell(about, reason, note, warning=True)
+
+    def _tell(self, about: Annotated, reason: str, note: str, *, warning: bool) -> None:
+        regarding = Reference(about.kind, about.name, about.namespace, about.uid, "apps/v1")
+        self._events.record(regarding, reason, note, action="Autoscale", warning=warning)
 
     async def _write(self, act: Act) -> None:
         namespace = act.about.namespace

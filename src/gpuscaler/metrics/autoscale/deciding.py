@@ -48,10 +48,6 @@ class Act(Struct, frozen=True):
     body: Mapping[str, Any] | None = None
     existing: Existing | None = None
 
-    @property
-    def warning(self) -> bool:
-        return self.verb == "refuse"
-
 
 def decide(workloads: Iterable[Annotated], existing: Collection[Existing], *, served: Collection[str]) -> tuple[Act, ...]:
     """Acts that make autoscalers say what annotations say. ``served`` are the metrics of pods that can be asked for.
