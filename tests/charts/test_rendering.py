@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.charts.rendering import CHART, SMALL, Object, call, merged, refusal, render
+from tests.charts.rendering import CHART, SMALL, Object, call, merged, refusal, render, text
 
 from gpuscaler.cli import exporter as cli
 from gpuscaler.kube.resources import WATCHED
@@ -29,6 +29,12 @@ def container(more: dict[str, Any] | None = None) -> Object:
 
 def rules(more: dict[str, Any] | None = None) -> list[Object]:
     return [rule for one in render(more).values() if one["kind"] in {"ClusterRole", "Role"} for rule in one["rules"]]
+
+
+def on_aws(more: dict[str, Any]) -> dict[str, Object]:
+    """What the chart makes where the account tells the pools."""
+    documents = yaml.safe_load_all(text({"config": merged({"region": "us-east-1", "cloud": "aws", "aws": {"cluster": "prod"}}, more)}))
+    return {f"{one['kind']}/{one['metadata']['name']}": one for one in documents if one}
 
 
 def verbs(more: dict[str, Any] | None = None) -> set[str]:
@@ -129,6 +135,38 @@ def test_pods_start_anew_only_for_settings_that_need_it(config: dict[str, Any], 
     assert (before != after) is anew
 
 
+@pytest.mark.parametrize(
+    ("config", "anew"),
+    [
+        ({"pools": [{"name": "gpu-spot", "max": 3}]}, False),
+        ({"aws": {"cluster": "other"}}, True),
+        ({"aws": {"queue_url": "https://sqs.us-east-1.amazonaws.com/123456789012/gpuscaler"}}, True),
+        ({"region": "us-west-2"}, True),
+    ],
+)
+def test_pods_on_aws_start_anew_where_another_account_or_region_is_looked_at(config: dict[str, Any], anew: bool) -> None:
+    before, after = (on_aws(one)["Deployment/gpuscaler-controller"]["spec"]["template"] for one in ({}, config))
+
+    assert (before != after) is anew
+
+
+def test_on_aws_no_pools_are_needed_and_no_rights_of_the_simulated_cloud_are_given(tmp_path: Path) -> None:
+    made = on_aws({})
+    path = tmp_path / "run.yaml"
+    path.write_text(made["ConfigMap/gpuscaler-controller"]["data"]["run.yaml"])
+    settings = load_settings(path)
+    nodes = {
+        verb
+        for rule in made["ClusterRole/gpuscaler:gpuscaler-controller"]["rules"]
+        if {"nodes", "nodes/status"} & set(rule["resources"])
+        for verb in rule["verbs"]
+    }
+
+    assert (settings.cloud, settings.aws.cluster, settings.aws.regions) == ("aws", "prod", ("us-east-1",))
+    assert nodes == {"list", "watch", "get", "patch", "delete"}
+    assert "gpuscaler-simulated-cloud" not in yaml.safe_dump(made["Role/gpuscaler-controller"])
+
+
 def test_two_copies_stand_apart_and_one_of_them_at_most_is_disrupted() -> None:
     made = render()
     spec, budget = made["Deployment/gpuscaler-controller"]["spec"], made["PodDisruptionBudget/gpuscaler-controller"]["spec"]
@@ -179,7 +217,7 @@ def test_an_account_that_is_there_already_is_used_and_bound() -> None:
 
     assert [name for name in made if name.startswith("ServiceAccount/")] == []
     assert made["Deployment/gpuscaler-controller"]["spec"]["template"]["spec"]["serviceAccountName"] == "buyer"
-    assert bound == [[{"kind": "ServiceAccount", "name": "buyer", "namespace": "gpuscaler"}]] * 2
+    assert bound == [[{"kind": "ServiceAccount", "name": "buyer", "namespace": "gpuscaler"}]] * 3
 
 
 def test_all_that_is_watched_may_be_listed_and_watched() -> None:
@@ -225,7 +263,13 @@ def test_what_is_its_own_is_written_by_name_and_in_its_own_namespace() -> None:
         for name in rule.get("resourceNames", [""])
     }
 
-    assert {one["metadata"]["namespace"] for one in made.values() if "namespace" in one["metadata"]} == {"machines"}
+    elsewhere = {name for name, one in made.items() if one["metadata"].get("namespace", "machines") != "machines"}
+    priorities = "machines:gpuscaler-controller-priorities"
+
+    assert elsewhere == {f"Role/{priorities}", f"RoleBinding/{priorities}"}
+    assert made[f"Role/{priorities}"]["rules"] == [
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["cluster-autoscaler-priority-expander"], "verbs": ["get"]}
+    ]
     assert {name for resource, _, name in named if resource == "leases" and name} == {"one"}
     assert {(resource, verb) for resource, verb, name in named if not name} == {("configmaps", "create"), ("leases", "create")}
 

@@ -74,7 +74,7 @@ automountServiceAccountToken: false
 {{/* Values that the schema cannot judge, since they depend on one another. */}}
 {{- define "gpuscaler.check" -}}
 {{- $config := .Values.config -}}
-{{- if not $config.pools }}{{ fail "config.pools: saw none, expected the pools that machines may be bought in; see docs/reference/pools-file.md" }}{{ end -}}
+{{- if not (or $config.pools (eq (toString $config.cloud) "aws")) }}{{ fail "config.pools: saw none, expected the pools that machines may be bought in; see docs/reference/pools-file.md" }}{{ end -}}
 {{- if not $config.cloud }}{{ fail "config.cloud: saw none, expected the cloud that machines are bought in; see docs/reference/run-file.md" }}{{ end -}}
 {{- with $config.namespace -}}
 {{- if ne . $.Release.Namespace }}{{ fail (printf "config.namespace: saw %s, expected %s: its rights are in the namespace it is installed in; leave it out" . $.Release.Namespace) }}{{ end -}}
@@ -94,7 +94,9 @@ automountServiceAccountToken: false
 
 {{/* What of the run file takes effect only at the next start: a change of it starts the pods anew, any other is taken over live. */}}
 {{- define "gpuscaler.startSettings" -}}
-{{- pick .Values.config "cloud" "simulated" "namespace" "leader_election" "rate_limit" "http" "history" | toJson -}}
+{{- $start := pick .Values.config "cloud" "simulated" "aws" "namespace" "leader_election" "rate_limit" "http" "history" -}}
+{{- if eq (toString .Values.config.cloud) "aws" }}{{ $_ := set $start "region" .Values.config.region }}{{ end -}}
+{{- toJson $start -}}
 {{- end }}
 
 {{/* Port of metrics, health and explanations; empty where nothing is served. */}}
