@@ -8,6 +8,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from gpuscaler.cli import main
+from gpuscaler.cli.metrics import metrics
 from gpuscaler.metrics.api.paths import CUSTOM, EXTERNAL
 from gpuscaler.metrics.command import IGNORED, SWITCHES, FlagError, TrustFlags, header, seconds, split, without_ignored
 from gpuscaler.metrics.command_rules import RulesFile
@@ -24,6 +25,26 @@ SHIPPED = [
     "--secure-port=6443",
     "--tls-cipher-suites=TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
 ]
+#: Every flag that prometheus-adapter v0.12 has: its own, and those of k8s.io/apiserver, k8s.io/component-base and klog that it takes along.
+EVERY = """
+add_dir_header alsologtostderr audit-log-batch-buffer-size audit-log-batch-max-size audit-log-batch-max-wait
+audit-log-batch-throttle-burst audit-log-batch-throttle-enable audit-log-batch-throttle-qps audit-log-compress audit-log-format
+audit-log-maxage audit-log-maxbackup audit-log-maxsize audit-log-mode audit-log-path audit-log-truncate-enabled
+audit-log-truncate-max-batch-size audit-log-truncate-max-event-size audit-log-version audit-policy-file audit-webhook-batch-buffer-size
+audit-webhook-batch-initial-backoff audit-webhook-batch-max-size audit-webhook-batch-max-wait audit-webhook-batch-throttle-burst
+audit-webhook-batch-throttle-enable audit-webhook-batch-throttle-qps audit-webhook-config-file audit-webhook-initial-backoff
+audit-webhook-mode audit-webhook-truncate-enabled audit-webhook-truncate-max-batch-size audit-webhook-truncate-max-event-size
+audit-webhook-version authentication-kubeconfig authentication-skip-lookup authentication-token-webhook-cache-ttl
+authentication-tolerate-lookup-failure authorization-always-allow-paths authorization-kubeconfig
+authorization-webhook-cache-authorized-ttl authorization-webhook-cache-unauthorized-ttl bind-address cert-dir client-burst client-ca-file
+client-qps config contention-profiling debug-socket-path disable-http2 discovery-interval enable-priority-and-fairness
+http2-max-streams-per-connection lister-kubeconfig log-flush-frequency log_backtrace_at log_dir log_file log_file_max_size logtostderr
+metrics-max-age metrics-relist-interval one_output permit-address-sharing permit-port-sharing profiling prometheus-auth-config
+prometheus-auth-incluster prometheus-ca-file prometheus-client-tls-cert-file prometheus-client-tls-key-file prometheus-header
+prometheus-token-file prometheus-url prometheus-verb requestheader-allowed-names requestheader-client-ca-file
+requestheader-extra-headers-prefix requestheader-group-headers requestheader-username-headers secure-port skip_headers skip_log_headers
+stderrthreshold tls-cert-file tls-cipher-suites tls-min-version tls-private-key-file tls-sni-cert-key v vmodule
+""".split()
 #: The one of the write-up that brought GPU metrics to the HorizontalPodAutoscaler in 2018.
 OF_OLD = ["--logtostderr=true", "--v=10", "--metrics-relist-interval", "1m", "--config", "config.yaml", "--prometheus-url", "http://p:9090"]
 
@@ -44,6 +65,11 @@ def test_flags_without_meaning_are_taken_with_a_note_and_the_others_left() -> No
         "--v",
     ]
     assert "log lines are JSON" in next(note for note in notes if note.startswith("--v "))
+
+
+def test_every_flag_of_prometheus_adapter_is_taken() -> None:
+    here = {option.removeprefix("--") for one in metrics.params for option in one.opts} | set(IGNORED)
+    assert not [flag for flag in EVERY if flag.replace("_", "-") not in here]
 
 
 def test_a_switch_takes_no_word_after_it() -> None:

@@ -14,6 +14,16 @@ from gpuscaler.metrics.api.reviews import ALWAYS_ALLOWED, USUAL, Ttl
 from gpuscaler.metrics.command_settings import MetricsSettings
 from gpuscaler.model.durations import DurationError, parse_duration
 
+_BACKENDS = ("log", "webhook")
+_AUDIT_SWITCHES = tuple(f"audit-{one}-{what}" for one in _BACKENDS for what in ("batch-throttle-enable", "truncate-enabled"))
+_AUDIT = tuple(
+    f"audit-{one}-{what}"
+    for one in _BACKENDS
+    for what in (
+        "mode version batch-buffer-size batch-max-size batch-max-wait batch-throttle-qps batch-throttle-burst truncate-max-batch-size "
+        "truncate-max-event-size"
+    ).split()
+)
 #: Flags that are taken and change nothing, and why; those of ``SWITCHES`` stand alone, the others have a value.
 IGNORED: Mapping[str, str] = {
     **dict.fromkeys(
@@ -25,9 +35,10 @@ IGNORED: Mapping[str, str] = {
         "logtostderr alsologtostderr add-dir-header one-output skip-headers skip-log-headers".split(),
         "log lines are JSON on standard error",
     ),
+    **dict.fromkeys((*_AUDIT, *_AUDIT_SWITCHES), "requests are not audited here; the API server audits them"),
     **dict.fromkeys(
-        "audit-log-path audit-log-maxage audit-log-maxbackup audit-log-maxsize audit-log-format audit-log-mode audit-log-compress "
-        "audit-policy-file audit-webhook-config-file audit-webhook-mode".split(),
+        "audit-log-path audit-log-maxage audit-log-maxbackup audit-log-maxsize audit-log-format audit-log-compress audit-policy-file "
+        "audit-webhook-config-file audit-webhook-initial-backoff audit-webhook-batch-initial-backoff".split(),
         "requests are not audited here; the API server audits them",
     ),
     "tls-cipher-suites": "TLS 1.2 and 1.3 are served with the system's ciphers",
@@ -43,7 +54,7 @@ IGNORED: Mapping[str, str] = {
     **dict.fromkeys("permit-port-sharing permit-address-sharing".split(), "ports are not shared"),
     **dict.fromkeys("enable-priority-and-fairness max-requests-inflight max-mutating-requests-inflight".split(), "requests are not queued"),
 }
-SWITCHES = frozenset(
+SWITCHES = frozenset(_AUDIT_SWITCHES) | frozenset(
     "logtostderr alsologtostderr add-dir-header one-output skip-headers skip-log-headers log-json-split-stream log-text-split-stream "
     "disable-http2 authentication-skip-lookup authentication-tolerate-lookup-failure profiling contention-profiling "
     "permit-port-sharing permit-address-sharing enable-priority-and-fairness audit-log-compress".split()
