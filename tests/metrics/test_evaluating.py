@@ -248,3 +248,50 @@ async def test_no_more_evaluations_are_under_way_than_allowed() -> None:
     questions = [Question(f"duty{number}", "sum(duty)", "ages(duty)", "", "namespace", "pod") for number in range(20)]
     await asyncio.gather(*(answer(evaluator, question) for question in questions))
     assert loop.time() == pytest.approx(4, abs=0.01)
+
+
+async def test_who_asks_while_others_wait_for_a_server_that_hangs_hears_so_in_time() -> None:
+    prometheus = duties(a="40")
+    prometheus.delay = 1_000
+    loop = asyncio.get_running_loop()
+    evaluator = Evaluator(prometheus, clock=loop.time, timing=Timing(patience=12), at_once=2)
+    questions = [Question(f"duty{number}", "sum(duty)", "ages(duty)", "", "namespace", "pod") for number in range(9)]
+    found = await asyncio.gather(*(answer(evaluator, question) for question in questions), return_exceptions=True)
+    assert loop.time() == pytest.approx(12, abs=0.01)
+    assert all(isinstance(one, PrometheusAway) and "9 evaluations being under way" in str(one) for one in found)
+
+
+async def test_a_server_that_is_slower_than_a_result_is_good_is_an_error_that_says_so() -> None:
+    prometheus = duties(a="40")
+    prometheus.delay = 3
+    async with evaluating(prometheus, period=1) as evaluator:
+        with pytest.raises(PrometheusAway, match="within 2 s"):
+            await answer(evaluator)
+
+
+async def test_of_ever_other_questions_those_are_forgotten_that_were_not_asked_for_longest() -> None:
+    evaluator = Evaluator(duties(a="40"), clock=asyncio.get_running_loop().time, most=20)
+    for number in range(100):
+        await answer(evaluator, DUTY)
+        await answer(evaluator, Question(f"duty{number}", "sum(duty)", "ages(duty)", "", "namespace", "pod"))
+        await asyncio.sleep(0.01)
+    assert len(evaluator.states) <= 20
+    assert DUTY in evaluator.states
+
+
+async def test_no_more_questions_wait_than_are_kept() -> None:
+    prometheus = duties(a="40")
+    prometheus.delay = 5
+    evaluator = Evaluator(prometheus, clock=asyncio.get_running_loop().time, most=20)
+    questions = [Question(f"duty{number}", "sum(duty)", "ages(duty)", "", "namespace", "pod") for number in range(21)]
+    found = await asyncio.gather(*(answer(evaluator, one) for one in questions), return_exceptions=True)
+    assert [str(one)[:36] for one in found if isinstance(one, PrometheusAway)] == ["Prometheus: saw 20 questions that wa"]
+
+
+async def test_results_that_are_too_large_together_are_forgotten_but_for_the_newest() -> None:
+    evaluator = Evaluator(duties(a="40", b="50"), clock=asyncio.get_running_loop().time, most_numbers=5)
+    for number in range(4):
+        await answer(evaluator, Question(f"duty{number}", "sum(duty)", "ages(duty)", "", "namespace", "pod"))
+        await asyncio.sleep(0.01)
+    assert numbers(await answer(evaluator)) == {"a": 40, "b": 50}
+    assert [one.metric for one in evaluator.states] == ["duty3", "duty"]

@@ -120,6 +120,35 @@ async def test_a_rule_that_must_be_told_names_is_asked_for_those_alone_and_count
         assert here.source.evaluator.counts.evaluations == {"names": 1}
 
 
+async def test_a_name_that_would_be_part_of_the_query_is_rejected_and_never_asked() -> None:
+    double = PrometheusDouble()
+    double.put("odd", 7, pod="p0", namespace="ml")
+    double.put("queue_length", 7, namespace="ml")
+    async with serving(*pods(1), prometheus=double) as here:
+        await asyncio.sleep(5)
+        before = list(double.asked)
+        wrong = 'p0"}) by (pod) or sum(secret{pod!="'
+        with pytest.raises(Rejected, match="saw the name"):
+            await here.source.for_object(group_resource="pods", namespace="ml", name=wrong, metric="odd")
+        with pytest.raises(Rejected, match="saw the name"):
+            await here.source.for_object(group_resource="pods", namespace=wrong, name="p0", metric="odd")
+        with pytest.raises(Rejected, match="saw the name"):
+            await here.source.external(namespace=wrong, metric="queue_length")
+        assert double.asked == before
+
+
+async def test_answers_to_ever_other_selectors_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuscaler.metrics.answers._MOST_VALUES", 20)
+    monkeypatch.setattr("gpuscaler.metrics.objects._MOST_NAMES", 20)
+    async with serving(*pods(), prometheus=loaded()) as here:
+        await asyncio.sleep(5)
+        for number in range(50):
+            assert len(await ask(here, label_selector=parse_selector(f"other!=x{number}"))) == 3
+            assert len(await ask(here)) == 3
+        assert here.source.answers.size <= 20
+        assert here.source.objects.pods.selected <= 20 + 3
+
+
 async def test_while_nothing_changed_the_same_tuple_is_answered() -> None:
     async with serving(*pods(), prometheus=loaded(), period=20) as here:
         await asyncio.sleep(5)

@@ -10,15 +10,15 @@ from gpuscaler.metrics.objects import Index, Key
 from gpuscaler.metrics.values import Value, quantity
 from gpuscaler.model.selectors import LabelSelector
 
-#: Answers that are remembered.
-_MOST = 20_000
+#: Answers that are remembered, and values of all of them.
+_MOST, _MOST_VALUES = 20_000, 1_000_000
 
 
 class Answer(NamedTuple):
-    """``values`` are right for ``table`` and ``selection`` and until ``until``, monotonic."""
+    """``values`` are right for the table of ``at``, for ``selection``, and until ``until``, monotonic."""
 
     state: State
-    table: Table
+    at: float
     until: float
     objects: Index | None
     selection: tuple[Key, ...]
@@ -42,10 +42,13 @@ class Answers:
         self.kept = 0
         self._timing, self._clock = timing, clock
         self._known: dict[Hashable, Answer] = {}
+        #: Values that are remembered.
+        self.size = 0
 
     def forget(self) -> None:
         """What was remembered is not right any more, such as after other rules came into force."""
         self._known.clear()
+        self.size = 0
 
     def known(self, question: Hashable, namespace: str = "", labels: LabelSelector | None = None) -> tuple[Value, ...] | None:
         """The answer of before, where nothing changed since. It counts as asked for."""
@@ -53,7 +56,8 @@ class Answers:
         if found is None:
             return None
         now = self._clock()
-        if found.state.table is not found.table or now > found.until:
+        table = found.state.table
+        if table is None or table.at != found.at or now > found.until:
             return None
         if found.objects is not None and labels is not None and found.objects.select(namespace, labels) is not found.selection:
             return None
@@ -92,9 +96,12 @@ class Answers:
         if not held:
             # From then on the oldest sample is too old, or the table is.
             until = min(now + self._timing.stale - oldest, table.at + self._timing.good)
-            if len(self._known) >= _MOST:
-                self._known.clear()
-            self._known[question] = Answer(state, table, until, index, selection, answer)
+            before = self._known.pop(question, None)
+            self.size += len(answer) - (len(before.values) if before is not None else 0)
+            if len(self._known) >= _MOST or self.size > _MOST_VALUES:
+                self.forget()
+                self.size = len(answer)
+            self._known[question] = Answer(state, table.at, until, index, selection, answer)
         return answer
 
     def missing(self, table: Table, key: Key) -> str:

@@ -187,7 +187,8 @@ class MetricsService:
     @property
     def _timing(self) -> Timing:
         settings = self.options.settings
-        return Timing(period=settings.period, stale=settings.stale, hold=settings.hold)
+        # A question that is asked at once says itself that nobody answered; those behind others hear of it a bit later.
+        return Timing(period=settings.period, stale=settings.stale, hold=settings.hold, patience=1.2 * settings.timeout)
 
     def _answering(self, source: PrometheusSource | ExporterSource, trust: WatchedTrust, registry: CollectorRegistry) -> Answering:
         return Answering(

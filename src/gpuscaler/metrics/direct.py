@@ -27,6 +27,8 @@ OVER, STEP = 180.0, 5.0
 EXPIRY = 5.0
 #: Seconds after which a question that nobody asked again is forgotten.
 WANTED = 120.0
+#: Questions that are kept, and numbers of all of them: selectors on series make ever other ones.
+_MOST, _MOST_NUMBERS = 1_000, 500_000
 #: Of each resource that is described: the labels that name its namespace and itself.
 _NAMED = {"pods": ("namespace_name", "pod_name"), "nodes": ("", "node_name"), "namespaces": ("", "namespace_name")}
 _RESOURCES = {"pods": PODS, "nodes": NODES, "namespaces": NAMESPACES}
@@ -245,7 +247,7 @@ class ExporterSource:
             self._custom = tuple(sorted(MetricInfo(of, of == "pods", metric) for metric in found for of in _NAMED))
             self.answers.forget()
         self._metrics, self._round_at = found, self._clock()
-        self._states = {asked: state for asked, state in self._states.items() if self._round_at - state.asked_at < WANTED}
+        self._forget(self._round_at - WANTED)
 
     def _table(self, group_resource: str, metric: str, selector: LabelSelector) -> tuple[State, Table]:
         if metric not in self._metrics or group_resource not in _NAMED:
@@ -254,11 +256,20 @@ class ExporterSource:
         asked = (group_resource, metric, selector)
         state = self._states.get(asked)
         if state is None:
+            if len(self._states) >= _MOST or sum(len(one.table.cells) for one in self._states.values() if one.table) > _MOST_NUMBERS:
+                self._forget(now)
             state = self._states[asked] = State(Question(metric, "", ""), now)
         state.asked_at = now
         if state.table is None or state.tried_at != self._round_at:
             state.table, state.tried_at = self._made(group_resource, metric, selector), self._round_at or now
         return state, state.table
+
+    def _forget(self, since: float) -> None:
+        """Forget what nobody asked for since then. Answers of before know a state: what it holds goes with it."""
+        for asked, state in list(self._states.items()):
+            if state.asked_at <= since:
+                state.table = None
+                del self._states[asked]
 
     def _made(self, group_resource: str, metric: str, selector: LabelSelector) -> Table:
         now = self._clock()

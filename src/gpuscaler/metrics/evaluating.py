@@ -7,17 +7,20 @@ companion that asks for the :func:`timestamp` of the raw series. Both times are 
 import asyncio
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
 from gpuscaler.metrics.objects import Key
-from gpuscaler.metrics.prometheus import PrometheusError, QueryRefused, Sample
+from gpuscaler.metrics.prometheus import PrometheusAway, PrometheusError, QueryRefused, Sample
 
 Combine: TypeAlias = Literal["mean", "sum", "max"]
 #: As many samples at most are gone through in one turn of the event loop: about 2 ms.
 _AT_ONCE = 2_000
+#: Questions that are kept, and numbers of all of them: whoever may read a metric can ask for it by ever other selectors.
+_MOST, _MOST_NUMBERS = 10_000, 2_000_000
 
 
 class Question(Struct, frozen=True, gc=False):
@@ -72,13 +75,15 @@ class Timing:
 
     What is asked for is evaluated every ``period``, and a result is relied on for twice as long, so that one evaluation that fails is
     bridged. What nobody asked for within ``wanted`` (autoscalers ask every 15 s) is not evaluated any more. A sample older than ``stale``
-    is none. ``hold``: for how long the last result stands in where Prometheus does not answer.
+    is none. ``hold``: for how long the last result stands in where Prometheus does not answer. Nobody waits longer than ``patience``, also
+    where others are asked first.
     """
 
     period: float = 10.0
     wanted: float = 120.0
     stale: float = 120.0
     hold: float = 0.0
+    patience: float = 12.0
 
     @property
     def good(self) -> float:
@@ -115,15 +120,26 @@ class State:
 class Evaluator:
     """Answers questions from their last evaluation; :meth:`run` keeps those that are asked for evaluated. ``clock`` is monotonic.
 
-    At most ``at_once`` evaluations are under way.
+    At most ``at_once`` evaluations are under way. Of more than ``most`` questions, or ``most_numbers`` of all of them together, those that
+    were not asked for longest are forgotten.
     """
 
-    def __init__(self, prometheus: Asking, *, clock: Callable[[], float], timing: Timing | None = None, at_once: int = 10) -> None:
+    def __init__(
+        self,
+        prometheus: Asking,
+        *,
+        clock: Callable[[], float],
+        timing: Timing | None = None,
+        at_once: int = 10,
+        most: int = _MOST,
+        most_numbers: int = _MOST_NUMBERS,
+    ) -> None:
         self.timing = timing or Timing()
         self.counts = Counts()
         self.states: dict[Question, State] = {}
         self._prometheus, self._clock = prometheus, clock
         self._limit = asyncio.Semaphore(at_once)
+        self._most, self._most_numbers = most, most_numbers
 
     async def run(self) -> None:
         """Evaluate what is asked for, until cancelled."""
@@ -137,10 +153,12 @@ class Evaluator:
                     state.flight.cancel()
 
     def state(self, question: Question) -> State:
-        """What is known about ``question``, which is thereby asked for."""
+        """What is known about ``question``, which is thereby asked for. Raises :class:`PrometheusAway` where too many are waited for."""
         now = self._clock()
         found = self.states.get(question)
         if found is None:
+            if len(self.states) >= self._most:
+                self._make_room()
             found = self.states[question] = State(question, now)
         found.asked_at = now
         return found
@@ -161,14 +179,21 @@ class Evaluator:
             self._start(state)
         if state.flight is not None:
             # Shielded: whoever else waits for it goes on waiting when one gives up.
-            await asyncio.shield(state.flight)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.timing.patience):
+                    await asyncio.shield(state.flight)
         table = self.usable(state)
         if table is not None:
             return table, False
         if state.table is not None and self._clock() - state.table.at <= self.timing.hold:
             self.counts.held += 1
             return state.table, True
-        assert state.error is not None
+        if state.error is None:
+            under_way = sum(one.flight is not None for one in self.states.values())
+            raise PrometheusAway(
+                f"Prometheus: saw no answer for {state.question.metric} that is still good, {under_way} evaluations being under way, "
+                f"expected one within {min(self.timing.patience, self.timing.good):g} s; relieve Prometheus, or raise period in --settings"
+            )
         # A new one each time: the traceback of one that is kept grows with everybody who raises it.
         raise type(state.error)(*state.error.args) from state.error
 
@@ -179,9 +204,34 @@ class Evaluator:
             wanted = min(timing.wanted, 4 * timing.period) if state.question.scope == "names" else timing.wanted
             unwanted = now - state.asked_at > wanted
             if unwanted and (state.table is None or now - state.table.at > max(timing.good, timing.hold)):
-                del self.states[state.question]
+                self._forget(state)
             elif not unwanted and state.flight is None and self._due(state):
                 self._start(state)
+
+    def _make_room(self) -> None:
+        """Forget a tenth of what may be forgotten, so that this is not done for each new question."""
+        idle = sorted((one for one in self.states.values() if one.flight is None), key=lambda one: one.asked_at)
+        if not idle:
+            raise PrometheusAway(f"Prometheus: saw {len(self.states)} questions that wait for an answer, expected fewer; ask again later")
+        for one in idle[: max(1, len(idle) // 10)]:
+            self._forget(one)
+
+    def _forget(self, state: State) -> None:
+        # Answers of before know the state: what it holds goes with it.
+        del self.states[state.question]
+        state.table = None
+
+    def _trim(self, kept: State) -> None:
+        """Forget what was not asked for longest where all results together are too large; never the one that has just come."""
+        total = sum(_size(one) for one in self.states.values())
+        if total <= self._most_numbers:
+            return
+        for one in sorted(self.states.values(), key=lambda one: one.asked_at):
+            if total <= self._most_numbers:
+                return
+            if one is not kept and one.flight is None:
+                total -= _size(one)
+                self._forget(one)
 
     def _due(self, state: State) -> bool:
         """After a failure it is tried twice as often."""
@@ -200,6 +250,7 @@ class Evaluator:
                 values, ages = await self._both(question)
             state.table = await self._tabled(question, values, ages, began)
             state.error = None
+            self._trim(state)
         except PrometheusError as error:
             self.counts.add(self.counts.failures, question.metric)
             state.error = error
@@ -260,6 +311,10 @@ class Evaluator:
             return "", ""
         namespace = labels.get(question.namespace_label, "") if question.namespace_label else question.namespace
         return namespace, labels.get(question.name_label, "")
+
+
+def _size(state: State) -> int:
+    return len(state.table.cells) + len(state.table.series) if state.table is not None else 0
 
 
 def unusable(number: float) -> str:

@@ -20,8 +20,8 @@ from gpuscaler.model.selectors import LabelSelector
 
 #: Namespace (empty for objects without one) and name.
 Key: TypeAlias = tuple[str, str]
-#: Selections that are remembered of one resource; a thousand autoscalers have as many.
-_MOST_SELECTIONS = 20_000
+#: Selections that are remembered of one resource, of which a thousand autoscalers have as many, and names in all of them.
+_MOST_SELECTIONS, _MOST_NAMES = 20_000, 1_000_000
 
 
 class Described(msgspec.Struct, frozen=True, gc=False):
@@ -90,6 +90,8 @@ class Index:
         self._found: dict[str, dict[str, Described]] = {}
         self._selections: dict[tuple[str, LabelSelector], tuple[Key, ...]] = {}
         self._by_namespace: dict[str, set[LabelSelector]] = {}
+        #: Names in all selections that are remembered.
+        self.selected = 0
 
     def __len__(self) -> int:
         return sum(map(len, self._found.values()))
@@ -116,21 +118,23 @@ class Index:
         """What ``selector`` matches in ``namespace``, or anywhere where it is empty, by namespace and name."""
         known = self._selections.get((namespace, selector))
         if known is None:
-            if len(self._selections) >= _MOST_SELECTIONS:
+            if len(self._selections) >= _MOST_SELECTIONS or self.selected >= _MOST_NAMES:
                 self._selections.clear()
                 self._by_namespace.clear()
+                self.selected = 0
             spaces = {namespace: self._found.get(namespace, {})} if namespace else self._found
             known = tuple(
                 sorted((space, name) for space, held in spaces.items() for name, one in held.items() if selector.matches(one.labels))
             )
             self._selections[namespace, selector] = known
+            self.selected += len(known)
             self._by_namespace.setdefault(namespace, set()).add(selector)
         return known
 
     def _forget(self, namespace: str) -> None:
         for space in {namespace, ""}:
             for selector in self._by_namespace.pop(space, ()):
-                self._selections.pop((space, selector), None)
+                self.selected -= len(self._selections.pop((space, selector), ()))
 
 
 class Objects:

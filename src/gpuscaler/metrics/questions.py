@@ -1,6 +1,7 @@
 """What is asked of Prometheus for a metric of the rules: once for the whole cluster where that comes to the same."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 from gpuscaler.metrics.evaluating import Question
 from gpuscaler.metrics.objects import Key
@@ -13,6 +14,9 @@ from gpuscaler.metrics.rules.rule import NAMESPACES
 from gpuscaler.metrics.rules.separating import prove, selectors
 from gpuscaler.metrics.values import Rejected
 from gpuscaler.model.selectors import LabelSelector
+
+#: What names of objects that are measured are made of. A request may name anything, and a template may put names anywhere in a query.
+_NAME = re.compile(r"[A-Za-z0-9._:-]+")
 
 
 def of_objects(metric: str, origin: Origin, *, namespace: str, selection: Sequence[Key], selector: LabelSelector) -> Question:
@@ -36,6 +40,7 @@ def of_series(metric: str, origin: Origin, *, namespace: str, selector: LabelSel
     """The question for the external ``metric``. Raises :class:`Rejected`."""
     asked = namespace if origin.rule.namespaced else ""
     try:
+        _check_names((asked,) if asked else ())
         promql = origin.rule.external_query(origin.series, namespace=asked, selector=selector.requirements)
     except QueryError as error:
         raise Rejected(str(error)) from error
@@ -52,12 +57,19 @@ def _narrow(
     metric: str, origin: Origin, resource: Resource, *, namespace: str, selection: Sequence[Key], selector: LabelSelector
 ) -> Question:
     names = tuple(dict.fromkeys(name for _, name in selection))
+    _check_names((*names, namespace) if namespace else names)
     # As prometheus-adapter asks; of several namespaces at once the answer must say which.
     space = origin.rule.label(NAMESPACES) if resource.namespaced and not namespace else ""
     promql = origin.rule.query(
         origin.series, resource=resource, names=names, namespace=namespace, selector=selector.requirements, extra=(space,) if space else ()
     )
     return _question(metric, origin, promql, namespace=namespace, labels=(space, origin.rule.label(resource)), scope="names")
+
+
+def _check_names(names: Iterable[str]) -> None:
+    wrong = next((one for one in names if not _NAME.fullmatch(one)), None)
+    if wrong is not None:
+        raise QueryError(f"saw the name {wrong[:80]!r}, expected one of letters, digits, '-', '.', '_' and ':'")
 
 
 def _question(metric: str, origin: Origin, promql: str, *, namespace: str, labels: tuple[str, str], scope: str = "") -> Question:

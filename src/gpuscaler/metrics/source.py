@@ -133,8 +133,8 @@ class PrometheusSource:
         return "; ".join(self.discoverer.troubles.values())
 
     async def _table(self, question: Question) -> tuple[State, Table, bool]:
-        state = self.evaluator.state(question)
         try:
+            state = self.evaluator.state(question)
             table, held = await self.evaluator.table(state)
         except PrometheusError as error:
             raise Unavailable(str(error)) from error

@@ -15,8 +15,8 @@ from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.serving.health import Check, said
 
 _TEXT: Mapping[str, str] = {"Content-Type": "text/plain; charset=utf-8"}
-#: Encoded answers that are kept beside what they were made of, and how long a selector may be for that.
-_MOST, _SHORT = 2048, 2048
+#: Encoded answers that are kept beside what they were made of, their bytes, and how long a selector may be for that.
+_MOST, _MOST_BYTES, _SHORT = 2048, 64 * 2**20, 2048
 
 
 class Reply(NamedTuple):
@@ -47,6 +47,7 @@ class Answering:
     groups: frozenset[str] = frozenset(VERSIONS)
     _questions: dict[Query, _Question] = field(default_factory=dict, init=False)
     _encoded: dict[tuple[Metric, Query], tuple[Sequence[Value], bytes]] = field(default_factory=dict, init=False)
+    _bytes: int = field(default=0, init=False)
 
     async def answer(self, asked: Asked, headers: Headers) -> Reply:
         """The answer to ``asked``. Raises :class:`~gpuscaler.metrics.api.statuses.Failure`."""
@@ -74,8 +75,10 @@ class Answering:
             body = msgspec.json.format(body, indent=2)
         # A source that gives the same tuple twice means that nothing changed; a list could have.
         if isinstance(values, tuple) and len(query.labels) + len(query.metric_labels) <= _SHORT:
-            if len(self._encoded) >= _MOST:
+            self._bytes += len(body) - (len(self._encoded.pop(key)[1]) if held is not None else 0)
+            if len(self._encoded) >= _MOST or self._bytes > _MOST_BYTES:
                 self._encoded.clear()
+                self._bytes = len(body)
             self._encoded[key] = values, body
         return Reply(body)
 
