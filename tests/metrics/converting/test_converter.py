@@ -309,6 +309,17 @@ def test_the_command_line_of_the_write_up_is_taken() -> None:
     assert str(parsed["config"]) == "/etc/adapter/config.yaml"
 
 
+def test_a_flag_whose_value_is_the_next_word_keeps_it() -> None:
+    found = one("""
+apiVersion: v1
+kind: Pod
+metadata: {name: adapter}
+spec: {containers: [{name: a, image: prometheus-adapter, args: [--v, 10, --logtostderr, --config, /c.yaml]}]}
+""")
+    (container,) = found["spec"]["containers"]
+    assert container["args"] == ["metrics", "--v", "10", "--config", "/c.yaml"]
+
+
 def test_a_service_with_a_namespace_is_not_moved() -> None:
     text = """
 {apiVersion: v1, kind: Service, metadata: {name: s, namespace: monitoring}}
