@@ -10,6 +10,8 @@ from tests.control.world import pod
 
 from gpuscaler.control.acting import HOLDS, Actor
 from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.failures import Failure
+from gpuscaler.embedded.faults import Fault
 from gpuscaler.embedded.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.rate import RateLimit
@@ -110,6 +112,31 @@ async def test_a_pod_that_is_gone_holds_nobody_up() -> None:
     removing = asyncio.create_task(remove())
     assert await here.open() == ""
     await removing
+
+
+@pytest.mark.parametrize(
+    ("said", "others"),
+    [
+        ('admission webhook "nodes.example.com" denied the request: a is frozen', True),
+        ("nodes \"a\" is forbidden: ValidatingAdmissionPolicy 'frozen' with binding 'all' denied request: a is frozen", True),
+        ('nodes "a" is forbidden: User "gpuscaler" cannot patch resource "nodes" in API group "" at the cluster scope', False),
+    ],
+)
+async def test_what_a_policy_forbids_of_one_node_is_done_to_others_and_a_right_that_is_missing_is_not_tried(
+    said: str, others: bool
+) -> None:
+    api = ApiServer(lambda: 1_790_000_000.0)
+    user = Client(MemoryTransport(api), limit=RateLimit(qps=1e6, burst=1_000_000))
+    for name in ("a", "b"):
+        await user.create(NODES, {**NODE, "metadata": {"name": name}})
+    api.faults.add(Fault(method="PATCH", path=r"/nodes/a", refusal=Failure(403, "Forbidden", said)))
+    actor = Actor(Client(MemoryTransport(api), limit=RateLimit(qps=1e6, burst=1_000_000)))
+    (refused,) = await actor.carry_out([Mark("a", "idle")])
+    (after,) = await actor.carry_out([Mark("b", "idle")])
+    taints = {one["key"] for one in msgspec.json.decode(await user.get(NODES, "b"))["spec"]["taints"]}
+
+    assert said in refused.detail
+    assert (after.detail == "", "gpuscaler.io/leaving" in taints) == (others, others)
 
 
 async def test_nodes_that_are_taken_back_are_marked_before_hundreds_of_evictions_are_through() -> None:

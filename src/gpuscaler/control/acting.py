@@ -40,6 +40,8 @@ ABREAST = 16
 ATTEMPTS = 4
 #: How long what is forbidden is not tried, at first and at most, in seconds: rights come back when a person gives them.
 REST_SECONDS, LONGEST_REST = 10.0, 120.0
+#: How admission webhooks and policies say that they forbid this one write; what they say of one object holds for no other.
+POLICY = ("denied the request", "denied request")
 #: When nominations to a node that has just opened are written again, in seconds, each after the one before.
 HOLDS = (0.0, 0.05, 0.1, 0.2)
 SOFT_KEYS = frozenset(taint.key for taint in SOFT_TAINTS)
@@ -135,6 +137,8 @@ class Actor:
             try:
                 found = await self._how[type(act)](act)
             except Forbidden as error:
+                if any(words in str(error) for words in POLICY):
+                    return Outcome(act, str(error))
                 pause = REST_SECONDS if rest is None else min(2 * rest.pause, LONGEST_REST)
                 self._resting[kind] = Rest(now + pause, pause, str(error))
                 return Outcome(act, str(error), pause)
