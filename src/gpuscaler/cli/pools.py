@@ -171,5 +171,5 @@ def _row(one: Any) -> tuple[str, ...]:
         ", ".join(dict.fromkeys(offering.market for offering in offerings)),
         ", ".join(dict.fromkeys(offering.zone for offering in offerings)),
         f"{min(offering.price for offering in offerings):.3f}",
-        one.launch,
+        one.bought_by,
     )

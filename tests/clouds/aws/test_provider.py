@@ -127,6 +127,20 @@ async def test_a_group_is_told_a_number_where_a_fleet_is_asked_for(shop: Callabl
     one = shop(launch="fleet")
     assert len((await one.provider.buy(await one.order(1))).instances) == 1
     assert one.provider.way("gpus") == ("desired-capacity", "aws.launch is fleet, and machines of fleets do not belong to the group")
+    (found,) = one.discovery.look().pools
+    assert found.bought_by == "desired-capacity"
+    assert any("aws.launch is fleet" in warning for warning in found.warnings)
+
+
+async def test_who_tells_a_group_a_number_leaves_the_choice_of_the_zone_to_it(shop: Callable[..., Shop]) -> None:
+    for one in (shop(launch="fleet"), shop(launch="desired-capacity")):
+        assert [pool.chooser for pool in await one.provider.pools()] == ["cloud"]
+
+    one = shop()
+    assert [pool.chooser for pool in await one.provider.pools()] == ["buyer"]
+    one.aws.endpoint.faults.all.append(denied("LaunchInstances"))
+    await one.provider.buy(await one.order(1))
+    assert [pool.chooser for pool in await one.provider.pools()] == ["cloud"]
 
 
 async def test_without_the_right_to_launch_instances_the_number_is_set(shop: Callable[..., Shop]) -> None:

@@ -15,7 +15,7 @@ def described(one: FoundPool) -> dict[str, Any]:
         "group": one.group.name,
         "region": one.group.region,
         "source": one.source,
-        "launch": one.launch,
+        "launch": one.bought_by,
         "min": pool.min,
         "max": pool.max,
         "desired": one.group.desired,

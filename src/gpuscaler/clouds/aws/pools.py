@@ -22,6 +22,7 @@ from gpuscaler.model.pools import Offering, Pool
 
 #: How machines are bought in a group; ``auto`` in the settings takes the first that the group allows.
 LAUNCH, DESIRED, FLEET = "launch-instances", "desired-capacity", "fleet"
+NO_FLEETS = "aws.launch is fleet, and machines of fleets do not belong to the group"
 
 
 class Surroundings(Struct, frozen=True):
@@ -56,6 +57,11 @@ class FoundPool(Struct, frozen=True):
     weights: Mapping[str, int] = {}
     launch: str = DESIRED
     ends: Mapping[str, float] = {}
+
+    @property
+    def bought_by(self) -> str:
+        """How machines are really bought: fleets are not made, since their machines would not belong to the group."""
+        return DESIRED if self.launch == FLEET else self.launch
 
 
 class Way(NamedTuple):
@@ -144,6 +150,8 @@ def pool_of(group: Group, source: str, known: Surroundings, *, name: str = "", l
         warnings.append(f"it is called {name} here")
     weights = {way.instance_type: way.weight for way in ways}
     way_to_buy = launch_of(group, launch)
+    if way_to_buy == FLEET:
+        warnings.append(f"{NO_FLEETS}: it is told a desired capacity instead; set launch to auto")
     pool = _pool(group, offerings, template, max(weights.values()), launch=way_to_buy)
     pool = msgspec.structs.replace(pool, revision=_revision(group, ways))
     known_reservations = [known.reservations.get(ident) for way in ways for ident in reserved_for(group, way.launch)]
@@ -203,9 +211,9 @@ def _reserved(group: Group, way: Way, kind: InstanceType, known: Surroundings, t
 
 
 def _pool(group: Group, offerings: tuple[Offering, ...], template: NodeTemplate, weight: int, *, launch: str) -> Pool:
-    """With a fleet each offering can be named, with LaunchInstances a zone; else AWS chooses among all."""
+    """With LaunchInstances a zone can be named; else AWS chooses among all."""
     kinds = {(one.market, one.instance_type) for one in offerings}
-    named = launch == FLEET or len(offerings) == 1 or (launch == LAUNCH and len(kinds) == 1)
+    named = len(offerings) == 1 or (launch == LAUNCH and len(kinds) == 1)
     (arch, *others) = {offering.labels["kubernetes.io/arch"] for offering in offerings}
     idle = template.hints.idle_after
     return Pool(

@@ -20,7 +20,7 @@ from gpuscaler.clouds.aws.inbox import Inbox
 from gpuscaler.clouds.aws.increments import Increments
 from gpuscaler.clouds.aws.listing import Detail, details_of, instance_id, instance_of, listed
 from gpuscaler.clouds.aws.notices import STATE, Said
-from gpuscaler.clouds.aws.pools import DESIRED, FLEET, LAUNCH, FoundPool
+from gpuscaler.clouds.aws.pools import DESIRED, FLEET, LAUNCH, NO_FLEETS, FoundPool
 from gpuscaler.clouds.aws.regions import NAMES, chunks
 from gpuscaler.clouds.protocol import (
     CONFIGURATION,
@@ -110,8 +110,8 @@ class AwsProvider:
         """How machines of ``pool`` are bought, and why not as its group would allow; empty where it is so."""
         if pool in self._other_ways:
             return DESIRED, self._other_ways[pool]
-        told = self._found[pool].launch
-        return (DESIRED, "aws.launch is fleet, and machines of fleets do not belong to the group") if told == FLEET else (told, "")
+        found = self._found[pool]
+        return found.bought_by, NO_FLEETS if found.launch == FLEET else ""
 
     # Reading
 
@@ -130,13 +130,18 @@ class AwsProvider:
         troubles = {f"Region {region}" for region in seen.failed}
         self._failed = tuple(f"{one.object}: {one.reason}" for one in seen.set_aside if one.object in troubles)
         return Looked(
-            pools=tuple(one.pool for one in seen.pools),
+            pools=tuple(map(self._as_bought, seen.pools)),
             set_aside=tuple(one for one in seen.set_aside if one.object not in troubles),
             warnings=(*self._queue_warnings(), *(f"pool {one.pool.name}: {warning}" for one in seen.pools for warning in one.warnings)),
             ways={name: ": ".join(filter(None, self.way(name))) for name in self._found},
             failed=self._failed,
             complete=not seen.unknown,
         )
+
+    def _as_bought(self, one: FoundPool) -> Pool:
+        """The pool, whose group chooses among its offerings where it has turned out that it is told a number."""
+        chooses = len(one.pool.offerings) > 1 and self.way(one.pool.name)[0] == DESIRED
+        return replace(one.pool, chooser="cloud") if chooses else one.pool
 
     def _queue_warnings(self) -> tuple[str, ...]:
         if self._inbox is None or not self._inbox.counts.malformed:
