@@ -42,10 +42,9 @@ def generate(ctx: click.Context, *, profile: str, jobs: int, days: int, seed: in
 @click.option("--cluster", required=True, metavar="NAME", help="The cluster's name, as it stands in the tags of its groups.")
 @click.option("--queue", default="", metavar="ARN", help="The SQS queue of interruption notices.")
 @click.option("--node-role", default="", metavar="ARN", help="The role of the nodes, where their launch templates give them one.")
-@click.option("--fleet", is_flag=True, help="For `launch: fleet`: machines are made directly, and attached to their groups.")
 @click.option("--read-only", is_flag=True, help="Only what `gpuscaler pools` and a dry run need.")
 @click.option("--partition", type=click.Choice(["aws", "aws-cn", "aws-us-gov"]), default="aws", show_default=True, help="The part of AWS.")
-def iam(*, cluster: str, queue: str, node_role: str, fleet: bool, read_only: bool, partition: str) -> None:
+def iam(*, cluster: str, queue: str, node_role: str, read_only: bool, partition: str) -> None:
     """Write the IAM policy that gpuscaler needs for one cluster to standard output."""
     from gpuscaler.clouds.aws.iam import policy
 
@@ -55,5 +54,5 @@ def iam(*, cluster: str, queue: str, node_role: str, fleet: bool, read_only: boo
         if text and (not _ARN.fullmatch(text) or text.split(":")[2] != kind):
             example = "arn:aws:sqs:us-east-1:123456789012:notices" if kind == "sqs" else "arn:aws:iam::123456789012:role/nodes"
             raise click.BadParameter(f"saw {text!r}, expected an ARN such as {example}", param_hint=option)
-    made = policy(cluster, queue=queue, node_role=node_role, fleet=fleet, change=not read_only, partition=partition)
+    made = policy(cluster, queue=queue, node_role=node_role, change=not read_only, partition=partition)
     click.echo(json.dumps(made, indent=2))

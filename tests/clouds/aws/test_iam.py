@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,12 +32,19 @@ def test_nothing_may_be_done_to_everything_but_reading_unless_it_has_a_condition
         assert not any("*" in action for action in one["Action"])
 
 
-def test_machines_are_made_by_auto_scaling_only_unless_fleets_are_wanted() -> None:
-    assert statements()["LaunchThroughGroups"]["Condition"] == {"Bool": {"aws:ViaAWSService": "true"}}
-    assert "LaunchFleets" not in statements()
-    fleet = statements("--fleet")
-    assert "LaunchThroughGroups" not in fleet
-    assert fleet["AttachAndEndMachinesOfTheCluster"]["Condition"] == fleet["ChangeGroupsOfTheCluster"]["Condition"]
+def test_machines_are_made_by_auto_scaling_only() -> None:
+    made = statements("--queue", QUEUE, "--node-role", ROLE)
+
+    assert made["LaunchThroughGroups"]["Condition"] == {"Bool": {"aws:ViaAWSService": "true"}}
+    assert {name for name, one in made.items() if set(iam.LAUNCH) & set(one["Action"])} == {"LaunchThroughGroups"}
+
+
+def test_every_right_is_one_that_something_is_asked_with() -> None:
+    source = "".join(one.read_text() for one in Path(iam.__file__).parent.glob("*.py") if one.name != "iam.py")
+
+    asked_with = (*iam.READ, *iam.PRICES, *iam.CHANGE, *iam.QUEUE)
+    # DeleteMessageBatch is asked with the right of DeleteMessage.
+    assert [one for one in asked_with if f'"{one.partition(":")[2]}' not in source] == []
 
 
 def test_the_queue_and_the_role_of_nodes_are_named_exactly() -> None:

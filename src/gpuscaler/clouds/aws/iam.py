@@ -12,9 +12,7 @@ Policy = dict[str, Any]
 
 READ = (
     "autoscaling:DescribeAutoScalingGroups",
-    "autoscaling:DescribeAutoScalingInstances",
     "autoscaling:DescribeLaunchConfigurations",
-    "autoscaling:DescribeLifecycleHooks",
     "autoscaling:DescribeScalingActivities",
     "ec2:DescribeCapacityReservations",
     "ec2:DescribeImages",
@@ -24,7 +22,6 @@ READ = (
     "ec2:DescribeLaunchTemplateVersions",
     "ec2:DescribeLaunchTemplates",
     "ec2:DescribeSpotPriceHistory",
-    "ec2:DescribeSubnets",
     "ec2:GetInstanceTypesFromInstanceRequirements",
 )
 PRICES = ("pricing:GetProducts",)
@@ -35,23 +32,17 @@ CHANGE = (
     "autoscaling:SetInstanceProtection",
     "autoscaling:TerminateInstanceInAutoScalingGroup",
 )
-#: What LaunchInstances and fleets make machines with, in the name of whoever calls.
+#: What LaunchInstances makes machines with, in the name of whoever calls.
 LAUNCH = ("ec2:CreateFleet", "ec2:CreateTags", "ec2:RunInstances")
-QUEUE = ("sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:ReceiveMessage")
+QUEUE = ("sqs:DeleteMessage", "sqs:ReceiveMessage")
 
 
-#: A fleet's machines are attached to their group, and ended where that fails.
-FLEET = ("autoscaling:AttachInstances", "ec2:TerminateInstances")
-
-
-def policy(
-    cluster: str, *, queue: str = "", node_role: str = "", fleet: bool = False, change: bool = True, partition: str = "aws"
-) -> Policy:
+def policy(cluster: str, *, queue: str = "", node_role: str = "", change: bool = True, partition: str = "aws") -> Policy:
     """The policy as JSON. ``queue`` and ``node_role`` are ARNs, empty where there are none.
 
     Changes are bound to the tag that gives a group to the cluster: one of another cluster is out of reach whatever happens here. EC2 is
-    asked for machines only by EC2 Auto Scaling in the caller's name (``aws:ViaAWSService``), unless ``fleet`` allows to do it directly.
-    ``change`` False allows reading only.
+    asked for machines only by EC2 Auto Scaling in the caller's name (``aws:ViaAWSService``). ``change`` False allows
+    reading only.
     """
     statements = [
         _allow("Read", (*READ, *PRICES), "*"),
@@ -61,10 +52,7 @@ def policy(
         return {"Version": "2012-10-17", "Statement": statements}
     owned = {"StringEquals": {f"aws:ResourceTag/{CLUSTER_AUTOSCALER}{cluster}": "owned"}}
     statements.append(_allow("ChangeGroupsOfTheCluster", CHANGE, "*", owned))
-    if fleet:
-        statements += [_allow("LaunchFleets", LAUNCH, "*"), _allow("AttachAndEndMachinesOfTheCluster", FLEET, "*", owned)]
-    else:
-        statements.append(_allow("LaunchThroughGroups", LAUNCH, "*", {"Bool": {"aws:ViaAWSService": "true"}}))
+    statements.append(_allow("LaunchThroughGroups", LAUNCH, "*", {"Bool": {"aws:ViaAWSService": "true"}}))
     if node_role:
         machines = "ec2.amazonaws.com.cn" if partition == "aws-cn" else "ec2.amazonaws.com"
         statements.append(_allow("PassTheRoleOfNodes", ("iam:PassRole",), node_role, {"StringEquals": {"iam:PassedToService": machines}}))
