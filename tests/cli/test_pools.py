@@ -197,8 +197,8 @@ def planned(asked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
-    def plan(*objects: dict[str, Any], more: str = "") -> Result:
-        asked(more=more)
+    def plan(*objects: dict[str, Any], more: str = "", aws: str = "cluster: prod") -> Result:
+        asked(more=more, aws=aws)
         with a_cluster(tmp_path) as cluster:
             cluster.load(*objects)
             options = ["--config", str(tmp_path / "run.yaml"), "--kubeconfig", str(cluster.kubeconfig), "--json"]
@@ -214,6 +214,15 @@ def test_plan_buys_in_the_groups_of_the_account_as_the_file_changes_them(planned
     assert first.exit_code == 0, first.output
     assert [[one["pool"] for one in json.loads(done.stdout)["machines"]] for done in (first, other)] == [["gpus"], ["more"]]
     assert "note: 1 set aside in the account (gpuscaler pools says what, and why)" in first.stderr
+
+
+def test_plan_of_an_account_without_pools_buys_nothing_and_says_so(planned: Any) -> None:
+    done = planned(pod("a"), aws="cluster: nobodys")
+
+    assert done.exit_code == 0, done.output
+    made = json.loads(done.stdout)
+    assert (made["machines"], len(made["unplaced"])) == ([], 1)
+    assert "note: saw no group of the cluster in the account, expected one" in done.stderr
 
 
 def test_plan_leaves_nodes_alone_whose_machines_the_account_does_not_list(planned: Any) -> None:

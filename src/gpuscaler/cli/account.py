@@ -58,7 +58,8 @@ def read_account(settings: "RunSettings", *, cache: Path) -> Account:
         click.echo(str(error), err=True)
         sys.exit(FORBIDDEN if error.cause == UNAUTHORISED else UNREACHABLE)
     aside = [f"{len(looked.set_aside)} set aside in the account (gpuscaler pools says what, and why)"] if looked.set_aside else []
-    for note in (*looked.failed, *aside):
+    nothing = [] if looked.pools else ["saw no group of the cluster in the account, expected one; gpuscaler pools looks closer"]
+    for note in (*looked.failed, *nothing, *aside):
         click.echo(f"note: {note}", err=True)
     return Account(replace(settings.policy, pools=looked.pools), inventory)
 

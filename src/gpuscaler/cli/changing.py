@@ -33,7 +33,7 @@ def without_pools(policy: "Policy", names: Sequence[str]) -> "Policy":
         if name not in known:
             raise click.BadParameter(f"saw {name!r}, expected a pool of the file: {_nearest(name, known)}", param_hint="--without-pool")
     left = tuple(pool for pool in policy.pools if pool.name not in names)
-    if not left:
+    if names and not left:
         raise click.BadParameter("saw every pool of the file, expected at least one to be left", param_hint="--without-pool")
     return replace(policy, pools=left)
 
