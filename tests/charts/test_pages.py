@@ -36,8 +36,9 @@ def test_the_pages_have_such_commands() -> None:
     assert len(COMMANDS) >= 3
 
 
-def test_the_settings_in_the_values_of_the_pages_are_good(tmp_path: Path) -> None:
+@pytest.mark.parametrize("values", ["values.yaml", "aws-values.yaml"])
+def test_the_settings_in_the_values_of_the_pages_are_good(values: str, tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
-    path.write_text(yaml.safe_dump(yaml.safe_load((EXAMPLES / "values.yaml").read_text())["config"]))
+    path.write_text(yaml.safe_dump(yaml.safe_load((EXAMPLES / values).read_text())["config"]))
 
     assert load_settings(path).policy.limits.gpus == 64
