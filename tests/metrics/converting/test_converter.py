@@ -1,5 +1,7 @@
 """Old manifests, said in versions that are served now."""
 
+import copy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -318,6 +320,29 @@ spec: {containers: [{name: a, image: prometheus-adapter, args: [--v, 10, --logto
 """)
     (container,) = found["spec"]["containers"]
     assert container["args"] == ["metrics", "--v", "10", "--config", "/c.yaml"]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, member in members:
+        yield (*path, key)
+        yield from places(member, (*path, key))
+
+
+@pytest.mark.parametrize("odd", [[1], {"a": 1}, True, "x", None])
+def test_a_field_of_another_type_anywhere_keeps_no_other_object_from_being_converted(odd: Any) -> None:
+    text = (ROOT / "docs" / "examples" / "hpa-of-2018.yaml").read_text(encoding="utf-8")
+    whole = [*read(text), *read(autoscaler("v1", "targetCPUUtilizationPercentage: 50"))]
+    for number, described in enumerate(whole):
+        for path in places(described):
+            if path not in (("kind",), ("apiVersion",)):
+                objects = [copy.deepcopy(one) if one is described else one for one in whole]
+                parent: Any = objects[number]
+                for key in path[:-1]:
+                    parent = parent[key]
+                parent[path[-1]] = odd
+                done, _ = convert(objects, image="ours:1")
+                assert [found["apiVersion"] for found in done].count("autoscaling/v2") >= 1
 
 
 def test_a_service_with_a_namespace_is_not_moved() -> None:

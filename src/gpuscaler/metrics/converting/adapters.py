@@ -6,7 +6,7 @@ Source: prometheus-adapter v0.12 and its manifests; the write-up on HPA with GPU
 import re
 from collections.abc import Iterable
 
-from gpuscaler.metrics.converting.objects import Json, Say, containers, items, pod_template, seen, text
+from gpuscaler.metrics.converting.objects import Json, Say, Unconvertible, containers, items, pod_template, seen, text
 
 _IMAGE = re.compile(r"(^|/)(k8s-)?prometheus-adapter([-/:@]|$)")
 #: Flags that change nothing here, and would only be noted at each start. One whose value is the next word stays.
@@ -44,9 +44,13 @@ def convert(one: Json, image: str, say: Say) -> None:
 
 
 def _replace(container: Json, image: str, say: Say) -> None:
+    command, args = container.get("command") or ["/adapter"], container.get("args") or []
+    if not isinstance(command, list) or not isinstance(args, list):
+        raise Unconvertible("saw a command or args of prometheus-adapter that are no list, expected lists of words; correct them")
     say(f"image: {container.get('image')} became {image}; say with --image where you pushed it")
     container["image"] = image
-    words = [*(container.pop("command", None) or ["/adapter"])[1:], *(container.get("args") or [])]
+    container.pop("command", None)
+    words = [*command[1:], *args]
     dropped = [text(word) for word in words if _DROPPED.match(text(word))]
     if dropped:
         say(f"left out {' '.join(dropped)}, which mean nothing to gpuscaler metrics")
@@ -59,14 +63,16 @@ def grant(role: Json, say: Say) -> None:
         verbs = rule.get("verbs")
         if isinstance(verbs, list) and "list" in verbs and "watch" not in verbs:
             verbs.append("watch")
-            say(f"added the verb watch for {', '.join(text(one) for one in rule.get('resources') or ())}: objects are watched, not listed")
+            resources = rule.get("resources")
+            named = ", ".join(map(text, resources)) if isinstance(resources, list) else "nothing"
+            say(f"added the verb watch for {named}: objects are watched, not listed")
 
 
 def roles_of(names: set[str], objects: Iterable[Json]) -> set[tuple[str, str]]:
     """The kinds and names of the roles that the service accounts of these ``names`` are bound to."""
     found = set()
     for one in objects:
-        bound = any(subject.get("kind") == "ServiceAccount" and subject.get("name") in names for subject in items(one, "subjects"))
+        bound = any(subject.get("kind") == "ServiceAccount" and text(subject.get("name")) in names for subject in items(one, "subjects"))
         if bound and isinstance(one.get("roleRef"), dict):
             found.add((text(one["roleRef"].get("kind")), text(one["roleRef"].get("name"))))
     return found
@@ -98,8 +104,8 @@ def adapters_own(objects: list[Json]) -> list[Json]:
         spec = seen(template, "spec")
         names.add(("ServiceAccount", text(spec.get("serviceAccountName") or spec.get("serviceAccount"))))
         for volume in items(spec, "volumes"):
-            names.add(("ConfigMap", text((volume.get("configMap") or {}).get("name"))))
-            names.add(("Secret", text((volume.get("secret") or {}).get("secretName"))))
+            names.add(("ConfigMap", text(seen(volume, "configMap").get("name"))))
+            names.add(("Secret", text(seen(volume, "secret").get("secretName"))))
     return workloads + [one for one in objects if one not in workloads and (_key(one) in names or _leads_to(one, labels))]
 
 

@@ -52,7 +52,7 @@ def _from_v1(one: Json, spec: Json, say: Say) -> None:
     for key in _TOLD:
         annotations.pop(key, None)
     if not annotations:
-        del one["metadata"]["annotations"]
+        mapping(one, "metadata").pop("annotations", None)
     if metrics:
         spec["metrics"] = metrics
 
@@ -109,7 +109,7 @@ def _chosen(source: Json, kind: str) -> Json:
 
 def _referred(described: Json) -> Json:
     if not described.get("apiVersion"):
-        kind = described.get("kind")
+        kind = text(described.get("kind"))
         version = "networking.k8s.io/v1" if kind == "Ingress" else "apps/v1" if kind in _APPS else "v1"
         return {"apiVersion": version, **{key: value for key, value in described.items() if key != "apiVersion"}}
     if text(described["apiVersion"]).startswith("extensions/") and described.get("kind") == "Ingress":
@@ -119,6 +119,6 @@ def _referred(described: Json) -> Json:
 
 def _target(reference: Json, say: Say) -> None:
     version = text(reference.get("apiVersion"))
-    if reference.get("kind") in _APPS and version != "apps/v1":
+    if text(reference.get("kind")) in _APPS and version != "apps/v1":
         reference["apiVersion"] = "apps/v1"
         say(f"scaleTargetRef.apiVersion: {version or 'nothing'} became apps/v1")
