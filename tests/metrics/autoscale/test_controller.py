@@ -144,6 +144,14 @@ async def test_a_stateful_set_is_scaled_too_and_a_profile_takes_the_metric_that_
         assert made["spec"]["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 600
 
 
+async def test_the_behaviour_of_a_profile_goes_with_the_profile() -> None:
+    async with controlled(workload(annotation="profile=inference,target=60,max=8")) as here:
+        await here.annotate("duty_cycle=60,max=8")
+        made = await here.scaler()
+        assert made is not None
+        assert "behavior" not in made["spec"]
+
+
 async def test_a_mistake_changes_nothing_and_is_told_once() -> None:
     async with controlled(workload(annotation="duty_cycle=60,max=8")) as here:
         await here.annotate("duty_cycle=60,min=0,max=8")

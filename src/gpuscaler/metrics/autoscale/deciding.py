@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from gpuscaler.metrics.autoscale.annotation import ANNOTATION, AnnotationError, Autoscale, read
+from gpuscaler.metrics.autoscale.annotation import ANNOTATION, PROFILES, AnnotationError, Autoscale, read
 
 #: Marks our autoscalers; its value is the workload's UID. One without it is a person's or another program's, and never touched.
 OWNED_BY = "gpuscaler.io/autoscale-of"
@@ -86,7 +86,7 @@ def _wanted(
     body = _body(workload, wanted, ours, served)
     if ours is None:
         yield Act("create", "AutoscaleCreated", f"created {_name(workload)}: {_told(body)}", workload, body)
-    elif not _says(ours.spec, body["spec"]):
+    elif not _says(ours.spec, body["spec"]) or (not wanted.behavior and _of_profile(ours.spec.get("behavior"))):
         yield Act("replace", "AutoscaleChanged", f"changed {ours.name}: {_told(body)}", workload, body, ours)
     missing = [aim.candidates[0] for aim in wanted.aims if aim.kind == "Pods" and not any(one in served for one in aim.candidates)]
     if missing:
@@ -156,6 +156,11 @@ def _says(found: Any, wanted: Any) -> bool:
     if isinstance(wanted, list):
         return isinstance(found, list) and len(found) == len(wanted) and all(map(_says, found, wanted))
     return bool(found == wanted)
+
+
+def _of_profile(behavior: Any) -> bool:
+    """Whether it comes of a profile; what somebody's admission webhook puts into every autoscaler would only come again."""
+    return any(_says(behavior, profile.behavior) for profile in PROFILES.values())
 
 
 def _told(body: Mapping[str, Any]) -> str:
