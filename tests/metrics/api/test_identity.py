@@ -140,3 +140,25 @@ async def test_a_token_that_cannot_be_checked_is_not_good_and_not_remembered(tmp
         assert (await made.ask(PATH, None, [("Authorization", "Bearer good")])).status == 401
         made.reviewing.away = False
         assert (await made.ask(PATH, None, [("Authorization", "Bearer good")])).status == 200
+
+
+async def test_a_head_larger_than_a_mebibyte_is_not_read_to_its_end_and_one_that_is_smaller_may_come_again_and_again(
+    tmp_path: Path,
+) -> None:
+    async with scene(tmp_path) as made:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(made.url.rpartition(":")[2]), ssl=made.context(None))
+        fields = b"".join(b"X-%d: %s\r\n" % (number, b"x" * 60_000) for number in range(15))
+        for _ in range(3):
+            writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n" + fields + b"\r\n")
+            assert (await reader.readuntil(b"\r\n\r\nok")).startswith(b"HTTP/1.1 200 OK")
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n")
+        with pytest.raises((ConnectionError, ssl.SSLError)):
+            await sent(writer, fields, times=100)
+        writer.transport.abort()
+
+
+async def sent(writer: asyncio.StreamWriter, piece: bytes, *, times: int) -> None:
+    """Without an end: ``piece`` is no whole head."""
+    for _ in range(times):
+        writer.write(piece)
+        await writer.drain()

@@ -4,10 +4,11 @@ import asyncio
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import structlog
 from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
 
 from gpuscaler.kube.errors import ApiError, Unreachable
@@ -25,6 +26,8 @@ SHUTDOWN, KEEP_ALIVE = 5.0, 120.0
 _LONGEST = 65_536
 #: Lines of it: a user may be in hundreds of groups, each in a header.
 _MOST_HEADERS = 4096
+#: Bytes of a request, as Go's server has it: all of its head is kept before anybody is asked who they are.
+_LARGEST = 2**20
 #: Requests that are remembered as they were read, and how long their paths may be: clients ask the same over and over.
 _MOST, _SHORT = 4096, 2048
 _JSON: Mapping[str, str] = {"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
@@ -134,6 +137,29 @@ def _remember(known: dict[Key, Found], key: Key, found: Found) -> None:
     known[key] = found
 
 
+class _Connection(RequestHandler):
+    """Cut where it sends more than a request may have."""
+
+    __slots__ = ("unread",)
+
+    def __init__(self, *told: Any, **options: Any) -> None:
+        super().__init__(*told, **options)
+        #: Bytes since the last request.
+        self.unread = 0
+
+    def data_received(self, data: bytes) -> None:
+        self.unread += len(data)
+        if self.unread <= _LARGEST:
+            super().data_received(data)
+        elif self.transport is not None:
+            self.transport.abort()
+
+
+class _Server(web.Server):
+    def __call__(self) -> _Connection:
+        return _Connection(self, loop=self._loop, **self._kwargs)
+
+
 @dataclass(frozen=True, slots=True)
 class Listening:
     """A server that listens on ``port`` until :meth:`close`."""
@@ -150,9 +176,15 @@ async def listen(api: Api, *, host: str, port: int, tls: ssl.SSLContext | None) 
 
     Raises OSError where the address cannot be had.
     """
+
+    async def handle(request: BaseRequest) -> web.Response:
+        if isinstance(request.protocol, _Connection):
+            request.protocol.unread = 0
+        return await api.handle(request)
+
     # Without aiohttp's routes, which decode %2A and send redirects, and which cost more than everything else that is done here.
-    server = web.Server(
-        api.handle,
+    server = _Server(
+        handle,
         keepalive_timeout=KEEP_ALIVE,
         access_log=None,
         max_line_size=_LONGEST,
