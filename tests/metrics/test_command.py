@@ -86,6 +86,13 @@ def test_switches_that_mean_something_may_be_spelled_as_go_spells_them() -> None
         without_ignored(["--prometheus-auth-incluster=maybe"], known)
 
 
+def test_an_answer_about_rights_may_hold_for_no_time_at_all() -> None:
+    assert seconds("--authentication-token-webhook-cache-ttl", "0s", zero=True) == 0
+    flags = ("authentication-token", "authorization")
+    words = [f"--{flags[0]}-webhook-cache-ttl=0s", *(f"--{flags[1]}-webhook-cache-{one}-ttl=0" for one in ("authorized", "unauthorized"))]
+    assert "--prometheus-url: saw none" in ran(*words).output
+
+
 def test_values_of_flags_are_read_as_go_reads_them() -> None:
     assert seconds("--x", "1m30s") == 90.0
     assert header("X-Scope-OrgID=a=b") == ("X-Scope-OrgID", "a=b")

@@ -161,7 +161,7 @@ def _parsed(told: dict[str, Any]) -> "Options":
     )
     ttl = Ttl(
         *(
-            seconds(flag, told[flag.removeprefix("--").replace("-", "_")])
+            seconds(flag, told[flag.removeprefix("--").replace("-", "_")], zero=True)
             for flag in (
                 "--authentication-token-webhook-cache-ttl",
                 "--authorization-webhook-cache-authorized-ttl",

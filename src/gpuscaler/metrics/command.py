@@ -172,13 +172,13 @@ def without_ignored(words: Sequence[str], known: frozenset[str]) -> tuple[list[s
     return left, list(dict.fromkeys(notes))
 
 
-def seconds(flag: str, text: str) -> float:
-    """A Go duration above 0. Raises :class:`FlagError`."""
+def seconds(flag: str, text: str, *, zero: bool = False) -> float:
+    """A Go duration above 0, or 0 as well where ``zero``. Raises :class:`FlagError`."""
     try:
         found = parse_duration(text)
     except DurationError:
-        found = 0.0
-    if found <= 0:
+        found = -1.0
+    if found < 0 or (found == 0 and not zero):
         raise FlagError(f"{flag}: saw {text!r}, expected a duration with its unit, such as 90s or 10m")
     return found
 
