@@ -79,6 +79,10 @@ automountServiceAccountToken: false
 {{- with $config.namespace -}}
 {{- if ne . $.Release.Namespace }}{{ fail (printf "config.namespace: saw %s, expected %s: its rights are in the namespace it is installed in; leave it out" . $.Release.Namespace) }}{{ end -}}
 {{- end -}}
+{{- $http := $config.http | default dict -}}
+{{- if and (ne (toString $http.enabled) "false") (regexMatch "^(127[.]|localhost:|\\[::1\\])|:0+$" (default ":8080" $http.address)) -}}
+{{- fail (printf "config.http.address: saw %s, expected an address that the kubelet and the Service reach, and a port other than 0; leave it out" $http.address) -}}
+{{- end -}}
 {{- $alone := eq (toString ($config.leader_election | default dict).enabled) "false" -}}
 {{- if and $alone (gt (int .Values.controller.replicas) 1) (not .Values.controller.dryRun) -}}
 {{- fail (printf "controller.replicas: saw %v with config.leader_election.enabled false, expected 1: two that both act buy everything twice" .Values.controller.replicas) -}}
@@ -111,10 +115,14 @@ automountServiceAccountToken: false
 {{- ternary "HTTPS" "HTTP" (not (empty (.Values.config.http | default dict).certificate)) -}}
 {{- end }}
 
-{{/* The settings of the metrics API: as given, with the Service that leads to it. */}}
+{{/*
+The settings of the metrics API: as given, with the Service that leads to it. Exporters that this release installs are in its own namespace:
+in others, whoever may make pods could make some that look like exporters, and tell what they like of anybody's GPUs.
+*/}}
 {{- define "gpuscaler.metrics.settings" -}}
+{{- $near := ternary (dict "exporters" (dict "namespace" .Release.Namespace)) dict (and .Values.exporter.enabled (eq .Values.metrics.source "exporters")) -}}
 {{- $service := dict "name" (printf "%s-metrics" (include "gpuscaler.fullname" .)) "namespace" .Release.Namespace -}}
-{{- toYaml (merge (dict "service" $service "apis" (include "gpuscaler.metrics.served" . | fromYamlArray)) (deepCopy .Values.metrics.settings)) -}}
+{{- toYaml (merge (dict "service" $service "apis" (include "gpuscaler.metrics.served" . | fromYamlArray)) (deepCopy .Values.metrics.settings) $near) -}}
 {{- end }}
 
 {{- define "gpuscaler.metrics.served" -}}
