@@ -76,6 +76,23 @@ def test_without_rules_and_prometheus_it_scrapes_exporters() -> None:
     assert list(found["ConfigMap/gpuscaler-metrics"]["data"]) == ["settings.yaml"]
 
 
+@pytest.mark.parametrize(
+    ("exporter", "told", "namespace"),
+    [
+        (True, {}, "gpuscaler"),
+        (True, {"exporters": {"namespace": "other"}}, "other"),
+        (True, {"exporters": {"port": 9500}}, "gpuscaler"),
+        (False, {}, ""),
+    ],
+)
+def test_exporters_of_the_release_are_looked_for_in_its_own_namespace_alone(exporter: bool, told: dict[str, Any], namespace: str) -> None:
+    found = render({**API, "exporter": {"enabled": exporter}, "metrics": {"enabled": True, "source": "exporters", "settings": told}})
+    settings = parse(found["ConfigMap/gpuscaler-metrics"]["data"]["settings.yaml"])
+
+    assert settings.exporters.namespace == namespace
+    assert settings.exporters.port == told.get("exporters", {}).get("port", 9400)
+
+
 def test_both_apis_lead_to_the_service_and_name_no_authority_that_the_server_finds_for_itself() -> None:
     found = rendered()
 
