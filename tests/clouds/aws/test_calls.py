@@ -30,6 +30,17 @@ def test_a_right_that_is_missing_is_named_by_iams_action_and_not_asked_for_again
     assert aws.waited == []
 
 
+def test_the_right_that_aws_names_is_the_one_that_is_missing() -> None:
+    said = (
+        "You are not authorized to perform this operation. User: arn:aws:iam::1:user/u is not authorized to perform: ec2:CreateFleet on it"
+    )
+
+    error = failure(Aws(), Fault(code="UnauthorizedOperation", status=403, message=said))
+
+    assert isinstance(error, DeniedError)
+    assert error.action == "ec2:CreateFleet"
+
+
 def test_who_is_not_known_is_told_from_who_may_not() -> None:
     aws = Aws()
 

@@ -14,6 +14,7 @@ from gpuscaler.clouds.aws.inbox import HELD_SECONDS, region_of
 from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, REBALANCE, Notice
 from gpuscaler.embedded.aws import notices as events
 from gpuscaler.embedded.aws import scaling
+from gpuscaler.embedded.aws.faults import denied
 
 pytestmark = pytest.mark.looptime(False)
 SPOT = {"MarketType": "spot"}
@@ -106,6 +107,22 @@ async def test_messages_that_are_told_are_deleted(shop: Shop) -> None:
     send(shop, warning(machines(shop)[0].id), "{", warning("i-0fffffffffffffff0"))
     await drain(shop)
     assert not shop.aws.account.region("us-east-1").queues["events"].messages
+
+
+async def test_a_queue_that_may_not_be_deleted_from_is_heard_all_the_same_and_that_is_said(shop: Shop) -> None:
+    await drain(shop)
+    first, second = machines(shop)
+    shop.aws.endpoint.faults.all.append(denied("DeleteMessage*"))
+    send(shop, warning(first.id))
+    assert [one.instance for one in await shop.provider.notices()] == [name(first)]
+    send(shop, warning(second.id))
+    assert [one.instance for one in await shop.provider.notices()] == [name(second)]
+    (said,) = (one for one in (await shop.provider.look()).warnings if one.startswith("the queue"))
+    assert "IAM does not allow sqs:DeleteMessage in us-east-1" in said
+    shop.aws.endpoint.faults.all.clear()
+    shop.aws.time += 60
+    await drain(shop)
+    assert not any(one.startswith("the queue") for one in (await shop.provider.look()).warnings)
 
 
 async def test_what_is_said_of_a_machine_before_it_is_listed_is_told_when_it_is(shop: Shop) -> None:

@@ -153,6 +153,14 @@ async def test_without_the_right_to_launch_instances_the_number_is_set(shop: Cal
     assert "autoscaling:LaunchInstances" in why
 
 
+async def test_the_right_that_launch_instances_lacks_is_the_one_that_is_named(shop: Callable[..., Shop]) -> None:
+    one = shop()
+    said = "User: arn:aws:sts::1:assumed-role/a/b is not authorized to perform: ec2:CreateFleet on resource: *"
+    one.aws.endpoint.faults.all.append(Fault(operation="LaunchInstances", code="AccessDenied", status=403, message=said))
+    await one.provider.buy(await one.order(1))
+    assert "IAM does not allow ec2:CreateFleet" in one.provider.way("gpus")[1]
+
+
 async def test_an_increment_that_fails_is_withdrawn_before_it_is_refused(shop: Callable[..., Shop]) -> None:
     one = shop(launch="desired-capacity")
     limit(one, 1)

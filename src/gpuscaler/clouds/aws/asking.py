@@ -8,7 +8,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Final, Protocol, TypeVar
 
-from gpuscaler.clouds.aws.calls import READ_SECONDS, Calls, DeniedError
+from gpuscaler.clouds.aws.calls import READ_SECONDS, Calls, DeniedError, action_of
 from gpuscaler.clouds.aws.causes import verdict
 from gpuscaler.clouds.aws.groups import Group, Reply, group_of
 from gpuscaler.clouds.protocol import CONFIGURATION, THROTTLED, UNAUTHORISED, UNKNOWN, CloudError, LostAnswerError
@@ -107,7 +107,7 @@ def refused(response: Mapping[str, Any], *, service: str, region: str, operation
     error, meta = response.get("Error") or {}, response.get("ResponseMetadata") or {}
     code, text = str(error.get("Code") or ""), str(error.get("Message") or "")
     if code in _DENIED:
-        return DeniedError(f"{service}:{operation}", region)
+        return DeniedError(action_of(service, operation, text), region)
     found = verdict(code, text[:300])
     said = f"{service} in {region}: {operation} answered {found.detail}"
     status = int(meta.get("HTTPStatusCode") or 0)

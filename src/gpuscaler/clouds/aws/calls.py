@@ -4,6 +4,7 @@ boto3's own retries are off everywhere: reads are repeated here, with a wait tha
 something is ever repeated.
 """
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -23,6 +24,8 @@ TRIES, FIRST_WAIT, LONGEST_WAIT = 5, 0.25, 4.0
 _MISSING = "saw no package boto3, expected it for cloud: aws; install gpuscaler[aws]"
 #: Codes of IAM's refusals; other codes of the cause ``unauthorised`` doubt who asks.
 _DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"})
+#: How IAM's refusals name the action.
+_ACTION = re.compile(r"not authorized to perform: ([a-z0-9-]+:[A-Za-z0-9]+)")
 #: IAM's prefix of each service's actions is boto3's name of the service.
 Client = Any
 
@@ -135,10 +138,19 @@ class Calls:
         code = error.response.get("Error", {}).get("Code", "")
         message = error.response.get("Error", {}).get("Message", "")
         if code in _DENIED:
-            return DeniedError(f"{service}:{operation}", region)
+            return DeniedError(action_of(service, operation, message), region)
         said = f"{service} in {region}: {operation} answered {code}: {message[:200]}"
         cause = THROTTLED if _status(error) == 429 else verdict(code, "").cause
         return CloudError(cause, said, retry_after=_retry_after(error))
+
+
+def action_of(service: str, operation: str, said: str) -> str:
+    """IAM's action that is missing: the one that AWS names, else that of the operation, which is one for messages and their batches.
+
+    LaunchInstances is also refused for what it does in the caller's name, such as ``ec2:CreateFleet``.
+    """
+    named = _ACTION.search(said)
+    return (named[1] if named is not None else f"{service}:{operation}").removesuffix("Batch")
 
 
 def _session(credentials: Mapping[str, str]) -> Any:

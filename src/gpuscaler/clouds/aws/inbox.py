@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from gpuscaler.clouds.aws.asking import Asking
 from gpuscaler.clouds.aws.notices import Hook, MalformedError, Said, said
+from gpuscaler.clouds.protocol import CloudError, LostAnswerError
 
 #: A call brings so many messages; so many calls are made side by side, as long as full ones come back, for so many seconds.
 BATCH, AT_ONCE, BUSY_SECONDS = 10, 8, 2.0
@@ -27,12 +28,15 @@ class Counts:
 
 
 class Inbox:
-    """Reads the queue at ``url``. A message is deleted by the call after the one that told it, so that none is lost on the way."""
+    """Reads the queue at ``url``. A message is deleted by the call after the one that told it, so that none is lost on the way.
+
+    ``undeleted`` says why messages could not be deleted last, empty where they were: they come again, and are known.
+    """
 
     def __init__(self, ask: Asking, url: str, *, region: str) -> None:
         self.counts = Counts()
         self.hooks: dict[str, Hook] = {}
-        self.odd = ""
+        self.odd = self.undeleted = ""
         self._ask, self._url, self._region = ask, url, region_of(url) or region
         self._done: list[str] = []
         self._held: dict[tuple[str, str], tuple[float, Said]] = {}
@@ -91,8 +95,14 @@ class Inbox:
         """Delete what was told by the call before. One that stays comes again, and is known."""
         done, self._done = self._done, []
         some = [done[first : first + BATCH] for first in range(0, len(done), BATCH)]
-        for first in range(0, len(some), AT_ONCE):
-            await asyncio.gather(*(self._forget(handles) for handles in some[first : first + AT_ONCE]))
+        try:
+            for first in range(0, len(some), AT_ONCE):
+                await asyncio.gather(*(self._forget(handles) for handles in some[first : first + AT_ONCE]))
+        except (CloudError, LostAnswerError) as error:
+            # What is announced does not wait for that: a machine has two minutes.
+            self.undeleted = str(error)
+        else:
+            self.undeleted = "" if done else self.undeleted
 
     async def _forget(self, handles: list[str]) -> None:
         entries = [{"Id": str(number), "ReceiptHandle": handle} for number, handle in enumerate(handles)]

@@ -144,10 +144,16 @@ class AwsProvider:
         return replace(one.pool, chooser="cloud") if chooses else one.pool
 
     def _queue_warnings(self) -> tuple[str, ...]:
-        if self._inbox is None or not self._inbox.counts.malformed:
+        if self._inbox is None:
             return ()
-        counts = self._inbox.counts
-        return (f"the queue: {counts.malformed} of {counts.messages} messages made no sense and were dropped, lastly: {self._inbox.odd}",)
+        counts, found = self._inbox.counts, []
+        if counts.malformed:
+            found.append(
+                f"the queue: {counts.malformed} of {counts.messages} messages made no sense and were dropped, lastly: {self._inbox.odd}"
+            )
+        if self._inbox.undeleted:
+            found.append(f"the queue: messages that were heard could not be deleted, and come again: {self._inbox.undeleted}")
+        return tuple(found)
 
     async def inventory(self) -> Inventory:
         """Every machine of the groups that are pools, and those that have ended, for as long as EC2 tells of them.
