@@ -158,7 +158,8 @@ def test_a_gateways_queue_outlives_the_last_replica() -> None:
         assert not of_replicas(metric)
     for metric in ("duty_cycle_current", "DCGM_FI_DEV_GPU_UTIL", "nvidia_gpu_duty_cycle", "gpuscaler_gpu_power_watts"):
         assert of_replicas(metric)
-    assert not of_replicas("jobs_waiting_current")
+    for metric in ("jobs_waiting_current", "gpu_jobs_waiting", "gpu_queue_length"):
+        assert not of_replicas(metric)
 
 
 def test_all_are_asked_for_the_whole_cluster_by_pods_and_nodes() -> None:

@@ -75,7 +75,7 @@ _DEMAND = (
 )
 _SHARES = "^(vllm:(kv|gpu)_cache_usage_perc|sglang:token_usage)$"
 _OF_REPLICAS = re.compile(
-    r"(vllm|sglang|tgi|nv_inference)[:_]|DCGM_FI_|((gpuscaler|nvidia)_)?gpu_"
+    r"(vllm|sglang|tgi|nv_inference)[:_]|DCGM_FI_|((gpuscaler|nvidia)_)?gpu_(?!.*(queue|waiting|backlog|jobs))"
     r"|(duty_cycle|temperature_celsius|fanspeed_percent|memory_(used|total)_bytes|power_usage_milliwatts)_(current|over_time)$"
 )
 #: What an inference gateway's endpoint picker exports: it is there where no replica is.
