@@ -303,6 +303,22 @@ def test_a_capacity_block_ends_half_an_hour_before_it_is_over_and_an_ultraserver
     assert [reservation("p5.48xlarge", block=True).usable(at) for at in (5399.0, 5400.0)] == [True, False]
 
 
+def test_a_managed_node_group_of_a_capacity_block_has_the_label_of_one() -> None:
+    aws = Aws()
+    reserved = aws.client("ec2").create_capacity_reservation(
+        InstanceType="p5.48xlarge", InstancePlatform="Linux/UNIX", AvailabilityZone="us-east-1a", InstanceCount=2
+    )
+    target = {"CapacityReservationTarget": {"CapacityReservationId": reserved["CapacityReservation"]["CapacityReservationId"]}}
+    market = {"MarketType": "capacity-block"}
+    aws.template("block", InstanceType="p5.48xlarge", InstanceMarketOptions=market, CapacityReservationSpecification=target)
+    tags = {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "block"}
+    aws.group("block", tags, LaunchTemplate={"LaunchTemplateName": "block"})
+
+    (offering,) = pool(aws.look(), "block").pool.offerings
+
+    assert (offering.market, offering.labels["eks.amazonaws.com/capacityType"]) == ("reserved", "CAPACITY_BLOCK")
+
+
 def reservation(instance_type: str, *, block: bool) -> Reservation:
     return Reservation("cr-1", instance_type, "us-east-1a", 1, ends=7200.0, block=block)
 

@@ -40,7 +40,8 @@ class NodeTemplate(Struct, frozen=True):
         if self.openai:
             labels.update(_openai_labels(kind.name, region=self.region, zone=zone, image=launch.image))
         if self.nodegroup is not None:
-            labels.update({_CAPACITY_TYPE: "SPOT" if market == "spot" else "ON_DEMAND", **self.nodegroup.labels})
+            in_eks = "CAPACITY_BLOCK" if launch.market == "capacity-block" else "SPOT" if market == "spot" else "ON_DEMAND"
+            labels.update({_CAPACITY_TYPE: in_eks, **self.nodegroup.labels})
         labels.update(self.hints.labels)
         return Offering(self.pool, market, kind.name, zone, price, allocatable, labels, self.taints())
 
