@@ -33,6 +33,7 @@ class Seen:
     kept: Json = field(default_factory=dict)
     lease: Json = field(default_factory=dict)
     events: list[tuple[str, str]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
     ended: bool = False
     collected: bool = False
     asked: list[Json] = field(default_factory=list)
@@ -121,6 +122,7 @@ async def _by_annotation(made: Stage, found: Seen) -> None:
     }
     found.theirs = json.loads(await made.admin.create(AUTOSCALERS, theirs, namespace=WORK))
     await workload(made, "taken", "duty_cycle=60,max=8")
+    await workload(made, "asleep", "external=queue_length:10,min=0,max=4")
     await workload(made, "serve", "profile=llm,max=4")
     found.made = await until("there is an autoscaler", lambda: scaler("serve-gpuscaler"))
     await annotate(made, "serve", "duty_cycle=55,min=2,max=6")
@@ -142,8 +144,11 @@ async def _by_annotation(made: Stage, found: Seen) -> None:
     found.lease = await made.find(LEASES, "gpuscaler-autoscale", NAMESPACE) or {}
 
     async def told() -> list[tuple[str, str]] | None:
-        events = [(one["reason"], one["regarding"]["name"]) for one in await made.listed(EVENTS, WORK) if "Autoscale" in one["reason"]]
-        return events if ("AutoscaleEnded", "serve") in events and ("AutoscaleTaken", "taken") in events else None
+        listed = [one for one in await made.listed(EVENTS, WORK) if "Autoscale" in one["reason"]]
+        found.failures = [one["note"] for one in listed if one["reason"] == "AutoscaleFailed"]
+        events = [(one["reason"], one["regarding"]["name"]) for one in listed]
+        wanted = {("AutoscaleEnded", "serve"), ("AutoscaleTaken", "taken"), ("AutoscaleFailed", "asleep")}
+        return events if wanted <= set(events) else None
 
     found.events = await until("Events tell it", told)
 
@@ -169,6 +174,11 @@ def test_an_autoscaler_of_a_person_stays_as_it_was_and_that_is_told(seen: Seen) 
     assert seen.kept["spec"] == seen.theirs["spec"]
     assert ("AutoscaleTaken", "taken") in seen.events
     assert {reason for reason, name in seen.events if name == "serve"} >= {"AutoscaleCreated", "AutoscaleChanged", "AutoscaleEnded"}
+
+
+def test_what_the_api_server_does_not_take_is_told_in_its_words(seen: Seen) -> None:
+    assert ("AutoscaleFailed", "asleep") in seen.events
+    assert all("spec.minReplicas: Invalid value: 0" in note for note in seen.failures)
 
 
 def test_nothing_was_forbidden_and_the_lease_is_its_own(seen: Seen) -> None:
