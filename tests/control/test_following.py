@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from tests.control.world import World, world
 
-from gpuscaler.clouds.protocol import CAPACITY, Bought, LostAnswerError, Order, Refusal
+from gpuscaler.clouds.protocol import CAPACITY, Bought, LostAnswerError, Order, Refusal, Unfilled
 
 TWO_TYPES = """
 region: us-east-1
@@ -36,7 +36,7 @@ class Slow:
             raise LostAnswerError("the connection broke")
         return Bought(pending=order.count)
 
-    async def follow(self) -> Sequence[tuple[str, Bought]]:
+    async def follow(self, _orders: Sequence[Unfilled]) -> Sequence[tuple[str, Bought]]:
         if self.first is None or self.told or self._here.now() < self._due:
             return ()
         self.told = True

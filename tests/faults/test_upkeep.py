@@ -120,6 +120,9 @@ class Still:
     def apply(self, delta: Delta) -> None:
         self.cluster, self.version = self.cluster.apply(delta), self.version + 1
 
+    def belong(self, inventory: Inventory) -> None:
+        """Labels alone say what these nodes are."""
+
     async def take(self) -> Taken:
         return Taken(self.cluster, self.version, News())
 
