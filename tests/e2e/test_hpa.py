@@ -13,6 +13,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -315,11 +316,15 @@ async def _without(made: Stage, found: Seen) -> None:
     found.while_lost = await replicas(made, "serve")
 
 
+async def _bundle(made: Stage, name: str) -> str:
+    one = await made.find(API_SERVICES, name)
+    assert one is not None
+    return str(one["spec"].get("caBundle", ""))
+
+
 async def _scale(made: Stage, load: Load, prometheus: RealPrometheus, found: Seen) -> None:
-    for name in APIS:
-        one = await made.find(API_SERVICES, name)
-        assert one is not None
-        found.bundles.append(one["spec"].get("caBundle", ""))
+    # A write that meets one of the aggregator's own is made again seconds later.
+    found.bundles = [await until(f"{name} has an authority", partial(_bundle, made, name)) for name in APIS]
     await autoscale(made, "serve", least=1, most=5, metric=DUTY)
     await autoscale(made, "llm", least=0, most=4, metric=DEMAND)
     load.total, load.waiting = 120.0, 14
