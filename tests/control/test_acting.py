@@ -17,7 +17,7 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.kube.transport import Answer, Request
-from gpuscaler.planning.acts import Evict, Lift, Mark, Nominate
+from gpuscaler.planning.acts import Evict, Exclude, Lift, Mark, Nominate
 
 pytestmark = pytest.mark.looptime(noop_cycles=1)
 NODE = {
@@ -137,6 +137,12 @@ async def test_what_a_policy_forbids_of_one_node_is_done_to_others_and_a_right_t
 
     assert said in refused.detail
     assert (after.detail == "", "gpuscaler.io/leaving" in taints) == (others, others)
+
+
+async def test_a_node_that_is_gone_needs_nobody_kept_away_from_it_and_cannot_be_marked() -> None:
+    outcomes = await Actor(Cluster().scheduler).carry_out([Exclude("b", "idle"), Mark("b", "idle")])
+
+    assert [one.detail for one in outcomes] == ["", "node b is gone"]
 
 
 async def test_nodes_that_are_taken_back_are_marked_before_hundreds_of_evictions_are_through() -> None:

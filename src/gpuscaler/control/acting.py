@@ -117,7 +117,7 @@ class Actor:
             Mark: lambda act: self._write(act.node, _taint(LEAVING_TAINT, present=True), client=self._at_once),
             Unmark: lambda act: self._write(act.node, _unmarked),
             Discourage: lambda act: self._write(act.node, _taints(SOFT_KEYS, [WireTaint(key, SOFT) for key in act.taints])),
-            Exclude: lambda act: self._write(act.node, _excluded),
+            Exclude: self._exclude,
             Checkpoint: self._checkpoint,
             Evict: self._evict,
             Delete: self._delete,
@@ -205,7 +205,7 @@ class Actor:
             try:
                 found = msgspec.json.decode(await client.get(NODES, node), type=WireNode)
             except NotFound:
-                return f"node {node} is gone"
+                return _node_gone(node)
             patch = change(found)
             if not patch:
                 return ""
@@ -217,9 +217,14 @@ class Actor:
             except Conflict:
                 continue
             except NotFound:
-                return f"node {node} is gone"
+                return _node_gone(node)
             return ""
         return f"node {node} was changed by others {ATTEMPTS} times while it was written to"
+
+    async def _exclude(self, act: Exclude) -> str:
+        """No load balancer sends anything to a node that is gone: an idle machine may have ended meanwhile."""
+        failure = await self._write(act.node, _excluded)
+        return "" if failure == _node_gone(act.node) else failure
 
     async def _checkpoint(self, act: Checkpoint) -> str:
         """Annotate the pod, by way of its status: the API server takes annotations there, and no right to change pods is needed."""
@@ -249,6 +254,10 @@ class Actor:
         with suppress(NotFound, Conflict):
             await deletion
         return ""
+
+
+def _node_gone(node: str) -> str:
+    return f"node {node} is gone"
 
 
 def _taint(key: str, *, present: bool) -> Change:
