@@ -6,6 +6,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
+from functools import reduce
 from typing import TypeVar
 
 from msgspec import Struct
@@ -140,9 +141,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     wheel = steering.steer(book, cluster, policy, attempts=facts.attempts, said=facts.said, now=now)
     book = ledger.folded(book, wheel.steps)
     refused = refusing.refused(memory.refusals, cluster, attempts=facts.attempts, said=facts.said, now=now)
-    avoided = memory.refusals
-    for step in (*refused, *wheel.suspected):
-        avoided = refusals.step(avoided, step)
+    avoided = reduce(refusals.step, (*refused, *wheel.suspected), memory.refusals)
     acts: tuple[Act, ...] = (*wheel.acts, *(act for act in discourage(cluster, policy) if act.node not in roll.unlisted))
     kept: tuple[tuple[str, str], ...] = ()
     if facts.fresh:
@@ -155,9 +154,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
             spared=_spared(memory.spared, departure, roll, now),
         )
     book, withdrawals, doubtful = _sent_again(book, facts, now)
-    kept_or_broken = memory.promises
-    for outcome in wheel.outcomes:
-        kept_or_broken = promises.step(kept_or_broken, outcome)
+    kept_or_broken = reduce(promises.step, wheel.outcomes, memory.promises)
     return Look(
         memory=replace(memory, ledger=book, promises=kept_or_broken, refusals=avoided),
         acts=acts,
