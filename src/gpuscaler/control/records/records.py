@@ -69,7 +69,7 @@ class Records:
     failures: int = field(default=0, init=False)
     #: Whether there was a look before: what is there at the first one is no news.
     _begun: bool = field(default=False, init=False)
-    #: What was remembered at the last look; what the next one finds is told against it.
+    #: What was remembered at the last look, with the orders and answers since; what the next one finds is told against it.
     _seen: Memory = field(default_factory=Memory, init=False)
     #: How many decisions were numbered, over all restarts: the memory that looks show tells of those of before.
     decisions: int = field(default=0, init=False)
@@ -194,15 +194,20 @@ class Records:
         self._same = None
         # Who asks meanwhile shall see machines on their way, and not only at the next look.
         self.latest.memory = memory
+        self._fold(ledger.Intended(order, machines))
         self._orders[order.token] = tuple(pod for one in machines for pod in one.pods)
         if self.latest.decision:
             self._decisions[order.token] = self.latest.decision
         self._tell(telling.of_order(order, machines, memory.boots, now))
 
     def _answered(self, answer: Answered, now: float) -> None:
+        self._fold(*answer.steps)
         pods = self._orders.get(answer.order.token, ())
         for what in telling.of_answer(answer, pods, self.latest.policy, self.latest.memory.boots, now):
             self._tell(what)
+
+    def _fold(self, *steps: ledger.Event) -> None:
+        self._seen = replace(self._seen, ledger=ledger.folded(self._seen.ledger, steps))
 
     def _tell(self, what: Happening | None) -> None:
         if what is None:

@@ -83,8 +83,9 @@ def price_of(policy: Policy | None, key: Key) -> float:
 
 def of_look(before: Memory, seen: Look, cluster: Cluster, forecasts: Mapping[str, Forecast], now: float) -> Iterator[Happening]:
     """What a look found out. ``forecasts`` are those made when machines were granted, by the ledger's names."""
-    yield from _arriving(before, seen, forecasts, now)
-    yield from _gone(before, seen, cluster, now)
+    known = _known(before, seen)
+    yield from _arriving(known, seen, forecasts, now)
+    yield from _gone(known, seen, cluster, now)
     yield from _leaving(before, seen, now)
     for remark in seen.remarks:
         yield Happening(now, kinds.NOTICED, remark.text, node=remark.node, machine=remark.machine)
@@ -94,9 +95,13 @@ def of_look(before: Memory, seen: Look, cluster: Cluster, forecasts: Mapping[str
             yield Happening(now, kinds.BROKEN, text, pods=(pod,), node=node)
 
 
-def _arriving(before: Memory, seen: Look, forecasts: Mapping[str, Forecast], now: float) -> Iterator[Happening]:
-    known = {one.id: one for memory in (before, seen.memory) for one in memory.ledger.coming}
-    nodes: dict[str, str] = {}
+def _known(before: Memory, seen: Look) -> Mapping[str, Coming]:
+    """The machines of the ledger by its names, with all that the look learned of them: one may get its name, be a node and open in it."""
+    learned = ledger.folded(before.ledger, (step for step in seen.arrivals.steps if not isinstance(step, ledger.Lost)))
+    return {one.id: one for one in (*before.ledger.coming, *learned.coming)}
+
+
+def _arriving(known: Mapping[str, Coming], seen: Look, forecasts: Mapping[str, Forecast], now: float) -> Iterator[Happening]:
     for step in seen.arrivals.steps:
         match step:
             case ledger.Found(machine=machine, instance=instance, offering=key) if machine in known:
@@ -107,20 +112,19 @@ def _arriving(before: Memory, seen: Look, forecasts: Mapping[str, Forecast], now
                 yield Happening(now, kinds.NOTICED, text, machine=one.instance, offering=one.key)
             case ledger.Registered(machine=machine, node=node) if machine in known:
                 one = known[machine]
-                nodes[machine] = node
                 text = f"machine {one.instance} has become node {node} {spoken(now - (one.began or now))} after its grant"
                 yield Happening(now, kinds.REGISTERED, text, node=node, machine=one.instance, offering=one.key, order=one.order)
             case ledger.Ready(machine=machine) if machine in known:
                 one = known[machine]
-                node, took = one.node or nodes.get(machine, ""), now - (one.began or now)
+                took = now - (one.began or now)
                 said = forecasts.get(machine)
                 late = None if said is None else took - said.typical
                 against = "" if said is None else f", {spoken(said.typical)} was forecast"
                 yield Happening(
                     now,
                     kinds.READY,
-                    f"node {node} is ready {spoken(took)} after its grant{against}",
-                    node=node,
+                    f"node {one.node} is ready {spoken(took)} after its grant{against}",
+                    node=one.node,
                     machine=one.instance,
                     offering=one.key,
                     order=one.order,
@@ -131,13 +135,13 @@ def _arriving(before: Memory, seen: Look, forecasts: Mapping[str, Forecast], now
         yield Happening(now, kinds.UNFILLED, f"order {token} was not filled in time; the rest of it is withdrawn", order=token)
 
 
-def _gone(before: Memory, seen: Look, cluster: Cluster, now: float) -> Iterator[Happening]:
+def _gone(known: Mapping[str, Coming], seen: Look, cluster: Cluster, now: float) -> Iterator[Happening]:
     """Machines that left the ledger: open, or lost. Those that never had a name were refused, which is told already."""
     left = {one.id for one in seen.memory.ledger.coming}
     lost = {step.machine for step in seen.arrivals.steps if isinstance(step, ledger.Lost)}
     overdue = {one.machine.id: one.reason for one in seen.arrivals.overdue}
     taken = {one.instance for one in seen.memory.ledger.leaving if one.forced}
-    for one in before.ledger.coming:
+    for one in known.values():
         if one.id in left or not one.instance:
             continue
         if one.id in lost or one.id in overdue or one.instance in taken or one.node not in cluster.nodes:

@@ -1,0 +1,116 @@
+"""What is told of machines that come faster than they are looked at."""
+
+import pytest
+from tests.planning.building import NOW, node, offering, pod, pool
+
+from gpuscaler.control.cloud import Answered
+from gpuscaler.control.records import happening as kinds
+from gpuscaler.control.records.happening import Happening
+from gpuscaler.control.records.records import Records, Sink
+from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.instances import Instance, Inventory
+from gpuscaler.model.pools import Policy
+from gpuscaler.model.taints import Taint
+from gpuscaler.planning.memory import Facts, Memory, look, ordered, state_of
+from gpuscaler.planning.planner import plan
+from gpuscaler.planning.state import ledger
+
+KIND = offering("g.1", memory=32)
+POLICY = Policy((pool(KIND),))
+WAITS = pod("p", unschedulable=True)
+
+
+class Kept(Sink):
+    """Keeps what was told."""
+
+    def __init__(self) -> None:
+        self.told: list[Happening] = []
+
+    def happened(self, what: Happening, /) -> None:
+        self.told.append(what)
+
+    def of_machines(self) -> list[tuple[str, str]]:
+        return [(one.kind, one.node) for one in self.told if one.machine == "i-1"]
+
+
+class Life:
+    """A controller that looks when it is told to, with a machine that was ordered for a pod."""
+
+    def __init__(self) -> None:
+        self.kept = Kept()
+        self.records = Records((self.kept,))
+        self.memory = Memory()
+        self.look(WAITS, at=0.0)
+        cluster, state = Cluster.of([WAITS]), state_of(self.memory, POLICY, NOW)
+        decided = plan(cluster, state, POLICY, NOW)
+        self.memory, (self.order,) = ordered(self.memory, decided, cluster, POLICY, state=state, now=NOW)
+        self.records.sent(self.order, self.memory.ledger.coming, self.memory, NOW)
+
+    def look(self, *items: Item, at: float, there: bool = True) -> None:
+        now, cluster = NOW + at, Cluster.of(items)
+        machines = (Instance("i-1", *KIND.key, launched=NOW, token=self.order.token),) if at and there else ()
+        seen = look(self.memory, cluster, POLICY, Facts(inventory=Inventory(now, machines)), now)
+        self.memory = seen.memory
+        self.records.looked(seen, cluster, now)
+
+    def answer(self, *, at: float) -> None:
+        self._answered(ledger.Answered(self.order.token, NOW + at, (("i-1", KIND.key),)), NOW + at)
+
+    def lose_the_answer(self, *, at: float) -> None:
+        self._answered(ledger.Doubted(self.order.token, NOW + at), NOW + at)
+
+    def _answered(self, step: ledger.Event, now: float) -> None:
+        self.memory = Memory(ledger=ledger.step(self.memory.ledger, step))
+        self.records.answered(Answered(self.order, (step,), ()), now)
+
+
+OPEN_AT_ONCE = [(kinds.GRANTED, ""), (kinds.REGISTERED, "n"), (kinds.READY, "n"), (kinds.OPENED, "n")]
+
+
+def test_a_machine_that_becomes_a_node_and_opens_in_the_same_look_is_told_as_open_and_not_as_lost() -> None:
+    life = Life()
+    life.answer(at=1.0)
+    life.look(WAITS, at=2.0)
+    life.look(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0), at=60.0)
+
+    assert life.kept.of_machines() == OPEN_AT_ONCE
+    assert life.kept.told[-1].text == "node n is open for default/p"
+
+
+def test_a_machine_whose_order_is_answered_when_it_is_a_node_already_is_told_as_open() -> None:
+    life = Life()
+    life.look(WAITS, at=2.0, there=False)
+    life.answer(at=59.0)
+    life.look(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0), at=60.0)
+
+    assert life.kept.of_machines() == OPEN_AT_ONCE
+
+
+def test_a_machine_that_is_answered_for_and_open_before_the_first_look_after_its_order_is_told_as_open() -> None:
+    life = Life()
+    life.answer(at=1.0)
+    life.look(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0), at=60.0)
+
+    assert life.kept.of_machines() == OPEN_AT_ONCE
+
+
+def test_a_machine_whose_answer_was_lost_and_that_is_found_open_is_told_by_its_name() -> None:
+    life = Life()
+    life.lose_the_answer(at=1.0)
+    life.look(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0), at=60.0)
+
+    assert life.kept.of_machines() == OPEN_AT_ONCE
+    assert "machine i-1 has become node n" in next(one.text for one in life.kept.told if one.kind == kinds.REGISTERED)
+
+
+@pytest.mark.parametrize("node_came", [False, True])
+def test_a_machine_that_ends_before_it_opened_is_told_as_lost(node_came: bool) -> None:
+    life = Life()
+    life.answer(at=1.0)
+    closed = node("n", KIND, provider_id="i-1", created=NOW + 50.0, ready=False, taints=(Taint("gpuscaler.io/arriving"),))
+    life.look(WAITS, *([closed] if node_came else []), at=60.0)
+    life.look(WAITS, at=120.0, there=False)
+
+    told = [one for one in life.kept.told if one.kind in (kinds.LOST, kinds.OPENED)]
+    assert [(one.kind, one.machine, one.node) for one in told] == [(kinds.LOST, "i-1", "n" if node_came else "")]
+    assert told[0].text.endswith("is lost: it ended before it opened")
