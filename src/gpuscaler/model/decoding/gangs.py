@@ -98,7 +98,6 @@ def read_native_workload(wire: WireNativeWorkload, interner: Interner) -> list[P
 
 class NativeGroupSpec(Wire):
     scheduling_policy: GroupPolicy | None = None
-    policy: GroupPolicy | None = None
 
 
 class WireNativeGroup(WireObject):
@@ -110,7 +109,7 @@ def read_native_group(wire: WireNativeGroup, interner: Interner) -> PodGroup:
     """A native PodGroup object, as versions after v1alpha1 have it."""
     name, metadata = named(wire.metadata)
     spec = wire.spec or NativeGroupSpec()
-    minimum = _minimum(spec.scheduling_policy or spec.policy)
+    minimum = _minimum(spec.scheduling_policy)
     return PodGroup("workload", interner.text(metadata.namespace or "default"), name, max(0, minimum))
 
 

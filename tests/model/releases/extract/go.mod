@@ -1,0 +1,3 @@
+module gpuscaler.io/tests/model/releases/extract
+
+go 1.22

@@ -1,0 +1,113 @@
+"""The fields of Kubernetes' objects in each release from 1.29 to 1.37, as ``extract`` found them in Kubernetes' own sources."""
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+Json = dict[str, Any]
+
+#: What stands for a value of each type that is written as one value.
+_VALUES: Mapping[str, Any] = {
+    "string": "text",
+    "bool": True,
+    "int32": 3,
+    "int64": 3,
+    "time": "2026-11-01T12:00:00Z",
+    "quantity": "3",
+    "int-or-string": "30%",
+    "any": {"key": "text"},
+}
+
+
+class Field(NamedTuple):
+    """A field: ``type`` in the words of ``fields.json``, and the first and last release that have it."""
+
+    type: str
+    first: str
+    last: str
+
+    def of(self, release: str) -> bool:
+        return number(self.first) <= number(release) <= number(self.last)
+
+    @property
+    def inner(self) -> str:
+        """The type of what a list or a mapping holds, or the type itself."""
+        return self.type.replace("[]", "").replace("{}", "")
+
+
+def number(release: str) -> int:
+    """The second number of a release."""
+    return int(release.split(".")[1])
+
+
+@cache
+def _read() -> tuple[tuple[str, ...], Mapping[str, Mapping[str, Field]]]:
+    told = json.loads(Path(__file__).with_name("fields.json").read_text(encoding="utf-8"))
+    releases: list[str] = told["releases"]
+
+    def field(said: str) -> Field:
+        kind, _, span = said.partition(" ")
+        first, _, last = span.partition("-")
+        return Field(kind, first or releases[0], last or releases[-1])
+
+    return tuple(releases), {kind: {name: field(said) for name, said in fields.items()} for kind, fields in told["types"].items()}
+
+
+def releases() -> tuple[str, ...]:
+    return _read()[0]
+
+
+def types() -> Mapping[str, Mapping[str, Field]]:
+    """Every type by ``group/version.Name``, where the group is the first word of its API group, with its fields."""
+    return _read()[1]
+
+
+def type_of(api_version: str, kind: str) -> str:
+    """The type of a kind: ``core/v1.Pod`` of ``v1`` and ``Pod``, ``resource/v1.ResourceClaim`` of ``resource.k8s.io/v1``."""
+    group, slash, version = api_version.rpartition("/")
+    return f"{group.split('.')[0] if slash else 'core'}/{version}.{kind}"
+
+
+def has(api_version: str, kind: str, release: str) -> bool:
+    """Whether a release has a kind in a version of its API group."""
+    fields = types().get(type_of(api_version, kind), {})
+    return "metadata" in fields and fields["metadata"].of(release)
+
+
+def full(name: str, release: str, inside: tuple[str, ...] = ()) -> Json:
+    """A value of the type ``name`` in which every field that ``release`` has is filled in; types that hold themselves end at the second."""
+    return {
+        key: _full(field.type, release, (*inside, name))
+        for key, field in types()[name].items()
+        if field.of(release) and field.inner not in inside
+    }
+
+
+def _full(kind: str, release: str, inside: tuple[str, ...]) -> Any:
+    if kind.startswith("[]"):
+        return [_full(kind[2:], release, inside)]
+    if kind.startswith("{}"):
+        return {"key": _full(kind[2:], release, inside)}
+    return _VALUES[kind] if kind in _VALUES else full(kind, release, inside)
+
+
+def strange(value: Any, kind: str, release: str, path: str = "") -> Iterator[str]:
+    """The paths of all that ``release`` does not have in a value of the type ``kind``."""
+    if kind.startswith("[]"):
+        for index, item in enumerate(value):
+            yield from strange(item, kind[2:], release, f"{path}[{index}]")
+    elif kind.startswith("{}"):
+        for key, item in value.items():
+            yield from strange(item, kind[2:], release, f"{path}[{key}]")
+    elif kind in _VALUES:
+        if isinstance(value, dict | list) and kind != "any":
+            yield f"{path}: {value!r} is no {kind}"
+    else:
+        for key, item in value.items():
+            field = types()[kind].get(key)
+            if field is None or not field.of(release):
+                yield f"{path}.{key}"
+            else:
+                yield from strange(item, field.type, release, f"{path}.{key}")

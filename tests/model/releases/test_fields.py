@@ -1,0 +1,127 @@
+"""Every field that Kubernetes 1.29 to 1.37 has, read by the readers that the controller uses."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from tests.model.releases.fields import full, has, releases, type_of, types
+
+from gpuscaler.kube.decode import ObjectDecoder
+from gpuscaler.kube.resources import WATCHED, Resource
+from gpuscaler.model.decoding.interning import Interner
+from gpuscaler.model.decoding.kinds import reader_of
+
+#: What is read though no release from 1.29 on has it: until 1.22, node.k8s.io/v1alpha1 kept everything there.
+OLDER = {"WireRuntimeClass.spec"}
+#: The kinds that Kubernetes itself has; the others are custom resources.
+NATIVE = tuple(one for one in WATCHED if not one.group.endswith(("x-k8s.io", "sigs.k8s.io", "volcano.sh")))
+
+
+def served(resource: Resource, release: str) -> Resource | None:
+    """The resource in the newest version that a release has, as the controller finds it."""
+    versions = [resource.at(version) for version in (resource.version, *resource.older)]
+    return next((one for one in versions if has(one.api_version, one.kind, release)), None)
+
+
+@pytest.mark.parametrize("release", releases())
+def test_every_release_serves_what_the_controller_cannot_do_without(release: str) -> None:
+    missing = [one.label for one in WATCHED if not one.optional and served(one, release) is None]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("release", "missing"),
+    [
+        ("1.31", {"resourceclaims.resource.k8s.io", "resourceslices.resource.k8s.io", "deviceclasses.resource.k8s.io"}),
+        ("1.32", set()),
+        ("1.35", set()),
+    ],
+)
+def test_claims_of_devices_are_read_from_the_release_on_that_has_them_in_beta(release: str, missing: set[str]) -> None:
+    claims = [one for one in WATCHED if one.group == "resource.k8s.io"]
+    assert {one.label for one in claims if served(one, release) is None} == missing
+
+
+@pytest.mark.parametrize(("release", "kind"), [("1.34", None), ("1.35", "Workload"), ("1.36", "PodGroup"), ("1.37", "PodGroup")])
+def test_gangs_of_kubernetes_itself_are_read_where_a_release_declares_them(release: str, kind: str | None) -> None:
+    found = [one.kind for one in WATCHED if one.group == "scheduling.k8s.io" and one.optional and served(one, release)]
+    assert found == ([kind] if kind else [])
+
+
+@pytest.mark.parametrize("release", releases())
+def test_an_object_with_every_field_of_its_release_is_read(release: str) -> None:
+    found = {}
+    for resource in NATIVE:
+        one = served(resource, release)
+        if one is None:
+            continue
+        whole = {**full(type_of(one.api_version, one.kind), release), "apiVersion": one.api_version, "kind": one.kind}
+        read = ObjectDecoder(one, Interner()).read(msgspec.json.encode(whole))
+        assert read.aside is None, f"{one.kind}: {read.aside}"
+        found[one.kind] = len(read.items)
+    assert found == dict.fromkeys(found, 1)
+    assert len(found) >= 18
+
+
+@pytest.mark.parametrize("release", releases())
+def test_an_object_that_says_nothing_but_its_name_is_read(release: str) -> None:
+    for resource in NATIVE:
+        one = served(resource, release)
+        if one is not None:
+            bare = {"apiVersion": one.api_version, "kind": one.kind, "metadata": {"name": "bare"}}
+            read = ObjectDecoder(one, Interner()).read(msgspec.json.encode(bare))
+            assert (read.aside, read.identity.rpartition("/")[2]) == (None, "bare")
+
+
+def test_nothing_is_read_that_no_release_has() -> None:
+    """One structure may read several types, as all controllers are read by one: each of its fields must be one of any of them."""
+    read: dict[type, set[str]] = {}
+    for resource in NATIVE:
+        reader = reader_of(resource.api_version, resource.kind)
+        assert reader is not None
+        wire = reader.decode.__self__.type  # type: ignore[attr-defined]
+        _gather(msgspec.inspect.type_info(wire), {name for name in types() if name.rpartition(".")[2] == resource.kind}, read)
+    strange = {
+        f"{wire.__name__}.{name}"
+        for wire, theirs in read.items()
+        for name in _names(wire)
+        if not any(name in types()[one] for one in theirs)
+    }
+    assert strange == OLDER
+
+
+def _gather(wire: Any, theirs: set[str], read: dict[type, set[str]]) -> None:
+    """Note which types a structure reads, and those in it."""
+    structure = _struct(wire)
+    if structure is None or theirs <= read.get(structure.cls, set()):
+        return
+    read.setdefault(structure.cls, set()).update(theirs)
+    for field in structure.fields:
+        inner = {types()[one][field.encode_name].inner for one in theirs if field.encode_name in types()[one]}
+        _gather(field.type, inner & types().keys(), read)
+
+
+def _names(wire: type) -> tuple[str, ...]:
+    return tuple(field.encode_name for field in msgspec.structs.fields(wire))
+
+
+def _struct(kind: Any) -> Any:
+    """The structure that a type is, or that it is a list, a mapping or an option of; None where there is none."""
+    match kind:
+        case msgspec.inspect.StructType():
+            return kind
+        case msgspec.inspect.UnionType(types=inner):
+            return next((found for one in inner if (found := _struct(one)) is not None), None)
+        case msgspec.inspect.ListType(item_type=inner):
+            return _struct(inner)
+        case msgspec.inspect.DictType(value_type=inner):
+            return _struct(inner)
+    return None
+
+
+def test_the_fields_are_those_of_nine_releases() -> None:
+    spec: Mapping[str, Any] = types()["core/v1.PodSpec"]
+    assert releases() == tuple(f"1.{minor}" for minor in range(29, 38))
+    assert (spec["workloadRef"].first, spec["workloadRef"].last) == ("1.35", "1.35")
+    assert (spec["resources"].first, spec["schedulingGroup"].first) == ("1.32", "1.36")
