@@ -1,8 +1,8 @@
 """What a pod asks of a node, as kube-scheduler computes it from the stored object.
 
-Source: ``PodRequests`` of ``k8s.io/component-helpers/resource/helpers.go`` (1.35, feature gates at their defaults: pod-level
-resources and in-place resize of containers are on, in-place resize of pod-level resources is off), and the defaults that the API
-server fills in before storing (``SetDefaults_Pod``), which templates of workloads have not been through yet.
+Source: ``PodRequests`` of ``k8s.io/component-helpers/resource/helpers.go`` (1.35 to 1.37), and the defaults that the API server fills in
+before storing (``SetDefaults_Pod``), which templates of workloads have not been through yet. Fields behind feature gates are counted
+wherever they are: where the gate is off, the API server stores none (pod-level resources are on from 1.34, their resize from 1.36).
 Sums are made in thousandths, the precision to which the API server rounds every amount.
 """
 
@@ -49,7 +49,7 @@ class Container(Wire):
 
 
 class ContainerStatus(Wire):
-    """``resources`` are those in force, ``allocated_resources`` those the node has promised."""
+    """``resources`` are those in force, ``allocated_resources`` those the node has promised; of a container, or of the pod as a whole."""
 
     name: str | None = None
     resources: ResourceRequirements | None = None
@@ -62,13 +62,15 @@ def pod_requests(
     *,
     overhead: Quantities | None = None,
     pod_level: ResourceRequirements | None = None,
+    pod_status: ContainerStatus | None = None,
     statuses: Sequence[ContainerStatus] = (),
     infeasible: bool = False,
 ) -> dict[str, int]:
     """The effective requests in base units, rounded up; what is zero, and what the scheduler does not count, is left out.
 
-    ``statuses`` matter where a resize is under way: the largest of desired, allocated and actual counts, or only the latter two when the
-    node called the resize ``infeasible``. Raises :class:`UnreadableError` with a path below the pod's ``spec``.
+    ``statuses``, and ``pod_status`` for ``pod_level``, matter where a resize is under way: the largest of desired, allocated and actual
+    counts, or only the latter two when the node called the resize ``infeasible``. 1.37 compares sums over all containers where older
+    releases compare container by container, which is never less. Raises :class:`UnreadableError` with a path below the pod's ``spec``.
     """
     status_of = {status.name: status for status in statuses}
 
@@ -77,13 +79,14 @@ def pod_requests(
         status = status_of.get(container.name) if resizable else None
         if status is None or status.resources is None:
             return desired
-        actual = amounts(status.resources.requests, f"{path}.resources.requests in the status")
-        allocated = amounts(status.allocated_resources, f"{path}.allocatedResources in the status")
-        return _largest(actual, allocated) if infeasible else _largest(desired, actual, allocated)
+        return _resized(desired, status, f"{path}.", infeasible)
 
     total = _aggregate(containers, init_containers, effective)
     if pod_level is not None:
-        total.update(_pod_level(containers, init_containers, pod_level))
+        level = _pod_level(containers, init_containers, pod_level)
+        if pod_status is not None:
+            level = _at_pod_level(_resized(level, pod_status, "", infeasible))
+        total.update(level)
     _add(total, amounts(overhead, "overhead"))
     return {name: amount for name, milli in total.items() if (amount := _in_base_units(name, milli))}
 
@@ -173,7 +176,17 @@ def _pod_level(containers: Sequence[Container], init_containers: Sequence[Contai
                 requests.setdefault(name, of_containers[name])
         for name, amount in limits.items():
             requests.setdefault(name, amount)
+    return _at_pod_level(requests)
+
+
+def _at_pod_level(requests: Milli) -> Milli:
     return {name: amount for name, amount in requests.items() if name in ("cpu", "memory") or name.startswith("hugepages-")}
+
+
+def _resized(desired: Milli, status: ContainerStatus, path: str, infeasible: bool) -> Milli:
+    actual = amounts(status.resources.requests if status.resources else None, f"{path}resources.requests in the status")
+    allocated = amounts(status.allocated_resources, f"{path}allocatedResources in the status")
+    return _largest(actual, allocated) if infeasible else _largest(desired, actual, allocated)
 
 
 def _add(total: Milli, more: Milli) -> None:

@@ -290,6 +290,22 @@ def test_a_resize_under_way_counts_and_one_that_is_done_does_not_split_the_class
     assert pod(spec, status=status("5")).spec.requests == {"cpu": 5000}
     infeasible = status("1") | {"conditions": [{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]}
     assert pod(spec, status=infeasible).spec.requests == {"cpu": 1000}
+    before_1_33 = status("1") | {"resize": "Infeasible"}
+    assert pod(spec, status=before_1_33).spec.requests == {"cpu": 1000}
+
+
+def test_a_resize_of_the_pod_as_a_whole_counts_where_the_pod_has_resources_as_a_whole() -> None:
+    gpu = {"name": "c", "resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "2"}}}
+    spec = {"containers": [gpu], "resources": {"requests": {"cpu": "2", "memory": "1Gi"}}}
+
+    def status(cpu: str, allocated: str) -> Json:
+        return {"resources": {"requests": {"cpu": cpu}}, "allocatedResources": {"cpu": allocated, "nvidia.com/gpu": "2"}}
+
+    assert pod(spec, status=status("2", "2")).spec.digest == pod(spec).spec.digest
+    assert pod(spec, status=status("3", "5")).spec.requests == {"cpu": 5000, "memory": 2**30, "nvidia.com/gpu": 2}
+    infeasible = status("1", "1500m") | {"conditions": [{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]}
+    assert pod(spec, status=infeasible).spec.requests["cpu"] == 1500
+    assert pod({"containers": [gpu]}, status=status("3", "5")).spec.requests == {"cpu": 1000, "nvidia.com/gpu": 2}
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,9 @@ class PodStatus(Wire):
     start_time: str | None = None
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
+    resources: ResourceRequirements | None = None
+    allocated_resources: dict[str, str | int | float | None] | None = None
+    resize: str | None = None
 
 
 class WirePod(WireObject):
@@ -58,7 +61,9 @@ def read_pod(wire: WirePod, interner: Interner) -> Pod:
         interner=interner,
         pod_name=name,
         statuses=_resized(spec, status),
-        infeasible=infeasible,
+        pod_status=_of_the_whole(spec, status),
+        # Until 1.32 a field of its own said so.
+        infeasible=infeasible or status.resize == "Infeasible",
     )
     requested, answered = checkpoint(metadata.annotations)
     unschedulable = None if scheduled is None else scheduled.status == "False" and scheduled.reason == "Unschedulable"
@@ -111,6 +116,13 @@ def _resized(spec: WirePodSpec, status: PodStatus) -> list[ContainerStatus]:
     desired: dict[str | None, Container] = {container.name: container for container in spec.containers or ()}
     desired.update((container.name, container) for container in spec.init_containers or () if container.sidecar)
     return [found for found in statuses if found.resources is not None and found.name in desired and _differs(found, desired[found.name])]
+
+
+def _of_the_whole(spec: WirePodSpec, status: PodStatus) -> ContainerStatus | None:
+    """What the node says of the resources that the pod has as a whole, where it asks for any; from 1.36 on it says so of every pod."""
+    if spec.resources is None or status.resources is None:
+        return None
+    return ContainerStatus(resources=status.resources, allocated_resources=status.allocated_resources)
 
 
 def _differs(status: ContainerStatus, container: Container) -> bool:

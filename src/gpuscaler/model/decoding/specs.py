@@ -130,13 +130,15 @@ class Source(Struct, gc=False, omit_defaults=True):
     """Everything a specification is built from; its encoding is the key under which the result is remembered.
 
     ``keyed_labels`` are the pod's labels named by matchLabelKeys or mismatchLabelKeys; ``statuses`` are only there while a resize
-    makes them differ from the specification; ``pod_name`` only where a volume is named after it.
+    makes them differ from the specification; ``pod_status`` where the pod has resources as a whole; ``pod_name`` only where a volume is
+    named after it.
     """
 
     namespace: str
     spec: WirePodSpec
     keyed_labels: dict[str, str] = {}
     statuses: list[ContainerStatus] = []
+    pod_status: ContainerStatus | None = None
     infeasible: bool = False
     pod_name: str = ""
 
@@ -149,6 +151,7 @@ def intern_spec(
     interner: Interner,
     pod_name: str = "",
     statuses: Sequence[ContainerStatus] = (),
+    pod_status: ContainerStatus | None = None,
     infeasible: bool = False,
     at: str = "spec",
 ) -> PodSpec:
@@ -159,7 +162,7 @@ def intern_spec(
     wire.node_name = None
     wire.workload_ref = None
     wire.scheduling_group = None
-    source = Source(namespace, wire, infeasible=infeasible)
+    source = Source(namespace, wire, pod_status=pod_status, infeasible=infeasible)
     if wire.volumes:
         wire.volumes = relevant(wire.volumes) or None
         if wire.volumes and any(volume.ephemeral is not None for volume in wire.volumes):
@@ -236,6 +239,7 @@ def _requests(source: Source) -> dict[str, int]:
         wire.init_containers or (),
         overhead=wire.overhead,
         pod_level=wire.resources,
+        pod_status=source.pod_status,
         statuses=source.statuses,
         infeasible=source.infeasible,
     )
