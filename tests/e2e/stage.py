@@ -262,10 +262,12 @@ class Stage:
         return await self.find(CONFIG_MAPS, name, NAMESPACE)
 
     @asynccontextmanager
-    async def kubelets(self, ours: Callable[[Node], bool] = lambda _node: True, *, ahead: float = 0.0) -> AsyncIterator[None]:
-        """Kubelets whose clocks are ``ahead`` by so many seconds."""
+    async def kubelets(
+        self, ours: Callable[[Node], bool] = lambda _node: True, *, ahead: float = 0.0, pull: float = PULL
+    ) -> AsyncIterator[None]:
+        """Kubelets whose clocks are ``ahead`` by so many seconds, and that take so many to ``pull`` an image."""
         picture = Picture(self.admin, clock=asyncio.get_running_loop().time, random=Random(1), resources=(PODS, NODES))
-        kubelets = Kubelets(self.admin, picture, now=lambda: time.time() + ahead, pull=lambda _node: PULL, ours=ours)
+        kubelets = Kubelets(self.admin, picture, now=lambda: time.time() + ahead, pull=lambda _node: pull, ours=ours)
         tasks = [asyncio.create_task(part.run()) for part in (kubelets, picture)]
         try:
             yield

@@ -1,47 +1,195 @@
-"""What a drain writes, to a real API server and with the rights of the controller's own account."""
+"""What a drain writes, and drains to their very end, on a real control plane with the rights of the controller's own account."""
 
 import asyncio
+import subprocess
+import sys
+from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 import pytest
-from tests.e2e.stage import Stage, stage, until
+import structlog
+from tests.e2e.removals import GRACE, REPLICAS, Diary, Noting, Pair, Sleeping, controller, removals, written
+from tests.e2e.stage import NAMESPACE, Json, Stage, stage, until, version
 
 from gpuscaler.control.acting import Actor, Outcome
+from gpuscaler.control.records.removals import GIVEN_UP
 from gpuscaler.kube.access import from_kubeconfig
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.http import HttpTransport
-from gpuscaler.kube.resources import NODES, POD_DISRUPTION_BUDGETS, PODS
+from gpuscaler.kube.resources import EVENTS, NODES, POD_DISRUPTION_BUDGETS, PODS
 from gpuscaler.model.decoding import Interner, decode_object
 from gpuscaler.model.pods import Pod
 from gpuscaler.planning.acts import Act, Checkpoint, Clear, Delete, Evict, Exclude, Mark, Unmark
+from gpuscaler.planning.leaving.evicting import FIRST_PAUSE
+from gpuscaler.planning.leaving.going import DRAIN_SECONDS
 from gpuscaler.planning.leaving.labels import EXCLUDE_LABEL, EXCLUDE_VALUE
 from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 
 pytestmark = pytest.mark.e2e
 SPACE, NODE = "drain", "leaves"
 AT = 1_790_000_000.0
+#: What a machine of the tests costs, in dollars an hour.
+PRICE = 3.912
+#: Who comes back elsewhere is ready so many seconds later: long enough for all that are asked to go at once to be asked.
+PULL = 2.0
+
+Outcomes = Mapping[str, BaseException | None]
 
 
-def test_a_real_api_server_takes_and_refuses_what_a_drain_writes_as_expected() -> None:
-    asyncio.run(_play())
+@pytest.fixture(scope="module")
+def outcomes() -> Outcomes:
+    """What came of each test: one after the other, since a controller would take our taints off a node that it does not remove."""
+    return asyncio.run(_play())
 
 
-async def _play() -> None:
-    async with stage("draining") as made:
+async def _play() -> Outcomes:
+    found: dict[str, BaseException | None] = {}
+    async with stage("draining") as made, made.kubelets(lambda node: node.name != NODE, pull=PULL):
         await made.install()
-        await made.namespace(SPACE)
-        await made.admin.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": {"zone": "a"}}})
-        uids = {name: await _pod(made, name) for name in ("free", "kept", "twice", "saves")}
-        await _budget(made, "one", "kept")
-        await _budget(made, "two", "twice")
-        await _budget(made, "three", "twice")
-        access = from_kubeconfig([await made.kubeconfig()], environ={})
-        async with HttpTransport(access) as transport:
-            actor = Actor(Client(transport))
-            await _nodes(made, actor)
-            await _pods(made, actor, uids)
-            await _end(made, actor)
+        with structlog.testing.capture_logs():
+            for name, test in {"acts": _acts, "moves": _moves}.items():
+                (found[name],) = await asyncio.gather(test(made), return_exceptions=True)
+    return found
+
+
+def _told(outcomes: Outcomes, test: str) -> None:
+    failure = outcomes[test]
+    if failure is not None:
+        raise failure
+
+
+def test_a_real_api_server_takes_and_refuses_what_a_drain_writes_as_expected(outcomes: Outcomes) -> None:
+    _told(outcomes, "acts")
+
+
+def test_pods_of_a_budget_move_one_by_one_and_who_may_not_be_moved_keeps_the_node_which_opens_again_and_says_so(
+    outcomes: Outcomes,
+) -> None:
+    _told(outcomes, "moves")
+
+
+async def _acts(made: Stage) -> None:
+    """Each act by itself, on a node that no controller knows."""
+    await made.namespace(SPACE)
+    await made.admin.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": {"zone": "a"}}})
+    uids = {name: await _pod(made, name) for name in ("free", "kept", "twice", "saves")}
+    await _budget(made, "one", "kept")
+    await _budget(made, "two", "twice")
+    await _budget(made, "three", "twice")
+    access = from_kubeconfig([await made.kubeconfig("acts")], environ={})
+    async with HttpTransport(access) as transport:
+        actor = Actor(Client(transport))
+        await _nodes(made, actor)
+        await _pods(made, actor, uids)
+        await _end(made, actor)
+
+
+async def _moves(made: Stage) -> None:
+    """One machine is emptied as fast as a budget lets it, another one not within its time; then an hour has passed."""
+    pools = [{"name": name, "types": ["g4dn.12xlarge"]} for name in ("moves", "stuck")]
+    pace = {"resync": "2s", "consolidate": "2s"}
+    run_file = made.run_file("run", pools, http={"enabled": False}, leader_election={"enabled": False}, pace=pace)
+    clocks = Sleeping()
+    diary, writing = written(made.admin)
+    async with writing, controller(made, run_file, clocks) as noting:
+        moves, stuck = Pair(made, "moves"), Pair(made, "stuck")
+        await asyncio.gather(moves.fill(), stuck.fill())
+        first, others = await asyncio.gather(moves.empty(), stuck.empty())
+        before = await until("what filled the machines is gone", lambda: _scaled_away(diary))
+        await moves.allow(1, of=REPLICAS - 1)
+        await stuck.allow(0, of=REPLICAS)
+        await asyncio.gather(moves.save(first), stuck.save(others))
+        await _moved(made, moves, noting)
+        await _held(made, stuck)
+        clocks.slept += DRAIN_SECONDS + GRACE
+        await _kept(made, stuck)
+        assert diary.ended_in("moves", "stuck") - before == {f"moves/{name}" for name in first}
+        assert diary.worst("moves/web") == REPLICAS - 1
+        assert diary.worst("stuck/web") == REPLICAS
+
+
+async def _scaled_away(diary: Diary) -> frozenset[str]:
+    """Who has ended in the two namespaces, once those are all that were scaled away."""
+    found = diary.ended_in("moves", "stuck")
+    return found if len(found) == len(("fills", "goes")) * 2 else frozenset()
+
+
+async def _moved(made: Stage, pair: Pair, noting: Noting) -> None:
+    """All went to the other machine, one after the other; nothing of the one is left."""
+
+    async def gone() -> bool:
+        return await made.find(NODES, pair.leaves) is None
+
+    await until("the machine is gone", gone)
+    pods = {one["metadata"]["name"]: one["spec"]["nodeName"] for one in await made.pods(pair.name)}
+    assert set(pods.values()) == {pair.stays}
+    assert len(pods) == REPLICAS + 1
+    assert _ours(*await made.nodes(pair.name)) == []
+    tried: dict[str, list[tuple[float, int]]] = {}
+    for pod, at, status in noting.evictions:
+        if pod.startswith(f"{pair.name}/"):
+            tried.setdefault(pod, []).append((at, status))
+    assert sorted([status for _, status in tries][-1] for tries in tried.values()) == [201] * REPLICAS
+    # Of those that are asked to go at once one may.
+    refused = sum(status == 429 for tries in tried.values() for _, status in tries)
+    assert refused >= REPLICAS - 1
+    gaps = [[later - at for (at, _), (later, _) in pairwise(tries)] for tries in tried.values()]
+    assert all(gap >= FIRST_PAUSE * 0.9 * 2**number for some in gaps for number, gap in enumerate(some)), gaps
+    print(f"\nKubernetes {version()}: {REPLICAS} pods moved under a budget of one at a time, {refused} evictions refused meanwhile")
+
+
+async def _held(made: Stage, pair: Pair) -> None:
+    """While it is tried, people are told who keeps what."""
+
+    async def told() -> bool:
+        found = [one for one in await removals(made) if one.node == pair.leaves]
+        return any("disruption budget" in one.held for one in found)
+
+    await until("what holds the drain up is told", told)
+    (one,) = [one for one in await removals(made) if one.node == pair.leaves]
+    assert one.step == "draining"
+    assert f"pod {pair.name}/web-" in one.held
+    assert f"it costs ${one.dollars_per_hour:.2f} an hour" in one.held
+    (node,) = [one for one in await made.nodes(pair.name) if one["metadata"]["name"] == pair.leaves]
+    assert _ours(node) == [LEAVING_TAINT, EXCLUDE_LABEL]
+
+
+async def _kept(made: Stage, pair: Pair) -> None:
+    """The drain is undone, and who kept the node is named, with what it costs."""
+
+    async def opened() -> bool:
+        return _ours(*await made.nodes(pair.name)) == []
+
+    await until("the node is open again", opened)
+
+    async def told() -> bool:
+        return any(one.step == GIVEN_UP for one in await removals(made))
+
+    await until("it is told that the drain was given up", told)
+    (one,) = await removals(made)
+    assert (one.node, one.pool, one.dollars_per_hour) == (pair.leaves, pair.name, PRICE)
+    why = f"could not be emptied within {DRAIN_SECONDS:g} s: pod {pair.name}/web-"
+    assert all(words in one.held for words in (why, "disruption budget", f"it costs ${PRICE:.2f} an hour")), one
+
+    async def announced() -> bool:
+        events = await made.listed(EVENTS, "default")
+        notes = [event["note"] for event in events if event["reason"] == "ScaleDownGivenUp" and event["regarding"]["name"] == pair.leaves]
+        return any(why in note for note in notes)
+
+    await until("the node has an Event that says so", announced)
+    words = (sys.executable, "-m", "gpuscaler", "status", "--namespace", NAMESPACE, "--kubeconfig", str(made.plane.kubeconfig))
+    done = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, check=True)
+    assert f"{pair.leaves} (${PRICE:.2f}/h) stays: it {why}" in " ".join(done.stdout.split()), done.stdout
+    where = await made.bound(pair.name, REPLICAS + 1)
+    assert sorted(where.values()) == sorted([pair.leaves] * REPLICAS + [pair.stays])
+
+
+def _ours(*nodes: Json) -> list[str]:
+    """What of a removal is on nodes: our taint, and the label for load balancers."""
+    taints = [taint["key"] for node in nodes for taint in node["spec"].get("taints", ()) if taint["key"] == LEAVING_TAINT]
+    return [*taints, *(EXCLUDE_LABEL for node in nodes if EXCLUDE_LABEL in node["metadata"]["labels"])]
 
 
 async def _nodes(made: Stage, actor: Actor) -> None:

@@ -1,0 +1,235 @@
+"""Machines that leave with pods on them: two of a pool, of which one would do once what fills them is scaled away."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+from tests.e2e.objects import deployment, pod, pod_spec
+from tests.e2e.stage import NAMESPACE, Json, Stage, until
+
+from gpuscaler.control.records import service
+from gpuscaler.control.records.removals import RemovalNow
+from gpuscaler.control.records.reporting import status_in
+from gpuscaler.control.running import Place, Running
+from gpuscaler.control.settings_file import SettingsFile
+from gpuscaler.embedded import providers
+from gpuscaler.kube.access import from_kubeconfig
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import NotFound
+from gpuscaler.kube.http import HttpTransport
+from gpuscaler.kube.resources import CONFIG_MAPS, POD_DISRUPTION_BUDGETS, PODS
+from gpuscaler.kube.transport import Answer, Request, Transport
+from gpuscaler.kube.watching import event_of, watch_lines, watch_request
+from gpuscaler.model.options import CHECKPOINT_REQUESTED, CHECKPOINTED
+from gpuscaler.settings.run_settings import RunSettings
+
+#: How many pods a budget is over.
+REPLICAS = 3
+#: How long such a pod may take to save its work.
+GRACE = 600.0
+
+
+class Sleeping:
+    """Clocks of a machine that has slept for so many seconds: they passed, and nobody saw anything of them."""
+
+    slept = 0.0
+
+    def wall(self) -> float:
+        return time.time() + self.slept
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.slept
+
+
+class Noting:
+    """A transport that remembers how evictions were answered: of which pod, when, and with what status."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self.evictions: list[tuple[str, float, int]] = []
+
+    @asynccontextmanager
+    async def exchange(self, request: Request) -> AsyncIterator[Answer]:
+        asked = time.monotonic()
+        async with self._inner.exchange(request) as answer:
+            path = request.path.split("/")
+            if path[-1] == "eviction":
+                self.evictions.append((f"{path[-4]}/{path[-2]}", asked, answer.status))
+            yield answer
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+@asynccontextmanager
+async def controller(made: Stage, run_file: Path, clocks: Sleeping) -> AsyncIterator[Noting]:
+    """A controller in this process, with the rights of the controller's own account and ``clocks``."""
+    access = from_kubeconfig([await made.kubeconfig()], environ={})
+
+    def records(settings: RunSettings, place: Place) -> service.Service:
+        return service.make(settings, place, pod="", set_level=lambda _level: None)
+
+    async with HttpTransport(access) as inner:
+        noting = Noting(inner)
+        running = Running(
+            file=SettingsFile(run_file),
+            transport=noting,
+            namespace=NAMESPACE,
+            identity="removals",
+            clocks=clocks,
+            make_provider=providers.make,
+            make_records=records,
+        )
+        async with beside(asyncio.create_task(running.run())):
+            yield noting
+
+
+@dataclass
+class Diary:
+    """All that has happened to pods, in the order in which the API server tells it: how many of an app were healthy at every moment."""
+
+    admin: Client
+    healthy: dict[str, list[int]] = field(default_factory=dict)
+    #: Who was told to end, or is gone.
+    ended: set[str] = field(default_factory=set)
+    _pods: dict[str, Json] = field(default_factory=dict)
+
+    async def write(self) -> None:
+        """Until cancelled."""
+        request = watch_request(PODS, version="0", seconds=3600, silence=3600.0)
+        async with aclosing(watch_lines(self.admin, request, silence=lambda: 3600.0)) as pieces:
+            async for lines in pieces:
+                for line in lines:
+                    self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        event = event_of(line)
+        told: Json = msgspec.json.decode(event.object)
+        if event.type not in {"ADDED", "MODIFIED", "DELETED"}:
+            assert event.type == "BOOKMARK", f"the watch broke: {told}"
+            return
+        key = f"{told['metadata']['namespace']}/{told['metadata']['name']}"
+        self._pods[key] = told
+        if event.type == "DELETED":
+            del self._pods[key]
+        if event.type == "DELETED" or "deletionTimestamp" in told["metadata"]:
+            self.ended.add(key)
+        app = f"{told['metadata']['namespace']}/{told['metadata'].get('labels', {}).get('app')}"
+        self.healthy.setdefault(app, []).append(sum(map(_is_healthy, self.of(app).values())))
+
+    def of(self, app: str) -> dict[str, Json]:
+        """The pods of an app that are there, by ``namespace/name``."""
+        namespace, _, label = app.partition("/")
+        return {
+            key: one
+            for key, one in self._pods.items()
+            if one["metadata"]["namespace"] == namespace and one["metadata"].get("labels", {}).get("app") == label
+        }
+
+    def ended_in(self, *namespaces: str) -> frozenset[str]:
+        """Of the pods of some namespaces, those that were told to end or are gone."""
+        return frozenset(key for key in self.ended if key.split("/")[0] in namespaces)
+
+    def worst(self, app: str) -> int:
+        """The fewest that were healthy at any moment since all were."""
+        counts = self.healthy[app]
+        return min(counts[counts.index(REPLICAS) :])
+
+
+def _is_healthy(one: Json) -> bool:
+    """As the disruption controller counts."""
+    ready = any(said["type"] == "Ready" and said["status"] == "True" for said in one["status"].get("conditions", ()))
+    return ready and "deletionTimestamp" not in one["metadata"]
+
+
+@asynccontextmanager
+async def beside(task: "asyncio.Task[None]") -> AsyncIterator[None]:
+    """``task`` lives until the end, and must."""
+    try:
+        yield
+        if task.done():
+            task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def written(admin: Client) -> tuple[Diary, AbstractAsyncContextManager[None]]:
+    diary = Diary(admin)
+    return diary, beside(asyncio.create_task(diary.write()))
+
+
+@dataclass
+class Pair:
+    """Two full machines of a pool, in a namespace of its name.
+
+    On the one run the pods of ``web``, over which there is a budget and which save their work before they go, on the other one a pod that
+    nobody may move; each is full with what can be scaled away.
+    """
+
+    stage: Stage
+    name: str
+    leaves: str = ""
+    stays: str = ""
+
+    async def fill(self) -> None:
+        made, name = self.stage, self.name
+        await made.namespace(name)
+        body = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "web"}}
+        spec = {"minAvailable": 0, "selector": {"matchLabels": {"app": "web"}}}
+        await made.admin.create(POD_DISRUPTION_BUDGETS, {**body, "spec": spec}, namespace=name)
+        web = deployment("web", REPLICAS, pod_spec(name))
+        web["spec"]["template"]["metadata"]["annotations"] = {"gpuscaler.io/grace": f"{GRACE:g}s"}
+        await made.create(web, name)
+        await made.create(deployment("fills", 1, pod_spec(name)), name)
+        (self.leaves,) = set((await made.bound(name, REPLICAS + 1)).values())
+        await made.create(deployment("goes", 1, pod_spec(name, gpus=3)), name)
+        await made.create(pod("alone", name), name)
+        (self.stays,) = set((await made.bound(name, REPLICAS + 3)).values()) - {self.leaves}
+
+    async def empty(self) -> set[str]:
+        """Scale away what fills both, and wait until the pods that stay are asked to save their work; returns these."""
+        await self.allow(REPLICAS, of=0)
+        for one in ("fills", "goes"):
+            await self.stage.scale("Deployment", one, self.name, 0)
+
+        async def asked() -> set[str]:
+            pods = await self.stage.pods(self.name)
+            found = {one["metadata"]["name"] for one in pods if CHECKPOINT_REQUESTED in one["metadata"].get("annotations", {})}
+            return found if len(found) == REPLICAS else set()
+
+        found: set[str] = await until(f"the pods of {self.name} are asked to save their work", asked)
+        return found
+
+    async def save(self, pods: set[str]) -> None:
+        """Say of pods that their work is saved."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        body = {"metadata": {"annotations": {CHECKPOINTED: now}}}
+        await asyncio.gather(*(self.stage.admin.merge_patch(PODS, one, body, namespace=self.name) for one in pods))
+
+    async def allow(self, count: int, *, of: int) -> None:
+        """Until the budget, which asks for ``of`` pods, allows so many disruptions."""
+        admin = self.stage.admin
+        body = {"spec": {"minAvailable": of}}
+        changed = msgspec.json.decode(await admin.merge_patch(POD_DISRUPTION_BUDGETS, "web", body, namespace=self.name))
+        generation = changed["metadata"]["generation"]
+
+        async def seen() -> bool:
+            found = await self.stage.find(POD_DISRUPTION_BUDGETS, "web", self.name)
+            status = (found or {}).get("status", {})
+            return bool(status.get("observedGeneration") == generation and status.get("disruptionsAllowed") == count)
+
+        await until(f"the budget of {self.name} allows {count}", seen)
+
+
+async def removals(made: Stage) -> tuple[RemovalNow, ...]:
+    """Removals as the controller last wrote them."""
+    try:
+        return status_in(await made.admin.get(CONFIG_MAPS, "gpuscaler-status", namespace=NAMESPACE)).removals
+    except NotFound:
+        return ()
