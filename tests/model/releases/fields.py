@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 Json = dict[str, Any]
 
 #: What stands for a value of each type that is written as one value.
@@ -111,3 +113,36 @@ def strange(value: Any, kind: str, release: str, path: str = "") -> Iterator[str
                 yield f"{path}.{key}"
             else:
                 yield from strange(item, field.type, release, f"{path}.{key}")
+
+
+def dressed(value: Any, kind: str, wire: Any, release: str) -> Any:
+    """``value`` of the type ``kind`` with every field of ``release`` filled in that ``wire``, which reads it, does not name."""
+    if kind.startswith(("[]", "{}")):
+        inner, of_wire = kind[2:], inside_of(wire)
+        if isinstance(value, list):
+            return [dressed(one, inner, of_wire, release) for one in value]
+        return {key: dressed(one, inner, of_wire, release) for key, one in value.items()}
+    read = structure(wire)
+    if kind in _VALUES or read is None:
+        return value
+    named = {field.encode_name: field.type for field in read.fields}
+    fields = types()[kind]
+    more = {key: _full(field.type, release, (kind,)) for key, field in fields.items() if key not in named and field.of(release)}
+    return more | {key: dressed(one, fields[key].type, named.get(key), release) for key, one in value.items()}
+
+
+def structure(wire: Any) -> Any:
+    """The structure that a type of ``msgspec.inspect`` is, or an option of; None where it is none."""
+    if isinstance(wire, msgspec.inspect.UnionType):
+        return next((found for one in wire.types if (found := structure(one)) is not None), None)
+    return wire if isinstance(wire, msgspec.inspect.StructType) else None
+
+
+def inside_of(wire: Any) -> Any:
+    """The type of what a list or a mapping holds."""
+    match wire:
+        case msgspec.inspect.UnionType(types=inner):
+            return next((found for one in inner if (found := inside_of(one)) is not None), None)
+        case msgspec.inspect.ListType(item_type=inner) | msgspec.inspect.DictType(value_type=inner):
+            return inner
+    return None

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.model.releases.fields import full, has, releases, type_of, types
+from tests.model.releases.fields import full, has, inside_of, releases, structure, type_of, types
 
 from gpuscaler.kube.decode import ObjectDecoder
 from gpuscaler.kube.resources import WATCHED, Resource
@@ -106,18 +106,9 @@ def _names(wire: type) -> tuple[str, ...]:
     return tuple(field.encode_name for field in msgspec.structs.fields(wire))
 
 
-def _struct(kind: Any) -> Any:
+def _struct(wire: Any) -> Any:
     """The structure that a type is, or that it is a list, a mapping or an option of; None where there is none."""
-    match kind:
-        case msgspec.inspect.StructType():
-            return kind
-        case msgspec.inspect.UnionType(types=inner):
-            return next((found for one in inner if (found := _struct(one)) is not None), None)
-        case msgspec.inspect.ListType(item_type=inner):
-            return _struct(inner)
-        case msgspec.inspect.DictType(value_type=inner):
-            return _struct(inner)
-    return None
+    return structure(wire) or structure(inside_of(wire))
 
 
 def test_the_fields_are_those_of_nine_releases() -> None:

@@ -1,0 +1,76 @@
+"""Clusters of Kubernetes 1.29 to 1.37, from objects as they are stored to the plan that is made for them."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from tests.model.releases import clusters
+from tests.model.releases.fields import dressed, releases, strange, type_of
+from tests.planning.building import offering, planned, pool
+
+from gpuscaler.kube.decode import ObjectDecoder
+from gpuscaler.kube.resources import WATCHED
+from gpuscaler.model.cluster import Item
+from gpuscaler.model.decoding.interning import Interner
+from gpuscaler.model.decoding.kinds import reader_of
+
+Json = dict[str, Any]
+#: A day after the objects were made.
+NOW = datetime(2026, 11, 2, 12, tzinfo=UTC).timestamp()
+CASES = [(told, release) for told in clusters.TOLD for release in releases()]
+
+
+def offerings() -> Iterable[Any]:
+    for zone in ("z1", "z2"):
+        # The second zone is dearer: what lands there has to.
+        more = 0.1 if zone == "z2" else 0.0
+        yield offering("g.1", 1.0 + more, zone=zone, gpus=1, cpu=8, memory=32)
+        yield offering("g.8", 6.0 + more, zone=zone, gpus=8, cpu=64, memory=256)
+
+
+def read(found: Iterable[Json]) -> list[Item]:
+    """Objects as the controller reads them; the version of each must be one that it asks for."""
+    items: list[Item] = []
+    for one in found:
+        group, _, version = one["apiVersion"].rpartition("/")
+        resource = next(r for r in WATCHED if (r.group, r.kind) == (group, one["kind"]))
+        assert version in (resource.version, *resource.older)
+        decoded = ObjectDecoder(resource.at(version), Interner()).read(msgspec.json.encode(one))
+        assert decoded.aside is None
+        items += decoded.items
+    return items
+
+
+def outcome(items: list[Item]) -> dict[str, str]:
+    """Where the plan has each pending pod."""
+    made = planned(items, pool(*offerings()), now=NOW)
+    found = {pod: f"{machine.instance_type} in {machine.zone}" for machine in made.machines for pod in machine.pods}
+    found |= {one.pod: one.node for one in made.placements}
+    found |= {one.pod: one.reason for one in made.ignored}
+    found |= {one.pod: "nowhere" for one in made.unplaced}
+    return {name.removeprefix("n/"): place for name, place in found.items()}
+
+
+@pytest.mark.parametrize(("told", "release"), CASES)
+def test_the_objects_are_those_of_their_release(told: str, release: str) -> None:
+    for one in clusters.objects(told, release):
+        assert list(strange(one, type_of(one["apiVersion"], one["kind"]), release)) == []
+
+
+@pytest.mark.parametrize(("told", "release"), CASES)
+def test_each_pod_is_planned_for_as_its_release_means_it(told: str, release: str) -> None:
+    assert outcome(read(clusters.objects(told, release))) == clusters.then(told, release)
+
+
+@pytest.mark.parametrize(("told", "release"), CASES)
+def test_every_other_field_of_the_release_changes_nothing(told: str, release: str) -> None:
+    found = []
+    for one in clusters.objects(told, release):
+        reader = reader_of(one["apiVersion"], one["kind"])
+        assert reader is not None
+        wire = msgspec.inspect.type_info(reader.decode.__self__.type)  # type: ignore[attr-defined]
+        found.append(dressed(one, type_of(one["apiVersion"], one["kind"]), wire, release))
+    assert outcome(read(found)) == clusters.then(told, release)
+    assert found != clusters.objects(told, release)
