@@ -129,7 +129,7 @@ async def clock_ahead(broken: Broken, name: str) -> None:
         for node in nodes:
             ready = [{**one, "lastHeartbeatTime": ahead, "lastTransitionTime": ahead} for one in node["status"]["conditions"]]
             await stage.admin.merge_patch(NODES, node["metadata"]["name"], {"status": {"conditions": ready}}, subresource="status")
-        await stage.bound(name, PODS)
+        await stage.done("train", name, PODS)
         await stage.empty(name)
     assert len(broken.ordered(name)) == 1
 

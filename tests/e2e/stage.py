@@ -239,6 +239,15 @@ class Stage:
             raise AssertionError(f"{error}: {pods}") from None
         return {one["metadata"]["name"]: one["spec"]["nodeName"] for one in await self.pods(namespace) if one["spec"].get("nodeName")}
 
+    async def done(self, job: str, namespace: str, count: int) -> None:
+        """Until so many pods of a Job have succeeded. Those whose machines are gone already are gone as well: they cannot be counted."""
+
+        async def seen() -> bool:
+            found = await self.find(JOBS, job, namespace)
+            return found is not None and found["status"].get("succeeded", 0) == count
+
+        await until(f"Job {namespace}/{job} is done", seen)
+
     async def create(self, workload: Json, namespace: str) -> None:
         resource = {"Pod": PODS, **WORKLOADS}[workload["kind"]]
         await self.admin.create(resource, workload, namespace=namespace)

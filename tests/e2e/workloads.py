@@ -36,7 +36,7 @@ async def a_stateful_set(stage: Stage, name: str) -> None:
 
 async def a_job(stage: Stage, name: str) -> None:
     await stage.create(job("train", 4, pod_spec(name), run_for="3s"), name)
-    assert len(await stage.bound(name, 4)) == 4
+    await stage.done("train", name, 4)
     await stage.empty(name)
     assert {one["status"]["phase"] for one in await stage.pods(name)} <= {"Succeeded"}
 
@@ -131,7 +131,7 @@ async def steering(stage: Stage, name: str) -> None:
 SCENARIOS: dict[str, tuple[Scenario, Json]] = {
     "a Deployment gets machines, and none is left when it is scaled to zero": (a_deployment, {"types": ["g4dn.xlarge", "g4dn.12xlarge"]}),
     "a StatefulSet comes up in its order, and its machines go with it": (a_stateful_set, {"types": ["g5.xlarge"]}),
-    "the pods of a Job run at once, and its machines go when it is done": (a_job, {"types": ["g4dn.xlarge", "g4dn.12xlarge"]}),
+    "a Job comes to its end, and its machines go when it is done": (a_job, {"types": ["g4dn.xlarge", "g4dn.12xlarge"]}),
     "a machine is bought that has room for the DaemonSet too": (a_daemon_set, {"types": ["g5.xlarge", "g5.2xlarge"]}),
     "a pod follows its volume to the zone that its first machine was in": (a_volume, {"types": ["g5.xlarge"], "zones": ZONES}),
     "pods that keep apart get a machine each": (anti_affinity, {"types": ["g5.xlarge", "g5.12xlarge"]}),
