@@ -11,6 +11,7 @@ from tests.control.world import ONE_GPU_MACHINES, World, world
 
 from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, Notice, Order
 from gpuscaler.clouds.simulated_provider import provider_id
+from gpuscaler.kube.errors import Forbidden
 from gpuscaler.kube.resources import PODS
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 
@@ -24,6 +25,8 @@ class Log(Writes):
         super().__init__()
         self.here = here
         self.moments: list[tuple[str, float]] = []
+        #: Why the controller may delete no pods.
+        self.forbids = ""
 
     async def write(self, request: Any) -> None:
         await super().write(request)
@@ -33,6 +36,8 @@ class Log(Writes):
         ):
             if is_it:
                 self.moments.append((what, self.here.now()))
+                if what == "delete" and self.forbids:
+                    raise Forbidden(403, self.forbids)
 
     async def buy(self, _order: Order) -> None:
         self.moments.append(("buy", self.here.now()))
@@ -103,6 +108,20 @@ async def test_budgets_hold_until_the_last_seconds_and_then_the_pod_is_deleted_a
         assert log.deleted("pods") == [log.evicted()[0]]
         await here.sleep(60.0)
         assert await moved(here)
+
+
+async def test_without_the_right_to_delete_a_pod_that_a_budget_holds_goes_with_its_machine_and_the_right_is_named() -> None:
+    async with noticed(120.0, budgeted=True) as (here, log, ends):
+        log.forbids = 'pods "web" is forbidden: User "gpuscaler" cannot delete resource "pods" in API group "" in the namespace "default"'
+        await here.sleep(ends - here.now())
+        assert set((await here.bound()).values()) == {FIRST}
+        await here.cluster.provider.remove((provider_id(here.cluster.core.machine(FIRST)),))
+        await here.sleep(180.0)
+
+        assert log.first("delete") > log.first("evict")
+        assert any(log.forbids in one for one in here.notes.failures)
+        assert await moved(here)
+        assert [one.id for one in here.cluster.core.list()] == ["sim-00002"]
 
 
 async def test_a_pod_that_asks_for_time_gets_as_much_as_the_machine_lasts() -> None:

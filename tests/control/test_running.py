@@ -19,6 +19,8 @@ from gpuscaler.control.settings_file import SettingsFile
 from gpuscaler.control.store import StoreError
 from gpuscaler.embedded import providers
 from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.failures import Failure
+from gpuscaler.embedded.faults import Fault
 from gpuscaler.embedded.kubelets import Kubelets
 from gpuscaler.embedded.memory import MemoryTransport
 from gpuscaler.embedded.scheduling import Scheduler
@@ -166,6 +168,19 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         for part in parts:
             part.cancel()
         await asyncio.gather(*parts, return_exceptions=True)
+
+
+async def test_that_events_of_the_scheduler_may_not_be_watched_is_told_for_as_long_as_it_is_so(cluster: Cluster) -> None:
+    said = 'events is forbidden: User "gpuscaler" cannot watch resource "events" in API group "" at the cluster scope'
+    cluster.api.faults.add(Fault(path="/events", refusal=Failure(403, "Forbidden", said)))
+    _, kept = cluster.start()
+    await asyncio.sleep(10)
+    assert kept.place is not None
+    (trouble,) = kept.place.troubles()
+    assert trouble.startswith(f"Events, which tell what the scheduler tried in vain: {said}")
+    cluster.api.faults.clear()
+    await asyncio.sleep(10)
+    assert kept.place.troubles() == ()
 
 
 async def test_a_waiting_pod_gets_a_machine_of_the_simulated_cloud(cluster: Cluster) -> None:

@@ -4,12 +4,15 @@ import asyncio
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
+import structlog
 from tests.embedded.asking import START, virtual_clock
 from tests.embedded.workloads.lab import Lab, lab
 
 from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.embedded.cluster import Conditions, EmbeddedCluster
+from gpuscaler.embedded.failures import Failure
 from gpuscaler.embedded.faults import Fault, broken
 from gpuscaler.embedded.kubelets import Kubelets
 from gpuscaler.embedded.scheduling import timestamp
@@ -23,6 +26,11 @@ async def bind(here: Lab, name: str = "p", *, node: str = "a", run_for: str = ""
     annotations = {"gpuscaler.io/run-for": run_for} if run_for else {}
     whole = {"nodeName": node, "containers": [{"name": "c", "image": "train:1"}], **spec}
     await here.user.create(PODS, {"metadata": {"name": name, "annotations": annotations}, "spec": whole}, namespace="default")
+
+
+async def phase_listed(here: Lab) -> list[str]:
+    """The phases of all pods, without asking for one."""
+    return [msgspec.json.decode(one)["status"]["phase"] for one in await here.user.list_all(PODS)]
 
 
 async def phase(here: Lab, name: str = "p") -> str:
@@ -108,6 +116,20 @@ async def test_a_server_that_fails_delays_what_becomes_of_a_pod_and_nothing_more
         assert await phase(here) == "Running"
         await here.wait(61.0)
         assert await phase(here) == "Succeeded"
+
+
+async def test_what_a_kubelet_may_not_do_is_told_once_and_done_when_it_may() -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with lab("a") as here:
+            forbidden = Failure(403, "Forbidden", 'pods "p" is forbidden: User "gpuscaler" cannot get resource "pods"')
+            here.cluster.api.faults.add(Fault(method="GET", path="/pods/p", times=10, refusal=forbidden))
+            await bind(here)
+            await here.wait(5.0)
+            assert await phase_listed(here) == ["Pending"]
+            await here.wait(8.0)
+            assert await phase_listed(here) == ["Running"]
+
+    assert [one["pod"] for one in logs if "cannot get resource" in one.get("problem", "")] == ["default/p"]
 
 
 async def test_the_first_pod_of_a_machine_waits_for_its_image_and_the_next_does_not() -> None:

@@ -10,9 +10,11 @@ from typing import Any
 
 import msgspec
 import pytest
+import structlog
 from tests.control.world import BEGAN, Deaths, MortalTransport, Notes, Watchman, luck, pod
 
 from gpuscaler.clouds.protocol import CAPACITY, QUOTA, Bought, CloudError, LostAnswerError, Order
+from gpuscaler.control.attempts import Attempts
 from gpuscaler.control.controller import Controller
 from gpuscaler.control.expander import PriorityExpander
 from gpuscaler.control.running import Made, Place, Running, UnusableError
@@ -20,6 +22,7 @@ from gpuscaler.control.settings_file import SettingsFile
 from gpuscaler.control.store import OvertakenError
 from gpuscaler.embedded import providers
 from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.failures import Failure
 from gpuscaler.embedded.faults import Fault, broken
 from gpuscaler.embedded.keeping import CloudStore
 from gpuscaler.embedded.memory import MemoryTransport
@@ -76,6 +79,7 @@ class Life:
             election=None,
             file=file,
             expander=PriorityExpander(self.client),
+            attempts=Attempts(self.client),
         )
         self.settings = file.settings
         self.made: Made | None = None
@@ -298,6 +302,47 @@ async def test_a_file_of_series_says_when_spot_markets_are_dry(tmp_path: Path) -
         await here.end()
         with pytest.raises(UnusableError, match="columns zone"):
             await here.begin(text(dry="spot.csv"))
+
+
+async def test_a_node_that_may_not_be_written_keeps_no_other_machine_waiting_is_told_once_and_comes_when_it_may(tmp_path: Path) -> None:
+    said = 'nodes is forbidden: User "gpuscaler" cannot delete resource "nodes" in API group "" at the cluster scope'
+    with structlog.testing.capture_logs() as logs:
+        async with lives(tmp_path) as here:
+            made = await here.begin()
+            first = await buy(made)
+            await asyncio.sleep(60.0)
+            here.api.faults.add(Fault(method="DELETE", path="/nodes/", refusal=Failure(403, "Forbidden", said)))
+            await made.provider.remove((first.instances[0].id,))
+            await asyncio.sleep(60.0)
+            second = await buy(made, token="b")
+            await asyncio.sleep(60.0)
+            ids = [found.instances[0].id for found in (first, second)]
+            assert [one["spec"]["providerID"] for one in await here.nodes()] == ids
+            here.api.faults.clear()
+            await asyncio.sleep(15.0)
+            assert [one["spec"]["providerID"] for one in await here.nodes()] == ids[1:]
+
+    told = [one["problem"] for one in logs if one["event"] == "the Node of a simulated machine could not be written"]
+    assert [one.removesuffix(" (403 Forbidden)") for one in told] == [said]
+
+
+async def test_a_node_that_is_left_and_may_not_be_deleted_keeps_nobody_from_leading_and_goes_when_it_may(tmp_path: Path) -> None:
+    async with lives(tmp_path) as here:
+        made = await here.begin()
+        bought = await buy(made)
+        await asyncio.sleep(60.0)
+        here.api.faults.add(Fault(method="DELETE", path="/nodes/", refusal=Failure(403, "Forbidden", "nodes is forbidden")))
+        await made.provider.remove((bought.instances[0].id,))
+        await asyncio.sleep(60.0)
+        await here.end()
+        async with asyncio.timeout(5.0):
+            made = await here.begin()
+        assert len(await here.nodes()) == 1
+        await buy(made, token="b")
+        here.api.faults.clear()
+        await asyncio.sleep(60.0)
+        (node,) = await here.nodes()
+        assert node["spec"]["providerID"] != bought.instances[0].id
 
 
 async def test_an_api_server_that_fails_delays_answers_and_loses_nothing(tmp_path: Path) -> None:

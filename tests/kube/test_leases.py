@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
+import structlog
 
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Unreachable
@@ -25,6 +26,8 @@ class LeaseServer:
         self.lease: Json | None = None
         self.version = 0
         self.cut: set[str] = set()
+        #: Why nobody may write.
+        self.refused = ""
         self.deaf: set[str] = set()
         self.delay = 0.0
         self.holders: list[tuple[float, str]] = []
@@ -39,6 +42,8 @@ class LeaseServer:
             return 200, {}
         if request.method == "GET":
             return (200, self.lease) if self.lease is not None else (404, {})
+        if self.refused:
+            return 403, {"kind": "Status", "reason": "Forbidden", "message": self.refused}
         sent = json.loads(request.body)
         if request.method == "POST" and self.lease is not None:
             return 409, {"kind": "Status", "reason": "AlreadyExists"}
@@ -402,6 +407,26 @@ async def test_leadership_that_was_lost_is_won_again() -> None:
         assert a.election.is_leader
         assert a.election.trouble == ""
     assert len(a.led) == 2
+
+
+async def test_what_keeps_a_process_from_leading_is_logged_once_and_again_when_it_is_something_else() -> None:
+    server = LeaseServer()
+    with structlog.testing.capture_logs() as logs:
+        async with candidates(server, "a") as [a]:
+            await asyncio.sleep(10)
+            server.cut.add("a")
+            await asyncio.sleep(30)
+            server.cut.clear()
+            server.refused = "cannot update leases"
+            await asyncio.sleep(30)
+            server.refused = ""
+            await asyncio.sleep(10)
+            assert a.election.trouble == ""
+
+    assert [one["problem"] for one in logs] == [
+        "lease kube-system/gpuscaler: the connection broke",
+        "lease kube-system/gpuscaler: cannot update leases (403 Forbidden)",
+    ]
 
 
 async def test_a_server_that_never_answers_does_not_keep_a_leader_leading() -> None:

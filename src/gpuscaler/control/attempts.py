@@ -40,7 +40,10 @@ class WireEvent(msgspec.Struct, gc=False, rename="camel"):
 
 
 class Attempts(Mapping[str, float]):
-    """Seconds since the epoch by ``namespace/name`` of the pod, current while :meth:`run` runs; ``said`` are the scheduler's words."""
+    """Seconds since the epoch by ``namespace/name`` of the pod, current while :meth:`run` runs; ``said`` are the scheduler's words.
+
+    ``trouble`` says why nothing is heard of them now, empty where nothing is wrong.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -76,7 +79,7 @@ class Attempts(Mapping[str, float]):
             except SilentError:
                 continue
             except (ApiError, Unreachable) as error:
-                self.trouble = f"events: {error}"
+                self.trouble = f"Events, which tell what the scheduler tried in vain: {error}"
             await asyncio.sleep(PAUSE)
 
     def _take(self, line: bytes) -> None:

@@ -49,7 +49,7 @@ class Place:
 
     ``client`` is fenced by the election, and withholds writes where ``dry_run``. ``namespace`` is where the objects of gpuscaler itself
     are, ``identity`` is this process' own. ``election`` is None where there is none, ``expander`` knows priorities that are kept for
-    another autoscaler, and ``troubles`` tells what is wrong now.
+    another autoscaler, ``attempts`` what the scheduler tried in vain, and ``troubles`` tells what is wrong now.
     """
 
     client: Client
@@ -61,12 +61,14 @@ class Place:
     election: LeaderElection | None
     file: SettingsFile
     expander: PriorityExpander
+    attempts: Attempts
 
     def troubles(self) -> tuple[str, ...]:
         """What goes wrong now, a sentence each."""
         election = self.election.trouble if self.election else ""
         clock = self.now.trouble if isinstance(self.now, SteadyClock) else ""
-        return tuple(one for one in (self.file.trouble, self.expander.trouble, election, clock, *self.picture.troubles) if one)
+        own = (self.file.trouble, self.expander.trouble, election, clock, self.attempts.trouble)
+        return tuple(one for one in (*own, *self.picture.troubles) if one)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,11 +136,11 @@ class Running:
         place = self._place()
         await check(place, self.file.settings.leader_election.name)
         records = self.make_records(self.file.settings, place)
-        lead = _Leading(self, place, records, Attempts(place.client))
+        lead = _Leading(self, place, records)
         await place.expander.poll()
         try:
             async with asyncio.TaskGroup() as tasks:
-                for part in (place.picture, lead.attempts, records):
+                for part in (place.picture, place.attempts, records):
                     tasks.create_task(part.run())
                 tasks.create_task(self.file.follow(lead.reload, broken))
                 tasks.create_task(place.expander.run(lead.plan_anew))
@@ -178,14 +180,14 @@ class Running:
             election=election,
             file=self.file,
             expander=PriorityExpander(client),
+            attempts=Attempts(client),
         )
 
 
 class _Leading:
     """What runs while this process leads."""
 
-    def __init__(self, running: Running, place: Place, records: Records, attempts: Attempts) -> None:
-        self.attempts = attempts
+    def __init__(self, running: Running, place: Place, records: Records) -> None:
         self._running, self._place, self._records = running, place, records
         self._controller: Controller | None = None
         self._made: Made | None = None
@@ -229,7 +231,7 @@ class _Leading:
             policy=place.expander.policy(made.policy(settings)),
             recorder=self._records,
             now=place.now,
-            attempts=self.attempts,
+            attempts=place.attempts,
             pace=pace_of(settings.pace),
             dry_run=place.dry_run,
         )
@@ -285,8 +287,9 @@ async def check(place: Place, lease: str) -> None:
         await client.get(NAMESPACES, namespace)
     except NotFound as error:
         raise StoreError(f"namespace {namespace}: saw none of that name, expected it to be there; create it, or set namespace") from error
-    except Forbidden:
-        return  # One that may not be read may well be there.
+    except Forbidden as error:
+        # One that may not be read may well be there.
+        _LOG.warning("whether the namespace is there is not known", problem=str(error))
 
 
 def pace_of(settings: PaceSettings) -> Pace:

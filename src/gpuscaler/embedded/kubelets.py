@@ -9,17 +9,19 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import structlog
 from msgspec import Struct, field
 
 from gpuscaler.embedded.scheduling import timestamp
 from gpuscaler.kube.client import Client
-from gpuscaler.kube.errors import ApiError, NotFound, Unreachable
+from gpuscaler.kube.errors import ApiError, Forbidden, NotFound, Unreachable
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.reflector import Batch
 from gpuscaler.kube.resources import PODS
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 
+_LOG = structlog.get_logger(__name__)
 #: What is to be done to a pod.
 START, SUCCEED, REMOVE = "start", "succeed", "remove"
 #: The phase that a pod must be in for it.
@@ -75,6 +77,8 @@ class Kubelets:
         self._planned: dict[tuple[str, str], str] = {}
         self._stirred = asyncio.Event()
         self._writes: set[asyncio.Task[None]] = set()
+        #: What is forbidden, and was told.
+        self._forbidden: set[str] = set()
         picture.listen(self._hear)
 
     def _hear(self, batch: Batch) -> None:
@@ -158,10 +162,14 @@ class Kubelets:
                 await self._client.merge_patch(PODS, pod.name, body, namespace=pod.namespace, subresource="status")
         except NotFound:
             pass
-        except (ApiError, Unreachable):
+        except (ApiError, Unreachable) as error:
+            if isinstance(error, Forbidden) and what not in self._forbidden:
+                self._forbidden.add(what)
+                _LOG.warning("a kubelet that is played may not do its work", pod=pod.key, problem=str(error))
             self._planned.pop((pod.key, what), None)
             self._plan(pod, what, self._now() + AGAIN * self._speed)
             return
+        self._forbidden.discard(what)
         if self._planned.get((pod.key, what)) == pod.uid and what == REMOVE:
             del self._planned[pod.key, what]
 

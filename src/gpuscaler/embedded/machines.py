@@ -4,6 +4,7 @@ Only the API is used, so that this works against any API server.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 import msgspec
+import structlog
 
 from gpuscaler.clouds.machines import LOST, REGISTERED, TERMINATED, VISIBLE, CloudEvent, CloudMachine, before_device_plugin
 from gpuscaler.clouds.simulated_provider import SCHEME, provider_id
@@ -22,6 +24,7 @@ from gpuscaler.model.taints import Taint
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import POOL_LABEL
 
+_LOG = structlog.get_logger(__name__)
 #: Pauses between tries when the API server does not answer, in seconds.
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 #: Resources that are counted in thousandths.
@@ -62,6 +65,10 @@ class Machines:
     def __init__(self, client: Client, *, now: Callable[[], float], steered: bool = True, naming: Naming = SIMULATED) -> None:
         self._client, self._now, self._steered, self._naming = client, now, steered, naming
         self._events: asyncio.Queue[CloudEvent] = asyncio.Queue()
+        #: Events that wait for one that could not be written, by machine: others' Nodes do not wait for them.
+        self._held: dict[str, deque[CloudEvent]] = {}
+        #: Nodes of machines that are gone, which could not be deleted yet.
+        self._left: list[dict[str, Any]] = []
 
     def hear(self, event: CloudEvent) -> None:
         """Something happened to a machine."""
@@ -69,11 +76,29 @@ class Machines:
             self._events.put_nowait(event)
 
     async def run(self) -> None:
-        """Write Nodes, in the order of the events, until cancelled."""
-        while True:
-            event = await self._events.get()
+        """Write Nodes until cancelled, of each machine in the order of its events."""
+        async with asyncio.TaskGroup() as tasks:
+            for node in self._left:
+                tasks.create_task(_until_done(partial(self._remove, node)))
+            while True:
+                event = await self._events.get()
+                assert event.machine is not None, "only events of machines are kept"
+                name = event.machine.id
+                if name in self._held:
+                    self._held[name].append(event)
+                elif said := await _failed(partial(self._follow, event.kind, event.machine)):
+                    self._held[name] = deque([event])
+                    tasks.create_task(self._catch_up(name, said))
+
+    async def _catch_up(self, name: str, said: str) -> None:
+        """Write what is held of one machine, since the API server ``said`` no."""
+        while self._held[name]:
+            event = self._held[name][0]
             assert event.machine is not None, "only events of machines are kept"
-            await _until_done(partial(self._follow, event.kind, event.machine))
+            await _until_done(partial(self._follow, event.kind, event.machine), said)
+            self._held[name].popleft()
+            said = ""
+        del self._held[name]
 
     async def agree(self, machines: Sequence[CloudMachine]) -> None:
         """Have a Node for each of ``machines`` that is up, and none for any other of this cloud: after what nobody saw."""
@@ -86,11 +111,10 @@ class Machines:
         await _until_done(partial(self._clear, names))
 
     async def _clear(self, names: Set[str]) -> None:
-        for raw in await self._client.list_all(NODES):
-            node = msgspec.json.decode(raw)
-            name = _instance(node)
-            if self._naming.is_ours(name) and name not in names:
-                await self._remove(node)
+        found = [msgspec.json.decode(raw) for raw in await self._client.list_all(NODES)]
+        gone = [node for node in found if self._naming.is_ours(_instance(node)) and _instance(node) not in names]
+        # What cannot be deleted now keeps nobody from leading.
+        self._left = [node for node in gone if await _failed(partial(self._remove, node))]
 
     async def _remove(self, node: dict[str, Any]) -> None:
         try:
@@ -133,17 +157,25 @@ class Machines:
         return node_of(machine, self._now(), naming=self._naming, steered=steered, whole=whole)
 
 
-async def _until_done(write: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Try ``write`` until the API server takes it."""
+async def _failed(write: Callable[[], Coroutine[Any, Any, None]], said: str = "") -> str:
+    """Try ``write``; why the API server did not take it, empty where it did. What was ``said`` before is not logged again."""
+    try:
+        await write()
+    except (ApiError, Unreachable) as error:
+        if str(error) != said:
+            _LOG.warning("the Node of a simulated machine could not be written", problem=str(error))
+        return str(error) or type(error).__name__
+    return ""
+
+
+async def _until_done(write: Callable[[], Coroutine[Any, Any, None]], said: str = "") -> None:
+    """Try ``write`` until the API server takes it; what it has ``said`` against it before is waited for first."""
     pause = FIRST_PAUSE
-    while True:
-        try:
-            await write()
-        except (ApiError, Unreachable):
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
-        else:
-            return
+    said = said or await _failed(write)
+    while said:
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+        said = await _failed(write, said)
 
 
 def _instance(node: Mapping[str, Any]) -> str:

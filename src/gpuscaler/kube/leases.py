@@ -9,11 +9,13 @@ from random import Random
 from typing import Any
 
 import msgspec
+import structlog
 
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Conflict, NotFound, Unreachable
 from gpuscaler.kube.resources import LEASES
 
+_LOG = structlog.get_logger(__name__)
 #: Less than this, in seconds, is no time to renew in.
 _MOMENT = 0.01
 #: How long after a lease ran out it is taken, in seconds; twice that at most.
@@ -155,7 +157,11 @@ class LeaderElection:
             # Whether a write took effect may be unknown.
             self._outdated = True
             said = str(error) or f"no answer within {limit:g} s"
-            self.trouble = f"lease {self._namespace}/{self._name}: {said}"
+            trouble = f"lease {self._namespace}/{self._name}: {said}"
+            if not self.trouble or (trouble != self.trouble and isinstance(error, ApiError)):
+                # Who does not lead writes no status, and may never lead.
+                _LOG.warning("the lease can be neither had nor kept", problem=trouble)
+            self.trouble = trouble
 
     async def _hold(self) -> None:
         if self._renewed_at is None or self._outdated:
