@@ -22,6 +22,8 @@ from gpuscaler.model.pods import Pod
 
 #: Pods that are created one after the other, each of which needs a machine.
 DEMANDS = 60
+#: Seconds that the machines of random workloads become ready apart.
+APART = 120.0
 POOL = "real"
 
 
@@ -38,8 +40,8 @@ def figures() -> Iterator[Figure]:
         {"whole_p99": rank(whole, 0.99), "own_p99": rank(own, 0.99), "pods": len(waits)},
     )
     workloads = int(os.environ.get("WORKLOADS", "20"))
-    steered = asyncio.run(steering.measure_all(workloads, seed=1, restart=True))
-    plain = asyncio.run(steering.measure_all(workloads, seed=1, steered=False))
+    steered = asyncio.run(steering.measure_all(workloads, seed=1, apart=APART, restart=True))
+    plain = asyncio.run(steering.measure_all(workloads, seed=1, apart=APART, steered=False))
     share = steered.came / max(1, steered.meant)
     yield Figure(
         f"Kubernetes {version()}, {workloads} random workloads, the controller killed meanwhile: plans come true",

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from tests.control.world import pod
 
-from gpuscaler.control.acting import HOLDS, Actor
+from gpuscaler.control.acting import HOLDS, LONGEST_GATE, Actor
 from gpuscaler.embedded.api import ApiServer
 from gpuscaler.embedded.failures import Failure
 from gpuscaler.embedded.faults import Fault
@@ -112,6 +112,45 @@ async def test_a_pod_that_is_gone_holds_nobody_up() -> None:
     removing = asyncio.create_task(remove())
     assert await here.open() == ""
     await removing
+
+
+class Slow(MemoryTransport):
+    """Answers requests for one node's state after ``pause`` seconds, and notes when nodes open."""
+
+    def __init__(self, api: ApiServer, node: str, pause: float) -> None:
+        super().__init__(api)
+        self._slow, self._pause = f"/nodes/{node}", pause
+        self.opened: dict[str, float] = {}
+
+    @asynccontextmanager
+    async def exchange(self, request: Request) -> AsyncIterator[Answer]:
+        if request.method == "GET" and request.path.endswith(self._slow):
+            await asyncio.sleep(self._pause)
+        async with super().exchange(request) as answer:
+            yield answer
+        if request.method == "PATCH" and "/nodes/" in request.path:
+            self.opened[request.path[-1]] = asyncio.get_running_loop().time()
+
+
+@pytest.mark.parametrize(
+    ("there", "pause", "at"),
+    [("ab", 0.4, (0.4, 0.4)), ("ab", 30.0, (LONGEST_GATE, 30.0)), ("a", 0.0, (0.0, None))],
+    ids=["both", "slow", "gone"],
+)
+async def test_nodes_that_open_together_do_so_in_one_moment_but_wait_for_none_that_is_gone_or_hangs(
+    there: str, pause: float, at: tuple[float, float | None]
+) -> None:
+    transport = Slow(ApiServer(lambda: 1_790_000_000.0), "b", pause)
+    client = Client(transport, limit=RateLimit(qps=1e6, burst=1_000_000))
+    for name in there:
+        await client.create(NODES, {**NODE, "metadata": {"name": name}})
+    began = asyncio.get_running_loop().time()
+
+    outcomes = await Actor(client).carry_out([Lift(name, "it is ready", ()) for name in "ab"])
+
+    assert [bool(one.detail) for one in outcomes] == [False, there == "a"]
+    opened = [transport.opened[name] - began if name in transport.opened else None for name in "ab"]
+    assert opened == [None if one is None else pytest.approx(one, abs=0.01) for one in at]
 
 
 @pytest.mark.parametrize(

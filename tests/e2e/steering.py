@@ -24,11 +24,11 @@ POOL: Json = {
     "zones": ["us-east-1a", "us-east-1b"],
     "idle_after": "10m",
 }
-#: Machines of a batch become Ready in any order, up to so many seconds apart.
-SCATTERED = {**CLOUD, "boot": ["2s", "2s", "20s"]}
 KINDS = ("plain", "plain", "spread", "apart", "gang", "volume", "urgent")
-#: So many workloads are under way at once, and so many are played in one cluster: their machines stay.
-ABREAST, TOGETHER = 5, 25
+#: So many workloads are under way at once and played in one cluster: their machines stay.
+TOGETHER = 25
+#: The scheduler and the controller have so many seconds for each workload once its machines could be there.
+BINDING = 150.0
 
 
 @dataclass
@@ -101,17 +101,21 @@ def workload(dice: Random, pool: str) -> tuple[list[Json], list[Json]]:
     return pods, claims
 
 
-async def measure_all(workloads: int, *, seed: int, steered: bool = True, restart: bool = False) -> Tally:
+async def measure_all(workloads: int, *, seed: int, apart: float, steered: bool = True, restart: bool = False) -> Tally:
     """As :func:`measure`, in as many clusters as it takes, one after the other."""
     found = Tally()
     for number in range(0, workloads, TOGETHER):
-        found += (one := await measure(min(TOGETHER, workloads - number), seed=seed + number // TOGETHER, steered=steered, restart=restart))
+        together, dice = min(TOGETHER, workloads - number), seed + number // TOGETHER
+        found += (one := await measure(together, seed=dice, apart=apart, steered=steered, restart=restart))
         print(f"workloads {number} to {min(number + TOGETHER, workloads)}: {one}", flush=True)
     return found
 
 
-async def measure(workloads: int, *, seed: int, steered: bool = True, restart: bool = False) -> Tally:
-    """Play so many workloads; without ``steered`` machines arrive open and nobody is nominated. ``restart``: the controller, half-way."""
+async def measure(workloads: int, *, seed: int, apart: float, steered: bool = True, restart: bool = False) -> Tally:
+    """Play so many workloads, all at once, whose machines become Ready in any order, up to ``apart`` seconds apart.
+
+    Without ``steered`` machines arrive open and nobody is nominated. ``restart``: the controller is killed half-way.
+    """
     found = Tally()
     name = f"{'' if steered else 'un'}steered-{seed}"
     async with stage(name) as made, made.kubelets(), provisioner(made.admin), installed(made), unsteered(made, really=not steered):
@@ -120,10 +124,11 @@ async def measure(workloads: int, *, seed: int, steered: bool = True, restart: b
         await made.admin.create(PRIORITY_CLASSES, {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", **urgent})
         port = free_port()
         pools = [{"name": f"s{number}", **POOL} for number in range(workloads)]
-        run_file = made.run_file("run", pools, cloud=SCATTERED, port=port)
+        cloud = {**CLOUD, "boot": ["0s", f"{apart / 2}s", f"{apart}s"]}
+        history = {"folder": str(made.folder / "history"), "decisions": 10_000, "bytes": "1Gi"}
+        run_file = made.run_file("run", pools, cloud=cloud, port=port, history=history)
         kubeconfig = await made.kubeconfig()
         made.start(run_file, kubeconfig, port=port)
-        slots = asyncio.Semaphore(ABREAST)
         heard = Nominations()
         picture = Picture(made.admin, clock=asyncio.get_running_loop().time, random=Random(seed), resources=(PODS,))
         picture.listen(heard.hear)
@@ -132,8 +137,10 @@ async def measure(workloads: int, *, seed: int, steered: bool = True, restart: b
         over, half = set[int](), asyncio.Event()
 
         async def play(number: int) -> None:
-            async with slots:
-                await _play(made, found, f"s{number}", Random(f"{seed}/{number}"), unrelated=2 if steered else 0)
+            # Nobody submits everything in the same second.
+            dice = Random(f"{seed}/{number}")
+            await asyncio.sleep(dice.uniform(0, apart / 4))
+            await _play(made, found, f"s{number}", dice, unrelated=2 if steered else 0, within=apart + BINDING)
             over.add(number)
             if len(over) >= workloads // 2:
                 half.set()
@@ -162,7 +169,7 @@ async def measure(workloads: int, *, seed: int, steered: bool = True, restart: b
     return found
 
 
-async def _play(made: Stage, found: Tally, pool: str, dice: Random, *, unrelated: int) -> None:
+async def _play(made: Stage, found: Tally, pool: str, dice: Random, *, unrelated: int, within: float) -> None:
     await made.namespace(pool)
     pods, claims = workload(dice, pool)
     for one in claims:
@@ -178,7 +185,7 @@ async def _play(made: Stage, found: Tally, pool: str, dice: Random, *, unrelated
         return all(one["spec"].get("nodeName") for one in await made.pods(pool))
 
     try:
-        await until(f"the pods of {pool} are bound", bound, 150)
+        await until(f"the pods of {pool} are bound", bound, within)
     except AssertionError as error:
         print(error)
     names = {one["metadata"]["name"] for one in pods}

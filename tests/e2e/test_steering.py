@@ -10,7 +10,7 @@ pytestmark = pytest.mark.e2e
 
 
 def test_random_workloads_run_where_they_were_promised_to_also_when_the_controller_is_killed_meanwhile() -> None:
-    found = asyncio.run(measure(6, seed=1, restart=True))
+    found = asyncio.run(measure(6, seed=1, apart=20.0, restart=True))
     print(f"\nKubernetes {version()}, 6 random workloads: {found}")
 
     assert found.bound == found.planned

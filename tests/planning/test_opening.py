@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.planning.building import NOW, ZONE, offering, pool, spec, spread
-from tests.planning.test_steering import P, Q, closed, machine, promise, turn, waiting
+from tests.planning.test_steering import KIND, P, Q, closed, machine, promise, turn, waiting
 
 from gpuscaler.model.cluster import Item
 from gpuscaler.model.nodes import Node
@@ -14,7 +14,7 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.planning.acts import Lift, Nominate
 from gpuscaler.planning.opening import GROUPS, HOLD_SECONDS, OVERTAKEN_SECONDS, YIELD_SECONDS
 from gpuscaler.planning.state.ledger import OPEN, Coming, Ledger, Promise
-from gpuscaler.planning.steering import LONGEST_SECONDS, PATIENCE_SECONDS
+from gpuscaler.planning.steering import CALM_SECONDS, LONGEST_SECONDS, PATIENCE_SECONDS, RESTLESS_SECONDS
 
 
 def test_machines_that_are_ready_at_the_same_time_open_one_after_the_other() -> None:
@@ -105,6 +105,64 @@ def test_a_machine_whose_pods_would_not_be_spread_yet_opens_after_those_that_the
     assert turn(long, *there, first, second, *pods).acts == (Nominate(P, "uid-p", "a"),)
     # Nobody is awaited who would change anything.
     assert turn(ranked(), *there, first, pods[0]).acts == (Nominate(P, "uid-p", "a"),)
+
+
+def test_a_machine_with_room_to_spare_waits_for_zones_that_the_scheduler_does_not_know_where_others_would_not_be_spread_there() -> None:
+    """With nodes in one zone only, as many pods as there is room for are even enough for it."""
+    first, second = in_zone("a", "z1"), in_zone("b", "z2", ready=False)
+    pods = spreading("p"), spreading("q")
+    coming = machine("b", Q, offering=(*KIND.key[:3], "z2"), node="", registered=0.0, ready=0.0)
+    opens = (Nominate(P, "uid-p", "a"),)
+
+    assert turn(ranked(coming), first, *pods).acts == ()
+    assert turn(ranked(coming, since=NOW - YIELD_SECONDS), first, *pods).acts == opens
+    assert turn(ranked(replace(coming, node="b", registered=3.0)), first, second, *pods).acts == opens, "its node is counted, though closed"
+    assert turn(ranked(replace(coming, offering=KIND.key)), first, *pods).acts == opens, "they are to be in one zone"
+    full = replace(first, allocatable={**first.allocatable, "nvidia.com/gpu": 1})
+    assert turn(ranked(coming), full, *pods).acts == opens
+    assert turn(ranked(coming), first, pods[0], waiting("q")).acts == opens, "it may be anywhere"
+
+
+def test_machines_whose_pods_would_fill_each_other_open_together_once_all_nominations_stand() -> None:
+    low = spec(gpus=3)
+    urgent = spec(gpus=1, priority=10)
+    names = {"a": ("p", "u"), "b": ("q", "v")}
+    book = Ledger(
+        promises=tuple(
+            promise(node=node, pods=tuple(f"default/{pod}" for pod in pods), nominated=NOW - 0.3) for node, pods in names.items()
+        )
+    )
+    pods = [waiting(pod, urgent if pod in "uv" else low, nominated_node=node) for node, those in names.items() for pod in those]
+    nodes = closed(), closed("b")
+
+    assert [(type(act), act.node) for act in turn(book, *nodes, *pods).acts] == [(Lift, "a"), (Lift, "b")]
+    missing = turn(book, *nodes, *pods[:-1], replace(pods[-1], nominated_node="")).acts
+    assert missing == (Nominate("default/v", "uid-v", "b"),)
+
+
+def test_a_machine_opens_when_no_other_has_had_pods_tried_for_a_moment_and_waits_for_that_only_so_long() -> None:
+    pools = pool(KIND), pool(offering("g.4", pool="other", gpus=4), name="other")
+    mine, theirs = (waiting(name, spec(gpus=1, node_selector=(("gpuscaler.io/pool", of),))) for name, of in (("p", "main"), ("q", "other")))
+    at = {"gpuscaler.io/pool": "other"}
+
+    def acts(other: Promise, *items: Item, since: float = 1.0) -> list[str]:
+        book = Ledger(
+            promises=(
+                promise(since=NOW - since, called=NOW - since, nominated=NOW - since),
+                replace(other, offering=pools[1].offerings[0].key),
+            )
+        )
+        found = turn(book, closed(), replace(mine, nominated_node="a"), *items, policy=Policy(pools))
+        return [act.node for act in found.acts if isinstance(act, Lift)]
+
+    opened = promise(OPEN, node="b", pods=(Q,), since=NOW - 0.1)
+    nodes = closed("b", taints=(), labels=at), replace(theirs, nominated_node="b")
+    assert acts(opened, *nodes) == []
+    assert acts(replace(opened, since=NOW - CALM_SECONDS), *nodes) == ["a"]
+    assert acts(replace(opened, since=NOW - 1.0, nominated=NOW - 0.1), *nodes) == [], "one of its pods was tried in vain"
+    assert acts(opened, *nodes, since=RESTLESS_SECONDS) == ["a"]
+    both = promise(node="b", pods=(Q,), nominated=NOW - 1.0)
+    assert acts(both, closed("b", labels=at), replace(theirs, nominated_node="b")) == ["a"], "one after the other"
 
 
 def test_a_machine_waits_for_its_turn_as_long_as_it_takes_and_not_for_ever() -> None:

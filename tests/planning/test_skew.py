@@ -169,3 +169,23 @@ def test_a_crowd_that_counts_itself_needs_no_order_either() -> None:
         spreads = [one for one in waiting if one.spec.spread]
         others = [one for one in waiting if not one.spec.spread]
         assert bind(room, [*others, *spreads], where) == []
+
+
+@pytest.mark.parametrize("first", range(5))
+def test_promised_machines_of_two_zones_are_kept_whoever_of_those_that_spread_is_looked_at_first(first: int) -> None:
+    """Once one runs in z1, the others promised there are admitted only when some of z2 have their places."""
+    sizes = {f"{name}-{gpus}": gpus for name, gpus in zip("edcba"[first:] + "edcba"[:first], (4, 8, 1, 5, 3), strict=True)}
+    waiting = {gpus: pod(name, spec(gpus=gpus, spread=(spread(ZONE, group="g"),)), labels=G) for name, gpus in sizes.items()}
+    runs = pod("runs", spec(gpus=2, spread=(spread(ZONE, group="g"),)), labels=G, on="n")
+    kinds = [one for gpus in (1, 4, 8) for one in zones(f"g.{gpus}", float(gpus), gpus=gpus, cpu=64, names=("z1", "z2"))]
+    homes_of = {"a": ("g.4", "z1", (4,)), "b": ("g.8", "z1", (8,)), "c": ("g.1", "z2", (1,)), "d": ("g.8", "z2", (5, 3))}
+    coming = tuple(
+        Upcoming(name, "main", kind, "on-demand", zone, pods=tuple(waiting[gpus].key for gpus in those))
+        for name, (kind, zone, those) in homes_of.items()
+    )
+    items: list[Item] = [node("n", offering("g.4", gpus=4, zone="z1")), runs, *waiting.values()]
+
+    made = Case(tuple(items), Policy((pool(*kinds),)), State(upcoming=coming)).plan()
+
+    assert made.machines == ()
+    assert placed(made) == {waiting[gpus].name: name for name, (_, _, those) in homes_of.items() for gpus in those}

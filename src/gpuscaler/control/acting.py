@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -44,6 +44,8 @@ REST_SECONDS, LONGEST_REST = 10.0, 120.0
 POLICY = ("denied the request", "denied request")
 #: When nominations to a node that has just opened are written again, in seconds, each after the one before.
 HOLDS = (0.0, 0.05, 0.1, 0.2)
+#: So many seconds nodes that are to open together wait for one whose requests get no answer.
+LONGEST_GATE = 1.0
 SOFT_KEYS = frozenset(taint.key for taint in SOFT_TAINTS)
 
 
@@ -100,6 +102,23 @@ class WirePod(msgspec.Struct):
 Change = Callable[[WireNode], dict[str, Any]]
 
 
+class _Gate:
+    """Whoever comes to it goes on when all of ``names`` have come, or given up."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._awaited, self._all = set(names), asyncio.Event()
+
+    def leave(self, name: str) -> None:
+        self._awaited.discard(name)
+        if not self._awaited:
+            self._all.set()
+
+    async def through(self, name: str) -> None:
+        self.leave(name)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._all.wait(), LONGEST_GATE)
+
+
 class Actor:
     """Carries out acts on nodes and pods. Acts on machines (:class:`~gpuscaler.planning.acts.End`) are the cloud's and not taken here."""
 
@@ -112,7 +131,6 @@ class Actor:
         self._resting: dict[tuple[type, str], Rest] = {}
         self._how: Mapping[type, Callable[[Any], Awaitable[str | Outcome]]] = {
             Nominate: self._nominate,
-            Lift: self._lift,
             Close: lambda act: self._write(act.node, _taint(ARRIVING_TAINT, present=True)),
             Mark: lambda act: self._write(act.node, _taint(LEAVING_TAINT, present=True), client=self._at_once),
             Unmark: lambda act: self._write(act.node, _unmarked),
@@ -126,16 +144,27 @@ class Actor:
 
     async def carry_out(self, acts: Iterable[Act]) -> list[Outcome]:
         """Do all of ``acts``, side by side; one that fails does not stop the others. What a fence raises goes through."""
-        return list(await asyncio.gather(*(self._one(act) for act in acts if not isinstance(act, End))))
+        mine = [act for act in acts if not isinstance(act, End)]
+        gate = _Gate(act.node for act in mine if isinstance(act, Lift))
+        return list(await asyncio.gather(*(self._one(act, gate) for act in mine)))
 
-    async def _one(self, act: Act) -> Outcome:
+    async def _one(self, act: Act, gate: "_Gate") -> Outcome:
+        try:
+            return await self._done(act, gate)
+        finally:
+            if isinstance(act, Lift):
+                gate.leave(act.node)
+
+    async def _done(self, act: Act, gate: "_Gate") -> Outcome:
         kind = (type(act), act.pod.split("/", 1)[0] if isinstance(act, Nominate | Checkpoint | Evict | Delete) else "")
-        async with self._slots_at_once if isinstance(act, Mark) else self._slots:
+        # Those who wait for each other must not wait for slots that they hold. They are few.
+        slots = nullcontext() if isinstance(act, Lift) else self._slots_at_once if isinstance(act, Mark) else self._slots
+        async with slots:
             now, rest = asyncio.get_running_loop().time(), self._resting.get(kind)
             if rest is not None and now < rest.until:
                 return Outcome(act, rest.said, rest.until - now)
             try:
-                found = await self._how[type(act)](act)
+                found = await (self._lift(act, gate) if isinstance(act, Lift) else self._how[type(act)](act))
             except Forbidden as error:
                 if any(words in str(error) for words in POLICY):
                     return Outcome(act, str(error))
@@ -159,12 +188,16 @@ class Actor:
             return f"pod {pod}: {error}"
         return ""
 
-    async def _lift(self, act: Lift) -> str:
-        """Open a node. No more than one request is between the nominations and the lift: scheduling attempts meanwhile clear them."""
+    async def _lift(self, act: Lift, gate: "_Gate") -> str:
+        """Open a node. No more than one request is between the nominations and the lift: scheduling attempts meanwhile clear them.
+
+        All that open now do so in the same moment, or pods that are meant for the last one would go to the first.
+        """
 
         async def nominate() -> None:
             # They were written and seen before. One that fails now, of a pod that is bound already, holds nobody up.
             await asyncio.gather(*(self._nominate(one) for one in act.nominations), return_exceptions=True)
+            await gate.through(act.node)
 
         said = await self._write(act.node, _taint(ARRIVING_TAINT, present=False), first=nominate)
         if not said:

@@ -12,7 +12,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import Pod
 from gpuscaler.planning.room import Room
 from gpuscaler.planning.state.ledger import NOMINATING, OPEN, Ledger, Promise
-from gpuscaler.planning.yielding import burden, has_rules, in_line, may_come, rivals, sharing
+from gpuscaler.planning.yielding import burden, has_rules, in_line, may_come, rivals, sharing, strays
 
 #: The next machine opens when the pods of those before have come, or after ``HOLD``; a group of so many that ``TURNS`` are enough for all.
 HOLD_SECONDS, TURNS = 3.0, 8
@@ -21,7 +21,7 @@ GROUPS = 3
 #: So long a machine that is ready waits for others whose pods come before its own, or that its own pods spread with.
 YIELD_SECONDS = 120.0
 #: So long others that became ready later open before it, whose pods are smaller.
-OVERTAKEN_SECONDS = 30.0
+OVERTAKEN_SECONDS = 60.0
 
 
 def waiting(pods: tuple[str, ...], cluster: Cluster) -> Iterator[Pod]:
@@ -43,21 +43,27 @@ class Line:
     def _waiting(self, promise: Promise) -> list[Pod]:
         return list(waiting(promise.pods, self._cluster))
 
-    def first(self) -> list[Promise]:
-        """The first, unless the pods of those before are still to come, or others' would take its room; of several groups of pools."""
+    def first(self) -> list[list[Promise]]:
+        """Of several groups of pools those that open together.
+
+        That is the first, unless the pods of those before are still to come, or others' would take its room.
+        """
         group_of, rivals_of = self._groups(), self._rivals_of()
         by_group: dict[str, list[str]] = {}
         for name, one in self._closed.items():
             by_group.setdefault(group_of[one.offering[0]], []).append(name)
         busy = {group_of[one.offering[0]] for one in self._book.promises if self._is_landing(one)}
-        found: list[str] = []
+        found: list[list[Promise]] = []
         for group, names in by_group.items():
             if group in busy or len(busy) >= GROUPS:
                 continue
-            line = self._not_in_vain(in_line(rivals_of, sorted(names, key=self._rank), self._burden))
-            found += line[: max(1, len(names) // TURNS)]
-            busy |= {group} if line else set()
-        return [self._closed[name] for name in found]
+            line = in_line(rivals_of, sorted(names, key=self._rank), self._burden)
+            useful = frozenset(self._not_in_vain([name for some in line for name in some]))
+            line = [some for some in line if not useful.isdisjoint(some)]
+            if line:
+                found.append([self._closed[name] for some in line[: max(1, len(names) // TURNS)] for name in some])
+                busy.add(group)
+        return found
 
     def _rank(self, name: str) -> tuple[float, tuple[int, int], float]:
         """Small pods first, who would take the room of large ones if those came first; but nobody is overtaken for long."""
@@ -81,12 +87,17 @@ class Line:
         pods = {one.id: list(waiting(one.pods, self._cluster)) for one in self._book.coming if not one.ready}
         pods |= {one.node: self._waiting(one) for one in self._book.promises if one.step in (NOMINATING, OPEN)}
         highest = max((pod.spec.priority for some in pods.values() for pod in some), default=0)
+        unseen = {one.id: one.key[3] for one in self._book.coming if one.node not in self._cluster.nodes}
         found: dict[str, Set[str]] = {}
         for name, promise in self._closed.items():
             node = self._cluster.nodes.get(name)
-            outranked = any(pod.spec.priority < highest for pod in pods[name]) and self._now < promise.since + YIELD_SECONDS
+            if node is None or self._now >= promise.since + YIELD_SECONDS:
+                found[name] = frozenset()
+                continue
+            outranked = any(pod.spec.priority < highest for pod in pods[name])
             others = {other: some for other, some in pods.items() if other != name} if outranked else {}
-            found[name] = rivals(pods[name], node, others, self._cluster) if others and node is not None else frozenset()
+            ahead = rivals(pods[name], node, others, self._cluster) if others else frozenset()
+            found[name] = ahead | {other for other, zone in unseen.items() if strays(pods[other], zone, pods[name], node, self._cluster)}
         return found
 
     def _not_in_vain(self, line: list[str]) -> list[str]:

@@ -177,8 +177,16 @@ def keep_promises(desk: Desk, seen: Picture, state: State, wants: Demand, late: 
     """
     known = [machine for machine in state.upcoming if machine.id in seen.row_of]
     promised = {pod: seen.row_of[machine.id] for machine in known for pod in machine.pods if pod not in late}
-    if not promised:
-        return wants
+    while promised:
+        since = len(desk.taken)
+        wants = keep_who_may(desk, wants, promised)
+        classes = (*wants.classes, *(one for gang in wants.gangs for one in gang.classes)) if len(desk.taken) > since else ()
+        promised = {key: promised[key] for one in classes for key in one.keys if key in promised}
+    return wants
+
+
+def keep_who_may(desk: Desk, wants: Demand, promised: Mapping[str, int]) -> Demand:
+    """Place who is admitted where he is promised now; others may be once these have their places, whom they spread with or must be near."""
     gangs = []
     for gang in wants.gangs:
         if not gang.nodes and any(key not in promised for one in gang.classes for key in one.keys):

@@ -32,8 +32,9 @@ LONGEST_SECONDS = 300.0
 #: Nominations are written again much sooner: each scheduling attempt that fails clears one, and whoever is tried next takes the room. But
 #: no sooner than all that are missing can have been written.
 AGAIN_SECONDS, WRITE_SECONDS = 0.2, 0.03
-#: A machine opens when its nominations have stood for so long.
-CALM_SECONDS = 0.3
+#: A machine opens when its nominations have stood for so long, and nothing has had other pods tried: an attempt that is under way as it
+#: opens clears a nomination, and whoever is tried next takes the room. But nobody whose turn it is waits for that for long.
+CALM_SECONDS, RESTLESS_SECONDS = 0.3, 3.0
 #: A machine whose pods run elsewhere by now opens for nobody after so long: a plan may have others for it, whose room was taken.
 UNWANTED_SECONDS = 3.0
 #: The longer a pod has had its room and was not bound, the rarer its nomination is written again: after this share of that time.
@@ -109,8 +110,8 @@ class _Wheel:
             gang for one in book.coming if not one.ready for pod in one.pods if (gang := self.gang(pod)) and not self.is_bound(pod)
         }
         self.closed = {one.id for one in book.coming}
-        #: The nodes that may open now.
-        self.line, self.turns = Line(book, cluster, now), set[str]()
+        #: The nodes that may open now, with those that each opens together with; and when something last had pods tried elsewhere.
+        self.line, self.turns = Line(book, cluster, now), dict[str, frozenset[str]]()
         unnamed = sum(pod.nominated_node != one.node for one in book.promises if one.nominated for pod in self.waiting(one.pods))
         self.again = min(AGAIN_SECONDS + WRITE_SECONDS * unnamed, REPEAT_SECONDS)
 
@@ -219,11 +220,14 @@ class _Wheel:
         """Whose turn it is to open: who is next in line, and all of their gangs', where a scheduler binds all members at once or none."""
         closed = [one for one in self.book.promises if one.step == NOMINATING]
         self.line = Line(self.book, self.cluster, self.now)
-        first = self.line.first() if closed else []
-        gangs = {self.gang(pod) for one in first for pod in one.pods if self.is_bound_at_once(pod)}
-        mates = [one for one in closed if gangs and any(self.gang(pod) in gangs for pod in one.pods)]
-        late = [one for one in closed if self.is_overdue(one)]
-        self.turns = {one.node for one in (*first, *mates, *late)}
+        for some in self.line.first() if closed else []:
+            gangs = {self.gang(pod) for one in some for pod in one.pods if self.is_bound_at_once(pod)}
+            mates = [one for one in closed if gangs and any(self.gang(pod) in gangs for pod in one.pods)]
+            together = frozenset(one.node for one in (*some, *mates))
+            self.turns |= dict.fromkeys(together, together)
+        for one in closed:
+            if self.is_overdue(one):
+                self.turns.setdefault(one.node, frozenset((one.node,)))
         for one in closed:
             if one.node in self.turns and not one.called and any(self.waiting(one.pods)):
                 self.fold(ledger.Promised(replace(one, called=self.now)))
@@ -246,11 +250,26 @@ class _Wheel:
             if self.now >= promise.nominated + self.again:
                 self.acts += [Nominate(pod.key, pod.uid, node.name) for pod in unnamed]
                 self.fold(ledger.Promised(replace(promise, nominated=self.now)))
-        elif self.now >= promise.lifted + REPEAT_SECONDS and (not waiting or overdue or self.now >= promise.nominated + CALM_SECONDS):
+        elif self.now >= promise.lifted + REPEAT_SECONDS and (overdue or self.is_calm(promise)):
             # An attempt that failed since they were seen to stand has cleared them.
             again = tuple(Nominate(pod.key, pod.uid, node.name) for pod in waiting)
             self.acts.append(Lift(node.name, opening(waiting), again))
             self.fold(ledger.Promised(replace(promise, lifted=self.now)))
+
+    def is_calm(self, promise: Promise) -> bool:
+        """Whether the scheduler has nothing to do with pods that others wait for, or has had it for too long; it has when one opens."""
+        if self.now >= max(promise.called, promise.since) + RESTLESS_SECONDS:
+            return not any(self.waiting(promise.pods)) or self.now >= promise.nominated + CALM_SECONDS
+        together = self.turns.get(promise.node, frozenset((promise.node,)))
+        mine = [one for one in self.book.promises if one.node in together and one.step == NOMINATING]
+        if any(pod.nominated_node != one.node for one in mine for pod in self.waiting(one.pods)):
+            return False
+        others = (self.stirred(one) for one in self.book.promises if one.node not in together)
+        return self.now >= max((*others, *(one.nominated for one in mine))) + CALM_SECONDS
+
+    def stirred(self, promise: Promise) -> float:
+        """When a machine last opened, or its pods had to be nominated."""
+        return max(promise.lifted, promise.nominated, promise.since if promise.step == OPEN else 0.0)
 
     def opened(self, node: str) -> None:
         for machine in self.book.coming:

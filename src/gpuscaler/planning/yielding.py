@@ -15,10 +15,12 @@ from gpuscaler.model.taints import untolerated
 from gpuscaler.planning.filters.resources import PODS, wanted
 from gpuscaler.planning.filters.spread import hard
 from gpuscaler.planning.keeping import lifted
+from gpuscaler.planning.membership import ZONE_LABELS
 from gpuscaler.planning.room import Room
 
 #: Our own taints come and go by what we do; they say nothing of whom a node admits.
 OWN_PREFIX = "gpuscaler.io/"
+ZONE = ZONE_LABELS[0]
 
 
 def has_room(pods: Iterable[Pod], node: Node, cluster: Cluster) -> bool:
@@ -54,10 +56,27 @@ def rivals(promised: Iterable[Pod], node: Node, others: Mapping[str, Iterable[Po
 
 def _admits(spec: PodSpec, node: Node) -> bool:
     """Whether selector, required affinity and foreign taints let a pod onto ``node``."""
-    if untolerated((taint for taint in node.taints if not taint.key.startswith(OWN_PREFIX)), spec.tolerations) is not None:
-        return False
+    foreign = (taint for taint in node.taints if not taint.key.startswith(OWN_PREFIX))
+    return untolerated(foreign, spec.tolerations) is None and _selects(spec, node)
+
+
+def _selects(spec: PodSpec, node: Node) -> bool:
     chosen, affinity = dict(spec.node_selector).items() <= node.labels.items(), spec.node_affinity
     return chosen and (affinity is None or affinity.matches(node.labels, node.name))
+
+
+def strays(pods: Iterable[Pod], zone: str, promised: Iterable[Pod], node: Node, cluster: Cluster) -> bool:
+    """Whether any of ``pods``, who spread over zones and wait for a machine in ``zone``, would take room that those ``promised`` leave.
+
+    kube-scheduler counts zones that have a node, open or not. Where it knows of one zone only, nothing there is too crowded for them.
+    """
+    if not zone or node.labels.get(ZONE, zone) == zone:
+        return False
+    here = list(promised)
+    spreading = {pod.spec.digest: pod for pod in pods if any(rule.topology_key == ZONE for rule in hard(pod.spec))}
+    fitting = [pod.spec for pod in spreading.values() if _admits(pod.spec, node) and has_room((pod, *here), node, cluster)]
+    there = [one for one in cluster.nodes.values() if one.labels.get(ZONE) == zone] if fitting else []
+    return any(not any(_selects(spec, one) for one in there) for spec in fitting)
 
 
 def has_rules(pod: Pod) -> bool:
@@ -87,15 +106,22 @@ def sharing(waiting: Mapping[str, Iterable[Pod]], nodes: Iterable[tuple[str, Nod
     return group
 
 
-def in_line(rivals_of: Mapping[str, Set[str]], first: Iterable[str], burden: Callable[[str], tuple[int, ...]]) -> list[str]:
-    """Who of ``first``, in this order, opens next: those without rivals; where all wait for each other, the one of the least ``burden``.
+def in_line(rivals_of: Mapping[str, Set[str]], first: Iterable[str], burden: Callable[[str], tuple[int, ...]]) -> list[list[str]]:
+    """Who of ``first``, in this order, opens next, and who together.
 
-    Whoever waits for somebody that ``rivals_of`` does not have, be it through others, stays.
+    Those without rivals, each for itself. Where all wait for each other, those who do open together: whichever was first would be filled by
+    the others' pods. Of several such circles the one of the least ``burden``. Whoever waits for somebody that ``rivals_of`` does not have,
+    be it through others, stays.
     """
     order = list(first)
-    free = [name for name in order if not rivals_of[name]]
-    circle = [] if free else [name for name in order if _reached(rivals_of, name) <= rivals_of.keys()]
-    return free or ([min(circle, key=burden)] if circle else [])
+    free = [[name] for name in order if not rivals_of[name]]
+    reach = {} if free else {name: _reached(rivals_of, name) for name in order}
+    closed = {name: those for name, those in reach.items() if those <= rivals_of.keys()}
+    circles = [name for name, those in closed.items() if all(name in closed[other] for other in those)]
+    if not circles:
+        return free
+    together = closed[min(circles, key=lambda name: max(map(burden, closed[name])))]
+    return [[name for name in order if name in together]]
 
 
 def burden(pods: Iterable[Pod]) -> tuple[int, int]:
