@@ -12,9 +12,9 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.acts import Lift, Nominate
-from gpuscaler.planning.opening import GROUPS, HOLD_SECONDS, OVERTAKEN_SECONDS, YIELD_SECONDS
+from gpuscaler.planning.opening import GROUPS, HOLD_SECONDS, OVERTAKEN_SECONDS, RESTLESS_SECONDS, YIELD_SECONDS
 from gpuscaler.planning.state.ledger import OPEN, Coming, Ledger, Promise
-from gpuscaler.planning.steering import CALM_SECONDS, LONGEST_SECONDS, PATIENCE_SECONDS, RESTLESS_SECONDS
+from gpuscaler.planning.steering import CALM_SECONDS, LONGEST_SECONDS, PATIENCE_SECONDS
 
 
 def test_machines_that_are_ready_at_the_same_time_open_one_after_the_other() -> None:
@@ -42,8 +42,8 @@ def test_machines_of_small_pods_open_before_those_of_large_ones_but_overtake_nob
     assert [act.node for act in found.acts] == [first]
 
 
-def test_machines_of_pools_that_no_pod_may_choose_between_open_side_by_side_some_at_a_time() -> None:
-    names = [f"n{number}" for number in range(GROUPS + 2)]
+def test_machines_of_pools_that_no_pod_may_choose_between_open_in_one_moment_and_then_the_next() -> None:
+    names = [f"n{number:02}" for number in range(GROUPS + 2)]
     kinds = {name: offering(f"g.{name}", pool=name, gpus=4) for name in names}
     selector = {name: (("gpuscaler.io/pool", name),) for name in names}
     pods = [waiting(name, spec(gpus=1, node_selector=selector[name])) for name in names]
@@ -53,10 +53,18 @@ def test_machines_of_pools_that_no_pod_may_choose_between_open_side_by_side_some
 
     found = turn(book, *nodes, *pods, policy=policy)
     assert [act.node for act in found.acts] == names[:GROUPS]
-    landing = replace(book, promises=(replace(book.promises[0], step=OPEN), *book.promises[1:]))
-    opened = [closed(names[0], taints=(), labels={"gpuscaler.io/pool": names[0]}), *nodes[1:]]
-    found = turn(landing, *opened, *[replace(pods[0], nominated_node=names[0]), *pods[1:]], policy=policy)
-    assert [act.node for act in found.acts] == names[1:GROUPS]
+    first, *others = (replace(one, called=NOW - 1.0, nominated=NOW - 1.0) for one in book.promises[:GROUPS])
+    named = [replace(pod, nominated_node=name) for name, pod in zip(names, pods, strict=True)]
+    called = replace(book, promises=(first, *others, *book.promises[GROUPS:]))
+    assert turn(called, *nodes, pods[0], *named[1:], policy=policy).acts == (Nominate(pods[0].key, pods[0].uid, names[0]),)
+    found = turn(called, *nodes, *named[:GROUPS], *pods[GROUPS:], policy=policy)
+    assert [(type(act), act.node) for act in found.acts] == [(Lift, name) for name in names[:GROUPS]]
+    landing = replace(
+        called, promises=tuple(replace(one, step=OPEN, lifted=NOW - 1.0) for one in (first, *others)) + book.promises[GROUPS:]
+    )
+    opened = [closed(name, taints=(), labels={"gpuscaler.io/pool": name}) for name in names[:GROUPS]]
+    found = turn(landing, *opened, *nodes[GROUPS:], *named[:GROUPS], *pods[GROUPS:], policy=policy)
+    assert [act.node for act in found.acts] == names[GROUPS:]
 
 
 URGENT = spec(gpus=3, priority=10)
@@ -161,8 +169,8 @@ def test_a_machine_opens_when_no_other_has_had_pods_tried_for_a_moment_and_waits
     assert acts(replace(opened, since=NOW - CALM_SECONDS), *nodes) == ["a"]
     assert acts(replace(opened, since=NOW - 1.0, nominated=NOW - 0.1), *nodes) == [], "one of its pods was tried in vain"
     assert acts(opened, *nodes, since=RESTLESS_SECONDS) == ["a"]
-    both = promise(node="b", pods=(Q,), nominated=NOW - 1.0)
-    assert acts(both, closed("b", labels=at), replace(theirs, nominated_node="b")) == ["a"], "one after the other"
+    late = promise(node="b", pods=(Q,), nominated=NOW - 1.0)
+    assert acts(late, closed("b", labels=at), replace(theirs, nominated_node="b")) == ["a"], "it was called already"
 
 
 def test_a_machine_waits_for_its_turn_as_long_as_it_takes_and_not_for_ever() -> None:

@@ -16,8 +16,10 @@ from gpuscaler.planning.yielding import burden, has_rules, in_line, may_come, ri
 
 #: The next machine opens when the pods of those before have come, or after ``HOLD``; a group of so many that ``TURNS`` are enough for all.
 HOLD_SECONDS, TURNS = 3.0, 8
-#: Of so many groups of pools that no waiting pod may choose between machines open side by side: with more, pods are tried all the time.
-GROUPS = 3
+#: Of so many groups of pools that no waiting pod may choose between machines open in one moment.
+GROUPS = 16
+#: So long those that are called wait for all of their nominations to stand, and for a moment in which no pod is tried.
+RESTLESS_SECONDS = 3.0
 #: So long a machine that is ready waits for others whose pods come before its own, or that its own pods spread with.
 YIELD_SECONDS = 120.0
 #: So long others that became ready later open before it, whose pods are smaller.
@@ -43,27 +45,28 @@ class Line:
     def _waiting(self, promise: Promise) -> list[Pod]:
         return list(waiting(promise.pods, self._cluster))
 
-    def first(self) -> list[list[Promise]]:
-        """Of several groups of pools those that open together.
+    def first(self) -> list[Promise]:
+        """Those that pods wait for and that open next, in one moment.
 
-        That is the first, unless the pods of those before are still to come, or others' would take its room.
+        Of each group of pools that is the first, unless the pods of those before are still to come, or others' would take its room. Once
+        they are called nobody joins them, or their nominations would never stand for long enough.
         """
+        wanted = {name: one for name, one in self._closed.items() if self._waiting(one)}
+        called = [one for one in wanted.values() if 0.0 < self._now - one.called < RESTLESS_SECONDS]
+        if called:
+            return called
         group_of, rivals_of = self._groups(), self._rivals_of()
         by_group: dict[str, list[str]] = {}
-        for name, one in self._closed.items():
+        for name, one in wanted.items():
             by_group.setdefault(group_of[one.offering[0]], []).append(name)
         busy = {group_of[one.offering[0]] for one in self._book.promises if self._is_landing(one)}
-        found: list[list[Promise]] = []
-        for group, names in by_group.items():
-            if group in busy or len(busy) >= GROUPS:
-                continue
+        found: list[str] = []
+        for names in [names for group, names in by_group.items() if group not in busy][:GROUPS]:
             line = in_line(rivals_of, sorted(names, key=self._rank), self._burden)
             useful = frozenset(self._not_in_vain([name for some in line for name in some]))
             line = [some for some in line if not useful.isdisjoint(some)]
-            if line:
-                found.append([self._closed[name] for some in line[: max(1, len(names) // TURNS)] for name in some])
-                busy.add(group)
-        return found
+            found += [name for some in line[: max(1, len(names) // TURNS)] for name in some]
+        return [self._closed[name] for name in found]
 
     def _rank(self, name: str) -> tuple[float, tuple[int, int], float]:
         """Small pods first, who would take the room of large ones if those came first; but nobody is overtaken for long."""

@@ -18,7 +18,7 @@ from gpuscaler.planning.acts import Act, Close, Lift, Nominate
 from gpuscaler.planning.arrivals import foreign, is_half, missing
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import members
-from gpuscaler.planning.opening import Line, waiting
+from gpuscaler.planning.opening import RESTLESS_SECONDS, Line, waiting
 from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.refusing import tried_in_vain
 from gpuscaler.planning.state import ledger, promises, refusals
@@ -34,7 +34,7 @@ LONGEST_SECONDS = 300.0
 AGAIN_SECONDS, WRITE_SECONDS = 0.2, 0.03
 #: A machine opens when its nominations have stood for so long, and nothing has had other pods tried: an attempt that is under way as it
 #: opens clears a nomination, and whoever is tried next takes the room. But nobody whose turn it is waits for that for long.
-CALM_SECONDS, RESTLESS_SECONDS = 0.3, 3.0
+CALM_SECONDS = 0.3
 #: A machine whose pods run elsewhere by now opens for nobody after so long: a plan may have others for it, whose room was taken.
 UNWANTED_SECONDS = 3.0
 #: The longer a pod has had its room and was not bound, the rarer its nomination is written again: after this share of that time.
@@ -110,7 +110,7 @@ class _Wheel:
             gang for one in book.coming if not one.ready for pod in one.pods if (gang := self.gang(pod)) and not self.is_bound(pod)
         }
         self.closed = {one.id for one in book.coming}
-        #: The nodes that may open now, with those that each opens together with; and when something last had pods tried elsewhere.
+        #: The nodes that may open now, with those that each opens together with.
         self.line, self.turns = Line(book, cluster, now), dict[str, frozenset[str]]()
         unnamed = sum(pod.nominated_node != one.node for one in book.promises if one.nominated for pod in self.waiting(one.pods))
         self.again = min(AGAIN_SECONDS + WRITE_SECONDS * unnamed, REPEAT_SECONDS)
@@ -220,17 +220,22 @@ class _Wheel:
         """Whose turn it is to open: who is next in line, and all of their gangs', where a scheduler binds all members at once or none."""
         closed = [one for one in self.book.promises if one.step == NOMINATING]
         self.line = Line(self.book, self.cluster, self.now)
-        for some in self.line.first() if closed else []:
-            gangs = {self.gang(pod) for one in some for pod in one.pods if self.is_bound_at_once(pod)}
-            mates = [one for one in closed if gangs and any(self.gang(pod) in gangs for pod in one.pods)]
-            together = frozenset(one.node for one in (*some, *mates))
-            self.turns |= dict.fromkeys(together, together)
+        first = self.line.first() if closed else []
+        gangs = {self.gang(pod) for one in first for pod in one.pods if self.is_bound_at_once(pod)}
+        mates = [one for one in closed if gangs and any(self.gang(pod) in gangs for pod in one.pods)]
+        idle = [one for one in closed if self.is_unwanted(one)]
+        together = frozenset(one.node for one in (*first, *mates, *idle))
+        self.turns = dict.fromkeys(together, together)
         for one in closed:
             if self.is_overdue(one):
                 self.turns.setdefault(one.node, frozenset((one.node,)))
         for one in closed:
             if one.node in self.turns and not one.called and any(self.waiting(one.pods)):
                 self.fold(ledger.Promised(replace(one, called=self.now)))
+
+    def is_unwanted(self, promise: Promise) -> bool:
+        """Whether nobody waits for a closed machine, and no plan had anybody for it since."""
+        return not any(self.waiting(promise.pods)) and (bool(promise.called) or self.now >= promise.since + UNWANTED_SECONDS)
 
     def is_overdue(self, promise: Promise) -> bool:
         """Whether a machine has waited for too long, be it for its turn or for nominations to show."""
@@ -244,7 +249,7 @@ class _Wheel:
         if not is_closed(node):
             self.fold(ledger.Promised(replace(promise, step=OPEN, since=self.now)))
             self.opened(node.name)
-        elif node.name not in self.turns if waiting else not promise.called and self.now < promise.since + UNWANTED_SECONDS:
+        elif node.name not in self.turns:
             return
         elif unnamed and not overdue:
             if self.now >= promise.nominated + self.again:
@@ -260,7 +265,7 @@ class _Wheel:
         """Whether the scheduler has nothing to do with pods that others wait for, or has had it for too long; it has when one opens."""
         if self.now >= max(promise.called, promise.since) + RESTLESS_SECONDS:
             return not any(self.waiting(promise.pods)) or self.now >= promise.nominated + CALM_SECONDS
-        together = self.turns.get(promise.node, frozenset((promise.node,)))
+        together = self.turns[promise.node]
         mine = [one for one in self.book.promises if one.node in together and one.step == NOMINATING]
         if any(pod.nominated_node != one.node for one in mine for pod in self.waiting(one.pods)):
             return False
