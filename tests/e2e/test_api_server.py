@@ -1,0 +1,116 @@
+"""What an API server may or may not do for those who ask it: lists as streams, and fewer requests at a time than are made."""
+
+import asyncio
+import json
+import re
+from random import Random
+
+import pytest
+from tests.e2e.objects import deployment, pod, pod_spec
+from tests.e2e.stage import ACCOUNT, AT_ONCE, NAMESPACE, Json, Stage, stage, until
+
+from gpuscaler.kube.picture import Picture
+from gpuscaler.kube.resources import PODS, Resource
+from gpuscaler.kube.transport import Request
+
+pytestmark = pytest.mark.e2e
+
+_FLOW_CONTROL = "flowcontrol.apiserver.k8s.io"
+LEVELS = Resource(_FLOW_CONTROL, "v1", "prioritylevelconfigurations", "PriorityLevelConfiguration", namespaced=False)
+SCHEMAS = Resource(_FLOW_CONTROL, "v1", "flowschemas", "FlowSchema", namespaced=False)
+#: Pods of a Deployment; each fills a machine.
+PODS_OF_ALL = 6
+
+
+@pytest.mark.parametrize("streams", [True, False], ids=["streamed", "in pages"])
+def test_the_cluster_is_known_whether_lists_are_streamed_or_not(streams: bool) -> None:
+    asyncio.run(_known(streams))
+
+
+async def _known(streams: bool) -> None:
+    async with stage(f"lists-{streams}".lower(), audit=True, features={"WatchList": streams}) as made:
+        await made.namespace("w")
+        for number in range(20):
+            await made.create(pod(f"waits-{number}", "nowhere"), "w")
+        picture = Picture(made.admin, clock=asyncio.get_running_loop().time, random=Random(1))
+
+        async def shows(*names: str) -> bool:
+            taken = await picture.take()
+            known = {one.name for one in taken.cluster.pods.values() if one.namespace == "w"}
+            return picture.synced and known == {f"waits-{number}" for number in range(1, 20)} | set(names)
+
+        watching = asyncio.create_task(picture.run())
+        try:
+            await until("all pods are known", lambda: shows("waits-0"))
+            await made.create(pod("later", "nowhere"), "w")
+            await made.admin.delete(PODS, "waits-0", namespace="w", grace=0)
+            await until("what changed is known", lambda: shows("later"))
+            assert picture.troubles == ()
+            assert {one.resource.label: one.failures for one in picture.reflectors if one.failures and not one.absent} == {}
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+        asked = [json.loads(line) for line in made.plane.layout.audit.read_text().splitlines()]
+    pods = [one for one in asked if one["requestURI"].startswith("/api/v1/pods?") and one["userAgent"].startswith("gpuscaler/")]
+    streamed = {one["responseStatus"]["code"] for one in pods if "sendInitialEvents=true" in one["requestURI"]}
+    listed = {one["responseStatus"]["code"] for one in pods if one["verb"] == "list"}
+    assert (streamed, listed) == (({200}, set()) if streams else ({422}, {200}))
+
+
+def test_machines_come_once_and_go_while_the_server_takes_one_request_at_a_time_and_refuses_the_others() -> None:
+    asyncio.run(_refused())
+
+
+async def _refused() -> None:
+    async with stage("refused") as made, made.kubelets():
+        await made.install()
+        await made.apply(LEVELS, _level())
+        await made.apply(SCHEMAS, _schema())
+        run_file = made.run_file("run", [{"name": "w", "types": ["g4dn.xlarge"]}], http={"enabled": False}, pace=AT_ONCE)
+        controller = made.start(run_file, await made.kubeconfig())
+        await made.namespace("w")
+        await made.create(deployment("serve", PODS_OF_ALL, pod_spec("w")), "w")
+
+        async def ordered() -> bool:
+            controller.check()
+            return bool(controller.told("ordered"))
+
+        await until("machines are ordered", ordered)
+        refused = await _rejected(made)
+        await made.bound("w", PODS_OF_ALL)
+        assert sum(order["pod_count"] for order in controller.told("ordered")) == PODS_OF_ALL
+        assert len(await made.nodes("w")) == PODS_OF_ALL
+        await made.scale("Deployment", "serve", "w", 0)
+        await made.empty("w")
+        assert await _rejected(made) > refused > 0
+        assert await controller.end() == 0
+
+
+def _level() -> Json:
+    """No share of what the server does at a time is one request, where nothing may be borrowed; the others do not wait."""
+    limited = {"nominalConcurrencyShares": 0, "lendablePercent": 0, "borrowingLimitPercent": 0, "limitResponse": {"type": "Reject"}}
+    return {**_body(LEVELS), "spec": {"type": "Limited", "limited": limited}}
+
+
+def _schema() -> Json:
+    account = {"kind": "ServiceAccount", "serviceAccount": {"name": ACCOUNT, "namespace": NAMESPACE}}
+    everything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "clusterScope": True, "namespaces": ["*"]}
+    rules = [{"subjects": [account], "resourceRules": [everything]}]
+    level = {"name": _body(LEVELS)["metadata"]["name"]}
+    return {**_body(SCHEMAS), "spec": {"matchingPrecedence": 100, "priorityLevelConfiguration": level, "rules": rules}}
+
+
+def _body(resource: Resource) -> Json:
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": "one-at-a-time"}}
+
+
+async def _rejected(made: Stage) -> float:
+    """How many requests of the controller the server has refused, by its own count."""
+    text = b""
+    async with made.admin.transport.exchange(Request("GET", "/metrics")) as answer:
+        async for piece in answer.pieces:
+            text += piece
+    found = re.findall(
+        r'^apiserver_flowcontrol_rejected_requests_total\{.*priority_level="one-at-a-time".*\} (\S+)$', text.decode(), re.MULTILINE
+    )
+    return sum(map(float, found))
