@@ -308,6 +308,10 @@ def test_a_taint_that_no_removal_stands_behind_comes_off_and_a_persons_cordon_do
     assert turn(going(), machine(marked=False, unschedulable=True), book=Ledger()).acts == ()
 
 
+def test_a_taint_on_a_machine_that_is_not_listed_is_that_of_another_gpuscaler_and_stays() -> None:
+    assert turn(going(), machine(provider_id="i-other"), book=Ledger()).acts == ()
+
+
 @pytest.mark.parametrize("step", [WAITING, DRAINING])
 def test_a_node_from_which_somebody_took_our_taint_stays(step: str) -> None:
     found = turn(going(step, pods=(P,)), machine(marked=False), resident())

@@ -89,6 +89,7 @@ class _Door:
         self.book = book
         self.cluster = cluster
         self.now = now
+        self.roll = roll
         self.alive = None if roll.listed.instances is None else roll.listed.alive
         self.listed_at = 0.0
         self.objections = Objections(book, cluster, policy, now)
@@ -295,10 +296,13 @@ class _Door:
             self.acts.append(Unmark(node.name, "its removal was given up"))
 
     def clean_up(self) -> None:
-        """Our own taints that no removal stands behind are left from a time that nobody remembers: they come off."""
+        """Our own taints that no removal stands behind are left from a time that nobody remembers: they come off.
+
+        Those of machines that are not listed are not ours: another gpuscaler, which has other pools of this cluster, removes these.
+        """
         under_way = {one.node for one in self.book.leaving}
         for node in self.cluster.table.tainted(LEAVING_TAINT):
-            if node.name not in under_way:
+            if node.name not in under_way and node.name not in self.roll.unlisted:
                 self.acts.append(Unmark(node.name, "no removal of it is under way"))
 
 
