@@ -16,6 +16,7 @@ from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.acts import Act, Checkpoint, Clear, Delete, End, Evict, Exclude, Mark, Unmark
 from gpuscaler.planning.leaving import Refusal, hear, take_leave
 from gpuscaler.planning.leaving.evicting import LAST_SECONDS, MARGIN_SECONDS
+from gpuscaler.planning.leaving.going import DRAIN_SECONDS
 from gpuscaler.planning.leaving.labels import EXCLUDE_LABEL, EXCLUDE_VALUE
 from gpuscaler.planning.leaving.residents import LEAVING, is_daemon
 from gpuscaler.planning.scale_down.idle import STUCK_AFTER
@@ -41,6 +42,14 @@ class Life:
     saves: float | None = None
     ends: float = 0.0
     graces: list[float] = field(default_factory=list)
+
+    @property
+    def longest(self) -> float:
+        """How long it is waited for at most, once it is its group's turn."""
+        ends = self.pod.spec.grace_seconds + STUCK_AFTER if self.stuck else min(self.needs, self.pod.spec.grace_seconds)
+        # A DaemonSet's that may not be evicted is not waited for.
+        held = 0.0 if is_daemon(self.pod) else self.held
+        return held + (self.pod.options.grace or 0.0) + ends
 
     @property
     def rank(self) -> int:
@@ -155,6 +164,8 @@ def lives(draw: st.DrawFn) -> list[Life]:
 def test_a_drain_ends_or_is_undone_and_leaves_nothing_behind(found: list[Life], clears: bool) -> None:
     drain = Drain(found, None, clears)
     blocked = any(life.held > 1e5 and not is_daemon(life.pod) for life in found)
+    # The groups go one after the other: pods that are waited for in vain in several of them may take longer than there is.
+    slow = sum(max(life.longest for life in found if life.rank == rank) for rank in {life.rank for life in found}) > DRAIN_SECONDS / 2
     drain.begin()
     for _ in range(1500):
         drain.look(2.0)
@@ -162,7 +173,7 @@ def test_a_drain_ends_or_is_undone_and_leaves_nothing_behind(found: list[Life], 
             break
 
     assert drain.book.leaving == ()
-    if blocked:
+    if blocked or (slow and not drain.gone):
         assert drain.node is not None
         assert (drain.node.taints, EXCLUDE_LABEL in drain.node.labels, drain.gone) == ((), False, 0.0)
     else:
