@@ -90,9 +90,21 @@ def version() -> str:
     return os.environ.get("KUBERNETES") or DEFAULT
 
 
-def roles() -> list[Json]:
-    """The controller's account and what it may do."""
-    return [one for one in yaml.safe_load_all(ROLES.read_text(encoding="utf-8")) if one and one["kind"] in KINDS]
+def roles(home: str = NAMESPACE) -> list[Json]:
+    """The controller's account and what it may do, as the chart installs it in a namespace."""
+    found = [one for one in yaml.safe_load_all(ROLES.read_text(encoding="utf-8")) if one and one["kind"] in KINDS]
+    return found if home == NAMESPACE else [_moved(one, home) for one in found]
+
+
+def _moved(told: Any, home: str) -> Any:
+    """What the chart makes for another namespace: it is told by its name, and is how names that hold for all of the cluster begin."""
+    if isinstance(told, list):
+        return [_moved(one, home) for one in told]
+    if isinstance(told, dict):
+        if told.get("resources") == ["namespaces"] and "resourceNames" in told:
+            return {**told, "resourceNames": [home]}
+        return {key: home if (key, value) == ("namespace", NAMESPACE) else _moved(value, home) for key, value in told.items()}
+    return f"{home}:{told.removeprefix(f'{NAMESPACE}:')}" if isinstance(told, str) and told.startswith(f"{NAMESPACE}:") else told
 
 
 async def until(what: str, seen: Callable[[], Awaitable[Any]], within: float = PATIENCE) -> Any:
@@ -142,18 +154,19 @@ class Controller:
 
 @dataclass
 class Stage:
-    """A control plane in ``folder`` with ``admin``, who may do everything."""
+    """A control plane in ``folder`` with ``admin``, who may do everything; gpuscaler is installed in the namespace ``home``."""
 
     plane: ControlPlane
     folder: Path
     admin: Client
     controllers: list[Controller] = field(default_factory=list)
+    home: str = NAMESPACE
 
     # The controller
 
     def run_file(self, name: str, pools: list[Json], *, port: int = 0, cloud: Mapping[str, Any] = CLOUD, **more: Any) -> Path:
         """A run file for ``pools``, with what all of them have in common."""
-        told: Json = {"region": "us-east-1", "cloud": "simulated", "simulated": dict(cloud), "namespace": NAMESPACE}
+        told: Json = {"region": "us-east-1", "cloud": "simulated", "simulated": dict(cloud), "namespace": self.home}
         told |= {"pools": [{**POOL, **pool} for pool in pools], "http": {"address": f"127.0.0.1:{port}"}}
         told |= {"pace": {"resync": "2s"}, **more}
         path = self.folder / f"{name}.yaml"
@@ -163,7 +176,7 @@ class Stage:
     async def token(self) -> str:
         """A token of the controller's service account."""
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200}}
-        found = await self.admin.create(SERVICE_ACCOUNTS, request, namespace=NAMESPACE, name=ACCOUNT, subresource="token")
+        found = await self.admin.create(SERVICE_ACCOUNTS, request, namespace=self.home, name=ACCOUNT, subresource="token")
         token: str = msgspec.json.decode(found)["status"]["token"]
         return token
 
@@ -172,7 +185,7 @@ class Stage:
         config = self.plane.config(token=await self.token())
         if server:
             config["clusters"][0]["cluster"]["server"] = server
-        path = self.folder / f"{name}.kubeconfig"
+        path = self.folder / f"{self.home}-{name}.kubeconfig"
         path.write_text(yaml.safe_dump(config))
         return path
 
@@ -197,8 +210,8 @@ class Stage:
 
     async def install(self) -> None:
         """What an operator applies."""
-        await self.namespace(NAMESPACE)
-        for document in roles():
+        await self.namespace(self.home)
+        for document in roles(self.home):
             await self.apply(KINDS[document["kind"]], document)
 
     async def apply(self, resource: Resource, body: Json) -> None:
@@ -268,7 +281,7 @@ class Stage:
             raise AssertionError(f"{error}: {nodes}") from None
 
     async def state(self, name: str = "gpuscaler-state") -> Json | None:
-        return await self.find(CONFIG_MAPS, name, NAMESPACE)
+        return await self.find(CONFIG_MAPS, name, self.home)
 
     @asynccontextmanager
     async def kubelets(

@@ -1,65 +1,52 @@
-"""What the controller does when one right is missing: it names it, goes on with the rest, and is well once it has it."""
+"""What the controller does when one right is missing: it names it, goes on with the rest, and is well once it has it.
+
+Every right that the chart grants has its case here. Four installations live side by side, each on pools of its own: two that buy, one that
+removes, and one that has next to no rights when it begins and is given one after the other.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from random import Random
+from typing import Any
 
-import msgspec
 import pytest
-from tests.e2e.objects import deployment, pod_spec
-from tests.e2e.stage import ACCOUNT, CLUSTER_ROLES, KINDS, NAMESPACE, Controller, Json, Stage, roles, stage, until
+import structlog
+from tests.e2e.beginning import BEGINS, begins
+from tests.e2e.objects import deployment, pod, pod_spec
+from tests.e2e.rights import ELSEWHERE, QUICK, Installed, Outcomes, Right, granted, installed, keep, somebody
+from tests.e2e.stage import Controller, Stage, stage, until
 
-from gpuscaler.kube.access import from_kubeconfig
-from gpuscaler.kube.client import Client
-from gpuscaler.kube.http import HttpTransport
+from gpuscaler.control.acting import Actor
+from gpuscaler.control.records.reporting import KEY
+from gpuscaler.embedded.providers import naming_in
+from gpuscaler.kube.events import EventRecorder, Reference
 from gpuscaler.kube.picture import Picture
-from gpuscaler.kube.rate import RateLimit
-from gpuscaler.kube.resources import NAMESPACES, WATCHED, Resource
+from gpuscaler.kube.resources import EVENTS, LEASES, NAMESPACES, PODS, WATCHED, Resource
+from gpuscaler.model.nodes import Node
+from gpuscaler.planning.acts import Act, Delete, Nominate
 
 pytestmark = pytest.mark.e2e
 
-Outcomes = Mapping[str, BaseException | None]
-
-REVIEWS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False)
-RBAC = "rbac.authorization.k8s.io"
 #: So many pictures are taken at once.
 ABREAST = 6
-READS = [(verb, resource) for resource in WATCHED for verb in ("list", "watch")]
-#: Rights to write, and whether machines are bought without them. Who cannot renew its lease leads until that has run out.
-WRITES = [
-    ("patch", "nodes", True),
-    ("patch", "pods/status", True),
-    ("update", "configmaps", False),
-    ("update", "leases", True),
-    ("create", "events", True),
+#: Rights that machines are opened with, and whether any are bought without them; and those that it is written down with what is done. Who
+#: cannot renew its lease leads until that has run out.
+OPENING = [(Right("patch", "nodes"), True), (Right("patch", "pods/status"), True)]
+WRITING = [
+    (Right("update", "configmaps"), False),
+    (Right("update", "leases", LEASES.group), True),
+    (Right("create", "events", EVENTS.group), True),
 ]
-#: A pool that a machine is drained in, another one, and the right that draining takes.
-DRAINED, BESIDE = "drained", "beside"
-EVICTING = "create pods/eviction"
-
-
-def name_of(verb: str, resource: str) -> str:
-    return f"{verb} {resource}"
-
-
-def without(rules: Sequence[Json], verb: str, resource: str, group: str | None = None) -> list[Json]:
-    """The rules of a role without one right; ``group`` None means any."""
-    left = []
-    for rule in rules:
-        if resource in rule["resources"] and verb in rule["verbs"] and (group is None or group in rule["apiGroups"]):
-            others = [one for one in rule["resources"] if one != resource]
-            verbs = [one for one in rule["verbs"] if one != verb]
-            left += [{**rule, "resources": others}] if others else []
-            left += [{**rule, "resources": [resource], "verbs": verbs}] if verbs else []
-        else:
-            left.append(rule)
-    return left
-
-
-def said(verb: str, resource: str) -> str:
-    """How an API server says that a right is missing."""
-    return f'cannot {verb} resource "{resource}"'
+#: Rights that only spare who looks in vain, and those that a removal begins and goes on with.
+LOOKS = [Right("watch", "events"), Right("get", "configmaps", place=ELSEWHERE)]
+MARKING, EVICTING = Right("get", "nodes"), Right("create", "pods/eviction")
+COUNTING, DELETING = Right("patch", "events", EVENTS.group), Right("delete", "pods")
+#: The namespaces of installations that buy.
+OPENS, WRITES_DOWN = "opens", "writes"
+#: The namespace of the installation that removes, the pools that it does so in, and one beside them.
+REMOVES, DRAINED, MARKED, BESIDE = "removes", "drained", "marked", "beside"
 
 
 @pytest.fixture(scope="module")
@@ -68,107 +55,95 @@ def outcomes() -> Outcomes:
 
 
 async def _play() -> Outcomes:
-    found: dict[str, BaseException | None] = {}
+    found: Outcomes = {}
 
-    async def keep(name: str, test: asyncio.Task[None]) -> None:
-        await asyncio.wait((test,))
-        found[name] = test.exception()
+    def ours(node: Node) -> bool:
+        return not naming_in(BEGINS).is_ours(node.provider_id)
 
-    async with stage("rights") as made, made.kubelets():
-        await made.install()
-        pools = [{"name": f"r{number}", "types": ["g4dn.xlarge"]} for number in range(len(WRITES))]
-        pools += [{"name": DRAINED, "types": ["g4dn.12xlarge"]}, {"name": BESIDE, "types": ["g4dn.xlarge"]}]
-        run_file = made.run_file("run", pools, http={"enabled": False}, pace={"resync": "2s", "consolidate": "2s"})
-        controller = made.start(run_file, await made.kubeconfig())
-        slots = asyncio.Semaphore(ABREAST)
-
-        async def read(number: int, verb: str, resource: Resource) -> None:
-            async with slots:
-                await keep(name_of(verb, resource.label), asyncio.create_task(_reads(made, f"reader-{number}", verb, resource)))
-
-        await asyncio.gather(*(read(number, verb, resource) for number, (verb, resource) in enumerate(READS)))
-        for number, (verb, name, buys) in enumerate(WRITES):
-            test = _writes(made, controller, pool=f"r{number}", verb=verb, resource=name, buys=buys)
-            await keep(name_of(verb, name), asyncio.create_task(test))
-        await keep(EVICTING, asyncio.create_task(_evicts(made, controller)))
-        controller.check()
+    with structlog.testing.capture_logs() as logs:
+        async with stage("rights") as made, made.kubelets(ours):
+            await asyncio.gather(
+                _all_reads(made, found),
+                _buys(made, found, OPENS, *OPENING),
+                _buys(made, found, WRITES_DOWN, *WRITING),
+                _removes(made, found),
+                begins(made, found),
+                _alone(made, found, logs),
+            )
     return found
 
 
-async def _reads(made: Stage, user: str, verb: str, resource: Resource) -> None:
-    """A picture of this resource, and of another one, by somebody who may read everything but this."""
-    (role,) = [one for one in roles() if one["kind"] == "ClusterRole" and one["metadata"]["name"].endswith("controller")]
-    rules = without(role["rules"], verb, resource.plural, resource.group)
-    meta = {"metadata": {"name": user}}
-    await made.apply(CLUSTER_ROLES, {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", **meta, "rules": rules})
-    subjects = [{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}]
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user}
-    binding = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        **meta,
-        "subjects": subjects,
-        "roleRef": reference,
-    }
-    await made.apply(KINDS["ClusterRoleBinding"], binding)
-    access = from_kubeconfig([made.plane.write_kubeconfig(user, pair=made.plane.certificate(user))], environ={})
-    async with HttpTransport(access) as transport:
-        client = Client(transport, limit=RateLimit(qps=1e6, burst=1_000_000))
+# Reading
+
+
+async def _all_reads(made: Stage, found: Outcomes) -> None:
+    slots = asyncio.Semaphore(ABREAST)
+
+    async def read(number: int, right: Right, resource: Resource) -> None:
+        async with slots:
+            await keep(found, [right], _reads(made, f"reader-{number}", right, resource))
+
+    reads = [(Right(verb, one.plural, one.group), one) for one in WATCHED for verb in ("list", "watch")]
+    await asyncio.gather(*(read(number, *one) for number, one in enumerate(reads)))
+
+
+async def _reads(made: Stage, name: str, right: Right, resource: Resource) -> None:
+    """A picture of this resource, and of another one, by somebody who may do everything but read this."""
+    async with somebody(made, name, [right]) as reader:
         other = next(one for one in (NAMESPACES, *WATCHED) if one.label != resource.label)
-        picture = Picture(client, clock=asyncio.get_running_loop().time, random=Random(1), resources=(resource, other))
-        life = asyncio.create_task(picture.run())
-        try:
+        picture = Picture(reader.client, clock=asyncio.get_running_loop().time, random=Random(1), resources=(resource, other))
+        async with _living(picture.run()):
             mine, others = picture.reflectors
 
             async def told() -> bool:
                 # A server that streams lists is never asked for one.
-                named = any(said(verb, resource.plural) in one for one in picture.troubles)
-                return others.synced and (named or (verb == "list" and mine.synced))
+                named = any(right.said in one for one in picture.troubles)
+                return others.synced and (named or (right.verb == "list" and mine.synced))
 
             await until("the missing right is named, or not needed", told)
             assert not others.trouble
-        finally:
-            life.cancel()
-            await asyncio.gather(life, return_exceptions=True)
+            await reader.may()
+
+            async def well() -> bool:
+                return mine.synced and not mine.trouble
+
+            if not resource.optional:
+                await until("what could not be read is read", well)
 
 
 @asynccontextmanager
-async def missing(made: Stage, verb: str, resource: str) -> AsyncIterator[None]:
-    """The controller's roles without one right for a while."""
-    whole = [one for one in roles() if "rules" in one]
-    for role in whole:
-        await made.apply(KINDS[role["kind"]], {**role, "rules": without(role["rules"], verb, resource)})
+async def _living(life: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    task = asyncio.create_task(life)
     try:
         yield
     finally:
-        for role in whole:
-            await made.apply(KINDS[role["kind"]], role)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
-async def _refused(made: Stage, verb: str, resource: str) -> bool:
-    """Whether the API server refuses the controller a right, of whichever API group it is."""
-    plural, _, subresource = resource.partition("/")
-    groups = {group for role in roles() for rule in role.get("rules", ()) if resource in rule["resources"] for group in rule["apiGroups"]}
-    for group in groups:
-        asked = {"verb": verb, "group": group, "resource": plural, "subresource": subresource, "namespace": NAMESPACE}
-        spec = {"user": f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}", "resourceAttributes": asked}
-        found = await made.admin.create(REVIEWS, {"apiVersion": "authorization.k8s.io/v1", "kind": REVIEWS.kind, "spec": spec})
-        if msgspec.json.decode(found)["status"]["allowed"]:
-            return False
-    return True
+# Two that buy
 
 
-async def _writes(made: Stage, controller: Controller, *, pool: str, verb: str, resource: str, buys: bool) -> None:
+async def _buys(made: Stage, found: Outcomes, home: str, *cases: tuple[Right, bool]) -> None:
+    here = await installed(made, home)
+    pools = {right: f"{home}-{number}" for number, (right, _) in enumerate(cases)}
+    told = [{"name": pool, "types": ["g4dn.xlarge"]} for pool in pools.values()]
+    controller = here.stage.start(here.stage.run_file(home, told, **QUICK), await here.stage.kubeconfig(), name=home)
+    for right, buys in cases:
+        await keep(found, [right], _writes(here, controller, pool=pools[right], right=right, buys=buys))
+    controller.check()
+
+
+async def _writes(here: Installed, controller: Controller, *, pool: str, right: Right, buys: bool) -> None:
+    made = here.stage
     await made.namespace(pool)
 
     async def ordered() -> bool:
         return bool(controller.told("ordered", pool=pool))
 
-    async with missing(made, verb, resource):
-        # The API server's own authorizer hears of it a moment later.
-        await until(f"nobody may {verb} {resource}", lambda: _refused(made, verb, resource))
+    async with here.without(right):
         await made.create(deployment("serve", 1, pod_spec(pool)), pool)
-        await _named(made, controller, verb, resource)
+        await here.named(controller, right)
         if buys:
             await until("a machine is ordered", ordered)
         else:
@@ -179,19 +154,38 @@ async def _writes(made: Stage, controller: Controller, *, pool: str, verb: str, 
     await made.empty(pool)
 
 
-async def _named(made: Stage, controller: Controller, verb: str, resource: str) -> None:
-    """Until it is told that a right is missing."""
-
-    async def told() -> bool:
-        status = await made.state("gpuscaler-status") or {}
-        # Quotes are escaped in both.
-        return said(verb, resource).replace('"', "") in f"{controller.log.read_text()}{status}".replace("\\", "").replace('"', "")
-
-    await until(f"{said(verb, resource)} is told", told)
+# One that removes
 
 
-async def _evicts(made: Stage, controller: Controller) -> None:
+async def _removes(made: Stage, found: Outcomes) -> None:
+    here = await installed(made, REMOVES)
+    await here.take(*LOOKS)
+    pools = [{"name": DRAINED, "types": ["g4dn.12xlarge"]}, *({"name": name, "types": ["g4dn.xlarge"]} for name in (BESIDE, MARKED))]
+    controller = here.stage.start(here.stage.run_file(REMOVES, pools, **QUICK), await here.stage.kubeconfig(), name=REMOVES)
+    await asyncio.gather(
+        keep(found, LOOKS, _looks(here, controller)),
+        keep(found, [EVICTING], _evicts(here, controller)),
+    )
+    await keep(found, [MARKING], _marks(here, controller))
+    controller.check()
+
+
+async def _looks(here: Installed, controller: Controller) -> None:
+    """Whoever lacks this acts all the same, which another test looks at meanwhile."""
+    for right in LOOKS:
+        await here.named(controller, right)
+    await here.give(*LOOKS)
+
+    async def well() -> bool:
+        status = (await here.stage.state("gpuscaler-status") or {}).get("data", {}).get(KEY, "")
+        return not any(right.said.replace('"', '\\"') in status for right in LOOKS)
+
+    await until("nothing is said to be missing any more", well)
+
+
+async def _evicts(here: Installed, controller: Controller) -> None:
     """Two machines, of which one would do once the pod that is there for three of four GPUs is gone."""
+    made = here.stage
     for pool in (DRAINED, BESIDE):
         await made.namespace(pool)
     await made.create(deployment("goes", 1, pod_spec(DRAINED, gpus=3)), DRAINED)
@@ -200,10 +194,9 @@ async def _evicts(made: Stage, controller: Controller) -> None:
     await made.create(deployment("other", 1, pod_spec(DRAINED, gpus=2)), DRAINED)
     before = await made.bound(DRAINED, 3)
     assert len(set(before.values())) == 2
-    async with missing(made, "create", "pods/eviction"):
-        await until("nobody may evict", lambda: _refused(made, "create", "pods/eviction"))
+    async with here.without(EVICTING):
         await made.scale("Deployment", "goes", DRAINED, 0)
-        await _named(made, controller, "create", "pods/eviction")
+        await here.named(controller, EVICTING)
         await made.create(deployment("serve", 1, pod_spec(BESIDE)), BESIDE)
         await made.bound(BESIDE, 1)
         # It cannot be emptied, and is not ended.
@@ -219,21 +212,86 @@ async def _evicts(made: Stage, controller: Controller) -> None:
     assert len(controller.told("ordered", pool=DRAINED)) == 2
 
 
-@pytest.mark.parametrize("right", [name_of(verb, resource.label) for verb, resource in READS])
-def test_a_right_to_read_that_is_missing_is_named_and_the_rest_is_read(outcomes: Outcomes, right: str) -> None:
-    _told(outcomes, right)
+async def _marks(here: Installed, controller: Controller) -> None:
+    """A machine that nobody needs stays as it is while its Node cannot be read, which is done before each write; orders go on."""
+    made = here.stage
+    await made.namespace(MARKED)
+    await made.create(deployment("serve", 1, pod_spec(MARKED)), MARKED)
+    await made.bound(MARKED, 1)
+    async with here.without(MARKING):
+        await made.scale("Deployment", "serve", MARKED, 0)
+        await here.named(controller, MARKING)
+        await made.scale("Deployment", "serve", BESIDE, 2)
+
+        async def ordered() -> bool:
+            return len(controller.told("ordered", pool=BESIDE)) == 2
+
+        await until("another machine is ordered", ordered)
+        (node,) = await made.nodes(MARKED)
+        assert not node["spec"].get("taints")
+    await made.empty(MARKED)
+    await made.bound(BESIDE, 2)
 
 
-@pytest.mark.parametrize("right", [name_of(verb, resource) for verb, resource, _ in WRITES])
-def test_a_right_to_write_that_is_missing_is_named_and_all_is_well_once_it_is_there(outcomes: Outcomes, right: str) -> None:
-    _told(outcomes, right)
+# Parts that are seldom reached, by themselves
 
 
-def test_without_the_right_to_evict_it_is_named_a_machine_that_is_drained_stays_and_the_rest_goes_on(outcomes: Outcomes) -> None:
-    _told(outcomes, EVICTING)
+async def _alone(made: Stage, found: Outcomes, logs: list[Any]) -> None:
+    await keep(found, [COUNTING], _counts(made, logs))
+    await keep(found, [DELETING], _deletes(made))
 
 
-def _told(outcomes: Outcomes, right: str) -> None:
+async def _counts(made: Stage, logs: list[Any]) -> None:
+    """An Event that happens again is written once, and others are written; it is counted up once that may be done."""
+    about, other = Reference("Node", "somebody", uid="somebody"), Reference("Node", "another", uid="another")
+    async with somebody(made, "counter", [COUNTING]) as teller:
+        recorder = EventRecorder(teller.client, now=time.time)
+        for one in (about, about, other):
+            recorder.record(one, "Tested", "it happened", action="Test")
+            await recorder.flush()
+        assert (recorder.written, recorder.dropped) == (2, 1)
+        assert any(COUNTING.said in str(one.get("problem")) for one in logs)
+        await teller.may()
+
+        async def counted() -> bool:
+            recorder.record(about, "Tested", "it happened", action="Test")
+            await recorder.flush()
+            events = [one for one in await made.listed(EVENTS, "default") if one["regarding"].get("name") == about.name]
+            return [one.get("series", {}).get("count", 1) > 2 for one in events] == [True]
+
+        await until("the Event says how often it happened", counted)
+
+
+async def _deletes(made: Stage) -> None:
+    """A pod that a budget holds to the last stays, and what else is to be done is; it goes once it may be deleted."""
+    space = "deletes"
+    await made.namespace(space)
+    await made.create(pod("held", "nowhere"), space)
+    await made.create(pod("waits", "nowhere"), space)
+    uids = {one["metadata"]["name"]: one["metadata"]["uid"] for one in await made.pods(space)}
+    acts: list[Act] = [Delete(f"{space}/held", uids["held"], "n", 1), Nominate(f"{space}/waits", uids["waits"], "n")]
+    async with somebody(made, "deleter", [DELETING]) as actor:
+        refused, done = await Actor(actor.client).carry_out(acts)
+        assert DELETING.said in refused.detail
+        assert done.detail == ""
+        assert await made.find(PODS, "held", space) is not None
+        await actor.may()
+
+        async def gone() -> bool:
+            # Another one, since what is forbidden is not tried again at once.
+            await Actor(actor.client).carry_out(acts)
+            return await made.find(PODS, "held", space) is None
+
+        await until("the pod is gone", gone)
+
+
+@pytest.mark.parametrize("right", granted(), ids=str)
+def test_a_right_that_is_missing_is_named_the_rest_goes_on_and_all_is_well_once_it_is_there(outcomes: Outcomes, right: Right) -> None:
+    assert right in outcomes, f"the chart grants a right that no test takes away: {right}"
     failure = outcomes[right]
     if failure is not None:
         raise failure
+
+
+def test_no_right_is_taken_away_that_the_chart_does_not_grant(outcomes: Outcomes) -> None:
+    assert set(outcomes) - set(granted()) == set()

@@ -1,0 +1,129 @@
+"""An installation that has next to no rights when it begins, and is given one after the other."""
+
+import asyncio
+
+from tests.e2e.objects import deployment, pod_spec
+from tests.e2e.rights import QUICK, Installed, Outcomes, Right, installed, keep
+from tests.e2e.stage import PATIENCE, Controller, Stage, until
+
+from gpuscaler.kube.resources import LEASES
+
+#: Rights that nothing begins without, and those that are missed one after the other until a pod runs.
+FIRST = [Right("get", "configmaps"), Right("get", "leases", LEASES.group)]
+NEXT = [
+    Right("get", "namespaces"),
+    Right("create", "leases", LEASES.group),
+    Right("create", "configmaps"),
+    Right("create", "nodes"),
+    Right("patch", "nodes/status"),
+    Right("get", "pods"),
+    Right("delete", "nodes"),
+]
+#: Its namespace, whose machines' pods it plays itself, and its pools.
+BEGINS, SMALL, OTHER = "begins", "small", "other"
+#: With this one the first machine has its image within 11 seconds.
+SEED = 80087
+#: The exit status of a command that is forbidden what it cannot do without.
+FORBIDDEN = 5
+
+
+async def begins(made: Stage, found: Outcomes) -> None:
+    here = await installed(made, BEGINS)
+    pools = [{"name": name, "types": ["g4dn.xlarge"]} for name in (SMALL, OTHER)]
+    cloud = {"boot": "1s", "device_plugin_delay": "1s", "capacity_error_delay": "300ms", "seed": SEED}
+    words = (here.stage.run_file(BEGINS, pools, cloud=cloud, **QUICK), await here.stage.kubeconfig())
+    for right in FIRST:
+        async with here.without(right):
+            await keep(found, [right], _ends(here, here.stage.start(*words, name=BEGINS), right))
+    await here.take(*NEXT)
+    await made.namespace(SMALL)
+    await made.create(deployment("serve", 1, pod_spec(SMALL)), SMALL)
+    controller = here.stage.start(*words, name=BEGINS)
+    steps = [_sees_no_namespace, _leads, _remembers, _registers, _shows, _runs, _clears]
+    for right, step in zip(NEXT, steps, strict=True):
+        await keep(found, [right], step(here, controller, right))
+        await here.give(right)
+    controller.check()
+
+
+async def _ends(here: Installed, controller: Controller, right: Right) -> None:
+    """Nothing can be done without: it ends, and says why. What follows begins with this right."""
+    code = await asyncio.to_thread(controller.process.wait, PATIENCE)
+    assert code == FORBIDDEN, controller.log.read_text()
+    await here.named(controller, right)
+
+
+async def _sees_no_namespace(here: Installed, controller: Controller, right: Right) -> None:
+    """It may well be there: what follows goes on without."""
+    await here.named(controller, right)
+
+
+async def _leads(here: Installed, controller: Controller, right: Right) -> None:
+    await here.named(controller, right)
+    assert not _leading(controller)
+    await here.give(right)
+
+    async def leads() -> bool:
+        return _leading(controller)
+
+    await until("it leads", leads)
+
+
+def _leading(controller: Controller) -> bool:
+    return any(line["message"] == "this process leads" for line in controller.lines())
+
+
+async def _remembers(here: Installed, controller: Controller, right: Right) -> None:
+    """What cannot be written down is not bought, however often that is tried."""
+    await here.named(controller, right)
+    assert not controller.told("ordered")
+    await here.give(right)
+
+    async def ordered() -> bool:
+        return bool(controller.told("ordered", pool=SMALL))
+
+    await until("a machine is ordered", ordered)
+
+
+async def _registers(here: Installed, controller: Controller, right: Right) -> None:
+    await here.named(controller, right)
+    assert await here.stage.nodes(SMALL) == []
+    await here.give(right)
+    await until("the machine is a node", lambda: here.stage.nodes(SMALL))
+
+
+async def _shows(here: Installed, controller: Controller, right: Right) -> None:
+    await here.named(controller, right)
+    (node,) = await here.stage.nodes(SMALL)
+    assert "nvidia.com/gpu" not in node["status"]["allocatable"]
+    await here.give(right)
+    await _placed(here, SMALL)
+
+
+async def _placed(here: Installed, space: str) -> None:
+    async def seen() -> bool:
+        return any(one["spec"].get("nodeName") for one in await here.stage.pods(space))
+
+    await until(f"the pod of {space} has a node", seen)
+
+
+async def _runs(here: Installed, controller: Controller, right: Right) -> None:
+    await here.named(controller, right)
+    (one,) = await here.stage.pods(SMALL)
+    assert one["status"]["phase"] == "Pending"
+    await here.give(right)
+    await here.stage.bound(SMALL, 1)
+
+
+async def _clears(here: Installed, controller: Controller, right: Right) -> None:
+    """The Node of a machine that is gone stays; others come meanwhile."""
+    made = here.stage
+    await made.scale("Deployment", "serve", SMALL, 0)
+    await here.named(controller, right)
+    await made.namespace(OTHER)
+    await made.create(deployment("serve", 1, pod_spec(OTHER)), OTHER)
+    await _placed(here, OTHER)
+    assert len(await made.nodes(SMALL)) == 1
+    await here.give(right)
+    await made.empty(SMALL)
+    assert [len(controller.told("ordered", pool=pool)) for pool in (SMALL, OTHER)] == [1, 1]

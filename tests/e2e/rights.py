@@ -1,0 +1,172 @@
+"""What the chart lets the controller do, one right at a time, and installations that lack some of it for a while."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+from tests.e2e.stage import ACCOUNT, CLUSTER_ROLES, KINDS, Controller, Json, Stage, roles, until
+
+from gpuscaler.kube.access import from_kubeconfig
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.http import HttpTransport
+from gpuscaler.kube.rate import RateLimit
+from gpuscaler.kube.resources import Resource
+
+#: Controllers that look often.
+QUICK: Json = {"http": {"enabled": False}, "pace": {"resync": "2s", "consolidate": "2s"}}
+#: What came of taking each right away.
+Outcomes = dict["Right", BaseException | None]
+
+REVIEWS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False)
+RBAC = "rbac.authorization.k8s.io"
+#: Where an installation does not live, and has a right all the same.
+ELSEWHERE = "kube-system"
+
+
+class Right(NamedTuple):
+    """A verb on a resource (``pods/eviction``) of an API group; ``place`` is empty, or the namespace of somebody else that it holds in."""
+
+    verb: str
+    resource: str
+    group: str = ""
+    place: str = ""
+
+    def __str__(self) -> str:
+        group, place = (f".{self.group}" if self.group else ""), (f" in {self.place}" if self.place else "")
+        return f"{self.verb} {self.resource}{group}{place}"
+
+    @property
+    def said(self) -> str:
+        """How an API server says that it is missing."""
+        return f'cannot {self.verb} resource "{self.resource}" in API group "{self.group}"'
+
+
+def parts(role: Json) -> Iterator[tuple[Right, Json]]:
+    """Each right of a role, with a rule that allows nothing else."""
+    place = ELSEWHERE if role["metadata"].get("namespace") == ELSEWHERE else ""
+    for rule in role["rules"]:
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                for verb in rule["verbs"]:
+                    single = {**rule, "apiGroups": [group], "resources": [resource], "verbs": [verb]}
+                    yield Right(verb, resource, group, place), single
+
+
+def granted() -> list[Right]:
+    """All that the chart lets the controller do."""
+    return sorted({right for role in roles() for right, _ in (parts(role) if "rules" in role else ())})
+
+
+def less(role: Json, taken: Collection[Right]) -> Json:
+    """A role without some rights."""
+    return {**role, "rules": [rule for right, rule in parts(role) if right not in taken]}
+
+
+@dataclass
+class Installed:
+    """gpuscaler in the home of ``stage``, by the chart, without the rights that are ``taken`` away."""
+
+    stage: Stage
+    taken: set[Right] = field(default_factory=set)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def roles(self) -> list[Json]:
+        return [one for one in roles(self.stage.home) if "rules" in one]
+
+    async def take(self, *rights: Right) -> None:
+        """Take rights away, until the API server's own authorizer has heard of it."""
+        self.taken |= set(rights)
+        await self._apply()
+        for right in rights:
+            await until(f"nobody may {right}", partial(self._refused, right))
+
+    async def give(self, *rights: Right) -> None:
+        self.taken -= set(rights)
+        await self._apply()
+
+    @asynccontextmanager
+    async def without(self, *rights: Right) -> AsyncIterator[None]:
+        await self.take(*rights)
+        try:
+            yield
+        finally:
+            await self.give(*rights)
+
+    async def _apply(self) -> None:
+        async with self._lock:
+            for role in self.roles:
+                await self.stage.apply(KINDS[role["kind"]], less(role, self.taken))
+
+    async def _refused(self, right: Right) -> bool:
+        """Whether the API server refuses a right for every object that the chart grants it for."""
+        plural, _, subresource = right.resource.partition("/")
+        place = right.place or self.stage.home
+        asked = {"verb": right.verb, "group": right.group, "resource": plural, "subresource": subresource, "namespace": place}
+        rules = [rule for role in self.roles for one, rule in parts(role) if one == right]
+        user = f"system:serviceaccount:{self.stage.home}:{ACCOUNT}"
+        for name in (name for rule in rules for name in rule.get("resourceNames", [""])):
+            spec = {"user": user, "resourceAttributes": {**asked, "name": name}}
+            body = {"apiVersion": "authorization.k8s.io/v1", "kind": REVIEWS.kind, "spec": spec}
+            if msgspec.json.decode(await self.stage.admin.create(REVIEWS, body))["status"]["allowed"]:
+                return False
+        return True
+
+    async def named(self, controller: Controller, right: Right) -> None:
+        """Until people are told that a right is missing, in the log or in the status."""
+        # Quotes are escaped in both.
+        words = right.said.replace('"', "")
+
+        async def told() -> bool:
+            status = await self.stage.state("gpuscaler-status") or {}
+            return words in f"{controller.log.read_text()}{status}".replace("\\", "").replace('"', "")
+
+        await until(f"{right.said} is told", told)
+
+
+async def installed(made: Stage, home: str) -> Installed:
+    """gpuscaler in a namespace."""
+    stage = replace(made, home=home)
+    await stage.install()
+    return Installed(stage)
+
+
+@dataclass
+class Somebody:
+    """A user with all rights of the controller that hold for the whole cluster, less some; ``client`` is theirs."""
+
+    stage: Stage
+    name: str
+    client: Client
+
+    async def may(self, taken: Collection[Right] = ()) -> None:
+        """From now on everything but what is ``taken``."""
+        (role,) = [one for one in roles() if one["kind"] == "ClusterRole"]
+        await self.stage.apply(CLUSTER_ROLES, less({**role, "metadata": {"name": self.name}}, taken))
+
+
+@asynccontextmanager
+async def somebody(made: Stage, name: str, taken: Collection[Right]) -> AsyncIterator[Somebody]:
+    access = from_kubeconfig([made.plane.write_kubeconfig(name, pair=made.plane.certificate(name))], environ={})
+    async with HttpTransport(access) as transport:
+        found = Somebody(made, name, Client(transport, limit=RateLimit(qps=1e6, burst=1_000_000)))
+        await found.may(taken)
+        binding = {
+            "apiVersion": f"{RBAC}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": name},
+            "subjects": [{"kind": "User", "name": name, "apiGroup": RBAC}],
+            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": name},
+        }
+        await made.apply(KINDS["ClusterRoleBinding"], binding)
+        yield found
+
+
+async def keep(found: Outcomes, rights: Iterable[Right], test: Coroutine[None, None, None]) -> None:
+    """What came of ``test`` is what came of each of ``rights``."""
+    (failure,) = await asyncio.gather(test, return_exceptions=True)
+    found.update(dict.fromkeys(rights, failure))
