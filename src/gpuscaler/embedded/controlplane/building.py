@@ -96,7 +96,12 @@ def _compile(release: str, folder: Path, *, environ: Mapping[str, str], progress
                 progress.compiled(done)
 
         mode = "-mod=readonly" if pinned.is_dir() else "-mod=mod"
-        go.build(work, work / "controlplane", flags=(mode,), link=_stamp(release), told=told)
+        try:
+            go.build(work, work / "controlplane", flags=(mode,), link=_stamp(release), told=told)
+        except BuildError as error:
+            # Of an old release a module proxy may have some of its thirty modules only.
+            advice = "where modules of it are not to be had, take another with the same first two numbers"
+            raise BuildError(f"Kubernetes {release}: cannot be compiled; {advice}.\n{error}") from error
         for program in NAMES:
             (work / program).symlink_to("controlplane")
         _move(work, folder)
