@@ -19,7 +19,7 @@ from gpuscaler.planning.steering import CALM_SECONDS, LONGEST_SECONDS, PATIENCE_
 
 def test_machines_that_are_ready_at_the_same_time_open_one_after_the_other() -> None:
     two = (machine("a", P), machine("b", Q))
-    first, second = promise(nominated=NOW - 1.0), promise(node="b", pods=(Q,))
+    first, second = promise(nominated=NOW - 1.0, stood=NOW - 0.5), promise(node="b", pods=(Q,))
     p, q = waiting("p", nominated_node="a"), waiting("q")
 
     def acts(*promises: Promise, items: tuple[Item, ...] = (closed(), closed("b"), p, q)) -> list[tuple[str, str]]:
@@ -53,7 +53,7 @@ def test_machines_of_pools_that_no_pod_may_choose_between_open_in_one_moment_and
 
     found = turn(book, *nodes, *pods, policy=policy)
     assert [act.node for act in found.acts] == names[:GROUPS]
-    first, *others = (replace(one, called=NOW - 1.0, nominated=NOW - 1.0) for one in book.promises[:GROUPS])
+    first, *others = (replace(one, called=NOW - 1.0, nominated=NOW - 1.0, stood=NOW - 0.5) for one in book.promises[:GROUPS])
     named = [replace(pod, nominated_node=name) for name, pod in zip(names, pods, strict=True)]
     called = replace(book, promises=(first, *others, *book.promises[GROUPS:]))
     assert turn(called, *nodes, pods[0], *named[1:], policy=policy).acts == (Nominate(pods[0].key, pods[0].uid, names[0]),)
@@ -65,6 +65,25 @@ def test_machines_of_pools_that_no_pod_may_choose_between_open_in_one_moment_and
     opened = [closed(name, taints=(), labels={"gpuscaler.io/pool": name}) for name in names[:GROUPS]]
     found = turn(landing, *opened, *nodes[GROUPS:], *named[:GROUPS], *pods[GROUPS:], policy=policy)
     assert [act.node for act in found.acts] == names[GROUPS:]
+
+
+def test_a_machine_whose_room_others_might_take_opens_alone() -> None:
+    """Whatever opens beside it has all pods tried, and its own lose their nominations as it opens."""
+    one, two = closed(labels={"gpuscaler.io/pool": "main"}), closed("b", labels={"gpuscaler.io/pool": "other"})
+    mine, theirs = ((("gpuscaler.io/pool", name),) for name in ("main", "other"))
+    p, q = waiting("p", spec(gpus=4, node_selector=mine)), waiting("q", spec(gpus=4, node_selector=theirs))
+    small = waiting("small", spec(gpus=1, node_selector=mine))
+    pools = Policy((pool(KIND), pool(offering("g.4", pool="other", gpus=4), name="other")))
+    far = machine("c", small.key, node="", registered=0.0, ready=0.0)
+
+    def acts(*more: Item, coming: tuple[Coming, ...] = (), first: float = 2.0, then: float = 1.0) -> list[str]:
+        promises = promise(since=NOW - first), promise(node="b", offering=pools.pools[1].offerings[0].key, pods=(Q,), since=NOW - then)
+        return [act.node for act in turn(Ledger(coming=coming, promises=promises), one, two, p, q, *more, policy=pools).acts]
+
+    assert acts() == ["a", "b"]
+    assert acts(small, coming=(far,)) == ["a"]
+    assert acts(small, coming=(far,), first=1.0, then=2.0) == ["b"], "the oldest is first, but not beside it"
+    assert acts(replace(p, name="alike", uid="uid-alike"), coming=(replace(far, pods=("default/alike",)),)) == ["a", "b"]
 
 
 URGENT = spec(gpus=3, priority=10)
@@ -137,7 +156,7 @@ def test_machines_whose_pods_would_fill_each_other_open_together_once_all_nomina
     names = {"a": ("p", "u"), "b": ("q", "v")}
     book = Ledger(
         promises=tuple(
-            promise(node=node, pods=tuple(f"default/{pod}" for pod in pods), nominated=NOW - 0.3) for node, pods in names.items()
+            promise(node=node, pods=tuple(f"default/{pod}" for pod in pods), stood=NOW - CALM_SECONDS) for node, pods in names.items()
         )
     )
     pods = [waiting(pod, urgent if pod in "uv" else low, nominated_node=node) for node, those in names.items() for pod in those]
@@ -156,7 +175,7 @@ def test_a_machine_opens_when_no_other_has_had_pods_tried_for_a_moment_and_waits
     def acts(other: Promise, *items: Item, since: float = 1.0) -> list[str]:
         book = Ledger(
             promises=(
-                promise(since=NOW - since, called=NOW - since, nominated=NOW - since),
+                promise(since=NOW - since, called=NOW - since, stood=NOW - since),
                 replace(other, offering=pools[1].offerings[0].key),
             )
         )
@@ -169,7 +188,7 @@ def test_a_machine_opens_when_no_other_has_had_pods_tried_for_a_moment_and_waits
     assert acts(replace(opened, since=NOW - CALM_SECONDS), *nodes) == ["a"]
     assert acts(replace(opened, since=NOW - 1.0, nominated=NOW - 0.1), *nodes) == [], "one of its pods was tried in vain"
     assert acts(opened, *nodes, since=RESTLESS_SECONDS) == ["a"]
-    late = promise(node="b", pods=(Q,), nominated=NOW - 1.0)
+    late = promise(node="b", pods=(Q,), stood=NOW - 1.0)
     assert acts(late, closed("b", labels=at), replace(theirs, nominated_node="b")) == ["a"], "it was called already"
 
 

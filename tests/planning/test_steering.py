@@ -15,13 +15,14 @@ from gpuscaler.model.pods import Pod, PodSpec, VolumeUse
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import Taint
 from gpuscaler.planning.acts import Close, Lift, Nominate
+from gpuscaler.planning.opening import UNWANTED_SECONDS
 from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.state import ledger, promises, refusals
 from gpuscaler.planning.state.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
 from gpuscaler.planning.steering import (
+    CALM_SECONDS,
     PATIENCE_SECONDS,
     REPEAT_SECONDS,
-    UNWANTED_SECONDS,
     Steering,
     promised_on,
     steer,
@@ -74,12 +75,14 @@ def test_pods_of_a_ready_machine_are_nominated_before_its_taint_is_lifted() -> N
 
 
 def test_the_taint_is_lifted_once_every_nomination_shows() -> None:
-    book = Ledger(coming=(machine("a", P, Q),), promises=(promise(pods=(P, Q), nominated=NOW - 0.3),))
+    book = Ledger(coming=(machine("a", P, Q),), promises=(promise(pods=(P, Q), nominated=NOW - 1.0, stood=NOW - CALM_SECONDS),))
     fresh = replace(book, promises=(promise(pods=(P, Q), nominated=NOW - 0.1),))
     one, both = waiting("p", nominated_node="a"), waiting("q", nominated_node="a")
 
     assert turn(fresh, closed(), one, waiting("q")).acts == ()
-    assert turn(fresh, closed(), one, both).acts == ()
+    seen = turn(fresh, closed(), one, both)
+    assert seen.acts == ()
+    assert after(fresh, seen).promises[0].stood == NOW, "it is from now on that they stand"
     again = (Nominate(P, "uid-p", "a"), Nominate(Q, "uid-q", "a"))
     assert turn(book, closed(), one, both).acts == (Lift("a", "it is ready, and 2 pods are nominated to it", again),)
 

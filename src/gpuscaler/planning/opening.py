@@ -5,19 +5,21 @@ machines open one after the other.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import cached_property
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import Pod
 from gpuscaler.planning.room import Room
-from gpuscaler.planning.state.ledger import NOMINATING, OPEN, Ledger, Promise
-from gpuscaler.planning.yielding import burden, has_rules, in_line, may_come, rivals, sharing, strays
+from gpuscaler.planning.state.ledger import NOMINATING, OPEN, Coming, Ledger, Promise
+from gpuscaler.planning.yielding import burden, has_rules, in_line, may_come, rivals, sharing, strays, takers
 
 #: The next machine opens when the pods of those before have come, or after ``HOLD``; a group of so many that ``TURNS`` are enough for all.
 HOLD_SECONDS, TURNS = 3.0, 8
-#: Of so many groups of pools that no waiting pod may choose between machines open in one moment.
+#: Of so many groups of pools that no waiting pod may choose between machines open in one moment, where they open together.
 GROUPS = 16
+#: A machine whose pods run elsewhere by now opens for nobody after so long: a plan may have others for it, whose room was taken.
+UNWANTED_SECONDS = 3.0
 #: So long those that are called wait for all of their nominations to stand, and for a moment in which no pod is tried.
 RESTLESS_SECONDS = 3.0
 #: So long a machine that is ready waits for others whose pods come before its own, or that its own pods spread with.
@@ -42,31 +44,50 @@ class Line:
         closed = (one for one in book.promises if one.step == NOMINATING)
         self._closed = {one.node: one for one in sorted(closed, key=lambda one: (one.since, one.node))}
 
-    def _waiting(self, promise: Promise) -> list[Pod]:
+    def _waiting(self, promise: Promise | Coming) -> list[Pod]:
         return list(waiting(promise.pods, self._cluster))
 
     def first(self) -> list[Promise]:
-        """Those that pods wait for and that open next, in one moment.
+        """Those that open next, in one moment.
 
-        Of each group of pools that is the first, unless the pods of those before are still to come, or others' would take its room. Once
-        they are called nobody joins them, or their nominations would never stand for long enough.
+        Of each group of pools that is the first, unless the pods of those before are still to come, or others' would take its room. The
+        oldest of these opens alone where pods that wait for others might take the room of its own: whatever opens beside it has all of them
+        tried. Once machines are called nobody joins them, or their nominations would never stand for long enough.
         """
         wanted = {name: one for name, one in self._closed.items() if self._waiting(one)}
-        called = [one for one in wanted.values() if 0.0 < self._now - one.called < RESTLESS_SECONDS]
-        if called:
-            return called
+        if any(0.0 < self._now - one.called < RESTLESS_SECONDS for one in wanted.values()):
+            return [one for one in wanted.values() if one.called]
+        heads = [[name] for name, one in self._closed.items() if name not in wanted and self._is_unwanted(one)]
+        heads += self._heads({name: one for name, one in wanted.items() if not one.called})
+        heads.sort(key=lambda names: min(self._closed[name].since for name in names))
+        machines: list[Coming | Promise] = [*self._book.coming, *self._book.promises]
+        waiting = [pod for one in machines for pod in self._waiting(one)] if len(heads) > 1 else []
+        alone = [names for names in heads if any(self._may_be_taken(name, waiting) for name in names)]
+        first = alone[:1] if heads and heads[0] in alone else [names for names in heads if names not in alone][:GROUPS]
+        return [*(one for one in wanted.values() if one.called), *(self._closed[name] for names in first for name in names)]
+
+    def _heads(self, wanted: Mapping[str, Promise]) -> Iterator[list[str]]:
+        """Of each group of pools those that open next."""
         group_of, rivals_of = self._groups(), self._rivals_of()
         by_group: dict[str, list[str]] = {}
         for name, one in wanted.items():
             by_group.setdefault(group_of[one.offering[0]], []).append(name)
         busy = {group_of[one.offering[0]] for one in self._book.promises if self._is_landing(one)}
-        found: list[str] = []
-        for names in [names for group, names in by_group.items() if group not in busy][:GROUPS]:
+        for names in [names for group, names in by_group.items() if group not in busy]:
             line = in_line(rivals_of, sorted(names, key=self._rank), self._burden)
             useful = frozenset(self._not_in_vain([name for some in line for name in some]))
             line = [some for some in line if not useful.isdisjoint(some)]
-            found += [name for some in line[: max(1, len(names) // TURNS)] for name in some]
-        return [self._closed[name] for name in found]
+            if line:
+                yield [name for some in line[: max(1, len(names) // TURNS)] for name in some]
+
+    def _may_be_taken(self, name: str, waiting: Iterable[Pod]) -> bool:
+        """Whether pods that wait for other machines might take the room of those that wait for this one."""
+        mine, node = self._waiting(self._closed[name]), self._cluster.nodes.get(name)
+        return bool(mine) and node is not None and takers(waiting, mine, node, self._cluster)
+
+    def _is_unwanted(self, promise: Promise) -> bool:
+        """Whether no plan had anybody for a machine that nobody waits for."""
+        return bool(promise.called) or self._now >= promise.since + UNWANTED_SECONDS
 
     def _rank(self, name: str) -> tuple[float, tuple[int, int], float]:
         """Small pods first, who would take the room of large ones if those came first; but nobody is overtaken for long."""

@@ -35,8 +35,6 @@ AGAIN_SECONDS, WRITE_SECONDS = 0.2, 0.03
 #: A machine opens when its nominations have stood for so long, and nothing has had other pods tried: an attempt that is under way as it
 #: opens clears a nomination, and whoever is tried next takes the room. But nobody whose turn it is waits for that for long.
 CALM_SECONDS = 0.3
-#: A machine whose pods run elsewhere by now opens for nobody after so long: a plan may have others for it, whose room was taken.
-UNWANTED_SECONDS = 3.0
 #: The longer a pod has had its room and was not bound, the rarer its nomination is written again: after this share of that time.
 RARER = 0.125
 #: Where gangs come from that a scheduler binds as a whole.
@@ -172,7 +170,7 @@ class _Wheel:
         pods = tuple(dict.fromkeys(pod.key for pod in mine))
         if set(pods) != {pod.key for pod in self.waiting(promise.pods)} or (promise.pods and not pods):
             called = promise.called if pods and promise.pods else 0.0
-            self.fold(ledger.Promised(replace(promise, pods=pods, since=promise.since if pods else self.now, called=called)))
+            self.fold(ledger.Promised(replace(promise, pods=pods, since=promise.since if pods else self.now, called=called, stood=0.0)))
 
     def held(self, machine: Coming) -> bool:
         """Whether others must open first: what a plan's order says, machines of the same gangs that are not ready, or not to be had."""
@@ -223,8 +221,7 @@ class _Wheel:
         first = self.line.first() if closed else []
         gangs = {self.gang(pod) for one in first for pod in one.pods if self.is_bound_at_once(pod)}
         mates = [one for one in closed if gangs and any(self.gang(pod) in gangs for pod in one.pods)]
-        idle = [one for one in closed if self.is_unwanted(one)]
-        together = frozenset(one.node for one in (*first, *mates, *idle))
+        together = frozenset(one.node for one in (*first, *mates))
         self.turns = dict.fromkeys(together, together)
         for one in closed:
             if self.is_overdue(one):
@@ -232,10 +229,6 @@ class _Wheel:
         for one in closed:
             if one.node in self.turns and not one.called and any(self.waiting(one.pods)):
                 self.fold(ledger.Promised(replace(one, called=self.now)))
-
-    def is_unwanted(self, promise: Promise) -> bool:
-        """Whether nobody waits for a closed machine, and no plan had anybody for it since."""
-        return not any(self.waiting(promise.pods)) and (bool(promise.called) or self.now >= promise.since + UNWANTED_SECONDS)
 
     def is_overdue(self, promise: Promise) -> bool:
         """Whether a machine has waited for too long, be it for its turn or for nominations to show."""
@@ -254,23 +247,31 @@ class _Wheel:
         elif unnamed and not overdue:
             if self.now >= promise.nominated + self.again:
                 self.acts += [Nominate(pod.key, pod.uid, node.name) for pod in unnamed]
-                self.fold(ledger.Promised(replace(promise, nominated=self.now)))
-        elif self.now >= promise.lifted + REPEAT_SECONDS and (overdue or self.is_calm(promise)):
-            # An attempt that failed since they were seen to stand has cleared them.
-            again = tuple(Nominate(pod.key, pod.uid, node.name) for pod in waiting)
-            self.acts.append(Lift(node.name, opening(waiting), again))
-            self.fold(ledger.Promised(replace(promise, lifted=self.now)))
+                self.fold(ledger.Promised(replace(promise, nominated=self.now, stood=0.0)))
+        elif self.now >= promise.lifted + REPEAT_SECONDS:
+            stood = promise if promise.stood else replace(promise, stood=self.now)
+            if overdue or self.is_calm(stood, waiting):
+                # An attempt that failed since they were seen to stand has cleared them.
+                again = tuple(Nominate(pod.key, pod.uid, node.name) for pod in waiting)
+                self.acts.append(Lift(node.name, opening(waiting), again))
+                stood = replace(stood, lifted=self.now)
+            if stood is not promise:
+                self.fold(ledger.Promised(stood))
 
-    def is_calm(self, promise: Promise) -> bool:
+    def is_calm(self, promise: Promise, waiting: list[Pod]) -> bool:
         """Whether the scheduler has nothing to do with pods that others wait for, or has had it for too long; it has when one opens."""
-        if self.now >= max(promise.called, promise.since) + RESTLESS_SECONDS:
-            return not any(self.waiting(promise.pods)) or self.now >= promise.nominated + CALM_SECONDS
-        together = self.turns[promise.node]
-        mine = [one for one in self.book.promises if one.node in together and one.step == NOMINATING]
-        if any(pod.nominated_node != one.node for one in mine for pod in self.waiting(one.pods)):
+        calm = self.now - CALM_SECONDS
+        if waiting and promise.stood > calm:
             return False
-        others = (self.stirred(one) for one in self.book.promises if one.node not in together)
-        return self.now >= max((*others, *(one.nominated for one in mine))) + CALM_SECONDS
+        if promise.called and self.now >= promise.called + RESTLESS_SECONDS:
+            return True
+        together = self.turns[promise.node]
+        mates = [one for one in self.book.promises if one.node in together and one.node != promise.node and one.step == NOMINATING]
+        for one in mates:
+            pods = list(self.waiting(one.pods))
+            if pods and (not 0.0 < one.stood <= calm or any(pod.nominated_node != one.node for pod in pods)):
+                return False
+        return all(self.stirred(one) <= calm for one in self.book.promises if one.node not in together)
 
     def stirred(self, promise: Promise) -> float:
         """When a machine last opened, or its pods had to be nominated."""

@@ -65,6 +65,16 @@ def _selects(spec: PodSpec, node: Node) -> bool:
     return chosen and (affinity is None or affinity.matches(node.labels, node.name))
 
 
+def takers(pods: Iterable[Pod], promised: Iterable[Pod], node: Node, cluster: Cluster) -> bool:
+    """Whether any of ``pods``, who wait for other machines, might take the room of those ``promised`` this node.
+
+    Who is like one of them leaves him a place that is as good.
+    """
+    mine = {pod.spec.digest for pod in promised}
+    others = {pod.spec.digest: pod for pod in pods if pod.spec.digest not in mine}
+    return any(_admits(pod.spec, node) and has_room((pod,), node, cluster) for pod in others.values())
+
+
 def strays(pods: Iterable[Pod], zone: str, promised: Iterable[Pod], node: Node, cluster: Cluster) -> bool:
     """Whether any of ``pods``, who spread over zones and wait for a machine in ``zone``, would take room that those ``promised`` leave.
 

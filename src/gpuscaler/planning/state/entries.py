@@ -73,8 +73,8 @@ class Coming(Struct, frozen=True, gc=False):
 class Promise(Struct, frozen=True, gc=False):
     """Pods that ``node``, a machine of ``offering``, was opened for, and where that stands; ``since`` is when ``step`` began.
 
-    ``nominated`` is when nominations were last written, ``lifted`` when our taint was last taken off. ``closes`` says that the node is
-    closed again once its pods have come. ``called`` is when its turn to open came.
+    ``nominated`` is when nominations were last written, ``stood`` when all of them were first seen after that, ``lifted`` when our taint
+    was last taken off. ``closes`` says that the node is closed again once its pods have come. ``called`` is when its turn to open came.
     """
 
     node: str
@@ -86,6 +86,7 @@ class Promise(Struct, frozen=True, gc=False):
     lifted: float = 0.0
     closes: bool = False
     called: float = 0.0
+    stood: float = 0.0
 
 
 class Eviction(Struct, frozen=True, gc=False):
