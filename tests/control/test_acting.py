@@ -176,6 +176,7 @@ async def test_what_a_policy_forbids_of_one_node_is_done_to_others_and_a_right_t
 
     assert said in refused.detail
     assert (after.detail == "", "gpuscaler.io/leaving" in taints) == (others, others)
+    assert (refused.tried, after.tried) == (True, others)
 
 
 async def test_a_node_that_is_gone_needs_nobody_kept_away_from_it_and_cannot_be_marked() -> None:

@@ -53,12 +53,14 @@ class Outcome(Struct, frozen=True, gc=False):
     """What came of an act. ``detail`` is empty when it was done, else why it was not, in words.
 
     ``budget`` says that a PodDisruptionBudget, or more than one, stood against an eviction; ``retry_after`` are seconds to wait.
+    ``tried`` says whether anything was asked at all: what was forbidden a moment ago is not.
     """
 
     act: Act
     detail: str = ""
     retry_after: float = 0.0
     budget: bool = False
+    tried: bool = True
 
 
 class Rest(Struct, frozen=True, gc=False):
@@ -162,7 +164,7 @@ class Actor:
         async with slots:
             now, rest = asyncio.get_running_loop().time(), self._resting.get(kind)
             if rest is not None and now < rest.until:
-                return Outcome(act, rest.said, rest.until - now)
+                return Outcome(act, rest.said, rest.until - now, tried=False)
             try:
                 found = await (self._lift(act, gate) if isinstance(act, Lift) else self._how[type(act)](act))
             except Forbidden as error:

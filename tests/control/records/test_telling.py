@@ -1,8 +1,9 @@
-"""What is told of machines that come faster than they are looked at."""
+"""What is told of machines that come faster than they are looked at, and of acts that come to nothing."""
 
 import pytest
 from tests.planning.building import NOW, node, offering, pod, pool
 
+from gpuscaler.control.acting import Outcome
 from gpuscaler.control.cloud import Answered
 from gpuscaler.control.records import happening as kinds
 from gpuscaler.control.records.happening import Happening
@@ -11,6 +12,7 @@ from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import Taint
+from gpuscaler.planning.acts import Nominate
 from gpuscaler.planning.memory import Facts, Memory, look, ordered, state_of
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state import ledger
@@ -114,3 +116,12 @@ def test_a_machine_that_ends_before_it_opened_is_told_as_lost(node_came: bool) -
     told = [one for one in life.kept.told if one.kind in (kinds.LOST, kinds.OPENED)]
     assert [(one.kind, one.machine, one.node) for one in told] == [(kinds.LOST, "i-1", "n" if node_came else "")]
     assert told[0].text.endswith("is lost: it ended before it opened")
+
+
+def test_what_is_forbidden_is_told_when_it_is_tried_and_not_while_it_rests() -> None:
+    kept, act = Kept(), Nominate("default/p", "u", "n")
+    records = Records((kept,))
+    for tried in (True, False, False, True):
+        records.acted(Outcome(act, "pods is forbidden", 10.0, tried=tried), NOW)
+
+    assert [(one.kind, one.text) for one in kept.told] == [(kinds.ACTED, "nominate failed: pods is forbidden")] * 2

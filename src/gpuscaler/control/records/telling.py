@@ -191,8 +191,8 @@ def of_outcome(outcome: Outcome, now: float) -> Happening | None:
         return Happening(now, kinds.CHECKPOINT, text, pods=(act.pod,), node=act.node)
     if not outcome.detail:
         return Happening(now, kinds.MARKED, f"closed to new pods: {act.reason}", node=act.node) if isinstance(act, Mark) else None
-    if outcome.budget:
-        # That a PodDisruptionBudget holds is no failure; the removal says what it waits for.
+    if outcome.budget or not outcome.tried:
+        # That a PodDisruptionBudget holds is no failure; the removal says what it waits for. What is not tried was told when it was.
         return None
     what = type(act).__name__.lower()
     pods = (act.pod,) if isinstance(act, Nominate | Checkpoint | Evict | Delete) else ()
