@@ -279,8 +279,8 @@ MUTANTS = (
     Mutant(
         case=32,
         path="planning/leaving/going.py",
-        old="        for node in self.cluster.table.tainted(LEAVING_TAINT):\n            if node.name not in under_way:\n",
-        new="        for node in self.cluster.table.tainted(LEAVING_TAINT):\n            if node.name in self.book.past:\n",
+        old="            if node.name not in under_way and node.name not in self.roll.unlisted:\n",
+        new="            if node.name in self.book.past:\n",
         removes="our own taint is not recognised where its removal was forgotten",
     ),
     Mutant(
