@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from random import Random
 
 from tests.e2e.objects import Json, pod
+from tests.e2e.rights import Installed, Right
 from tests.e2e.stage import CLOUD, Controller, Stage, free_port, stage, until
 from tests.e2e.storage import claim, provisioner
-from tests.e2e.test_rights import missing
 
 from gpuscaler.kube.errors import ApiError
 from gpuscaler.kube.picture import Picture
@@ -231,7 +231,7 @@ async def unsteered(made: Stage, *, really: bool) -> AsyncIterator[None]:
 
     life = asyncio.create_task(lift())
     try:
-        async with missing(made, "patch", "pods/status"):
+        async with Installed(made).without(Right("patch", "pods/status")):
             yield
     finally:
         life.cancel()
