@@ -46,6 +46,16 @@ class Sleeping:
         return time.monotonic() + self.slept
 
 
+@dataclass
+class Pulls:
+    """How many seconds images take from now on."""
+
+    seconds: float = 0.1
+
+    def __call__(self, _node: str) -> float:
+        return self.seconds
+
+
 class Noting:
     """A transport that remembers how evictions were answered: of which pod, when, and with what status."""
 

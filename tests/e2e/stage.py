@@ -285,11 +285,15 @@ class Stage:
 
     @asynccontextmanager
     async def kubelets(
-        self, ours: Callable[[Node], bool] = lambda _node: True, *, ahead: float = 0.0, pull: float = PULL
+        self,
+        ours: Callable[[Node], bool] = lambda _node: True,
+        *,
+        ahead: float = 0.0,
+        pull: Callable[[str], float] = lambda _node: PULL,
     ) -> AsyncIterator[None]:
         """Kubelets whose clocks are ``ahead`` by so many seconds, and that take so many to ``pull`` an image."""
         picture = Picture(self.admin, clock=asyncio.get_running_loop().time, random=Random(1), resources=(PODS, NODES))
-        kubelets = Kubelets(self.admin, picture, now=lambda: time.time() + ahead, pull=lambda _node: pull, ours=ours)
+        kubelets = Kubelets(self.admin, picture, now=lambda: time.time() + ahead, pull=pull, ours=ours)
         tasks = [asyncio.create_task(part.run()) for part in (kubelets, picture)]
         try:
             yield
