@@ -4,11 +4,12 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
 import pytest
+import structlog
 
 from gpuscaler.embedded.api import ApiServer
 from gpuscaler.embedded.failures import Failure
@@ -68,8 +69,10 @@ class Here:
 
 
 @asynccontextmanager
-async def controlled(*objects: dict[str, Any], copies: int = 1, served: list[Collection[str] | None] | None = None) -> AsyncIterator[Here]:
-    """The last of ``served`` is what is served now."""
+async def controlled(
+    *objects: dict[str, Any], copies: int = 1, served: list[Collection[str] | None] | None = None, fault: Fault | None = None
+) -> AsyncIterator[Here]:
+    """The last of ``served`` is what is served now; ``fault`` is there when it begins."""
     said = served or [SERVED]
     clock = asyncio.get_running_loop().time
     api = ApiServer(lambda: EPOCH + clock())
@@ -78,6 +81,8 @@ async def controlled(*objects: dict[str, Any], copies: int = 1, served: list[Col
     for one in objects:
         resource = {"Deployment": DEPLOYMENTS, "StatefulSet": STATEFUL_SETS}.get(one["kind"], AUTOSCALERS)
         await client.create(resource, one, namespace="ml")
+    if fault is not None:
+        api.faults.add(fault)
     running = []
     for number in range(copies):
         election = LeaderElection(
@@ -282,3 +287,37 @@ async def test_the_metric_stays_what_it_was_for_as_long_as_it_is_served_or_none_
             served.append(now)
             await asyncio.sleep(90)
             assert metric(await here.scaler()) == expected
+
+
+LISTED = ("deployments", "statefulsets", "horizontalpodautoscalers")
+LEASE = "/leases/gpuscaler-autoscale"
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource", "fault"),
+    [
+        *(("list", one, Fault("GET", rf"/{one}\?")) for one in LISTED),
+        *(
+            (verb, "horizontalpodautoscalers", Fault(method, "/horizontalpodautoscalers"))
+            for verb, method in (("create", "POST"), ("update", "PUT"), ("delete", "DELETE"))
+        ),
+        *((verb, "leases", Fault(method, path)) for verb, method, path in (("get", "GET", LEASE), ("update", "PUT", LEASE))),
+        ("create", "leases", Fault("POST", "/leases")),
+        ("create", "events", Fault("POST", "/events")),
+    ],
+)
+async def test_a_right_that_is_missing_is_named_and_all_is_well_once_it_is_there(verb: str, resource: str, fault: Fault) -> None:
+    said = f'cannot {verb} resource "{resource}"'
+    with structlog.testing.capture_logs() as logs:
+        async with controlled(
+            workload(annotation="duty_cycle=60,max=8"), fault=replace(fault, refusal=Failure(403, "Forbidden", said))
+        ) as here:
+            await here.annotate("duty_cycle=70,max=4")
+            if verb == "delete":
+                await here.annotate(None)
+            await asyncio.sleep(60)
+            assert any(said in str(one) for one in logs)
+            here.faults.clear()
+            await asyncio.sleep(180)
+            found = await here.scaler()
+            assert (found or {"spec": {}})["spec"].get("maxReplicas") == (None if verb == "delete" else 4)

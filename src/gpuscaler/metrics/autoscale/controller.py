@@ -113,6 +113,8 @@ class AutoscaleController:
         self._changed = asyncio.Event()
         # Warnings of the last look, by the workload's UID and the reason: each is told once for as long as it holds.
         self._told: dict[tuple[str, str], str] = {}
+        #: What could not be read at the last look.
+        self._unread: list[str] = []
         turn = Turn()
         self._reflectors = [
             Reflector(client, one, _Decoder(one), self._receive, clock=clock, random=random, turn=turn, pace=Pace()) for one in self._found
@@ -139,6 +141,7 @@ class AutoscaleController:
         while True:
             # Where one of them is not known, nothing follows from what it does not show.
             whole = all(reflector.synced for reflector in self._reflectors)
+            self._complain()
             good = await self._look() if whole else False
             try:
                 async with asyncio.timeout(LOOK if good else AGAIN):
@@ -146,6 +149,13 @@ class AutoscaleController:
             except TimeoutError:
                 continue
             await asyncio.sleep(DEBOUNCE)
+
+    def _complain(self) -> None:
+        """Log what cannot be read, once for as long as it is the same: without it nothing is done, and nobody would know why."""
+        unread = [reflector.trouble for reflector in self._reflectors if reflector.trouble]
+        if unread and unread != self._unread:
+            _LOG.warning("what autoscalers are made from cannot be read", problems=unread)
+        self._unread = unread
 
     async def _look(self) -> bool:
         """Do what there is to be done; returns whether all of it was."""
