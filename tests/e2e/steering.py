@@ -25,8 +25,8 @@ POOL: Json = {
     "idle_after": "10m",
 }
 KINDS = ("plain", "plain", "spread", "apart", "gang", "volume", "urgent")
-#: So many workloads are under way at once and played in one cluster: their machines stay.
-TOGETHER = 25
+#: So many workloads are under way at once, and so many are played in one cluster: their machines stay.
+ABREAST, TOGETHER = 10, 25
 #: The scheduler and the controller have so many seconds for each workload once its machines could be there.
 BINDING = 150.0
 
@@ -112,7 +112,7 @@ async def measure_all(workloads: int, *, seed: int, apart: float, steered: bool 
 
 
 async def measure(workloads: int, *, seed: int, apart: float, steered: bool = True, restart: bool = False) -> Tally:
-    """Play so many workloads, all at once, whose machines become Ready in any order, up to ``apart`` seconds apart.
+    """Play so many workloads, some at a time, whose machines become Ready in any order, up to ``apart`` seconds apart.
 
     Without ``steered`` machines arrive open and nobody is nominated. ``restart``: the controller is killed half-way.
     """
@@ -129,6 +129,7 @@ async def measure(workloads: int, *, seed: int, apart: float, steered: bool = Tr
         run_file = made.run_file("run", pools, cloud=cloud, port=port, history=history)
         kubeconfig = await made.kubeconfig()
         made.start(run_file, kubeconfig, port=port)
+        slots = asyncio.Semaphore(ABREAST)
         heard = Nominations()
         picture = Picture(made.admin, clock=asyncio.get_running_loop().time, random=Random(seed), resources=(PODS,))
         picture.listen(heard.hear)
@@ -137,10 +138,9 @@ async def measure(workloads: int, *, seed: int, apart: float, steered: bool = Tr
         over, half = set[int](), asyncio.Event()
 
         async def play(number: int) -> None:
-            # Nobody submits everything in the same second.
-            dice = Random(f"{seed}/{number}")
-            await asyncio.sleep(dice.uniform(0, apart / 4))
-            await _play(made, found, f"s{number}", dice, unrelated=2 if steered else 0, within=apart + BINDING)
+            async with slots:
+                dice = Random(f"{seed}/{number}")
+                await _play(made, found, f"s{number}", dice, unrelated=2 if steered else 0, within=apart + BINDING)
             over.add(number)
             if len(over) >= workloads // 2:
                 half.set()

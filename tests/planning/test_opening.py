@@ -12,7 +12,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.acts import Lift, Nominate
-from gpuscaler.planning.opening import GROUPS, HOLD_SECONDS, OVERTAKEN_SECONDS, RESTLESS_SECONDS, YIELD_SECONDS
+from gpuscaler.planning.opening import GROUPS, HOLD_SECONDS, LONG, OVERTAKEN_SECONDS, RESTLESS_SECONDS, YIELD_SECONDS
 from gpuscaler.planning.state.ledger import OPEN, Coming, Ledger, Promise
 from gpuscaler.planning.steering import CALM_SECONDS, LONGEST_SECONDS, PATIENCE_SECONDS
 
@@ -84,6 +84,21 @@ def test_a_machine_whose_room_others_might_take_opens_alone() -> None:
     assert acts(small, coming=(far,)) == ["a"]
     assert acts(small, coming=(far,), first=1.0, then=2.0) == ["b"], "the oldest is first, but not beside it"
     assert acts(replace(p, name="alike", uid="uid-alike"), coming=(replace(far, pods=("default/alike",)),)) == ["a", "b"]
+
+
+def test_in_a_long_line_some_of_those_open_at_once_that_should_open_alone() -> None:
+    names = [f"n{number:02}" for number in range(2 * LONG)]
+    kinds = {name: offering(f"g.{name}", pool=name, gpus=4) for name in names}
+    chosen = {name: (("gpuscaler.io/pool", name),) for name in names}
+    nodes = [closed(name, labels={"gpuscaler.io/pool": name}) for name in names]
+    large = [waiting(name, spec(gpus=4, node_selector=chosen[name])) for name in names]
+    small = [waiting(f"{name}-small", spec(gpus=1, node_selector=chosen[name])) for name in names]
+    coming = tuple(machine(f"{pod.name}-far", pod.key, node="", registered=0.0, ready=0.0) for pod in small)
+    promises = tuple(promise(node=name, offering=kinds[name].key, pods=(f"default/{name}",)) for name in names)
+    policy = Policy(tuple(pool(kinds[name], name=name) for name in names))
+
+    found = turn(Ledger(coming=coming, promises=promises), *nodes, *large, *small, policy=policy)
+    assert [act.node for act in found.acts] == names[:2]
 
 
 URGENT = spec(gpus=3, priority=10)

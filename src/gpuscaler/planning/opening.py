@@ -18,6 +18,8 @@ from gpuscaler.planning.yielding import burden, has_rules, in_line, may_come, ri
 HOLD_SECONDS, TURNS = 3.0, 8
 #: Of so many groups of pools that no waiting pod may choose between machines open in one moment, where they open together.
 GROUPS = 16
+#: Of those that should open alone, one in so many opens, or the oldest.
+LONG = 4
 #: A machine whose pods run elsewhere by now opens for nobody after so long: a plan may have others for it, whose room was taken.
 UNWANTED_SECONDS = 3.0
 #: So long those that are called wait for all of their nominations to stand, and for a moment in which no pod is tried.
@@ -52,7 +54,8 @@ class Line:
 
         Of each group of pools that is the first, unless the pods of those before are still to come, or others' would take its room. The
         oldest of these opens alone where pods that wait for others might take the room of its own: whatever opens beside it has all of them
-        tried. Once machines are called nobody joins them, or their nominations would never stand for long enough.
+        tried. In a long line a quarter of those open at once. Once machines are called nobody joins them, or their nominations would never
+        stand for long enough.
         """
         wanted = {name: one for name, one in self._closed.items() if self._waiting(one)}
         if any(0.0 < self._now - one.called < RESTLESS_SECONDS for one in wanted.values()):
@@ -61,9 +64,13 @@ class Line:
         heads += self._heads({name: one for name, one in wanted.items() if not one.called})
         heads.sort(key=lambda names: min(self._closed[name].since for name in names))
         machines: list[Coming | Promise] = [*self._book.coming, *self._book.promises]
-        waiting = [pod for one in machines for pod in self._waiting(one)] if len(heads) > 1 else []
-        alone = [names for names in heads if any(self._may_be_taken(name, waiting) for name in names)]
-        first = alone[:1] if heads and heads[0] in alone else [names for names in heads if names not in alone][:GROUPS]
+        pods = [pod for one in machines for pod in self._waiting(one)] if len(heads) > 1 else []
+        alone = [names for names in heads if any(self._may_be_taken(name, pods) for name in names)]
+        first = (
+            alone[: max(1, len(alone) // LONG)]
+            if heads and heads[0] in alone
+            else [names for names in heads if names not in alone][:GROUPS]
+        )
         return [*(one for one in wanted.values() if one.called), *(self._closed[name] for names in first for name in names)]
 
     def _heads(self, wanted: Mapping[str, Promise]) -> Iterator[list[str]]:
@@ -80,10 +87,10 @@ class Line:
             if line:
                 yield [name for some in line[: max(1, len(names) // TURNS)] for name in some]
 
-    def _may_be_taken(self, name: str, waiting: Iterable[Pod]) -> bool:
+    def _may_be_taken(self, name: str, pods: Iterable[Pod]) -> bool:
         """Whether pods that wait for other machines might take the room of those that wait for this one."""
         mine, node = self._waiting(self._closed[name]), self._cluster.nodes.get(name)
-        return bool(mine) and node is not None and takers(waiting, mine, node, self._cluster)
+        return bool(mine) and node is not None and takers(pods, mine, node, self._cluster)
 
     def _is_unwanted(self, promise: Promise) -> bool:
         """Whether no plan had anybody for a machine that nobody waits for."""

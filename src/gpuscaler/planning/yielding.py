@@ -125,9 +125,9 @@ def in_line(rivals_of: Mapping[str, Set[str]], first: Iterable[str], burden: Cal
     """
     order = list(first)
     free = [[name] for name in order if not rivals_of[name]]
-    reach = {} if free else {name: _reached(rivals_of, name) for name in order}
+    reach = {} if free else {name: _reached(rivals_of, name) for name in rivals_of}
     closed = {name: those for name, those in reach.items() if those <= rivals_of.keys()}
-    circles = [name for name, those in closed.items() if all(name in closed[other] for other in those)]
+    circles = [name for name in order if name in closed and all(name in closed[other] for other in closed[name])]
     if not circles:
         return free
     together = closed[min(circles, key=lambda name: max(map(burden, closed[name])))]
