@@ -265,9 +265,18 @@ def test_a_node_that_cannot_be_emptied_in_time_stays_and_says_why_and_what_it_co
     refused = (Eviction(P, "uid-p", tries=9, again=NOW + 9.0, why="the budget web allows nobody to go", budget=True),)
     found = turn(going(DRAINING, since=NOW - DRAIN_SECONDS, pods=(P,), evictions=refused), machine(), resident())
 
-    why = "pod default/p is still there: pod default/p cannot be evicted: the budget web allows nobody to go; it costs $1.00 an hour"
+    why = "pod default/p cannot be evicted: the budget web allows nobody to go; it costs $1.00 an hour"
     assert found.kept == (("n", f"it could not be emptied within 600 s: {why}"),)
     assert step_of(found) == REOPENING
+
+
+def test_a_node_with_a_pod_of_which_nothing_is_heard_stays_in_the_end_and_names_it_before_others() -> None:
+    evictions = (Eviction(P, "uid-p", tries=9, again=NOW + 9.0), Eviction("default/q", "uid-q", tries=9, again=NOW + 9.0, why="a budget"))
+    one = going(DRAINING, since=NOW - DRAIN_SECONDS, pods=(P, "default/q"), evictions=evictions)
+    found = turn(one, machine(), resident(), resident("q"))
+
+    why = "pod default/p is still there: pod default/q cannot be evicted: a budget; it costs $1.00 an hour"
+    assert found.kept == (("n", f"it could not be emptied within 600 s: {why}"),)
 
 
 def test_time_to_save_their_work_is_not_held_against_pods() -> None:

@@ -199,7 +199,9 @@ class _Door:
         if effort.done:
             self.detach(self.go(one, DETACHING), node)
         elif effort.idle and self.overdue(one, effort.idle):
-            self.hold(one, node, found, f"pod {effort.idle[0].key} is still there{': ' if effort.held else ''}{effort.held}")
+            first = f"pod {effort.idle[0].key} "
+            told = effort.held.startswith(first)
+            self.hold(one, node, found, effort.held if told else f"{first}is still there{': ' if effort.held else ''}{effort.held}")
         else:
             self.acts += effort.acts
             refused = any(entry.why for entry in one.evictions)
