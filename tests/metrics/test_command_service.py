@@ -15,11 +15,14 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+import structlog
 from aiohttp import web
 from tests.metrics.prometheus_double import PrometheusDouble
 from yarl import URL
 
 from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.failures import Failure
+from gpuscaler.embedded.faults import Fault
 from gpuscaler.embedded.memory import MemoryTransport
 from gpuscaler.kube.access import Access
 from gpuscaler.kube.client import Client
@@ -157,9 +160,12 @@ class Running:
 
 
 @asynccontextmanager
-async def running(folder: Path, **more: Any) -> AsyncIterator[Running]:
+async def running(folder: Path, *, fault: Fault | None = None, **more: Any) -> AsyncIterator[Running]:
+    """``fault`` is there when it begins."""
     world = World(folder)
     await world.prepare()
+    if fault is not None:
+        world.api.faults.add(fault)
     rules = folder / "rules.yaml"
     rules.write_text(RULES.replace("NAME", "duty_cycle_current"))
     port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -250,3 +256,22 @@ async def test_rules_that_change_are_served_and_who_may_not_read_is_refused(tmp_
         made.world.allowed = False
         status, refused = await made.get("/openapi/v2")
         assert (status, refused["reason"]) == (403, "Forbidden")
+
+
+@pytest.mark.parametrize(
+    ("said", "path"),
+    [
+        ('cannot list resource "pods"', r"/api/v1/pods\?"),
+        ('cannot get resource "configmaps"', r"/configmaps"),
+    ],
+)
+async def test_a_right_to_read_that_is_missing_is_logged_and_all_is_well_once_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, path: str
+) -> None:
+    monkeypatch.setattr("gpuscaler.metrics.command_service.LOOK", 0.1)
+    with structlog.testing.capture_logs() as logs:
+        async with running(tmp_path, fault=Fault("GET", path, refusal=Failure(403, "Forbidden", said))) as made:
+            made.world.prometheus.put("nvidia_gpu_duty_cycle", 40.0, pod_name="serve-a", namespace_name="work")
+            await made.until("/readyz", lambda _status, _found: any(said in str(one.get("problem")) for one in logs))
+            made.world.api.faults.clear()
+            await made.until(PATH, lambda status, _: status == 200)

@@ -34,11 +34,14 @@ from gpuscaler.metrics.figures import SourceFigures
 from gpuscaler.metrics.objects import Objects
 from gpuscaler.metrics.prometheus import Prometheus, Server, access_of, server_of
 from gpuscaler.metrics.source import PrometheusSource
+from gpuscaler.serving.health import Check, said
 from gpuscaler.serving.tls import CertificateError, LiveTls
 
 _LOG = structlog.get_logger(__name__)
 #: Questions about tokens and rights: so many a second, at once, and seconds for an answer, as delegating API servers have it.
 _REVIEWS, _REVIEWS_AT_ONCE, _REVIEW_TIMEOUT = 200.0, 400, 10.0
+#: How often it is looked at what keeps it from being ready, in seconds.
+LOOK = 5.0
 #: Seconds that a pod goes on to answer when it is asked to end, and is not ready any more.
 LINGER = 3.0
 
@@ -135,6 +138,7 @@ class MetricsService:
                         tasks.create_task(self.rules.run(source.discoverer.use), name="watch rules")
                     tasks.create_task(Publisher(objects, self.place, self.made).run(), name="look after APIServices")
                     tasks.create_task(source.run(), name="keep values current")
+                    tasks.create_task(tell(api.answering.ready), name="say what is wrong")
                     if self.options.settings.autoscale:
                         tasks.create_task(self._autoscaling(objects, source).run(), name="autoscale by annotations")
             finally:
@@ -201,6 +205,19 @@ class MetricsService:
             pages={"/metrics": page(registry)},
             groups=self.options.settings.apis,
         )
+
+
+async def tell(checks: Mapping[str, Check]) -> None:
+    """Log what each of ``checks`` finds wrong, when that changes, until cancelled: whoever reads logs does not see what probes are told."""
+    told: dict[str, str] = {}
+    while True:
+        await asyncio.sleep(LOOK)
+        for name, check in checks.items():
+            before, told[name] = told.get(name, ""), said(check)
+            if told[name] and told[name] != before:
+                _LOG.warning("not ready", part=name, problem=told[name])
+            elif before and not told[name]:
+                _LOG.info("ready again", part=name)
 
 
 def prometheus_servers(options: Options, environ: Mapping[str, str]) -> tuple[Server, ...]:

@@ -1,0 +1,23 @@
+"""What `gpuscaler metrics` logs of what keeps it from being ready."""
+
+import asyncio
+
+import structlog
+
+from gpuscaler.metrics.command_service import tell
+
+
+async def test_what_keeps_it_from_being_ready_is_logged_when_it_changes_and_when_it_is_over() -> None:
+    wrong = {"source": "", "trust": ""}
+    with structlog.testing.capture_logs() as logs:
+        task = asyncio.create_task(tell({"source": lambda: wrong["source"], "trust": lambda: wrong["trust"]}))
+        for said in ("", 'cannot list resource "pods"', 'cannot list resource "pods"', 'cannot watch resource "pods"', ""):
+            wrong["source"] = said
+            await asyncio.sleep(10)
+        task.cancel()
+
+    assert [(one["event"], one["part"], one.get("problem", "")) for one in logs] == [
+        ("not ready", "source", 'cannot list resource "pods"'),
+        ("not ready", "source", 'cannot watch resource "pods"'),
+        ("ready again", "source", ""),
+    ]
