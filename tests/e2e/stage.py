@@ -199,10 +199,18 @@ class Stage:
         return self.controllers[-1]
 
     async def metrics(self, controller: Controller) -> dict[str, float]:
-        """What the controller measures, by the names and labels of Prometheus."""
+        """What the controller measures, by the names and labels of Prometheus; one that has just been started is waited for."""
         url = f"http://127.0.0.1:{controller.port}/metrics"
-        async with aiohttp.ClientSession() as session, session.get(url) as answer:
-            text = await answer.text()
+
+        async def told() -> str:
+            controller.check()
+            try:
+                async with aiohttp.ClientSession() as session, session.get(url) as answer:
+                    return await answer.text()
+            except aiohttp.ClientConnectorError:
+                return ""
+
+        text: str = await until(f"{url} answers", told)
         rows = (line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#"))
         return {name: float(value) for name, _, value in rows}
 
