@@ -12,7 +12,18 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import Pod
 from gpuscaler.planning.room import Room
 from gpuscaler.planning.state.ledger import NOMINATING, OPEN, Coming, Ledger, Promise
-from gpuscaler.planning.yielding import burden, has_rules, in_line, may_come, rivals, sharing, strays, takers
+from gpuscaler.planning.yielding import (
+    burden,
+    has_rules,
+    in_line,
+    is_counted,
+    may_come,
+    over_zones,
+    rivals,
+    sharing,
+    strays,
+    takers,
+)
 
 #: The next machine opens when the pods of those before have come, or after ``HOLD``; a group of so many that ``TURNS`` are enough for all.
 HOLD_SECONDS, TURNS = 3.0, 8
@@ -118,7 +129,7 @@ class Line:
         pods = {one.id: list(waiting(one.pods, self._cluster)) for one in self._book.coming if not one.ready}
         pods |= {one.node: self._waiting(one) for one in self._book.promises if one.step in (NOMINATING, OPEN)}
         highest = max((pod.spec.priority for some in pods.values() for pod in some), default=0)
-        unseen = {one.id: one.key[3] for one in self._book.coming if one.node not in self._cluster.nodes}
+        far = self._far()
         found: dict[str, Set[str]] = {}
         for name, promise in self._closed.items():
             node = self._cluster.nodes.get(name)
@@ -128,8 +139,18 @@ class Line:
             outranked = any(pod.spec.priority < highest for pod in pods[name])
             others = {other: some for other, some in pods.items() if other != name} if outranked else {}
             ahead = rivals(pods[name], node, others, self._cluster) if others else frozenset()
-            found[name] = ahead | {other for other, zone in unseen.items() if strays(pods[other], zone, pods[name], node, self._cluster)}
+            found[name] = frozenset(ahead).union(*(ids for zone, pod, ids in far if strays(pod, zone, pods[name], node, self._cluster)))
         return found
+
+    def _far(self) -> list[tuple[str, Pod, Set[str]]]:
+        """Zones that kube-scheduler does not count yet, each with a pod of every kind that spreads and for which machines these wait."""
+        found: dict[tuple[str, str], tuple[Pod, set[str]]] = {}
+        for one in self._book.coming:
+            for pod in self._waiting(one) if one.node not in self._cluster.nodes else ():
+                if over_zones(pod.spec):
+                    found.setdefault((one.key[3], pod.spec.digest), (pod, set()))[1].add(one.id)
+        nodes = self._cluster.nodes.values()
+        return [(zone, pod, ids) for (zone, _), (pod, ids) in found.items() if zone and not is_counted(zone, pod.spec, nodes)]
 
     def _not_in_vain(self, line: list[str]) -> list[str]:
         """Of machines in ``line``, by node, those whose pods may come now; others wait for pods that theirs spread with or must be near.

@@ -75,18 +75,22 @@ def takers(pods: Iterable[Pod], promised: Iterable[Pod], node: Node, cluster: Cl
     return any(_admits(pod.spec, node) and has_room((pod,), node, cluster) for pod in others.values())
 
 
-def strays(pods: Iterable[Pod], zone: str, promised: Iterable[Pod], node: Node, cluster: Cluster) -> bool:
-    """Whether any of ``pods``, who spread over zones and wait for a machine in ``zone``, would take room that those ``promised`` leave.
+def over_zones(spec: PodSpec) -> bool:
+    """Whether pods spread over zones, and none that would be uneven is bound."""
+    return any(rule.topology_key == ZONE for rule in hard(spec))
 
-    kube-scheduler counts zones that have a node, open or not. Where it knows of one zone only, nothing there is too crowded for them.
+
+def is_counted(zone: str, spec: PodSpec, nodes: Iterable[Node]) -> bool:
+    """Whether kube-scheduler counts a zone when it spreads pods, for one of ``nodes`` is there, be it closed.
+
+    Where it knows of one zone only, nothing there is too crowded for them.
     """
-    if not zone or node.labels.get(ZONE, zone) == zone:
-        return False
-    here = list(promised)
-    spreading = {pod.spec.digest: pod for pod in pods if any(rule.topology_key == ZONE for rule in hard(pod.spec))}
-    fitting = [pod.spec for pod in spreading.values() if _admits(pod.spec, node) and has_room((pod, *here), node, cluster)]
-    there = [one for one in cluster.nodes.values() if one.labels.get(ZONE) == zone] if fitting else []
-    return any(not any(_selects(spec, one) for one in there) for spec in fitting)
+    return any(node.labels.get(ZONE) == zone and _selects(spec, node) for node in nodes)
+
+
+def strays(pod: Pod, zone: str, promised: Iterable[Pod], node: Node, cluster: Cluster) -> bool:
+    """Whether a pod that waits for a machine in a ``zone`` that is not counted yet would take room that those ``promised`` leave."""
+    return node.labels.get(ZONE, zone) != zone and _admits(pod.spec, node) and has_room((pod, *promised), node, cluster)
 
 
 def has_rules(pod: Pod) -> bool:
