@@ -12,9 +12,9 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.acts import Lift, Nominate
-from gpuscaler.planning.opening import GROUPS, HOLD_SECONDS, LONG, OVERTAKEN_SECONDS, RESTLESS_SECONDS, YIELD_SECONDS
+from gpuscaler.planning.opening import CALM_SECONDS, GROUPS, HOLD_SECONDS, LONG, OVERTAKEN_SECONDS, RESTLESS_SECONDS, YIELD_SECONDS
 from gpuscaler.planning.state.ledger import OPEN, Coming, Ledger, Promise
-from gpuscaler.planning.steering import CALM_SECONDS, LONGEST_SECONDS, PATIENCE_SECONDS
+from gpuscaler.planning.steering import LONGEST_SECONDS, PATIENCE_SECONDS
 
 
 def test_machines_that_are_ready_at_the_same_time_open_one_after_the_other() -> None:
@@ -205,6 +205,17 @@ def test_a_machine_opens_when_no_other_has_had_pods_tried_for_a_moment_and_waits
     assert acts(opened, *nodes, since=RESTLESS_SECONDS) == ["a"]
     late = promise(node="b", pods=(Q,), stood=NOW - 1.0)
     assert acts(late, closed("b", labels=at), replace(theirs, nominated_node="b")) == ["a"], "it was called already"
+
+
+@pytest.mark.parametrize(
+    ("shown", "stands", "called", "opens"), [(2.0, 1.9, 5.0, 0), (2.0, 2.0, 5.0, 1), (0.1, CALM_SECONDS, 1.0, 1), (2.0, 1.9, 8.0, 0)]
+)
+def test_where_writes_take_long_to_show_nominations_must_stand_for_as_long(shown: float, stands: float, called: float, opens: int) -> None:
+    """What is seen is that old: they may have been cleared since."""
+    stood = NOW - stands
+    book = Ledger(promises=(promise(since=NOW - 9.0, called=NOW - called, nominated=stood - shown, stood=stood),))
+
+    assert len(turn(book, closed(), waiting("p", nominated_node="a")).acts) == opens
 
 
 def test_a_machine_waits_for_its_turn_as_long_as_it_takes_and_not_for_ever() -> None:

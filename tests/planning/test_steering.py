@@ -15,12 +15,11 @@ from gpuscaler.model.pods import Pod, PodSpec, VolumeUse
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import Taint
 from gpuscaler.planning.acts import Close, Lift, Nominate
-from gpuscaler.planning.opening import UNWANTED_SECONDS
+from gpuscaler.planning.opening import CALM_SECONDS, UNWANTED_SECONDS
 from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.state import ledger, promises, refusals
 from gpuscaler.planning.state.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
 from gpuscaler.planning.steering import (
-    CALM_SECONDS,
     PATIENCE_SECONDS,
     REPEAT_SECONDS,
     Steering,
@@ -75,7 +74,7 @@ def test_pods_of_a_ready_machine_are_nominated_before_its_taint_is_lifted() -> N
 
 
 def test_the_taint_is_lifted_once_every_nomination_shows() -> None:
-    book = Ledger(coming=(machine("a", P, Q),), promises=(promise(pods=(P, Q), nominated=NOW - 1.0, stood=NOW - CALM_SECONDS),))
+    book = Ledger(coming=(machine("a", P, Q),), promises=(promise(pods=(P, Q), nominated=NOW - 0.5, stood=NOW - CALM_SECONDS),))
     fresh = replace(book, promises=(promise(pods=(P, Q), nominated=NOW - 0.1),))
     one, both = waiting("p", nominated_node="a"), waiting("q", nominated_node="a")
 

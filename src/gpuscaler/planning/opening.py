@@ -33,8 +33,10 @@ GROUPS = 16
 LONG = 4
 #: A machine whose pods run elsewhere by now opens for nobody after so long: a plan may have others for it, whose room was taken.
 UNWANTED_SECONDS = 3.0
-#: So long those that are called wait for all of their nominations to stand, and for a moment in which no pod is tried.
-RESTLESS_SECONDS = 3.0
+#: A machine opens when its nominations have stood for so long, and nothing has had other pods tried.
+CALM_SECONDS = 0.3
+#: So long those that are called wait for that, or ``TRIES`` times as long as it takes to see what was written.
+RESTLESS_SECONDS, TRIES = 3.0, 4
 #: So long a machine that is ready waits for others whose pods come before its own, or that its own pods spread with.
 YIELD_SECONDS = 120.0
 #: So long others that became ready later open before it, whose pods are smaller.
@@ -47,6 +49,17 @@ def waiting(pods: tuple[str, ...], cluster: Cluster) -> Iterator[Pod]:
         pod = cluster.pods.get(key)
         if pod is not None and not (pod.node_name or pod.finished or pod.deleted):
             yield pod
+
+
+def calm(promise: Promise, now: float) -> float:
+    """How long nominations must stand: what is seen is as old as they took to show, be it that the API server is slow."""
+    shown = promise.stood or now
+    return max(CALM_SECONDS, shown - promise.nominated if promise.nominated else 0.0)
+
+
+def restless(promise: Promise, now: float) -> float:
+    """How long a machine that is called waits for calm."""
+    return max(RESTLESS_SECONDS, TRIES * calm(promise, now))
 
 
 class Line:
@@ -69,7 +82,7 @@ class Line:
         stand for long enough.
         """
         wanted = {name: one for name, one in self._closed.items() if self._waiting(one)}
-        if any(0.0 < self._now - one.called < RESTLESS_SECONDS for one in wanted.values()):
+        if any(0.0 < self._now - one.called < restless(one, self._now) for one in wanted.values()):
             return [one for one in wanted.values() if one.called]
         heads = [[name] for name, one in self._closed.items() if name not in wanted and self._is_unwanted(one)]
         heads += self._heads({name: one for name, one in wanted.items() if not one.called})

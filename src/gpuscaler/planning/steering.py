@@ -18,7 +18,7 @@ from gpuscaler.planning.acts import Act, Close, Lift, Nominate
 from gpuscaler.planning.arrivals import foreign, is_half, missing
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import members
-from gpuscaler.planning.opening import RESTLESS_SECONDS, Line, waiting
+from gpuscaler.planning.opening import Line, calm, restless, waiting
 from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.refusing import tried_in_vain
 from gpuscaler.planning.state import ledger, promises, refusals
@@ -32,9 +32,6 @@ LONGEST_SECONDS = 300.0
 #: Nominations are written again much sooner: each scheduling attempt that fails clears one, and whoever is tried next takes the room. But
 #: no sooner than all that are missing can have been written.
 AGAIN_SECONDS, WRITE_SECONDS = 0.2, 0.03
-#: A machine opens when its nominations have stood for so long, and nothing has had other pods tried: an attempt that is under way as it
-#: opens clears a nomination, and whoever is tried next takes the room. But nobody whose turn it is waits for that for long.
-CALM_SECONDS = 0.3
 #: The longer a pod has had its room and was not bound, the rarer its nomination is written again: after this share of that time.
 RARER = 0.125
 #: Where gangs come from that a scheduler binds as a whole.
@@ -260,18 +257,18 @@ class _Wheel:
 
     def is_calm(self, promise: Promise, waiting: list[Pod]) -> bool:
         """Whether the scheduler has nothing to do with pods that others wait for, or has had it for too long; it has when one opens."""
-        calm = self.now - CALM_SECONDS
-        if waiting and promise.stood > calm:
+        since = self.now - calm(promise, self.now)
+        if waiting and promise.stood > since:
             return False
-        if promise.called and self.now >= promise.called + RESTLESS_SECONDS:
+        if promise.called and self.now >= promise.called + restless(promise, self.now):
             return True
         together = self.turns[promise.node]
         mates = [one for one in self.book.promises if one.node in together and one.node != promise.node and one.step == NOMINATING]
         for one in mates:
             pods = list(self.waiting(one.pods))
-            if pods and (not 0.0 < one.stood <= calm or any(pod.nominated_node != one.node for pod in pods)):
+            if pods and (not 0.0 < one.stood <= since or any(pod.nominated_node != one.node for pod in pods)):
                 return False
-        return all(self.stirred(one) <= calm for one in self.book.promises if one.node not in together)
+        return all(self.stirred(one) <= since for one in self.book.promises if one.node not in together)
 
     def stirred(self, promise: Promise) -> float:
         """When a machine last opened, or its pods had to be nominated."""
