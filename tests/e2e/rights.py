@@ -8,12 +8,11 @@ from functools import partial
 from typing import NamedTuple
 
 import msgspec
-from tests.e2e.stage import ACCOUNT, CLUSTER_ROLES, KINDS, Controller, Json, Stage, roles, until
+from tests.e2e.stage import ACCOUNT, CLUSTER_ROLES, KINDS, Controller, Json, Stage, client, roles, until
 
 from gpuscaler.kube.access import from_kubeconfig
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.http import HttpTransport
-from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.resources import Resource
 
 #: Controllers that look often.
@@ -66,6 +65,16 @@ def less(role: Json, taken: Collection[Right]) -> Json:
     return {**role, "rules": [rule for right, rule in parts(role) if right not in taken]}
 
 
+async def allowed(stage: Stage, user: str, right: Right, name: str = "") -> bool:
+    """Whether the API server's own authorizer lets ``user`` do something, with the object ``name`` where that is one's own."""
+    plural, _, part = right.resource.partition("/")
+    place = right.place or stage.home
+    asked = {"verb": right.verb, "group": right.group, "resource": plural, "subresource": part, "namespace": place, "name": name}
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": REVIEWS.kind, "spec": {"user": user, "resourceAttributes": asked}}
+    found: bool = msgspec.json.decode(await stage.admin.create(REVIEWS, body))["status"]["allowed"]
+    return found
+
+
 @dataclass
 class Installed:
     """gpuscaler in the home of ``stage``, by the chart, without the rights that are ``taken`` away."""
@@ -104,17 +113,10 @@ class Installed:
 
     async def _refused(self, right: Right) -> bool:
         """Whether the API server refuses a right for every object that the chart grants it for."""
-        plural, _, subresource = right.resource.partition("/")
-        place = right.place or self.stage.home
-        asked = {"verb": right.verb, "group": right.group, "resource": plural, "subresource": subresource, "namespace": place}
         rules = [rule for role in self.roles for one, rule in parts(role) if one == right]
         user = f"system:serviceaccount:{self.stage.home}:{ACCOUNT}"
-        for name in (name for rule in rules for name in rule.get("resourceNames", [""])):
-            spec = {"user": user, "resourceAttributes": {**asked, "name": name}}
-            body = {"apiVersion": "authorization.k8s.io/v1", "kind": REVIEWS.kind, "spec": spec}
-            if msgspec.json.decode(await self.stage.admin.create(REVIEWS, body))["status"]["allowed"]:
-                return False
-        return True
+        names = [name for rule in rules for name in rule.get("resourceNames", [""])]
+        return not any([await allowed(self.stage, user, right, name) for name in names])
 
     async def named(self, controller: Controller, right: Right) -> None:
         """Until people are told that a right is missing, in the log or in the status."""
@@ -145,15 +147,20 @@ class Somebody:
 
     async def may(self, taken: Collection[Right] = ()) -> None:
         """From now on everything but what is ``taken``."""
-        (role,) = [one for one in roles() if one["kind"] == "ClusterRole"]
-        await self.stage.apply(CLUSTER_ROLES, less({**role, "metadata": {"name": self.name}}, taken))
+        await self.stage.apply(CLUSTER_ROLES, less({**_whole(), "metadata": {"name": self.name}}, taken))
+
+
+def _whole() -> Json:
+    """The role of the controller that holds for the whole cluster."""
+    (role,) = [one for one in roles() if one["kind"] == "ClusterRole"]
+    return role
 
 
 @asynccontextmanager
 async def somebody(made: Stage, name: str, taken: Collection[Right]) -> AsyncIterator[Somebody]:
     access = from_kubeconfig([made.plane.write_kubeconfig(name, pair=made.plane.certificate(name))], environ={})
     async with HttpTransport(access) as transport:
-        found = Somebody(made, name, Client(transport, limit=RateLimit(qps=1e6, burst=1_000_000)))
+        found = Somebody(made, name, client(transport))
         await found.may(taken)
         binding = {
             "apiVersion": f"{RBAC}/v1",
@@ -163,6 +170,8 @@ async def somebody(made: Stage, name: str, taken: Collection[Right]) -> AsyncIte
             "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": name},
         }
         await made.apply(KINDS["ClusterRoleBinding"], binding)
+        other = next(right for right, _ in parts(_whole()) if right not in taken)
+        await until(f"{name} may {other}", partial(allowed, made, name, other))
         yield found
 
 

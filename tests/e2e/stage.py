@@ -325,7 +325,7 @@ async def stage(name: str, *, audit: bool = False, features: Mapping[str, bool] 
     try:
         access = from_kubeconfig([plane.kubeconfig], environ={})
         async with HttpTransport(access) as transport:
-            admin = Client(transport, field_manager="tests", limit=RateLimit(qps=1e6, burst=1_000_000))
+            admin = client(transport, field_manager="tests")
             yield Stage(plane, folder, admin, controllers)
             plane.check()
     finally:
@@ -334,6 +334,11 @@ async def stage(name: str, *, audit: bool = False, features: Mapping[str, bool] 
         plane.stop()
         # 60 MB a run; the logs beside it stay.
         shutil.rmtree(plane.layout.root / "etcd", ignore_errors=True)
+
+
+def client(transport: HttpTransport, **more: Any) -> Client:
+    """A client for a test itself, which is patient: where the machine is busy, an API server takes its time, and nobody is at fault."""
+    return Client(transport, limit=RateLimit(qps=1e6, burst=1_000_000), read_timeout=PATIENCE / 4, write_timeout=PATIENCE / 4, **more)
 
 
 def free_port() -> int:
