@@ -1,6 +1,7 @@
 """When the loop looks, and when it plans: soon after something came that somebody waits for, and now and then in any case."""
 
 import asyncio
+import math
 from collections.abc import Mapping
 
 from msgspec import Struct
@@ -43,6 +44,8 @@ class Alarm:
         self.pace = pace
         self.awaited: frozenset[str] = frozenset()
         self.nodes: Mapping[str, Node] = {}
+        #: When a pod that waits was last written to, which each scheduling attempt does that comes to something else than the one before.
+        self.tried = -math.inf
         self._rung = asyncio.Event()
         self._due = self._plan_at = 0.0
         self._unschedulable: set[str] = set()
@@ -104,6 +107,7 @@ class Alarm:
         if batch.model is Pod:
             for key, pod in batch.changes.items():
                 if isinstance(pod, Pod) and pod.unschedulable and not pod.node_name:
+                    self.tried = self.time()
                     if key not in self._unschedulable:
                         self._unschedulable.add(key)
                         self._demand()

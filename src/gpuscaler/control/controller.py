@@ -225,6 +225,7 @@ class Controller:
             vanished=vanished,
             unevicted=unevicted,
             unseen=unseen,
+            tried=now - (self._time() - self._alarm.tried),
             fresh=self._fresh(now),
             waits=Waits(
                 register=self._alarm.pace.register,

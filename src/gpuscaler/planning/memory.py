@@ -76,7 +76,8 @@ class Facts(Struct, frozen=True, gc=False):
     ``worked_on`` those that it will work on, by id and with the moment, 0 where that is not known; ``announced`` is all that it has
     announced beside taking away, by id and in a word, told once. ``vanished`` are machines that it listed before and does
     not list any more. ``unevicted`` is what evictions have come to nothing by since the last look, ``unseen`` are
-    nodes on which a last look has found pods that no watch has shown, in words. Without ``fresh`` nothing is removed.
+    nodes on which a last look has found pods that no watch has shown, in words. ``tried`` is when a pod that waits was last seen to be
+    written to, as scheduling attempts do. Without ``fresh`` nothing is removed.
     """
 
     inventory: Inventory | None = None
@@ -88,6 +89,7 @@ class Facts(Struct, frozen=True, gc=False):
     vanished: tuple[Instance, ...] = ()
     unevicted: tuple[leaving.Refusal, ...] = ()
     unseen: Mapping[str, str] = {}
+    tried: float = 0.0
     fresh: bool = True
     waits: Waits = Waits()
 
@@ -138,7 +140,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     book = ledger.folded(book, reclaiming.dead(replace(book, coming=memory.ledger.coming), roll, now))
     gone = reclaiming.unexpected(memory.ledger, facts.vanished)
     memory = replace(memory, breakers=_folded(memory.breakers, (*taken.fates, *reclaiming.reclaimed(gone, now))))
-    wheel = steering.steer(book, cluster, policy, attempts=facts.attempts, said=facts.said, now=now)
+    wheel = steering.steer(book, cluster, policy, attempts=facts.attempts, said=facts.said, tried=facts.tried, now=now)
     book = ledger.folded(book, wheel.steps)
     refused = refusing.refused(memory.refusals, cluster, attempts=facts.attempts, said=facts.said, now=now)
     avoided = reduce(refusals.step, (*refused, *wheel.suspected), memory.refusals)

@@ -33,10 +33,10 @@ GROUPS = 16
 LONG = 4
 #: A machine whose pods run elsewhere by now opens for nobody after so long: a plan may have others for it, whose room was taken.
 UNWANTED_SECONDS = 3.0
-#: A machine opens when its nominations have stood for so long, and nothing has had other pods tried.
+#: A machine opens when its nominations have stood for so long, and no pod was tried.
 CALM_SECONDS = 0.3
 #: So long those that are called wait for that, or ``TRIES`` times as long as it takes to see what was written.
-RESTLESS_SECONDS, TRIES = 3.0, 4
+RESTLESS_SECONDS, TRIES = 5.0, 4
 #: So long a machine that is ready waits for others whose pods come before its own, or that its own pods spread with.
 YIELD_SECONDS = 120.0
 #: So long others that became ready later open before it, whose pods are smaller.

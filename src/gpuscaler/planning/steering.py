@@ -18,7 +18,7 @@ from gpuscaler.planning.acts import Act, Close, Lift, Nominate
 from gpuscaler.planning.arrivals import foreign, is_half, missing
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import members
-from gpuscaler.planning.opening import Line, calm, restless, waiting
+from gpuscaler.planning.opening import CALM_SECONDS, Line, calm, restless, waiting
 from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.refusing import tried_in_vain
 from gpuscaler.planning.state import ledger, promises, refusals
@@ -53,10 +53,21 @@ class Steering(Struct, frozen=True, gc=False):
 
 
 def steer(
-    book: Ledger, cluster: Cluster, policy: Policy, *, attempts: Mapping[str, float], said: Mapping[str, str] | None = None, now: float
+    book: Ledger,
+    cluster: Cluster,
+    policy: Policy,
+    *,
+    attempts: Mapping[str, float],
+    said: Mapping[str, str] | None = None,
+    tried: float = 0.0,
+    now: float,
 ) -> Steering:
-    """What opens next. ``attempts`` tells when the scheduler last failed to place a pod, by ``namespace/name``, ``said`` its words then."""
+    """What opens next. ``attempts`` tells when the scheduler last failed to place a pod, by ``namespace/name``, ``said`` its words then.
+
+    ``tried`` is when any pod that waits was last seen to be tried.
+    """
     wheel = _Wheel(book, cluster, policy, attempts, now)
+    wheel.tried = tried
     wheel.said = said or {}
     for name in [machine.id for machine in book.coming if machine.ready]:
         # Those that opened before it may have changed who waits for it.
@@ -96,6 +107,7 @@ class _Wheel:
         self.attempts = attempts
         self.now = now
         self.said: Mapping[str, str] = {}
+        self.tried = 0.0
         self.steps: list[ledger.Event] = []
         self.outcomes: list[promises.Kept | promises.Broken] = []
         self.suspected: list[refusals.Suspected] = []
@@ -242,7 +254,9 @@ class _Wheel:
         elif node.name not in self.turns:
             return
         elif unnamed and not overdue:
-            if self.now >= promise.nominated + self.again:
+            # While the scheduler goes through all who wait, it clears what is written, and begins anew for that.
+            quiet = self.tried <= self.now - CALM_SECONDS or self.now >= promise.called + restless(promise, self.now)
+            if quiet and self.now >= promise.nominated + self.again:
                 self.acts += [Nominate(pod.key, pod.uid, node.name) for pod in unnamed]
                 self.fold(ledger.Promised(replace(promise, nominated=self.now, stood=0.0)))
         elif self.now >= promise.lifted + REPEAT_SECONDS:
@@ -268,7 +282,7 @@ class _Wheel:
             pods = list(self.waiting(one.pods))
             if pods and (not 0.0 < one.stood <= since or any(pod.nominated_node != one.node for pod in pods)):
                 return False
-        return all(self.stirred(one) <= since for one in self.book.promises if one.node not in together)
+        return self.tried <= since and all(self.stirred(one) <= since for one in self.book.promises if one.node not in together)
 
     def stirred(self, promise: Promise) -> float:
         """When a machine last opened, or its pods had to be nominated."""
