@@ -49,9 +49,9 @@ def waiting(name: str = "p", of: PodSpec | None = None, **more: Any) -> Pod:
     return pod(name, of, **{"uid": f"uid-{name}", "unschedulable": True, **more})
 
 
-def turn(book: Ledger, *items: Item, policy: Policy = POLICY, tried: float | None = None, said: str = "") -> Steering:
+def turn(book: Ledger, *items: Item, policy: Policy = POLICY, tried: float | None = None, said: str = "", anybody: float = 0.0) -> Steering:
     attempts = {} if tried is None else {P: tried}
-    return steer(book, Cluster.of(items), policy, attempts=attempts, said={P: said}, now=NOW)
+    return steer(book, Cluster.of(items), policy, attempts=attempts, said={P: said}, tried=anybody, now=NOW)
 
 
 def after(book: Ledger, found: Steering) -> Ledger:
