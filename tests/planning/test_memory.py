@@ -102,12 +102,16 @@ def test_from_the_grant_to_an_open_node() -> None:
     ready = seen(memory, arrived(), pod("p", uid="u", unschedulable=True))
     assert ready.acts == (Nominate("default/p", "u", "n"),)
     assert boots.forecast(ready.memory.boots, KIND.key).seen == 1
-    named = seen(ready.memory, arrived(), pod("p", uid="u", unschedulable=True, nominated_node="n"), now=NOW + 61.0)
-    assert [type(act) for act in named.acts] == [Lift]
-    there = seen(named.memory, arrived(taints=()), pod("p", on="n", uid="u"), now=NOW + 62.0)
+    nominated = pod("p", uid="u", unschedulable=True, nominated_node="n")
+    named = seen(ready.memory, arrived(), nominated, now=NOW + 61.0)
+    assert named.acts == ()
+    # It must be seen to stand for as long as it took to show.
+    stood = seen(named.memory, arrived(), nominated, now=NOW + 62.0)
+    assert [type(act) for act in stood.acts] == [Lift]
+    there = seen(stood.memory, arrived(taints=()), pod("p", on="n", uid="u"), now=NOW + 63.0)
     assert there.memory.ledger.coming == ()
-    settled = seen(there.memory, arrived(taints=()), pod("p", on="n", uid="u"), now=NOW + 63.0)
-    assert settled.outcomes == (promises.Kept(KIND.key, spec(gpus=1).digest, NOW + 63.0),)
+    settled = seen(there.memory, arrived(taints=()), pod("p", on="n", uid="u"), now=NOW + 64.0)
+    assert settled.outcomes == (promises.Kept(KIND.key, spec(gpus=1).digest, NOW + 64.0),)
     assert settled.memory.ledger.promises == ()
 
 
