@@ -271,6 +271,20 @@ def test_trouble_is_told_in_its_own_words(call: Callable[[Records], None], text:
     assert text in kept.told[0].text
 
 
+def test_a_failure_that_goes_on_is_told_once_a_minute() -> None:
+    kept = Kept()
+    records = Records((kept,))
+    for second in range(90):
+        records.failed("the memory could not be written", OSError("no route"), 1_000.0 + second)
+    records.failed("the memory could not be written", OSError("refused"), 1_090.0)
+
+    assert [(one.at, one.text.rpartition(": ")[2]) for one in kept.told] == [
+        (1_000.0, "no route"),
+        (1_060.0, "no route"),
+        (1_090.0, "refused"),
+    ]
+
+
 def test_a_decision_that_comes_to_nothing_is_told_once_and_again_when_something_was_done() -> None:
     kept, decision = Kept(), idle()
     records = Records((kept,))

@@ -28,6 +28,8 @@ from gpuscaler.planning.state.boots import Forecast, forecast
 _LOG = structlog.get_logger(__name__)
 #: So many pods are told in one turn why they wait; the others are told in the next ones, so that no turn is held up.
 TOLD_AT_ONCE = 200
+#: What fails at every turn is told so often.
+FAILING_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class Records:
     _same: object = field(default=None, init=False)
     _left_out: int = field(default=0, init=False)
     _complained: set[str] = field(default_factory=set, init=False)
+    #: When each failure was told.
+    _failing: dict[str, float] = field(default_factory=dict, init=False)
 
     @property
     def decided(self) -> Mapping[str, str]:
@@ -110,13 +114,19 @@ class Records:
         self._guarded("an end", lambda: self._tell(telling.of_end(ended, now)))
 
     def failed(self, what: str, error: BaseException, now: float, /) -> None:
-        self._guarded("a failure", lambda: self._tell(Happening(now, kinds.FAILED, f"{what}: {error}")))
+        self._guarded("a failure", lambda: self._failed(f"{what}: {error}", now))
 
     def pools_from(self, found: FoundPools | None, /) -> None:
         """Who knows the pools of the account, None where there are none but those of the file."""
         self.latest.found = found
 
     # What that means
+
+    def _failed(self, words: str, now: float) -> None:
+        self._failing = {said: at for said, at in self._failing.items() if 0.0 <= now - at < FAILING_SECONDS}
+        if words not in self._failing:
+            self._failing[words] = now
+            self._tell(Happening(now, kinds.FAILED, words))
 
     def _looked(self, seen: Look, cluster: Cluster, now: float) -> None:
         latest, book = self.latest, seen.memory.ledger
