@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.planning.building import NOW, node, offering, pod, pool, spec
+from tests.planning.building import NOW, ZONE, node, offering, pod, pool, spec, spread
 
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.labels import LabelSet
@@ -93,6 +93,26 @@ def test_a_nomination_that_does_not_show_is_written_again_soon_and_later_where_m
 
     assert turn(book, closed(), waiting()).acts == (Nominate(P, "uid-p", "a"),)
     assert turn(busy, closed(), closed("b"), waiting(), *others).acts == ()
+
+
+@pytest.mark.parametrize("space", ["default", "elsewhere"])
+def test_who_waits_on_an_open_machine_for_those_of_another_to_come_is_nominated_again_before_that_opens(space: str) -> None:
+    """Once they have, whoever of those that spread with them is tried first would take his room."""
+    left = waiting("left", spec(gpus=1, spread=(spread(ZONE, app="x"),), namespace=space), labels={"app": "x"})
+    plain = waiting("plain", spec(gpus=1))
+    ahead = promise(OPEN, node="n", pods=(left.key, plain.key), since=NOW - 30.0, nominated=NOW - 1.0)
+    book = Ledger(coming=(machine("a", P),), promises=(ahead, promise(nominated=NOW - 9.0, stood=NOW - 9.0, called=NOW - 1.0)))
+    items = (node("n", KIND), closed(), left, plain)
+    mine = [Nominate(left.key, "uid-left", "n")] if space == "default" else []
+
+    assert turn(book, *items, waiting()).acts == (*[Nominate(P, "uid-p", "a")], *mine)
+    (lift,) = turn(book, *items, waiting(nominated_node="a")).acts
+    assert isinstance(lift, Lift)
+    assert lift.nominations == (Nominate(P, "uid-p", "a"), *mine)
+    full = pod("full", spec(gpus=4), on="n")
+    (lift,) = turn(book, *items, full, waiting(nominated_node="a")).acts
+    assert isinstance(lift, Lift)
+    assert lift.nominations == (Nominate(P, "uid-p", "a"),)
 
 
 def test_nominations_that_do_not_show_are_written_again_and_not_for_ever() -> None:

@@ -23,7 +23,7 @@ from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.refusing import tried_in_vain
 from gpuscaler.planning.state import ledger, promises, refusals
 from gpuscaler.planning.state.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
-from gpuscaler.planning.yielding import has_room, overtaken
+from gpuscaler.planning.yielding import has_room, has_rules, overtaken
 
 #: Writes that have not shown after so long are made again; after ``PATIENCE`` a machine whose turn it is opens without nominations.
 REPEAT_SECONDS, PATIENCE_SECONDS = 5.0, 30.0
@@ -258,16 +258,32 @@ class _Wheel:
             quiet = self.tried <= self.now - CALM_SECONDS or self.now >= promise.called + restless(promise, self.now)
             if quiet and self.now >= promise.nominated + self.again:
                 self.acts += [Nominate(pod.key, pod.uid, node.name) for pod in unnamed]
+                self.acts += self.behind(waiting)
                 self.fold(ledger.Promised(replace(promise, nominated=self.now, stood=0.0)))
         elif self.now >= promise.lifted + REPEAT_SECONDS:
             stood = promise if promise.stood else replace(promise, stood=self.now)
             if overdue or self.is_calm(stood, waiting):
                 # An attempt that failed since they were seen to stand has cleared them.
-                again = tuple(Nominate(pod.key, pod.uid, node.name) for pod in waiting)
-                self.acts.append(Lift(node.name, opening(waiting), again))
+                again = [Nominate(pod.key, pod.uid, node.name) for pod in waiting]
+                self.acts.append(Lift(node.name, opening(waiting), (*again, *self.behind(waiting))))
                 stood = replace(stood, lifted=self.now)
             if stood is not promise:
                 self.fold(ledger.Promised(stood))
+
+    def behind(self, waiting: list[Pod]) -> list[Nominate]:
+        """Nominations, to machines that are open, of pods that may come as soon as some of ``waiting`` have.
+
+        They depend on these by spread or affinity, and so do others, which would take their room when tried before them.
+        """
+        spaces = {pod.namespace for pod in waiting}
+        closed = {pod for one in self.book.promises if one.step == NOMINATING for pod in one.pods}
+        found: list[Nominate] = []
+        for one in self.book.promises if spaces else ():
+            node = self.cluster.nodes.get(one.node)
+            if one.step == OPEN and node is not None:
+                left = [pod for pod in self.waiting(one.pods) if pod.namespace in spaces and pod.key not in closed and has_rules(pod)]
+                found += [Nominate(pod.key, pod.uid, node.name) for pod in left if has_room((pod,), node, self.cluster)]
+        return found
 
     def is_calm(self, promise: Promise, waiting: list[Pod]) -> bool:
         """Whether the scheduler has nothing to do with pods that others wait for, or has had it for too long; it has when one opens."""
