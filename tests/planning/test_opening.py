@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.planning.building import NOW, ZONE, offering, pool, spec, spread
-from tests.planning.test_steering import KIND, P, Q, closed, machine, promise, turn, waiting
+from tests.planning.test_steering import KIND, P, Q, after, closed, machine, promise, turn, waiting
 
 from gpuscaler.model.cluster import Item
 from gpuscaler.model.nodes import Node
@@ -147,6 +147,22 @@ def test_a_machine_whose_pods_would_not_be_spread_yet_opens_after_those_that_the
     assert turn(long, *there, first, second, *pods).acts == (Nominate(P, "uid-p", "a"),)
     # Nobody is awaited who would change anything.
     assert turn(ranked(), *there, first, pods[0]).acts == (Nominate(P, "uid-p", "a"),)
+
+
+def test_a_machine_that_was_called_is_sent_back_when_a_zone_comes_to_count_that_its_pods_must_wait_for() -> None:
+    there = in_zone("c", "z1", taints=()), spreading("there", on="c")
+    first, second = in_zone("a", "z1"), in_zone("b", "z2", ready=False)
+    called = promise(nominated=NOW - 0.5, called=NOW - 0.5, stood=NOW - CALM_SECONDS)
+    book = Ledger(coming=(machine("a", P), machine("b", Q, ready=0.0)), promises=(called,))
+    items = (*there, first, spreading("p", nominated_node="a"), spreading("q"))
+
+    assert [type(act) for act in turn(book, *items).acts] == [Lift], "there is one zone only"
+    found = turn(book, *items, second)
+    assert found.acts == ()
+    assert after(book, found).promises == (replace(called, called=0.0, stood=0.0),)
+    # Then those of the other zone open, and after them it does.
+    ready = replace(after(book, found), coming=(machine("a", P), machine("b", Q)))
+    assert turn(ready, *items, replace(second, ready=True)).acts == (Nominate(Q, "uid-q", "b"),)
 
 
 def test_a_machine_with_room_to_spare_waits_for_zones_that_the_scheduler_does_not_know_where_others_would_not_be_spread_there() -> None:

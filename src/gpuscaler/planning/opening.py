@@ -79,11 +79,13 @@ class Line:
         Of each group of pools that is the first, unless the pods of those before are still to come, or others' would take its room. The
         oldest of these opens alone where pods that wait for others might take the room of its own: whatever opens beside it has all of them
         tried. In a long line a quarter of those open at once. Once machines are called nobody joins them, or their nominations would never
-        stand for long enough.
+        stand for long enough; those whose pods could not come any more by now are sent back.
         """
         wanted = {name: one for name, one in self._closed.items() if self._waiting(one)}
-        if any(0.0 < self._now - one.called < restless(one, self._now) for one in wanted.values()):
-            return [one for one in wanted.values() if one.called]
+        # Nodes that have come since may count for what their pods depend on.
+        called = [wanted[name] for name in self._not_in_vain([name for name, one in wanted.items() if one.called])]
+        if any(0.0 < self._now - one.called < restless(one, self._now) for one in called):
+            return called
         heads = [[name] for name, one in self._closed.items() if name not in wanted and self._is_unwanted(one)]
         heads += self._heads({name: one for name, one in wanted.items() if not one.called})
         heads.sort(key=lambda names: min(self._closed[name].since for name in names))
@@ -95,7 +97,7 @@ class Line:
             if heads and heads[0] in alone
             else [names for names in heads if names not in alone][:GROUPS]
         )
-        return [*(one for one in wanted.values() if one.called), *(self._closed[name] for names in first for name in names)]
+        return [*called, *(self._closed[name] for names in first for name in names)]
 
     def _heads(self, wanted: Mapping[str, Promise]) -> Iterator[list[str]]:
         """Of each group of pools those that open next."""

@@ -236,8 +236,8 @@ class _Wheel:
             if self.is_overdue(one):
                 self.turns.setdefault(one.node, frozenset((one.node,)))
         for one in closed:
-            if one.node in self.turns and not one.called and any(self.waiting(one.pods)):
-                self.fold(ledger.Promised(replace(one, called=self.now)))
+            if (one.node in self.turns) != bool(one.called) and any(self.waiting(one.pods)):
+                self.fold(ledger.Promised(replace(one, called=0.0, stood=0.0) if one.called else replace(one, called=self.now)))
 
     def is_overdue(self, promise: Promise) -> bool:
         """Whether a machine has waited for too long, be it for its turn or for nominations to show."""
