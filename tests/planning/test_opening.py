@@ -181,6 +181,36 @@ def test_a_machine_with_room_to_spare_waits_for_zones_that_the_scheduler_does_no
     assert turn(ranked(coming), first, pods[0], waiting("q")).acts == opens, "it may be anywhere"
 
 
+def test_a_machine_with_room_for_pods_that_wait_in_another_zone_opens_after_those_of_its_own_without() -> None:
+    """Q would go to "a" when anybody is in z1, and then R, whose machine is there, would make z1 too crowded."""
+    there = in_zone("there", "z2", taints=(), allocatable={}), spreading("sits", on="there")
+    large = replace(spreading("r"), spec=spec(gpus=4, spread=(spread(ZONE, app="x"),)))
+    pods = spreading("p"), spreading("q"), large
+    nodes = in_zone("a", "z1"), in_zone("b", "z2", allocatable={**KIND.allocatable, "nvidia.com/gpu": 1})
+    z1, z2 = (*KIND.key[:3], "z1"), (*KIND.key[:3], "z2")
+    ours, theirs = promise(offering=z1, since=NOW - 9.0), promise(node="b", pods=(Q,), offering=z2)
+    coming = machine("c", large.key, offering=z1, ready=0.0, node="", registered=0.0)
+    book = Ledger(coming=(coming,), promises=(ours, theirs))
+    opens = (Nominate(P, "uid-p", "a"),)
+
+    assert turn(book, *there, *nodes, *pods).acts == ()
+    long = replace(book, promises=(replace(ours, since=NOW - YIELD_SECONDS), theirs))
+    assert turn(long, *there, *nodes, *pods).acts == opens
+    ready = replace(coming, node="c", registered=3.0, ready=4.0)
+    first = turn(replace(book, coming=(ready,)), *there, *nodes, in_zone("c", "z1"), *pods)
+    assert first.acts == (Nominate(large.key, "uid-r", "c"),)
+    # Then there is one in each zone.
+    come = replace(book, coming=())
+    sits = in_zone("c", "z1", taints=()), replace(large, node_name="c")
+    assert turn(come, *there, *nodes, *sits, *pods[:2]).acts == (Nominate(Q, "uid-q", "b"),)
+    # Who is alike may have the room: the other takes theirs. Nobody waits for a machine that was not even granted.
+    alike = replace(large, spec=pods[1].spec)
+    assert turn(book, *there, *nodes, *pods[:2], alike).acts == opens
+    assert turn(replace(book, coming=(replace(coming, granted=0.0),)), *there, *nodes, *pods).acts == opens
+    full = in_zone("a", "z1", allocatable={**nodes[0].allocatable, "nvidia.com/gpu": 1})
+    assert turn(book, *there, full, nodes[1], *pods).acts == opens
+
+
 def test_machines_whose_pods_would_fill_each_other_open_together_once_all_nominations_stand() -> None:
     low = spec(gpus=3)
     urgent = spec(gpus=1, priority=10)

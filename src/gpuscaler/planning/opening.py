@@ -144,7 +144,7 @@ class Line:
         pods = {one.id: list(waiting(one.pods, self._cluster)) for one in self._book.coming if not one.ready}
         pods |= {one.node: self._waiting(one) for one in self._book.promises if one.step in (NOMINATING, OPEN)}
         highest = max((pod.spec.priority for some in pods.values() for pod in some), default=0)
-        far = self._far()
+        far, tempting = self._far(), self._tempting()
         found: dict[str, Set[str]] = {}
         for name, promise in self._closed.items():
             node = self._cluster.nodes.get(name)
@@ -154,7 +154,8 @@ class Line:
             outranked = any(pod.spec.priority < highest for pod in pods[name])
             others = {other: some for other, some in pods.items() if other != name} if outranked else {}
             ahead = rivals(pods[name], node, others, self._cluster) if others else frozenset()
-            found[name] = frozenset(ahead).union(*(ids for zone, pod, ids in far if strays(pod, zone, pods[name], node, self._cluster)))
+            uncounted = (ids for zone, pod, ids in far if strays(pod, zone, pods[name], node, self._cluster))
+            found[name] = frozenset(ahead).union(tempting.get(name, frozenset()), *uncounted)
         return found
 
     def _far(self) -> list[tuple[str, Pod, Set[str]]]:
@@ -166,6 +167,39 @@ class Line:
                     found.setdefault((one.key[3], pod.spec.digest), (pod, set()))[1].add(one.id)
         nodes = self._cluster.nodes.values()
         return [(zone, pod, ids) for (zone, _), (pod, ids) in found.items() if zone and not is_counted(zone, pod.spec, nodes)]
+
+    def _tempting(self) -> Mapping[str, Set[str]]:
+        """Machines with room to spare for pods that spread over zones and wait for one of another zone, and which others open before.
+
+        Such pods take that room as soon as they are even there, and then others, for which machines of this zone wait, are not. So those of
+        this zone that have no such room come first, and machines that these pods wait for, once they are of use to them.
+        """
+        machines: dict[str, Coming | Promise] = {one.id: one for one in self._book.coming if one.granted and not one.ready} | self._closed
+        spread: dict[str, tuple[str, list[Pod]]] = {}
+        for name, one in machines.items():
+            zone = one.key[3] if isinstance(one, Coming) else one.offering[3]
+            pods = [pod for pod in self._waiting(one) if zone and over_zones(pod.spec)]
+            if pods:
+                spread[name] = zone, pods
+        if len({zone for zone, _ in spread.values()}) < 2:
+            return {}
+        kinds = {(zone, pod.namespace, pod.spec.digest): pod for zone, pods in spread.values() for pod in pods}
+        tempted: dict[str, list[Pod]] = {}
+        for name, one in self._closed.items():
+            node, mine = self._cluster.nodes.get(name), self._waiting(one)
+            some = [pod for (zone, *_), pod in kinds.items() if node and mine and strays(pod, zone, mine, node, self._cluster)]
+            if some:
+                tempted[name] = some
+
+        def comes_first(other: str, name: str) -> bool:
+            zone, pods = spread[other]
+            same = zone == self._closed[name].offering[3]
+            if other in tempted or not (same or other in self._closed):
+                return False
+            alike = ((pod.namespace == one.namespace, pod.spec.digest == one.spec.digest) for pod in pods for one in tempted[name])
+            return any(near and equal != same for near, equal in alike) and not (other in self._closed and self._is_in_vain(other))
+
+        return {name: {other for other in spread if comes_first(other, name)} for name in tempted}
 
     def _not_in_vain(self, line: list[str]) -> list[str]:
         """Of machines in ``line``, by node, those whose pods may come now; others wait for pods that theirs spread with or must be near.
