@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from random import Random
 
@@ -27,6 +27,10 @@ POOL: Json = {
 KINDS = ("plain", "plain", "spread", "apart", "gang", "volume", "urgent")
 #: So many workloads are under way at once, and so many are played in one cluster: their machines stay.
 ABREAST, TOGETHER = 10, 25
+#: Of each workload's pool, so many pods at most that need no GPU.
+UNRELATED = 2
+#: One nomination is taken away about every so many seconds, where there is one.
+CLEARING = 4.0
 #: The scheduler and the controller have so many seconds for each workload once its machines could be there.
 BINDING = 150.0
 
@@ -36,7 +40,9 @@ class Tally:
     """Pods that were planned and those that run, purchases after the first machine of a workload opened, and what became of promises.
 
     ``meant`` and ``came`` are planned pods that were nominated, and those of them that run where they were nominated to last; ``first`` run
-    where they were nominated to first. ``kept``, ``stray`` and ``broken`` are what the controller itself counts, of unrelated pods too.
+    where they were nominated to first. ``unnamed`` were bound before anybody nominated them, to room that others left. ``cleared`` is how
+    often somebody else took a nomination away. ``kept``, ``stray`` and ``broken`` are what the controller itself counts, of unrelated pods
+    too.
     """
 
     planned: int = 0
@@ -45,6 +51,8 @@ class Tally:
     meant: int = 0
     came: int = 0
     first: int = 0
+    unnamed: int = 0
+    cleared: int = 0
     kept: int = 0
     stray: int = 0
     broken: int = 0
@@ -53,26 +61,42 @@ class Tally:
         return Tally(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
 
     def __str__(self) -> str:
-        meant, came = (self.meant, self.came) if self.meant else (self.kept + self.stray + self.broken, self.kept)
+        counted = self.kept + self.stray + self.broken
+        shares = f"{self.came / max(1, self.meant):.1%}", f"{self.kept / max(1, counted):.1%}"
         return (
-            f"{self.bound} of {self.planned} planned pods bound, {self.further} further purchases; {came} of {meant} on the machine "
-            f"that was promised ({came / max(1, meant):.1%}), {self.first} on the first that was, {self.broken} that filters kept away"
+            f"{self.bound} of {self.planned} planned pods bound, {self.further} further purchases; {self.came} of {self.meant} on the "
+            f"machine that was promised ({shares[0]}), {self.first} on the first that was, {self.unnamed} on others before they were "
+            f"promised one; as the controller counts, {self.kept} of {counted} promises kept ({shares[1]}), {self.broken} that filters "
+            f"kept away; {self.cleared} nominations taken away"
         )
 
 
 class Nominations:
-    """What pods were nominated to last, and first, before they were bound, by ``namespace/name``."""
+    """What pods were nominated to last, and first, before they were bound, and those that are nominated ``now``, by ``namespace/name``."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, str] = {}
         self.first: dict[str, str] = {}
+        self.now: dict[str, str] = {}
 
     def hear(self, batch: Batch) -> None:
         for key, one in batch.changes.items():
+            self.now.pop(key, None)
             # The scheduler itself nominates those that wait for a disk, to the node that it has chosen.
             if isinstance(one, Pod) and one.nominated_node and not one.node_name and not one.spec.volumes:
-                self.nodes[key] = one.nominated_node
+                self.nodes[key] = self.now[key] = one.nominated_node
                 self.first.setdefault(key, one.nominated_node)
+
+    async def clear(self, made: Stage, dice: Random, found: Tally) -> None:
+        """Take a nomination away now and then, as somebody else may."""
+        while True:
+            await asyncio.sleep(dice.uniform(0, 2 * CLEARING))
+            if self.now:
+                namespace, name = dice.choice(sorted(self.now)).split("/")
+                patch: Json = {"status": {"nominatedNodeName": None}}
+                with suppress(ApiError):
+                    await made.admin.merge_patch(PODS, name, patch, namespace=namespace, subresource="status")
+                    found.cleared += 1
 
 
 def workload(dice: Random, pool: str) -> tuple[list[Json], list[Json]]:
@@ -140,7 +164,7 @@ async def measure(workloads: int, *, seed: int, apart: float, steered: bool = Tr
         async def play(number: int) -> None:
             async with slots:
                 dice = Random(f"{seed}/{number}")
-                await _play(made, found, f"s{number}", dice, unrelated=2 if steered else 0, within=apart + BINDING)
+                await _play(made, found, f"s{number}", dice, within=apart + BINDING)
             over.add(number)
             if len(over) >= workloads // 2:
                 half.set()
@@ -151,32 +175,42 @@ async def measure(workloads: int, *, seed: int, apart: float, steered: bool = Tr
             made.controllers[-1].kill()
             made.start(run_file, kubeconfig, port=port)
 
+        clearing = asyncio.create_task(heard.clear(made, Random(f"{seed}/cleared"), found))
         plays = [play(number) for number in range(workloads)]
         await asyncio.gather(*plays, *([restarted()] if restart else []))
+        clearing.cancel()
         await asyncio.sleep(2)
         await _count(made, made.controllers[-1], found)
-        for one in await made.listed(PODS):
-            who = f"{one['metadata']['namespace']}/{one['metadata']['name']}"
-            if who in heard.nodes and not one["metadata"]["name"].startswith("other"):
-                found.meant += 1
-                found.first += heard.first[who] == one["spec"].get("nodeName")
-                if heard.nodes[who] == one["spec"].get("nodeName"):
-                    found.came += 1
-                else:
-                    print(f"{who} was meant for {heard.nodes[who]}, and runs on {one['spec'].get('nodeName')}")
+        await _promised(made, heard, found)
         listening.cancel()
-        await asyncio.gather(listening, return_exceptions=True)
+        await asyncio.gather(listening, clearing, return_exceptions=True)
     return found
 
 
-async def _play(made: Stage, found: Tally, pool: str, dice: Random, *, unrelated: int, within: float) -> None:
+async def _promised(made: Stage, heard: Nominations, found: Tally) -> None:
+    """Count which planned pods run where they were nominated to; those with a disk are nominated by the scheduler."""
+    for one in await made.listed(PODS):
+        who, node = f"{one['metadata']['namespace']}/{one['metadata']['name']}", one["spec"].get("nodeName")
+        if one["metadata"]["name"].startswith("other") or any("persistentVolumeClaim" in disk for disk in one["spec"].get("volumes", [])):
+            continue
+        if who not in heard.nodes:
+            found.unnamed += 1
+            continue
+        found.meant += 1
+        found.first += heard.first[who] == node
+        found.came += heard.nodes[who] == node
+        if heard.nodes[who] != node:
+            print(f"{who} was meant for {heard.nodes[who]}, and runs on {node}")
+
+
+async def _play(made: Stage, found: Tally, pool: str, dice: Random, *, within: float) -> None:
     await made.namespace(pool)
     pods, claims = workload(dice, pool)
     for one in claims:
         await made.admin.create(PERSISTENT_VOLUME_CLAIMS, one, namespace=pool)
     for one in pods:
         await made.create(one, pool)
-    for number in range(dice.randint(0, unrelated)):
+    for number in range(dice.randint(0, UNRELATED)):
         await asyncio.sleep(dice.uniform(0, 4))
         # An unrelated one, that may sit anywhere and must not take the room of those that machines are bought for.
         await made.create(pod(f"other{number}", pool, gpus=0, cpu="100m"), pool)
