@@ -17,7 +17,7 @@ from gpuscaler.control.attempts import Attempts
 from gpuscaler.control.cloud import Cloud
 from gpuscaler.control.looking import newcomer
 from gpuscaler.control.recorder import Recorder
-from gpuscaler.control.store import MemoryStore
+from gpuscaler.control.store import MemoryStore, UnreadableError
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Unreachable
 from gpuscaler.kube.picture import Picture
@@ -70,6 +70,8 @@ class Controller:
     ) -> None:
         self.memory = Memory()
         self.plans = 0
+        #: Why it cannot begin, for people; empty while it can.
+        self.trouble = ""
         self._picture, self._store, self._recorder = picture, store, recorder
         self._now, self._attempts, self._dry_run = now, attempts, dry_run
         self._alarm = Alarm(pace)
@@ -107,7 +109,7 @@ class Controller:
         self._alarm.wake()
 
     async def run(self) -> None:
-        """Lead until cancelled. Raises what says that somebody else leads, or that the memory cannot be read."""
+        """Lead until cancelled. Raises what says that somebody else leads, or that the memory is of another version."""
         unlisten = self._picture.listen(self._alarm.hear)
         try:
             await self._run()
@@ -115,13 +117,17 @@ class Controller:
             unlisten()
 
     async def _remember(self) -> Memory:
-        """What was remembered; asked for again while the API server does not answer."""
+        """What was remembered; asked for again while the API server does not answer, or until somebody has put right what is there."""
         while True:
             try:
-                return await self._store.load()
-            except (ApiError, Unreachable) as error:
+                memory = await self._store.load()
+            except (ApiError, Unreachable, UnreadableError) as error:
+                self.trouble = str(error)
                 self._recorder.failed("the memory could not be read", error, self._now())
                 await asyncio.sleep(AGAIN_SECONDS)
+            else:
+                self.trouble = ""
+                return memory
 
     async def _run(self) -> None:
         memory, self._began = await self._remember(), self._now()

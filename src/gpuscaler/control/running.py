@@ -131,7 +131,7 @@ class Running:
         """Run until cancelled; the lease is then given back.
 
         Raises :class:`ApiError` or :class:`Unreachable` where the API server cannot be used at all when this begins, and
-        :class:`~gpuscaler.control.store.StoreError` for a memory that cannot be read, and :class:`UnusableError`.
+        :class:`~gpuscaler.control.store.StoreError` for a memory of another version, and :class:`UnusableError`.
         """
         place = self._place()
         await check(place, self.file.settings.leader_election.name)

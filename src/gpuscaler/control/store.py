@@ -8,20 +8,32 @@ from base64 import b64decode, b64encode
 from typing import Any, Generic, TypeVar
 
 import msgspec
+import structlog
 
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import AlreadyExists, Conflict, NotFound, ServerError, Unreachable
 from gpuscaler.kube.resources import CONFIG_MAPS
 from gpuscaler.planning.memory import Memory
 
+_LOG = structlog.get_logger(__name__)
 #: The key that holds the memory, and the version of its form: a program that meets a newer one than it knows leaves it alone.
 KEY, FORM_KEY, FORM = "memory", "form", "1"
 #: What a ConfigMap may hold in all, by Kubernetes' validation, less what the rest of the object takes.
 MOST_BYTES = 1_000_000
 
+#: What to do about a memory of the controller that cannot be read.
+MEND = (
+    "nothing is bought or removed meanwhile; put back what was there, or delete the ConfigMap once every machine that the cloud lists is a "
+    "node: one that is still to come might be bought twice"
+)
+
 
 class StoreError(Exception):
     """The memory cannot be read or written; the text names the object, what was seen, what was expected and what to do."""
+
+
+class UnreadableError(StoreError):
+    """What is there is no memory, and none of us wrote it: until somebody puts it right, all there is to do is to wait."""
 
 
 class OvertakenError(Exception):
@@ -43,14 +55,17 @@ T = TypeVar("T")
 
 
 class Store(Generic[T]):
-    """Keeps a memory in the ConfigMap ``namespace/name``; ``nothing`` is what is remembered before anything is."""
+    """Keeps a memory in the ConfigMap ``namespace/name``; ``nothing`` is what is remembered before anything is.
 
-    def __init__(self, client: Client, *, namespace: str, name: str, nothing: T) -> None:
+    ``mend`` tells people what to do about one that cannot be read.
+    """
+
+    def __init__(self, client: Client, *, namespace: str, name: str, nothing: T, mend: str) -> None:
         # Everything waits until it is written: it must not wait behind hundreds of evictions itself.
         self._client = client.at_once()
         self._namespace = namespace
         self._name = name
-        self._nothing = nothing
+        self._nothing, self._mend = nothing, mend
         self._version = ""
         self._written: T | None = None
         #: A memory of which nobody knows whether it was written.
@@ -67,9 +82,8 @@ class Store(Generic[T]):
         except NotFound:
             self._version, self._written = "", None
             return self._nothing
-        self._version = found.metadata.version
-        memory = self._read(found)
-        self._written = memory
+        self._version, self._written = found.metadata.version, None
+        self._written = memory = self._read(found)
         return memory
 
     def _read(self, found: WireConfigMap) -> T:
@@ -85,9 +99,8 @@ class Store(Generic[T]):
         try:
             return msgspec.json.decode(zlib.decompress(b64decode(packed, validate=True)), type=type(self._nothing))
         except (ValueError, zlib.error, msgspec.MsgspecError) as error:
-            raise StoreError(
-                f"{self.place}: saw a memory that cannot be read ({error}), expected what gpuscaler wrote there; "
-                f"delete the ConfigMap once no machine is on its way"
+            raise UnreadableError(
+                f"{self.place}: saw a memory that cannot be read ({error}), expected what gpuscaler wrote there; {self._mend}"
             ) from error
 
     async def save(self, memory: T) -> None:
@@ -100,14 +113,7 @@ class Store(Generic[T]):
         if memory == self._written:
             return
         try:
-            try:
-                answer = await self._write(memory)
-            except NotFound:
-                if not self._version:
-                    raise
-                # Somebody deleted it, and nobody has written it since: what is remembered here is all there is.
-                self._version = ""
-                answer = await self._write(memory)
+            answer = await self._put(memory)
         except (AlreadyExists, Conflict) as error:
             raise OvertakenError(f"{self.place}: {error}") from error
         except (ServerError, Unreachable):
@@ -115,6 +121,28 @@ class Store(Generic[T]):
             raise
         self._version = msgspec.json.decode(answer, type=WireConfigMap).metadata.version
         self._written = memory
+
+    async def _put(self, memory: T) -> bytes:
+        """Write, also where somebody deleted what was there, or spoilt it: none of us did, so what is remembered here is all there is."""
+        try:
+            return await self._write(memory)
+        except NotFound:
+            if not self._version:
+                raise
+            self._version = ""
+        except (AlreadyExists, Conflict):
+            if await self._there() is not None:
+                raise
+        return await self._write(memory)
+
+    async def _there(self) -> T | None:
+        """What is there now; None where that is nothing, or nothing that one of us wrote."""
+        try:
+            found = await self.load()
+        except UnreadableError as error:
+            _LOG.warning("the memory was spoilt: what is remembered here is written over it", problem=str(error))
+            return None
+        return found if self._version else None
 
     async def _write(self, memory: T) -> bytes:
         body = self._body(memory)
@@ -125,12 +153,8 @@ class Store(Generic[T]):
     async def _find_out(self, doubted: T) -> None:
         """Whether the write before took effect. What is there must be that, or what was there before."""
         before = self._written
-        found = await self.load()
-        if not self._version:
-            # Deleted, or never written.
-            self._doubted = None
-            return
-        if found not in (doubted, self._nothing if before is None else before):
+        found = await self._there()
+        if found not in (None, doubted, self._nothing if before is None else before):
             raise OvertakenError(f"{self.place}: saw a memory that this controller did not write")
         self._doubted = None
 
@@ -154,4 +178,4 @@ class MemoryStore(Store[Memory]):
     """Keeps the controller's memory."""
 
     def __init__(self, client: Client, *, namespace: str, name: str = "gpuscaler-state") -> None:
-        super().__init__(client, namespace=namespace, name=name, nothing=Memory())
+        super().__init__(client, namespace=namespace, name=name, nothing=Memory(), mend=MEND)

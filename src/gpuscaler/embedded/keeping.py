@@ -9,6 +9,7 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ServerError, TooManyRequests, Unreachable
 
 NAME: Final = "gpuscaler-simulated-cloud"
+MEND: Final = "put back what was there, or delete it and gpuscaler-state while nothing runs, to begin anew without any machine"
 #: Pauses between tries when the API server does not answer, in seconds.
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 
@@ -17,7 +18,7 @@ class CloudStore(Store[ProviderState]):
     """The ConfigMap of a simulated cloud."""
 
     def __init__(self, client: Client, *, namespace: str, name: str = NAME) -> None:
-        super().__init__(client, namespace=namespace, name=name, nothing=ProviderState())
+        super().__init__(client, namespace=namespace, name=name, nothing=ProviderState(), mend=MEND)
 
 
 class Keeper:

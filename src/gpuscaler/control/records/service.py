@@ -127,16 +127,16 @@ class Service(Records):
     def troubles(self) -> tuple[str, ...]:
         """Everything that is wrong now, a sentence each."""
         controller = self._controller
-        cloud = controller.cloud.trouble if controller is not None else ""
+        leading = (controller.trouble, controller.cloud.trouble) if controller is not None else ()
         tls = self._tls.trouble if self._tls is not None else ""
         pools = self.latest.found.trouble if self.latest.found is not None else ""
-        own = (pools, cloud, self._history_trouble, self.keeper.trouble, self.reporter.trouble, tls)
+        own = (*leading, pools, self._history_trouble, self.keeper.trouble, self.reporter.trouble, tls)
         lost = f"{self.failures} records could not be made; the log says which kinds" if self.failures else ""
         return tuple(one for one in (*self.here.troubles(), *own, lost) if one)
 
     def alive(self) -> str:
-        """What is wrong with the loop, if anything is: a process that leads must look at the cluster again and again."""
-        if self._controller is None or not self.here.picture.synced:
+        """What is wrong with the loop, if anything is: a process that leads must look at the cluster again and again, once it can begin."""
+        if self._controller is None or self._controller.trouble or not self.here.picture.synced:
             return ""
         last = max(self.latest.looked_at, self._led_since)
         age, most = self.here.now() - last, self.settings.http.alive_within
