@@ -15,7 +15,7 @@ from tests.e2e.stage import NAMESPACE, Json, Stage, until
 from gpuscaler.control.records import service
 from gpuscaler.control.records.removals import RemovalNow
 from gpuscaler.control.records.reporting import status_in
-from gpuscaler.control.running import Place, Running
+from gpuscaler.control.running import MakeProvider, Place, Running
 from gpuscaler.control.settings_file import SettingsFile
 from gpuscaler.embedded import providers
 from gpuscaler.kube.access import from_kubeconfig
@@ -77,7 +77,7 @@ class Noting:
 
 
 @asynccontextmanager
-async def controller(made: Stage, run_file: Path, clocks: Sleeping) -> AsyncIterator[Noting]:
+async def controller(made: Stage, run_file: Path, clocks: Sleeping, make_provider: MakeProvider = providers.make) -> AsyncIterator[Noting]:
     """A controller in this process, with the rights of the controller's own account and ``clocks``."""
     access = from_kubeconfig([await made.kubeconfig()], environ={})
 
@@ -92,7 +92,7 @@ async def controller(made: Stage, run_file: Path, clocks: Sleeping) -> AsyncIter
             namespace=NAMESPACE,
             identity="removals",
             clocks=clocks,
-            make_provider=providers.make,
+            make_provider=make_provider,
             make_records=records,
         )
         async with beside(asyncio.create_task(running.run())):

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,7 +21,7 @@ import aiohttp
 import msgspec
 import yaml
 
-from gpuscaler.embedded.controlplane.building import DEFAULT, Programs, Progress, programs
+from gpuscaler.embedded.controlplane.building import API_SERVER, ASSETS, DEFAULT, Programs, Progress, programs
 from gpuscaler.embedded.controlplane.plane import ControlPlane
 from gpuscaler.embedded.kubelets import Kubelets
 from gpuscaler.kube.access import from_kubeconfig
@@ -86,8 +87,18 @@ def built(version: str) -> Programs:
 
 
 def version() -> str:
-    """Which Kubernetes is tested."""
+    """Which Kubernetes is tested: that of the programs of ``KUBEBUILDER_ASSETS``, where that is set, whatever else is asked for."""
+    if os.environ.get(ASSETS):
+        return _release_of(built(DEFAULT).folder / API_SERVER)
     return os.environ.get("KUBERNETES") or DEFAULT
+
+
+@cache
+def _release_of(program: Path) -> str:
+    """What a program of Kubernetes says of its version, such as ``Kubernetes v1.36.3``."""
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.split()
+    assert said[:1] == ["Kubernetes"], f"{program} --version said {said}, expected a release of Kubernetes"
+    return said[1].removeprefix("v")
 
 
 def roles(home: str = NAMESPACE) -> list[Json]:

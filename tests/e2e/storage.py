@@ -1,34 +1,50 @@
-"""Disks for claims: what a CSI driver's provisioner does, in a few lines. A disk is in the zone of the node that the scheduler chose."""
+"""Disks for claims: what a CSI driver's provisioner and attacher do, in a few lines. A disk is in the zone that the scheduler chose."""
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from gpuscaler.kube.client import Client
-from gpuscaler.kube.errors import AlreadyExists
-from gpuscaler.kube.resources import CSI_DRIVERS, NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES
+from gpuscaler.kube.errors import AlreadyExists, NotFound
+from gpuscaler.kube.resources import (
+    CSI_DRIVERS,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    STORAGE_CLASSES,
+    VOLUME_ATTACHMENTS,
+    Resource,
+)
 
-DRIVER, CLASS = "disk.example.com", "zonal"
+#: Storage classes: of disks that are simply there, and of those that must be attached to a node.
+CLASS, ATTACHED = "zonal", "attached"
+#: Their drivers, and whether these attach.
+DRIVERS = {CLASS: ("disk.example.com", False), ATTACHED: ("block.example.com", True)}
 ZONE, CHOSEN = "topology.kubernetes.io/zone", "volume.kubernetes.io/selected-node"
+#: By this kubelets leave attaching to the attach-detach controller of kube-controller-manager.
+MANAGED = "volumes.kubernetes.io/controller-managed-attach-detach"
+FINALIZER = "external-attacher/block-example-com"
 
 Json = dict[str, Any]
 
 
-def claim(name: str) -> Json:
-    spec = {"accessModes": ["ReadWriteOnce"], "storageClassName": CLASS, "resources": {"requests": {"storage": "1Gi"}}}
+def claim(name: str, storage_class: str = CLASS) -> Json:
+    spec = {"accessModes": ["ReadWriteOnce"], "storageClassName": storage_class, "resources": {"requests": {"storage": "1Gi"}}}
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
 
 
 @asynccontextmanager
 async def provisioner(client: Client) -> AsyncIterator[None]:
     """Disks are made for as long as this is open."""
-    named = {"metadata": {"name": CLASS}, "provisioner": DRIVER, "volumeBindingMode": "WaitForFirstConsumer"}
-    await client.create(STORAGE_CLASSES, {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", **named})
-    driver = {"metadata": {"name": DRIVER}, "spec": {"attachRequired": False}}
-    await client.create(CSI_DRIVERS, {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", **driver})
+    for storage_class, (driver, attaches) in DRIVERS.items():
+        named = {"metadata": {"name": storage_class}, "provisioner": driver, "volumeBindingMode": "WaitForFirstConsumer"}
+        await client.create(STORAGE_CLASSES, {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", **named})
+        told = {"metadata": {"name": driver}, "spec": {"attachRequired": attaches}}
+        await client.create(CSI_DRIVERS, {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", **told})
     life = asyncio.create_task(_provide(client))
     try:
         yield
@@ -59,9 +75,9 @@ def _disk(claim: Json, zone: str) -> Json:
     spec = {
         "capacity": claim["spec"]["resources"]["requests"],
         "accessModes": claim["spec"]["accessModes"],
-        "storageClassName": CLASS,
+        "storageClassName": claim["spec"]["storageClassName"],
         "persistentVolumeReclaimPolicy": "Retain",
-        "csi": {"driver": DRIVER, "volumeHandle": name},
+        "csi": {"driver": DRIVERS[claim["spec"]["storageClassName"]][0], "volumeHandle": name},
         "claimRef": {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
@@ -70,3 +86,43 @@ def _disk(claim: Json, zone: str) -> Json:
         "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
     }
     return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec}
+
+
+@dataclass
+class Attacher:
+    """Beside the real attach-detach controller: kubelets that leave attaching to it, and the attacher of a CSI driver.
+
+    That attaches at once, and says that a disk is detached only while it ``detaches``.
+    """
+
+    client: Client
+    detaches: bool = False
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            for node in await self._listed(NODES):
+                if MANAGED not in node["metadata"].get("annotations", {}):
+                    with suppress(NotFound):
+                        await self.client.merge_patch(NODES, node["metadata"]["name"], {"metadata": {"annotations": {MANAGED: "true"}}})
+            for one in await self._listed(VOLUME_ATTACHMENTS):
+                # The attach-detach controller may take one back before it was seen.
+                with suppress(NotFound):
+                    await self._attend(one)
+            await asyncio.sleep(0.3)
+
+    async def _attend(self, one: Json) -> None:
+        name = one["metadata"]["name"]
+        if "deletionTimestamp" not in one["metadata"]:
+            if not one.get("status", {}).get("attached"):
+                await self.client.merge_patch(VOLUME_ATTACHMENTS, name, {"metadata": {"finalizers": [FINALIZER]}})
+                await self.client.merge_patch(VOLUME_ATTACHMENTS, name, {"status": {"attached": True}}, subresource="status")
+        elif self.detaches:
+            await self.client.merge_patch(VOLUME_ATTACHMENTS, name, {"metadata": {"finalizers": None}})
+
+    async def attachments(self, node: str) -> list[Json]:
+        """The VolumeAttachments of a node."""
+        return [one for one in await self._listed(VOLUME_ATTACHMENTS) if one["spec"]["nodeName"] == node]
+
+    async def _listed(self, resource: Resource) -> list[Json]:
+        return [msgspec.json.decode(one) for one in await self.client.list_all(resource)]

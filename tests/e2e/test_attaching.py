@@ -1,0 +1,155 @@
+"""Removals of machines with disks, which kube-controller-manager's attach-detach controller attaches and a slow driver detaches."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+import structlog
+from tests.e2e.objects import deployment, pod, pod_spec
+from tests.e2e.removals import Sleeping, beside, controller, removals
+from tests.e2e.stage import Json, Stage, stage, until, version
+from tests.e2e.storage import ATTACHED, Attacher, claim, provisioner
+
+from gpuscaler.clouds.protocol import Refusal
+from gpuscaler.control.running import Made, Place
+from gpuscaler.embedded import providers
+from gpuscaler.kube.resources import EVENTS, NODES, PERSISTENT_VOLUME_CLAIMS, PODS
+from gpuscaler.planning.leaving.going import DETACH_SECONDS
+from gpuscaler.planning.state.entries import DETACHING
+from gpuscaler.settings.run_settings import RunSettings
+
+pytestmark = pytest.mark.e2e
+#: The pool, and the namespace of its pods.
+NAME = "disks"
+
+
+@dataclass
+class Ends:
+    """Notes of each machine, by the name of its node, what the API server says is attached to it when the cloud is asked to end it."""
+
+    attacher: Attacher
+    attached: dict[str, list[str]] = field(default_factory=dict)
+
+    async def make(self, settings: RunSettings, place: Place) -> Made:
+        """The simulated cloud."""
+        made = await providers.make(settings, place)
+        remove = made.provider.remove
+
+        async def noted(ids: Sequence[str]) -> Mapping[str, Refusal | None]:
+            for one in ids:
+                node = one.rpartition("/")[2]
+                self.attached[node] = [volume_of(one) for one in await self.attacher.attachments(node)]
+            return await remove(ids)
+
+        made.provider.remove = noted  # type: ignore[method-assign]  # the cloud is what it was, and somebody looks on
+        return made
+
+
+def volume_of(attachment: Json) -> str:
+    name: str = attachment["spec"]["source"]["persistentVolumeName"]
+    return name
+
+
+def test_a_drained_machine_is_ended_when_its_disk_is_detached_and_one_whose_disk_never_is_after_a_while() -> None:
+    asyncio.run(_play())
+
+
+async def _play() -> None:
+    async with stage("attaching") as made, made.kubelets(), provisioner(made.admin):
+        await made.install()
+        attacher, clocks = Attacher(made.admin), Sleeping()
+        ends = Ends(attacher)
+        pools = [{"name": NAME, "types": ["g4dn.12xlarge"]}]
+        pace = {"resync": "2s", "consolidate": "2s"}
+        run_file = made.run_file("run", pools, http={"enabled": False}, leader_election={"enabled": False}, pace=pace)
+        with structlog.testing.capture_logs():
+            async with beside(asyncio.create_task(attacher.run())), controller(made, run_file, clocks, ends.make):
+                leaves, stays = await _fill(made)
+                await _drained(made, ends, leaves, stays)
+                await _bounded(made, ends, clocks, stays)
+
+
+async def _fill(made: Stage) -> tuple[str, str]:
+    """Two full machines: one with a pod that has a disk, one with a pod that nobody may move; beside each what can be scaled away."""
+    await made.namespace(NAME)
+    await made.admin.create(PERSISTENT_VOLUME_CLAIMS, claim("data", ATTACHED), namespace=NAME)
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    await made.create(deployment("saves", 1, pod_spec(NAME, volumes=volumes)), NAME)
+    await made.create(deployment("fills", 1, pod_spec(NAME, gpus=3)), NAME)
+    (leaves,) = set((await made.bound(NAME, 2)).values())
+    await made.create(deployment("goes", 1, pod_spec(NAME, gpus=3)), NAME)
+    await made.create(pod("alone", NAME), NAME)
+    (stays,) = set((await made.bound(NAME, 4)).values()) - {leaves}
+    return leaves, stays
+
+
+async def _attached(made: Stage, attacher: Attacher, node: str) -> str:
+    """The disk that is attached to a node, once one is.
+
+    The attach-detach controller passes over pods of nodes that it was not given yet, and looks again when such a pod changes.
+    """
+
+    async def seen() -> str:
+        found = await attacher.attachments(node)
+        if not found:
+            for one in [one for one in await made.pods(NAME) if one["spec"].get("volumes")]:
+                body = {"metadata": {"annotations": {"touched": str(time.time())}}}
+                await made.admin.merge_patch(PODS, one["metadata"]["name"], body, namespace=NAME)
+        return next((volume_of(one) for one in found if one.get("status", {}).get("attached")), "")
+
+    volume: str = await until(f"a disk is attached to {node}", seen)
+    return volume
+
+
+async def _drained(made: Stage, ends: Ends, leaves: str, stays: str) -> None:
+    """The pod moves. Its machine waits for the disk, which the driver takes its time to detach."""
+    volume = await _attached(made, ends.attacher, leaves)
+    for one in ("fills", "goes"):
+        await made.scale("Deployment", one, NAME, 0)
+    await _held(made, ends, leaves, volume)
+    assert set((await made.bound(NAME, 2)).values()) == {stays}
+    ends.attacher.detaches = True
+    await _gone(made, leaves)
+    assert ends.attached == {leaves: []}
+
+
+async def _held(made: Stage, ends: Ends, node: str, volume: str) -> None:
+    """Kubernetes wants the disk detached, the machine is there, and people are told what it waits for."""
+    why = f"volume {volume} is still attached to it"
+
+    async def told() -> bool:
+        return [(one.step, one.held) for one in await removals(made) if one.node == node] == [(DETACHING, why)]
+
+    await until(f"the removal of {node} waits for its disk", told)
+    (attachment,) = await ends.attacher.attachments(node)
+    assert "deletionTimestamp" in attachment["metadata"]
+    assert node not in ends.attached
+
+    async def announced() -> bool:
+        events = [event for event in await made.listed(EVENTS, "default") if event["regarding"]["name"] == node]
+        return any(event["reason"] == "ScaleDownHeld" and why in event["note"] for event in events)
+
+    await until("the node has an Event that says so", announced)
+
+
+async def _gone(made: Stage, node: str) -> None:
+    async def gone() -> bool:
+        return await made.find(NODES, node) is None
+
+    await until(f"{node} is gone", gone)
+
+
+async def _bounded(made: Stage, ends: Ends, clocks: Sleeping, node: str) -> None:
+    """All work is done. The driver never detaches the disk from the other machine, which goes all the same."""
+    ends.attacher.detaches = False
+    volume = await _attached(made, ends.attacher, node)
+    await made.scale("Deployment", "saves", NAME, 0)
+    await made.admin.delete(PODS, "alone", namespace=NAME)
+    await _held(made, ends, node, volume)
+    clocks.slept += DETACH_SECONDS
+    await _gone(made, node)
+    assert ends.attached[node] == [volume]
+    assert [volume_of(one) for one in await ends.attacher.attachments(node)] == [volume]
+    print(f"\nKubernetes {version()}: a machine waited for its disk, and one for {DETACH_SECONDS:g} s for a disk that stayed attached")
