@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from gpuscaler.embedded.aws import instance_types
+from gpuscaler.embedded.aws import instance_types, volumes
 from gpuscaler.embedded.aws.errors import AwsError
 from gpuscaler.embedded.aws.filters import matches
 from gpuscaler.embedded.aws.pages import page
@@ -72,7 +72,16 @@ def _zones(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 def _images(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     rows = [
-        {"ImageId": ident, "State": "available", "Architecture": "x86_64", "OwnerId": region.account, "Name": f"image {ident}"}
+        {
+            "ImageId": ident,
+            "State": "available",
+            "Architecture": "x86_64",
+            "OwnerId": region.account,
+            "Name": f"image {ident}",
+            "RootDeviceType": "ebs",
+            "RootDeviceName": volumes.ROOT,
+            "BlockDeviceMappings": [{"DeviceName": volumes.ROOT, "Ebs": volumes.IMAGE}],
+        }
         for ident in params.get("ImageIds", ())
     ]
     return {"Images": rows}

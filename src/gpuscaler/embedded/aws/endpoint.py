@@ -5,7 +5,7 @@ from dataclasses import replace
 from email.utils import format_datetime
 from typing import Any, Final
 
-from gpuscaler.embedded.aws import capacity, control, ec2, fleets, groups, hooks, instances, others, queues, templates
+from gpuscaler.embedded.aws import capacity, control, ec2, fleets, groups, hooks, instances, others, queues, templates, volumes
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.errors import AwsError, BrokenError
 from gpuscaler.embedded.aws.faults import Fault, Faults
@@ -18,7 +18,7 @@ Handler = Callable[[Region, dict[str, Any]], dict[str, Any]]
 
 HANDLERS: Final[Mapping[str, Mapping[str, Handler]]] = {
     "autoscaling": {**groups.OPERATIONS, **hooks.OPERATIONS, **capacity.OPERATIONS, **others.AUTOSCALING},
-    "ec2": {**ec2.OPERATIONS, **templates.OPERATIONS, **instances.OPERATIONS, **fleets.OPERATIONS},
+    "ec2": {**ec2.OPERATIONS, **templates.OPERATIONS, **instances.OPERATIONS, **volumes.OPERATIONS, **fleets.OPERATIONS},
     "eks": others.EKS,
     "pricing": others.PRICING,
     "sqs": queues.OPERATIONS,

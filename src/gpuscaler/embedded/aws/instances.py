@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Final
 
 from gpuscaler.clouds.machines import CloudMachine
-from gpuscaler.embedded.aws import instance_types, lifecycle
+from gpuscaler.embedded.aws import instance_types, lifecycle, volumes
 from gpuscaler.embedded.aws.errors import AwsError
 from gpuscaler.embedded.aws.filters import matches
 from gpuscaler.embedded.aws.pages import page
@@ -45,6 +45,7 @@ def _shown(one: Instance) -> dict[str, Any]:
         "VpcId": VPC,
         "PrivateIpAddress": address(one.machine),
         "PrivateDnsName": private_name(one.machine),
+        **volumes.shown_with(one),
         "Tags": [{"Key": key, "Value": value} for key, value in one.tags.items()],
     }
     if offering.market == "spot":

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any, Final
 
 from gpuscaler.clouds.machines import CloudMachine
-from gpuscaler.embedded.aws import activities, notices
+from gpuscaler.embedded.aws import activities, notices, volumes
 from gpuscaler.embedded.aws.choosing import Choice
 from gpuscaler.embedded.aws.errors import invalid
 from gpuscaler.embedded.aws.refusals import CLIENT_ERROR
@@ -46,6 +46,7 @@ def register(region: Region, machine: CloudMachine, choice: Choice, *, group: st
     )
     instance.doomed = region.hardware.doomed(offering.instance_type, offering.market, offering.zone)
     region.instances[instance.id] = instance
+    volumes.attach(region, instance, data)
     notices.state_change(region, instance)
     region.put(region.now + region.conditions.pending, partial(_runs, region, instance))
     return instance
@@ -146,6 +147,7 @@ def gone(region: Region, group: Group | None, instance: Instance) -> None:
         return
     _close(region, instance, status="Successful" if instance.lifecycle.startswith("Terminating") else "Failed")
     instance.ended_at, instance.state, instance.lifecycle, instance.token = region.now, "terminated", "Terminated", ""
+    volumes.release(region, instance)
     notices.state_change(region, instance)
     region.put(region.now + REMEMBERED, partial(_forget, region, instance))
     if group is not None:

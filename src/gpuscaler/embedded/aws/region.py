@@ -10,7 +10,7 @@ from gpuscaler.clouds.markets import Markets
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.hardware import Hardware
 from gpuscaler.embedded.aws.messages import Queue
-from gpuscaler.embedded.aws.state import Group, Instance, Template
+from gpuscaler.embedded.aws.state import Group, Instance, Template, Volume
 from gpuscaler.embedded.aws.zones import zones_of
 
 
@@ -43,6 +43,7 @@ class Region:
         self.configurations: dict[str, dict[str, Any]] = {}
         self.groups: dict[str, Group] = {}
         self.instances: dict[str, Instance] = {}
+        self.volumes: dict[str, Volume] = {}
         self.nodegroups: dict[tuple[str, str], dict[str, Any]] = {}
         self.queues: dict[str, Queue] = {}
         self.reservations: dict[str, dict[str, Any]] = {}

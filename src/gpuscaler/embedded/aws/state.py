@@ -60,6 +60,31 @@ class Hook:
 
 
 @dataclass(slots=True)
+class Volume:
+    """An EBS volume, made with an instance as ``device``; ``instance`` is the one that has it, "" once that is gone.
+
+    ``settings`` are what requests call Ebs, with nothing left out that counts.
+    """
+
+    id: str
+    zone: str
+    created_at: float
+    device: str
+    settings: dict[str, Any]
+    tags: dict[str, str]
+    instance: str
+
+    @property
+    def deleted(self) -> bool:
+        """Whether it goes with its instance."""
+        return bool(self.settings["DeleteOnTermination"])
+
+    @property
+    def state(self) -> str:
+        return "in-use" if self.instance else "available"
+
+
+@dataclass(slots=True)
 class Instance:
     """An instance, of ``group`` where that is not "". ``lifecycle`` is its state there, ``weight`` what it counts.
 
@@ -73,6 +98,7 @@ class Instance:
     image: str
     tags: dict[str, str]
     launched_at: float
+    volumes: list[Volume] = field(default_factory=list)
     weight: int = 1
     lifecycle: str = "Pending"
     state: str = "pending"
