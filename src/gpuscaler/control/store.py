@@ -23,8 +23,8 @@ MOST_BYTES = 1_000_000
 
 #: What to do about a memory of the controller that cannot be read.
 MEND = (
-    "nothing is bought or removed meanwhile; put back what was there, or delete the ConfigMap once every machine that the cloud lists is a "
-    "node: one that is still to come might be bought twice"
+    "nothing is bought or removed; put back what was there, or delete the ConfigMap once every machine that the cloud lists is a node: "
+    "others might be bought twice"
 )
 
 

@@ -266,6 +266,20 @@ async def test_a_loop_that_does_not_turn_any_more_is_not_alive() -> None:
         assert service.alive() == ""
 
 
+async def test_a_leader_that_waits_for_a_memory_to_be_put_right_is_alive_and_says_what_it_waits_for() -> None:
+    async with serviced() as (here, service):
+        await here.sleep(60.0)
+        await here.kill()
+        await here.user.merge_patch(CONFIG_MAPS, "gpuscaler-state", {"binaryData": {"memory": "bm9uZQ=="}}, namespace="kube-system")
+        here.start()
+        service.led_by(here.controller)
+        await here.sleep(300.0)
+
+        assert service.alive() == ""
+        said = [one for one in (await status(here)).troubles if "saw a memory that cannot be read" in one]
+        assert [one.endswith("others might be bought twice") for one in said] == [True]
+
+
 async def test_metrics_count_what_happened() -> None:
     async with serviced(IDLE_SOON) as (here, service):
         await here.user.create(PODS, pod("a", 1, {"gpuscaler.io/run-for": "60s"}), namespace="default")
