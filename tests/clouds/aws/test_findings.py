@@ -12,6 +12,7 @@ GOOD = Group(
     template=TemplateRef("lt-1", "gpus", "1"), suspended=("AZRebalance",), protected=True,
 )  # fmt: skip
 WAY = Way("g5.xlarge", 1, Launch(instance_type="g5.xlarge", arriving=True))
+KEEPING = msgspec.structs.replace(WAY.launch, source="launch template gpus (version 3)", left=("/dev/xvdf", "/dev/xvdg"))
 TYPES = {one.name: one for one in catalogue.types("aws")}
 
 
@@ -56,6 +57,14 @@ def test_what_fights_with_an_autoscaler_is_said_in_one_sentence(change: dict[str
         ((WAY, Way("g5.2xlarge", 2, WAY.launch)), "count as 1, 2 units"),
         ((Way("g5.xlarge", 1, Launch(arriving=True, spot_max_price=0.2)),), "at most $0.2 is allowed"),
         ((Way("g5.xlarge", 1, Launch(arriving=True, reservation_groups=("arn",))),), "targets a group of capacity reservations"),
+        (
+            (Way("g5.xlarge", 1, KEEPING), Way("g6.xlarge", 1, KEEPING)),
+            "its launch template gpus (version 3) has DeleteOnTermination false for /dev/xvdf, /dev/xvdg: each machine given back leaves",
+        ),
+        (
+            (Way("g5.xlarge", 1, msgspec.structs.replace(KEEPING, left=(), unsaid=("/dev/xvdh",))),),
+            "its launch template gpus (version 3) does not give DeleteOnTermination for /dev/xvdh: each machine given back may leave",
+        ),
     ],
 )
 def test_what_is_odd_about_its_machines_is_said_in_one_sentence(ways: tuple[Way, ...], says: str) -> None:

@@ -21,7 +21,7 @@ class Way(Protocol):
 
 def findings_of(group: Group, ways: Sequence[Way], types: Mapping[str, InstanceType]) -> tuple[str, ...]:
     """Sentences, the most harmful first."""
-    return (*_processes(group), *_machines(group), *_ways(group, ways, types))
+    return (*_processes(group), *_machines(group), *_disks(ways), *_ways(group, ways, types))
 
 
 def _processes(group: Group) -> Iterator[str]:
@@ -46,6 +46,17 @@ def _machines(group: Group) -> Iterator[str]:
         yield "it has a warm pool, whose machines are not counted here"
     if group.desired > group.max or group.desired < group.min:
         yield f"its desired capacity {group.desired} is outside of {group.min} to {group.max}"
+
+
+def _disks(ways: Sequence[Way]) -> Iterator[str]:
+    """Nobody here deletes disks: EC2 does, or they stay, and cost."""
+    for source, left, unsaid in dict.fromkeys((way.launch.source, way.launch.left, way.launch.unsaid) for way in ways):
+        if left:
+            text = f"its {source} has DeleteOnTermination false for {', '.join(left)}"
+            yield f"{text}: each machine given back leaves a disk that costs; set it to true"
+        if unsaid:
+            text = f"its {source} does not give DeleteOnTermination for {', '.join(unsaid)}"
+            yield f"{text}: each machine given back may leave a disk that costs; set it to true"
 
 
 def _ways(group: Group, ways: Sequence[Way], types: Mapping[str, InstanceType]) -> Iterator[str]:

@@ -22,7 +22,8 @@ class Launch(Struct, frozen=True):
 
     ``market`` is what InstanceMarketOptions ask for; ``disk`` is in GiB; ``efa`` counts interfaces; ``arriving`` says that user data
     registers the node with our start-up taint. ``outdated`` marks a launch configuration. ``digest`` is another one where anything is,
-    understood here or not.
+    understood here or not. ``source`` is what a person calls it; ``left`` are the devices whose disks it has outlive the machine, and
+    ``unsaid`` those of which it does not say whether they do.
     """
 
     image: str = ""
@@ -37,10 +38,13 @@ class Launch(Struct, frozen=True):
     arriving: bool = False
     outdated: bool = False
     digest: str = ""
+    source: str = "launch template"
+    left: tuple[str, ...] = ()
+    unsaid: tuple[str, ...] = ()
 
 
-def launch_of(data: Reply) -> Launch:
-    """From ``LaunchTemplateData``. Raises ValueError or TypeError where it is not what it should be."""
+def launch_of(data: Reply, source: str = "launch template") -> Launch:
+    """From ``LaunchTemplateData`` of ``source``. Raises ValueError or TypeError where it is not what it should be."""
     options = data.get("InstanceMarketOptions") or {}
     target = (data.get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget") or {}
     group = target.get("CapacityReservationResourceGroupArn")
@@ -56,11 +60,17 @@ def launch_of(data: Reply) -> Launch:
         reservation_groups=(group,) if group else (),
         arriving=_arriving(data.get("UserData")),
         digest=_digest(data),
+        source=source,
+        left=_deleted(data, said=False),
+        unsaid=tuple(device for device in _deleted(data, said=None) if device not in _ROOTS),
     )
 
 
 def configuration_of(data: Reply) -> Launch:
-    """From an entry of ``LaunchConfigurations``: accounts made since 2023 cannot have one, so it is outdated wherever it is met."""
+    """From an entry of ``LaunchConfigurations``: accounts made since 2023 cannot have one, so it is outdated wherever it is met.
+
+    Disks of which it says nothing are deleted with the machine: EC2 Auto Scaling's API, "Ebs".
+    """
     price = data.get("SpotPrice")
     return Launch(
         image=data.get("ImageId") or "",
@@ -71,6 +81,8 @@ def configuration_of(data: Reply) -> Launch:
         arriving=_arriving(data.get("UserData")),
         outdated=True,
         digest=_digest(data),
+        source=f"launch configuration {data.get('LaunchConfigurationName') or ''}",
+        left=_deleted(data, said=False),
     )
 
 
@@ -87,6 +99,16 @@ def _disk(data: Reply) -> int:
     roots = (one for one in data.get("BlockDeviceMappings") or () if one.get("DeviceName") in _ROOTS)
     sizes = [int((one.get("Ebs") or {}).get("VolumeSize") or 0) for one in roots]
     return max(sizes, default=0)
+
+
+def _deleted(data: Reply, *, said: bool | None) -> tuple[str, ...]:
+    """Devices of EBS disks whose DeleteOnTermination is ``said``, None: not given.
+
+    Of a disk that its image has, what is not given is the image's. Of others AWS's pages differ: "Block device mappings for volumes on
+    Amazon EC2 instances" has EC2 keep them, "Preserve data when an instance is terminated" only those of the console (November 2026).
+    """
+    mapped = (one for one in data.get("BlockDeviceMappings") or () if one.get("NoDevice") in (None, False) and one.get("Ebs") is not None)
+    return tuple(one.get("DeviceName") or "a disk" for one in mapped if one["Ebs"].get("DeleteOnTermination") is said)
 
 
 def _arriving(user_data: str | None) -> bool:

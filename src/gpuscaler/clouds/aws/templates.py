@@ -88,7 +88,9 @@ class Templates:
         if not entries:
             return f"saw no version {number}, expected one"
         try:
-            return launch_of(entries[0]["LaunchTemplateData"])
+            entry = entries[0]
+            name = entry.get("LaunchTemplateName") or ref.name or ref.id
+            return launch_of(entry["LaunchTemplateData"], f"launch template {name} (version {entry.get('VersionNumber', number)})")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             return f"saw {type(error).__name__}: {error} in version {number}, expected the data of a launch template"
 
