@@ -10,17 +10,19 @@ from typing import Any
 import pytest
 import yaml
 from tests.charts.rendering import text
+from tests.e2e.granting import TRUSTS, asked, granted, refused, token, used
 from tests.e2e.objects import deployment
 from tests.e2e.stage import KINDS, NAMESPACE, Json, Stage, stage, until
 
-from gpuscaler.kube.resources import CONFIG_MAPS, DEPLOYMENTS, EVENTS, LEASES, NAMESPACES, SERVICE_ACCOUNTS
+from gpuscaler.kube.resources import CONFIG_MAPS, DEPLOYMENTS, EVENTS, LEASES, NAMESPACES
 from gpuscaler.metrics.autoscale.annotation import ANNOTATION
 from gpuscaler.metrics.autoscale.controller import AUTOSCALERS
 
 pytestmark = pytest.mark.e2e
 
 ACCOUNT, WORK = "gpuscaler-metrics", "work"
-USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
+#: The annotation that a workload is given twice, so that the same is told of it twice.
+TWICE = "profile=llm,max=4"
 
 
 @dataclass
@@ -48,7 +50,8 @@ def seen() -> Seen:
 async def _play() -> Seen:
     found = Seen()
     # From 1.37 on the gate is on by default; what is tested is a server that takes no minimum of 0.
-    async with stage("autoscale", audit=True, features={"HPAScaleToZero": False}) as made:
+    # And it streams nothing, so that every right is needed: what is streamed is not listed.
+    async with stage("autoscale", audit=True, features={"HPAScaleToZero": False, "WatchList": False}) as made:
         await made.namespace(WORK)
         await install(made)
         log = made.folder / "metrics.log"
@@ -59,27 +62,30 @@ async def _play() -> Seen:
             process.terminate()
             await asyncio.to_thread(process.wait, 60)
             found.log = await asyncio.to_thread(log.read_text)
-        lines = made.plane.layout.audit.read_text().splitlines()
-        found.asked = [one for one in map(json.loads, lines) if one["user"]["username"] == USER]
+        found.asked = asked(made, ACCOUNT, NAMESPACE)
     return found
+
+
+def rendered(*, autoscale: bool) -> list[Json]:
+    """What the chart makes of the metrics API alone."""
+    metrics = {"enabled": True, "source": "exporters", "settings": {"autoscale": autoscale}}
+    found = yaml.safe_load_all(text({"controller": {"enabled": False}, "metrics": metrics}, namespace=NAMESPACE))
+    return [one for one in found if one]
 
 
 async def install(made: Stage) -> None:
     """What the chart renders, but for the pods and what leads to them."""
-    metrics = {"enabled": True, "source": "exporters", "settings": {"autoscale": True}}
     await made.admin.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     known = {**KINDS, "ConfigMap": CONFIG_MAPS}
-    for one in yaml.safe_load_all(text({"controller": {"enabled": False}, "metrics": metrics}, namespace=NAMESPACE)):
-        if one and one["kind"] in known:
+    for one in rendered(autoscale=True):
+        if one["kind"] in known:
             await made.apply(known[one["kind"]], one)
 
 
 async def start(made: Stage) -> "subprocess.Popen[bytes]":
     """``gpuscaler metrics`` as a process, with the rights that the chart gives it."""
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    token = json.loads(await made.admin.create(SERVICE_ACCOUNTS, request, namespace=NAMESPACE, name=ACCOUNT, subresource="token"))
     kubeconfig, settings = made.folder / "metrics.kubeconfig", made.folder / "settings.yaml"
-    config = made.plane.config(token=token["status"]["token"])
+    config = made.plane.config(token=await token(made, ACCOUNT, NAMESPACE))
     # As a pod's own namespace is, the Lease is there.
     for one in config["contexts"]:
         one["context"]["namespace"] = NAMESPACE
@@ -124,7 +130,7 @@ async def _by_annotation(made: Stage, found: Seen) -> None:
     found.theirs = json.loads(await made.admin.create(AUTOSCALERS, theirs, namespace=WORK))
     await workload(made, "taken", "duty_cycle=60,max=8")
     await workload(made, "asleep", "external=queue_length:10,min=0,max=4")
-    await workload(made, "serve", "profile=llm,max=4")
+    await workload(made, "serve", TWICE)
     found.made = await until("there is an autoscaler", lambda: scaler("serve-gpuscaler"))
     await annotate(made, "serve", "duty_cycle=55,min=2,max=6")
 
@@ -136,6 +142,7 @@ async def _by_annotation(made: Stage, found: Seen) -> None:
     await annotate(made, "serve", None)
     await until("it goes with the annotation", lambda: gone("serve-gpuscaler"))
     found.ended = True
+    await annotate(made, "serve", TWICE)
     await workload(made, "short", "profile=batch,max=4")
     await until("there is another", lambda: scaler("short-gpuscaler"))
     await made.admin.delete(DEPLOYMENTS, "short", namespace=WORK, propagation="Background")
@@ -152,6 +159,15 @@ async def _by_annotation(made: Stage, found: Seen) -> None:
         return events if wanted <= set(events) else None
 
     found.events = await until("Events tell it", told)
+
+    async def counted() -> bool:
+        listed = [
+            one for one in await made.listed(EVENTS, WORK) if (one["reason"], one["regarding"]["name"]) == ("AutoscaleCreated", "serve")
+        ]
+        return any((one.get("series") or {}).get("count") == 2 for one in listed)
+
+    # A minute after it was told first.
+    await until("an Event tells that it happened again", counted)
 
 
 def test_a_real_api_server_takes_what_the_annotation_asks_for(seen: Seen) -> None:
@@ -183,12 +199,15 @@ def test_what_the_api_server_does_not_take_is_told_in_its_words(seen: Seen) -> N
 
 
 def test_nothing_was_forbidden_and_the_lease_is_its_own(seen: Seen) -> None:
-    forbidden = {
-        (one["verb"], one["objectRef"].get("resource"), one["objectRef"].get("name"))
-        for one in seen.asked
-        if one.get("responseStatus", {}).get("code") == 403
-    }
-    assert forbidden == set(), seen.log[-2000:]
+    assert refused(seen.asked) == set(), seen.log[-2000:]
     assert seen.lease["spec"]["leaseDurationSeconds"] == 15
-    written = {one["objectRef"]["resource"] for one in seen.asked if one["verb"] in {"create", "update", "patch", "delete"}}
-    assert written <= {"horizontalpodautoscalers", "events", "leases", "subjectaccessreviews", "tokenreviews", "apiservices"}
+
+
+def test_every_right_that_autoscalers_by_annotation_are_granted_is_used(seen: Seen) -> None:
+    # Those of the metrics API itself are looked at where it serves an autoscaler.
+    without = granted(rendered(autoscale=False), ACCOUNT)
+    allowed = granted(rendered(autoscale=True), ACCOUNT)
+    found = used(seen.asked, allowed | TRUSTS)
+
+    assert without < allowed
+    assert found - without - TRUSTS == allowed - without
