@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import aiohttp
-import pytest
+from tests.lacking import lacking
 
 from gpuscaler.embedded.controlplane.building import cache_of
 
@@ -21,7 +21,7 @@ PATIENCE = 60.0
 
 
 def binary() -> Path:
-    """The program; skips the test where there is none and none can be had."""
+    """The program; the test lacks it where there is none and none can be had."""
     installed = shutil.which("prometheus")
     if installed:
         return Path(installed)
@@ -30,18 +30,31 @@ def binary() -> Path:
     if kept.exists():
         return kept
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
-        pytest.skip("saw no program prometheus and no apt-get, expected one of the two; install the package prometheus")
+        lacking("saw no program prometheus and no apt-get, expected one of the two; install the package prometheus")
     cache.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=cache) as name:
         folder = Path(name)
-        done = subprocess.run(["apt-get", "download", "prometheus"], cwd=folder, capture_output=True, text=True, check=False, timeout=300)
-        packages = list(folder.glob("prometheus_*.deb"))
-        if done.returncode or not packages:
-            pytest.skip("saw no program prometheus and could not get its package, expected one of the two; install the package prometheus")
-        subprocess.run(["dpkg-deb", "-x", packages[0], folder / "unpacked"], check=True, timeout=300)
+        package, why = _downloaded(folder)
+        if package is None:
+            lacking(f"saw no program prometheus and no package of it ({why}), expected one of the two; install the package prometheus")
+        subprocess.run(["dpkg-deb", "-x", package, folder / "unpacked"], check=True, timeout=300)
         if not kept.exists():
             (folder / "unpacked").rename(cache / "prometheus")
     return kept
+
+
+def _downloaded(folder: Path) -> tuple[Path | None, str]:
+    """The package, or None and why not; where the system has no list of its packages, by a list of our own."""
+    lists, words = folder / "lists", ["apt-get", "-q"]
+    (lists / "partial").mkdir(parents=True)
+    own = [*words, "-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={folder}"]
+    why = ""
+    for command in ([*words, "download", "prometheus"], [*own, "update"], [*own, "download", "prometheus"]):
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+        why = done.stderr.strip().rpartition("\n")[2]
+        if found := list(folder.glob("prometheus_*.deb")):
+            return found[0], ""
+    return None, why
 
 
 @dataclass
