@@ -1,6 +1,7 @@
 """What breaks around the controller, each while a workload of its own comes up; nothing may be bought twice, and nothing may stay."""
 
 import asyncio
+from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,11 +13,21 @@ from tests.e2e.cutting import Wire
 from tests.e2e.objects import deployment, job, pod_spec
 from tests.e2e.stage import NAMESPACE, Controller, Json, Stage, until
 
+from gpuscaler.control.records.reporting import KEY
 from gpuscaler.embedded.controlplane.building import API_SERVER, ETCD
 from gpuscaler.kube.resources import CONFIG_MAPS, LEASES, NODES
 
 #: Pods of each workload; each fills a machine.
 PODS = 2
+#: Controllers that run at a time, but for a while.
+SEVERAL = 2
+STATE, STATUS = "gpuscaler-state", "gpuscaler-status"
+#: What a person puts in place of the memory, and the beginning and the end of what people are told then.
+SPOILT = b64encode(b"a person was here").decode()
+UNREADABLE = (
+    f"ConfigMap {NAMESPACE}/{STATE}: saw a memory that cannot be read (",
+    "nothing is bought or removed; put back what was there, or delete the ConfigMap once every machine that the cloud lists is a node",
+)
 
 
 @dataclass
@@ -34,6 +45,38 @@ class Broken:
     def ordered(self, name: str) -> list[Json]:
         """The purchases for a pool, by whichever controller."""
         return [line for one in self.stage.controllers for line in one.told("ordered", pool=name)]
+
+    def kill(self) -> None:
+        """All controllers."""
+        for one in self.stage.controllers:
+            one.kill()
+
+    async def spoil(self, memory: str = SPOILT) -> str:
+        """Put something else in place of the memory; returns what was there."""
+        found = await self.stage.state(STATE)
+        assert found is not None
+        await self.stage.admin.merge_patch(CONFIG_MAPS, STATE, {"binaryData": {"memory": memory}}, namespace=NAMESPACE)
+        before: str = found["binaryData"]["memory"]
+        return before
+
+    async def waits(self) -> None:
+        """Until who leads says in its log and in the status what is wrong with the memory and what to do, of several and of one more."""
+        for _ in range(SEVERAL):
+            self.start()
+        (await self._says()).kill()
+        await self._says()
+        self.start()
+
+    async def _says(self) -> Controller:
+        leader = await self.leader()
+
+        async def told() -> bool:
+            leader.check()
+            status = await self.stage.state(STATUS) or {"data": {}}
+            return all(all(words in text for words in UNREADABLE) for text in (leader.log.read_text(), status["data"].get(KEY, "")))
+
+        await until("people are told of the memory", told)
+        return leader
 
     async def leader(self) -> Controller:
         """Which of the controllers that live leads."""
@@ -58,6 +101,9 @@ class Broken:
             return bool(self.ordered(name))
 
         await until(f"machines for {name} are ordered", seen)
+
+    async def nodes(self, name: str) -> set[str]:
+        return {one["metadata"]["name"] for one in await self.stage.nodes(name)}
 
     async def settles(self, name: str) -> None:
         """The pods run, on exactly the machines that they need; and when they are gone, so are the machines."""
@@ -135,20 +181,68 @@ async def clock_ahead(broken: Broken, name: str) -> None:
 
 
 async def memory_edited(broken: Broken, name: str) -> None:
+    """What was written there is left as it is, or not: who remembers goes on all the same."""
+    leader = await broken.leader()
     await broken.submit(name)
     await broken.asked(name)
     patch = {"metadata": {"labels": {"edited": "by-hand"}}, "data": {"note": "a person was here"}}
-    await broken.stage.admin.merge_patch(CONFIG_MAPS, "gpuscaler-state", patch, namespace=NAMESPACE)
+    await broken.stage.admin.merge_patch(CONFIG_MAPS, STATE, patch, namespace=NAMESPACE)
+    await broken.stage.bound(name, PODS)
+    await broken.spoil()
     await broken.settles(name)
+    assert await broken.leader() is leader
+    assert UNREADABLE[0] in leader.log.read_text(), "people are told of it"
+    assert (await broken.stage.state(STATE) or {})["binaryData"]["memory"] != SPOILT
+
+
+async def memory_put_back(broken: Broken, name: str) -> None:
+    """Nobody is left who remembers, and machines are on their way: none opens, and none is bought instead."""
+    stage = broken.stage
+    await broken.submit(name)
+    await broken.asked(name)
+    broken.kill()
+    before = await broken.spoil()
+    await broken.waits()
+
+    async def came() -> bool:
+        return len(await stage.nodes(name)) == PODS
+
+    await until("the machines are nodes", came)
+    assert not any(one["spec"].get("nodeName") for one in await stage.pods(name))
+    assert len(broken.ordered(name)) == 1
+    await broken.spoil(before)
+    await broken.settles(name)
+
+
+async def memory_replaced(broken: Broken, name: str) -> None:
+    """Nobody is left who remembers, and all machines are nodes: none goes though it is idle, and then they serve as before."""
+    stage = broken.stage
+    await broken.submit(name)
+    await stage.bound(name, PODS)
+    there = await broken.nodes(name)
+    broken.kill()
+    await broken.spoil()
+    await stage.scale("Deployment", "serve", name, 0)
+    await broken.waits()
+    assert await broken.nodes(name) == there
+    await stage.scale("Deployment", "serve", name, PODS + 1)
+    assert set((await stage.bound(name, PODS)).values()) == there
+    assert len(broken.ordered(name)) == 1
+    await stage.admin.delete(CONFIG_MAPS, STATE, namespace=NAMESPACE)
+    await stage.bound(name, PODS + 1)
+    assert await broken.nodes(name) > there
+    assert [len(await broken.nodes(name)), len(broken.ordered(name))] == [PODS + 1, 2]
+    await stage.scale("Deployment", "serve", name, 0)
+    await stage.empty(name)
 
 
 async def objects_deleted(broken: Broken, name: str) -> None:
     await broken.submit(name)
     await broken.stage.bound(name, PODS)
-    for resource, one in ((CONFIG_MAPS, "gpuscaler-state"), (CONFIG_MAPS, "gpuscaler-status"), (LEASES, "gpuscaler")):
+    for resource, one in ((CONFIG_MAPS, STATE), (CONFIG_MAPS, STATUS), (LEASES, "gpuscaler")):
         await broken.stage.admin.delete(resource, one, namespace=NAMESPACE)
     await broken.settles(name)
-    for one in ("gpuscaler-state", "gpuscaler-status"):
+    for one in (STATE, STATUS):
         await until(f"{one} is written again", partial(broken.stage.state, one))
 
 
@@ -178,7 +272,9 @@ FAULTS: dict[str, Fault] = {
     "etcd stands still for most of the time": etcd_slow,
     "all connections are cut again and again": watches_cut,
     "the clocks of nodes are an hour ahead": clock_ahead,
-    "a person edits the memory": memory_edited,
+    "a person edits the memory, and spoils it": memory_edited,
+    "a person spoils the memory while nobody remembers, and puts it back": memory_put_back,
+    "a person spoils the memory while nobody remembers, and deletes it": memory_replaced,
     "a person deletes the memory, the status and the lease": objects_deleted,
     "the leader is killed while machines are on their way": leader_killed,
     "several controllers run at once": two_controllers,

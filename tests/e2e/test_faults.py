@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 from tests.e2e.cutting import wire
-from tests.e2e.faults import AHEAD, FAULTS, Broken
+from tests.e2e.faults import AHEAD, FAULTS, SEVERAL, Broken
 from tests.e2e.stage import AT_ONCE, stage
 
 from gpuscaler.model.nodes import Node
@@ -34,7 +34,7 @@ async def _play() -> Outcomes:
         pools = [{"name": name, "types": ["g4dn.xlarge"]} for name in names.values()]
         run_file = made.run_file("run", pools, http={"enabled": False}, pace=AT_ONCE)
         broken = Broken(made, line, run_file, await made.kubeconfig(server=line.url))
-        for _ in range(2):
+        for _ in range(SEVERAL):
             broken.start()
         await broken.leader()
         for told, play in FAULTS.items():
