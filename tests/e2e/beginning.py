@@ -9,7 +9,7 @@ from tests.e2e.stage import PATIENCE, Controller, Stage, until
 from gpuscaler.kube.resources import LEASES
 
 #: Rights that nothing begins without, and those that are missed one after the other until a pod runs.
-FIRST = [Right("get", "configmaps"), Right("get", "leases", LEASES.group)]
+FIRST = [Right("list", "nodes"), Right("list", "pods"), Right("get", "configmaps"), Right("get", "leases", LEASES.group)]
 NEXT = [
     Right("get", "namespaces"),
     Right("create", "leases", LEASES.group),

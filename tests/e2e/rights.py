@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 from tests.e2e.stage import ACCOUNT, CLUSTER_ROLES, KINDS, Controller, Json, Stage, client, roles, until
 
+from gpuscaler.control.records.reporting import KEY
 from gpuscaler.kube.access import from_kubeconfig
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.http import HttpTransport
@@ -129,6 +130,15 @@ class Installed:
 
         await until(f"{right.said} is told", told)
 
+    async def well(self, *rights: Right) -> None:
+        """Until the status does not say any more that ``rights`` are missing."""
+
+        async def seen() -> bool:
+            status = (await self.stage.state("gpuscaler-status") or {}).get("data", {}).get(KEY, "")
+            return not any(right.said.replace('"', '\\"') in status for right in rights)
+
+        await until("nothing is said to be missing any more", seen)
+
 
 async def installed(made: Stage, home: str) -> Installed:
     """gpuscaler in a namespace."""
@@ -176,6 +186,6 @@ async def somebody(made: Stage, name: str, taken: Collection[Right]) -> AsyncIte
 
 
 async def keep(found: Outcomes, rights: Iterable[Right], test: Coroutine[None, None, None]) -> None:
-    """What came of ``test`` is what came of each of ``rights``."""
+    """What came of ``test`` is what came of each of ``rights``, but for those that another test has failed."""
     (failure,) = await asyncio.gather(test, return_exceptions=True)
-    found.update(dict.fromkeys(rights, failure))
+    found.update({right: found.get(right) or failure for right in rights})

@@ -1,7 +1,7 @@
 """What the controller does when one right is missing: it names it, goes on with the rest, and is well once it has it.
 
-Every right that the chart grants has its case here. Four installations live side by side, each on pools of its own: two that buy, one that
-removes, and one that has next to no rights when it begins and is given one after the other.
+Every right that the chart grants has its case here. Five installations live side by side, each on pools of its own: two that buy, one that
+removes, one that may not go on to read, and one that has next to no rights when it begins and is given one after the other.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ import pytest
 import structlog
 from tests.e2e.beginning import BEGINS, begins
 from tests.e2e.objects import deployment, pod, pod_spec
+from tests.e2e.reading import reads
 from tests.e2e.rights import ELSEWHERE, QUICK, Installed, Outcomes, Right, granted, installed, keep, somebody
 from tests.e2e.stage import Controller, Stage, stage, until
 
 from gpuscaler.control.acting import Actor
-from gpuscaler.control.records.reporting import KEY
 from gpuscaler.embedded.providers import naming_in
 from gpuscaler.kube.events import EventRecorder, Reference
 from gpuscaler.kube.picture import Picture
@@ -63,7 +63,7 @@ async def _play() -> Outcomes:
     with structlog.testing.capture_logs() as logs:
         async with stage("rights") as made, made.kubelets(ours):
             await asyncio.gather(
-                _all_reads(made, found),
+                _reading(made, found),
                 _buys(made, found, OPENS, *OPENING),
                 _buys(made, found, WRITES_DOWN, *WRITING),
                 _removes(made, found),
@@ -74,6 +74,12 @@ async def _play() -> Outcomes:
 
 
 # Reading
+
+
+async def _reading(made: Stage, found: Outcomes) -> None:
+    # One after the other: all that a controller says passes through this process, which has enough to do.
+    await _all_reads(made, found)
+    await reads(made, found)
 
 
 async def _all_reads(made: Stage, found: Outcomes) -> None:
@@ -175,12 +181,7 @@ async def _looks(here: Installed, controller: Controller) -> None:
     for right in LOOKS:
         await here.named(controller, right)
     await here.give(*LOOKS)
-
-    async def well() -> bool:
-        status = (await here.stage.state("gpuscaler-status") or {}).get("data", {}).get(KEY, "")
-        return not any(right.said.replace('"', '\\"') in status for right in LOOKS)
-
-    await until("nothing is said to be missing any more", well)
+    await here.well(*LOOKS)
 
 
 async def _evicts(here: Installed, controller: Controller) -> None:

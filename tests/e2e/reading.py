@@ -1,0 +1,110 @@
+"""An installation that runs, and may not go on to read something, one right at a time: what it cannot do without, and what it can."""
+
+from tests.e2e.cutting import Wire, wire
+from tests.e2e.objects import deployment, pod_spec
+from tests.e2e.rights import QUICK, Installed, Outcomes, Right, installed, keep
+from tests.e2e.stage import Controller, Stage, until
+
+from gpuscaler.kube.resources import LEASES, RESOURCE_SLICES
+
+#: Its namespace.
+READS = "reads"
+#: Nothing is known of new machines and of new pods without these; the last says what few nodes have.
+NODES, PODS, SLICES = Right("watch", "nodes"), Right("watch", "pods"), Right("watch", RESOURCE_SLICES.plural, RESOURCE_SLICES.group)
+#: A pool for each, in this order, and one for a controller that begins without being shown pods.
+SPARED, NODELESS, PODLESS, BLIND = POOLS = "spared", "nodeless", "podless", "blind"
+#: A process that has renewed its lease so often has had the time to do whatever it would do.
+RENEWALS = 3
+
+
+async def reads(made: Stage, found: Outcomes) -> None:
+    here = await installed(made, READS)
+    pools = [{"name": name, "types": ["g4dn.xlarge"]} for name in POOLS]
+    run_file = here.stage.run_file(READS, pools, **QUICK)
+    async with wire(made.plane.url) as line:
+        kubeconfig = await here.stage.kubeconfig(server=line.url)
+        controller = here.stage.start(run_file, kubeconfig, name=READS)
+        await keep(found, [SLICES], _goes_without(here, controller, line))
+        await keep(found, [NODES], _loses(here, controller, line, NODES, NODELESS))
+        await keep(found, [PODS], _loses(here, controller, line, PODS, PODLESS))
+        controller.check()
+        assert await controller.end() == 0
+        await here.take(PODS)
+        controller = here.stage.start(run_file, kubeconfig, name=READS)
+        await keep(found, [PODS], _waits(here, controller, PODS, BLIND))
+        await keep(found, [NODES, PODS, SLICES], _gives_back(here, controller))
+
+
+async def _goes_without(here: Installed, controller: Controller, line: Wire) -> None:
+    """A machine is bought, and opens."""
+    async with here.without(SLICES):
+        line.cut()
+        await here.named(controller, SLICES)
+        await _submit(here, SPARED)
+        await here.stage.bound(SPARED, 1)
+    await here.well(SLICES)
+    await _has_one(here, controller, SPARED)
+
+
+async def _loses(here: Installed, controller: Controller, line: Wire, right: Right, pool: str) -> None:
+    """Watches are not ended by what is forbidden later: those that begin from now on are refused."""
+    await here.take(right)
+    line.cut()
+    await _waits(here, controller, right, pool)
+
+
+async def _waits(here: Installed, controller: Controller, right: Right, pool: str) -> None:
+    """For a pod that comes meanwhile nothing opens, and nothing is bought where the pod cannot be known of; other machines stay."""
+    made = here.stage
+    try:
+        await here.named(controller, right)
+        there = await made.nodes(SPARED)
+        await _submit(here, pool)
+        await _renewed(here)
+        assert len(controller.told("ordered", pool=pool)) <= (right != PODS)
+        assert not any(one["spec"].get("nodeName") for one in await made.pods(pool))
+        assert [one["metadata"]["uid"] for one in await made.nodes(SPARED)] == [one["metadata"]["uid"] for one in there]
+        assert not any(one["spec"].get("taints") for one in await made.nodes(SPARED))
+    finally:
+        await here.give(right)
+    await made.bound(pool, 1)
+    await here.well(right)
+    await _has_one(here, controller, pool)
+
+
+async def _gives_back(here: Installed, controller: Controller) -> None:
+    for pool in POOLS:
+        await here.stage.scale("Deployment", "serve", pool, 0)
+    for pool in POOLS:
+        await here.stage.empty(pool)
+    controller.check()
+
+
+async def _submit(here: Installed, pool: str) -> None:
+    """A pod, which the scheduler has tried in vain."""
+    made = here.stage
+    await made.namespace(pool)
+    await made.create(deployment("serve", 1, pod_spec(pool)), pool)
+
+    async def tried() -> bool:
+        conditions = [told for one in await made.pods(pool) for told in one["status"].get("conditions", [])]
+        return any(one["type"] == "PodScheduled" for one in conditions)
+
+    await until(f"the pod of {pool} is tried", tried)
+
+
+async def _renewed(here: Installed) -> None:
+    """Until the lease was renewed some times, all of them from now on."""
+    seen: set[str] = set()
+
+    async def often() -> bool:
+        lease = await here.stage.find(LEASES, "gpuscaler", here.stage.home)
+        assert lease is not None
+        seen.add(lease["spec"]["renewTime"])
+        return len(seen) > RENEWALS
+
+    await until("the lease is renewed", often)
+
+
+async def _has_one(here: Installed, controller: Controller, pool: str) -> None:
+    assert len(await here.stage.nodes(pool)) == len(controller.told("ordered", pool=pool)) == 1
