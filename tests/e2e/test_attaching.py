@@ -52,6 +52,11 @@ def volume_of(attachment: Json) -> str:
     return name
 
 
+def still(volume: str) -> str:
+    """What a removal says that waits for a disk."""
+    return f"volume {volume} is still attached to it"
+
+
 def test_a_drained_machine_is_ended_when_its_disk_is_detached_and_one_whose_disk_never_is_after_a_while() -> None:
     asyncio.run(_play())
 
@@ -109,29 +114,36 @@ async def _drained(made: Stage, ends: Ends, leaves: str, stays: str) -> None:
     for one in ("fills", "goes"):
         await made.scale("Deployment", one, NAME, 0)
     await _held(made, ends, leaves, volume)
-    assert set((await made.bound(NAME, 2)).values()) == {stays}
     ends.attacher.detaches = True
     await _gone(made, leaves)
     assert ends.attached == {leaves: []}
+    assert set((await made.bound(NAME, 2)).values()) == {stays}
+    await _announced(made, leaves, volume)
 
 
 async def _held(made: Stage, ends: Ends, node: str, volume: str) -> None:
     """Kubernetes wants the disk detached, the machine is there, and people are told what it waits for."""
-    why = f"volume {volume} is still attached to it"
 
     async def told() -> bool:
-        return [(one.step, one.held) for one in await removals(made) if one.node == node] == [(DETACHING, why)]
+        return [(one.step, one.held) for one in await removals(made) if one.node == node] == [(DETACHING, still(volume))]
 
     await until(f"the removal of {node} waits for its disk", told)
-    (attachment,) = await ends.attacher.attachments(node)
-    assert "deletionTimestamp" in attachment["metadata"]
+
+    async def wanted() -> bool:
+        return ["deletionTimestamp" in one["metadata"] for one in await ends.attacher.attachments(node)] == [True]
+
+    await until(f"the attach-detach controller wants the disk of {node} detached", wanted)
     assert node not in ends.attached
+
+
+async def _announced(made: Stage, node: str, volume: str) -> None:
+    """What it waited for is in an Event."""
 
     async def announced() -> bool:
         events = [event for event in await made.listed(EVENTS, "default") if event["regarding"]["name"] == node]
-        return any(event["reason"] == "ScaleDownHeld" and why in event["note"] for event in events)
+        return any(event["reason"] == "ScaleDownHeld" and still(volume) in event["note"] for event in events)
 
-    await until("the node has an Event that says so", announced)
+    await until(f"{node} has an Event about its disk", announced)
 
 
 async def _gone(made: Stage, node: str) -> None:
@@ -151,5 +163,6 @@ async def _bounded(made: Stage, ends: Ends, clocks: Sleeping, node: str) -> None
     clocks.slept += DETACH_SECONDS
     await _gone(made, node)
     assert ends.attached[node] == [volume]
+    await _announced(made, node, volume)
     assert [volume_of(one) for one in await ends.attacher.attachments(node)] == [volume]
     print(f"\nKubernetes {version()}: a machine waited for its disk, and one for {DETACH_SECONDS:g} s for a disk that stayed attached")
