@@ -93,6 +93,23 @@ def test_a_person_reads_a_table_with_what_is_odd_and_what_was_set_aside(asked: A
     assert "AutoScalingGroup us-east-1/theirs: the tag k8s.io/cluster-autoscaler/other says cluster 'other', expected prod" in done.stdout
 
 
+def test_a_group_whose_machines_would_leave_disks_is_named_with_its_template_and_the_device(
+    asked: Any, served: tuple[str, Endpoint]
+) -> None:
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    ec2 = boto3.client("ec2", region_name="us-east-1", endpoint_url=served[0], **keys)
+    disk = {"DeviceName": "/dev/xvdf", "Ebs": {"VolumeSize": 100, "DeleteOnTermination": False}}
+    data = {"InstanceType": "g5.xlarge", "ImageId": "ami-0123", "BlockDeviceMappings": [disk]}
+    ec2.create_launch_template_version(LaunchTemplateName="gpus", LaunchTemplateData=data)
+    ec2.modify_launch_template(LaunchTemplateName="gpus", DefaultVersion="2")
+    try:
+        done = asked()
+    finally:
+        ec2.modify_launch_template(LaunchTemplateName="gpus", DefaultVersion="1")
+
+    assert "gpus, more: its launch template gpus (version 2) has DeleteOnTermination false for /dev/xvdf: " in done.stdout
+
+
 def test_nodes_of_the_cluster_are_compared_with_what_tags_promise(asked: Any, served: tuple[str, Endpoint], tmp_path: Path) -> None:
     keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
     scaling = boto3.client("autoscaling", region_name="us-east-1", endpoint_url=served[0], **keys)

@@ -58,7 +58,9 @@ def template(client: Client) -> Any:
     """A launch template of two versions."""
     ec2 = client("ec2")
     tags = [{"ResourceType": "instance", "Tags": [{"Key": "team", "Value": "red"}]}]
-    data = {"ImageId": "ami-12c6146b", "InstanceType": "g5.xlarge", "TagSpecifications": tags}
+    names = {"/dev/xvdf": (100, False), "/dev/xvdg": (200, True)}
+    disks = [{"DeviceName": name, "Ebs": {"VolumeSize": size, "DeleteOnTermination": gone}} for name, (size, gone) in names.items()]
+    data = {"ImageId": "ami-12c6146b", "InstanceType": "g5.xlarge", "TagSpecifications": tags, "BlockDeviceMappings": disks}
     made = ec2.create_launch_template(LaunchTemplateName="template", LaunchTemplateData=data)["LaunchTemplate"]
     ec2.create_launch_template_version(LaunchTemplateName="template", LaunchTemplateData={**data, "InstanceType": "g5.2xlarge"})
     return made
@@ -135,6 +137,11 @@ def instances(client: Client) -> Any:
     )
     client("later")
 
+    def volumes() -> Any:
+        # Roots are of other names and sizes, with other images.
+        found = [one for one in ec2.describe_volumes()["Volumes"] if one["Size"] >= 100]
+        return sorted((one["Size"], one["State"], [told["Device"] for told in one["Attachments"]]) for one in found)
+
     def shown() -> Any:
         (found,) = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=["gpus"])["AutoScalingGroups"]
         kept = ("InstanceType", "AvailabilityZone", "LifecycleState", "HealthStatus", "ProtectedFromScaleIn")
@@ -146,6 +153,10 @@ def instances(client: Client) -> Any:
     scaling.set_instance_protection(AutoScalingGroupName="gpus", InstanceIds=idents[:1], ProtectedFromScaleIn=False)
     kept = sorted(one["ProtectedFromScaleIn"] for one in scaling.describe_auto_scaling_instances()["AutoScalingInstances"])
     (machine,) = ec2.describe_instances(InstanceIds=idents[:1])["Reservations"][0]["Instances"]
+    disks = {
+        one["DeviceName"]: one["Ebs"]["DeleteOnTermination"] for one in machine["BlockDeviceMappings"] if one["DeviceName"] > "/dev/xvda"
+    }
+    attached = volumes()
     named = ec2.describe_instances(Filters=[{"Name": "tag:Name", "Values": ["node"]}])["Reservations"]
     scaling.terminate_instance_in_auto_scaling_group(InstanceId=idents[0], ShouldDecrementDesiredCapacity=True)
     client("later")
@@ -157,6 +168,8 @@ def instances(client: Client) -> Any:
         {one["Key"]: one["Value"] for one in machine["Tags"] if not one["Key"].startswith("aws:ec2")},
         sum(len(one["Instances"]) for one in named),
         shown(),
+        (disks, attached, volumes()),
+        refusal(lambda: ec2.describe_volumes(VolumeIds=["vol-0000000000000ffff"])),
         refusal(lambda: ec2.describe_instances(InstanceIds=["i-0000000000000ffff"])),
     ]
 
