@@ -4,7 +4,7 @@ import os
 
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from tests.control.schedules import Schedules
 
 #: Schedules of one test; together they make RUNS (`make soak RUNS=N SEED=N`).
@@ -15,6 +15,11 @@ SEED = int(os.environ.get("SOAK_SEED", "0"))
 
 @pytest.mark.parametrize("part", range(max(1, RUNS // EACH)))
 def test_every_schedule_keeps_the_invariants(part: int) -> None:
+    run_part(Schedules, part)
+
+
+def run_part(machine: type[RuleBasedStateMachine], part: int) -> None:
+    """Run the schedules of one test; where one fails, the error says how it is run again, beside the steps that Hypothesis prints."""
     quiet = settings(
         max_examples=EACH,
         stateful_step_count=14,
@@ -25,4 +30,15 @@ def test_every_schedule_keeps_the_invariants(part: int) -> None:
         suppress_health_check=list(HealthCheck),
         report_multiple_bugs=False,
     )
-    seed(SEED * 1_000_000 + part)(run_state_machine_as_test)(Schedules, settings=quiet)
+
+    # Hypothesis takes the seed of what makes the machine, and of nothing else.
+    @seed(SEED * 1_000_000 + part)
+    def make() -> RuleBasedStateMachine:
+        return machine()
+
+    try:
+        run_state_machine_as_test(make, settings=quiet)  # type: ignore[arg-type]  # its documentation takes any callable that makes one
+    except BaseException as error:
+        name = f"tests/control/test_invariants.py::test_every_schedule_keeps_the_invariants[{part}]"
+        error.add_note(f"The same schedules again: SOAK_SEED={SEED} SOAK_RUNS={RUNS} python -m pytest -n 0 '{name}'")
+        raise

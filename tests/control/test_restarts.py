@@ -17,7 +17,12 @@ pytestmark = pytest.mark.looptime(noop_cycles=1)
 
 @pytest.mark.parametrize("seed", range(RUNS))
 async def test_a_death_at_any_step_buys_nothing_twice_and_loses_nothing(seed: int) -> None:
-    await one_run(SEED * 1_000_000 + seed)
+    try:
+        await one_run(SEED * 1_000_000 + seed)
+    except BaseException as error:
+        name = f"tests/control/test_restarts.py::test_a_death_at_any_step_buys_nothing_twice_and_loses_nothing[{seed}]"
+        error.add_note(f"The same run again: SOAK_SEED={SEED} SOAK_RUNS={RUNS * 10} python -m pytest -n 0 '{name}'")
+        raise
 
 
 async def one_run(seed: int) -> None:
