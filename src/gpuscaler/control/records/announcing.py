@@ -22,7 +22,7 @@ class Announcer(Sink):
         told = EVENTS.get(what.kind)
         if told is None:
             return
-        about = self._pods(what) if told.on == "pod" else [self._node(what.node)]
+        about = self._pods(what) if told.on == "pod" else [self._node(what.node)] if what.node else []
         related = self._node(what.node) if told.on == "pod" and what.node else None
         for one in about:
             self.events.record(one, told.reason, what.text, action=told.action, warning=told.warning, related=related)

@@ -41,6 +41,7 @@ EVENTS: Mapping[str, Told] = {
     HELD: Told("ScaleDownHeld", "Remove", "node"),
     CHECKPOINT: Told("CheckpointRequested", "Remove", "pod"),
     KEPT: Told("ScaleDownGivenUp", "Remove", "node"),
+    NOTICED: Told("MachineNoticed", "Look", "node", warning=True),
 }
 #: Kinds that are trouble, in logs.
 TROUBLE = frozenset({UNPLACED, REFUSED, ANSWER_LOST, UNFILLED, LOST, BROKEN, ACTED, FAILED})
