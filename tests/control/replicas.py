@@ -114,6 +114,7 @@ class Line:
             self.register.until.pop(self.name, None)
         if what and not self.pause.stopped:
             await self.register.begin(self.name, what, WRITE_SECONDS)
+            await self.register.here.watchman.write(request)
 
         async def call() -> tuple[int, Mapping[str, str], bytes]:
             async with self.inner.exchange(request) as answer:
@@ -172,6 +173,8 @@ class Desk:
         return found
 
     async def buy(self, order: Order) -> Bought:
+        if not self._pause.stopped:
+            await self._register.here.watchman.buy(order)
         found: Bought = await self._write("buy", lambda: self._inner.buy(order))
         return found
 
@@ -182,6 +185,8 @@ class Desk:
         await self._write("withdraw", lambda: self._inner.withdraw(rest))
 
     async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:
+        if not self._pause.stopped:
+            await self._register.here.watchman.remove(ids)
         found: Mapping[str, Refusal | None] = await self._write("remove", lambda: self._inner.remove(ids))
         return found
 
@@ -323,10 +328,10 @@ class Pair:
 
 
 @asynccontextmanager
-async def pair(folder: Path, *, seed: int = 0, calls: CallFaults | None = None) -> AsyncIterator[Pair]:
+async def pair(folder: Path, *, text: str = FILE, seed: int = 0, calls: CallFaults | None = None) -> AsyncIterator[Pair]:
     file = folder / "run.yaml"
-    file.write_text(FILE)
-    async with world(FILE.removeprefix("cloud: simulated\n"), seed=seed, calls=calls) as here:
+    file.write_text(text)
+    async with world(text.removeprefix("cloud: simulated\n"), seed=seed, calls=calls) as here:
         made = Pair(here, file)
         try:
             await made.sleep(5.0)

@@ -136,11 +136,14 @@ def holds(here: World, *, gpus: float) -> None:
     found = sum(one.offering.gpus for one in here.cluster.core.list())
     assert found <= gpus, f"I5: {found} GPUs, and the limit is {gpus:g}"
     if here.controller is not None:
-        book = here.controller.memory.ledger
-        named = [one.instance for one in book.coming if one.instance]
-        assert len(named) == len(set(named)), "I3: one machine stands in the ledger twice"
-        nodes = [one.node for one in book.coming if one.node]
-        assert len(nodes) == len(set(nodes)), "I3: one node is two machines of the ledger"
+        counts_nothing_twice(here.controller.memory.ledger)
+
+
+def counts_nothing_twice(book: ledger.Ledger) -> None:
+    named = [one.instance for one in book.coming if one.instance]
+    assert len(named) == len(set(named)), "I3: one machine stands in the ledger twice"
+    nodes = [one.node for one in book.coming if one.node]
+    assert len(nodes) == len(set(nodes)), "I3: one node is two machines of the ledger"
 
 
 class Schedules(RuleBasedStateMachine):

@@ -1,22 +1,25 @@
 """A world in which something breaks, and in which what must always hold is looked at all the time."""
 
-import asyncio
-import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
-from tests.control.schedules import Guard, holds
+from tests.control import replicas
+from tests.control.records.test_service import serviced
+from tests.control.replicas import Pair, pair
 from tests.control.world import ONE_GPU_MACHINES, World, world
+from tests.faults.guarding import LIMITS, Watch, guarded
 
 from gpuscaler.clouds.protocol import Bought, Key, Order, Refusal
 from gpuscaler.control.records.latest import Latest
+from gpuscaler.control.records.service import Service
 from gpuscaler.control.records.status import Process, Status, status_of
 from gpuscaler.kube.resources import NODES
-from gpuscaler.kube.transport import Request
 from gpuscaler.planning.plans import Plan
 
+FILE = replicas.FILE + LIMITS
 IDLE = f"{ONE_GPU_MACHINES}    idle_after: 60s\n"
 SPOT_FIRST = """
 region: us-east-1
@@ -28,58 +31,45 @@ pools:
 """
 
 
-class Watch(Guard):
-    """Checks the invariants, and notes what was sent, and when: writes to the API server, orders and the ends of machines."""
-
-    def __init__(self, here: World) -> None:
-        super().__init__(here)
-        self.writes: list[tuple[float, Request]] = []
-        self.ended: list[str] = []
-
-    async def write(self, request: Request) -> None:
-        await super().write(request)
-        self.writes.append((self._here.now(), request))
-
-    async def remove(self, ids: Sequence[str]) -> None:
-        await super().remove(ids)
-        self.ended += ids
-
-    def to(self, part: str, method: str = "") -> list[tuple[float, Request]]:
-        """Writes whose path has ``part``, the oldest first."""
-        return [(at, one) for at, one in self.writes if part in one.path and method in ("", one.method)]
-
-
 def watch_of(here: World) -> Watch:
     assert isinstance(here.watchman, Watch)
     return here.watchman
 
 
 @asynccontextmanager
-async def faulty(pools: str = ONE_GPU_MACHINES, *, gpus: float = math.inf, **more: Any) -> AsyncIterator[World]:
-    """A world with a controller that has looked around; no more than ``gpus`` GPUs may be bought, and all invariants are checked."""
-    async with world(pools, **more) as here:
-        here.watchman = Watch(here)
-        here.support(_watch(here, gpus))
+async def faulty(pools: str = ONE_GPU_MACHINES, *, watch: Callable[[World], Watch] = Watch, **more: Any) -> AsyncIterator[World]:
+    """A world with limits, strangers and a controller that has looked around, in which all invariants are checked."""
+    async with world(pools if "limits:" in pools else LIMITS + pools, **more) as here, guarded(here, watch(here)):
         here.start()
         await here.sleep(2.0)
         yield here
-        here.check()
-        holds(here, gpus=gpus)
 
 
-async def _watch(here: World, gpus: float) -> None:
-    while True:
-        holds(here, gpus=gpus)
-        await asyncio.sleep(2.0)
+@asynccontextmanager
+async def recorded(pools: str = ONE_GPU_MACHINES, **more: Any) -> AsyncIterator[tuple[World, Service]]:
+    """The same, with everything that is recorded; what is watched began anew."""
+    async with serviced(LIMITS + pools, **more) as (here, service), guarded(here, Watch(here)):
+        await here.kill()
+        here.start()
+        service.led_by(here.controller)
+        await here.sleep(2.0)
+        yield here, service
+
+
+@asynccontextmanager
+async def replicated(folder: Path, **more: Any) -> AsyncIterator[Pair]:
+    """The same, with two replicas, whose times of day are minutes apart, instead of one controller."""
+    async with pair(folder, text=FILE, **more) as here, guarded(here.here, Watch(here.here)):
+        yield here
 
 
 @asynccontextmanager
 async def darkness(here: World, why: str = "the cloud is down") -> AsyncIterator[None]:
     """Meanwhile no call to the cloud gets through."""
-    assert isinstance(here.watchman, Guard)
-    here.cluster.provider.outage, here.watchman.dark = why, here.now()
+    watch = watch_of(here)
+    here.cluster.provider.outage, watch.dark = why, here.now()
     yield
-    here.cluster.provider.outage, here.watchman.dark = "", None
+    here.cluster.provider.outage, watch.dark = "", None
 
 
 def refusing(here: World, why: Callable[[Key], Refusal | None]) -> list[Order]:

@@ -291,6 +291,13 @@ MUTANTS = (
         removes="machines that somebody else adds stay closed",
     ),
     Mutant(
+        case=33,
+        path="control/records/happening.py",
+        old='    NOTICED: Told("MachineNoticed", "Look", "node", warning=True),\n',
+        new="",
+        removes="there is no Event of a machine that is gone",
+    ),
+    Mutant(
         case=34,
         path="planning/reclaiming.py",
         old="    return tuple(one for one in vanished if one.id not in known)\n",

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from tests.faults.kit import IDLE, all_bound, bought, darkness, faulty, status, taints
+from tests.faults.kit import IDLE, all_bound, bought, darkness, faulty, recorded, status, taints
 
 from gpuscaler.clouds.protocol import CloudError, LostAnswerError
 from gpuscaler.clouds.simulated_provider import CallFaults
+from gpuscaler.control.cloud import CALL_SECONDS, LONGEST_PAUSE
 from gpuscaler.control.controller import Pace
 from gpuscaler.model.instances import Instance, Inventory
 
@@ -30,6 +31,9 @@ async def test_f04_a_cloud_that_refuses_everything_is_asked_ever_more_rarely_and
         assert all(later - earlier >= 45.0 for earlier, later in pairwise(asked))
         # What only reads is asked no more often than the cloud wants it to be, either.
         assert all(later - earlier >= 45.0 for earlier, later in pairwise(reads))
+        grew = [later - earlier for earlier, later in pairwise(reads)]
+        assert grew == sorted(grew)
+        assert grew[-1] > grew[0]
         here.cluster.provider._faults = CallFaults()
         await here.sleep(240.0)
 
@@ -54,6 +58,17 @@ async def test_f05_while_the_cloud_is_away_nothing_is_removed_and_what_waits_is_
         assert await all_bound(here)
         assert len(here.cluster.core.history()) == 2
         assert (await status(here)).troubles == ("",)
+
+
+async def test_f05_while_the_cloud_is_away_the_process_is_alive_and_ready_and_it_is_read_again_soon_after() -> None:
+    async with recorded() as (here, service):
+        async with darkness(here):
+            for _ in range(30):
+                await here.sleep(60.0)
+                assert (service.alive(), service.synced()) == ("", "")
+            assert "simulated: the cloud is down" in service.troubles()
+        await here.sleep(LONGEST_PAUSE + CALL_SECONDS)
+        assert not any("the cloud is down" in one for one in service.troubles())
 
 
 async def test_f06_a_list_that_breaks_off_in_the_middle_is_none_at_all() -> None:

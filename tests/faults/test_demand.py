@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.control.records.test_service import events, serviced
-from tests.control.replicas import FILE, pair
-from tests.faults.kit import IDLE, faulty, status
+from tests.control.records.test_service import events
+from tests.control.replicas import FILE
+from tests.faults.kit import IDLE, faulty, recorded, replicated, status
 from tests.planning.building import offering, planned, pods, pool, spec
 
 from gpuscaler.kube.resources import EVENTS, PODS
@@ -50,7 +50,7 @@ def test_f37_a_price_that_cannot_be_is_refused_by_name_or_replaced_by_the_catalo
 
 
 async def test_f37_wrong_prices_in_a_changed_file_hold_nobody_up(tmp_path: Path) -> None:
-    async with pair(tmp_path) as here:
+    async with replicated(tmp_path) as here:
         await here.sleep(10.0)
         (tmp_path / "run.yaml").write_text(f"cloud: simulated\n{PRICED.replace('PRICE', '-1')}")
         await here.submit()
@@ -60,7 +60,7 @@ async def test_f37_wrong_prices_in_a_changed_file_hold_nobody_up(tmp_path: Path)
         leader = await here.leader()
         assert leader.place is not None
         assert any("price" in one for one in leader.place.troubles())
-        # A hundred times what it was is odd, and still what the file says: machines are bought all the same.
+        # A hundred times what it was is odd, and still what the file says: without a limit in dollars machines are bought all the same.
         (tmp_path / "run.yaml").write_text(FILE.replace("types: [g4dn.xlarge]", "offerings: [{type: g4dn.xlarge, price: 52.6}]"))
         await here.sleep(30.0)
         assert leader.place.troubles() == ()
@@ -70,7 +70,7 @@ async def test_f37_wrong_prices_in_a_changed_file_hold_nobody_up(tmp_path: Path)
 
 
 async def test_f38_eighty_pods_by_mistake_get_what_the_limits_admit_and_no_faster() -> None:
-    async with faulty(LIMITED, gpus=24) as here:
+    async with faulty(LIMITED) as here:
         for number in range(80):
             await here.submit(f"p{number}")
         await here.sleep(300.0)
@@ -114,7 +114,7 @@ async def test_f39_pods_that_come_and_go_all_the_time_buy_no_more_machines_than_
 
 
 async def test_f40_a_pod_that_cannot_be_served_gets_one_event_that_says_why() -> None:
-    async with serviced() as (here, _):
+    async with recorded() as (here, _):
         await here.submit("big", 8)
         await here.sleep(300.0)
         told = await events(here)

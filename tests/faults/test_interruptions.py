@@ -7,13 +7,13 @@ import pytest
 from tests.control.leaving import run
 from tests.control.test_reclaiming import without_controller
 from tests.control.world import BEGAN, QUICK, World
-from tests.faults.kit import Watch, all_bound, become, faulty, markets, taints, watch_of
+from tests.faults.guarding import IDLE_STRANGER, Watch
+from tests.faults.kit import all_bound, become, faulty, markets, taints, watch_of
 
 from gpuscaler.clouds.delays import Delay, Faults
 from gpuscaler.clouds.markets import Markets, Steps
 from gpuscaler.clouds.protocol import INTERRUPTION, Notice
 from gpuscaler.clouds.simulated_provider import provider_id
-from gpuscaler.kube.resources import NODES
 from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 from gpuscaler.settings.pools_file import parse_policy
 
@@ -28,6 +28,8 @@ pools:
     zones: [us-east-1a]
     idle_after: 2h
 """
+#: A hundred machines, for as long as those that leave and those that come are there.
+MANY = "limits: {gpus: 128, machines: 128, machines_per_minute: 64, dollars_per_hour: 60}\n"
 DRY_AT = BEGAN + 300.0
 
 
@@ -126,14 +128,13 @@ async def test_f25_where_the_cloud_leaves_the_node_behind_it_goes_once_the_machi
 async def test_f26_a_notice_that_comes_again_and_again_counts_once_and_one_of_another_cluster_never() -> None:
     async with faulty(SPOT) as here:
         await run(here, "web", replicas=2)
-        theirs = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "stranger"}, "spec": {"providerID": "simulated:///z/theirs"}}
-        await here.user.create(NODES, theirs)
         await here.sleep(120.0)
         assert await all_bound(here)
         first, second = here.cluster.core.list()
         at = here.now() + 120.0
         odd = [Notice("ec2-unheard-of", provider_id(second), at), Notice("", "", -1.0)]
-        foreign = [Notice(INTERRUPTION, "simulated:///z/theirs", at), Notice(INTERRUPTION, "aws:///us-east-1a/i-0123", 0.0)]
+        theirs = (f"simulated:///us-east-1a/{IDLE_STRANGER}", "aws:///us-east-1a/i-0123")
+        foreign = [Notice(INTERRUPTION, one, moment) for one, moment in zip(theirs, (at, 0.0), strict=True)]
         ours = [Notice(INTERRUPTION, provider_id(first), later) for later in (at, at - 30.0, at, at + 30.0, at)]
         here.announced += [*odd, *foreign, *ours, *foreign, *odd]
         await here.sleep(300.0)
@@ -152,7 +153,7 @@ async def test_f26_a_notice_that_comes_again_and_again_counts_once_and_one_of_an
 
 
 async def test_f27_fifty_interruptions_within_ten_seconds_are_replaced_in_a_few_orders() -> None:
-    async with faulty(SPOT, delays=QUICK, **dry(notice=120.0, spread=10.0)) as here:
+    async with faulty(MANY + SPOT, delays=QUICK, **dry(notice=120.0, spread=10.0)) as here:
         await run(here, "web", replicas=50)
         await until(here, DRY_AT - 1.0)
         assert await all_bound(here)

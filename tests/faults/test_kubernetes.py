@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 import pytest
-from tests.control.schedules import Guard
 from tests.control.world import World, pod
+from tests.faults.guarding import Watch
 from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, bought, faulty, markets, status, taints, watch_of
 
 from gpuscaler.clouds.protocol import UNAUTHORISED, Bought, CloudError, Order
@@ -162,7 +162,7 @@ async def test_f10_after_a_410_ten_thousand_pods_are_listed_again_within_a_minut
             await here.sleep(60.0)
             assert time.process_time() - began < 60.0
             assert reflector.lists > lists
-            assert len((await picture.take()).cluster.pods) == 10_001 + time_over
+            assert len((await picture.take()).cluster.pods) == 10_002 + time_over
             sizes.append(sys.getallocatedblocks())
 
         bound = await here.bound()
@@ -215,7 +215,7 @@ async def test_f44_an_action_of_the_cloud_that_is_forbidden_closes_its_pool_for_
         assert markets(here) == ["spot"]
 
 
-class Rival(Guard):
+class Rival(Watch):
     """Adds a taint to a node right before ours is written: between our look at it and our write."""
 
     async def write(self, request: Request) -> None:
@@ -230,10 +230,7 @@ class Rival(Guard):
 
 
 async def test_f48_a_taint_that_somebody_writes_at_the_same_moment_stays() -> None:
-    async with faulty() as here:
-        here.watchman = Rival(here)
-        await here.kill()
-        here.start()
+    async with faulty(watch=Rival) as here:
         await here.submit("p")
         await here.sleep(120.0)
 

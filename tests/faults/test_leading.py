@@ -3,14 +3,18 @@
 from pathlib import Path
 
 import pytest
-from tests.control.replicas import Replica, pair
+from tests.control.replicas import Replica
+from tests.faults.kit import faulty, refusing, replicated, status
+
+from gpuscaler.clouds.aws.causes import verdict
+from gpuscaler.clouds.protocol import Refusal
 
 #: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
 pytestmark = pytest.mark.looptime(noop_cycles=1)
 
 
 async def test_f01_a_leader_that_dies_right_after_the_purchase_left_buys_nothing_twice(tmp_path: Path) -> None:
-    async with pair(tmp_path) as here:
+    async with replicated(tmp_path) as here:
         leader = await here.leader()
         await here.submit()
         leader.pause.at = "buy"
@@ -33,7 +37,7 @@ async def stopped(one: Replica) -> None:
 @pytest.mark.parametrize("seconds", [3.0, 14.0, 60.0])
 @pytest.mark.parametrize("at", ["buy", "GET /api/v1/nodes/", "PATCH /api/v1/nodes/", "/status", "PUT"])
 async def test_f02_what_was_checked_before_a_pause_and_is_sent_after_it_does_no_harm(tmp_path: Path, at: str, seconds: float) -> None:
-    async with pair(tmp_path) as here:
+    async with replicated(tmp_path) as here:
         leader = await here.leader()
         await here.sleep(5.0)
         leader.pause.at = at
@@ -48,7 +52,7 @@ async def test_f02_what_was_checked_before_a_pause_and_is_sent_after_it_does_no_
 
 
 async def test_f02_the_end_of_a_machine_that_is_sent_after_a_pause_ends_none_that_is_used(tmp_path: Path) -> None:
-    async with pair(tmp_path) as here:
+    async with replicated(tmp_path) as here:
         leader = await here.leader()
         await here.submit("20s")
         await here.sleep(40.0)
@@ -64,7 +68,7 @@ async def test_f02_the_end_of_a_machine_that_is_sent_after_a_pause_ends_none_tha
 
 
 async def test_f03_of_two_whose_clocks_are_minutes_apart_one_leads_until_it_cannot(tmp_path: Path) -> None:
-    async with pair(tmp_path) as here:
+    async with replicated(tmp_path) as here:
         leader = await here.leader()
         await here.submit()
         await here.sleep(90.0)
@@ -84,7 +88,7 @@ async def test_f03_of_two_whose_clocks_are_minutes_apart_one_leads_until_it_cann
 
 @pytest.mark.parametrize("jump", [3600.0, -3600.0])
 async def test_f45_a_clock_that_is_set_by_an_hour_ends_no_machine_early_and_none_late(tmp_path: Path, jump: float) -> None:
-    async with pair(tmp_path) as here:
+    async with replicated(tmp_path) as here:
         await here.submit("20s")
         await here.submit("10m")
         await here.sleep(65.0)
@@ -105,3 +109,17 @@ async def test_f45_a_clock_that_is_set_by_an_hour_ends_no_machine_early_and_none
         leader = await here.leader()
         assert leader.place is not None
         assert any("3600 s" in one for one in leader.place.troubles())
+
+
+@pytest.mark.parametrize("code", ["RequestExpired", "SignatureDoesNotMatch"])
+async def test_f45_a_signature_that_the_cloud_takes_for_one_of_another_time_closes_the_pool_for_minutes_and_is_named(code: str) -> None:
+    said = verdict(code, "Signature expired: 20261122T080000Z is now earlier than 20261122T085500Z")
+    async with faulty() as here:
+        asked = refusing(here, lambda key: Refusal(said.cause, key, said.detail))
+        await here.submit("p")
+        await here.sleep(590.0)
+
+        assert len(asked) == 1
+        (breaker,) = (await status(here)).breakers
+        assert "pool gpu: not permitted" in breaker.text
+        assert code in breaker.text

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 from tests.control.leaving import run
-from tests.control.replicas import FILE, pair
+from tests.control.records.test_service import events
+from tests.control.test_reclaiming import without_controller
 from tests.control.world import ONE_GPU_MACHINES, World
-from tests.faults.kit import IDLE, all_bound, bought, faulty, refusing, status, taints, watch_of
+from tests.faults.kit import FILE, IDLE, all_bound, bought, faulty, recorded, refusing, replicated, status, taints, watch_of
 
 from gpuscaler.clouds.protocol import CONFIGURATION, Key, Order, Refusal
 from gpuscaler.clouds.simulated_provider import provider_id
@@ -59,6 +60,21 @@ async def test_f33_machines_that_somebody_adds_or_ends_by_hand_are_taken_as_they
         assert len(here.notes.orders) == 1
         assert len(here.cluster.core.list()) == 2
         assert [f"machine {provider_id(first)}" in one.text for one in here.notes.remarks] == [True]
+
+
+async def test_f33_a_machine_that_somebody_ends_by_hand_is_told_in_an_event_on_its_node() -> None:
+    async with recorded(IDLE) as (here, _):
+        without_controller(here, terminated=False)
+        await run(here, "web")
+        await here.sleep(120.0)
+        (first,) = here.cluster.core.list()
+        await here.cluster.provider.remove([provider_id(first)])
+        await here.sleep(60.0)
+        told = [note for about, reason, note in await events(here) if (about, reason) == (f"Node {first.id}", "MachineNoticed")]
+
+    assert len(told) == 1
+    assert told[0].startswith(f"machine {provider_id(first)} ")
+    assert "is gone, and no notice of it was seen" in told[0]
 
 
 async def test_f34_a_machine_that_its_group_replaces_by_itself_is_adopted_and_nothing_more_is_bought() -> None:
@@ -149,7 +165,7 @@ async def test_f36_a_machine_that_only_looks_like_ours_is_neither_removed_nor_to
         assert taints(node) == set()
         assert watch_of(here).to("/nodes/theirs") == []
         assert here.notes.last is not None
-        assert [(one.node, one.blocker) for one in here.notes.last.blocked_nodes] == [("theirs", "not-listed")]
+        assert [one.blocker for one in here.notes.last.blocked_nodes if one.node == "theirs"] == ["not-listed"]
         (told,) = (await status(here)).warnings
         assert told.startswith(
             "pool their-pool: the cloud lists 1 machine of it for this cluster (simulated:///us-east-1a/foreign), expected"
@@ -157,7 +173,7 @@ async def test_f36_a_machine_that_only_looks_like_ours_is_neither_removed_nor_to
 
 
 async def test_f46_a_file_that_makes_no_sense_changes_nothing_and_is_told(tmp_path: Path) -> None:
-    async with pair(tmp_path) as here:
+    async with replicated(tmp_path) as here:
         await here.submit()
         await here.sleep(60.0)
         leader = await here.leader()

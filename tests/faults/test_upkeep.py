@@ -12,9 +12,10 @@ import msgspec
 import pytest
 import trustme
 from aiohttp import web
-from tests.control.records.test_service import events, serviced
+from tests.control.records.test_service import events
+from tests.control.schedules import counts_nothing_twice
 from tests.control.world import Notes, World
-from tests.faults.kit import IDLE, all_bound, bought, faulty
+from tests.faults.kit import IDLE, all_bound, bought, faulty, recorded
 from tests.kube.servers import served, server_context
 from tests.kube.test_http import get, reaching
 from tests.planning.building import node, offering, pod, pool, spec
@@ -192,12 +193,13 @@ async def test_f49_with_five_thousand_nodes_and_a_hundred_thousand_pods_a_loop_i
     assert max(took[2:]) < 1.0
     assert max(took[:2]) < 6.0
     assert max(worst) < 0.2
+    counts_nothing_twice(controller.memory.ledger)
 
 
 async def test_f50_while_nobody_takes_what_is_told_machines_are_bought_and_opened_as_ever() -> None:
     times = []
     for hangs in (False, True):
-        async with serviced() as (here, service):
+        async with recorded() as (here, service):
             if hangs:
                 here.cluster.api.faults.add(Fault(path="/events.k8s.io/", delay=1e6))
                 here.cluster.api.faults.add(Fault(path="/gpuscaler-status", delay=1e6))

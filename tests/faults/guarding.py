@@ -1,0 +1,193 @@
+"""What must always hold, looked at from outside while something breaks: what leaves the controller's process, and what comes of it."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import Any
+
+import msgspec
+from tests.control.schedules import STRANGER, Guard, counts_nothing_twice
+from tests.control.world import World, pod
+
+from gpuscaler.clouds.machines import CloudMachine
+from gpuscaler.clouds.protocol import Order
+from gpuscaler.kube.resources import NODES
+from gpuscaler.kube.transport import Request
+from gpuscaler.model.pools import Policy
+
+#: Far above what most cases need, and far below what a mistake would buy: limits are obeyed, and looked at, in every case (I5).
+LIMITS = "limits: {gpus: 32, machines: 24, machines_per_minute: 20, dollars_per_hour: 40}\n"
+MINUTE = 60.0
+#: Where pods of other people run.
+THEIRS = "theirs"
+IDLE_STRANGER, BUSY_STRANGER = f"{STRANGER}-idle", f"{STRANGER}-busy"
+#: Keys of the taints that are ours to write.
+OURS = "gpuscaler.io/"
+
+
+class Watch(Guard):
+    """Checks the invariants, and notes what was sent, and when: writes to the API server, orders and the ends of machines.
+
+    ``policy`` tells what the controller goes by now. What was broken is kept, in case that whoever sent it catches the error.
+    """
+
+    def __init__(self, here: World, policy: Callable[[], Policy] | None = None) -> None:
+        super().__init__(here)
+        self.writes: list[tuple[float, Request]] = []
+        self.ended: list[str] = []
+        self.broken: list[AssertionError] = []
+        self._policy = policy or partial(_policy_of, here)
+        #: When each order was first sent, for how many machines, and by which policy.
+        self._sent: dict[str, tuple[float, int, Policy]] = {}
+        self._judged: set[str] = set()
+
+    # What leaves the process
+
+    async def write(self, request: Request) -> None:
+        with self._noted():
+            await super().write(request)
+            assert f"/namespaces/{THEIRS}/" not in request.path, f"I7: {request.path} is somebody else's and was written to"
+            if request.method == "PATCH" and "/nodes/" in request.path:
+                await self._only_our_taints(request)
+        self.writes.append((self._here.now(), request))
+
+    async def buy(self, order: Order) -> None:
+        with self._noted():
+            await super().buy(order)
+            policy, now = self._policy(), self._here.now()
+            # One that is sent again under its token is the same purchase (I2).
+            self._sent.setdefault(order.token, (now, order.count, policy))
+            lately = sum(count for at, count, _ in self._sent.values() if at > now - MINUTE)
+            most = policy.limits.machines_per_minute
+            assert most is None or lately <= most, f"I5: {lately} machines were ordered within a minute, and the limit is {most}"
+
+    async def remove(self, ids: Sequence[str]) -> None:
+        with self._noted():
+            await super().remove(ids)
+            assert not [one for one in ids if STRANGER in one], f"I7: {ids} were ended, and one is somebody else's"
+        self.ended += ids
+
+    async def _only_our_taints(self, request: Request) -> None:
+        """A patch that the API server takes, since the node is still what it was made from, leaves others' taints as they are."""
+        patch = msgspec.json.decode(request.body)
+        name = request.path.rpartition("/")[2]
+        assert "unschedulable" not in patch.get("spec", {}), f"I7: node {name} was cordoned, which is a person's to do"
+        node = next((one for one in await self._here.nodes() if one["metadata"]["name"] == name), None)
+        if node is None or "taints" not in patch.get("spec", {}):
+            return
+        version = patch["metadata"]["resourceVersion"]
+        if version == node["metadata"]["resourceVersion"]:
+            before, after = foreign(node["spec"].get("taints")), foreign(patch["spec"]["taints"])
+            assert before == after, f"I7: taints of node {name} that are not ours became {after}, and were {before}"
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
+        except AssertionError as error:
+            self.broken.append(error)
+            raise
+
+    def to(self, part: str, method: str = "") -> list[tuple[float, Request]]:
+        """Writes whose path has ``part``, the oldest first."""
+        return [(at, one) for at, one in self.writes if part in one.path and method in ("", one.method)]
+
+    # What comes of it
+
+    async def check(self) -> None:
+        """Raise what was broken: limits (I5), what the ledger counts (I3), or anything that was sent before."""
+        for error in self.broken:
+            raise error
+        history = self._here.cluster.core.history()
+        for one in history:
+            if one.purchase in self._sent and one.id not in self._judged:
+                self._judged.add(one.id)
+                there = [other for other in history if other.bought_at <= one.bought_at < ended(other)]
+                said = excess(self._sent[one.purchase][2], there)
+                assert not said, f"I5: with machine {one.id} there were {said}"
+        controller = self._here.controller
+        counts_nothing_twice((await self.written() if controller is None else controller.memory).ledger)
+
+
+def _policy_of(here: World) -> Policy:
+    return here.controller._policy if here.controller is not None else here.policy
+
+
+def ended(one: CloudMachine) -> float:
+    return math.inf if one.ended_at is None else one.ended_at
+
+
+def excess(policy: Policy, machines: Sequence[CloudMachine]) -> str:
+    """What ``machines`` have beyond the limits of ``policy``, in words; those of other pools do not count."""
+    pools = {pool.name: pool.max for pool in policy.pools}
+    ours = [one for one in machines if one.offering.pool in pools]
+    limits = policy.limits
+    found: list[tuple[str, float, float | None]] = [
+        ("GPUs", sum(one.offering.gpus for one in ours), limits.gpus),
+        ("machines", len(ours), limits.machines),
+        ("dollars per hour", math.fsum(one.offering.price for one in ours) - 1e-9, limits.dollars_per_hour),
+        *((f"machines of pool {name}", sum(one.offering.pool == name for one in ours), most) for name, most in pools.items()),
+    ]
+    return "; ".join(f"{many:g} {what}, and the limit is {most:g}" for what, many, most in found if most is not None and many > most)
+
+
+def foreign(taints: list[dict[str, Any]] | None) -> list[tuple[str, str, str]]:
+    """Key, value and effect of those that are not ours to write."""
+    return sorted((one["key"], one.get("value", ""), one["effect"]) for one in taints or () if not one["key"].startswith(OURS))
+
+
+# Strangers
+
+
+def strangers() -> list[dict[str, Any]]:
+    """Two nodes with GPUs that somebody else runs in the same cluster, one idle for ever and one in use, and the pod on it."""
+    found = []
+    for name in (IDLE_STRANGER, BUSY_STRANGER):
+        labels = {"kubernetes.io/hostname": name, "node.kubernetes.io/instance-type": "p3.2xlarge"}
+        has = {"cpu": "8", "memory": "60Gi", "pods": "110", "nvidia.com/gpu": "1"}
+        spec = {"providerID": f"simulated:///us-east-1a/{name}", "taints": [{"key": "example.com/theirs", "effect": "NoSchedule"}]}
+        status = {"capacity": has, "allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}
+        found.append({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": spec, "status": status})
+    body = pod(f"{STRANGER}-pod")
+    body["metadata"]["namespace"] = THEIRS
+    return [*found, {**body, "spec": {**body["spec"], "nodeName": BUSY_STRANGER}, "status": {"phase": "Running"}}]
+
+
+def settle(here: World) -> None:
+    """Let strangers live beside what the case is about, which is all that the world shows."""
+    here.cluster.api.load(strangers())
+    here.nodes = partial(_without_strangers, here.nodes)  # type: ignore[method-assign]
+    here.pods = partial(_without_strangers, here.pods)  # type: ignore[method-assign]
+
+
+async def _without_strangers(read: Callable[[], Awaitable[list[dict[str, Any]]]]) -> list[dict[str, Any]]:
+    return [one for one in await read() if not one["metadata"]["name"].startswith(STRANGER)]
+
+
+async def untouched(here: World) -> None:
+    """The strangers are as they came (I7)."""
+    for one in strangers()[:2]:
+        node = msgspec.json.decode(await here.user.get(NODES, one["metadata"]["name"]))
+        assert node["spec"] == one["spec"], f"I7: a node that is none of ours became {node['spec']}"
+        assert node["metadata"]["labels"] == one["metadata"]["labels"], f"I7: a node that is none of ours became {node['metadata']}"
+        assert not node["metadata"].get("annotations"), f"I7: a node that is none of ours became {node['metadata']}"
+
+
+@asynccontextmanager
+async def guarded(here: World, watch: Watch) -> AsyncIterator[Watch]:
+    """Meanwhile ``watch`` sees what is sent, strangers are there, and what must hold is looked at all the time; once more at the end."""
+    settle(here)
+    here.watchman = watch
+    here.support(_look(watch))
+    yield watch
+    here.check()
+    await watch.check()
+    await untouched(here)
+
+
+async def _look(watch: Watch) -> None:
+    while True:
+        await watch.check()
+        await asyncio.sleep(2.0)

@@ -1,0 +1,76 @@
+"""What looks after the invariants sees it when one is broken: a guard that cannot fail shows nothing."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import msgspec
+import pytest
+from tests.control.world import World
+from tests.faults.guarding import IDLE_STRANGER, Watch
+from tests.faults.kit import IDLE, bought, faulty, watch_of
+
+from gpuscaler.kube.resources import NODES
+from gpuscaler.kube.transport import Request
+from gpuscaler.settings.pools_file import parse_policy
+
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+LIMITED = "limits: {LIMIT}\n" + IDLE
+
+
+@pytest.mark.parametrize("limit", ["gpus: 1", "machines: 1", "machines_per_minute: 1", "dollars_per_hour: 0.6"])
+async def test_more_than_a_limit_admits_is_noticed(limit: str) -> None:
+    narrow = parse_policy(LIMITED.replace("LIMIT", limit))
+    with pytest.raises(AssertionError, match="I5"):
+        async with faulty(IDLE, watch=lambda here: Watch(here, lambda: narrow)) as here:
+            await two(here)
+
+
+async def test_more_machines_than_a_pool_may_have_are_noticed() -> None:
+    narrow = parse_policy(IDLE + "    max: 1\n")
+    with pytest.raises(AssertionError, match="2 machines of pool gpu, and the limit is 1"):
+        async with faulty(IDLE, watch=lambda here: Watch(here, lambda: narrow)) as here:
+            await two(here)
+
+
+async def two(here: World) -> None:
+    for name in ("a", "b"):
+        await here.submit(name)
+    await bought(here, 2)
+    await here.sleep(5.0)
+
+
+async def write(here: World) -> None:
+    """As if the controller had; that somebody catches the error hides nothing."""
+    with suppress(AssertionError):
+        await watch_of(here).write(Request("PATCH", f"/api/v1/nodes/{IDLE_STRANGER}", body=b"{}"))
+
+
+async def change(here: World) -> None:
+    """By a way that nobody sees."""
+    await here.user.merge_patch(NODES, IDLE_STRANGER, {"spec": {"taints": None}})
+
+
+async def end(here: World) -> None:
+    with suppress(AssertionError):
+        await watch_of(here).remove([f"simulated:///us-east-1a/{IDLE_STRANGER}"])
+
+
+async def take_taint_away(here: World) -> None:
+    """A taint that somebody else keeps on a node of ours."""
+    await here.submit("p")
+    await here.sleep(60.0)
+    (node,) = await here.nodes()
+    name = node["metadata"]["name"]
+    await here.user.merge_patch(NODES, name, {"spec": {"taints": [{"key": "example.com/theirs", "effect": "NoSchedule"}]}})
+    version = msgspec.json.decode(await here.user.get(NODES, name))["metadata"]["resourceVersion"]
+    body = msgspec.json.encode({"metadata": {"resourceVersion": version}, "spec": {"taints": []}})
+    with suppress(AssertionError):
+        await watch_of(here).write(Request("PATCH", f"/api/v1/nodes/{name}", body=body))
+
+
+@pytest.mark.parametrize(("touch", "said"), [(write, "I7"), (change, "I7"), (end, "I1"), (take_taint_away, "I7: taints of node")])
+async def test_whatever_is_done_to_what_is_not_ours_is_noticed(touch: Callable[[World], Awaitable[None]], said: str) -> None:
+    with pytest.raises(AssertionError, match=said):
+        async with faulty(IDLE) as here:
+            await touch(here)
