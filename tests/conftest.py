@@ -6,8 +6,13 @@ event loop makes no progress meanwhile. Tests over sockets, threads or processes
 
 import asyncio
 
+from hypothesis import HealthCheck, settings
+
 
 def pytest_configure() -> None:
+    # How long an example takes says something about the machine, not about the test.
+    settings.register_profile("patient", settings(), suppress_health_check=[HealthCheck.too_slow], deadline=None)
+    settings.load_profile("patient")
     # looptime asks for the current event loop also around tests that have none, and up to Python 3.13 asking makes one that nobody closes.
     # Once a loop, or none, was set, asking raises what looptime expects.
     asyncio.set_event_loop(None)
