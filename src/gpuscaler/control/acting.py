@@ -42,8 +42,9 @@ ATTEMPTS = 4
 REST_SECONDS, LONGEST_REST = 10.0, 120.0
 #: How admission webhooks and policies say that they forbid this one write; what they say of one object holds for no other.
 POLICY = ("denied the request", "denied request")
-#: When nominations to a node that has just opened are written again, in seconds, each after the one before.
-HOLDS = (0.0, 0.05, 0.1, 0.2)
+#: When nominations to a node that has just opened are written again, in seconds, each after the one before, until its pods are bound; where
+#: the API server is slow that takes a second.
+HOLDS = (0.0, 0.05, 0.1, 0.2, 0.2, 0.2, 0.3, 0.4)
 #: So many seconds nodes that are to open together wait for one whose requests get no answer.
 LONGEST_GATE = 1.0
 SOFT_KEYS = frozenset(taint.key for taint in SOFT_TAINTS)
