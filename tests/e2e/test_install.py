@@ -13,24 +13,26 @@ from typing import Any
 import pytest
 import yaml
 from tests.charts.rendering import SMALL, text
-from tests.e2e.objects import deployment, pod_spec
-from tests.e2e.stage import ACCOUNT, CLOUD, NAMESPACE, ROLES, Json, Stage, stage, until, version
+from tests.e2e.exporting import ACCOUNT as EXPORTER
+from tests.e2e.exporting import HOLDER, export, kubelet, values
+from tests.e2e.granting import asked, granted, refused, token, used
+from tests.e2e.objects import deployment, pod, pod_spec
+from tests.e2e.paging import without_streams
+from tests.e2e.stage import ACCOUNT, CLOUD, NAMESPACE, ROLES, Json, Stage, stage, until
 from tests.embedded.kubectl_building import kubectl
+from tests.exporter.scraping import Scrape
 
-from gpuscaler.kube.resources import DEPLOYMENTS, NODES, POD_DISRUPTION_BUDGETS, SERVICE_ACCOUNTS, WATCHED
+from gpuscaler.kube.resources import DEPLOYMENTS, EVENTS, NODES, POD_DISRUPTION_BUDGETS, PODS, WATCHED
 
 pytestmark = pytest.mark.e2e
 
 MANIFEST = ROLES
 OBJECTS = [one for one in yaml.safe_load_all(MANIFEST.read_text()) if one]
-USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
 #: The spot market is dry so many seconds after the cloud began. With this seed its first two machines have their images in 14 seconds.
 DRY_AFTER, SEED = 45, 25255
 POOL: Json = {"name": "spot", "types": ["g5.xlarge"], "markets": ["spot", "on-demand"], "zones": ["us-east-1a"], "idle_after": "2s"}
-
-#: Verb, API group, resource (``pods/eviction``), name; an empty name stands for all.
-Right = tuple[str, str, str, str]
-
+#: Nothing is ever bought of it.
+OTHER: Json = {**POOL, "name": "other", "markets": ["on-demand"]}
 
 #: Where the chart is installed to look on.
 LOOKING_ON = "looking-on"
@@ -38,15 +40,19 @@ LOOKING_ON = "looking-on"
 
 @dataclass(frozen=True)
 class Seen:
-    """What came of an installation: what kubectl said, where its pods ran, what each controller asked and was answered."""
+    """What came of an installation: what kubectl said, where its pods ran, what each account asked and was answered."""
 
     said: str
     again: str
     warned: str
     nodes: frozenset[str]
-    asked: tuple[Json, ...]
-    looked: tuple[Json, ...]
+    asked: list[Json]
+    looked: list[Json]
     planned: str
+    exported: list[Json]
+    page: Scrape
+    #: What was rendered for those who only look on, and measure.
+    objects: list[Json]
 
 
 @pytest.fixture(scope="module")
@@ -64,18 +70,15 @@ async def _play() -> Seen:
         again, _ = await _apply(made)
         await until("both copies are ready", lambda: _ready(made))
         nodes = frozenset(one["spec"]["nodeName"] for one in await made.pods(NAMESPACE))
-        with _run(made, *await _look_on(made)):
-            await _work(made)
-        asked = [json.loads(line) for line in made.plane.layout.audit.read_text().splitlines()]
-    return Seen(
-        said,
-        again,
-        warned,
-        nodes,
-        tuple(one for one in asked if one["user"]["username"] == USER),
-        tuple(one for one in asked if one["user"]["username"] == USER.replace(NAMESPACE, LOOKING_ON, 1)),
-        (made.folder / "dry.log").read_text(),
-    )
+        with kubelet() as fake:
+            objects = await _look_on(made, values(fake))
+            (measures,) = (one for one in objects if one["kind"] == "DaemonSet")
+            with _run(made, *await _dry(made)) as dry:
+                page = await export(made, measures, fake, "gpu")
+                await _work(made)
+        await _in_pages(made)
+        looked, exported = (asked(made, account, LOOKING_ON) for account in (ACCOUNT, EXPORTER))
+        return Seen(said, again, warned, nodes, asked(made, ACCOUNT, NAMESPACE), looked, dry.read_text(), exported, page, objects)
 
 
 async def _apply(made: Stage, manifest: str = MANIFEST.read_text()) -> tuple[str, str]:
@@ -86,30 +89,50 @@ async def _apply(made: Stage, manifest: str = MANIFEST.read_text()) -> tuple[str
     return done.stdout, done.stderr
 
 
-async def _look_on(made: Stage) -> tuple[Path, Path]:
-    """Run file and kubeconfig for a dry run, with no more rights than the chart gives it then."""
+async def _look_on(made: Stage, more: Json) -> list[Json]:
+    """Install it to look on, and with ``more``; returns the objects."""
     await made.namespace(LOOKING_ON)
-    values = {**SMALL, "controller": {"dryRun": True}, "exporter": {"enabled": True, "askApiServer": True, "hostPID": True}}
-    await _apply(made, text(values, namespace=LOOKING_ON))
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    found = await made.admin.create(SERVICE_ACCOUNTS, request, namespace=LOOKING_ON, name=ACCOUNT, subresource="token")
+    manifest = text({**SMALL, "controller": {"dryRun": True}, **more}, namespace=LOOKING_ON)
+    await _apply(made, manifest)
+    return [one for one in yaml.safe_load_all(manifest) if one]
+
+
+async def _dry(made: Stage, server: str = "") -> tuple[Path, Path]:
+    """Run file and kubeconfig for a dry run, with no more rights than the chart gives it then."""
     kubeconfig, run_file = made.folder / "dry.kubeconfig", made.folder / "dry.yaml"
-    kubeconfig.write_text(json.dumps(made.plane.config(token=json.loads(found)["status"]["token"])))
+    config = made.plane.config(token=await token(made, ACCOUNT, LOOKING_ON))
+    config["clusters"][0]["cluster"]["server"] = server or made.plane.url
+    kubeconfig.write_text(json.dumps(config))
     told: Json = {"region": "us-east-1", "cloud": "simulated", "namespace": LOOKING_ON, "pools": [POOL], "http": {"enabled": False}}
     run_file.write_text(json.dumps(told))
     return run_file, kubeconfig
 
 
 @contextmanager
-def _run(made: Stage, run_file: Path, kubeconfig: Path) -> Iterator[None]:
-    """A controller that only looks on, for as long as the one acts."""
+def _run(made: Stage, run_file: Path, kubeconfig: Path, *, name: str = "dry") -> Iterator[Path]:
+    """A controller that only looks on, for as long as the one acts; gives its log."""
     words = (sys.executable, "-m", "gpuscaler", "run", "--dry-run", "--config", str(run_file), "--kubeconfig", str(kubeconfig))
-    with (made.folder / "dry.log").open("wb") as log, subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT) as process:
+    path = made.folder / f"{name}.log"
+    with path.open("wb") as log, subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT) as process:
         try:
-            yield
+            yield path
         finally:
             process.terminate()
     assert process.returncode == 0
+
+
+async def _in_pages(made: Stage) -> None:
+    """Both once more, for as long as they list everything: what a server streams is not listed, and this one is said not to stream."""
+    lists = {("list", one.group, one.plural, "") for one in WATCHED}
+
+    async def listed() -> bool:
+        return all(lists <= used(asked(made, ACCOUNT, namespace), set()) for namespace in (NAMESPACE, LOOKING_ON))
+
+    async with without_streams(made.plane.url, made.plane.layout) as url:
+        controller = made.start(made.folder / "run.yaml", await made.kubeconfig("pages", server=url), name="pages")
+        with _run(made, *await _dry(made, url), name="dry-pages"):
+            await until("everything was listed", listed)
+        assert await controller.end() == 0
 
 
 #: Two nodes that may have the controller's pods, and two that may not.
@@ -160,10 +183,39 @@ async def _work(made: Stage) -> None:
             one["spec"].get("nodeName") not in {None, spot} and one["status"]["phase"] == "Running" for one in await made.pods("work")
         )
 
+    telling = asyncio.create_task(_tell_again(made))
     await until("the pod runs on another machine", moved)
     await made.scale("Deployment", name, "work", 0)
     await made.empty("spot")
+    await telling
     assert await controller.end() == 0
+
+
+async def _tell_again(made: Stage) -> None:
+    """The same is told of a pod again and again, with something else in between, until its first Event is counted up: a minute later."""
+    gang = {"gpuscaler.io/gang": "two", "gpuscaler.io/gang-size": "2"}
+    await made.create(pod("half", "other", annotations=gang), "work")
+
+    async def told() -> bool:
+        return any("1 of 2 members exist" in one.get("note", "") for one in await made.listed(EVENTS, "work"))
+
+    async def counted() -> bool:
+        return ("patch", EVENTS.group, EVENTS.plural, "") in used(asked(made, ACCOUNT, NAMESPACE), set())
+
+    async def change() -> None:
+        while True:
+            for market in ("reserved", None):
+                await made.admin.merge_patch(PODS, "half", {"metadata": {"annotations": {"gpuscaler.io/market": market}}}, namespace="work")
+                # Longer than it takes to plan again; several of these are one Event.
+                await asyncio.sleep(5)
+
+    await until("it is told that a member is missing", told)
+    changing = asyncio.create_task(change())
+    try:
+        await until("an Event is counted up", counted)
+    finally:
+        changing.cancel()
+        await asyncio.gather(changing, return_exceptions=True)
 
 
 def _run_file(made: Stage, series: Path) -> Path:
@@ -173,34 +225,16 @@ def _run_file(made: Stage, series: Path) -> Path:
     reclaim: dict[str, Any] = {"after": "0s", "notice": "20s", "without_notice": 0}
     told |= {
         "simulated": {**CLOUD, "kubelet": True, "seed": SEED, "dry": series.name, "reclaim": reclaim},
-        "pools": [POOL],
+        "pools": [POOL, OTHER],
         "namespace": NAMESPACE,
+        # A machine that is busy with other things answers late, and the notice is short.
+        "leader_election": {"lease": "60s", "renew": "40s"},
     }
     told |= {"http": {"address": "127.0.0.1:0"}, "history": {"folder": "history"}, "pace": {"resync": "2s"}}
     path = made.folder / "run.yaml"
     path.write_text(yaml.safe_dump(told))
     (made.folder / "history").mkdir()
     return path
-
-
-def granted() -> set[Right]:
-    """All that the roles allow."""
-    return {
-        (verb, group, resource, name)
-        for one in OBJECTS
-        for rule in one.get("rules", ())
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for name in rule.get("resourceNames", [""])
-        for verb in rule["verbs"]
-    }
-
-
-def right(asked: Json) -> Right:
-    """What right a request asked for, with the object's name."""
-    about = asked["objectRef"]
-    resource = about["resource"] + (f"/{about['subresource']}" if "subresource" in about else "")
-    return asked["verb"], about.get("apiGroup", ""), resource, about.get("name", "")
 
 
 def test_the_api_server_takes_every_object_strictly_and_without_a_warning(seen: Seen) -> None:
@@ -214,25 +248,29 @@ def test_both_copies_are_admitted_under_the_restricted_standard_and_run_apart_of
 
 
 def test_nothing_that_the_controller_asks_is_refused_for_want_of_a_right(seen: Seen) -> None:
-    refused = {right(one) for one in seen.asked if one["responseStatus"]["code"] == 403}
-
     assert len(seen.asked) > 100
-    assert refused == set()
+    assert refused(seen.asked) == set()
 
 
-def test_no_right_is_granted_that_the_controller_does_not_use(seen: Seen) -> None:
-    asked = {right(one) for one in seen.asked}
-    used = asked | {(verb, group, resource, "") for verb, group, resource, _ in asked}
-    # A server with streaming lists (by default 1.32, and from 1.34 on) streams what others list, and what it does not have is not listed
-    # at all. An Event is counted up only where the same happens again after a minute.
-    minor = int(version().split(".")[1])
-    streams = minor == 32 or minor >= 34
-    others = {("list", one.group, one.plural, "") for one in WATCHED if streams or one.optional}
+def test_the_controller_uses_every_right_that_it_is_granted(seen: Seen) -> None:
+    allowed = granted(OBJECTS, ACCOUNT)
 
-    assert granted() - used - others == {("patch", "events.k8s.io", "events", "")}
+    assert used(seen.asked, allowed) == allowed
 
 
-def test_a_dry_run_is_refused_nothing_and_asks_to_write_nothing(seen: Seen) -> None:
-    assert {one["verb"] for one in seen.looked} <= {"get", "list", "watch"}
-    assert {right(one) for one in seen.looked if one["responseStatus"]["code"] == 403} == set()
+def test_a_dry_run_is_refused_nothing_uses_every_right_that_it_is_granted_and_writes_nothing(seen: Seen) -> None:
+    allowed = granted(seen.objects, ACCOUNT)
+
+    assert refused(seen.looked) == set()
+    assert used(seen.looked, allowed) == allowed
+    assert {verb for verb, *_ in allowed} == {"get", "list", "watch"}
     assert "buys 1 machine" in seen.planned
+
+
+def test_the_exporter_has_from_the_api_server_what_the_node_does_not_tell_and_uses_every_right_for_that(seen: Seen) -> None:
+    allowed = granted(seen.objects, EXPORTER)
+
+    assert HOLDER in seen.page.pods("nvidia_gpu_duty_cycle")
+    assert refused(seen.exported) == set()
+    assert used(seen.exported, allowed) == allowed
+    assert len(allowed) == 2

@@ -1,0 +1,56 @@
+"""A way to an API server that refuses streamed lists, as servers before 1.32 do and those whose operators turned them off."""
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+from aiohttp import web
+
+from gpuscaler.embedded.controlplane.flags import Layout
+
+_REFUSAL = {
+    "kind": "Status",
+    "apiVersion": "v1",
+    "status": "Failure",
+    "message": "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled",
+    "reason": "Invalid",
+    "code": 422,
+}
+#: Of headers, what says who asks for what and how; the rest is a connection's own.
+_ASKED = ("authorization", "accept", "accept-encoding", "content-type", "user-agent")
+_ANSWERED = ("content-type", "content-encoding", "retry-after")
+
+
+@asynccontextmanager
+async def without_streams(url: str, there: Layout) -> AsyncIterator[str]:
+    """The address of a way to the server at ``url``, with its certificate: what it passes on is answered there."""
+    connector = aiohttp.TCPConnector(limit=0, ssl=ssl.create_default_context(cafile=there.file("ca.crt")))
+    served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    served.load_cert_chain(there.file("server.crt"), there.file("server.key"))
+    forever = aiohttp.ClientTimeout(total=None)
+    async with aiohttp.ClientSession(url, connector=connector, timeout=forever, auto_decompress=False) as session:
+
+        async def passed(request: web.Request) -> web.StreamResponse:
+            if "sendInitialEvents" in request.query:
+                return web.json_response(_REFUSAL, status=422)
+            headers = {name: request.headers[name] for name in _ASKED if name in request.headers}
+            body = await request.read()
+            async with session.request(request.method, request.rel_url, headers=headers, data=body or None) as found:
+                answer = web.StreamResponse(
+                    status=found.status, headers={name: found.headers[name] for name in _ANSWERED if name in found.headers}
+                )
+                await answer.prepare(request)
+                async for piece in found.content.iter_any():
+                    await answer.write(piece)
+            return answer
+
+        app = web.Application(client_max_size=2**24)
+        app.router.add_route("*", "/{path:.*}", passed)
+        runner = web.AppRunner(app, shutdown_timeout=1.0)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=served).start()
+        try:
+            yield f"https://127.0.0.1:{runner.addresses[0][1]}"
+        finally:
+            await runner.cleanup()
