@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -112,6 +114,15 @@ def in_a_terminal(*options: str, columns: int, folder: Path, **environment: str)
     )
 
 
+@contextmanager
+def killed(running: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """Whatever happens, nobody waits for it for ever; without its terminal the demo ends."""
+    try:
+        yield
+    finally:
+        running.kill()
+
+
 def seen(output: bytes) -> list[str]:
     """Lines of a terminal's output without colours; where the cursor is moved up, a line begins."""
     output = re.sub(rb"\x1b\[[0-9]*A", b"\n", output)
@@ -136,7 +147,7 @@ def test_a_narrow_terminal_without_colours_shows_pools_and_decisions_on_lines_th
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_ctrl_c_and_sigterm_end_it_with_the_cursor_back(number: signal.Signals, status: int, tmp_path: Path) -> None:
-    with in_a_terminal("--speed", "60", columns=100, folder=tmp_path) as running:
+    with in_a_terminal("--speed", "60", columns=100, folder=tmp_path) as running, killed(running):
         assert running.stdout is not None
         output = b""
         limit = time.monotonic() + 60
