@@ -69,6 +69,7 @@ class Line:
         self._book, self._cluster, self._now = book, cluster, now
         closed = (one for one in book.promises if one.step == NOMINATING)
         self._closed = {one.node: one for one in sorted(closed, key=lambda one: (one.since, one.node))}
+        self._in_vain: dict[str, bool] = {}
 
     def _waiting(self, promise: Promise | Coming) -> list[Pod]:
         return list(waiting(promise.pods, self._cluster))
@@ -215,10 +216,12 @@ class Line:
         return [name for name in line if name in late or not self._is_in_vain(name) or self._space(name) not in spaces]
 
     def _is_in_vain(self, name: str) -> bool:
-        pods = self._waiting(self._closed[name])
-        if name not in self._cluster.nodes or not any(map(has_rules, pods)):
-            return False
-        return not any(may_come(pod, name, self._room) for pod in pods)
+        """Whether none of the pods of a closed machine might come to it now, found once a look: several ask."""
+        if name not in self._in_vain:
+            pods = self._waiting(self._closed[name])
+            ruled = name in self._cluster.nodes and any(map(has_rules, pods))
+            self._in_vain[name] = ruled and not any(may_come(pod, name, self._room) for pod in pods)
+        return self._in_vain[name]
 
     def _space(self, name: str) -> str:
         return next((pod.namespace for pod in self._waiting(self._closed[name])), "")

@@ -89,7 +89,7 @@ def is_counted(zone: str, spec: PodSpec, nodes: Iterable[Node]) -> bool:
 
 
 def strays(pod: Pod, zone: str, promised: Iterable[Pod], node: Node, cluster: Cluster) -> bool:
-    """Whether a pod that waits for a machine in a ``zone`` that is not counted yet would take room that those ``promised`` leave."""
+    """Whether a pod that waits for a machine in another ``zone`` may go to ``node``, and has room that those ``promised`` leave there."""
     return node.labels.get(ZONE, zone) != zone and _admits(pod.spec, node) and has_room((pod, *promised), node, cluster)
 
 
