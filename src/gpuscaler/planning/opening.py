@@ -57,9 +57,9 @@ def calm(promise: Promise, now: float) -> float:
     return max(CALM_SECONDS, shown - promise.nominated if promise.nominated else 0.0)
 
 
-def restless(promise: Promise, now: float) -> float:
-    """How long a machine that is called waits for calm."""
-    return max(RESTLESS_SECONDS, TRIES * calm(promise, now))
+def is_restless(promise: Promise, now: float) -> bool:
+    """Whether a machine that is called has waited for calm for too long."""
+    return bool(promise.called) and now >= promise.called + max(RESTLESS_SECONDS, TRIES * calm(promise, now))
 
 
 class Line:
@@ -85,7 +85,7 @@ class Line:
         wanted = {name: one for name, one in self._closed.items() if self._waiting(one)}
         # Nodes that have come since may count for what their pods depend on.
         called = [wanted[name] for name in self._not_in_vain([name for name, one in wanted.items() if one.called])]
-        if any(0.0 < self._now - one.called < restless(one, self._now) for one in called):
+        if not all(is_restless(one, self._now) for one in called):
             return called
         heads = [[name] for name, one in self._closed.items() if name not in wanted and self._is_unwanted(one)]
         heads += self._heads({name: one for name, one in wanted.items() if not one.called})

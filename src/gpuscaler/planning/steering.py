@@ -18,7 +18,7 @@ from gpuscaler.planning.acts import Act, Close, Lift, Nominate
 from gpuscaler.planning.arrivals import foreign, is_half, missing
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import members
-from gpuscaler.planning.opening import CALM_SECONDS, Line, calm, restless, waiting
+from gpuscaler.planning.opening import CALM_SECONDS, Line, calm, is_restless, waiting
 from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.refusing import tried_in_vain
 from gpuscaler.planning.state import ledger, promises, refusals
@@ -255,7 +255,7 @@ class _Wheel:
             return
         elif unnamed and not overdue:
             # While the scheduler goes through all who wait, it clears what is written, and begins anew for that.
-            quiet = self.tried <= self.now - CALM_SECONDS or self.now >= promise.called + restless(promise, self.now)
+            quiet = self.tried <= self.now - CALM_SECONDS or is_restless(promise, self.now)
             if quiet and self.now >= promise.nominated + self.again:
                 self.acts += [Nominate(pod.key, pod.uid, node.name) for pod in unnamed]
                 self.acts += self.behind(waiting)
@@ -290,7 +290,7 @@ class _Wheel:
         since = self.now - calm(promise, self.now)
         if waiting and promise.stood > since:
             return False
-        if promise.called and self.now >= promise.called + restless(promise, self.now):
+        if is_restless(promise, self.now):
             return True
         together = self.turns[promise.node]
         mates = [one for one in self.book.promises if one.node in together and one.node != promise.node and one.step == NOMINATING]
