@@ -14,6 +14,7 @@ from gpuscaler.model.aside import SetAside, object_name, still_aside
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Owner, Pod, PodOptions, PodSpec
+from gpuscaler.model.requests import FULL
 from gpuscaler.model.storage import (
     CSIDriver,
     CSINode,
@@ -378,7 +379,7 @@ def class_key(pod: Pod) -> ClassKey:
 
 
 def add_requests(requested: dict[str, Array], row: int, pods: Iterable[Pod], size: int) -> None:
-    """Add the requests of ``pods`` to ``row``; summed in Python first, since one array element at a time is slow."""
+    """Add the requests of ``pods`` to ``row``, up to ``FULL``; summed in Python first, since one array element at a time is slow."""
     total: dict[str, int] = {}
     count = 0
     for pod in pods:
@@ -390,4 +391,4 @@ def add_requests(requested: dict[str, Array], row: int, pods: Iterable[Pod], siz
         array = requested.get(resource)
         if array is None:
             array = requested[resource] = np.zeros(size, dtype=np.int64)
-        array[row] += amount
+        array[row] = min(int(array[row]) + amount, FULL)

@@ -18,8 +18,10 @@ Quantities = Mapping[str, str | int | float | None]
 #: Amounts in thousandths of the base unit.
 Milli = dict[str, int]
 
-#: No request may be larger, in base units; thousands of such requests still sum up within int64.
+#: No request of a container, or of a pod as a whole, may be larger, in base units.
 LARGEST = 2**53
+#: What requests of several pods sum up to at most, in base units: more than any node has, and a difference of two such sums is in int64.
+FULL = 2**62
 _PLAIN = ("cpu", "memory", "ephemeral-storage")
 _PREFIXED = ("hugepages-", "attachable-volumes-")
 
@@ -88,7 +90,15 @@ def pod_requests(
             level = _at_pod_level(_resized(level, pod_status, "", infeasible))
         total.update(level)
     _add(total, amounts(overhead, "overhead"))
-    return {name: amount for name, milli in total.items() if (amount := _in_base_units(name, milli))}
+    return _bounded({name: amount for name, milli in total.items() if (amount := _in_base_units(name, milli))})
+
+
+def _bounded(requests: dict[str, int]) -> dict[str, int]:
+    """``requests`` as they are. Raises :class:`UnreadableError` where the containers of a pod sum up to what no container may ask for."""
+    for name, amount in requests.items():
+        if amount > LARGEST:
+            raise UnreadableError(f"the sum of {name} over all containers", f"{amount:.3g}", f"at most {LARGEST} in base units")
+    return requests
 
 
 def amounts(quantities: Quantities | None, path: str) -> Milli:

@@ -1,7 +1,8 @@
 """Nodes as arrays: one contiguous int64 array per resource, one column of codes per label key that somebody asks for."""
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
+from functools import reduce
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -12,10 +13,15 @@ from gpuscaler.model.taints import Taint
 
 S = TypeVar("S", bound=np.generic)
 T = TypeVar("T")
+P = TypeVar("P", bound=Sized)
 
 Array = NDArray[np.int64]
 Codes = NDArray[np.int32]
 Mask = NDArray[np.bool_]
+
+
+#: So many parts of a joined table are never merged with others.
+KEPT_PARTS = 2
 
 
 class Column(NamedTuple):
@@ -37,7 +43,8 @@ class NodeTable:
         self._taints: tuple[Codes, tuple[tuple[Taint, ...], ...]] | None = None
         self._unschedulable: Mask | None = None
         self._undecided: tuple[int, ...] | None = None
-        self._parts: tuple[NodeTable, NodeTable] | None = None
+        #: The tables that this one was joined from, none of which was joined itself; few, however often one was joined to another.
+        self._parts: tuple[NodeTable, ...] = ()
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -58,8 +65,23 @@ class NodeTable:
         new = NodeTable(())
         new.nodes = self.nodes + more.nodes
         new.names = self.names + more.names
-        new._parts = (self, more)
+        new._parts = packed((*self.parts, *more.parts), merged)
+        if self._parts:
+            # The parts know nothing of what was worked out for the whole, and the whole itself is not kept.
+            for resource, array in self._allocatable.items():
+                new._allocatable[resource] = _frozen(np.concatenate((array, more.allocatable(resource))))
+            for key, column in self._columns.items():
+                new._columns[key] = Column(*_joined(column, more.column(key)))
+            if self._taints is not None:
+                new._taints = _joined(self._taints, more.taints)
+            if self._undecided is not None:
+                new._undecided = self._undecided + tuple(len(self) + row for row in more.undecided)
         return new
+
+    @property
+    def parts(self) -> tuple["NodeTable", ...]:
+        """The tables that this one was joined from, or itself."""
+        return self._parts or (self,)
 
     def followed_by(self, nodes: Sequence[Node]) -> "NodeTable":
         """The table of ``nodes``, most of which are rows here: what is known is moved, and only read for those that are not."""
@@ -120,7 +142,7 @@ class NodeTable:
         """What each row offers of ``resource``, 0 where it offers none."""
         array = self._allocatable.get(resource)
         if array is None:
-            if self._parts is None:
+            if not self._parts:
                 array = np.fromiter((node.allocatable.get(resource, 0) for node in self.nodes), dtype=np.int64, count=len(self))
             else:
                 array = np.concatenate([part.allocatable(resource) for part in self._parts])
@@ -130,8 +152,9 @@ class NodeTable:
     def column(self, key: str) -> Column:
         """The values of label ``key``."""
         column = self._columns.get(key)
-        if column is None and self._parts is not None:
-            column = self._columns[key] = Column(*_joined(*(part.column(key) for part in self._parts)))
+        if column is None and self._parts:
+            joined = reduce(_joined, [part.column(key) for part in self._parts])
+            column = self._columns[key] = Column(*joined)
         if column is None:
             codes: dict[str, int] = {}
             raw = [codes.setdefault(v, len(codes)) if (v := node.labels.get(key)) is not None else -1 for node in self.nodes]
@@ -141,8 +164,8 @@ class NodeTable:
     @property
     def taints(self) -> tuple[Codes, tuple[tuple[Taint, ...], ...]]:
         """Distinct taint lists: ``(codes, lists)`` with ``lists[codes[row]]`` the taints of a row; a list may be that of no row."""
-        if self._taints is None and self._parts is not None:
-            self._taints = _joined(*(part.taints for part in self._parts))
+        if self._taints is None and self._parts:
+            self._taints = reduce(_joined, [part.taints for part in self._parts])
         if self._taints is None:
             codes: dict[tuple[Taint, ...], int] = {}
             array = np.array([codes.setdefault(node.taints, len(codes)) for node in self.nodes], dtype=np.int32)
@@ -166,12 +189,25 @@ class NodeTable:
     def undecided(self) -> tuple[int, ...]:
         """Rows that may turn out to have one or another set of labels."""
         if self._undecided is None:
-            first, more = self._parts or (None, None)
-            if first is None or more is None:
-                self._undecided = tuple(row for row, node in enumerate(self.nodes) if node.may_be)
-            else:
-                self._undecided = first.undecided + tuple(len(first) + row for row in more.undecided)
+            self._undecided = tuple(row for row, node in enumerate(self.nodes) if node.may_be)
         return self._undecided
+
+
+def merged(first: NodeTable, more: NodeTable) -> NodeTable:
+    """The rows of both as one table that is not joined."""
+    return NodeTable(first.nodes + more.nodes)
+
+
+def packed(parts: Sequence[P], merge: Callable[[P, P], P]) -> tuple[P, ...]:
+    """``parts`` with the last ones merged, so that there are few although they come one by one and small: each is twice the next.
+
+    The first two stay as they are: those are the nodes and what may be bought, which are kept from plan to plan.
+    """
+    result = list(parts)
+    while len(result) > KEPT_PARTS + 1 and len(result[-2]) < 2 * len(result[-1]):
+        more = result.pop()
+        result[-1] = merge(result[-1], more)
+    return tuple(result)
 
 
 def _frozen(array: NDArray[S]) -> NDArray[S]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuscaler.model.requests import LARGEST
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.desk import Queue
 
@@ -27,9 +28,9 @@ class Lot:
 
 
 def request_of(lot: Lot) -> dict[str, int]:
-    """What one thing to be packed requests, ``pods`` included: a pod, or all of a lot that stays whole."""
+    """What one thing to be packed requests, ``pods`` included: a pod, or all of a lot that stays whole; at most ``LARGEST`` of each."""
     times = lot.count if lot.whole else 1
-    return {name: amount * times for name, amount in lot.queue.one.spec.requests.items()} | {"pods": times}
+    return {name: min(amount * times, LARGEST) for name, amount in lot.queue.one.spec.requests.items()} | {"pods": times}
 
 
 def distinct(masks: Sequence[Mask]) -> tuple[list[int], list[Mask]]:

@@ -7,7 +7,8 @@ import numpy as np
 from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import PodSpec
-from gpuscaler.model.table import Array, Mask, NodeTable
+from gpuscaler.model.table import Array, Mask, NodeTable, packed
+from gpuscaler.model.table import merged as tables_merged
 from gpuscaler.planning.filters import Passes
 from gpuscaler.planning.filters.nodes import NodeMasks
 from gpuscaler.planning.filters.peers import readable
@@ -32,6 +33,9 @@ class Rows:
         self._before: dict[str, Static] = {}
         self._parts: tuple[Rows, ...] = ()
 
+    def __len__(self) -> int:
+        return len(self.table)
+
     def verdict(self, spec: PodSpec) -> Static:
         """The rows that ``spec`` may run on by selector, affinity, taints and cordons, together and by filter. Not to be changed."""
         known = self._verdicts.get(spec.digest)
@@ -41,6 +45,11 @@ class Rows:
             known = self._before.get(spec.digest) or (joined(parts) if parts else self._look(spec))
             self._verdicts[spec.digest] = known
         return known
+
+    @property
+    def parts(self) -> tuple["Rows", ...]:
+        """The rows that these were joined from, or themselves."""
+        return self._parts or (self,)
 
     def _look(self, spec: PodSpec) -> Static:
         nodes = self.nodes
@@ -63,7 +72,8 @@ class Rows:
         """These rows with ``more`` behind them; each part is looked at by itself, and once."""
         least = followed_by(self.least_gpus, len(self.table), more.least_gpus, len(more.table))
         new = Rows(self.table.joined(more.table), least)
-        new._parts = (self, more)
+        # Parts have no parts themselves: there may be thousands of joints.
+        new._parts = packed((*self.parts, *more.parts), merged)
         return new
 
     def forget(self) -> None:
@@ -71,6 +81,11 @@ class Rows:
         self._before, self._verdicts = self._verdicts, {}
         self.nodes = NodeMasks(self.table)
         self.spread = SpreadMasks(self.nodes)
+
+
+def merged(first: Rows, more: Rows) -> Rows:
+    """The rows of both as one part."""
+    return Rows(tables_merged(first.table, more.table), followed_by(first.least_gpus, len(first), more.least_gpus, len(more)))
 
 
 def together(passes: Passes) -> Static:

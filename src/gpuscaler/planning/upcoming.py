@@ -6,6 +6,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Offering
+from gpuscaler.model.requests import FULL
 from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.state import State, Upcoming
 from gpuscaler.planning.state.events import Key
@@ -62,7 +63,7 @@ def promised_node(cluster: Cluster, machine: Upcoming, offerings: Sequence[Offer
         for pod in cluster.on_node.get(name, {}).values():
             if pod.owner.kind == "DaemonSet":
                 for resource, amount in (*pod.spec.requests.items(), ("pods", 1)):
-                    room[resource] = room.get(resource, 0) + amount
+                    room[resource] = min(room.get(resource, 0) + amount, FULL)
     return Node(name=name, labels=labels, allocatable=room, taints=any_of.taints, may_be=may_be)
 
 

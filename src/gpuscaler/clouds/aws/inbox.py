@@ -1,7 +1,7 @@
 """The queue that announcements come through: each is told once, what is about others' machines or makes no sense is counted and dropped."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -14,6 +14,8 @@ from gpuscaler.clouds.protocol import CloudError, LostAnswerError
 BATCH, AT_ONCE, BUSY_SECONDS = 10, 8, 2.0
 #: What is said of a machine that nobody knows is kept for so long, in seconds: the list of machines may be behind.
 HELD_SECONDS: Final = 120.0
+#: Of so many machines that nobody knows at most.
+MOST_HELD: Final = 20_000
 #: What was told is remembered for so long, in seconds: queues keep messages for minutes, and repeat them.
 REMEMBERED: Final = 900.0
 
@@ -28,7 +30,9 @@ class Counts:
 
 
 class Inbox:
-    """Reads the queue at ``url``. A message is deleted by the call after the one that told it, so that none is lost on the way.
+    """Reads the queue at ``url``. A message is deleted by the call after the one that reported it, so that none is lost on the way.
+
+    A message that makes no sense is deleted at once.
 
     ``undeleted`` says why messages could not be deleted last, empty where they were: they come again, and are known.
     """
@@ -39,15 +43,20 @@ class Inbox:
         self.odd = self.undeleted = ""
         self._ask, self._url, self._region = ask, url, region_of(url) or region
         self._done: list[str] = []
+        self._senseless: list[str] = []
         self._held: dict[tuple[str, str], tuple[float, Said]] = {}
         self._told: dict[tuple[str, str], float] = {}
 
     async def receive(self) -> None:
         """Take what the queue has. Raises CloudError."""
-        await self._delete()
+        done, self._done = self._done, []
+        await self._delete(done)
         until = self._ask.now() + BUSY_SECONDS
         while True:
             batches = await asyncio.gather(*(self._batch() for _ in range(AT_ONCE)))
+            # What makes no sense tells nothing that could get lost: it goes before anything else can stumble over it.
+            senseless, self._senseless = self._senseless, []
+            await self._delete(senseless)
             if not all(batches) or self._ask.now() >= until:
                 return
 
@@ -62,15 +71,20 @@ class Inbox:
 
     def _take(self, message: Mapping[str, Any]) -> None:
         self.counts.messages += 1
-        self._done.append(message["ReceiptHandle"])
         try:
             found = said(message.get("Body") or "")
         except MalformedError as error:
+            self._senseless.append(message["ReceiptHandle"])
             self.counts.malformed += 1
             self.odd = str(error)
             return
+        self._done.append(message["ReceiptHandle"])
         for one in found:
             self._held.setdefault((one.kind, one.instance), (self._ask.now(), one))
+            if len(self._held) > MOST_HELD:
+                # Whoever may send to the queue may name machines without end; the oldest is that of nobody here.
+                self._held.pop(next(iter(self._held)))
+                self.counts.foreign += 1
             if one.hook is not None:
                 self.hooks[one.instance] = one.hook
 
@@ -91,9 +105,8 @@ class Inbox:
                 self.counts.foreign += key not in self._told
         return found
 
-    async def _delete(self) -> None:
-        """Delete what was told by the call before. One that stays comes again, and is known."""
-        done, self._done = self._done, []
+    async def _delete(self, done: Sequence[str]) -> None:
+        """Delete what was told, or made no sense. One that stays comes again, and is known."""
         some = [done[first : first + BATCH] for first in range(0, len(done), BATCH)]
         try:
             for first in range(0, len(some), AT_ONCE):
@@ -104,7 +117,7 @@ class Inbox:
         else:
             self.undeleted = "" if done else self.undeleted
 
-    async def _forget(self, handles: list[str]) -> None:
+    async def _forget(self, handles: Sequence[str]) -> None:
         entries = [{"Id": str(number), "ReceiptHandle": handle} for number, handle in enumerate(handles)]
         await self._ask.write("sqs", self._region, "DeleteMessageBatch", QueueUrl=self._url, Entries=entries)
 

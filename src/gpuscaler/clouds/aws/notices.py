@@ -4,6 +4,7 @@ Forms: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instance-s
 more than once, late, and in any order.
 """
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -13,12 +14,16 @@ import msgspec
 from msgspec import Struct
 
 from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, REBALANCE
+from gpuscaler.model.quantities import shortened
 
 #: From a spot warning to the end of the machine, in seconds.
 WARNING_SECONDS: Final = 120.0
 #: States from which a machine does not come back to us.
 _GOING: Final = ("stopping", "stopped", "shutting-down", "terminated")
 _TERMINATING: Final = "autoscaling:EC2_INSTANCE_TERMINATING"
+#: Seconds from 1970 to 2200: no message speaks of what comes later.
+LATEST: Final = 7_258_118_400.0
+_INSTANCE: Final = re.compile(r"i-[0-9A-Za-z-]{1,62}", re.ASCII)
 #: What a machine's state says, which the list of machines says as well.
 STATE: Final = "state"
 
@@ -47,19 +52,28 @@ class MalformedError(ValueError):
 
 def said(body: str) -> tuple[Said, ...]:
     """What the message ``body`` says, nothing where it is about something else. Raises :class:`MalformedError`."""
-    try:
-        message = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise MalformedError(f"saw {body[:80]!r}, expected JSON") from error
-    if isinstance(message, dict) and message.get("Type") == "Notification" and isinstance(message.get("Message"), str):
-        # A topic of SNS between the event and the queue wraps it.
-        return said(message["Message"])
-    if not isinstance(message, dict):
-        raise MalformedError(f"saw {body[:80]!r}, expected an object")
+    message = _decoded(body)
+    if message.get("Type") == "Notification" and isinstance(message.get("Message"), str):
+        # A topic of SNS between the event and the queue wraps it, once.
+        message = _decoded(message["Message"])
     try:
         return _said(message)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise MalformedError(f"saw {type(error).__name__} {error} in {message.get('detail-type') or 'a message'!r}") from error
+    except MalformedError:
+        raise
+    except Exception as error:
+        # Whoever may send to the queue writes what it likes: nothing in a message may be an error of ours.
+        kind = shortened(message.get("detail-type") or "a message")
+        raise MalformedError(f"saw {type(error).__name__} {shortened(str(error))} in {kind}") from error
+
+
+def _decoded(body: str) -> Mapping[str, Any]:
+    try:
+        message = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise MalformedError(f"saw {body[:80]!r}, expected JSON") from error
+    if not isinstance(message, dict):
+        raise MalformedError(f"saw {body[:80]!r}, expected an object")
+    return message
 
 
 def _said(message: Mapping[str, Any]) -> tuple[Said, ...]:
@@ -96,23 +110,30 @@ def _held(detail: Mapping[str, Any]) -> tuple[Said, ...]:
 def _worked_on(detail: Mapping[str, Any]) -> tuple[Said, ...]:
     if detail.get("service") != "EC2" or detail.get("eventTypeCategory") != "scheduledChange":
         return ()
-    at = parsedate_to_datetime(detail["startTime"]).timestamp()
+    at = _sensible(parsedate_to_datetime(detail["startTime"]).timestamp())
     names = (one.get("entityValue", "") for one in detail.get("affectedEntities") or ())
-    return tuple(Said(MAINTENANCE, name, at) for name in names if isinstance(name, str) and name.startswith("i-"))
+    return tuple(Said(MAINTENANCE, name, at) for name in names if isinstance(name, str) and _INSTANCE.fullmatch(name) is not None)
 
 
 def _moment(message: Mapping[str, Any]) -> float:
     found = datetime.fromisoformat(message["time"])
-    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+    return _sensible((found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp())
+
+
+def _sensible(at: float) -> float:
+    """``at`` as it is. Raises :class:`MalformedError` for a moment that no machine of today will see."""
+    if not 0.0 <= at < LATEST:
+        raise MalformedError(f"saw a time {at:.0f} s from 1970, expected one before 2200")
+    return at
 
 
 def _id(value: object) -> str:
-    if not isinstance(value, str) or not value.startswith("i-"):
-        raise MalformedError(f"saw {value!r}, expected the id of an instance")
+    if not isinstance(value, str) or _INSTANCE.fullmatch(value) is None:
+        raise MalformedError(f"saw {shortened(value)}, expected the id of an instance")
     return value
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise MalformedError(f"saw {value!r}, expected a text")
+        raise MalformedError(f"saw {shortened(value)}, expected a text")
     return value

@@ -49,7 +49,7 @@ class NodeMasks:
                 mask &= self.requirement(Requirement(key, "In", (value,)))
             if spec.node_affinity is not None:
                 mask &= self.selector(spec.node_affinity)
-            for row in self.table.undecided:
+            for row in self.table.undecided if spec.node_selector or spec.node_affinity is not None else ():
                 mask[row] = _admits_any(spec, self.table.nodes[row])
             self._selected[spec.digest] = mask
         return mask

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.requests import FULL
 from gpuscaler.model.table import Array, Mask, NodeTable
 
 PODS = "pods"
@@ -12,6 +13,10 @@ PODS = "pods"
 UNBOUNDED = 2**62
 #: Amounts that read better in binary units.
 _BYTES = ("memory", "ephemeral-storage")
+
+
+#: Sums of requests up to this one stay within int64, however many pods there are.
+_ORDINARY = 2**40
 
 
 class Ledger:
@@ -39,8 +44,13 @@ class Ledger:
         """Take ``count`` copies of ``spec`` from ``row``, or from each of several distinct rows; give them back where negative."""
         self._own(PODS)[row] -= count
         for resource, amount in spec.requests.items():
-            if amount and resource != PODS:
-                self._own(resource)[row] -= amount * count
+            if not amount or resource == PODS:
+                continue
+            free = self._own(resource)
+            if amount <= _ORDINARY:
+                free[row] -= amount * count
+            else:
+                free[row] = _less(free[row], amount, count)
 
     def _own(self, resource: str) -> Array:
         array = self.free(resource)
@@ -87,6 +97,13 @@ class Ledger:
             if left < amount:
                 short.append(f"node(s) had {shown(resource, max(left, 0))} free {resource}, {shown(resource, amount)} requested")
         return "; ".join(short)
+
+
+def _less(free: Array, amount: int, count: int | Array) -> Array:
+    """``free`` less ``count`` times ``amount``. A row that is overcommitted beyond ``FULL`` stays so, whatever is given back to it."""
+    copies, most = np.asarray(count, dtype=np.int64), FULL // amount - 1
+    left = np.maximum(free - amount * np.clip(copies, -most, most), -FULL)
+    return np.where((free <= -FULL) | (copies > most), -FULL, left)
 
 
 def wanted(spec: PodSpec) -> dict[str, int]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gpuscaler.model.requests import FULL
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.filters.resources import PODS, wanted
 from gpuscaler.planning.room import Room
@@ -101,8 +102,8 @@ def free_in(room: Room, resources: Sequence[str], free: Iterable[RunningClass], 
 
 def load_of(sizes: Sizes, candidates: int, owner: Array, size: Array, amount: Array) -> Array:
     """What the entries request in all, by candidate and resource. Sums in floating point are exact up to 2**53, eight pebibytes."""
-    columns = [np.bincount(owner, weights=column[size] * amount, minlength=candidates) for column in sizes.requests.T]
-    return np.stack(columns, axis=1).astype(np.int64)
+    columns = [np.bincount(owner, weights=column[size] * amount.astype(np.float64), minlength=candidates) for column in sizes.requests.T]
+    return np.minimum(np.stack(columns, axis=1), FULL).astype(np.int64)
 
 
 def sizes_of(
