@@ -5,7 +5,9 @@ event loop makes no progress meanwhile. Tests over sockets, threads or processes
 """
 
 import asyncio
+from collections.abc import Generator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 
@@ -16,3 +18,15 @@ def pytest_configure() -> None:
     # looptime asks for the current event loop also around tests that have none, and up to Python 3.13 asking makes one that nobody closes.
     # Once a loop, or none, was set, asking raises what looptime expects.
     asyncio.set_event_loop(None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None]:
+    """Whatever a test is about, no plan that is made meanwhile gives away room that others have (I11)."""
+    from tests.planning import claims  # the package is not there for tests of what can do without numpy
+
+    claims.watch_every_plan()
+    claims.BROKEN.clear()
+    yield
+    broken, claims.BROKEN[:] = claims.BROKEN[:], []
+    assert not broken, broken[0]

@@ -161,6 +161,22 @@ def test_the_keys_of_a_removal_are_those_documented(desktop: Desktop) -> None:
     assert set(made["removals"][0]) == {"node", "reason", "moves", "needs", "saving_per_hour"}
 
 
+def test_a_replica_that_runs_is_not_moved_into_the_room_of_one_that_is_nominated(desktop: Desktop) -> None:
+    """One GPU is free, on a machine that has just come, and two pods are there for it: the one that it was bought for has it."""
+    set_of = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": True}]
+    runs = pod("web-1", 1, nodeName="old") | {"status": {"phase": "Running"}}
+    waits = pod("web-2") | {"status": {"phase": "Pending", "nominatedNodeName": "new"}}
+    for replica in (runs, waits):
+        replica["metadata"]["ownerReferences"] = set_of
+    cluster = desktop.objects(*(node(name, 1, **{"node.kubernetes.io/instance-type": "g.1"}) for name in ("old", "new")), runs, waits)
+
+    made = desktop.plan(cluster)
+
+    assert made["removals"] == []
+    assert {one["node"]: one["blocker"] for one in made["blocked_nodes"]} == {"old": "in-use", "new": "needed"}
+    assert made["ignored"] == [{"pod": "default/web-2", "reason": "nominated to node new"}]
+
+
 def test_the_same_files_give_the_same_plan(desktop: Desktop) -> None:
     items = [pod(f"p-{n}", 1 + n % 3) for n in range(9)]
     one, other = desktop.plan(desktop.objects(*items)), desktop.plan(desktop.objects(*reversed(items), name="other.yaml"))

@@ -1,6 +1,7 @@
 """``gpuscaler status``, ``why`` and ``replay`` against a controller that runs, over HTTP."""
 
 import asyncio
+import json
 import re
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from click.testing import CliRunner, Result
 from tests.cli.serving import Served, kubeconfig, served
 from tests.control.records.deciding import idle
 from tests.control.world import pod
+from tests.planning import building as on_paper
 
 from gpuscaler import __version__
 from gpuscaler.cli import main
@@ -36,7 +38,10 @@ from gpuscaler.embedded.proxying import to_local
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import NotFound
 from gpuscaler.kube.resources import CONFIG_MAPS, PODS
-from gpuscaler.planning.plans import Plan
+from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.plans import Move, Plan, Removal
+from gpuscaler.planning.state import State
 
 RUN_FILE = """
 region: us-east-1
@@ -349,6 +354,25 @@ def test_replay_reads_a_history_file_and_says_what_differs(tmp_path: Path) -> No
     assert different.exit_code == 1
     assert "Planned again: different.\n  removals: now and not recorded: " in different.output
     assert unknown.exit_code == 2
+
+
+def test_replay_of_a_decision_that_gave_away_room_of_nominated_pods_reads_it_and_plans_no_such_removal(tmp_path: Path) -> None:
+    """As it was recorded when running pods were moved to where nominated ones were to go: three of seven replicas."""
+    card = on_paper.offering()
+    items: list[Item] = [on_paper.node(f"old-{number}", card) for number in range(7)]
+    items += [on_paper.node(f"new-{number}", card) for number in range(3)]
+    items += [on_paper.pod(f"runs-{number}", on=f"old-{number}") for number in range(7)]
+    items += [on_paper.pod(f"waits-{number}", nominated_node=f"new-{number}") for number in range(3)]
+    moved = tuple(Removal(f"old-{number}", "", (Move(f"default/runs-{number}", f"new-{number}"),)) for number in range(3))
+    policy = Policy((on_paper.pool(card),))
+    recorded = Decision("d-1", on_paper.NOW, "gives back 3 nodes", Cluster.of(items), State(), policy, Plan(removals=moved))
+    (tmp_path / "inputs").write_bytes(packed(recorded))
+
+    done = CliRunner().invoke(main, ["replay", "--inputs", str(tmp_path / "inputs"), "--json"])
+
+    made = json.loads(done.stdout)
+    assert (done.exit_code, made["removals"]) == (1, [])
+    assert {entry["blocker"] for entry in made["blocked_nodes"]} == {"in-use", "needed"}
 
 
 def test_replay_names_a_file_that_it_cannot_save_to(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from tests.control.leaving import CHEAP_RESTART, budget, run
 from tests.control.world import BEGAN, QUICK, Watchman, World, pod
+from tests.planning import claims
 
 from gpuscaler.clouds.delays import Delay, Faults
 from gpuscaler.clouds.markets import Markets, Steps
@@ -132,7 +133,8 @@ async def surely(read: Callable[[], Awaitable[T]]) -> T:
 
 
 def holds(here: World, *, gpus: float) -> None:
-    """What holds at every moment: no more than ``gpus`` GPUs (I5), and the ledger counts nothing twice (I3)."""
+    """What holds at every moment: no more than ``gpus`` GPUs (I5), nothing is counted twice (I3), no room is given twice (I11)."""
+    assert not claims.BROKEN, claims.BROKEN[0]
     found = sum(one.offering.gpus for one in here.cluster.core.list())
     assert found <= gpus, f"I5: {found} GPUs, and the limit is {gpus:g}"
     if here.controller is not None:
@@ -185,6 +187,7 @@ class Schedules(RuleBasedStateMachine):
             faults=Faults(never_registers=0.03, partial_grants=0.2, gpu_hours_between_failures=0.0, reclaim=Delay(0.0, 10.0, 60.0)),
             markets=Markets(capacity, began=BEGAN),
         )
+        claims.watch_every_plan()
         self.here = World(policy, conditions=conditions)
         self.guard = Guard(self.here)
         self.here.watchman = self.guard

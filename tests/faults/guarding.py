@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from tests.control.schedules import STRANGER, Guard, counts_nothing_twice
 from tests.control.world import World, pod
+from tests.planning import claims
 
 from gpuscaler.clouds.machines import CloudMachine
 from gpuscaler.clouds.protocol import Order
@@ -35,6 +36,7 @@ class Watch(Guard):
 
     def __init__(self, here: World, policy: Callable[[], Policy] | None = None) -> None:
         super().__init__(here)
+        claims.watch_every_plan()
         self.writes: list[tuple[float, Request]] = []
         self.ended: list[str] = []
         self.broken: list[AssertionError] = []
@@ -97,9 +99,10 @@ class Watch(Guard):
     # What comes of it
 
     async def check(self) -> None:
-        """Raise what was broken: limits (I5), what the ledger counts (I3), or anything that was sent before."""
+        """Raise what was broken: limits (I5), what the ledger counts (I3), room that a plan gave twice (I11), or anything sent before."""
         for error in self.broken:
             raise error
+        assert not claims.BROKEN, claims.BROKEN[0]
         history = self._here.cluster.core.history()
         for one in history:
             if one.purchase in self._sent and one.id not in self._judged:

@@ -32,6 +32,13 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        case=85,
+        path="planning/planner.py",
+        old="        room.place_all(placed.spec, placed.labels, np.array(rows, dtype=np.int64), np.array(counts, dtype=np.int64))\n",
+        new="        assert len(rows) == len(counts)\n",
+        removes="pods that run are moved into room that this plan has given to others",
+    ),
+    Mutant(
         case=1,
         path="control/controller.py",
         old="            await self._store.save(meant)\n",

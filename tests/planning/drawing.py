@@ -21,6 +21,8 @@ NAMESPACES = ("default", "default", "other")
 #: Name, price, GPUs, cores, GiB.
 TYPES = (("g.1", 1.0, 1, 8, 32), ("g.4", 3.6, 4, 32, 128), ("h.8", 9.0, 8, 64, 256), ("c.8", 0.35, 0, 8, 16), ("c.32", 1.2, 0, 32, 64))
 TAINT = Taint("team", "ml")
+#: The scheduler's word for pods that wait: which room is theirs.
+NOMINATED = ({"nominated_node": "n0"}, {"nominated_node": "n0"}, {"nominated_node": "n1"}, {"nominated_node": "n2"})
 AGENT = {"cpu": 500, "memory": 2**30}
 
 
@@ -125,7 +127,7 @@ def waiting(draw: st.DrawFn, name: str) -> list[Pod]:
     options: dict[str, Any] = {**gang, "market": draw(st.sampled_from(((),) * 8 + (("on-demand",), ("spot",))))}
     if gang:
         options["gang_size"] = draw(st.integers(0, 4))
-    odd = draw(st.sampled_from(({},) * 16 + ({"nominated_node": "n0"}, {"nominated_node": "gone"}, {"deleted": NOW}, {"phase": "Failed"})))
+    odd = draw(st.sampled_from(({},) * 12 + (*NOMINATED, {"nominated_node": "gone"}, {"deleted": NOW}, {"phase": "Failed"})))
     of = draw(specs(**draw(st.sampled_from(({},) * 19 + ({"gates": ("later",)},)))))
     labels = {"app": draw(st.sampled_from(APPS))}
     return [pod(f"{name}-{number}", of, labels=labels, options=options, **odd) for number in range(draw(st.integers(1, 5)))]

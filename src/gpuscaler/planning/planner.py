@@ -93,11 +93,11 @@ class Planner:
         waits = bool(wants.classes or wants.gangs or wants.nominated)
         room = self._pictures.with_templates(seen, self._templates) if waits else seen.room
         desk = desk_for(asked, seen, room, self._templates)
-        held = hold_nominated(desk, seen, wants)
+        hold_nominated(desk, seen, wants)
         late = frozenset(key for one in leaving for key in one.keys)
         desk, refused, queues = place_all(asked, desk, seen, wants, late) if waits else (desk, [], [])
         spares = spare_machines(desk, policy.pools, seen.have, seen)
-        down = give_back(asked, desk, seen, held, self._surveys)
+        down = give_back(asked, desk, seen, self._surveys)
         made, proof = write(
             Draft(
                 desk=desk,
@@ -159,15 +159,12 @@ def stages(cluster: Cluster, seen: Picture) -> tuple[Stage, ...]:
     return Stage(nodes, open_rows), Stage(seen.room.copy(), seen.open_rows)
 
 
-def hold_nominated(desk: Desk, seen: Picture, wants: Demand) -> set[int]:
-    """Pods that the scheduler has nominated occupy their node; returns the rows."""
-    rows = set()
+def hold_nominated(desk: Desk, seen: Picture, wants: Demand) -> None:
+    """Pods that the scheduler has nominated occupy their node."""
     for promise in wants.nominated:
         row = seen.row_of[promise.node]
         for room in (desk.room, *(stage.room for stage in desk.stages if row < len(stage.room))):
             room.place(promise.one.spec, promise.one.labels, row, promise.one.count)
-        rows.add(row)
-    return rows
 
 
 def keep_promises(desk: Desk, seen: Picture, state: State, wants: Demand, late: Set[str] = frozenset()) -> Demand:
@@ -292,18 +289,18 @@ def place(desk: Desk, wants: Demand, *, respect: bool) -> tuple[Desk, list[Refus
     return desk, refused, queues + place_these(desk, waiting)
 
 
-def give_back(asked: Asked, desk: Desk, seen: Picture, held: set[int], memory: Memory) -> Down:
-    """Scale-down over the cluster as it will be when this plan's placements are made."""
-    room = seen.room
-    taken = set(held)
-    by_class: dict[int, tuple[PodClass, dict[int, int]]] = {}
-    for entry in desk.taken:
-        if entry.row < len(seen.names):
-            rows = by_class.setdefault(id(entry.one), (entry.one, {}))[1]
-            rows[entry.row] = rows.get(entry.row, 0) + len(entry.keys)
-            taken.add(entry.row)
-    for one, rows in by_class.values():
-        room.place_all(one.spec, one.labels, np.array(list(rows), dtype=np.int64), np.array(list(rows.values()), dtype=np.int64))
+def give_back(asked: Asked, desk: Desk, seen: Picture, memory: Memory) -> Down:
+    """Scale-down over the cluster as it will be when this plan's placements are made.
+
+    Its room is that of the desk without templates and new machines, whose empty domains would count for topology spread: whatever was
+    placed on the desk, nominated pods among it, is taken (I11).
+    """
+    room = seen.room.copy()
+    taken: set[int] = set()
+    for placed in desk.room.placed_since(seen.room):
+        rows, counts = list(placed.counts), list(placed.counts.values())
+        room.place_all(placed.spec, placed.labels, np.array(rows, dtype=np.int64), np.array(counts, dtype=np.int64))
+        taken.update(rows)
     return scale_down(
         Situation(
             cluster=asked.cluster,
@@ -315,7 +312,7 @@ def give_back(asked: Asked, desk: Desk, seen: Picture, held: set[int], memory: M
             taken=frozenset(room.table.names[row] for row in taken),
             templates=desk.templates.less(desk.remaining.spent).settled(asked.state.unsettled_offerings),
             limits=desk.remaining.for_mix(),
-            untried=untried(asked.cluster, asked.policy) if asked.live and asked.state.disrupting else (),
+            untried=untried(asked.cluster, asked.policy) if asked.live else (),
             should_stop=asked.should_stop,
         ),
         memory,

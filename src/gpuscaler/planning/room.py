@@ -4,7 +4,8 @@ A plan starts from the cluster as it is, appends upcoming and new machines as ro
 needs beyond the node itself (topology counts, ports, volumes) is built when a pod first asks for it, and kept current from then on.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,6 +28,29 @@ from gpuscaler.planning.keeping import MIN_GPUS, explain_min_gpus, lifted
 from gpuscaler.planning.rows import Rows, Static, together, unreadable
 
 __all__ = ["GPU_MILLI", "UNBOUNDED", "Room", "Rows", "SpreadCounts", "Verdict"]
+
+
+class Placed(NamedTuple):
+    """Pods of one kind that a plan put somewhere: how many on each row."""
+
+    spec: PodSpec
+    labels: LabelSet
+    counts: Mapping[int, int]
+
+
+class _Trace(NamedTuple):
+    """One change of a room and, as a chain that rooms and their copies share, all changes before it."""
+
+    before: "_Trace | None"
+    spec: PodSpec
+    labels: LabelSet
+    rows: int | Array
+    counts: int | Array
+
+    def pairs(self) -> Iterable[tuple[int, int]]:
+        if isinstance(self.rows, np.ndarray) and isinstance(self.counts, np.ndarray):
+            return zip(self.rows.tolist(), self.counts.tolist(), strict=True)
+        return ((int(self.rows), int(self.counts)),)
 
 
 class Verdict:
@@ -84,6 +108,7 @@ class Room:
         self._peers = Peers(Tallies(table), PeerIndex(table, cluster))
         self._effects = Effects(self._fixed.bound)
         self._devices = _devices(cluster, table)
+        self._trace: _Trace | None = None
 
     @classmethod
     def of(cls, cluster: Cluster, table: NodeTable | None = None) -> "Room":
@@ -109,6 +134,7 @@ class Room:
         new._peers = self._peers.extended(table, PeerIndex(table, self.cluster))
         new._effects = self._effects.extended(new._fixed.bound)
         new._devices = self._devices.extended(table) if self._devices else _devices(Cluster(), table)
+        new._trace = self._trace
         return new
 
     def copy(self) -> "Room":
@@ -258,6 +284,7 @@ class Room:
 
     def place_all(self, spec: PodSpec, labels: LabelSet, rows: Array, counts: Array) -> None:
         """As :meth:`place` on each of ``rows``, which are distinct, with its own count."""
+        self._trace = _Trace(self._trace, spec, labels, rows, counts)
         self._ledger.add(spec, rows, counts)
         pairs = list(zip(rows.tolist(), counts.tolist(), strict=True))
         self._peers.add_all(PeerKey(spec.namespace, labels, False), pairs)
@@ -270,9 +297,30 @@ class Room:
         self._change(spec, labels, row, -count, terminating=terminating)
 
     def _change(self, spec: PodSpec, labels: LabelSet, row: int, count: int, *, terminating: bool) -> None:
+        if not terminating:
+            self._trace = _Trace(self._trace, spec, labels, row, count)
         self._ledger.add(spec, row, count)
         self._peers.add(PeerKey(spec.namespace, labels, terminating), row, count)
         self._follow(spec, row, count)
+
+    def placed_since(self, before: "Room") -> list[Placed]:
+        """What was placed here and not in ``before``, which this room was made from, by kind of pod and in the order of their coming.
+
+        Only rows of ``before`` count, with what is on them in the end. A pod that was terminating when it was removed is left out.
+        """
+        parts: list[_Trace] = []
+        part = self._trace
+        while part is not None and part is not before._trace:
+            parts.append(part)
+            part = part.before
+        found: dict[tuple[int, LabelSet], tuple[PodSpec, dict[int, int]]] = {}
+        for part in reversed(parts):
+            counts = found.setdefault((id(part.spec), part.labels), (part.spec, {}))[1]
+            for row, count in part.pairs():
+                if row < len(before):
+                    counts[row] = counts.get(row, 0) + count
+        kept = ((spec, labels, {row: n for row, n in counts.items() if n}) for (_, labels), (spec, counts) in found.items())
+        return [Placed(spec, labels, counts) for spec, labels, counts in kept if counts]
 
     def _follow(self, spec: PodSpec, row: int, count: int) -> None:
         """Keep shared devices, ports, volumes and anti-affinity current."""

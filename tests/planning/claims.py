@@ -1,0 +1,99 @@
+"""I11: a pod is moved, or placed, only into room that nobody else has.
+
+The check is simple on purpose and shares no code with the planner: it adds up, resource by resource, what everybody who has a claim on a
+machine requests, and compares the sum with what the machine offers.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.planner import Planner
+from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.state import State, Upcoming
+
+#: What plans of this process gave away twice, since a test began. See :func:`watch_every_plan`.
+BROKEN: list[str] = []
+PODS = "pods"
+
+
+def overfull(cluster: Cluster, state: State, policy: Policy, made: Plan) -> list[str]:
+    """The machines that ``made`` puts pods on although others have that room, in words.
+
+    Counted together are pods that run, that are nominated, that a machine of the ledger is promised to, that this plan moves, and that it
+    places. Only resources that the newcomers of a machine request are looked at: what was too full before is no fault of the plan.
+    """
+    coming = {machine.id: machine for machine in state.upcoming}
+    moved = {move.pod: move.to for removal in made.removals for move in removal.moves}
+    placed = {placement.pod: placement.node for placement in made.placements}
+    new = {pod: machine.id for machine in made.machines for pod in machine.pods if pod not in moved}
+    arriving: dict[str, set[str]] = {}
+    for pod, place in (*moved.items(), *placed.items(), *new.items()):
+        arriving.setdefault(place, set()).add(pod)
+    promised = dict(_promised(cluster, state, {*moved, *placed, *new}))
+    broken = []
+    for place, pods in arriving.items():
+        offered = _offered(place, cluster, coming, policy, made)
+        staying = (pod for pod in _running(place, cluster, coming) if pod.key not in moved)
+        here = {pod.key: pod for pod in staying} | {key: cluster.pods[key] for key in pods}
+        here |= {key: cluster.pods[key] for key, where in promised.items() if where == place}
+        wanted = {name for key in pods for name, amount in cluster.pods[key].spec.requests.items() if amount > 0} | {PODS}
+        taken = _sum(here)
+        broken += [
+            f"I11: {place} offers {offered.get(name, 0)} {name} and {taken[name]} are wanted there by {', '.join(sorted(here))}; "
+            f"this plan puts {', '.join(sorted(pods))} there"
+            for name in sorted(wanted & offered.keys())
+            if taken[name] > offered[name]
+        ]
+    return broken
+
+
+def _promised(cluster: Cluster, state: State, elsewhere: set[str]) -> Iterator[tuple[str, str]]:
+    """Waiting pods with the place that they have by a nomination or by the ledger, but for those that this plan puts somewhere."""
+    for key, bucket in cluster.unbound.items():
+        if key.nominated and not key.terminating and not bucket.sample.spec.gates:
+            yield from ((pod, key.nominated) for pod in bucket.pods if pod not in elsewhere and pod not in state.broken_promises)
+
+
+def _running(place: str, cluster: Cluster, coming: Mapping[str, Upcoming]) -> Iterator[Pod]:
+    name = coming[place].node if place in coming else place
+    yield from cluster.on_node.get(name, {}).values()
+
+
+def _offered(place: str, cluster: Cluster, coming: Mapping[str, Upcoming], policy: Policy, made: Plan) -> Mapping[str, int]:
+    """What a node offers; of a machine that is on its way, or bought, the least that it may turn out to have."""
+    if place in cluster.nodes:
+        return cluster.nodes[place].allocatable
+    if place in coming:
+        machine = coming[place]
+        keys = {(machine.pool, m, t, z) for t, m, z in machine.choices or ((machine.instance_type, machine.market, machine.zone),)}
+    else:
+        new = next(one for one in made.machines if one.id == place)
+        choices = [(one.market, one.instance_type, one.zone) for one in new.choices] or [(new.market, new.instance_type, new.zone)]
+        keys = {(new.pool, *choice) for choice in choices}
+    offers = [offering.allocatable for pool in policy.pools for offering in pool.offerings if offering.key in keys]
+    return {name: min(one.get(name, 0) for one in offers) for name in {name for one in offers for name in one}}
+
+
+def _sum(pods: Mapping[str, Pod]) -> Counter[str]:
+    total = Counter({PODS: len(pods)})
+    for pod in pods.values():
+        total.update({name: amount for name, amount in pod.spec.requests.items() if name != PODS})
+    return total
+
+
+def watch_every_plan() -> None:
+    """From now on every plan that this process makes is looked at; what is wrong with it is in :data:`BROKEN`."""
+    made_by = Planner.plan_and_proof
+    if hasattr(made_by, "watched"):
+        return
+
+    def plan_and_proof(self: Planner, cluster: Cluster, state: State, now: float, **more: object) -> object:
+        answer = made_by(self, cluster, state, now, **more)  # type: ignore[arg-type]  # handed on as they came
+        BROKEN.extend(overfull(cluster, state, self.policy, answer[0]))
+        return answer
+
+    plan_and_proof.watched = True  # type: ignore[attr-defined]  # a mark that this is done
+    Planner.plan_and_proof = plan_and_proof  # type: ignore[method-assign,assignment]  # that of every planner, whoever made it

@@ -1,0 +1,108 @@
+"""I11: a pod is moved only into room that nobody else has."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.planning.building import NOW, node, offering, planned, pod, pool, spec
+from tests.planning.claims import overfull
+from tests.planning.test_properties import SEARCH
+
+from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.planner import Planner, plan
+from gpuscaler.planning.plans import Move, Placement, Plan, Removal
+from gpuscaler.planning.state import State, Upcoming
+
+CARD = offering("g.1", 1.0, gpus=1)
+FOUR = offering("g.4", 3.6, gpus=4, cpu=32, memory=128)
+POLICY = Policy((pool(CARD, FOUR),))
+
+
+def two_nodes(**waiting: Any) -> list[Item]:
+    """One replica runs on a machine of one GPU; another machine of the kind is empty, and a second replica waits."""
+    return [node("old", CARD), node("free", CARD), pod("runs", on="old"), pod("waits", **waiting)]
+
+
+def test_the_room_of_a_nominated_pod_is_not_given_to_one_that_runs() -> None:
+    made = planned(two_nodes(nominated_node="free"), pool(CARD))
+
+    assert made.removals == ()
+    assert {one.node: one.blocker for one in made.blocked_nodes} == {"old": "in-use", "free": "needed"}
+
+
+def test_nominated_pods_leave_the_room_that_they_do_not_need() -> None:
+    """Two of four GPUs are promised, and one is free for the pod that runs on a machine of its own."""
+    items = [node("old", CARD), node("big", FOUR), pod("runs", on="old"), pod("here", on="big")]
+    items += [pod(f"waits-{number}", nominated_node="big") for number in range(2)]
+
+    made = planned(items, pool(CARD, FOUR))
+
+    assert [(one.node, one.moves) for one in made.removals] == [("old", (Move("default/runs", "big"),))]
+
+
+def test_nobody_moves_into_the_room_of_pods_that_the_scheduler_has_still_to_try() -> None:
+    """They have no place in the plan, since the scheduler may find them one by itself: the last GPU that is free."""
+    items = [node("old", CARD), node("big", FOUR), pod("runs", on="old"), *(pod(f"here-{n}", on="big") for n in range(3))]
+    planner = Planner(POLICY)
+
+    alone = planner.plan(Cluster.of(items), State(), NOW, live=True)
+    untried = planner.plan(Cluster.of([*items, pod("waits")]), State(), NOW, live=True)
+
+    assert ([one.node for one in alone.removals], [one.node for one in untried.removals]) == (["old"], [])
+
+
+@pytest.mark.parametrize("claim", [pod("other", on="free"), pod("other", nominated_node="free")], ids=["running", "nominated"])
+def test_the_check_finds_room_that_is_given_away_twice(claim: Item) -> None:
+    cluster = Cluster.of([*two_nodes()[:3], claim])
+    made = Plan(removals=(Removal("old", "", (Move("default/runs", "free"),)),))
+
+    assert overfull(cluster, State(), POLICY, made)[0].startswith("I11: free offers 1 nvidia.com/gpu and 2 are wanted there")
+
+
+def test_the_check_counts_what_the_plan_itself_places_on_nodes_and_on_machines_on_their_way() -> None:
+    machine = Upcoming("m-0", "main", "g.1", "on-demand", "z1")
+    items = [*two_nodes()[:3], pod("a"), pod("b")]
+    twice = (Placement("default/a", "m-0"), Placement("default/b", "m-0"))
+    both = Plan(placements=(Placement("default/a", "free"),), removals=(Removal("old", "", (Move("default/runs", "free"),)),))
+
+    assert overfull(Cluster.of(items), State((machine,)), POLICY, Plan(placements=twice))
+    assert overfull(Cluster.of(items), State(), POLICY, both)
+    assert not overfull(Cluster.of(items), State((machine,)), POLICY, Plan(placements=twice[:1]))
+
+
+@st.composite
+def bursts(draw: st.DrawFn) -> tuple[list[Item], State]:
+    """A fleet that runs replicas, loosely packed, and more replicas of which some are nominated to machines that have just come."""
+    kinds: Mapping[str, Any] = {"one": CARD, "four": FOUR}
+    items: list[Item] = []
+    nodes = draw(st.integers(2, 7))
+    room = {}
+    for number in range(nodes):
+        of = kinds[draw(st.sampled_from(("one", "one", "four")))]
+        name = f"n{number}"
+        items.append(node(name, of))
+        gpus = of.allocatable["nvidia.com/gpu"]
+        busy = draw(st.integers(0, gpus))
+        items += [pod(f"runs-{number}-{place}", spec(gpus=1, cpu=draw(st.sampled_from((1, 3)))), on=name) for place in range(busy)]
+        room[name] = gpus - busy
+    for number in range(draw(st.integers(0, 12))):
+        free = [name for name, left in room.items() if left]
+        where = draw(st.sampled_from(free)) if free and draw(st.integers(0, 3)) else ""
+        room.update({where: room[where] - 1} if where else {})
+        items.append(pod(f"waits-{number}", nominated_node=where))
+    idle = {f"n{number}": draw(st.sampled_from((0.0, 3600.0))) for number in range(nodes)}
+    return items, State(idle_seconds=idle)
+
+
+@SEARCH
+@given(bursts())
+def test_whatever_waits_is_nominated_and_runs_no_room_is_given_away_twice(burst: tuple[list[Item], State]) -> None:
+    items, state = burst
+    cluster = Cluster.of(items)
+
+    made = plan(cluster, state, POLICY, NOW)
+
+    assert overfull(cluster, state, POLICY, made) == []
