@@ -11,7 +11,7 @@ from tests.planning.claims import overfull
 from tests.planning.test_properties import SEARCH
 
 from gpuscaler.model.cluster import Cluster, Item
-from gpuscaler.model.pools import Policy
+from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.planning.planner import Planner, plan
 from gpuscaler.planning.plans import Move, Placement, Plan, Removal
 from gpuscaler.planning.state import State, Upcoming
@@ -35,7 +35,7 @@ def test_the_room_of_a_nominated_pod_is_not_given_to_one_that_runs() -> None:
 
 def test_nominated_pods_leave_the_room_that_they_do_not_need() -> None:
     """Two of four GPUs are promised, and one is free for the pod that runs on a machine of its own."""
-    items = [node("old", CARD), node("big", FOUR), pod("runs", on="old"), pod("here", on="big")]
+    items: list[Item] = [node("old", CARD), node("big", FOUR), pod("runs", on="old"), pod("here", on="big")]
     items += [pod(f"waits-{number}", nominated_node="big") for number in range(2)]
 
     made = planned(items, pool(CARD, FOUR))
@@ -45,7 +45,7 @@ def test_nominated_pods_leave_the_room_that_they_do_not_need() -> None:
 
 def test_nobody_moves_into_the_room_of_pods_that_the_scheduler_has_still_to_try() -> None:
     """They have no place in the plan, since the scheduler may find them one by itself: the last GPU that is free."""
-    items = [node("old", CARD), node("big", FOUR), pod("runs", on="old"), *(pod(f"here-{n}", on="big") for n in range(3))]
+    items: list[Item] = [node("old", CARD), node("big", FOUR), pod("runs", on="old"), *(pod(f"here-{n}", on="big") for n in range(3))]
     planner = Planner(POLICY)
 
     alone = planner.plan(Cluster.of(items), State(), NOW, live=True)
@@ -76,7 +76,7 @@ def test_the_check_counts_what_the_plan_itself_places_on_nodes_and_on_machines_o
 @st.composite
 def bursts(draw: st.DrawFn) -> tuple[list[Item], State]:
     """A fleet that runs replicas, loosely packed, and more replicas of which some are nominated to machines that have just come."""
-    kinds: Mapping[str, Any] = {"one": CARD, "four": FOUR}
+    kinds: Mapping[str, Offering] = {"one": CARD, "four": FOUR}
     items: list[Item] = []
     nodes = draw(st.integers(2, 7))
     room = {}
@@ -90,7 +90,7 @@ def bursts(draw: st.DrawFn) -> tuple[list[Item], State]:
         room[name] = gpus - busy
     for number in range(draw(st.integers(0, 12))):
         free = [name for name, left in room.items() if left]
-        where = draw(st.sampled_from(free)) if free and draw(st.integers(0, 3)) else ""
+        where = draw(st.sampled_from(["", *free]))
         room.update({where: room[where] - 1} if where else {})
         items.append(pod(f"waits-{number}", nominated_node=where))
     idle = {f"n{number}": draw(st.sampled_from((0.0, 3600.0))) for number in range(nodes)}

@@ -108,7 +108,7 @@ class Room:
         self._peers = Peers(Tallies(table), PeerIndex(table, cluster))
         self._effects = Effects(self._fixed.bound)
         self._devices = _devices(cluster, table)
-        self._trace: _Trace | None = None
+        self.trace: _Trace | None = None
 
     @classmethod
     def of(cls, cluster: Cluster, table: NodeTable | None = None) -> "Room":
@@ -134,7 +134,7 @@ class Room:
         new._peers = self._peers.extended(table, PeerIndex(table, self.cluster))
         new._effects = self._effects.extended(new._fixed.bound)
         new._devices = self._devices.extended(table) if self._devices else _devices(Cluster(), table)
-        new._trace = self._trace
+        new.trace = self.trace
         return new
 
     def copy(self) -> "Room":
@@ -284,7 +284,7 @@ class Room:
 
     def place_all(self, spec: PodSpec, labels: LabelSet, rows: Array, counts: Array) -> None:
         """As :meth:`place` on each of ``rows``, which are distinct, with its own count."""
-        self._trace = _Trace(self._trace, spec, labels, rows, counts)
+        self.trace = _Trace(self.trace, spec, labels, rows, counts)
         self._ledger.add(spec, rows, counts)
         pairs = list(zip(rows.tolist(), counts.tolist(), strict=True))
         self._peers.add_all(PeerKey(spec.namespace, labels, False), pairs)
@@ -298,7 +298,7 @@ class Room:
 
     def _change(self, spec: PodSpec, labels: LabelSet, row: int, count: int, *, terminating: bool) -> None:
         if not terminating:
-            self._trace = _Trace(self._trace, spec, labels, row, count)
+            self.trace = _Trace(self.trace, spec, labels, row, count)
         self._ledger.add(spec, row, count)
         self._peers.add(PeerKey(spec.namespace, labels, terminating), row, count)
         self._follow(spec, row, count)
@@ -309,8 +309,8 @@ class Room:
         Only rows of ``before`` count, with what is on them in the end. A pod that was terminating when it was removed is left out.
         """
         parts: list[_Trace] = []
-        part = self._trace
-        while part is not None and part is not before._trace:
+        part = self.trace
+        while part is not None and part is not before.trace:
             parts.append(part)
             part = part.before
         found: dict[tuple[int, LabelSet], tuple[PodSpec, dict[int, int]]] = {}
