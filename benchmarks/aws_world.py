@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
+from tests.clouds.aws.user_data import encoded, node_config
 from tests.control.world import BEGAN, Notes, pod
 
 from gpuscaler.clouds.aws.calls import Calls
@@ -126,7 +127,7 @@ class AwsWorld:
         return url
 
     def group(self, name: str, instance_type: str, zone: str, market: str, *, most: int = 50) -> None:
-        data: dict[str, Any] = {"ImageId": "ami-0123", "InstanceType": instance_type}
+        data: dict[str, Any] = {"ImageId": "ami-0123", "InstanceType": instance_type, "UserData": encoded(node_config({}))}
         if market == "spot":
             data["InstanceMarketOptions"] = {"MarketType": "spot"}
         self.client("ec2").create_launch_template(LaunchTemplateName=name, LaunchTemplateData=data)

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from tests.clouds.aws.accounts import CLUSTER, DISCOVERED, MODELS, Session
+from tests.clouds.aws.user_data import encoded, node_config
 from tests.control.world import BEGAN, QUICK, pod
 
 from gpuscaler.clouds.aws.calls import Calls
@@ -77,9 +78,22 @@ class Stage:
     def client(self, name: str) -> Any:
         return self.session.client(name, region_name=REGION)
 
-    def group(self, name: str, *, market: str = "on-demand", tags: Mapping[str, str] = DISCOVERED, **told: Any) -> None:
-        """A group of one type and zone, whose nodes say nothing of it."""
+    def group(
+        self,
+        name: str,
+        *,
+        market: str = "on-demand",
+        tags: Mapping[str, str] = DISCOVERED,
+        user_data: str | None = None,
+        arriving: bool = True,
+        **told: Any,
+    ) -> None:
+        """A group of one type and zone. Its nodes register with what its tags promise and, if ``arriving``, with our taint.
+
+        ``user_data`` replaces the user data that have them do so.
+        """
         data: dict[str, Any] = {"ImageId": "ami-0123", "InstanceType": told.pop("instance_type", "g5.xlarge")}
+        data["UserData"] = encoded(node_config(tags, arriving=arriving) if user_data is None else user_data)
         if market == "spot":
             data["InstanceMarketOptions"] = {"MarketType": "spot"}
         self.client("ec2").create_launch_template(LaunchTemplateName=name, LaunchTemplateData=data)

@@ -51,7 +51,7 @@ def node_labels(
             labels[f"topology.kubernetes.io/{name}"] = value
             labels[f"failure-domain.beta.kubernetes.io/{name}"] = value
     labels |= _market(cloud, market)
-    labels |= _gpu_feature_discovery(known, allocatable)
+    labels |= gpu_feature_discovery(known, allocatable)
     if known is not None:
         labels |= {"aws": _aws, "azure": _azure, "gcp": _gcp}[known.cloud](known)
     return labels
@@ -69,7 +69,7 @@ def _market(cloud: str, market: str) -> Mapping[str, str]:
     return {}
 
 
-def _gpu_feature_discovery(known: InstanceType | None, allocatable: Resources) -> Mapping[str, str]:
+def gpu_feature_discovery(known: InstanceType | None, allocatable: Resources) -> Mapping[str, str]:
     """What NVIDIA's discovery writes. Where the catalogue knows no GPU, those of ``resources`` count, and their model stays open."""
     model = known if known is not None and known.gpus else None
     if model is not None and model.gpu_manufacturer != "nvidia":

@@ -40,13 +40,17 @@ def name_of(machine: CloudMachine) -> str:
 class Naming:
     """What a cloud's machines are called: their Node and its ``spec.providerID``.
 
-    That begins with ``scheme`` for all of them, and the name behind its last slash with ``prefix``.
+    That begins with ``scheme`` for all of them, and the name behind its last slash with ``prefix``. ``bare`` nodes carry nothing of ours by
+    themselves, neither the label of their pool nor the arriving taint: what they register with is in their offering. ``finish`` adds what
+    that cloud's kubelets write on a Node beside.
     """
 
     node: Callable[[CloudMachine], str] = name_of
     provider_id: Callable[[CloudMachine], str] = provider_id
     scheme: str = SCHEME
     prefix: str = ""
+    bare: bool = False
+    finish: Callable[[CloudMachine, dict[str, Any]], None] = lambda _machine, _node: None
 
     def is_ours(self, instance: str) -> bool:
         """Whether a ``spec.providerID`` is of a machine of this cloud."""
@@ -186,15 +190,16 @@ def node_of(machine: CloudMachine, now: float, *, naming: Naming = SIMULATED, st
     """The Node that a machine registers as: Ready, ``whole`` or without what its device plugin brings."""
     offering = machine.offering
     amounts = quantities(offering.allocatable if whole else before_device_plugin(offering.allocatable))
-    taints = [*offering.taints, *([Taint(ARRIVING_TAINT)] if steered else [])]
+    taints = [*offering.taints, *([Taint(ARRIVING_TAINT)] if steered and not naming.bare else [])]
+    pool = {} if naming.bare else {POOL_LABEL: offering.pool}
     moment = timestamp(now)
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status"}
-    return {
+    node: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {
             "name": naming.node(machine),
-            "labels": {POOL_LABEL: offering.pool, **offering.labels, "kubernetes.io/hostname": naming.node(machine)},
+            "labels": {**pool, **offering.labels, "kubernetes.io/hostname": naming.node(machine)},
         },
         "spec": {
             "providerID": naming.provider_id(machine),
@@ -207,6 +212,8 @@ def node_of(machine: CloudMachine, now: float, *, naming: Naming = SIMULATED, st
             "nodeInfo": {"kubeletVersion": "v1.35.4", "operatingSystem": "linux", "architecture": "amd64"},
         },
     }
+    naming.finish(machine, node)
+    return node
 
 
 def quantities(amounts: Mapping[str, int]) -> dict[str, str]:

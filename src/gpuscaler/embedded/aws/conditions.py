@@ -12,6 +12,8 @@ class Conditions(Struct, frozen=True, gc=False):
     next, ``activity`` until a scaling activity shows, ``pending`` from a launch to InService, ``terminating`` from the call to the end of
     an instance. ``answer`` is what LaunchInstances and CreateFleet take to answer. With ``read_lag`` Auto Scaling's Describe calls say
     what was true so long ago. ``machines`` and ``boot`` are what instances themselves do: failures, reclaims, notices, boot times.
+    ``ebs_csi`` says that the EBS CSI driver's DaemonSet runs on nodes, as on most clusters, ``gpu_feature_discovery`` that NVIDIA's does:
+    both label nodes.
     """
 
     reaction: float = 1.0
@@ -23,3 +25,5 @@ class Conditions(Struct, frozen=True, gc=False):
     read_lag: float = 0.0
     machines: Faults = NO_FAULTS
     boot: Delays = Delays()
+    ebs_csi: bool = True
+    gpu_feature_discovery: bool = False

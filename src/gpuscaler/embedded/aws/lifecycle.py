@@ -43,6 +43,7 @@ def register(region: Region, machine: CloudMachine, choice: Choice, *, group: st
         image=data.get("ImageId", ""),
         tags={tag["Key"]: tag["Value"] for tag in told},
         launched_at=region.now,
+        launch=data,
     )
     instance.doomed = region.hardware.doomed(offering.instance_type, offering.market, offering.zone)
     region.instances[instance.id] = instance

@@ -1,5 +1,6 @@
 """What an account has, as data: launch templates, instances, groups, their activities and hooks. Moments are seconds since the epoch."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -89,7 +90,8 @@ class Instance:
     """An instance, of ``group`` where that is not "". ``lifecycle`` is its state there, ``weight`` what it counts.
 
     ``state`` is EC2's. ``doomed`` will end while it is pending; a ``risky`` one is to be replaced before it is interrupted. ``token`` and
-    ``hook`` belong to the lifecycle action that it waits for, ``activity`` is the one that launched or ends it.
+    ``hook`` belong to the lifecycle action that it waits for, ``activity`` is the one that launched or ends it. ``launch`` is the data of
+    the launch template or configuration that it was made from.
     """
 
     machine: CloudMachine
@@ -98,6 +100,7 @@ class Instance:
     image: str
     tags: dict[str, str]
     launched_at: float
+    launch: Mapping[str, Any] = field(default_factory=dict)
     volumes: list[Volume] = field(default_factory=list)
     weight: int = 1
     lifecycle: str = "Pending"

@@ -1,0 +1,56 @@
+"""What a kubelet of EKS' images, the cloud controller and the EBS CSI driver write on a Node beside labels and taints."""
+
+import json
+from typing import Any, Final
+
+from gpuscaler.catalogue import MIB, lookup
+from gpuscaler.clouds.machines import CloudMachine
+from gpuscaler.embedded.aws.instances import address
+
+#: Conditions that are false on a node that is well.
+_PRESSURES: Final = (
+    ("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+    ("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    ("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+)
+#: Huge pages are listed also where there are none.
+_NONE: Final = {"hugepages-1Gi": "0", "hugepages-2Mi": "0"}
+
+
+def finish(machine: CloudMachine, node: dict[str, Any]) -> None:
+    """Complete the Node of an instance."""
+    status, where = node["status"], address(machine)
+    found = lookup(machine.offering.instance_type)
+    node["metadata"]["annotations"] = {
+        "alpha.kubernetes.io/provided-node-ip": where,
+        "csi.volume.kubernetes.io/nodeid": json.dumps({"ebs.csi.aws.com": machine.id}),
+        "node.alpha.kubernetes.io/ttl": "0",
+        "volumes.kubernetes.io/controller-managed-attach-detach": "true",
+    }
+    if "topology.ebs.csi.aws.com/zone" not in node["metadata"]["labels"]:
+        del node["metadata"]["annotations"]["csi.volume.kubernetes.io/nodeid"]
+    name = node["metadata"]["name"]
+    status["addresses"] = [
+        {"type": "InternalIP", "address": where},
+        {"type": "InternalDNS", "address": name},
+        {"type": "Hostname", "address": name},
+    ]
+    (ready,) = status["conditions"]
+    times = {key: ready[key] for key in ("lastHeartbeatTime", "lastTransitionTime")}
+    pressures = [{"type": kind, "status": "False", "reason": reason, "message": text, **times} for kind, reason, text in _PRESSURES]
+    status["conditions"] = [*pressures, ready]
+    status["allocatable"] = {**status["allocatable"], **_NONE}
+    whole = {"cpu": str(found.vcpu), "memory": f"{found.memory_mib * MIB}"} if found is not None else {}
+    status["capacity"] = {**status["allocatable"], **whole}
+    status["nodeInfo"] = {
+        "architecture": found.arch if found is not None else "amd64",
+        "bootID": machine.id,
+        "containerRuntimeVersion": "containerd://2.1.5",
+        "kernelVersion": "6.12.46-66.121.amzn2023.x86_64",
+        "kubeProxyVersion": "",
+        "kubeletVersion": "v1.35.4-eks-3cfe0ce",
+        "machineID": machine.id,
+        "operatingSystem": "linux",
+        "osImage": "Amazon Linux 2023.9.20251117",
+        "systemUUID": machine.id,
+    }

@@ -1,0 +1,193 @@
+"""What user data makes of a kubelet: the labels and taints that its node registers with.
+
+The forms that images of EKS read: nodeadm's NodeConfig (Amazon Linux 2023), a shell script that calls ``/etc/eks/bootstrap.sh`` or starts
+the kubelet itself (Amazon Linux 2, Ubuntu), Bottlerocket's TOML, and several of them as parts of one MIME message. Sources: the EKS user
+guide, "Customize managed nodes with launch templates"; amazon-eks-ami, ``nodeadm/doc/api.md``; Bottlerocket, "settings.kubernetes".
+"""
+
+import base64
+import binascii
+import email
+import re
+import shlex
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import yaml
+from msgspec import Struct
+
+from gpuscaler.model.labels import is_label_value, is_qualified_name
+from gpuscaler.model.taints import Taint
+
+_NODE_CONFIG: Final = "node.eks.aws/"
+_EFFECTS: Final = frozenset({"NoSchedule", "PreferNoSchedule", "NoExecute"})
+#: Of Kubernetes' own labels a kubelet sets only these itself, and those of two prefixes; with another one it does not start. Source:
+#: ``pkg/kubelet/apis/well_known_labels.go``.
+_OWN: Final = frozenset(
+    {
+        "kubernetes.io/hostname",
+        "kubernetes.io/arch",
+        "kubernetes.io/os",
+        "beta.kubernetes.io/arch",
+        "beta.kubernetes.io/os",
+        "beta.kubernetes.io/instance-type",
+        "failure-domain.beta.kubernetes.io/region",
+        "failure-domain.beta.kubernetes.io/zone",
+        "node.kubernetes.io/instance-type",
+        "topology.kubernetes.io/region",
+        "topology.kubernetes.io/zone",
+    }
+)
+_ALLOWED: Final = ("kubelet.kubernetes.io", "node.kubernetes.io")
+
+
+class UserDataError(Exception):
+    """The kubelet does not start with that."""
+
+
+class Kubelet(Struct, frozen=True):
+    """What a node registers with. ``max_pods`` is 0 where user data leave it to the image."""
+
+    labels: Mapping[str, str] = {}
+    taints: tuple[Taint, ...] = ()
+    max_pods: int = 0
+
+
+class _Said:
+    """What parts of user data say one after the other. A later flag of taints replaces an earlier one, as the kubelet reads them."""
+
+    def __init__(self) -> None:
+        self.labels: dict[str, str] = {}
+        self.taints: tuple[Taint, ...] | None = None
+        #: Taints of the configuration file, which count where no flag gives any.
+        self.configured: tuple[Taint, ...] = ()
+        self.max_pods = 0
+
+    def flag(self, name: str, value: str) -> None:
+        if name == "node-labels":
+            self.labels.update(_labels(value))
+        elif name == "register-with-taints":
+            self.taints = tuple(_taints(value))
+        elif name == "max-pods" and value.isdigit():
+            self.max_pods = int(value)
+
+
+def kubelet_of(user_data: str, *, first: Iterable[str] = ()) -> Kubelet:
+    """What ``user_data``, in base64, has a node register with; ``first`` are flags that the kubelet has before those of user data.
+
+    Raises :class:`UserDataError` where the kubelet would not start.
+    """
+    said = _Said()
+    for name, value in _flags(first):
+        said.flag(name, value)
+    try:
+        text = base64.b64decode(user_data, validate=True).decode()
+    except (binascii.Error, ValueError) as error:
+        raise UserDataError(f"saw user data that is not text in base64: {error}") from error
+    for part in _parts(text):
+        _read(part, said)
+    for key, value in said.labels.items():
+        _check(key, value)
+    return Kubelet(said.labels, said.configured if said.taints is None else said.taints, said.max_pods)
+
+
+def _parts(text: str) -> Iterator[str]:
+    if not re.match(r"(?i)(mime-version|content-type):", text):
+        yield text
+        return
+    message = email.message_from_string(text)
+    for part in message.walk():
+        if not part.is_multipart():
+            content = part.get_payload(decode=True)
+            yield content.decode() if isinstance(content, bytes) else ""
+
+
+def _read(part: str, said: _Said) -> None:
+    if _NODE_CONFIG in part:
+        for config in yaml.safe_load_all(part):
+            _node_config(config, said)
+    elif "[settings" in part:
+        _bottlerocket(tomllib.loads(part), said)
+    else:
+        for name, value in _flags(_words(part)):
+            said.flag(name, value)
+
+
+def _node_config(config: Mapping[str, Any], said: _Said) -> None:
+    kubelet = (config.get("spec") or {}).get("kubelet") or {}
+    for name, value in _flags(kubelet.get("flags") or ()):
+        said.flag(name, value)
+    file = kubelet.get("config") or {}
+    said.max_pods = said.max_pods or int(file.get("maxPods") or 0)
+    if taints := file.get("registerWithTaints"):
+        said.configured = tuple(_taint(one.get("key", ""), one.get("value") or "", one.get("effect", "")) for one in taints)
+
+
+def _bottlerocket(settings: Mapping[str, Any], said: _Said) -> None:
+    kubernetes = (settings.get("settings") or {}).get("kubernetes") or {}
+    said.labels.update(kubernetes.get("node-labels") or {})
+    said.max_pods = int(kubernetes.get("max-pods") or said.max_pods)
+    for key, told in (kubernetes.get("node-taints") or {}).items():
+        for one in [told] if isinstance(told, str) else told:
+            value, _, effect = one.rpartition(":")
+            said.taints = (*(said.taints or ()), _taint(key, value, effect))
+
+
+def _words(script: str) -> Iterator[str]:
+    """The words of a script, with those inside of quotes, since bootstrap.sh takes the kubelet's arguments as one."""
+    for line in script.replace("\\\n", " ").splitlines():
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError:
+            continue
+        for word in words:
+            yield from word.split() if "--" in word and " " in word else (word,)
+
+
+def _flags(words: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Flags with their values, which come behind ``=`` or as the next word."""
+    name = ""
+    for word in words:
+        # A script that puts arguments into a variable has its name before the first.
+        found = re.match(r"(?:\w+=)?['\"]?--([a-z-]+)(?:=(.*))?$", word, re.DOTALL)
+        if found is None:
+            if name:
+                yield name, word
+            name = ""
+        elif found[2] is None:
+            name = found[1]
+        else:
+            yield found[1], found[2].strip("'\"")
+            name = ""
+
+
+def _labels(text: str) -> Iterator[tuple[str, str]]:
+    for one in filter(None, text.split(",")):
+        key, equals, value = one.partition("=")
+        if not equals:
+            raise UserDataError(f"--node-labels: saw {one!r}, expected key=value")
+        yield key.strip(), value.strip()
+
+
+def _taints(text: str) -> Iterator[Taint]:
+    for one in filter(None, text.split(",")):
+        told, _, effect = one.rpartition(":")
+        key, _, value = told.partition("=")
+        yield _taint(key, value, effect)
+
+
+def _taint(key: str, value: str, effect: str) -> Taint:
+    if effect not in _EFFECTS or not is_qualified_name(key) or not is_label_value(value):
+        raise UserDataError(f"invalid taint: saw key {key!r}, value {value!r}, effect {effect!r}")
+    return Taint(key, value, effect)
+
+
+def _check(key: str, value: str) -> None:
+    if not is_qualified_name(key) or not is_label_value(value):
+        raise UserDataError(f"--node-labels: saw {key}={value}, expected the key and value of a label")
+    space = key.partition("/")[0] if "/" in key else ""
+    reserved = space in {"kubernetes.io", "k8s.io"} or space.endswith((".kubernetes.io", ".k8s.io"))
+    allowed = key in _OWN or any(space == one or space.endswith(f".{one}") for one in _ALLOWED)
+    if reserved and not allowed:
+        raise UserDataError(f"unknown 'kubernetes.io' or 'k8s.io' labels specified with --node-labels: {key}")

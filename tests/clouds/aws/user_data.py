@@ -1,0 +1,26 @@
+"""User data that have nodes register with what the tags of their group promise."""
+
+import base64
+from collections.abc import Mapping
+
+import yaml
+
+from gpuscaler.clouds.aws.hints import hints_of
+from gpuscaler.planning.keeping import ARRIVING_TAINT
+
+
+def encoded(text: str) -> str:
+    """As launch templates have it."""
+    return base64.b64encode(text.encode()).decode()
+
+
+def node_config(tags: Mapping[str, str], *, arriving: bool = True) -> str:
+    """nodeadm's configuration with the labels and taints of ``tags``, and our taint where ``arriving``."""
+    hints = hints_of(tags)
+    taints = [{"key": one.key, "value": one.value, "effect": one.effect} for one in hints.taints]
+    if arriving:
+        taints.append({"key": ARRIVING_TAINT, "value": "", "effect": "NoSchedule"})
+    kubelet: dict[str, object] = {"config": {"registerWithTaints": taints}}
+    if hints.labels:
+        kubelet["flags"] = [f"--node-labels={','.join(f'{key}={value}' for key, value in hints.labels.items())}"]
+    return yaml.safe_dump({"apiVersion": "node.eks.aws/v1alpha1", "kind": "NodeConfig", "spec": {"kubelet": kubelet}})
