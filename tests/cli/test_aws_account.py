@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner
+from tests.clouds.aws.user_data import encoded, node_config
 
 from gpuscaler.cli.cluster import cluster
 from gpuscaler.kube.client import Client
@@ -26,14 +27,16 @@ def launch(url: str) -> list[str]:
     keys = {"aws_access_key_id": "any", "aws_secret_access_key": "any", "region_name": "us-east-1", "endpoint_url": url}
     ec2, scaling = boto3.client("ec2", **keys), boto3.client("autoscaling", **keys)
     try:
-        ec2.create_launch_template(LaunchTemplateName="gpu", LaunchTemplateData={"InstanceType": "g5.xlarge", "ImageId": "ami-1"})
+        tags = {f"{PREFIX}/label/team": "red", f"{PREFIX}/taint/dedicated": "gpu:NoSchedule"}
+        data = {"InstanceType": "g5.xlarge", "ImageId": "ami-1", "UserData": encoded(node_config(tags))}
+        ec2.create_launch_template(LaunchTemplateName="gpu", LaunchTemplateData=data)
         scaling.create_auto_scaling_group(
             AutoScalingGroupName="gpus",
             MinSize=0,
             MaxSize=2,
             VPCZoneIdentifier="subnet-useast1b",
             LaunchTemplate={"LaunchTemplateName": "gpu"},
-            Tags=[{"Key": f"{PREFIX}/label/team", "Value": "red"}, {"Key": f"{PREFIX}/taint/dedicated", "Value": "gpu:NoSchedule"}],
+            Tags=[{"Key": key, "Value": value} for key, value in tags.items()],
         )
         answer = scaling.launch_instances(AutoScalingGroupName="gpus", RequestedCapacity=1, ClientToken="one")
         return [ident for one in answer["Instances"] for ident in one["InstanceIds"]]

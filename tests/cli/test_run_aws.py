@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.clouds.aws.user_data import encoded
 from tests.control.world import pod
 from tests.docs.test_examples import blocks
 
@@ -24,6 +25,7 @@ boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: pip install
 pytestmark = pytest.mark.looptime(False)
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "aws-simulated.md"
+BOOTSTRAP = "#!/bin/bash\n/etc/eks/bootstrap.sh research --kubelet-extra-args --register-with-taints=gpuscaler.io/arriving=:NoSchedule\n"
 KEYS = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_EC2_METADATA_DISABLED": "true"}
 #: So long each step may take, in seconds, on however slow a machine.
 PATIENCE = 120
@@ -68,7 +70,8 @@ class Account:
         self.ec2, self.scaling = boto3.client("ec2", **keys), boto3.client("autoscaling", **keys)
 
     def prepare(self) -> None:
-        self.ec2.create_launch_template(LaunchTemplateName="gpu", LaunchTemplateData={"InstanceType": "g5.xlarge", "ImageId": "ami-1"})
+        data = {"InstanceType": "g5.xlarge", "ImageId": "ami-1", "UserData": encoded(BOOTSTRAP)}
+        self.ec2.create_launch_template(LaunchTemplateName="gpu", LaunchTemplateData=data)
         tags = {"k8s.io/cluster-autoscaler/enabled": "true", "k8s.io/cluster-autoscaler/research": "owned"}
         self.scaling.create_auto_scaling_group(
             AutoScalingGroupName="gpu",

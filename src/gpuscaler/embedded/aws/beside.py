@@ -28,8 +28,7 @@ LOOKED_AT: Final = 0.1
 class Beside:
     """What is served: an account with ``regions``, at ``port`` (0: a free one), whose spot markets follow ``spot``; ``ready`` is told.
 
-    Instances register with our arriving taint, ``boot`` seconds after their launch, or as long as real ones take; their GPUs show a quarter
-    of that later.
+    Instances register ``boot`` seconds after their launch, or after as long as real ones take; their GPUs show a quarter of that later.
     """
 
     regions: tuple[str, ...] = ("us-east-1",)

@@ -7,7 +7,7 @@ nothing on a node. What of this was seen on real nodes is in ``tests/embedded/aw
 
 from collections.abc import Iterator, Mapping
 from hashlib import md5
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from msgspec.structs import replace
@@ -36,7 +36,7 @@ _EFFECTS: Final = {"NO_SCHEDULE": "NoSchedule", "NO_EXECUTE": "NoExecute", "PREF
 _MANAGED_PODS, _LARGE_MANAGED_PODS, _LARGE, _KOPS_PODS = 110, 250, 30, 110
 #: Disks that pods' files are on, by images of Amazon Linux, Ubuntu and Bottlerocket.
 _DISKS: Final = ("/dev/xvda", "/dev/sda1", "/dev/xvdb")
-#: Of a machine's memory the kernel shows so much, less so many MiB. From recorded nodes: g5.8xlarge 127,404 of 131,072 MiB, m5.large 7,748 of
+#: Of a machine's memory the kernel shows so much, less so many MiB, by recorded nodes: g5.8xlarge 127,404 of 131,072 MiB, m5.large 7,748 of
 #: 8,192. Then the kubelet keeps a part, so much a pod, and what is left before it evicts: amazon-eks-ami, ``bootstrap.sh``.
 _SHOWN, _KERNEL, _BASE, _A_POD, _EVICTION = 0.9735, 200, 255, 11, 100
 _EFA: Final = "vpc.amazonaws.com/efa"
@@ -109,10 +109,11 @@ def _flags_of_eks(region: Region, instance: Instance, tags: Mapping[str, str]) -
     if (name := tags.get(NODEGROUP)) is None:
         return
     told = region.nodegroups.get((tags.get(EKS_CLUSTER, ""), name), {})
+    market = "SPOT" if instance.machine.offering.market == "spot" else "ON_DEMAND"
     labels = {
         "eks.amazonaws.com/nodegroup": name,
         "eks.amazonaws.com/nodegroup-image": instance.image,
-        "eks.amazonaws.com/capacityType": told.get("capacityType") or ("SPOT" if instance.machine.offering.market == "spot" else "ON_DEMAND"),
+        "eks.amazonaws.com/capacityType": told.get("capacityType") or market,
     }
     if instance.template:
         labels["eks.amazonaws.com/sourceLaunchTemplateId"] = instance.template["LaunchTemplateId"]
@@ -164,4 +165,3 @@ def _amounts(instance: Instance, known: InstanceType | None, allocatable: Resour
     else:
         amounts.pop(_EFA, None)
     return amounts
-
