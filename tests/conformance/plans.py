@@ -112,7 +112,8 @@ def draw_policy(rng: random.Random) -> Policy:
         taints = (Taint("dedicated", "gpu"),) if rng.random() < 0.2 else ()
         types = rng.sample(sorted(TYPES), rng.randint(1, len(TYPES)))
         offerings = tuple(offering(name, kind, zone, labels=labels, taints=taints) for kind in types for zone in ZONES)
-        pools.append(Pool(name, offerings, chooser="cloud" if rng.random() < 0.3 else "buyer"))
+        chooser = "cloud" if rng.random() < 0.3 else "buyer"
+        pools.append(Pool(name, offerings, chooser=chooser, names_zone=chooser == "cloud" and rng.random() < 0.5))
     return Policy(tuple(pools))
 
 

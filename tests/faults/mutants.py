@@ -244,8 +244,8 @@ MUTANTS = (
     Mutant(
         case=27,
         path="planning/memory.py",
-        old="(*wanted(machine), *(one.key for one in admitted))",
-        new="(*(wanted(machine) * (1 + len(groups))), *(one.key for one in admitted))",
+        old="(*wanted(machine), *keys)",
+        new="(*(wanted(machine) * (1 + len(groups))), *keys)",
         removes="each machine is an order of its own",
     ),
     Mutant(
@@ -289,6 +289,20 @@ MUTANTS = (
         old="            if node.name not in under_way and node.name not in self.roll.unlisted:\n",
         new="            if node.name in self.book.past:\n",
         removes="our own taint is not recognised where its removal was forgotten",
+    ),
+    Mutant(
+        case=80,
+        path="clouds/aws/pools.py",
+        old="        names_zone=names_zone,\n",
+        new="",
+        removes="a group of several types and zones is one set, whose zone the cloud chooses",
+    ),
+    Mutant(
+        case=80,
+        path="planning/alternatives.py",
+        old="        return () if bound else other_zones(",
+        new="        return () and other_zones(",
+        removes="the sets of other zones are not asked for behind a zone that is dry",
     ),
     Mutant(
         case=33,

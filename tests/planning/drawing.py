@@ -62,6 +62,7 @@ def pools(draw: st.DrawFn, name: str) -> Pool:
         spare=draw(st.sampled_from((Spare(), Spare(), Spare(machines=1), Spare(gpus=2)))),
         priority=draw(st.sampled_from((0, 0, 5))),
         arch=draw(st.sampled_from((None, None, "arm64"))),
+        names_zone=draw(st.booleans()),
     )
 
 
@@ -142,7 +143,8 @@ def states(draw: st.DrawFn, policy: Policy, items: list[Item]) -> State:
     for number in range(draw(st.sampled_from((0, 0, 1, 2)))):
         of = draw(st.sampled_from(every))
         pool = next(pool for pool in policy.pools if pool.name == of.pool)
-        choices = tuple((o.instance_type, o.market, o.zone) for o in pool.offerings) if pool.chooser == "cloud" else ()
+        members = [o for o in pool.offerings if not pool.names_zone or o.zone == of.zone]
+        choices = tuple((o.instance_type, o.market, o.zone) for o in members) if pool.chooser == "cloud" else ()
         promised = tuple(draw(st.lists(st.sampled_from(pods), max_size=3, unique=True))) if pods else ()
         coming.append(Upcoming(f"m-{number}", of.pool, of.instance_type, of.market, of.zone, choices=choices, pods=promised))
     return State(

@@ -64,8 +64,22 @@ def test_what_the_pods_do_not_admit_is_left_out() -> None:
 
 
 def test_nothing_is_asked_for_beside_a_machine_that_the_cloud_chooses_or_that_is_for_nobody() -> None:
-    assert asked(choices=(Choice("g.1", "spot", "z1", 1.0),)) == []
+    every = tuple(Choice(one.instance_type, one.market, one.zone, one.price) for one in MENU.values())
+    assert asked(choices=every) == []
     assert asked(count=0) == []
+
+
+IN_Z1 = tuple(Choice(one.instance_type, one.market, one.zone, one.price) for one in MENU.values() if one.zone == "z1")
+
+
+def test_where_a_purchase_names_a_zone_the_sets_of_other_zones_are_asked_for_too() -> None:
+    assert asked(choices=IN_Z1) == ["g.1/z2"]
+    assert asked(choices=IN_Z1, blocked=("g.1/z2",)) == []
+
+
+def test_the_set_of_another_zone_must_hold_the_pods_whatever_comes_and_pods_bound_to_others_stay() -> None:
+    assert asked(count=2, choices=IN_Z1) == []
+    assert asked(spec(gpus=1, cpu=2, spread=(spread("topology.kubernetes.io/zone"),)), choices=IN_Z1) == []
 
 
 def test_room_for_daemon_sets_is_left() -> None:

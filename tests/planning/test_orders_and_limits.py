@@ -22,7 +22,8 @@ KEYS = {one.key: f"{one.instance_type}/{one.zone}" for one in POOL.offerings}
 
 def asked(limits: Limits, memory: Memory, count: int, *, chooser: str = "buyer") -> tuple[Memory, list[list[str]]]:
     """What is remembered after a plan for ``count`` pods of a GPU and a CPU, and what each of its orders names."""
-    policy = Policy((pool(*POOL.offerings, chooser=chooser),), limits=limits)
+    chosen = {"chooser": "cloud", "names_zone": True} if chooser == "zone" else {"chooser": chooser}
+    policy = Policy((pool(*POOL.offerings, **chosen),), limits=limits)
     cluster = Cluster.of([node("there", SMALL), *pods("runs", 1, on="there"), *pods("p", count, spec(gpus=1, cpu=3))])
     state = state_of(memory, policy, NOW)
     made, orders = ordered(memory, plan(cluster, state, policy, NOW), cluster, policy, state=state, now=NOW)
@@ -43,6 +44,17 @@ def test_what_costs_more_than_a_limit_leaves_is_not_asked_for() -> None:
     assert asked(Limits(dollars_per_hour=2.3), Memory(), 1)[1] == [["g.1/z1", "g.1/z2"]]
 
 
+def test_of_a_zone_in_which_the_cloud_may_choose_what_limits_do_not_admit_nothing_is_asked_for() -> None:
+    large_in_z2 = offering("g.4", 9.0, market="spot", gpus=4, cpu=16, zone="z2")
+    in_zones = pool(SMALL, TWIN, large_in_z2, chooser="cloud", names_zone=True)
+    cluster = Cluster.of([*pods("p", 1, spec(gpus=1, cpu=3))])
+    for limits, zones in ((Limits(), ["z1", "z2", "z2"]), (Limits(gpus=3), ["z1"]), (Limits(dollars_per_hour=5.0), ["z1"])):
+        policy = Policy((in_zones,), limits=limits)
+        state = state_of(Memory(), policy, NOW)
+        _, orders = ordered(Memory(), plan(cluster, state, policy, NOW), cluster, policy, state=state, now=NOW)
+        assert [key[3] for order in orders for key in order.offerings] == zones
+
+
 def test_two_machines_share_what_a_limit_leaves() -> None:
     assert sorted(map(len, asked(Limits(gpus=6), Memory(), 2)[1])) == [2, 3]
 
@@ -53,7 +65,7 @@ def test_an_order_that_is_not_answered_counts_for_the_most_that_may_be_granted()
     assert len(asked(Limits(gpus=6), memory, 3)[1]) == 1
 
 
-@pytest.mark.parametrize("chooser", ["buyer", "cloud"])
+@pytest.mark.parametrize("chooser", ["buyer", "cloud", "zone"])
 @pytest.mark.parametrize("seed", range(40))
 def test_limits_hold_whatever_is_granted_and_however_late(seed: int, chooser: str) -> None:
     dice = Random(seed)

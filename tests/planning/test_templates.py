@@ -23,6 +23,7 @@ from tests.planning.building import (
 )
 
 from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.selectors import NodeSelectorTerm, Requirement
 from gpuscaler.model.taints import Taint, Toleration
 from gpuscaler.planning.plans import Choice
 from gpuscaler.planning.state import State
@@ -139,6 +140,36 @@ def test_where_the_cloud_chooses_a_pod_must_fit_whatever_comes() -> None:
     made = planned([*pods("p", 2), pod("two", spec(gpus=2)), pod("pinned", pinned)], set_of_two)
     assert len(made.machines) == 2
     assert unplaced(made) == ["pinned", "two"]
+
+
+TWO_TYPES = [*zones("g.1", 1.0, names=("z1", "z2")), *zones("g.2", 1.5, gpus=2, names=("z1", "z2"))]
+
+
+@pytest.mark.parametrize("zone", ["z1", "z2"])
+def test_where_a_purchase_names_the_zone_a_pod_bound_to_a_zone_gets_a_machine_there(zone: str) -> None:
+    made = planned([pod("p", spec(gpus=1, node_selector=((ZONE, zone),)))], pool(*TWO_TYPES, chooser="cloud", names_zone=True))
+    (machine,) = made.machines
+    assert machine.zone == zone
+    assert {(one.instance_type, one.zone) for one in machine.choices} == {("g.1", zone), ("g.2", zone)}
+
+
+def test_where_the_cloud_chooses_the_zone_a_pod_bound_to_one_is_told_to_want_one_group_per_zone() -> None:
+    made = planned([pod("p", spec(gpus=1, node_selector=((ZONE, "z2"),)))], pool(*TWO_TYPES, chooser="cloud"))
+    (reason,) = reasons(made, "p")
+    assert "the cloud chooses among z1, z2 for each machine of this pool, and only z2 would do: make one group per zone" in reason.detail
+
+
+def test_where_a_purchase_names_the_zone_a_pod_must_fit_whatever_comes_there() -> None:
+    made = planned([pod("two", spec(gpus=2))], pool(*TWO_TYPES, chooser="cloud", names_zone=True))
+    assert unplaced(made) == ["two"]
+    (reason,) = reasons(made, "two")
+    assert "make one group per zone" not in reason.detail
+
+
+def test_pods_that_like_a_zone_get_the_set_of_that_zone() -> None:
+    liking = (10, NodeSelectorTerm((Requirement(ZONE, "In", ("z2",)),)))
+    made = planned([pod("p", spec(gpus=1, preferred_nodes=(liking,)))], pool(*TWO_TYPES, chooser="cloud", names_zone=True))
+    assert [machine.zone for machine in made.machines] == ["z2"]
 
 
 def test_where_the_cloud_chooses_a_set_is_asked_as_long_as_one_member_is_not_dry() -> None:

@@ -72,8 +72,9 @@ class Budget(Struct, frozen=True, gc=False):
 class Pool(Struct, frozen=True, gc=False):
     """A group of machines that a cloud can grow.
 
-    ``chooser`` says who picks among the offerings: "buyer" (we name one) or "cloud" (we name the set). ``match_labels`` are the labels
-    that, with the instance type, tell that a node without ``gpuscaler.io/pool`` belongs here.
+    ``chooser`` says who picks among the offerings: "buyer" (we name one) or "cloud" (we name the set). With ``names_zone`` a purchase names
+    the zone, and the cloud chooses among the offerings of that zone only. ``match_labels`` are the labels that, with the instance type,
+    tell that a node without ``gpuscaler.io/pool`` belongs here.
 
     Machines of a pool with ``min_gpus_per_pod`` stay closed, and take only pods that ask for so many GPUs at least and that a plan places
     there; 0 is no such rule. ``revision`` tells apart what machines are made from, such as versions of a launch template, where the cloud
@@ -94,6 +95,12 @@ class Pool(Struct, frozen=True, gc=False):
     budgets: tuple[Budget, ...] = ()
     min_gpus_per_pod: int = 0
     revision: str = ""
+    names_zone: bool = False
+
+
+def is_scattered(pool: Pool) -> bool:
+    """Whether a machine of ``pool`` may come to any of several zones, as the cloud chooses."""
+    return pool.chooser == "cloud" and not pool.names_zone and len({offering.zone for offering in pool.offerings}) > 1
 
 
 class Limits(Struct, frozen=True, gc=False):

@@ -40,14 +40,18 @@ def alternatives(
     whose breaker is, come last: who gets so far has nothing to lose by a probe. ``overhead`` is that of ``cluster``.
     Pods that are placed with regard to others stay in the zone, and on the GPU product, that the plan chose for them. Who asks again
     and again while offerings and DaemonSets stay the same gives ``known``, in which what was found is kept.
+
+    Where a purchase names a zone and the cloud chooses among the offerings there, the other zones of the pool would do, each as a whole.
     """
     chosen = offerings.get((machine.pool, machine.market, machine.instance_type, machine.zone))
     pods = [cluster.pods[key] for key in machine.pods if key in cluster.pods]
-    if chosen is None or machine.market != SPOT or machine.purpose == "replacement" or machine.choices:
-        return ()
-    if not pods or len(pods) != len(machine.pods):
+    if chosen is None or machine.purpose == "replacement" or not pods or len(pods) != len(machine.pods):
         return ()
     bound = any(map(is_bound, pods))
+    if machine.choices:
+        return () if bound else other_zones(machine, [pod.spec for pod in pods], offerings, overhead=overhead, blocked=blocked)
+    if machine.market != SPOT:
+        return ()
     known = {} if known is None else known
     key = (chosen.key, bound, frozenset(Counter(pod.spec.digest for pod in pods).items()))
     if key not in known:
@@ -67,6 +71,27 @@ def others(
     most = min((one.price for one in fitting if one.market == ON_DEMAND), default=float("inf"))
     cheap = (one for one in fitting if one.market == SPOT and one.key != chosen.key and one.price < most)
     return tuple(sorted(cheap, key=lambda one: (one.price, one.key)))
+
+
+def other_zones(
+    machine: Machine, pods: Sequence[PodSpec], offerings: Mapping[Key, Offering], *, overhead: Overhead, blocked: Set[Key]
+) -> tuple[Key, ...]:
+    """The sets of other zones that hold ``pods`` whatever the cloud chooses there, cheapest zone first; sets that are all dry excepted.
+
+    None for a set that spans all zones of its pool.
+    """
+    wanted, zones = total(pods), {choice.zone for choice in machine.choices}
+    by_zone: dict[str, list[Offering]] = {}
+    for one in offerings.values():
+        if one.pool == machine.pool and one.zone not in zones:
+            by_zone.setdefault(one.zone, []).append(one)
+    able = [
+        sorted(members, key=lambda one: (one.price, one.key))
+        for members in by_zone.values()
+        if all(holds(one, wanted, overhead) and all(one.admits(spec) for spec in pods) for one in members)
+        and not blocked.issuperset(one.key for one in members)
+    ]
+    return tuple(one.key for members in sorted(able, key=lambda members: (members[0].price, members[0].key)) for one in members)
 
 
 def is_bound(pod: Pod) -> bool:

@@ -1,11 +1,11 @@
 """Why a pod was not placed: per pool, what excluded it and the nearest miss."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
 
 from gpuscaler.model.accelerators import gpus_in, is_device
-from gpuscaler.model.pools import Pool
+from gpuscaler.model.pools import Pool, is_scattered
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.deadline import SPOT
 from gpuscaler.planning.demand import PodClass
@@ -48,12 +48,38 @@ def reasons(desk: Desk, one: PodClass, pools: Sequence[Pool], gang: str = "") ->
         if not rows[pool.name]:
             found.append(Reason(pool.name, "market", refused(desk, pool)))
             continue
-        # Where the cloud chooses, all offerings must do, so the first that does not speaks.
-        nearest = min if pool.chooser == "cloud" else max
-        row = nearest(rows[pool.name], key=lambda r: (first[r], size(desk, r), -r))
+        # Where the cloud chooses, all offerings of a set must do, so the first that does not speaks for the set.
+        order = lambda r: (first[r], size(desk, r), -r)  # noqa: E731
+        row = max((min(its, key=order) for its in sets(desk, pool, rows[pool.name])), key=order)
         word = stages[first[row]][0] if first[row] < len(stages) else ""
-        found.append(Reason(pool.name, *told(desk, one, row, word=word, gang=gang)))
+        excluded_by, detail = told(desk, one, row, word=word, gang=gang)
+        fitting = {desk.templates.offerings[r].zone for r in rows[pool.name] if first[r] == len(stages)}
+        found.append(Reason(pool.name, excluded_by, detail + zone_advice(pool, one, fitting, gang=gang)))
     return tuple(found)
+
+
+def sets(desk: Desk, pool: Pool, rows: Sequence[int]) -> list[list[int]]:
+    """The templates of ``pool`` by what a purchase can name: each alone, all of them, or those of each zone."""
+    if pool.chooser != "cloud":
+        return [[row] for row in rows]
+    by_zone: dict[str, list[int]] = {}
+    for row in rows:
+        by_zone.setdefault(desk.templates.offerings[row].zone if pool.names_zone else "", []).append(row)
+    return list(by_zone.values())
+
+
+def zone_advice(pool: Pool, one: PodClass, fitting: Set[str], *, gang: str) -> str:
+    """What to do where only the cloud's choice among zones stands between ``pool`` and a pod, which ``fitting`` zones would do for."""
+    if not is_scattered(pool) or not fitting:
+        return ""
+    zones = sorted({offering.zone for offering in pool.offerings})
+    if fitting != set(zones):
+        needed = f"only {' or '.join(sorted(fitting))} would do"
+    elif gang and one.options.gang_topology != "any":
+        needed = "a gang comes to one zone"
+    else:
+        return ""
+    return f"; the cloud chooses among {', '.join(zones)} for each machine of this pool, and {needed}: make one group per zone"
 
 
 def refused(desk: Desk, pool: Pool) -> str:

@@ -30,16 +30,17 @@ BOUNDLESS = 2**60
 
 @dataclass(frozen=True)
 class Kind:
-    """Something a purchase can name: one offering, or the set of a pool whose cloud chooses.
+    """Something a purchase can name: one offering, or the set of a pool whose cloud chooses, in all its zones or in one.
 
-    ``rows`` index the templates that it may turn out to be; a pod must fit all of them. ``offering`` is the dearest of them. ``probe`` says
-    that no more than one may be asked for, to see whether it can be had again.
+    ``rows`` index the templates that it may turn out to be, ``members`` are their offerings; a pod must fit all of them. ``offering`` is
+    the dearest of them. ``probe`` says that no more than one may be asked for, to see whether it can be had again.
     """
 
     pool: Pool
     offering: Offering
     rows: tuple[int, ...]
     probe: bool = False
+    members: tuple[Offering, ...] = ()
 
     @property
     def price(self) -> float:
@@ -48,8 +49,7 @@ class Kind:
     @cached_property
     def gpus(self) -> int:
         """The most accelerators that a machine of it may have."""
-        members = self.pool.offerings if self.pool.chooser == "cloud" else (self.offering,)
-        return max(offering.gpus for offering in members)
+        return max(offering.gpus for offering in self.members or (self.offering,))
 
     @cached_property
     def key(self) -> str:
@@ -58,7 +58,7 @@ class Kind:
     @cached_property
     def count(self) -> int | None:
         """How many can be had, None when nobody knows a bound."""
-        members = self.pool.offerings if self.pool.chooser == "cloud" else (self.offering,)
+        members = self.members or (self.offering,)
         known = [offering.count for offering in members if offering.count is not None]
         most = sum(known) if len(known) == len(members) else None
         return most if not self.probe else min(1, most) if most is not None else 1
@@ -93,19 +93,20 @@ class Templates:
         return before == [blocked, probing] and len(now) == len(daemons) and all(old is new for old, new in zip(daemons, now, strict=True))
 
     def _kinds(self, blocked: frozenset[Key], probing: frozenset[Key]) -> Iterable[Kind]:
-        rows: dict[str, list[int]] = {}
+        rows: dict[tuple[str, str], list[int]] = {}
         for row, pool in enumerate(self.pools):
             if pool.chooser != "cloud":
                 yield Kind(pool, self.offerings[row], (row,), self.offerings[row].key in probing)
             else:
-                rows.setdefault(pool.name, []).append(row)
+                rows.setdefault((pool.name, self.offerings[row].zone if pool.names_zone else ""), []).append(row)
         for members in rows.values():
             # A set may be asked for while any member is not known to be dry; the cloud passes over those that are.
             awake = [row for row in members if self.offerings[row].key not in blocked]
             if awake:
                 dearest = max(members, key=lambda row: (self.offerings[row].price, self.offerings[row].key))
                 probe = all(self.offerings[row].key in probing for row in awake)
-                yield Kind(self.pools[dearest], self.offerings[dearest], tuple(members), probe)
+                offerings = tuple(self.offerings[row] for row in members)
+                yield Kind(self.pools[dearest], self.offerings[dearest], tuple(members), probe, offerings)
 
     @cached_property
     def table(self) -> NodeTable:
@@ -158,12 +159,12 @@ class Templates:
     @cached_property
     def twins(self) -> tuple[tuple[int, ...], ...]:
         """For each kind the kinds of its pool, type, price and room, itself among them: they differ in their place alone."""
-        return self._alike([len(kind.rows) > 1 or kind.count is not None for kind in self.kinds])
+        return self._alike([is_scattered(kind) or kind.count is not None for kind in self.kinds])
 
     @cached_property
     def places(self) -> tuple[tuple[int, ...], ...]:
         """As ``twins``, with kinds of which one machine may be asked for as a probe among the others."""
-        return self._alike([len(kind.rows) > 1 or kind.offering.count is not None for kind in self.kinds])
+        return self._alike([is_scattered(kind) or kind.offering.count is not None for kind in self.kinds])
 
     def _alike(self, apart: Sequence[bool]) -> tuple[tuple[int, ...], ...]:
         alike: dict[tuple[object, ...], list[int]] = {}
@@ -171,7 +172,8 @@ class Templates:
         for index, kind in enumerate(self.kinds):
             alone = index if apart[index] else -1
             size = tuple(sorted(self.capacity(kind).items()))
-            keys.append((kind.pool.name, kind.offering.instance_type, kind.price, size, alone))
+            members = tuple((one.market, one.instance_type, one.price) for one in kind.members)
+            keys.append((kind.pool.name, kind.offering.instance_type, kind.price, size, members, alone))
             alike.setdefault(keys[-1], []).append(index)
         return tuple(tuple(alike[key]) for key in keys)
 
@@ -282,6 +284,11 @@ class Templates:
             for row, *domain in zip(rows.tolist(), *codes, strict=True):
                 found.setdefault(tuple(domain), row)
         return found
+
+
+def is_scattered(kind: Kind) -> bool:
+    """Whether a machine of ``kind`` may come to one of several zones, as the cloud chooses."""
+    return len(kind.rows) > 1 and not kind.pool.names_zone
 
 
 def template_node(offering: Offering, overhead: "Overhead", name: str) -> Node:

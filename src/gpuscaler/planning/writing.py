@@ -109,9 +109,7 @@ def machine_of(name: str, kind: Kind, pods: tuple[str, ...], after: tuple[str, .
 
 def choices(kind: Kind) -> tuple[Choice, ...]:
     """The set that the cloud chooses from; empty where we name the offering."""
-    if kind.pool.chooser != "cloud":
-        return ()
-    return tuple(Choice(o.instance_type, o.market, o.zone, o.price) for o in sorted(kind.pool.offerings, key=lambda o: (o.price, o.key)))
+    return tuple(Choice(o.instance_type, o.market, o.zone, o.price) for o in sorted(kind.members, key=lambda o: (o.price, o.key)))
 
 
 def openings(desk: Desk, ids: Mapping[int, str]) -> Mapping[int, tuple[str, ...]]:

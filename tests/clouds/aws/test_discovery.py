@@ -63,7 +63,7 @@ def test_a_spot_group_as_eksctl_makes_it_has_an_offering_for_each_type_and_zone(
     assert {offering.key[1:] for offering in one.pool.offerings} == {
         ("spot", name, zone) for name in ("g5.xlarge", "g5.2xlarge", "g5.12xlarge") for zone in ("us-east-1a", "us-east-1b")
     }
-    assert (one.pool.chooser, one.launch) == ("cloud", "launch-instances")
+    assert (one.pool.chooser, one.pool.names_zone, one.launch) == ("cloud", True, "launch-instances")
     first = one.pool.offerings[0]
     assert first.labels["k8s.amazonaws.com/accelerator"] == "nvidia-tesla"
     assert first.taints == (Taint("nvidia.com/gpu", "true"),)
@@ -201,7 +201,7 @@ def test_a_group_divided_between_markets_has_both_and_aws_chooses() -> None:
     one = pool(aws.look(), "both")
 
     assert {offering.market for offering in one.pool.offerings} == {"spot", "on-demand"}
-    assert (one.pool.chooser, one.launch) == ("cloud", "desired-capacity")
+    assert (one.pool.chooser, one.pool.names_zone, one.launch) == ("cloud", False, "desired-capacity")
     assert "AWS divides it between markets: 2 on demand, of the rest 25 %" in one.warnings
 
 

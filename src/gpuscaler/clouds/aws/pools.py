@@ -18,10 +18,14 @@ from gpuscaler.clouds.aws.prices import Tariff
 from gpuscaler.clouds.aws.reservations import ACTIVE, EXPIRED, Reservation
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.labels import is_label_value
-from gpuscaler.model.pools import Offering, Pool
+from gpuscaler.model.pools import Offering, Pool, is_scattered
 
 #: How machines are bought in a group; ``auto`` in the settings takes the first that the group allows.
 LAUNCH, DESIRED, FLEET = "launch-instances", "desired-capacity", "fleet"
+SCATTERED = (
+    "AWS chooses the zone of each machine, so that pods bound to one zone (a volume, a gang of one zone) get none from it; "
+    "make one group per zone"
+)
 NO_FLEETS = "aws.launch is fleet, and machines of fleets do not belong to the group"
 
 
@@ -154,6 +158,8 @@ def pool_of(group: Group, source: str, known: Surroundings, *, name: str = "", l
         warnings.append(f"{NO_FLEETS}: it is told a desired capacity instead; set launch to auto")
     pool = _pool(group, offerings, template, max(weights.values()), launch=way_to_buy)
     pool = msgspec.structs.replace(pool, revision=_revision(group, ways))
+    if is_scattered(pool):
+        warnings.append(SCATTERED)
     known_reservations = [known.reservations.get(ident) for way in ways for ident in reserved_for(group, way.launch)]
     ends = {one.id: one.taken_at for one in known_reservations if one is not None and one.taken_at}
     return FoundPool(pool, group, source, tuple(dict.fromkeys(warnings)), weights, way_to_buy, ends)
@@ -211,15 +217,17 @@ def _reserved(group: Group, way: Way, kind: InstanceType, known: Surroundings, t
 
 
 def _pool(group: Group, offerings: tuple[Offering, ...], template: NodeTemplate, weight: int, *, launch: str) -> Pool:
-    """With LaunchInstances a zone can be named; else AWS chooses among all."""
+    """LaunchInstances names a zone, in which AWS chooses the instance type; else AWS chooses among all offerings."""
     kinds = {(one.market, one.instance_type) for one in offerings}
     named = len(offerings) == 1 or (launch == LAUNCH and len(kinds) == 1)
+    names_zone = launch == LAUNCH and not named and len({one.zone for one in offerings}) > 1
     (arch, *others) = {offering.labels["kubernetes.io/arch"] for offering in offerings}
     idle = template.hints.idle_after
     return Pool(
         name=template.pool,
         offerings=offerings,
         chooser="buyer" if named else "cloud",
+        names_zone=names_zone,
         min=-(-group.min // weight),
         max=group.max // weight,
         idle_after=600.0 if idle is None else idle,

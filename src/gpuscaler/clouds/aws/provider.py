@@ -141,7 +141,7 @@ class AwsProvider:
     def _as_bought(self, one: FoundPool) -> Pool:
         """The pool, whose group chooses among its offerings where it has turned out that it is told a number."""
         chooses = len(one.pool.offerings) > 1 and self.way(one.pool.name)[0] == DESIRED
-        return replace(one.pool, chooser="cloud") if chooses else one.pool
+        return replace(one.pool, chooser="cloud", names_zone=False) if chooses else one.pool
 
     def _queue_warnings(self) -> tuple[str, ...]:
         if self._inbox is None:

@@ -98,10 +98,8 @@ def portion(fleet: Fleet, size: int, kind: Kind) -> float:
 
 def machine_of(one: Bought, moves: Mapping[Candidate, Sequence[Move]]) -> Machine:
     offering = one.kind.offering
-    choices: tuple[Choice, ...] = ()
-    if one.kind.pool.chooser == "cloud":
-        members = sorted(one.kind.pool.offerings, key=lambda o: (o.price, o.key))
-        choices = tuple(Choice(o.instance_type, o.market, o.zone, o.price) for o in members)
+    members = sorted(one.kind.members, key=lambda o: (o.price, o.key))
+    choices = tuple(Choice(o.instance_type, o.market, o.zone, o.price) for o in members)
     return Machine(
         id=one.name,
         pool=offering.pool,

@@ -1,0 +1,127 @@
+"""F80 and F81: pods that only one zone will do for, in groups of several types and zones, on an AWS account."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.clouds.aws.accounts import DISCOVERED
+from tests.control.aws_stage import Stage, aws_stage
+from tests.control.world import pod
+
+from gpuscaler.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
+
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+WELL_KNOWN = "topology.kubernetes.io/zone"
+BOTH = ("us-east-1a", "us-east-1b")
+
+
+def group(here: Stage, *types: str, zones: Sequence[str] = BOTH, on_demand: int = 0) -> None:
+    """A group of one type, or a mixed one of which ``on_demand`` percent are bought on demand."""
+    ec2, scaling = here.client("ec2"), here.client("autoscaling")
+    ec2.create_launch_template(LaunchTemplateName="gpu", LaunchTemplateData={"ImageId": "ami-1", "InstanceType": types[0]})
+    template = {"LaunchTemplateName": "gpu"}
+    what: dict[str, Any] = {"LaunchTemplate": template}
+    if len(types) > 1:
+        overrides = [{"InstanceType": name} for name in types]
+        shares = {"OnDemandPercentageAboveBaseCapacity": on_demand, "SpotAllocationStrategy": "price-capacity-optimized"}
+        policy = {"LaunchTemplate": {"LaunchTemplateSpecification": template, "Overrides": overrides}, "InstancesDistribution": shares}
+        what = {"MixedInstancesPolicy": policy}
+    tags = [{"Key": key, "Value": value} for key, value in DISCOVERED.items()]
+    scaling.create_auto_scaling_group(AutoScalingGroupName="gpu", MinSize=0, MaxSize=5, AvailabilityZones=list(zones), Tags=tags, **what)
+
+
+async def submit_bound(here: Stage, name: str, zone: str) -> None:
+    """A pod whose node selector names its zone."""
+    wants = pod(name, 1)
+    wants["spec"]["nodeSelector"] = {WELL_KNOWN: zone}
+    await here.user.create(PODS, wants, namespace="default")
+
+
+async def submit_with_volume(here: Stage, name: str, zone: str, *, key: str = WELL_KNOWN) -> None:
+    """A pod with a claim that is bound to a volume of EBS in ``zone``, as the driver wrote its affinity: by the label ``key``."""
+    terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": [zone]}]}]
+    volume = {
+        "capacity": {"storage": "100Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "csi": {"driver": "ebs.csi.aws.com", "volumeHandle": f"vol-{name}"},
+        "claimRef": {"namespace": "default", "name": name},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
+    }
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "100Gi"}}, "volumeName": f"pv-{name}"}
+    wants = pod(name, 1)
+    wants["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": name}}]
+    for resource, made, where in (
+        (PERSISTENT_VOLUMES, {"metadata": {"name": f"pv-{name}"}, "spec": volume, "status": {"phase": "Bound"}}, None),
+        (PERSISTENT_VOLUME_CLAIMS, {"metadata": {"name": name}, "spec": claim, "status": {"phase": "Bound"}}, "default"),
+        (PODS, wants, "default"),
+    ):
+        await here.user.create(resource, made, **({"namespace": where} if where else {}))
+
+
+async def zones_of_nodes(here: Stage) -> list[str]:
+    return sorted(one["metadata"]["labels"][WELL_KNOWN] for one in await here.nodes())
+
+
+@pytest.mark.parametrize(
+    ("types", "zones"),
+    [
+        (("g5.xlarge",), BOTH),
+        (("g5.xlarge", "g5.2xlarge"), BOTH),
+        (("g5.xlarge", "g5.2xlarge"), ("us-east-1b",)),
+    ],
+    ids=["one type in two zones", "two types in two zones", "two types in one zone"],
+)
+async def test_f80_a_pod_of_one_zone_gets_a_machine_there_from_a_group_of_several_types_and_zones(
+    tmp_path: Path, types: tuple[str, ...], zones: tuple[str, ...]
+) -> None:
+    async with aws_stage(tmp_path) as here:
+        group(here, *types, zones=zones)
+        here.start()
+        await submit_bound(here, "train", "us-east-1b")
+        await here.until(lambda: all_bound(here), 120)
+
+        assert await zones_of_nodes(here) == ["us-east-1b"]
+        assert here.wrote() == {"LaunchInstances": 1}
+
+
+async def all_bound(here: Stage) -> bool:
+    return all((await here.bound()).values())
+
+
+async def test_f80_a_gang_of_one_zone_gets_its_machines_in_the_zone_that_has_them(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        group(here, "g5.xlarge", "g5.2xlarge")
+        here.limit(0, zone="us-east-1a")
+        here.start()
+        await here.submit("a", "b", gang="train", gang_size="2")
+        await here.until(lambda: all_bound(here), 240)
+
+        assert await zones_of_nodes(here) == ["us-east-1b", "us-east-1b"]
+
+
+async def test_f80_where_one_zone_is_dry_the_next_is_asked_in_the_same_order(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        group(here, "g5.xlarge", "g5.2xlarge")
+        here.limit(0, zone="us-east-1a")
+        here.start()
+        await here.submit("train")
+        await here.until(lambda: all_bound(here), 120)
+
+        assert await zones_of_nodes(here) == ["us-east-1b"]
+        assert here.wrote() == {"LaunchInstances": 2}
+        assert any("in us-east-1b granted instead of" in one.text for one in (await here.status()).happened)
+
+
+async def test_f80_where_the_group_chooses_the_zone_the_pod_and_the_pool_say_to_make_one_group_per_zone(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        group(here, "g5.xlarge", "g5.2xlarge", on_demand=50)
+        here.start()
+        await submit_bound(here, "train", "us-east-1b")
+        await here.sleep(120)
+        status = await here.status()
+
+        assert here.machines() == []
+        assert "and only us-east-1b would do: make one group per zone" in str(status.waiting)
+        assert any("make one group per zone" in warning for warning in status.warnings)
