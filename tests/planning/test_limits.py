@@ -10,8 +10,11 @@ from tests.planning.building import ZONE, bought, near, node, offering, planned,
 
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pools import Limits, Policy, Spare
-from gpuscaler.planning.limits import Remaining
+from gpuscaler.planning.alike import offered
+from gpuscaler.planning.limits import Fleet, Remaining, fleets, worth
+from gpuscaler.planning.membership import Member
 from gpuscaler.planning.state import State, Upcoming
+from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.templates import Templates
 
 COMING = Upcoming("m-1", "main", "g.1", "on-demand", "z1")
@@ -46,6 +49,34 @@ def test_a_machine_of_the_ledger_that_has_registered_counts_once() -> None:
     coming = Upcoming("m-1", "main", "g.1", "on-demand", "z1", node="a")
     made = planned([node("a"), *pods("p", 9)], limits=PAIR, state=State(upcoming=(coming,)))
     assert bought(made) == {"g.1": 1}
+
+
+TWO_SIZES = pool(offering("g.1"), offering("g.1", 1.5, market="spot", zone="z2"), offering("g.8", 9.0, gpus=8))
+
+
+@pytest.mark.parametrize(
+    ("strange", "fleet"),
+    [
+        (("main", "teleported", "g.1", "z1"), Fleet(1, 1, 1.5)),
+        (("main", "on-demand", "g.1", "z9"), Fleet(1, 1, 1.5)),
+        (("main", "on-demand", "gone", "z1"), Fleet(1, 8, 9.0)),
+    ],
+    ids=["market", "zone", "type"],
+)
+def test_a_machine_that_no_offering_describes_counts_as_the_dearest_that_it_may_be(strange: Key, fleet: Fleet) -> None:
+    policy = Policy((TWO_SIZES,))
+    name, market, instance_type, zone = strange
+    state = State(upcoming=(Upcoming("m-1", name, instance_type, market, zone),))
+
+    assert fleets(policy, offered(policy), state, {}) == {"main": fleet}
+
+
+def test_a_node_of_a_type_that_its_pool_does_not_offer_costs_as_much_as_the_dearest() -> None:
+    shows = node("a", offering("gone", gpus=2))
+    bare = node("a", offering("gone", gpus=0))
+
+    assert worth(shows, Member(TWO_SIZES, None)) == ("main", 2, 9.0)
+    assert worth(bare, Member(TWO_SIZES, None)) == ("main", 8, 9.0)
 
 
 def test_more_machines_than_a_limit_admits_already_buys_none() -> None:

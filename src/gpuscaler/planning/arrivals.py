@@ -10,6 +10,7 @@ from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Offering, Policy, Pool
 from gpuscaler.model.taints import HARD_EFFECTS, Taint
+from gpuscaler.planning.alike import offered, taken_for
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import POOL_LABEL, members
 from gpuscaler.planning.roll import Roll
@@ -82,6 +83,7 @@ def arrivals(
     look = _Look(book, cluster, policy, waits, now)
     look.roll = roll or Roll.of(cluster, inventory)
     look.name(inventory)
+    look.recognise()
     if inventory is not None:
         look.miss(inventory)
     look.register()
@@ -99,7 +101,7 @@ class _Look:
         self.cluster = cluster
         self.policy = policy
         self.pools = {pool.name: pool for pool in policy.pools}
-        self.offerings = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
+        self.offerings = offered(policy)
         self.waits = waits
         self.now = now
         self.steps: list[ledger.Event] = []
@@ -123,13 +125,27 @@ class _Look:
         for one in self.book.coming:
             if one.instance or one.order not in orders:
                 continue
-            found = next((candidate for candidate in free if _is_of(candidate, one, orders[one.order])), None)
+            found = next((candidate for candidate in free if self._is_of(candidate, one, orders[one.order])), None)
             if found is not None:
                 free.remove(found)
                 self.fates.append(events.Granted(found.key, self.now))
                 self.fold(ledger.Found(one.id, found.id, found.key, self.now, found.launched))
         for token, order in orders.items():
             self._settle(token, order, inventory)
+
+    def _is_of(self, instance: Instance, one: Coming, order: Order) -> bool:
+        """Whether an instance that nobody claims may be the machine ``one``: of its offerings, or of its pool and of no offering at all."""
+        if instance.token:
+            return instance.token == order.token
+        strange = instance.pool == order.pool and instance.key not in self.offerings
+        return (strange or instance.key in one.offerings) and instance.launched >= order.at - SKEW_SECONDS
+
+    def recognise(self) -> None:
+        """Machines that were granted under a key which their pool does not offer are what the cloud's list says, where that is offered."""
+        for one in self.book.coming:
+            listed = self.roll.listed.alive.get(one.instance) if one.instance and one.key not in self.offerings else None
+            if listed is not None and listed.key in self.offerings:
+                self.fold(ledger.Recognised(one.id, listed.key))
 
     def _closed_nodes(self) -> list[Instance]:
         """Nodes with our arriving taint that no machine stands for, as the instances that they are."""
@@ -183,10 +199,13 @@ class _Look:
                 registered = self.now
                 self.fold(ledger.Registered(one.id, node.name, self.now))
                 self.fates.append(events.Registered(one.key, self.now))
-            offering = self.offerings.get(one.key)
-            if missing(node, offering, self.pools.get(one.key[0])) is None:
+            if self.lacking(one, node) is None:
                 self.fold(ledger.Ready(one.id, self.now))
                 self._learn(one, node, registered)
+
+    def lacking(self, one: Coming, node: Node) -> str | None:
+        """What the node of a machine still lacks, in words; None when it is ready."""
+        return missing(node, taken_for(one.key, self.offerings), self.pools.get(one.key[0]))
 
     def _learn(self, one: Coming, node: Node, registered: float) -> None:
         """Remember how long ``one`` took, unless it became ready while nobody looked."""
@@ -210,7 +229,7 @@ class _Look:
                 reason = f"machine {one.instance} did not become a node within {self.waits.register:g} s"
             elif one.node and then >= one.registered + self.waits.ready:
                 node = self.cluster.nodes.get(one.node)
-                lacks = missing(node, self.offerings.get(one.key), self.pools.get(one.key[0])) if node is not None else "its Node is gone"
+                lacks = self.lacking(one, node) if node is not None else "its Node is gone"
                 reason = f"node {one.node} was not ready within {self.waits.ready:g} s: {lacks}"
             else:
                 continue
@@ -229,13 +248,6 @@ def is_half(one: Coming, cluster: Cluster) -> bool:
     namespace, _, gang = one.gang.partition("/")
     waiting = (bucket.sample for key, bucket in cluster.unbound.items() if key.options.gang == gang)
     return any(pod.namespace == namespace for pod in waiting)
-
-
-def _is_of(instance: Instance, one: Coming, order: Order) -> bool:
-    """Whether an instance that nobody claims may be the machine ``one``."""
-    if instance.token:
-        return instance.token == order.token
-    return instance.key in one.offerings and instance.launched >= order.at - SKEW_SECONDS
 
 
 def missing(node: Node, offering: Offering | None, pool: Pool | None) -> str | None:

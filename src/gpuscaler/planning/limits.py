@@ -11,6 +11,7 @@ from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.model.table import Mask
+from gpuscaler.planning.alike import may_be
 from gpuscaler.planning.membership import Member, members
 from gpuscaler.planning.mix.problem import Limits as MixLimits
 from gpuscaler.planning.state import State, Upcoming
@@ -104,9 +105,16 @@ class Worth(NamedTuple):
 
 
 def worth(node: Node, member: Member) -> Worth:
-    """What a node counts for. One whose device plug-in is not up yet, or that offers only slices, has the GPUs it was bought with."""
+    """What a node counts for. One whose device plug-in is not up yet, or that offers only slices, has the GPUs it was bought with.
+
+    One of a type that its pool does not offer has the GPUs that it shows, and costs as much as the dearest machine of the pool.
+    """
     gpus, bought = gpus_in(node.allocatable), member.offering
-    return Worth(member.pool.name, max(gpus, bought.gpus), bought.price) if bought else Worth(member.pool.name, gpus, 0.0)
+    if bought is not None:
+        return Worth(member.pool.name, max(gpus, bought.gpus), bought.price)
+    rest = member.pool.offerings
+    price = max((offering.price for offering in rest), default=0.0)
+    return Worth(member.pool.name, gpus or max((offering.gpus for offering in rest), default=0), price)
 
 
 def fleets(policy: Policy, offerings: Mapping[Key, Offering], state: State, nodes: Mapping[str, Worth]) -> dict[str, Fleet]:
@@ -120,10 +128,10 @@ def fleets(policy: Policy, offerings: Mapping[Key, Offering], state: State, node
             prices[pool].append(costs)
     for machine in state.upcoming:
         # While nobody knows what it is, it counts for the most that it may be.
-        may_be = [offering for key in keys_of(machine) if (offering := offerings.get(key)) is not None]
         if machine.pool in gpus:
-            gpus[machine.pool].append(max((offering.gpus for offering in may_be), default=0))
-            prices[machine.pool].append(max((offering.price for offering in may_be), default=0.0))
+            choices = may_be(keys_of(machine), offerings)
+            gpus[machine.pool].append(max((offering.gpus for offering in choices), default=0))
+            prices[machine.pool].append(max((offering.price for offering in choices), default=0.0))
     return {name: Fleet(len(prices[name]), sum(gpus[name]), math.fsum(prices[name])) for name in prices}
 
 

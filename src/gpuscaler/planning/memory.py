@@ -39,6 +39,7 @@ from gpuscaler.planning.state.refusals import Refusals
 from gpuscaler.planning.state.sparing import Sparing
 from gpuscaler.planning.state.telling import told
 from gpuscaler.planning.templates import Overhead
+from gpuscaler.planning.unfamiliar import unfamiliar, with_stops
 
 Dated = TypeVar("Dated", Order, Coming, Promise, Leaving, Withdrawal)
 
@@ -53,6 +54,7 @@ class Memory(Struct, frozen=True, gc=False):
 
     ``decisions`` is how many decisions have been numbered, ``decided`` are the ids of those that are being carried out, by order and node.
     ``worked_on`` is when the cloud works on machines, by id, as it has announced, ``ends`` when their reserved time does.
+    ``unfamiliar`` are machines that came under keys which their pools do not offer, by id.
     """
 
     ledger: Ledger = Ledger()
@@ -67,6 +69,7 @@ class Memory(Struct, frozen=True, gc=False):
     spared: Sparing = Sparing()
     worked_on: Mapping[str, float] = {}
     ends: Mapping[str, float] = {}
+    unfamiliar: Mapping[str, Key] = {}
 
 
 class Facts(Struct, frozen=True, gc=False):
@@ -158,7 +161,13 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     book, withdrawals, doubtful = _sent_again(book, facts, now)
     kept_or_broken = reduce(promises.step, wheel.outcomes, memory.promises)
     return Look(
-        memory=replace(memory, ledger=book, promises=kept_or_broken, refusals=avoided),
+        memory=replace(
+            memory,
+            ledger=book,
+            promises=kept_or_broken,
+            refusals=avoided,
+            unfamiliar=unfamiliar(memory.unfamiliar, book, policy, roll),
+        ),
         acts=acts,
         arrivals=found,
         outcomes=wheel.outcomes,
@@ -297,7 +306,12 @@ def state_of(memory: Memory, policy: Policy, now: float) -> State:
         vanishing=vanishing(memory),
         broken_promises=frozenset(pod for pod, _ in book.broken),
     )
-    return with_breakers(state, memory.breakers, [offering.key for pool in policy.pools for offering in pool.offerings], now)
+    return with_breakers(state, breakers_of(memory, now), [offering.key for pool in policy.pools for offering in pool.offerings], now)
+
+
+def breakers_of(memory: Memory, now: float) -> Breakers:
+    """All that stops buying at ``now``: what clouds refused, and machines that nobody understands."""
+    return with_stops(memory.breakers, memory.unfamiliar, now)
 
 
 def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, state: State, now: float) -> tuple[Memory, tuple[Order, ...]]:

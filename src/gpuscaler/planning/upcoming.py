@@ -8,6 +8,7 @@ from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Offering
 from gpuscaler.model.requests import FULL
 from gpuscaler.model.workloads import Workload
+from gpuscaler.planning.alike import taken_for
 from gpuscaler.planning.state import State, Upcoming
 from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.templates import HOSTNAME, Overhead, smallest, template_node
@@ -32,18 +33,29 @@ def arriving(
         registered, pods = cluster.nodes.get(machine.node), cluster.on_node.get(machine.node)
         before = known.get(machine.id)
         if before is None or before[1] is not registered or before[2] is not pods or before[0] != machine or before[3] != overhead.daemons:
-            found = [offering for key in choices_of(machine) if (offering := offerings.get(key)) is not None]
+            found = planned_as(machine, offerings)
             if not found:
                 warnings.append(
-                    f"upcoming machine {machine.id}: pool {machine.pool!r} no longer offers {machine.instance_type}; "
-                    "not counted as capacity"
+                    f"upcoming machine {machine.id}: pool {machine.pool!r} is not known here, or offers nothing; not counted as capacity"
                 )
                 continue
             known[machine.id] = before = (machine, registered, pods, overhead.daemons, promised_node(cluster, machine, found, overhead))
         nodes[machine.id] = before[4]
+        if all(key not in offerings for key in choices_of(machine)):
+            warnings.append(
+                f"upcoming machine {machine.id}: pool {machine.pool!r} offers no {machine.instance_type} {machine.market} {machine.zone}; "
+                f"it counts as the dearest that it may be"
+            )
     for gone in known.keys() - nodes.keys():
         del known[gone]
     return nodes, warnings
+
+
+def planned_as(machine: Upcoming, offerings: Mapping[Key, Offering]) -> list[Offering]:
+    """The offerings that an upcoming machine may turn out to be; where none is offered, the one that it is taken for."""
+    keys = choices_of(machine)
+    found = [offerings[key] for key in keys if key in offerings]
+    return found or [offering for key in keys[:1] if (offering := taken_for(key, offerings)) is not None]
 
 
 def choices_of(machine: Upcoming) -> list[tuple[str, str, str, str]]:

@@ -100,6 +100,15 @@ def test_machines_that_were_accepted_without_a_name_are_awaited() -> None:
     assert found.coming[1].key == DEAR
 
 
+def test_machines_beyond_what_was_asked_for_are_in_the_ledger_too() -> None:
+    answer = Answered("a", 3.0, (("i-1", CHEAP), ("i-2", DEAR), ("i-2", DEAR)))
+    book = after(intended("a", 1), answer)
+
+    assert names(book) == [("a-0", "i-1"), ("a-i-2", "i-2")]
+    assert [one.key for one in book.coming] == [CHEAP, DEAR]
+    assert names(step(book, answer)) == names(book)
+
+
 def test_a_repeated_answer_changes_nothing() -> None:
     answer = Answered("a", 3.0, (("i-1", CHEAP), ("i-2", CHEAP)), pending=1)
     once = after(intended("a", 3), answer)

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from gpuscaler.clouds.aws.causes import Verdict, verdict
+from gpuscaler.clouds.aws.spelling import spelt
 from gpuscaler.clouds.protocol import UNKNOWN
 
 Reply = Mapping[str, Any]
@@ -55,7 +56,7 @@ def told(activities: Iterable[Reply], *, since: float) -> Told:
         began = one.get("StartTime")
         if not description.startswith(_LAUNCHING) or not isinstance(began, datetime) or began.timestamp() < since:
             continue
-        status = one.get("StatusCode")
+        status = _status(one)
         named = _INSTANCE.search(description)
         if status == _DONE and named is not None:
             instances.append(named.group())
@@ -67,6 +68,10 @@ def told(activities: Iterable[Reply], *, since: float) -> Told:
         elif status != _DONE:
             under_way += 1
     return Told(tuple(dict.fromkeys(instances)), tuple(failures), under_way)
+
+
+def _status(one: Reply) -> str:
+    return spelt(one.get("StatusCode"), (*_OVER, _DONE))
 
 
 def _verdict(one: Reply, description: str) -> Verdict:
@@ -102,7 +107,7 @@ def logged(activities: Iterable[Reply], *, since: float) -> Log:
 def _launching(activities: Iterable[Reply], since: float) -> Iterator[str]:
     for one in activities:
         description = str(one.get("Description") or "")
-        status, ended = one.get("StatusCode"), one.get("EndTime")
+        status, ended = _status(one), one.get("EndTime")
         over = status in _OVER or (status == _DONE and isinstance(ended, datetime) and ended.timestamp() < since)
         if description.startswith(_LAUNCHING) and not over:
             named = _INSTANCE.search(description)

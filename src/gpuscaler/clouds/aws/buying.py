@@ -17,6 +17,7 @@ from gpuscaler.clouds.aws.causes import Verdict, refusals, verdict
 from gpuscaler.clouds.aws.groups import HERE, Group, Machine, Reply
 from gpuscaler.clouds.aws.listing import instance_of, provider_id
 from gpuscaler.clouds.aws.pools import FoundPool
+from gpuscaler.clouds.aws.spelling import same
 from gpuscaler.clouds.aws.withdrawing import Look, Outcome, Protect, Read, Step, Steps, Write, raising, withdrawing
 from gpuscaler.clouds.protocol import CAPACITY, CONFIGURATION, UNKNOWN, Bought, CloudError, Key, LostAnswerError, Order, Refusal
 from gpuscaler.model.instances import PENDING, Instance
@@ -106,7 +107,7 @@ async def _launch(
     )
     now = ask.now()
     instances = [
-        Instance(provider_id(keys[0][3], ident), *_key(one, keys), state=PENDING, launched=now, token=order.token)
+        Instance(provider_id(keys[0][3], ident), *launched_as(one, keys), state=PENDING, launched=now, token=order.token)
         for one in reply.get("Instances") or ()
         for ident in one.get("InstanceIds") or ()
     ]
@@ -116,12 +117,14 @@ async def _launch(
     return instances, refusals(verdicts, keys)
 
 
-def _key(one: Reply, keys: tuple[Key, ...]) -> Key:
-    """The offering that was launched: as it was asked for, else as AWS tells it."""
-    kind = one.get("InstanceType", "")
-    market = "spot" if one.get("MarketType") == "spot" else "on-demand"
-    same = [key for key in keys if key[2] == kind and (key[1] == "spot") == (market == "spot")]
-    return same[0] if same else (keys[0][0], market, kind, keys[0][3])
+def launched_as(one: Reply, keys: tuple[Key, ...]) -> Key:
+    """The offering that was launched: as it was asked for, else as AWS says it."""
+    kinds, markets = ({key[place] for key in keys} for place in (2, 1))
+    # What the order leaves no choice of is not a matter of how the reply spells it.
+    kind = str(one.get("InstanceType") or (keys[0][2] if len(kinds) == 1 else "")).lower()
+    is_spot = keys[0][1] == "spot" if len({market == "spot" for market in markets}) == 1 else same(one.get("MarketType"), "spot")
+    alike = [key for key in keys if key[2] == kind and (key[1] == "spot") == is_spot]
+    return alike[0] if alike else (keys[0][0], "spot" if is_spot else "on-demand", kind, keys[0][3])
 
 
 def _of_error(one: Reply) -> Verdict:

@@ -16,6 +16,7 @@ from gpuscaler.clouds.aws.groups import Machine
 from gpuscaler.clouds.aws.listing import details_of, instance_id, instance_of
 from gpuscaler.clouds.aws.pools import FoundPool
 from gpuscaler.clouds.aws.regions import VALUES, chunks
+from gpuscaler.clouds.aws.spelling import spelt
 from gpuscaler.model.instances import TERMINATED, Instance
 
 #: The tag that Auto Scaling puts on the machines of a group.
@@ -78,7 +79,8 @@ class Departed:
 
     async def _states(self, region: str, names: list[str]) -> dict[str, str]:
         entries = await self._describe(region, {"instance-id": [instance_id(name) for name in names]})
-        return {one["InstanceId"]: one["State"]["Name"] for entry in entries for one in entry.get("Instances") or ()}
+        told = (one for entry in entries for one in entry.get("Instances") or ())
+        return {one["InstanceId"]: spelt(one["State"]["Name"], (_GONE, *_GOING)) for one in told}
 
     async def _sweep(self, region: str, groups: list[str]) -> tuple[str, list[Any]]:
         return region, await self._describe(region, {f"tag:{GROUP_TAG}": groups, "instance-state-name": [_GONE]})

@@ -5,6 +5,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from gpuscaler.clouds.aws.spelling import LIFECYCLES, PROCESSES, same, spelt
+
 Reply = Mapping[str, Any]
 
 #: Lifecycle states of machines that are here or coming; every other one, also one that nobody knows yet, is on its way out or aside.
@@ -137,14 +139,14 @@ def _group(reply: Reply, region: str) -> Group:
         choices=tuple(_choice(one) for one in launch.get("Overrides") or ()),
         shares=_shares(mixed.get("InstancesDistribution") or {}) if mixed else None,
         machines=tuple(_machine(one) for one in reply.get("Instances") or ()),
-        suspended=tuple(sorted(one["ProcessName"] for one in reply.get("SuspendedProcesses") or ())),
+        suspended=tuple(sorted(spelt(one["ProcessName"], PROCESSES) for one in reply.get("SuspendedProcesses") or ())),
         protected=bool(reply.get("NewInstancesProtectedFromScaleIn")),
         capacity_rebalance=bool(reply.get("CapacityRebalance")),
         lifetime=int(reply.get("MaxInstanceLifetime") or 0),
         operator=(reply.get("Operator") or {}).get("Principal", ""),
-        unit=reply.get("DesiredCapacityType") or "units",
+        unit=spelt(reply.get("DesiredCapacityType"), ("units",)) or "units",
         reservations=tuple(target.get("CapacityReservationIds") or ()),
-        reserved_only=reserved.get("CapacityReservationPreference") == "capacity-reservations-only",
+        reserved_only=same(reserved.get("CapacityReservationPreference"), "capacity-reservations-only"),
         warm_pool=bool(reply.get("WarmPoolConfiguration")),
         deleting=bool(reply.get("Status")),
     )
@@ -180,10 +182,10 @@ def _shares(reply: Reply) -> Shares:
 def _machine(reply: Reply) -> Machine:
     return Machine(
         id=reply["InstanceId"],
-        instance_type=reply.get("InstanceType", ""),
+        instance_type=reply.get("InstanceType", "").lower(),
         zone=reply.get("AvailabilityZone", ""),
-        state=reply.get("LifecycleState", ""),
-        healthy=reply.get("HealthStatus", "Healthy") == "Healthy",
+        state=spelt(reply.get("LifecycleState"), LIFECYCLES),
+        healthy=same(reply.get("HealthStatus", "Healthy"), "Healthy"),
         protected=bool(reply.get("ProtectedFromScaleIn")),
         weight=max(int(reply.get("WeightedCapacity") or 1), 1),
     )

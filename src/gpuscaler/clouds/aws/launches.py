@@ -10,11 +10,14 @@ import msgspec
 from msgspec import Struct
 
 from gpuscaler.clouds.aws.groups import Reply
+from gpuscaler.clouds.aws.spelling import spelt
 
 ARRIVING = "gpuscaler.io/arriving"
 #: Names of the disk that pods' files are on: Amazon Linux, Ubuntu, Bottlerocket's second one.
 _ROOTS = ("/dev/xvda", "/dev/sda1", "/dev/xvdb")
 _EFA = ("efa", "efa-only")
+#: ``MarketType`` of a launch template.
+_MARKETS = ("spot", "capacity-block")
 
 
 class Launch(Struct, frozen=True):
@@ -52,9 +55,9 @@ def launch_of(data: Reply, source: str = "launch template") -> Launch:
         image=data.get("ImageId") or "",
         instance_type=data.get("InstanceType") or "",
         requirements=data.get("InstanceRequirements") or None,
-        market=options.get("MarketType") or "on-demand",
+        market=spelt(options.get("MarketType"), _MARKETS) or "on-demand",
         spot_max_price=_dollars((options.get("SpotOptions") or {}).get("MaxPrice")),
-        efa=sum(one.get("InterfaceType") in _EFA for one in data.get("NetworkInterfaces") or ()),
+        efa=sum(spelt(one.get("InterfaceType"), _EFA) in _EFA for one in data.get("NetworkInterfaces") or ()),
         disk=_disk(data),
         reservations=tuple(filter(None, [target.get("CapacityReservationId")])),
         reservation_groups=(group,) if group else (),

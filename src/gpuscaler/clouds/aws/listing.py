@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from gpuscaler.clouds.aws.groups import COMING, Group, Machine, Reply
 from gpuscaler.clouds.aws.pools import FoundPool
+from gpuscaler.clouds.aws.spelling import same
 from gpuscaler.model.instances import PENDING, RUNNING, STOPPING, TERMINATED, Instance
 
 _ID: Final = re.compile(r"aws:///(?P<zone>[a-z0-9-]*)/(?P<id>i-[0-9a-f]+)")
@@ -87,6 +88,6 @@ def details_of(reservations: Iterable[Reply]) -> dict[str, Detail]:
 
 def _market(one: Mapping[str, object]) -> str:
     lifecycle = one.get("InstanceLifecycle")
-    if lifecycle == "spot":
+    if same(lifecycle, "spot"):
         return "spot"
-    return "reserved" if one.get("CapacityReservationId") or lifecycle == "capacity-block" else "on-demand"
+    return "reserved" if one.get("CapacityReservationId") or same(lifecycle, "capacity-block") else "on-demand"

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from gpuscaler.clouds.aws.groups import Reply
+from gpuscaler.clouds.aws.spelling import spelt
 from gpuscaler.model.labels import is_label_value, is_qualified_name
 from gpuscaler.model.taints import Taint
 
@@ -30,9 +31,9 @@ def nodegroup_of(reply: Reply) -> Nodegroup:
     told = (reply.get("labels") or {}).items()
     labels = {key: value for key, value in told if is_qualified_name(key) and isinstance(value, str) and is_label_value(value)}
     taints = [
-        Taint(one.get("key", ""), one.get("value") or "", _EFFECTS[one["effect"]])
+        Taint(one.get("key", ""), one.get("value") or "", _EFFECTS[spelt(one["effect"], _EFFECTS)])
         for one in reply.get("taints") or ()
-        if one.get("effect") in _EFFECTS and is_qualified_name(one.get("key", ""))
+        if spelt(one.get("effect"), _EFFECTS) in _EFFECTS and is_qualified_name(one.get("key", ""))
     ]
     return Nodegroup(name, {NAME_LABEL: name, **labels}, tuple(taints))
 

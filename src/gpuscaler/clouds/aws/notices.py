@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from gpuscaler.clouds.aws.spelling import spelt
 from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, REBALANCE
 from gpuscaler.model.quantities import shortened
 
@@ -91,7 +92,7 @@ def _said(message: Mapping[str, Any]) -> tuple[Said, ...]:
         case "EC2 Instance Rebalance Recommendation":
             return (Said(REBALANCE, _id(detail["instance-id"]), _moment(message)),)
         case "EC2 Instance State-change Notification":
-            return (Said(STATE, _id(detail["instance-id"]), _moment(message)),) if detail["state"] in _GOING else ()
+            return (Said(STATE, _id(detail["instance-id"]), _moment(message)),) if spelt(detail["state"], _GOING) in _GOING else ()
         case "EC2 Instance-terminate Lifecycle Action":
             return _held(detail)
         case "AWS Health Event":

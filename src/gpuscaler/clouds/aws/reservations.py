@@ -6,6 +6,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from gpuscaler.clouds.aws.groups import Reply
+from gpuscaler.clouds.aws.spelling import same, spelt
 
 ACTIVE, EXPIRED = "active", "expired"
 #: EC2 begins to end the machines of a Capacity Block so long before the block ends, in seconds; those of UltraServers, the second, by when
@@ -50,13 +51,13 @@ def reservations_of(entries: Iterable[Reply]) -> dict[str, Reservation]:
 
 
 def _reservation(entry: Reply) -> Reservation:
-    ends: datetime | None = entry.get("EndDate") if entry.get("EndDateType") == "limited" else None
+    ends: datetime | None = entry.get("EndDate") if same(entry.get("EndDateType"), "limited") else None
     return Reservation(
         id=entry["CapacityReservationId"],
         instance_type=entry["InstanceType"],
         zone=entry["AvailabilityZone"],
         available=int(entry["AvailableInstanceCount"]),
-        state=entry.get("State", ""),
+        state=spelt(entry.get("State"), (ACTIVE,)),
         ends=None if ends is None else ends.timestamp(),
-        block=entry.get("ReservationType") == "capacity-block",
+        block=same(entry.get("ReservationType"), "capacity-block"),
     )

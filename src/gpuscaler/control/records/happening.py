@@ -13,6 +13,7 @@ ORDERED, GRANTED, INSTEAD, REFUSED, ANSWER_LOST, UNFILLED = "ordered", "granted"
 REGISTERED, READY, OPENED, LOST, BROKEN = "registered", "ready", "opened", "lost", "promise-broken"
 DECIDED, MARKED, DRAINING, ENDING, KEPT, REMOVED = "removal-decided", "marked", "draining", "ending", "kept", "removed"
 HELD, CHECKPOINT = "removal-held", "checkpoint-requested"
+UNFAMILIAR = "unfamiliar"
 ACTED, FAILED, NOTICED = "act-failed", "failed", "noticed"
 
 
@@ -31,6 +32,7 @@ EVENTS: Mapping[str, Told] = {
     INSTEAD: Told("TriggeredScaleUp", "Order", "pod"),
     UNPLACED: Told("NotTriggerScaleUp", "Plan", "pod", warning=True),
     REFUSED: Told("OfferingRefused", "Order", "pod", warning=True),
+    UNFAMILIAR: Told("MachineNotUnderstood", "Order", "pod", warning=True),
     LOST: Told("MachineLost", "Order", "pod", warning=True),
     BROKEN: Told("PromiseBroken", "Steer", "pod", warning=True),
     OPENED: Told("NodeOpened", "Open", "node"),
@@ -44,7 +46,7 @@ EVENTS: Mapping[str, Told] = {
     NOTICED: Told("MachineNoticed", "Look", "node", warning=True),
 }
 #: Kinds that are trouble, in logs.
-TROUBLE = frozenset({UNPLACED, REFUSED, ANSWER_LOST, UNFILLED, LOST, BROKEN, ACTED, FAILED})
+TROUBLE = frozenset({UNPLACED, REFUSED, ANSWER_LOST, UNFILLED, UNFAMILIAR, LOST, BROKEN, ACTED, FAILED})
 
 
 class Happening(Struct, frozen=True, gc=False, omit_defaults=True):

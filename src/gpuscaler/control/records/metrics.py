@@ -46,6 +46,9 @@ class Metrics(Sink):
         self._granted = Counter("gpuscaler_machines_granted", "Machines that the cloud granted.", OFFERING, registry=registry)
         self._refused = Counter("gpuscaler_refusals", "Offerings that the cloud refused.", (*OFFERING, "cause"), registry=registry)
         self._opened = Counter("gpuscaler_machines_opened", "Machines that became open nodes.", OFFERING, registry=registry)
+        self._unfamiliar = Counter(
+            "gpuscaler_unfamiliar_machines", "Machines granted that their pool does not offer.", ("pool",), registry=registry
+        )
         self._lost = Counter("gpuscaler_machines_lost", "Machines that ended before they opened.", OFFERING, registry=registry)
         self._removed = Counter("gpuscaler_removals", "Removals that ended.", ("pool", "result"), registry=registry)
         self._failed = Counter("gpuscaler_failed_acts", "Writes and calls that failed.", registry=registry)
@@ -87,6 +90,8 @@ class Metrics(Sink):
             self._removed.labels(what.offering[0] if what.offering else "", what.kind).inc()
         elif what.kind == kinds.ACTED:
             self._failed.inc()
+        elif what.offering is not None and what.kind == kinds.UNFAMILIAR:
+            self._unfamiliar.labels(what.offering[0]).inc()
         if what.late is not None:
             self._late.labels("seen" if what.seen else "assumed").observe(what.late)
 
@@ -169,6 +174,10 @@ def _of_status(status: Status) -> Iterator[Metric]:
     yield from (machines, gpus, used, dollars, waiting, *_of_removals(status))
     stopping = sum(one.open for one in status.breakers)
     yield GaugeMetricFamily("gpuscaler_breakers_open", "Breakers that are open.", stopping)
+    causes = GaugeMetricFamily("gpuscaler_breakers", "Breakers that are open, by what opened them.", labels=("cause",))
+    for cause, number in sorted(Counts(one.cause for one in status.breakers if one.open).items()):
+        causes.add_metric((cause,), number)
+    yield causes
     yield GaugeMetricFamily("gpuscaler_set_aside_objects", "Objects that could not be understood.", status.set_aside_count)
     yield GaugeMetricFamily("gpuscaler_troubles", "Sentences under troubles in gpuscaler status.", len(status.troubles))
     yield GaugeMetricFamily("gpuscaler_last_look_timestamp_seconds", "When the controller last looked.", status.looked_at)

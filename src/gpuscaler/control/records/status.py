@@ -15,11 +15,15 @@ from gpuscaler.control.records.words import counted, offering, spoken
 from gpuscaler.kube.events import shortened
 from gpuscaler.model.accelerators import ACCELERATORS, GPU_MILLI, gpus_in, gpus_of
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.pools import Policy
+from gpuscaler.model.pools import Offering, Policy
+from gpuscaler.planning.alike import may_be, offered
+from gpuscaler.planning.limits import worth
 from gpuscaler.planning.membership import Member, members
+from gpuscaler.planning.memory import breakers_of
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state.boots import forecast
 from gpuscaler.planning.state.breakers import Breakers, counts, is_open
+from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.state.ledger import Coming, Ledger
 from gpuscaler.planning.state.telling import told
 
@@ -149,7 +153,7 @@ def status_of(latest: Latest, leader: Process, *, troubles: Iterable[str], happe
         pools=pools,
         kinds=_kinds(cluster, found, memory.ledger, coming_nodes, leaving),
         limits=_limits(policy, pools, memory.ledger),
-        breakers=_breakers(memory.breakers, now)[:MOST],
+        breakers=_breakers(breakers_of(memory, now), now)[:MOST],
         unplaced=len(plan.unplaced),
         coming=sum(len(one.pods) for one in memory.ledger.coming),
         waiting=waiting[:MOST],
@@ -184,7 +188,7 @@ def _pools(policy: Policy, cluster: Cluster, found: Mapping[str, Member], book: 
             max=pool.max,
             gpus=sum(gpus_of(cluster.nodes[name].allocatable, cluster.nodes[name].labels) for name in names[pool.name]),
             used=_gpus_requested(cluster, names[pool.name]),
-            dollars_per_hour=round(sum(one.price for name in names[pool.name] if (one := found[name].offering) is not None), 6),
+            dollars_per_hour=round(sum(worth(cluster.nodes[name], found[name]).price for name in names[pool.name]), 6),
         )
         for pool in policy.pools
     )
@@ -211,15 +215,22 @@ def _kinds(cluster: Cluster, found: Mapping[str, Member], book: Ledger, coming: 
 
 
 def _limits(policy: Policy, pools: tuple[PoolNow, ...], book: Ledger) -> tuple[Limit, ...]:
-    gpus = {one.key: one.gpus for pool in policy.pools for one in pool.offerings}
+    offerings = offered(policy)
+    gpus = sum(max((offering.gpus for offering in may_be((one.key,), offerings)), default=0) for one in book.coming)
+    dollars = sum(one.price if one.key in offerings else _dearest(one.key, offerings) for one in book.coming)
     used = {
         "machines": sum(pool.machines + pool.coming for pool in pools),
-        "gpus": sum(pool.gpus for pool in pools) + sum(gpus.get(one.key, 0) for one in book.coming),
-        "dollars_per_hour": round(sum(pool.dollars_per_hour for pool in pools) + sum(one.price for one in book.coming), 6),
+        "gpus": sum(pool.gpus for pool in pools) + gpus,
+        "dollars_per_hour": round(sum(pool.dollars_per_hour for pool in pools) + dollars, 6),
     }
     limits = policy.limits
     most = {"machines": limits.machines, "gpus": limits.gpus, "dollars_per_hour": limits.dollars_per_hour}
     return tuple(Limit(name, float(used[name]), float(value)) for name, value in most.items() if value is not None)
+
+
+def _dearest(key: Key, offerings: Mapping[Key, Offering]) -> float:
+    """What a machine under a key that nobody offers costs at most."""
+    return max((offering.price for offering in may_be((key,), offerings)), default=0.0)
 
 
 def _breakers(breakers: Breakers, now: float) -> tuple[BreakerNow, ...]:

@@ -85,6 +85,7 @@ def of_look(before: Memory, seen: Look, cluster: Cluster, forecasts: Mapping[str
     """What a look found out. ``forecasts`` are those made when machines were granted, by the ledger's names."""
     known = _known(before, seen)
     yield from _arriving(known, seen, forecasts, now)
+    yield from _unfamiliar(before, seen, now)
     yield from _gone(known, seen, cluster, now)
     yield from _leaving(before, seen, now)
     for remark in seen.remarks:
@@ -133,6 +134,20 @@ def _arriving(known: Mapping[str, Coming], seen: Look, forecasts: Mapping[str, F
                 )
     for token in seen.arrivals.unfilled:
         yield Happening(now, kinds.UNFILLED, f"order {token} was not filled in time; the rest of it is withdrawn", order=token)
+
+
+def _unfamiliar(before: Memory, seen: Look, now: float) -> Iterator[Happening]:
+    """Machines that came under a key which their pool does not offer."""
+    coming = {one.instance: one for one in seen.memory.ledger.coming if one.instance}
+    for machine, key in seen.memory.unfamiliar.items():
+        if machine not in before.unfamiliar:
+            one = coming.get(machine)
+            pods, node = (one.pods, one.node) if one is not None else ((), "")
+            text = (
+                f"machine {machine} of pool {key[0]} is {offering(key)}, which the pool does not offer; it counts as the dearest that "
+                f"it may be, and nothing more is bought in the pool while it is there; end it, or add the offering to the pool"
+            )
+            yield Happening(now, kinds.UNFAMILIAR, text, pods=pods, node=node, machine=machine, offering=key)
 
 
 def _gone(known: Mapping[str, Coming], seen: Look, cluster: Cluster, now: float) -> Iterator[Happening]:

@@ -6,7 +6,7 @@ from msgspec import Struct
 Key = tuple[str, str, str, str]
 
 #: Why an offering is not asked.
-CAPACITY, QUOTA, PRICE, CONFIGURATION, UNAUTHORISED, THROTTLED, UNKNOWN, FAILED, ABSENT, RECLAIMED = (
+CAPACITY, QUOTA, PRICE, CONFIGURATION, UNAUTHORISED, THROTTLED, UNKNOWN, FAILED, ABSENT, RECLAIMED, UNFAMILIAR = (
     "capacity",
     "quota",
     "price",
@@ -17,6 +17,7 @@ CAPACITY, QUOTA, PRICE, CONFIGURATION, UNAUTHORISED, THROTTLED, UNKNOWN, FAILED,
     "failed",
     "absent",
     "reclaimed",
+    "unfamiliar",
 )
 
 

@@ -49,6 +49,7 @@ from gpuscaler.planning.state.steps import (
     Planned,
     Promised,
     Ready,
+    Recognised,
     Redeemed,
     Registered,
     Settled,
@@ -90,6 +91,7 @@ __all__ = [
     "Promise",
     "Promised",
     "Ready",
+    "Recognised",
     "Redeemed",
     "Registered",
     "Settled",
@@ -173,10 +175,12 @@ def _of_order(ledger: Ledger, event: Intended | Answered | Doubted | Settled | W
             return replace(ledger, withdrawals=tuple(one for one in ledger.withdrawals if one.token != token))
 
 
-def _of_machine(ledger: Ledger, event: Found | Adopted | Registered | Ready | Opened | Lost | Planned | Exchanged) -> Ledger:
+def _of_machine(ledger: Ledger, event: Found | Recognised | Adopted | Registered | Ready | Opened | Lost | Planned | Exchanged) -> Ledger:
     match event:
         case Found(machine=machine, instance=instance, offering=offering, at=at, launched=launched):
             return _tidied(_machine(ledger, machine, lambda one: _granted(one, instance, offering, at=at, launched=launched)))
+        case Recognised(machine=machine, offering=offering):
+            return _machine(ledger, machine, lambda one: replace(one, offering=offering))
         case Adopted(machine=stranger):
             return replace(ledger, coming=(*ledger.coming, stranger))
         case Registered(machine=machine, node=node, at=at):
@@ -214,7 +218,7 @@ def _answered(ledger: Ledger, event: Answered) -> Ledger:
     """The granted machines get their names; of those that the cloud neither granted nor accepted, the last are struck."""
     known = {one.instance for one in ledger.coming if one.instance} | ledger.past
     # The cloud repeats its answer to a repeated order.
-    grants = [grant for grant in event.granted if grant[0] not in known]
+    grants = [grant for grant in dict.fromkeys(event.granted) if grant[0] not in known]
     coming, pending, refused = [], event.pending, set[str]()
     for one in ledger.coming:
         if one.order != event.token or one.instance:
@@ -229,10 +233,29 @@ def _answered(ledger: Ledger, event: Answered) -> Ledger:
         else:
             coming.append(one)
             refused.add(one.id)
+    coming += _surplus(ledger, event, grants)
     order = next((one for one in ledger.orders if one.token == event.token), None)
     bought = _unbought(ledger.bought, order.at, len(refused)) if order is not None else ledger.bought
     ledger = _without(_bereaved(replace(ledger, coming=tuple(coming), bought=bought), refused), refused)
     return _tidied(_order(ledger, event.token, lambda one: replace(one, state=ACCEPTED, since=event.at)))
+
+
+def _surplus(ledger: Ledger, event: Answered, grants: Iterable[tuple[str, Key]]) -> list[Coming]:
+    """Machines that an order was granted beyond what it asked for: nobody wants them, and they cost what others cost."""
+    first = next((one for one in ledger.coming if one.order == event.token), None)
+    # Of an order that awaits nothing any more it is forgotten which machines were its own.
+    if first is None or all(order.token != event.token for order in ledger.orders):
+        return []
+    return [
+        _granted(
+            Coming(f"{event.token}-{instance}", event.token, (offering,), first.price, first.asked),
+            instance,
+            offering,
+            at=event.at,
+            launched=event.launched.get(instance, 0.0),
+        )
+        for instance, offering in grants
+    ]
 
 
 def _granted(one: Coming, instance: str, offering: Key, *, at: float, launched: float) -> Coming:

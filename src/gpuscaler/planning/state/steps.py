@@ -45,6 +45,13 @@ class Found(Struct, frozen=True, gc=False, tag=True):
     launched: float = 0.0
 
 
+class Recognised(Struct, frozen=True, gc=False, tag=True):
+    """A machine of the ledger that was granted under another key is of ``offering``, as the cloud lists it."""
+
+    machine: str
+    offering: Key
+
+
 class Settled(Struct, frozen=True, gc=False, tag=True):
     """No more machines are wanted of an order than those that are known by now: the rest is to be withdrawn."""
 
@@ -158,6 +165,7 @@ Event = (
     | Answered
     | Doubted
     | Found
+    | Recognised
     | Settled
     | Withdrawing
     | Withdrawn

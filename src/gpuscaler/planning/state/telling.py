@@ -22,6 +22,7 @@ WORDS: Mapping[str, str] = {
     events.FAILED: "machines did not come up",
     events.ABSENT: "machines never became nodes",
     events.RECLAIMED: "reclaimed by the cloud",
+    events.UNFAMILIAR: "a machine that is not understood",
 }
 
 
@@ -38,6 +39,8 @@ def trouble(breakers: Breakers, key: Key, now: float) -> str:
 
 def told(one: Breaker, now: float) -> str:
     """Such as "spot g5.xlarge us-east-1a: no capacity, 3 times since 10:02:11 UTC; asked again at 10:14:20 UTC"."""
+    if one.cause == events.UNFAMILIAR:
+        return f"{one.target.words}: nothing is bought until this is understood: {one.detail}"
     times = "" if one.strikes == 1 else f", {one.strikes} times"
     said = f" ({one.detail})" if one.detail else ""
     probe = "asked" if one.cause in LIGHT else "asked for one machine"

@@ -1,0 +1,130 @@
+"""Machines that match none of their pool's offerings: they are counted all the same, and nothing more is bought while they are there."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from tests.control.aws_stage import Stage, aws_stage
+
+from gpuscaler.embedded.aws import capacity, endpoint
+from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.kube.resources import EVENTS
+
+pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'gpuscaler[aws]'")
+
+WHERE, WRITE = capacity._where, endpoint.write
+#: Strings of replies for which AWS's model lists no values, with the operations that answer with them.
+FREE = frozenset({("LaunchInstances", "MarketType"), ("DescribeAutoScalingGroups", "HealthStatus")})
+#: What says what a machine is.
+TELLING = frozenset({"LaunchInstances", "DescribeAutoScalingGroups", "DescribeAutoScalingInstances", "DescribeInstances"})
+P5 = "p5.48xlarge"
+SOON = "pools:\n  - {name: p5-spot, idle_after: 1m}\n"
+
+
+def as_the_user_guide_spells_it(instance_type: str, market: str, zone: str) -> dict[str, Any]:
+    return {**WHERE(instance_type, market, zone), "MarketType": "Spot" if market == "spot" else "OnDemand"}
+
+
+def replies(monkeypatch: pytest.MonkeyPatch, change: Callable[[str, str, str], str]) -> None:
+    """From now on the endpoint's replies say ``change(operation, field, text)`` for each text in them."""
+
+    def changed(operation: str, name: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: changed(operation, key, one) for key, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [changed(operation, name, one) for one in value]
+        return change(operation, name, value) if isinstance(value, str) else value
+
+    def write(model: Any, reply: Any, ident: str) -> Any:
+        return WRITE(model, changed(model.name, "", reply), ident)
+
+    monkeypatch.setattr(endpoint, "write", write)
+
+
+async def events(here: Stage) -> list[dict[str, Any]]:
+    return [msgspec.json.decode(one) for one in await here.user.list_all(EVENTS)]
+
+
+async def train(here: Stage, seconds: float, *, more: str = "limits: {gpus: 64}\n") -> None:
+    """One pod of eight GPUs on a spot group of p5, for so long."""
+    here.group("p5-spot", market="spot", instance_type=P5, MaxSize=50)
+    here.start(here.settings(more=more))
+    await here.submit("train", gpus=8)
+    await here.sleep(seconds)
+
+
+async def test_one_pod_gets_one_machine_where_the_market_is_spelt_as_in_the_user_guide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capacity, "_where", as_the_user_guide_spells_it)
+    async with aws_stage(tmp_path, Conditions()) as here:
+        await train(here, 420.0)
+
+        assert len(here.machines()) == 1
+        assert (await here.bound())["train"]
+        (pool,) = (await here.status()).pools
+        assert pool.dollars_per_hour > 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_replies_in_any_case_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    dice = Random(seed)
+
+    def shaken(operation: str, name: str, text: str) -> str:
+        mixed = "".join(map(dice.choice, zip(text.lower(), text.upper(), strict=True)))
+        return mixed if (operation, name) in FREE else text
+
+    replies(monkeypatch, shaken)
+    async with aws_stage(tmp_path) as here:
+        await train(here, 120.0)
+
+        assert len(here.machines()) == 1
+        assert (await here.bound())["train"]
+        assert (await here.status()).breakers == ()
+
+
+async def test_a_machine_of_an_unknown_type_counts_and_stops_buying_while_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other(operation: str, name: str, text: str) -> str:
+        return "p5z.48xlarge" if operation in TELLING and (name, text) == ("InstanceType", P5) else text
+
+    replies(monkeypatch, other)
+    async with aws_stage(tmp_path) as here:
+        await train(here, 30.0, more=f"limits: {{gpus: 64}}\n{SOON}")
+        (stop,) = (await here.status()).breakers
+        assert (stop.target, stop.cause, stop.open, stop.until) == ("pool p5-spot", "unfamiliar", True, None)
+        assert f"{here.machines()[0]} is p5z.48xlarge spot us-east-1a, which the pool does not offer" in stop.text
+        (limit,) = [one for one in (await here.status()).limits if one.name == "gpus"]
+        assert limit.used == 8
+        await here.submit("later", gpus=8, run_for="30s")
+        await here.sleep(300.0)
+
+        assert len(here.machines()) == 1
+        assert (await here.bound())["train"]
+        (waiting,) = [one for one in (await here.status()).waiting if one.pods == ("default/later",)]
+        assert "nothing is bought until this is understood" in waiting.reason
+        assert "MachineNotUnderstood" in {one["reason"] for one in await events(here)}
+
+        # What is there is understood again, and the other pod gets its machine.
+        monkeypatch.setattr(endpoint, "write", WRITE)
+        await here.sleep(120.0)
+
+        assert (await here.status()).breakers == ()
+        assert len(here.machines()) == 2
+        assert (await here.bound())["later"]
+
+
+async def test_the_list_says_what_a_machine_is_that_was_granted_as_something_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def other(operation: str, name: str, text: str) -> str:
+        return "p5z.48xlarge" if operation == "LaunchInstances" and (name, text) == ("InstanceType", P5) else text
+
+    replies(monkeypatch, other)
+    async with aws_stage(tmp_path) as here:
+        await train(here, 60.0)
+
+        assert len(here.machines()) == 1
+        assert (await here.status()).breakers == ()

@@ -1,0 +1,96 @@
+"""F67: machines that match none of their pool's offerings."""
+
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+from tests.control.world import World
+from tests.faults.kit import all_bound, faulty, status
+
+from gpuscaler.clouds.aws.buying import launched_as
+from gpuscaler.clouds.protocol import Bought, Order
+from gpuscaler.model.instances import Instance, Inventory
+
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+TWO = """
+region: us-east-1
+limits: {gpus: 4}
+pools:
+  - name: gpu
+    types: [g4dn.xlarge]
+    markets: [on-demand]
+    zones: [us-east-1a]
+    idle_after: 60s
+  - name: other
+    types: [g5.xlarge]
+    markets: [on-demand]
+    zones: [us-east-1a]
+    idle_after: 60s
+"""
+
+
+def misread(here: World, change: Callable[[Instance], Instance]) -> Callable[[], None]:
+    """The cloud's answers and lists say ``change(machine)`` of each machine, until what is returned is called."""
+    provider = here.cluster.provider
+    buy, listed = provider.buy, provider.inventory
+
+    async def some(order: Order) -> Bought:
+        bought = await buy(order)
+        return replace(bought, instances=tuple(map(change, bought.instances)))
+
+    async def inventory() -> Inventory:
+        seen = await listed()
+        return replace(seen, instances=tuple(map(change, seen.instances)))
+
+    def end() -> None:
+        provider.buy, provider.inventory = buy, listed  # type: ignore[method-assign]
+
+    provider.buy, provider.inventory = some, inventory  # type: ignore[method-assign]
+    return end
+
+
+@pytest.mark.parametrize(
+    "strange", [{"market": "Teleported"}, {"zone": "us-east-1z"}, {"instance_type": "g4dn.huge"}], ids=["market", "zone", "type"]
+)
+async def test_f67_a_machine_of_no_offering_counts_and_is_not_bought_again_until_it_is_understood(strange: dict[str, str]) -> None:
+    async with faulty(TWO) as here:
+        end = misread(here, lambda one: replace(one, **strange) if one.pool == "gpu" else one)
+        await here.submit("first")
+        await here.sleep(120.0)
+        assert len(here.cluster.core.history()) == 1
+        assert await all_bound(here)
+        (stop,) = (await status(here)).breakers
+        assert (stop.target, stop.cause, stop.open) == ("pool gpu", "unfamiliar", True)
+
+        # Others have their machines meanwhile.
+        await here.submit("second")
+        await here.sleep(120.0)
+        assert await all_bound(here)
+        assert [one.offering.pool for one in here.cluster.core.history()] == ["gpu", "other"]
+
+        end()
+        await here.sleep(30.0)
+        assert (await status(here)).breakers == ()
+
+
+async def test_f67_a_machine_of_an_unknown_type_counts_under_the_limits_with_the_gpus_of_the_dearest() -> None:
+    large = TWO.replace("types: [g4dn.xlarge]", "types: [g4dn.xlarge, g4dn.12xlarge]")
+    async with faulty(large) as here:
+        misread(here, lambda one: replace(one, instance_type="g4dn.huge") if one.pool == "gpu" else one)
+        await here.submit("first", 4)
+        await here.sleep(5.0)
+        # The machine on its way may have four GPUs, and that is the limit.
+        await here.submit("second")
+        await here.sleep(5.0)
+
+        assert len(here.cluster.core.history()) == 1
+        assert {one.name: one.used for one in (await status(here)).limits}["gpus"] == 4
+
+
+@pytest.mark.parametrize("spelling", ["Spot", "SPOT", "s-pot"])
+def test_f67_a_machine_of_aws_is_spot_however_its_market_is_spelt(spelling: str) -> None:
+    spot, on_demand = (("gpus", market, "g5.xlarge", "us-east-1a") for market in ("spot", "on-demand"))
+
+    assert launched_as({"MarketType": spelling, "InstanceType": "g5.xlarge"}, (on_demand, spot)) == spot
+    assert launched_as({"MarketType": "OnDemand", "InstanceType": "g5.xlarge"}, (spot, on_demand)) == on_demand
