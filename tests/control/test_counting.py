@@ -15,7 +15,7 @@ from gpuscaler.kube.resources import EVENTS
 
 pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'gpuscaler[aws]'")
 
-WHERE, WRITE = capacity._where, endpoint.write
+WHERE, WRITE = capacity._where, endpoint.write  # type: ignore[attr-defined]  # the name that the endpoint calls is replaced
 #: Strings of replies for which AWS's model lists no values, with the operations that answer with them.
 FREE = frozenset({("LaunchInstances", "MarketType"), ("DescribeAutoScalingGroups", "HealthStatus")})
 #: What says what a machine is.
