@@ -17,6 +17,7 @@ from gpuscaler.control.acting import Outcome
 from gpuscaler.control.attempts import Attempts
 from gpuscaler.control.cloud import Answered, Ended
 from gpuscaler.control.controller import Controller, Pace
+from gpuscaler.control.holding import Brake, change
 from gpuscaler.control.pools import FoundPools
 from gpuscaler.control.store import MemoryStore
 from gpuscaler.embedded.cluster import Conditions, EmbeddedCluster
@@ -26,6 +27,7 @@ from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.kube.transport import Answer, Request
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.holds import Hold
 from gpuscaler.model.instances import Inventory
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.memory import Look, Memory
@@ -255,6 +257,7 @@ class World:
         )
         picture = self.cluster.picture(client)
         attempts = Attempts(client)
+        self.brake = Brake(client, namespace="kube-system", now=self.now)
         self.controller = Controller(
             picture=picture,
             client=client,
@@ -265,8 +268,10 @@ class World:
             now=self.now,
             attempts=attempts,
             pace=self.pace,
+            brake=self.brake,
         )
-        self._life = [loop.create_task(part.run()) for part in (picture, attempts, self.controller)]
+        parts = (picture.run(), attempts.run(), self.controller.run(), self.brake.run(self.controller.plan_soon))
+        self._life = [loop.create_task(part) for part in parts]
 
     async def kill(self) -> None:
         """The process is gone between two of its steps."""
@@ -307,6 +312,10 @@ class World:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # The user
+
+    async def hold(self, **changes: Hold | None) -> None:
+        """As ``gpuscaler hold`` and ``resume``: hold ``buying`` or ``removing``, or None to let it go on."""
+        await change(self.user, "kube-system", changes)
 
     async def submit(self, name: str, gpus: int = 1, **annotations: str) -> None:
         await self.user.create(PODS, pod(name, gpus, annotations), namespace="default")

@@ -17,6 +17,7 @@ from gpuscaler.clouds.protocol import CAPACITY, QUOTA, Bought, CloudError, LostA
 from gpuscaler.control.attempts import Attempts
 from gpuscaler.control.controller import Controller
 from gpuscaler.control.expander import PriorityExpander
+from gpuscaler.control.holding import Brake
 from gpuscaler.control.running import Made, Place, Running, UnusableError
 from gpuscaler.control.settings_file import SettingsFile
 from gpuscaler.control.store import OvertakenError
@@ -80,6 +81,7 @@ class Life:
             file=file,
             expander=PriorityExpander(self.client),
             attempts=Attempts(self.client),
+            brake=Brake(self.client, namespace=namespace, now=now),
         )
         self.settings = file.settings
         self.made: Made | None = None

@@ -335,8 +335,8 @@ MUTANTS = (
     Mutant(
         case=36,
         path="control/controller.py",
-        old=", unlisted=theirs)",
-        new=")",
+        old="            unlisted=theirs,\n",
+        new="",
         removes="nodes are removed whose machines the cloud does not list",
     ),
     Mutant(
@@ -534,5 +534,26 @@ MUTANTS = (
         old='            self._senseless.append(message["ReceiptHandle"])\n',
         new='            self._done.append(message["ReceiptHandle"])\n',
         removes="a message that makes no sense stays in the queue until the next call",
+    ),
+    Mutant(
+        case=97,
+        path="planning/limits.py",
+        old="        0 if state.buying_held else None,\n",
+        new="",
+        removes="machines are bought although a person holds buying",
+    ),
+    Mutant(
+        case=97,
+        path="planning/leaving/going.py",
+        old="        elif self.held and not one.forced:\n            self.keep(one, node, self.held)\n",
+        new="",
+        removes="removals under way go on although a person holds removing",
+    ),
+    Mutant(
+        case=97,
+        path="control/controller.py",
+        old="        await self._brake.poll()\n        return any(",
+        new="        return any(",
+        removes="a hold is obeyed only when the next poll shows it",
     ),
 )

@@ -1,5 +1,6 @@
-"""F33 to F36 and F46: groups and machines that people and other programs change under our hands, and settings that make no sense."""
+"""F33 to F36, F46 and F97: groups and machines that people and other programs change under our hands, and settings that make no sense."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from tests.faults.kit import FILE, IDLE, all_bound, bought, faulty, recorded, re
 from gpuscaler.clouds.protocol import CONFIGURATION, Key, Order, Refusal
 from gpuscaler.clouds.simulated_provider import provider_id
 from gpuscaler.kube.resources import NODES
+from gpuscaler.model.holds import Hold
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
+from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 from gpuscaler.settings.pools_file import parse_policy
 
 pytestmark = pytest.mark.looptime(noop_cycles=1)
@@ -33,6 +36,34 @@ async def launch(here: World, count: int = 1, token: str = "by hand") -> None:
     """Somebody raises the group's desired capacity, or the group launches machines by itself."""
     (pool,) = here.policy.pools
     await here.cluster.provider.buy(Order(token, pool.name, (pool.offerings[0].key,), count))
+
+
+async def test_f97_a_hold_on_buying_and_removing_is_obeyed_at_once_by_each_process_and_ends_when_it_is_resumed() -> None:
+    async with faulty(IDLE) as here:
+        await here.submit("first", 1, **{"gpuscaler.io/run-for": "5s"})
+        async with asyncio.timeout(300.0):
+            while not any(LEAVING_TAINT in taints(node) for node in await here.nodes()):
+                await here.sleep(0.05)
+        await here.hold(buying=Hold(), removing=Hold())
+        await here.submit("second", gpus=4)
+        await here.submit("third")
+        await here.sleep(120.0)
+        await here.kill()
+        here.start()
+        await here.sleep(600.0)
+        assert len(here.cluster.core.history()) == 1
+        assert watch_of(here).ended == []
+        assert (await here.bound())["third"], "what is there may be used"
+
+        await here.hold(buying=None, removing=None)
+        await here.submit("fourth")
+        await bought(here, 2)
+        await here.sleep(60.0)
+        orders = len(here.notes.orders)
+        await here.hold(buying=Hold())
+        await here.submit("fifth")
+        await here.sleep(1.0)
+        assert len(here.notes.orders) == orders, "the hold was obeyed only when the next poll showed it"
 
 
 async def test_f33_machines_that_somebody_adds_or_ends_by_hand_are_taken_as_they_are() -> None:

@@ -55,6 +55,8 @@ def print_status(found: "Status", now: float) -> None:
             "This is old: a controller that leads writes it every minute. Nothing below says how things are now; see the Lease and the log."
         )
     line(summary(found) + ".")
+    for hold in found.holds:
+        line(f"On hold: {hold.text}.")
     click.echo()
     console.print(pools_table(found))
     limits = [f"{one.name} {one.used:g} of {one.most:g}" for one in found.limits]

@@ -15,6 +15,7 @@ from gpuscaler.control.acting import Actor, Outcome
 from gpuscaler.control.alarm import NORMAL, SOON_SECONDS, Alarm, Pace
 from gpuscaler.control.attempts import Attempts
 from gpuscaler.control.cloud import Cloud
+from gpuscaler.control.holding import Brake
 from gpuscaler.control.looking import newcomer
 from gpuscaler.control.recorder import Recorder
 from gpuscaler.control.store import MemoryStore, UnreadableError
@@ -23,6 +24,7 @@ from gpuscaler.kube.errors import ApiError, Unreachable
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.turns import breathe
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.holds import ACTIVITIES, BUYING, REMOVING, Holds
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning import failover
 from gpuscaler.planning.acts import Act, End, Evict
@@ -51,7 +53,7 @@ class Controller:
 
     ``picture`` must be running. ``now`` is the wall clock in seconds since the epoch. ``client`` is fenced and, on a dry run, withholds
     writes; with ``dry_run`` nothing is asked of the cloud either, and plans are only told to ``recorder``. ``attempts`` tells when the
-    scheduler last failed each pod, and must be running.
+    scheduler last failed each pod, and must be running. ``brake`` knows what people have stopped; without one nothing ever is.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Controller:
         attempts: Attempts,
         pace: Pace = NORMAL,
         dry_run: bool = False,
+        brake: Brake | None = None,
     ) -> None:
         self.memory = Memory()
         self.plans = 0
@@ -74,7 +77,7 @@ class Controller:
         self.trouble = ""
         self._picture, self._store, self._recorder = picture, store, recorder
         self._now, self._attempts, self._dry_run = now, attempts, dry_run
-        self._alarm = Alarm(pace)
+        self._alarm, self._brake = Alarm(pace), brake
         self._client, self._actor = client, Actor(client)
         self._cloud = Cloud(provider, now=now, fence=client.fence, wake=self._alarm.wake)
         self._policy = policy
@@ -102,6 +105,10 @@ class Controller:
                 known = breakers.step(known, change)
             self._policy, self.memory = policy, replace(self.memory, breakers=known)
             self._alarm.plan_by(self._time())
+
+    def plan_soon(self) -> None:
+        """Something that plans depend on has changed outside of the cluster's objects."""
+        self._alarm.plan_by(self._time())
 
     def set_pace(self, pace: Pace) -> None:
         """From the next turn on, wait as ``pace`` says."""
@@ -173,6 +180,8 @@ class Controller:
         if self._failure is not None:
             raise self._failure
         refused = self._take_answers()
+        if self._brake is not None and self.memory.ledger.leaving:
+            await self._brake.poll()
         now = self._now()
         seen = look(self.memory, cluster, self._policy, self._facts(now), now, rolls=self._rolls)
         changed = any(isinstance(fate, events.Failed | events.Reclaimed) for fate in seen.arrivals.fates) or bool(
@@ -232,6 +241,7 @@ class Controller:
             unevicted=unevicted,
             unseen=unseen,
             tried=now - (self._time() - self._alarm.tried),
+            holds=self._holds,
             fresh=self._fresh(now),
             waits=Waits(
                 register=self._alarm.pace.register,
@@ -242,6 +252,17 @@ class Controller:
                 seen=now - self._picture.stale_for(self._time()),
             ),
         )
+
+    @property
+    def _holds(self) -> Holds:
+        return self._brake.holds if self._brake is not None else Holds()
+
+    async def _stopped_meanwhile(self, held: Holds, now: float) -> bool:
+        """Whether a person holds more than was known when a plan was made."""
+        if self._brake is None:
+            return False
+        await self._brake.poll()
+        return any(self._holds.of(activity, now) is not None and held.of(activity, now) is None for activity in ACTIVITIES)
 
     def _fresh(self, now: float) -> bool:
         """Whether nothing is missing or old that a removal rests on (I4)."""
@@ -292,7 +313,14 @@ class Controller:
             self._planner, self._weighed = Planner(policy), -1
         state = state_of(self.memory, policy, now)
         theirs = self._rolls.of(cluster, self._cloud.inventory).unlisted
-        state = replace(state, consolidating=self._consolidates(state), unlisted=theirs)
+        held = self._holds
+        state = replace(
+            state,
+            consolidating=self._consolidates(state),
+            unlisted=theirs,
+            buying_held=held.sentence(BUYING, now),
+            removing_held=held.sentence(REMOVING, now),
+        )
         began = self._time()
         if len(cluster.nodes) + len(cluster.pods) <= self._alarm.pace.inline:
             plan = self._planner.plan(cluster, state, now, live=True)
@@ -303,6 +331,9 @@ class Controller:
         if not self._fresh(self._now()):
             plan = without_removals(plan)
         await breathe()
+        if (plan.machines or plan.removals) and await self._stopped_meanwhile(held, now):
+            self._alarm.plan_by(self._time())
+            return
         self._recorder.planned(plan, cluster, state, policy, now)
         changes = (asking.next_change(self.memory.breakers, now), self._markets_change(cluster, now))
         for change in changes:

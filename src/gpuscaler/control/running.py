@@ -12,6 +12,7 @@ from gpuscaler.clouds.protocol import Provider
 from gpuscaler.control.attempts import Attempts
 from gpuscaler.control.controller import Controller, Pace
 from gpuscaler.control.expander import PriorityExpander
+from gpuscaler.control.holding import Brake
 from gpuscaler.control.pools import FoundPools
 from gpuscaler.control.recorder import Recorder
 from gpuscaler.control.settings_file import SettingsFile, changed_keys, late_keys
@@ -49,7 +50,8 @@ class Place:
 
     ``client`` is fenced by the election, and withholds writes where ``dry_run``. ``namespace`` is where the objects of gpuscaler itself
     are, ``identity`` is this process' own. ``election`` is None where there is none, ``expander`` knows priorities that are kept for
-    another autoscaler, ``attempts`` what the scheduler tried in vain, and ``troubles`` tells what is wrong now.
+    another autoscaler, ``attempts`` what the scheduler tried in vain, ``brake`` what people have stopped, and ``troubles`` tells what is
+    wrong now.
     """
 
     client: Client
@@ -62,12 +64,13 @@ class Place:
     file: SettingsFile
     expander: PriorityExpander
     attempts: Attempts
+    brake: Brake
 
     def troubles(self) -> tuple[str, ...]:
         """What goes wrong now, a sentence each."""
         election = self.election.trouble if self.election else ""
         clock = self.now.trouble if isinstance(self.now, SteadyClock) else ""
-        own = (self.file.trouble, self.expander.trouble, election, clock, self.attempts.trouble)
+        own = (self.file.trouble, self.expander.trouble, self.brake.trouble, election, clock, self.attempts.trouble)
         return tuple(one for one in (*own, *self.picture.troubles) if one)
 
 
@@ -138,12 +141,14 @@ class Running:
         records = self.make_records(self.file.settings, place)
         lead = _Leading(self, place, records)
         await place.expander.poll()
+        await place.brake.poll()
         try:
             async with asyncio.TaskGroup() as tasks:
                 for part in (place.picture, place.attempts, records):
                     tasks.create_task(part.run())
                 tasks.create_task(self.file.follow(lead.reload, broken))
                 tasks.create_task(place.expander.run(lead.plan_anew))
+                tasks.create_task(place.brake.run(lead.holds_changed))
                 tasks.create_task(lead.run() if place.election is None else place.election.run(lead.run))
         except BaseExceptionGroup as group:
             if isinstance(error := first(group), ApiError | Unreachable | StoreError | UnusableError):
@@ -170,17 +175,19 @@ class Running:
                 times=Times(lease=told.lease, renew=told.renew, retry=told.retry),
             )
             client = client.fenced(election.fence)
+        now = SteadyClock(self.clocks.wall, self.clocks.monotonic)
         return Place(
             client=client,
             picture=Picture(client, clock=asyncio.get_running_loop().time, random=Random(self.identity)),
             namespace=namespace,
             identity=self.identity,
             dry_run=self.dry_run,
-            now=SteadyClock(self.clocks.wall, self.clocks.monotonic),
+            now=now,
             election=election,
             file=self.file,
             expander=PriorityExpander(client),
             attempts=Attempts(client),
+            brake=Brake(client, namespace=namespace, now=now),
         )
 
 
@@ -234,6 +241,7 @@ class _Leading:
             attempts=place.attempts,
             pace=pace_of(settings.pace),
             dry_run=place.dry_run,
+            brake=place.brake,
         )
         self._controller, self._made = controller, made
         if made.found is not None:
@@ -260,6 +268,11 @@ class _Leading:
             self._made.reload(now)
             self.plan_anew()
             self._controller.set_pace(pace_of(now.pace))
+
+    def holds_changed(self) -> None:
+        """A person has stopped buying or removing, or lets it go on."""
+        if self._controller is not None:
+            self._controller.plan_soon()
 
     def plan_anew(self) -> None:
         """Pools, or what is said of them, may be others."""

@@ -159,6 +159,8 @@ def limited(desk: Desk, row: int) -> str:
     """Which limit is used up for an offering; empty when none is."""
     offering, left = desk.templates.offerings[row], desk.remaining
     gpus = offering.gpus
+    if left.held:
+        return left.held
     if left.pools.get(offering.pool) == 0:
         return f"pool {offering.pool} is at its maximum"
     if offering.count is not None and left.spent.get(offering.key, 0) >= offering.count:

@@ -32,7 +32,8 @@ class Fleet:
 class Remaining:
     """Room under the limits, counted down as a plan buys. None is no limit.
 
-    ``spent`` counts what was bought of offerings of which only so many can be had, by their key.
+    ``spent`` counts what was bought of offerings of which only so many can be had, by their key. ``held`` says why nothing is bought while
+    a person holds it.
     """
 
     machines: int | None
@@ -40,6 +41,7 @@ class Remaining:
     dollars_per_hour: float | None
     pools: dict[str, int] = field(default_factory=dict)
     spent: dict[tuple[str, str, str, str], int] = field(default_factory=dict)
+    held: str = ""
 
     def copy(self) -> "Remaining":
         return replace(self, pools=dict(self.pools), spent=dict(self.spent))
@@ -186,6 +188,7 @@ def remaining(policy: Policy, state: State, have: Mapping[str, Fleet]) -> Remain
     """The room under the limits of ``policy`` when the pools have ``have``; never below zero."""
     limits = policy.limits
     machines = least(
+        0 if state.buying_held else None,
         None if limits.machines is None else limits.machines - sum(fleet.machines for fleet in have.values()),
         None if limits.machines_per_minute is None else limits.machines_per_minute - state.bought_last_minute,
     )
@@ -193,7 +196,7 @@ def remaining(policy: Policy, state: State, have: Mapping[str, Fleet]) -> Remain
     spent = math.fsum(fleet.dollars_per_hour for fleet in have.values())
     dollars = None if limits.dollars_per_hour is None else max(0.0, limits.dollars_per_hour - spent)
     pools = {pool.name: max(0, pool.max - have[pool.name].machines) for pool in policy.pools if pool.max is not None}
-    return Remaining(machines, gpus, dollars, pools)
+    return Remaining(machines, gpus, dollars, pools, held=state.buying_held)
 
 
 def least(*bounds: int | None) -> int | None:

@@ -4,6 +4,7 @@
 :func:`ordered` turns a plan into orders and removals. None of them does anything: intent is written down first, then acted on.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import reduce
@@ -13,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.holds import BUYING, REMOVING, Holds
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning import ending, leaving, reclaiming, refusing, steering
@@ -80,7 +82,7 @@ class Facts(Struct, frozen=True, gc=False):
     announced beside taking away, by id and in a word, told once. ``vanished`` are machines that it listed before and does
     not list any more. ``unevicted`` is what evictions have come to nothing by since the last look, ``unseen`` are
     nodes on which a last look has found pods that no watch has shown, in words. ``tried`` is when a pod that waits was last seen to be
-    written to, as scheduling attempts do. Without ``fresh`` nothing is removed.
+    written to, as scheduling attempts do. ``holds`` are what people have stopped. Without ``fresh`` nothing is removed.
     """
 
     inventory: Inventory | None = None
@@ -93,6 +95,7 @@ class Facts(Struct, frozen=True, gc=False):
     unevicted: tuple[leaving.Refusal, ...] = ()
     unseen: Mapping[str, str] = {}
     tried: float = 0.0
+    holds: Holds = Holds()
     fresh: bool = True
     waits: Waits = Waits()
 
@@ -123,9 +126,12 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     """Fold what is seen, and say what is to be done now. ``rolls`` keep, for callers that look again and again, what has not changed."""
     rolls = rolls or Rolls()
     roll = rolls.of(cluster, facts.inventory)
+    removing_held = facts.holds.sentence(REMOVING, now)
+    # What did not come in time is ended once removals are resumed.
+    waits = replace(facts.waits, seen=-math.inf) if removing_held else facts.waits
     before, strangers = memory, adopted(memory.ledger, cluster, facts.inventory, policy, waits=facts.waits, now=now, roll=roll)
     book = ledger.folded(memory.ledger, strangers)
-    found = arrivals(book, cluster, facts.inventory, policy, waits=facts.waits, now=now, roll=roll)
+    found = arrivals(book, cluster, facts.inventory, policy, waits=waits, now=now, roll=roll)
     found = replace(found, steps=(*strangers, *found.steps))
     book = ledger.folded(memory.ledger, found.steps)
     book = ledger.folded(book, (leaving.give_up(one, now) for one in found.overdue))
@@ -150,7 +156,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     acts: tuple[Act, ...] = (*wheel.acts, *(act for act in discourage(cluster, policy) if act.node not in roll.unlisted))
     kept: tuple[tuple[str, str], ...] = ()
     if facts.fresh:
-        departure = leaving.take_leave(book, cluster, facts.inventory, policy, now=now, unseen=facts.unseen, roll=roll)
+        departure = leaving.take_leave(book, cluster, facts.inventory, policy, now=now, unseen=facts.unseen, roll=roll, held=removing_held)
         book = ledger.folded(book, departure.steps)
         acts, kept = (*acts, *departure.acts), departure.kept
         memory = replace(
@@ -192,7 +198,9 @@ def _sent_again(book: Ledger, facts: Facts, now: float) -> tuple[Ledger, tuple[s
     """
     withdrawals = tuple(one.token for one in book.withdrawals if now >= one.tried + pause(one))
     book = ledger.folded(book, (ledger.Withdrawing(token, now) for token in withdrawals))
-    doubtful = tuple(one for one in book.orders if facts.waits.keeps_tokens and is_due(one, now))
+    # An order that may never have arrived is a new purchase when it is sent again.
+    resends = facts.waits.keeps_tokens and facts.holds.of(BUYING, now) is None
+    doubtful = tuple(one for one in book.orders if resends and is_due(one, now))
     return ledger.folded(book, (ledger.Doubted(one.token, now) for one in doubtful)), withdrawals, doubtful
 
 

@@ -28,7 +28,7 @@ from gpuscaler.planning.state import State
 from gpuscaler.planning.state.telling import trouble
 from gpuscaler.planning.templates import Templates
 from gpuscaler.planning.upcoming import choices_of
-from gpuscaler.planning.writing import Draft, write
+from gpuscaler.planning.writing import Draft, without_removals, write
 
 #: How often all is decided anew because what was decided later shuts out pods that spread.
 TRIES = 4
@@ -110,6 +110,8 @@ class Planner:
                 warnings=seen.warnings + cluster.warnings,
             )
         )
+        if state.removing_held:
+            made = without_removals(made, state.removing_held)
         return (of_waiting(made, leaving, cluster) if leaving else made), proof
 
 

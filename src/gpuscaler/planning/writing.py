@@ -12,12 +12,14 @@ from gpuscaler.model.pods import PodAffinityTerm
 from gpuscaler.planning.buying import bound
 from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.desk import Bought, Desk, Solved
-from gpuscaler.planning.plans import Choice, Ignored, Machine, Placement, Plan, Purchase, Unplaced
+from gpuscaler.planning.plans import BlockedNode, Choice, Ignored, Machine, Placement, Plan, Purchase, Unplaced
 from gpuscaler.planning.scale_down import Down
 from gpuscaler.planning.templates import Kind
 from gpuscaler.planning.topology import selects, shape
 
 #: The warning of a plan whose removals were left out.
+#: The blocker of nodes that would go but for a hold.
+HOLD = "hold"
 REMOVALS_WITHHELD = "nothing is given back now: what is known of the cluster or of the cloud is old or incomplete"
 
 
@@ -72,13 +74,22 @@ def write(draft: Draft) -> tuple[Plan, Solved | None]:
     return plan, proof
 
 
-def without_removals(plan: Plan) -> Plan:
-    """``plan`` for a moment at which nothing may be removed: without removals and without what replaces them, and it says so."""
+def without_removals(plan: Plan, held: str = "") -> Plan:
+    """``plan`` for a moment at which nothing may be removed: without removals and without what replaces them, and it says so.
+
+    ``held`` says why, where a person holds removals: each node that would go is then named as blocked.
+    """
     if not plan.removals:
         return plan
-    machines = tuple(one for one in plan.machines if one.purpose != "replacement")
+    machines = tuple(machine for machine in plan.machines if machine.purpose != "replacement")
+    blocked = [BlockedNode(removal.node, HOLD, f"{held}; it would go: {removal.reason}") for removal in plan.removals] if held else []
     return msgspec.structs.replace(
-        plan, machines=machines, purchases=purchases(machines), removals=(), warnings=(*plan.warnings, REMOVALS_WITHHELD)
+        plan,
+        machines=machines,
+        purchases=purchases(machines),
+        removals=(),
+        blocked_nodes=tuple(sorted((*plan.blocked_nodes, *blocked), key=lambda entry: entry.node)),
+        warnings=(*plan.warnings, held or REMOVALS_WITHHELD),
     )
 
 

@@ -16,6 +16,7 @@ from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.records import Decision, Sink
 from gpuscaler.control.records.status import Status
 from gpuscaler.kube.requests import BUCKETS, RequestMetrics
+from gpuscaler.model.holds import ACTIVITIES
 from gpuscaler.planning.memory import Look
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state.events import Key
@@ -173,6 +174,11 @@ def _of_status(status: Status) -> Iterator[Metric]:
     waiting.add_metric(("coming",), status.coming)
     yield from (machines, gpus, used, dollars, waiting, *_of_removals(status))
     stopping = sum(one.open for one in status.breakers)
+    holds = GaugeMetricFamily("gpuscaler_hold", "1 while a person holds this.", labels=("activity",))
+    held = {hold.activity for hold in status.holds}
+    for activity in ACTIVITIES:
+        holds.add_metric((activity,), float(activity in held))
+    yield holds
     yield GaugeMetricFamily("gpuscaler_breakers_open", "Breakers that are open.", stopping)
     causes = GaugeMetricFamily("gpuscaler_breakers", "Breakers that are open, by what opened them.", labels=("cause",))
     for cause, number in sorted(Counts(one.cause for one in status.breakers if one.open).items()):

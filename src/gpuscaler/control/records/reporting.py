@@ -20,6 +20,7 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, NotFound, Unreachable
 from gpuscaler.kube.leases import NotLeaderError
 from gpuscaler.kube.resources import CONFIG_MAPS
+from gpuscaler.model.holds import Holds
 
 _LOG = structlog.get_logger(__name__)
 NAME, KEY, SUMMARY = "gpuscaler-status", "status.json", "summary"
@@ -43,7 +44,7 @@ class Reporter(Sink):
     """A sink that keeps the newest happenings, and the newest :class:`Status` of everything, current while :meth:`run` runs.
 
     ``leading`` says whether this process leads: only then is the ConfigMap ``namespace/gpuscaler-status`` written. ``troubles`` are
-    sentences about what is wrong now.
+    sentences about what is wrong now, ``holds`` what people have stopped.
     """
 
     def __init__(
@@ -56,11 +57,12 @@ class Reporter(Sink):
         troubles: Callable[[], tuple[str, ...]],
         leading: Callable[[], bool],
         now: Callable[[], float],
+        holds: Callable[[], Holds] = Holds,
     ) -> None:
         self.status: Status | None = None
         self.trouble = ""
         self._client, self._latest, self._namespace = client, latest, namespace
-        self._process, self._troubles, self._leading, self._now = process, troubles, leading, now
+        self._process, self._troubles, self._leading, self._now, self._holds = process, troubles, leading, now, holds
         self._happened: deque[Happening] = deque(maxlen=SHOWN)
         self._written: Status | None = None
 
@@ -90,9 +92,10 @@ class Reporter(Sink):
         # A thread reads it while the controller goes on; what it refers to is never changed.
         latest = copy(self._latest)
         happened, troubles, process, now = tuple(self._happened), self._troubles(), self._process(), self._now()
+        holds = self._holds()
 
         def made() -> Status:
-            return status_of(latest, process, troubles=troubles, happened=happened, now=now)
+            return status_of(latest, process, troubles=troubles, happened=happened, now=now, holds=holds)
 
         self.status = made() if len(latest.cluster.nodes) <= INLINE else await asyncio.to_thread(made)
         return self.status

@@ -24,6 +24,7 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.events import EventRecorder
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.rate import RateLimit
+from gpuscaler.model.holds import Holds
 from gpuscaler.serving import exposition
 from gpuscaler.serving.health import Health
 from gpuscaler.serving.server import Server, serve
@@ -48,7 +49,7 @@ class Surroundings:
     """What the records need of the process. ``pod`` is the name of its pod, empty outside a cluster; ``now`` the wall clock.
 
     ``client`` is fenced by the election and withholds writes on a dry run. ``troubles`` tells what is wrong elsewhere, ``set_level`` is
-    told which lines of the log are wanted.
+    told which lines of the log are wanted; ``holds`` are what people have stopped.
     """
 
     client: Client
@@ -60,6 +61,7 @@ class Surroundings:
     pod: str = ""
     dry_run: bool = False
     set_level: Callable[[str], None] = lambda _level: None
+    holds: Callable[[], Holds] = Holds
 
 
 def make(settings: RunSettings, place: Place, *, pod: str, set_level: Callable[[str], None]) -> "Service":
@@ -74,6 +76,7 @@ def make(settings: RunSettings, place: Place, *, pod: str, set_level: Callable[[
         pod=pod,
         dry_run=place.dry_run,
         set_level=set_level,
+        holds=lambda: place.brake.holds,
     )
     return Service(here=here, settings=settings)
 
@@ -111,6 +114,7 @@ class Service(Records):
             troubles=self.troubles,
             leading=self.leads,
             now=here.now,
+            holds=here.holds,
         )
         self.metrics.registry.register(self._gauges())
         self.sinks = (LogLines(), self.metrics, self.keeper, self.reporter, Announcer(self.events, self.latest))

@@ -15,6 +15,7 @@ from gpuscaler.control.records.words import counted, offering, spoken
 from gpuscaler.kube.events import shortened
 from gpuscaler.model.accelerators import ACCELERATORS, GPU_MILLI, gpus_in, gpus_of
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.holds import ACTIVITIES, Holds
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.planning.alike import may_be, offered
 from gpuscaler.planning.limits import worth
@@ -94,6 +95,15 @@ class Said(Struct, frozen=True, omit_defaults=True):
     decision: str = ""
 
 
+class HoldNow(Struct, frozen=True):
+    """An activity, ``buying`` or ``removing``, that a person has stopped; without ``until`` it is held until it is resumed."""
+
+    activity: str
+    since: float
+    until: float | None
+    text: str
+
+
 class Process(Struct, frozen=True):
     """Who wrote a status, and how its pages are reached: ``pod`` is empty outside a cluster, ``port`` 0 where nothing is served."""
 
@@ -125,13 +135,16 @@ class Status(Struct, frozen=True):
     happened: tuple[Said, ...] = ()
     set_aside_count: int = 0
     set_aside: tuple[Said, ...] = ()
+    holds: tuple[HoldNow, ...] = ()
     troubles: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     promises_kept: int = 0
     promises_broken: int = 0
 
 
-def status_of(latest: Latest, leader: Process, *, troubles: Iterable[str], happened: Sequence[Happening], now: float) -> Status:
+def status_of(
+    latest: Latest, leader: Process, *, troubles: Iterable[str], happened: Sequence[Happening], now: float, holds: Holds | None = None
+) -> Status:
     """The status at ``now``. Work grows with nodes and with pods that wait; call it in a thread where these are many."""
     cluster, memory, plan = latest.cluster, latest.memory, latest.plan
     policy = latest.policy or Policy(())
@@ -161,6 +174,7 @@ def status_of(latest: Latest, leader: Process, *, troubles: Iterable[str], happe
         happened=tuple(Said(one.kind, shortened(one.text, SENTENCE), one.at, one.decision) for one in happened),
         set_aside_count=len(aside),
         set_aside=tuple(Said(one.object, shortened(one.reason, SENTENCE)) for one in aside[:MOST]),
+        holds=_holds(holds or Holds(), now),
         troubles=tuple(shortened(one, SENTENCE) for one in troubles)[:MOST],
         warnings=tuple(
             shortened(one, SENTENCE) for one in (*findings(plan, cluster, found, latest.unpooled), *plan.warnings, *account.warnings)
@@ -237,6 +251,13 @@ def _breakers(breakers: Breakers, now: float) -> tuple[BreakerNow, ...]:
     stopping = sorted((one for one in breakers.open if counts(one)), key=lambda one: one.target.words)
     return tuple(
         BreakerNow(one.target.words, one.cause, is_open(one, now), one.until, shortened(told(one, now), SENTENCE)) for one in stopping
+    )
+
+
+def _holds(holds: Holds, now: float) -> tuple[HoldNow, ...]:
+    held = {activity: hold for activity in ACTIVITIES if (hold := holds.of(activity, now)) is not None}
+    return tuple(
+        HoldNow(activity, hold.since, hold.until, shortened(holds.sentence(activity, now), SENTENCE)) for activity, hold in held.items()
     )
 
 

@@ -61,15 +61,18 @@ def take_leave(
     now: float,
     unseen: Mapping[str, str] | None = None,
     roll: Roll | None = None,
+    held: str = "",
 ) -> Departure:
     """The next steps of all removals under way. ``unseen`` are nodes on which a last look has found pods, in words.
 
+    While a person holds removals, ``held`` says so: those that can still be undone are undone, but for machines that the cloud takes.
     ``roll`` is that of ``cluster`` and ``inventory``, where it is known.
     """
     roll = roll or Roll.of(cluster, inventory)
     door = _Door(book, cluster, policy, now, roll)
     door.listed_at = 0.0 if inventory is None else inventory.at
     door.unseen = unseen or {}
+    door.held = held
     halted = bool(book.leaving) and is_halted(book, roll, policy)
     for one in book.leaving:
         if one.forced or one.step in (ENDING, CLEARING, REOPENING) or not halted:
@@ -99,6 +102,7 @@ class _Door:
         self.kept: list[tuple[str, str]] = []
         self.given_up: list[GivenUp] = []
         self.unseen: Mapping[str, str] = {}
+        self.held = ""
 
     @cached_property
     def awaited(self) -> frozenset[str]:
@@ -133,6 +137,8 @@ class _Door:
             self.go(one, ENDING)
         elif one.step == REOPENING:
             self.reopen(one, node)
+        elif self.held and not one.forced:
+            self.keep(one, node, self.held)
         elif one.step == MARKING:
             self.mark(one, node)
         elif not is_marked(node) and not one.forced:

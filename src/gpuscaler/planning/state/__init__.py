@@ -50,7 +50,8 @@ class State(Struct, frozen=True, gc=False):
     taken away, whose pods need room before they have to go. ``unlisted``: nodes whose machines the cloud does not list as this cluster's.
     ``progress``: seconds of its work that a waiting pod with a deadline need not do again. ``breakers`` is what the blocked offerings are
     explained by. ``consolidating``: whether to look if pods that run would fit better elsewhere, the dearest part of a plan, which whoever
-    plans at every change need not ask for each time; idle machines go all the same.
+    plans at every change need not ask for each time; idle machines go all the same. ``buying_held`` and ``removing_held``: why nothing is
+    bought, or nothing removed, while a person holds it; empty while it may be.
     """
 
     upcoming: tuple[Upcoming, ...] = ()
@@ -73,3 +74,5 @@ class State(Struct, frozen=True, gc=False):
     progress: Mapping[str, float] = {}
     breakers: Breakers = Breakers()
     consolidating: bool = True
+    buying_held: str = ""
+    removing_held: str = ""

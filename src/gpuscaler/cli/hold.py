@@ -1,0 +1,89 @@
+"""``gpuscaler hold`` and ``gpuscaler resume``: a person stops buying or removing, and lets it go on."""
+
+import getpass
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuscaler.cli.leading import namespace_option, talk
+from gpuscaler.cli.reaching import access_options, find, namespace_of
+
+if TYPE_CHECKING:
+    from gpuscaler.kube.access import Access
+    from gpuscaler.kube.transport import Transport
+    from gpuscaler.model.holds import Hold
+
+
+@click.command()
+@access_options
+@namespace_option
+@click.option("--buying", is_flag=True, help="Hold purchases only.")
+@click.option("--removing", is_flag=True, help="Hold removals only.")
+@click.option("--for", "duration", default="", metavar="DURATION", help="How long, such as 2h. Default: until `gpuscaler resume`.")
+@click.option("--reason", default="", metavar="TEXT", help="Why, for those who read the status.")
+def hold(kubeconfig: Path | None, context: str, namespace: str, *, buying: bool, removing: bool, duration: str, reason: str) -> None:
+    """Stop buying and removing machines until `gpuscaler resume`, or for a while.
+
+    Without --buying or --removing both are held. The hold is kept in the cluster: every copy of the controller obeys it, also after a
+    restart. Removals under way are undone as long as they can be. Machines that the cloud takes away are drained all the same.
+    """
+    from gpuscaler.model.durations import DurationError, parse_positive_duration
+    from gpuscaler.model.holds import Hold
+
+    now = time.time()
+    try:
+        until = now + parse_positive_duration(duration) if duration else None
+    except DurationError as error:
+        raise click.UsageError(f"--for: {error}") from error
+    if until == now:
+        raise click.UsageError("--for: saw 0, expected a duration above zero such as 2h; `gpuscaler resume` ends a hold")
+    entry = Hold(since=now, until=until, by=caller(), reason=reason)
+    access = find(kubeconfig, context)
+    sys.exit(change_holds(access, namespace_of(namespace, access), dict.fromkeys(chosen(buying=buying, removing=removing), entry)))
+
+
+@click.command()
+@access_options
+@namespace_option
+@click.option("--buying", is_flag=True, help="Let purchases go on; a hold of removals stays.")
+@click.option("--removing", is_flag=True, help="Let removals go on; a hold of purchases stays.")
+def resume(kubeconfig: Path | None, context: str, namespace: str, *, buying: bool, removing: bool) -> None:
+    """End what `gpuscaler hold` began: without --buying or --removing, all of it."""
+    access = find(kubeconfig, context)
+    sys.exit(change_holds(access, namespace_of(namespace, access), dict.fromkeys(chosen(buying=buying, removing=removing))))
+
+
+def chosen(*, buying: bool, removing: bool) -> tuple[str, ...]:
+    """The activities that flags name; all where they name none."""
+    from gpuscaler.model.holds import ACTIVITIES, BUYING, REMOVING
+
+    named = [activity for activity, flag in ((BUYING, buying), (REMOVING, removing)) if flag]
+    return tuple(named) or ACTIVITIES
+
+
+def change_holds(access: "Access", namespace: str, changes: "Mapping[str, Hold | None]") -> int:
+    """Write the change down and print what is held now."""
+
+    async def talking(transport: "Transport") -> int:
+        from gpuscaler.cli.printing import shown
+        from gpuscaler.control.holding import change
+        from gpuscaler.kube.client import Client
+
+        holds = await change(Client(transport), namespace, changes)
+        for sentence in holds.sentences(time.time()) or ("nothing is on hold",):
+            click.echo(shown(f"{sentence[0].upper()}{sentence[1:]}."))
+        return 0
+
+    return talk(access, talking)
+
+
+def caller() -> str:
+    """The name of the user who runs this, for those who read the hold; empty where the system knows none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""

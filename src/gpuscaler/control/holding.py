@@ -1,0 +1,146 @@
+"""Holds that a person put on buying or removing: a ConfigMap that every copy of the controller obeys."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import structlog
+from msgspec.structs import replace
+
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
+from gpuscaler.kube.resources import CONFIG_MAPS
+from gpuscaler.model.holds import ACTIVITIES, Hold, Holds
+
+_LOG = structlog.get_logger(__name__)
+NAME = "gpuscaler-hold"
+#: How often the ConfigMap is read, in seconds. It is also read right before a purchase or a removal begins, and at each step of a removal.
+POLL_SECONDS = 2.0
+#: How long one read may take, in seconds: purchases and the next steps of removals wait for it.
+READ_SECONDS = 2.0
+#: How often a change of the ConfigMap is tried against others who change it at the same time.
+TRIES = 5
+
+
+class WireMetadata(msgspec.Struct):
+    version: str = msgspec.field(default="", name="resourceVersion")
+
+
+class WireConfigMap(msgspec.Struct):
+    metadata: WireMetadata = msgspec.field(default_factory=WireMetadata)
+    data: dict[str, str] | None = None
+
+
+class Brake:
+    """Knows the holds of the ConfigMap ``namespace/gpuscaler-hold``.
+
+    ``holds`` are those that were last read. ``trouble`` says what is wrong with the ConfigMap, empty where nothing is: one that cannot be
+    understood holds everything, since a person wanted something stopped; one that cannot be read changes nothing.
+    """
+
+    def __init__(self, client: Client, *, namespace: str, now: Callable[[], float]) -> None:
+        self.holds, self.trouble = Holds(), ""
+        # A brake must not wait behind hundreds of evictions.
+        self._client, self._namespace, self._now = client.at_once(), namespace, now
+        self._in_force = Holds()
+
+    @property
+    def place(self) -> str:
+        return f"ConfigMap {self._namespace}/{NAME}"
+
+    async def run(self, changed: Callable[[], None]) -> None:
+        """Read it until cancelled; ``changed`` is called when other holds are in force, be it that the time of one is over."""
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            if await self.poll():
+                changed()
+
+    async def poll(self) -> bool:
+        """Read it once; whether other holds are in force now than before."""
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                data = await self._client.get(CONFIG_MAPS, NAME, namespace=self._namespace)
+            self.holds, self.trouble = holds_in(data), ""
+        except NotFound:
+            self.holds, self.trouble = Holds(), ""
+        except (ApiError, Unreachable, TimeoutError) as error:
+            why = str(error) or f"no answer within {READ_SECONDS:g} s"
+            self.trouble = f"{self.place} could not be read, so holds stay as they were: {why}"
+        except (ValueError, RecursionError) as error:
+            self.holds = Holds(Hold(reason=UNREADABLE), Hold(reason=UNREADABLE))
+            self.trouble = (
+                f"{self.place}: saw {error}, expected what `gpuscaler hold` writes; buying and removing are held until it is mended: "
+                "`gpuscaler resume` does"
+            )
+        now, before = self._now(), self._in_force
+        self._in_force = self.holds.in_force(now)
+        if self._in_force == before:
+            return False
+        for sentence in self._in_force.sentences(now) or ("nothing is on hold any more",):
+            _LOG.warning("holds changed", hold=sentence)
+        return True
+
+
+#: The reason of holds that stand for a ConfigMap that cannot be understood.
+UNREADABLE = f"the ConfigMap {NAME} cannot be understood"
+
+
+def holds_in(config_map: bytes) -> Holds:
+    """The holds of a ConfigMap as :func:`body_of` makes it. Raises ValueError for what is not one."""
+    data = msgspec.json.decode(config_map, type=WireConfigMap).data or {}
+    if odd := sorted(data.keys() - set(ACTIVITIES)):
+        raise ValueError(f"the key {odd[0]!r}")
+    held: dict[str, Hold] = {}
+    for activity, text in data.items():
+        try:
+            held[activity] = msgspec.json.decode(text, type=Hold)
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"{text[:80]!r} under {activity} ({error})") from error
+    return Holds(**held)
+
+
+def body_of(holds: Holds, *, namespace: str, version: str) -> Mapping[str, Any]:
+    """The ConfigMap that holds ``holds``; ``version`` is that of the one it replaces, empty where there is none."""
+    metadata: dict[str, Any] = {"name": NAME, "namespace": namespace, "labels": {"app.kubernetes.io/managed-by": "gpuscaler"}}
+    if version:
+        metadata["resourceVersion"] = version
+    held = {activity: hold for activity in ACTIVITIES if (hold := getattr(holds, activity)) is not None}
+    data = {activity: msgspec.json.encode(hold).decode() for activity, hold in held.items()}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+async def change(client: Client, namespace: str, changes: Mapping[str, Hold | None]) -> Holds:
+    """Set the hold of each activity of ``changes``, None ends it; returns the holds as they are now.
+
+    A ConfigMap that cannot be understood is replaced. Raises what the API server answers.
+    """
+    for attempt in range(TRIES):
+        version, holds = await _read(client, namespace)
+        holds = replace(holds, **changes)
+        body = body_of(holds, namespace=namespace, version=version)
+        try:
+            if version:
+                await client.replace(CONFIG_MAPS, NAME, body, namespace=namespace)
+            else:
+                await client.create(CONFIG_MAPS, body, namespace=namespace)
+        except (AlreadyExists, Conflict, NotFound) as error:
+            # In between it was written, made or deleted; a NotFound that stays is the namespace's.
+            if attempt + 1 == TRIES or (isinstance(error, NotFound) and not version):
+                raise
+        else:
+            break
+    return holds
+
+
+async def _read(client: Client, namespace: str) -> tuple[str, Holds]:
+    """The version of the ConfigMap, empty where there is none, and what it holds."""
+    try:
+        data = await client.get(CONFIG_MAPS, NAME, namespace=namespace)
+    except NotFound:
+        return "", Holds()
+    version = msgspec.json.decode(data, type=WireConfigMap).metadata.version
+    try:
+        return version, holds_in(data)
+    except ValueError:
+        return version, Holds()

@@ -1,0 +1,91 @@
+"""``gpuscaler hold`` and ``resume`` over HTTP, and what ``status`` then says."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+from tests.cli.serving import Served, served
+
+from gpuscaler.cli import main
+from gpuscaler.control.holding import NAME, holds_in
+from gpuscaler.control.records.reporting import body_of
+from gpuscaler.control.records.status import HoldNow, Process, Status
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.resources import CONFIG_MAPS
+from gpuscaler.model.holds import Holds
+
+pytestmark = pytest.mark.looptime(False)
+
+
+def invoke(cluster: Served, *arguments: str) -> Result:
+    return CliRunner().invoke(main, [*arguments, "--kubeconfig", str(cluster.kubeconfig)])
+
+
+def held(cluster: Served) -> Holds:
+    async def read(client: Client) -> Holds:
+        return holds_in(await client.get(CONFIG_MAPS, NAME, namespace="kube-system"))
+
+    return cluster.ask(read)
+
+
+def test_hold_keeps_both_in_the_cluster_and_resume_ends_them_one_by_one(tmp_path: Path) -> None:
+    with served(tmp_path) as cluster:
+        result = invoke(cluster, "hold", "--reason", "something is odd")
+        first, second = result.output.splitlines()
+        assert result.exit_code == 0, result.output
+        assert re.fullmatch(
+            r"Buying is on hold until it is resumed \(asked for by .+\): something is odd; `gpuscaler resume --buying` ends the hold\.",
+            first,
+        )
+        assert second.startswith("Removing is on hold")
+
+        result = invoke(cluster, "resume", "--removing")
+        assert result.output.splitlines() == [first]
+        assert held(cluster).removing is None
+
+        assert invoke(cluster, "resume").output == "Nothing is on hold.\n"
+        assert held(cluster) == Holds()
+
+
+def test_hold_for_a_while_says_when_it_ends(tmp_path: Path) -> None:
+    with served(tmp_path) as cluster:
+        result = invoke(cluster, "hold", "--buying", "--for", "2h")
+
+        assert re.match(r"Buying is on hold until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", result.output)
+        found = held(cluster).buying
+        assert found is not None
+        assert found.until == found.since + 7200.0
+
+
+@pytest.mark.parametrize(
+    ("duration", "said"),
+    [("soon", "--for: saw 'soon', expected a duration such as 90s, 10m or 1h30m"), ("0", "--for: saw 0, expected a duration above zero")],
+)
+def test_a_duration_that_makes_no_sense_is_refused_and_nothing_is_held(tmp_path: Path, duration: str, said: str) -> None:
+    with served(tmp_path) as cluster:
+        result = invoke(cluster, "hold", "--for", duration)
+
+        assert result.exit_code == 2
+        assert said in result.output
+        assert cluster.api.writes == ()
+
+
+def test_a_config_map_that_cannot_be_understood_is_mended_by_resume(tmp_path: Path) -> None:
+    broken = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME, "namespace": "kube-system"}, "data": {"buying": "yes"}}
+    with served(tmp_path) as cluster:
+        cluster.load(broken)
+
+        assert invoke(cluster, "resume").exit_code == 0
+        assert held(cluster) == Holds()
+
+
+def test_status_says_what_is_on_hold(tmp_path: Path) -> None:
+    text = "buying is on hold until it is resumed; `gpuscaler resume --buying` ends the hold"
+    status = Status(at=1.0, leader=Process("one", "0"), holds=(HoldNow("buying", 1.0, None, text),))
+    with served(tmp_path) as cluster:
+        cluster.load(body_of(status, "kube-system"))
+
+        assert f"On hold: {text}.\n" in invoke(cluster, "status").output
+        assert msgspec.json.decode(invoke(cluster, "status", "--json").output)["holds"][0]["activity"] == "buying"
