@@ -1,0 +1,25 @@
+"""Values of a type with something in every field, made from the type alone."""
+
+import types
+from collections.abc import Mapping, Set
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+
+def filled(kind: Any) -> Any:
+    """A value of ``kind`` (a Struct, or what a Struct's fields may be) that leaves no field at its default and no collection empty."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        hints = get_type_hints(kind)
+        return kind(**{name: filled(hints[name]) for name in kind.__struct_fields__})
+    if origin in (Union, types.UnionType):
+        return filled(next(part for part in parts if part is not types.NoneType))
+    if origin is tuple:
+        return tuple(filled(part) for part in parts if part is not ...)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {filled(parts[0]): filled(parts[1])}
+    if isinstance(origin, type) and issubclass(origin, Set):
+        return frozenset([filled(parts[0])])
+    simple: dict[Any, Any] = {str: "text", int: 3, float: 2.5, bool: True}
+    return simple[kind]

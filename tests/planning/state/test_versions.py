@@ -1,0 +1,52 @@
+"""A memory that one version wrote is read by the next, and by the one before: during an upgrade, and when it is undone.
+
+Beside this file lie a memory that the version of 22 November 2026 wrote, with something in every field, and the JSON Schema of what that
+version reads.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+from tests.planning.filling import filled
+
+from gpuscaler.control.records.removals import STEPS
+from gpuscaler.planning.memory import Memory
+
+FOLDER = Path(__file__).parent
+WRITTEN = FOLDER / "memory-of-2026-11-22.json"
+SCHEMA = FOLDER / "memory-of-2026-11-22.schema.json"
+#: Steps of removals that the version of then knows; it would take any other for the detaching of volumes.
+KNOWN_STEPS = {"marking", "waiting", "draining", "detaching", "ending", "clearing", "reopening"}
+
+
+def within(part: Any, whole: Any) -> bool:
+    """Whether ``whole`` has all that ``part`` has, and perhaps more keys."""
+    if isinstance(part, dict) and isinstance(whole, dict):
+        return all(key in whole and within(value, whole[key]) for key, value in part.items())
+    if isinstance(part, list) and isinstance(whole, list) and len(part) == len(whole):
+        return all(map(within, part, whole))
+    return bool(part == whole)
+
+
+def test_the_memory_of_the_version_before_is_read_and_nothing_of_it_is_lost() -> None:
+    before = msgspec.json.decode(WRITTEN.read_bytes())
+    memory = msgspec.json.decode(WRITTEN.read_bytes(), type=Memory)
+
+    assert within(before, msgspec.json.decode(msgspec.json.encode(memory)))
+
+
+def test_the_version_before_reads_what_this_one_writes() -> None:
+    memory = msgspec.json.decode(msgspec.json.encode(filled(Memory)))
+
+    jsonschema.validate(memory, msgspec.json.decode(SCHEMA.read_bytes()))
+    assert set(STEPS) <= KNOWN_STEPS
+
+
+def test_the_schema_refuses_a_memory_whose_field_has_become_something_else() -> None:
+    memory = msgspec.json.decode(msgspec.json.encode(filled(Memory)))
+    memory["ledger"]["coming"][0]["asked"] = "2026-11-22"
+
+    errors = list(jsonschema.Draft202012Validator(msgspec.json.decode(SCHEMA.read_bytes())).iter_errors(memory))
+    assert [list(error.absolute_path) for error in errors] == [["ledger", "coming", 0, "asked"]]
