@@ -182,6 +182,7 @@ class Notes:
     stray: list[str] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
     unpooled: tuple[Unpooled, ...] = ()
+    unlisted: frozenset[str] = frozenset()
     #: When it was looked whether running pods would fit better elsewhere.
     weighed: list[float] = field(default_factory=list)
     last: Plan | None = None
@@ -195,7 +196,7 @@ class Notes:
         self.kept += seen.kept
         self.stray += seen.stray
         self.remarks += seen.remarks
-        self.unpooled = seen.unpooled
+        self.unpooled, self.unlisted = seen.unpooled, seen.unlisted
         for outcome in seen.outcomes:
             self.outcomes[type(outcome).__name__] += 1
 

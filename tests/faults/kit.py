@@ -114,7 +114,14 @@ async def latest(here: World) -> Latest:
     """What is known now."""
     assert here.controller is not None
     taken = await here.controller._picture.take()
-    return Latest(taken.cluster, here.controller.memory, here.notes.last or Plan(), here.policy, unpooled=here.notes.unpooled)
+    return Latest(
+        taken.cluster,
+        here.controller.memory,
+        here.notes.last or Plan(),
+        here.policy,
+        unpooled=here.notes.unpooled,
+        unlisted=here.notes.unlisted,
+    )
 
 
 async def status(here: World) -> Status:

@@ -306,10 +306,10 @@ MUTANTS = (
     ),
     Mutant(
         case=33,
-        path="planning/steering.py",
-        old='                self.acts.append(Lift(name, "it is ready, and no plan waits for it"))\n',
-        new="                continue\n",
-        removes="machines that somebody else adds stay closed",
+        path="planning/adopting.py",
+        old="    due = [one for name, one in sorted(seen.items()) if then >= noted[name] + _patience(one, noted[name], waits)]\n",
+        new="    due = []\n",
+        removes="machines that other people add are not taken over while they start",
     ),
     Mutant(
         case=33,
@@ -324,6 +324,27 @@ MUTANTS = (
         old="    return tuple(one for one in vanished if one.id not in known)\n",
         new="    return ()\n",
         removes="nobody is told of a machine that is gone without a word",
+    ),
+    Mutant(
+        case=71,
+        path="planning/adopting.py",
+        old="        if sure and one.id not in known and one.pool in pools and not is_ordered(one):\n            yield one\n",
+        new="",
+        removes="machines whose nodes were there before the controller stay closed",
+    ),
+    Mutant(
+        case=71,
+        path="control/records/findings.py",
+        old="        if node.name in under_way or kept or now < node.created + CLOSED_SECONDS:\n",
+        new="        if node.created:\n",
+        removes="a node that nothing here opens is not named",
+    ),
+    Mutant(
+        case=72,
+        path="planning/membership.py",
+        old="            if name in unlisted:\n                continue\n",
+        new="",
+        removes="a node that the cloud does not list belongs to the pool that its labels name",
     ),
     Mutant(
         case=35,

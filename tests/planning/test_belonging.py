@@ -42,3 +42,15 @@ def test_without_a_list_labels_say_it() -> None:
     node = Node("n", {**LABELS, "gpuscaler.io/pool": "b"}, {})
 
     assert members({"n": node}, parse_policy(TWINS))["n"].pool.name == "b"
+
+
+def test_where_there_is_a_list_a_node_that_is_not_on_it_belongs_to_no_pool_whatever_its_labels_say() -> None:
+    nodes = {
+        "labelled": Node("labelled", {**LABELS, "gpuscaler.io/pool": "b"}, {}),
+        "alike": Node("alike", LABELS, {}),
+        "ours": Node("ours", {}, {}, bought=("b", "spot", "g5.xlarge", "us-east-1a")),
+    }
+
+    found = members(nodes, parse_policy(TWINS), frozenset({"labelled", "alike"}))
+
+    assert {name: one.pool.name for name, one in found.items()} == {"ours": "b"}

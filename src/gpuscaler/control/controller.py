@@ -34,6 +34,7 @@ from gpuscaler.planning.memory import Facts, Look, Memory, look, ordered, recall
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.roll import Rolls
 from gpuscaler.planning.state import State, asking, breakers, events, learned, ledger
+from gpuscaler.planning.state.ledger import named
 from gpuscaler.planning.writing import without_removals
 
 __all__ = ["FRESH_PICTURE", "Controller", "Pace"]
@@ -172,7 +173,7 @@ class Controller:
         """Look, write down, act; then plan if it is time to."""
         started = self._alarm.looking()
         if self._cloud.inventory is not None:
-            self._picture.belong(self._cloud.inventory)
+            self._picture.belong(self._cloud.inventory, named(self.memory.ledger))
         taken = await self._picture.take()
         cluster, self._version, self._alarm.nodes = taken.cluster, taken.version, taken.cluster.nodes
         # A turn is as long as many changes: the loop goes round between its parts, so that none of them makes another late.
@@ -202,7 +203,7 @@ class Controller:
             await self._store.save(self.memory)
             self._act(seen, cluster)
         if self._alarm.plans(started, anyway=refused or changed):
-            await self._plan(cluster)
+            await self._plan(cluster, seen.unlisted)
         self._await()
 
     def _take_answers(self) -> bool:
@@ -305,19 +306,18 @@ class Controller:
             if outcome.detail and isinstance(act, Evict):
                 self._unevicted.append(Refusal(act.node, act.pod, act.uid, outcome.detail, outcome.budget, outcome.retry_after))
 
-    async def _plan(self, cluster: Cluster) -> None:
-        """Make a plan, write its intent down, and send its orders."""
+    async def _plan(self, cluster: Cluster, unlisted: frozenset[str]) -> None:
+        """Make a plan, write its intent down, and send its orders. ``unlisted`` nodes are members of no pool."""
         now = self._now()
         policy = learned.corrected(self._policy, self.memory.learned)
         if policy != self._planner.policy:
             self._planner, self._weighed = Planner(policy), -1
         state = state_of(self.memory, policy, now)
-        theirs = self._rolls.of(cluster, self._cloud.inventory).unlisted
         held = self._holds
         state = replace(
             state,
             consolidating=self._consolidates(state),
-            unlisted=theirs,
+            unlisted=unlisted,
             buying_held=held.sentence(BUYING, now),
             removing_held=held.sentence(REMOVING, now),
         )

@@ -1,7 +1,7 @@
 """The picture of a whole cluster, kept current by one reflector a resource."""
 
 import asyncio
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from random import Random
 from typing import Any, NamedTuple
 
@@ -86,6 +86,7 @@ class Picture:
         self._taking = asyncio.Lock()
         self._listeners: list[Callable[[Batch], None]] = []
         self._inventory: Inventory | None = None
+        self._ordered: Mapping[str, Key] = {}
         self._bought: dict[str, Key] = {}
 
     async def run(self) -> None:
@@ -137,12 +138,16 @@ class Picture:
         for listener in tuple(self._listeners):
             listener(batch)
 
-    def belong(self, inventory: Inventory) -> None:
-        """Have nodes say what their machines are by the cloud's newest list; of a machine that it lists no more, what the last one said."""
-        if inventory is self._inventory:
+    def belong(self, inventory: Inventory, ordered: Mapping[str, Key] | None = None) -> None:
+        """Have nodes say what their machines are by the cloud's newest list; of a machine that it lists no more, what the last one said.
+
+        ``ordered`` machines were granted, by id, and may be on the next list only.
+        """
+        ordered = ordered or {}
+        if inventory is self._inventory and ordered == self._ordered:
             return
-        self._inventory = inventory
-        said = {one.id: one.key for one in inventory.instances}
+        self._inventory, self._ordered = inventory, ordered
+        said = {**ordered, **{one.id: one.key for one in inventory.instances}}
         changed = {name: key for name, key in said.items() if self._bought.get(name) != key}
         if not changed:
             return

@@ -1,20 +1,24 @@
-"""Machines of this cluster that nobody here knows: neither in the ledger nor a node. Each is money that nobody gets anything for.
+"""Machines that the cloud lists for a pool of ours, and that are neither in the ledger nor open. Each costs money and serves nothing.
 
-They are left behind where a memory was lost, where an order was given up and filled all the same, where somebody else raised a pool or
-deleted a Node. A young one may still become a node and is counted as on its way; an old one had its time.
+They are left behind where a memory was lost, where an order was given up and filled all the same, where other people raised a pool or
+deleted a Node, and where a group launches machines by itself: up to its minimum, for an update, in place of one that ended. A machine whose
+node is closed by our arriving taint is opened like any other that arrives, however old it is. Of those that are no nodes a young one may
+still become one, and is counted as on its way; an old one had its time.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Set
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.arrivals import Waits
+from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import members
 from gpuscaler.planning.roll import Roll
 from gpuscaler.planning.state import ledger
 from gpuscaler.planning.state.entries import SKEW_SECONDS
+from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.state.ledger import Coming, Ledger
 
 #: What is listed for so long, beyond what a list may be behind, is there, in seconds: it is in no answer that is still on its way.
@@ -47,13 +51,51 @@ def adopted(
     left = {name: since for name, since in noted.items() if all(name != one.id for one in due)}
     steps: list[ledger.Event] = [] if left == book.strangers else [ledger.Noticed(left)]
     prices = {offering.key: offering.price for pool in policy.pools for offering in pool.offerings}
-    for one in due:
-        name, since = f"found-{one.id}", noted[one.id]
-        launched = min(one.launched or since, since)
-        price = prices.get(one.key, 0.0)
-        machine = Coming(name, "", (one.key,), price, launched, offering=one.key, instance=one.id, granted=since, launched=launched)
-        steps.append(ledger.Adopted(machine))
-    return tuple(steps)
+    steps += [_adoption(one, noted[one.id], prices) for one in due]
+    return (*steps, *(_adoption(one, then, prices) for one in _closed(book, cluster, roll, policy)))
+
+
+def adopted_name(instance: str) -> str:
+    """What the ledger calls a machine that nobody here ordered."""
+    return f"found-{instance}"
+
+
+def _adoption(one: Instance, since: float, prices: Mapping[Key, float]) -> ledger.Adopted:
+    launched = min(one.launched or since, since)
+    price = prices.get(one.key, 0.0)
+    return ledger.Adopted(
+        Coming(adopted_name(one.id), "", (one.key,), price, launched, offering=one.key, instance=one.id, granted=since, launched=launched)
+    )
+
+
+def _closed(book: Ledger, cluster: Cluster, roll: Roll, policy: Policy) -> Iterator[Instance]:
+    """Listed machines whose node has our arriving taint, and that no order may be waiting for.
+
+    Pools that keep their machines for large pods close nodes on purpose: those stay as they are.
+    """
+    closed = [node for node in cluster.table.tainted(ARRIVING_TAINT) if node.provider_id in roll.listed.alive and not node.deleted]
+    if not closed:
+        return
+    pools = {pool.name for pool in policy.pools if not pool.min_gpus_per_pod}
+    under_way = {one.node for one in book.promises} | {one.node for one in book.leaving} | {one.node for one in book.coming}
+    known, is_ordered = _known(book), _ordered(book)
+    for node in closed:
+        one = roll.listed.alive[node.provider_id]
+        # Of two nodes that say they are one machine, neither is sure to be it.
+        sure = len(roll.by_machine[one.id]) == 1 and node.name not in under_way
+        if sure and one.id not in known and one.pool in pools and not is_ordered(one):
+            yield one
+
+
+def _known(book: Ledger) -> Set[str]:
+    return {one.instance for one in book.coming} | {one.instance for one in book.leaving} | book.past
+
+
+def _ordered(book: Ledger) -> Callable[[Instance], bool]:
+    """Tells whether a machine may be one that an open order waits for."""
+    tokens = {order.token for order in book.orders}
+    awaited = {key for order in book.orders for key in order.offerings}
+    return lambda one: one.token in tokens if one.token else one.key in awaited
 
 
 def _patience(one: Instance, since: float, waits: Waits) -> float:
@@ -68,7 +110,7 @@ def _is_young(one: Instance, since: float, waits: Waits) -> bool:
 
 def _strangers(book: Ledger, cluster: Cluster, roll: Roll, policy: Policy) -> Iterator[Instance]:
     """Machines that are listed for a pool of ours, and that no node, no removal and no order may be."""
-    known = {one.instance for one in book.coming} | {one.instance for one in book.leaving} | book.past
+    known, is_ordered = _known(book), _ordered(book)
     nodeless = [one for one in roll.nodeless if one.id not in known]
     if not nodeless or any(entry.object.startswith("Node ") for entry in cluster.set_aside):
         # A Node that cannot be read may be any of them (I4).
@@ -77,9 +119,6 @@ def _strangers(book: Ledger, cluster: Cluster, roll: Roll, policy: Policy) -> It
     # So may a node of ours that does not say yet which machine it is.
     unnamed = roll.unnamed
     doubtful = max((unnamed[name].created for name in (members(unnamed, policy) if unnamed else ())), default=-math.inf)
-    tokens = {order.token for order in book.orders}
-    awaited = {key for order in book.orders for key in order.offerings}
     for one in nodeless:
-        ordered = one.token in tokens if one.token else one.key in awaited
-        if one.pool in pools and not ordered and doubtful < one.launched - SKEW_SECONDS:
+        if one.pool in pools and not is_ordered(one) and doubtful < one.launched - SKEW_SECONDS:
             yield one

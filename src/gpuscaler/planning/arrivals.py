@@ -1,7 +1,7 @@
 """What the cluster and the cloud's list say about machines of the ledger: which is which, which is ready, which never came."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
@@ -12,8 +12,9 @@ from gpuscaler.model.pools import Offering, Policy, Pool
 from gpuscaler.model.taints import HARD_EFFECTS, Taint
 from gpuscaler.planning.alike import offered, taken_for
 from gpuscaler.planning.keeping import ARRIVING_TAINT
-from gpuscaler.planning.membership import POOL_LABEL, members
+from gpuscaler.planning.membership import Member, members
 from gpuscaler.planning.roll import Roll
+from gpuscaler.planning.scale_down.idle import leaves_with_machine
 from gpuscaler.planning.state import events, ledger
 from gpuscaler.planning.state.boots import Arrived
 from gpuscaler.planning.state.entries import SKEW_SECONDS
@@ -148,13 +149,11 @@ class _Look:
                 self.fold(ledger.Recognised(one.id, listed.key))
 
     def _closed_nodes(self) -> list[Instance]:
-        """Nodes with our arriving taint that no machine stands for, as the instances that they are."""
-        nodes = {node.name: node for node in foreign(self.cluster, self.book, self.pools) if node.provider_id}
-        found = members(nodes, self.policy) if nodes else {}
+        """Nodes with our arriving taint that no machine stands for, as the instances that they are, where there is no list that says it."""
         return [
-            Instance(nodes[name].provider_id, *member.offering.key, launched=nodes[name].created)
-            for name, member in found.items()
-            if member.offering is not None
+            Instance(node.provider_id, *member.offering.key, launched=node.created)
+            for node, member in foreign(self.cluster, self.book, self.policy, self.roll)
+            if member.offering is not None and node.provider_id
         ]
 
     def _settle(self, token: str, order: Order, inventory: Inventory | None) -> None:
@@ -208,7 +207,9 @@ class _Look:
         return missing(node, taken_for(one.key, self.offerings), self.pools.get(one.key[0]))
 
     def _learn(self, one: Coming, node: Node, registered: float) -> None:
-        """Remember how long ``one`` took, unless it became ready while nobody looked."""
+        """Remember how long ``one`` took, unless it became ready while nobody looked, or was a node before it was known here."""
+        if not one.order and node.created < one.granted:
+            return
         came = node.created if one.began < node.created < registered else registered
         if came >= self.waits.began or self.now > self.waits.began + SKEW_SECONDS:
             self.arrived.append(Arrived(one.key, came - one.began, self.now - came))
@@ -223,7 +224,7 @@ class _Look:
                 self.overdue.append(Overdue(one, f"the rest of gang {one.gang} was not to be had within {GANG_SECONDS:g} s"))
                 self.fold(ledger.Lost(one.id))
                 continue
-            if not one.instance or one.ready:
+            if not one.instance or one.ready or (not one.order and self.is_used(one.node)):
                 continue
             if not one.node and then >= one.granted + self.waits.register:
                 reason = f"machine {one.instance} did not become a node within {self.waits.register:g} s"
@@ -239,6 +240,10 @@ class _Look:
                 self.fates += [] if one.node else [events.Absent(one.key, one.asked, self.now, reason)]
                 self.fates.append(events.Failed(one.key, self.now, reason))
             self.fold(ledger.Lost(one.id))
+
+    def is_used(self, node: str) -> bool:
+        """Whether pods run on a closed node that would be missed: a machine that nobody here ordered may have been open before."""
+        return any(not leaves_with_machine(pod, self.now) for pod in self.cluster.on_node.get(node, {}).values())
 
 
 def is_half(one: Coming, cluster: Cluster) -> bool:
@@ -275,10 +280,16 @@ def is_startup(taint: Taint, configured: Iterable[Taint]) -> bool:
     return known or any((taint.key, taint.effect) == (one.key, one.effect) for one in configured)
 
 
-def foreign(cluster: Cluster, book: Ledger, pools: Mapping[str, Pool]) -> Iterator[Node]:
-    """Nodes of our pools that still have our arriving taint and that no machine of ``book`` stands for: somebody else added them."""
+def foreign(cluster: Cluster, book: Ledger, policy: Policy, roll: Roll) -> Iterator[tuple[Node, Member]]:
+    """Nodes of our pools with our arriving taint that no machine of ``book`` stands for: other people added them.
+
+    Only where the cloud has no list. Machines on a list become machines of the ledger (:mod:`~gpuscaler.planning.adopting`).
+    """
+    if roll.listed.instances is not None:
+        return
     ours = {one.node for one in book.coming if one.node} | {one.node for one in book.promises}
     known = {one.instance for one in book.coming if one.instance}
-    for node in cluster.table.tainted(ARRIVING_TAINT):
-        if node.name not in ours and node.provider_id not in known and node.labels.get(POOL_LABEL, "") in pools:
-            yield node
+    closed = {node.name: node for node in cluster.table.tainted(ARRIVING_TAINT)}
+    closed = {name: node for name, node in closed.items() if name not in ours and node.provider_id not in known}
+    for name, member in members(closed, policy).items() if closed else ():
+        yield closed[name], member

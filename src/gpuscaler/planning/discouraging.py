@@ -7,7 +7,7 @@ times the weight of each score by resources, so a pod goes there only where noth
 marks nodes that it does not need in the same way (``--max-bulk-soft-taint-count``).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import numpy as np
 
@@ -55,11 +55,11 @@ def taints_due(shares: Floats, limits: Sequence[float] = LIMITS) -> Array:
     return due
 
 
-def discourage(cluster: Cluster, policy: Policy) -> tuple[Discourage, ...]:
+def discourage(cluster: Cluster, policy: Policy, unlisted: Set[str] = frozenset()) -> tuple[Discourage, ...]:
     """What has to change for every open machine of the pools to bear the soft taints that are due, in the order of nodes.
 
     Machines that arrive or leave take no new pods, those kept for large pods only whom a plan places there: they are left as they are. So
-    are machines that offer none of what they are measured by.
+    are machines that offer none of what they are measured by, and nodes that are ``unlisted``, which are not ours.
     """
     table = cluster.table
     if not len(table):
@@ -73,7 +73,7 @@ def discourage(cluster: Cluster, policy: Policy) -> tuple[Discourage, ...]:
     wrong = (np.array([_borne(taints) for taints in lists], dtype=np.int64)[codes] != due) & (sum(whole.values(), nothing) > 0)
     wrong &= ~np.array([_is_shut(taints) for taints in lists], dtype=np.bool_)[codes]
     rows = [row for row in np.flatnonzero(wrong).tolist() if not table.nodes[row].deleted]
-    pools = {name: member.pool for name, member in members({table.names[row]: table.nodes[row] for row in rows}, policy).items()}
+    pools = {name: member.pool for name, member in members({table.names[row]: table.nodes[row] for row in rows}, policy, unlisted).items()}
     return tuple(
         Discourage(name, _KEYS[: due[row]], f"{shares[row]:.0%} of it is used")
         for row in rows

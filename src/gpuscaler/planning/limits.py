@@ -173,7 +173,7 @@ def slack(
     limits = policy.limits
     if limits.gpus is None and limits.dollars_per_hour is None:
         return Slack(math.inf, math.inf)
-    worths = {name: worth(nodes[name], member) for name, member in members(nodes, policy).items()}
+    worths = {name: worth(nodes[name], member) for name, member in members(nodes, policy, state.unlisted).items()}
     left = remaining(policy, state, fleets(policy, offerings, state, worths))
     new = [[offerings[key] for key in keys if key in offerings] for keys in planned]
     gpus = sum(max((one.gpus for one in may_be), default=0) for may_be in new)

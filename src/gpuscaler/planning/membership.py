@@ -1,6 +1,6 @@
 """Which pool a node belongs to, and which offering it was bought as."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import NamedTuple
 
 from gpuscaler.model.instances import Inventory
@@ -41,10 +41,12 @@ class Membership:
         # A cluster has few such groups.
         self._alike: dict[tuple[object, ...], Member | None] = {}
 
-    def of(self, nodes: Mapping[str, Node]) -> dict[str, Member]:
-        """The pool of every node that has one, by name."""
+    def of(self, nodes: Mapping[str, Node], unlisted: Set[str] = frozenset()) -> dict[str, Member]:
+        """The pool of every node that has one, by name. Nodes that are ``unlisted`` have none, whatever their labels say."""
         found: dict[str, Member] = {}
         for name, node in nodes.items():
+            if name in unlisted:
+                continue
             values = (node.bought, *map(node.labels.get, self._keys))
             if values not in self._alike:
                 chosen = pool_of(node, self._by_name, self._by_type)
@@ -55,9 +57,12 @@ class Membership:
         return found
 
 
-def members(nodes: Mapping[str, Node], policy: Policy) -> dict[str, Member]:
-    """The pool of every node that has one: as its cloud lists it, by the label ``gpuscaler.io/pool``, or by labels and instance type."""
-    return Membership(policy).of(nodes)
+def members(nodes: Mapping[str, Node], policy: Policy, unlisted: Set[str] = frozenset()) -> dict[str, Member]:
+    """The pool of every node that has one: by its cloud's list, and only where there is no list by labels and instance type.
+
+    ``unlisted`` are nodes whose machines a list does not have. They belong to other people, and to no pool.
+    """
+    return Membership(policy).of(nodes, unlisted)
 
 
 def unlisted(nodes: Mapping[str, Node], inventory: Inventory | None) -> frozenset[str]:
@@ -69,7 +74,7 @@ def unlisted(nodes: Mapping[str, Node], inventory: Inventory | None) -> frozense
 
 
 def pool_of(node: Node, by_name: Mapping[str, Pool], by_type: Mapping[str, list[Pool]]) -> Pool | None:
-    """The cloud's list says it first. The label names the pool, known or not; without it, labels and instance type must agree."""
+    """The cloud's list decides. Without one the label names the pool, known or not; without that, labels and instance type must agree."""
     if node.bought is not None:
         return by_name.get(node.bought[0])
     named = node.labels.get(POOL_LABEL)

@@ -33,6 +33,7 @@ from gpuscaler.planning.state.asking import with_breakers
 from gpuscaler.planning.state.boots import Boots
 from gpuscaler.planning.state.breakers import Breakers
 from gpuscaler.planning.state.clocks import IdleClocks
+from gpuscaler.planning.state.entries import SKEW_SECONDS
 from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.state.learned import Learned
 from gpuscaler.planning.state.ledger import Coming, Leaving, Ledger, Order, Promise, Withdrawal
@@ -105,7 +106,8 @@ class Look(Struct, frozen=True, gc=False):
 
     ``refused`` are pods that nodes with room for them do not take, ``doubtful`` orders to be sent again, ``withdrawals`` tokens of orders
     that the cloud is to be told to fill no more. ``remarks`` are worth telling, and so are machines of pools that nobody here knows,
-    ``unpooled``; nothing is done about them. ``crowded`` are machines on their way whose pods have no room there any more.
+    ``unpooled``; nothing is done about them. ``unlisted`` are nodes that belong to no pool, since the cloud's list does not have their
+    machines. ``crowded`` are machines on their way whose pods have no room there any more.
     """
 
     memory: Memory
@@ -120,6 +122,7 @@ class Look(Struct, frozen=True, gc=False):
     remarks: tuple[Remark, ...] = ()
     unpooled: tuple[Unpooled, ...] = ()
     crowded: frozenset[str] = frozenset()
+    unlisted: frozenset[str] = frozenset()
 
 
 def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: float, *, rolls: Rolls | None = None) -> Look:
@@ -149,11 +152,11 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     book = ledger.folded(book, reclaiming.dead(replace(book, coming=memory.ledger.coming), roll, now))
     gone = reclaiming.unexpected(memory.ledger, facts.vanished)
     memory = replace(memory, breakers=_folded(memory.breakers, (*taken.fates, *reclaiming.reclaimed(gone, now))))
-    wheel = steering.steer(book, cluster, policy, attempts=facts.attempts, said=facts.said, tried=facts.tried, now=now)
+    wheel = steering.steer(book, cluster, policy, attempts=facts.attempts, said=facts.said, tried=facts.tried, now=now, roll=roll)
     book = ledger.folded(book, wheel.steps)
     refused = refusing.refused(memory.refusals, cluster, attempts=facts.attempts, said=facts.said, now=now)
     avoided = reduce(refusals.step, (*refused, *wheel.suspected), memory.refusals)
-    acts: tuple[Act, ...] = (*wheel.acts, *(act for act in discourage(cluster, policy) if act.node not in roll.unlisted))
+    acts: tuple[Act, ...] = (*wheel.acts, *discourage(cluster, policy, roll.unlisted))
     kept: tuple[tuple[str, str], ...] = ()
     if facts.fresh:
         departure = leaving.take_leave(book, cluster, facts.inventory, policy, now=now, unseen=facts.unseen, roll=roll, held=removing_held)
@@ -188,6 +191,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         ),
         unpooled=roll.unpooled(policy),
         crowded=crowded(book, cluster, policy),
+        unlisted=frozenset() if facts.inventory is None else roll.outside(facts.inventory.at - facts.waits.lag - SKEW_SECONDS),
     )
 
 

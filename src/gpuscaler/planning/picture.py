@@ -1,7 +1,7 @@
 """The cluster as planning counts it: nodes as they are, machines on their way as they will be."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -31,9 +31,9 @@ class Belonging(NamedTuple):
 class Stand:
     """What of a picture only changes with the nodes and the machines on their way.
 
-    ``belonging`` tells the pool of each node, ``coming`` the nodes that upcoming machines will be, by machine id, ``registered`` the id of
-    those whose Node exists, by its name, ``pools`` the pools of upcoming machines, by id. ``rows`` are the nodes, then the other machines;
-    ``standing`` flags those that are there for new pods, and ``names`` says what each is called in a plan.
+    ``belonging`` tells the pool of each node that is not ``unlisted``, ``coming`` the nodes that upcoming machines will be, by machine
+    id, ``registered`` the id of those whose Node exists, by its name, ``pools`` the pools of upcoming machines, by id. ``rows`` are the
+    nodes, then the other machines; ``standing`` flags those that are there for new pods, and ``names`` says what each is called in a plan.
     """
 
     nodes: Mapping[str, Node]
@@ -44,6 +44,7 @@ class Stand:
     rows: Rows
     standing: Mask
     names: tuple[str, ...]
+    unlisted: frozenset[str] = frozenset()
 
     @cached_property
     def row_of(self) -> Mapping[str, int]:
@@ -109,10 +110,11 @@ class Pictures:
         if (
             stand is None
             or stand.nodes is not cluster.nodes
-            or (stand.coming, stand.registered, stand.pools) != (coming, registered, pools)
+            or (stand.coming, stand.registered, stand.pools, stand.unlisted) != (coming, registered, pools, state.unlisted)
         ):
-            belonging = self._belonging(cluster.nodes)
-            stand = self._stand = standing(cluster, belonging, coming, registered, pools, keeping=self._keeping)
+            belonging = self._belonging(cluster.nodes, state.unlisted)
+            stand = standing(cluster, belonging, coming, registered, pools, keeping=self._keeping)
+            stand = self._stand = replace(stand, unlisted=state.unlisted)
         else:
             stand.rows.forget()
         return Picture(
@@ -123,18 +125,19 @@ class Pictures:
             warnings=tuple(warnings),
         )
 
-    def _belonging(self, nodes: Mapping[str, Node]) -> Belonging:
-        """What every node belongs to, found anew for those that changed."""
+    def _belonging(self, nodes: Mapping[str, Node], unlisted: frozenset[str]) -> Belonging:
+        """What every node belongs to, worked out again for those that changed, or that the cloud's list has lost or gained."""
         stand = self._stand
-        if stand is not None and stand.nodes is nodes:
+        if stand is not None and stand.nodes is nodes and stand.unlisted == unlisted:
             return stand.belonging
         before, known = (stand.nodes, stand.belonging) if stand is not None else ({}, Belonging({}, {}))
         by_node, worths = dict(known.members), dict(known.worths)
-        changed = {name: node for name, node in nodes.items() if before.get(name) is not node}
+        moved = unlisted ^ (stand.unlisted if stand is not None else frozenset())
+        changed = {name: node for name, node in nodes.items() if before.get(name) is not node or name in moved}
         for name in (before.keys() - nodes.keys()) | changed.keys():
             by_node.pop(name, None)
             worths.pop(name, None)
-        fresh = self._membership.of(changed)
+        fresh = self._membership.of(changed, unlisted)
         by_node.update(fresh)
         worths.update({name: worth(nodes[name], member) for name, member in fresh.items()})
         return Belonging(by_node, worths)

@@ -90,6 +90,22 @@ class Roll:
         known = self.listed.by_id
         return frozenset(name for name, node in self.nodes.items() if node.provider_id not in known)
 
+    def outside(self, younger_than: float) -> frozenset[str]:
+        """Nodes that belong to no pool: their machines are not on the list, or are listed as ended.
+
+        A machine of the ledger whose Node was made after ``younger_than`` may be on the next list.
+        """
+        if self.listed.instances is None:
+            return frozenset()
+        late = {name for name in self.unlisted if self.nodes[name].bought is not None and self.nodes[name].created > younger_than}
+        return (self.unlisted - late) | self._over
+
+    @cached_property
+    def _over(self) -> frozenset[str]:
+        """Nodes whose machines have ended, and that are not Ready."""
+        over = self.listed.over
+        return frozenset(node.name for name in over for node in self.by_machine.get(name, ()) if not node.ready) if over else frozenset()
+
     @cached_property
     def foreign(self) -> frozenset[str]:
         """The machines of nodes that are :attr:`unlisted`."""

@@ -21,6 +21,7 @@ from gpuscaler.planning.membership import members
 from gpuscaler.planning.opening import CALM_SECONDS, Line, calm, is_restless, waiting
 from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.refusing import tried_in_vain
+from gpuscaler.planning.roll import Roll
 from gpuscaler.planning.state import ledger, promises, refusals
 from gpuscaler.planning.state.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
 from gpuscaler.planning.yielding import has_room, has_rules, overtaken
@@ -61,10 +62,11 @@ def steer(
     said: Mapping[str, str] | None = None,
     tried: float = 0.0,
     now: float,
+    roll: Roll | None = None,
 ) -> Steering:
     """What opens next. ``attempts`` tells when the scheduler last failed to place a pod, by ``namespace/name``, ``said`` its words then.
 
-    ``tried`` is when any pod that waits was last seen to be tried.
+    ``tried`` is when any pod that waits was last seen to be tried. ``roll`` is that of ``cluster`` and the cloud's list.
     """
     wheel = _Wheel(book, cluster, policy, attempts, now)
     wheel.tried = tried
@@ -75,7 +77,7 @@ def steer(
     wheel.take_turns()
     for promise in wheel.book.promises:
         wheel.keep(promise)
-    wheel.open_foreign()
+    wheel.open_foreign(roll or Roll.of(cluster, None))
     wheel.release()
     return Steering(tuple(wheel.steps), tuple(wheel.outcomes), tuple(wheel.suspected), tuple(wheel.acts), tuple(wheel.stray))
 
@@ -364,12 +366,11 @@ class _Wheel:
             else:
                 self.acts.append(Nominate(pod.key, pod.uid, ""))
 
-    def open_foreign(self) -> None:
-        """Machines with our taint that nobody here bought are opened once they are ready; kept ones stay closed."""
-        nodes = {node.name: node for node in foreign(self.cluster, self.book, self.pools)}
-        for name, member in members(nodes, self.policy).items() if nodes else ():
-            if not member.pool.min_gpus_per_pod and missing(nodes[name], member.offering, member.pool) is None:
-                self.acts.append(Lift(name, "it is ready, and no plan waits for it"))
+    def open_foreign(self, roll: Roll) -> None:
+        """Machines with our taint that other people bought are opened once they are ready, where there is no list; kept ones stay closed."""
+        for node, member in foreign(self.cluster, self.book, self.policy, roll):
+            if not member.pool.min_gpus_per_pod and missing(node, member.offering, member.pool) is None:
+                self.acts.append(Lift(node.name, "it is ready, and no plan waits for it"))
 
 
 def opening(waiting: list[Pod]) -> str:

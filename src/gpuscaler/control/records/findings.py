@@ -5,9 +5,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from gpuscaler.control.records.words import counted
 from gpuscaler.model.accelerators import ACCELERATORS
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import Member
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.roll import Unpooled
+from gpuscaler.planning.state.ledger import Ledger
+
+#: A node that is closed for longer than a machine takes to open is reported, in seconds.
+CLOSED_SECONDS = 900.0
 
 
 def findings(plan: Plan, cluster: Cluster, found: Mapping[str, Member], unpooled: Iterable[Unpooled] = ()) -> Iterator[str]:
@@ -32,3 +37,18 @@ def findings(plan: Plan, cluster: Cluster, found: Mapping[str, Member], unpooled
                     f"node {name} shows {shown[device]} of {most} {device} that a {offering.instance_type} has; "
                     f"it is planned with those it shows; look at its driver's log for a device that has failed, and replace it"
                 )
+
+
+def closed(cluster: Cluster, found: Mapping[str, Member], book: Ledger, now: float) -> Iterator[str]:
+    """A sentence for each node that our taint has kept closed for long, and that nothing here opens; ``found`` tells the pools of nodes."""
+    under_way = {one.node for one in (*book.coming, *book.promises, *book.leaving)}
+    for node in cluster.table.tainted(ARRIVING_TAINT):
+        member = found.get(node.name)
+        kept = member is not None and member.pool.min_gpus_per_pod
+        if node.name in under_way or kept or now < node.created + CLOSED_SECONDS:
+            continue
+        whose = "the cloud lists it for no pool here" if member is None else f"it is a machine of pool {member.pool.name}"
+        yield (
+            f"node {node.name} is closed by the taint {ARRIVING_TAINT}, and nothing here opens or removes it: "
+            f"{whose} ({node.provider_id or 'it has no spec.providerID'}); take the taint off, or add its group to the pools"
+        )

@@ -16,7 +16,8 @@ from gpuscaler.planning.state.boots import Forecast
 class Latest:
     """Times are seconds since the epoch, 0 before the first. ``forecasts`` are those that were made when machines were granted.
 
-    ``found`` knows the pools of the account, where there is one. ``unpooled`` are machines of pools that nobody here knows.
+    ``found`` knows the pools of the account, where there is one. ``unpooled`` are machines of pools that nobody here knows, ``unlisted``
+    nodes that belong to no pool, since the cloud's list does not have their machines.
     """
 
     cluster: Cluster = field(default_factory=Cluster)
@@ -29,3 +30,4 @@ class Latest:
     forecasts: Mapping[str, Forecast] = field(default_factory=dict)
     found: FoundPools | None = None
     unpooled: tuple[Unpooled, ...] = ()
+    unlisted: frozenset[str] = frozenset()

@@ -135,6 +135,7 @@ class Records:
         self._decisions = {**seen.memory.decided, **self._decisions}
         latest.memory = seen.memory
         latest.cluster, latest.looked_at, latest.unpooled = cluster, now, seen.unpooled
+        latest.unlisted = seen.unlisted
         if {one.node for one in before.ledger.leaving} != {one.node for one in book.leaving}:
             # A removal that was given up may be decided again in the same words.
             self._same = None

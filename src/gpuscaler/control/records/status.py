@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.clouds.protocol import Looked
-from gpuscaler.control.records.findings import findings
+from gpuscaler.control.records.findings import closed, findings
 from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.removals import RemovalNow, removals_of
@@ -148,7 +148,7 @@ def status_of(
     """The status at ``now``. Work grows with nodes and with pods that wait; call it in a thread where these are many."""
     cluster, memory, plan = latest.cluster, latest.memory, latest.plan
     policy = latest.policy or Policy(())
-    found = members(cluster.nodes, policy)
+    found = members(cluster.nodes, policy, latest.unlisted)
     account = latest.found.newest if latest.found is not None else Looked()
     aside = (*cluster.set_aside, *account.set_aside)
     coming_nodes = {one.node for one in memory.ledger.coming if one.node}
@@ -177,7 +177,13 @@ def status_of(
         holds=_holds(holds or Holds(), now),
         troubles=tuple(shortened(one, SENTENCE) for one in troubles)[:MOST],
         warnings=tuple(
-            shortened(one, SENTENCE) for one in (*findings(plan, cluster, found, latest.unpooled), *plan.warnings, *account.warnings)
+            shortened(one, SENTENCE)
+            for one in (
+                *findings(plan, cluster, found, latest.unpooled),
+                *closed(cluster, found, memory.ledger, now),
+                *plan.warnings,
+                *account.warnings,
+            )
         )[:MOST],
         promises_kept=memory.promises.kept,
         promises_broken=memory.promises.broken,

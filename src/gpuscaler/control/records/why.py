@@ -114,6 +114,9 @@ def _of_node(latest: Latest, node: Node | None, name: str, machine: Coming | Non
     promise = next((one for one in book.promises if one.node == name), None)
     if promise is not None:
         yield f"it is kept for {counted(len(promise.pods), 'pod')} that it was opened for: {some(promise.pods)}"
+    if name in latest.unlisted:
+        yield f"it is not a machine of any pool here: the cloud does not list {node.provider_id or 'a machine for it'}; it is never removed"
+        return
     member = members({name: node}, latest.policy).get(name) if latest.policy is not None else None
     if member is None:
         yield "it belongs to no pool of the settings: it is never removed"

@@ -46,12 +46,12 @@ def is_leaving(node: Node, disrupting: frozenset[str]) -> bool:
 def node_blocker(situation: Situation, node: Node, promised: frozenset[str]) -> Blocker | None:
     """What keeps ``node``, its pods and the plan left aside. ``promised`` are the nodes of machines in the ledger."""
     own = own_blocker(node, situation.members.get(node.name))
+    if node.name in situation.state.unlisted:
+        return _unlisted(node)
     if own is not None and own.word in ("not-in-a-pool", "deleting"):
         return own
     if node.name in situation.state.disrupting:
         return DISRUPTING
-    if own is None and node.name in situation.state.unlisted:
-        return _unlisted(node)
     if own is None and node.name in situation.state.spared:
         return Blocker("drain-failed", situation.state.spared[node.name])
     return ARRIVING if node.name in promised and own is not DISRUPTING else own

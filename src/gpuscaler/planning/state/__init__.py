@@ -47,7 +47,8 @@ class State(Struct, frozen=True, gc=False):
     ``bought_last_minute``: machines bought in the last 60 s. ``disrupting``: node names whose removal is under way. ``broken_promises``:
     pods ("namespace/name") that a node was promised to and that the scheduler did not bind there; a nomination no longer holds them.
     ``spared``: nodes whose removal came to nothing a short while ago, and why. ``vanishing``: nodes that leave because their machines are
-    taken away, whose pods need room before they have to go. ``unlisted``: nodes whose machines the cloud does not list as this cluster's.
+    taken away, whose pods need room before they have to go. ``unlisted``: nodes whose machines the cloud does not list as this cluster's:
+    they are members of no pool, and count for nothing.
     ``progress``: seconds of its work that a waiting pod with a deadline need not do again. ``breakers`` is what the blocked offerings are
     explained by. ``consolidating``: whether to look if pods that run would fit better elsewhere, the dearest part of a plan, which whoever
     plans at every change need not ask for each time; idle machines go all the same. ``buying_held`` and ``removing_held``: why nothing is

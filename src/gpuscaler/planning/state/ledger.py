@@ -99,6 +99,7 @@ __all__ = [
     "Withdrawing",
     "Withdrawn",
     "folded",
+    "named",
     "step",
     "unnamed",
     "upcoming",
@@ -205,6 +206,11 @@ def _of_machine(ledger: Ledger, event: Found | Recognised | Adopted | Registered
 def unnamed(ledger: Ledger) -> Mapping[str, int]:
     """How many machines of each order have no name yet, by token."""
     return Counter(one.order for one in ledger.coming if not one.instance)
+
+
+def named(ledger: Ledger) -> Mapping[str, Key]:
+    """What the machines of the ledger are, by their ids: a list that is behind does not have them yet."""
+    return {one.instance: one.key for one in ledger.coming if one.instance}
 
 
 def folded(ledger: Ledger, events: Iterable[Event]) -> Ledger:

@@ -1,0 +1,140 @@
+"""Machines of our groups that gpuscaler did not order: those of a minimum size, and those that people, updates and groups add."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.control.aws_stage import Stage, aws_stage
+
+from gpuscaler.embedded import machines
+from gpuscaler.embedded.aws.scaling import reclaim
+from gpuscaler.kube.resources import NODES
+from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.planning.membership import POOL_LABEL
+
+#: Labels that no Auto Scaling group gives its nodes.
+UNREAL = (POOL_LABEL, "karpenter.sh/capacity-type", "eks.amazonaws.com/capacityType")
+
+
+@pytest.fixture(autouse=True)
+def real_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes have our taint, as their user data asks for, and no label that says which group or market they are of."""
+    made = machines.node_of
+
+    def node_of(*what: Any, **more: Any) -> dict[str, Any]:
+        node = made(*what, **more)
+        for key in UNREAL:
+            node["metadata"]["labels"].pop(key, None)
+        return node
+
+    monkeypatch.setattr(machines, "node_of", node_of)
+
+
+async def closed(here: Stage) -> list[str]:
+    """Nodes with our arriving taint."""
+    return [
+        node["metadata"]["name"]
+        for node in await here.nodes()
+        if any(taint["key"] == ARRIVING_TAINT for taint in node["spec"].get("taints") or ())
+    ]
+
+
+async def running(here: Stage) -> int:
+    return len(await here.nodes())
+
+
+async def test_the_nodes_of_a_minimum_that_are_older_than_the_controller_are_opened_and_used(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus", MinSize=2, DesiredCapacity=2)
+        await here.sleep(120)
+        assert len(await closed(here)) == 2
+        here.start()
+        await here.submit("train", run_for="600s")
+        await here.sleep(120)
+
+        assert await closed(here) == []
+        assert all((await here.bound()).values())
+        assert here.desired("gpus") == 2
+        assert (await here.status()).pools[0].machines == 2
+
+
+async def test_nodes_that_come_while_no_controller_runs_are_opened_by_the_next_one(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus")
+        here.start()
+        await here.sleep(60)
+        await here.stop()
+        here.client("autoscaling").set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
+        await here.sleep(3600)
+        here.start()
+        await here.submit("train", run_for="600s")
+        await here.sleep(120)
+
+        assert await closed(here) == []
+        assert all((await here.bound()).values())
+        assert here.desired("gpus") == 1
+
+
+async def test_machines_that_a_person_adds_are_opened_and_given_back_when_they_are_idle(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus")
+        here.start()
+        await here.sleep(60)
+        here.client("autoscaling").set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=2)
+        await here.sleep(240)
+        assert (await running(here), await closed(here)) == (2, [])
+        await here.submit("train", run_for="600s")
+        await here.sleep(60)
+        assert all((await here.bound()).values())
+        await here.sleep(2400)
+
+        assert (here.desired("gpus"), await running(here)) == (0, 0)
+        assert len(here.machines()) == 2
+
+
+@pytest.mark.parametrize("queue", [False, True], ids=["without a word", "with notice"])
+async def test_what_a_group_launches_in_place_of_reclaimed_spot_stays_neither_closed_nor_idle(tmp_path: Path, queue: bool) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpu-spot", market="spot", CapacityRebalance=queue)
+        here.start(here.settings(queue_url=here.queue()) if queue else "")
+        await here.deploy("serve")
+
+        async def bound() -> bool:
+            found = await here.bound()
+            return bool(found) and all(found.values())
+
+        await here.until(bound, 300)
+        for taken_back in range(1, 5):
+            await here.sleep(1500)
+            used = set((await here.bound()).values())
+            for node in await here.nodes():
+                if node["metadata"]["name"] in used:
+                    instance = node["spec"]["providerID"].rpartition("/")[2]
+                    reclaim(here.region, here.region.instances[instance], notice=120.0 if queue else 0.0)
+            await here.sleep(180)
+            await here.until(bound, 300)
+            assert await closed(here) == []
+            assert here.desired("gpu-spot") <= 2, f"after {taken_back} reclaims"
+        await here.sleep(1500)
+
+        assert here.desired("gpu-spot") == await running(here) == 1
+
+
+async def test_a_node_that_is_on_no_list_counts_neither_for_a_minimum_nor_for_money(tmp_path: Path) -> None:
+    """A control plane's node of the same type and zone: the group's one idle machine is its minimum, and stays."""
+    async with aws_stage(tmp_path) as here:
+        here.group("workers", MinSize=1, DesiredCapacity=1)
+        await here.sleep(60)
+        (worker,) = await here.nodes()
+        labels = {**worker["metadata"]["labels"], "kubernetes.io/hostname": "control-plane-1", POOL_LABEL: "workers"}
+        body = {"metadata": {"name": "control-plane-1", "labels": labels}, "spec": {"providerID": "aws:///us-east-1a/i-0fedcba9876543210"}}
+        await here.user.create(NODES, {**worker, **body})
+        here.start(here.settings(more="limits: {machines: 2}\n"))
+        await here.sleep(1200)
+        status = await here.status()
+
+        assert (here.desired("workers"), len(here.machines())) == (1, 1)
+        assert [(pool.machines, pool.dollars_per_hour > 0) for pool in status.pools] == [(1, True)]
+        await here.submit("one", "two", run_for="600s")
+        await here.sleep(300)
+        assert sorted(name for name, node in (await here.bound()).items() if node) == ["one", "two"]
