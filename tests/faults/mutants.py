@@ -307,9 +307,9 @@ MUTANTS = (
     Mutant(
         case=33,
         path="planning/adopting.py",
-        old="    due = [one for name, one in sorted(seen.items()) if then >= noted[name] + _patience(one, noted[name], waits)]\n",
-        new="    due = []\n",
-        removes="machines that other people add are not taken over while they start",
+        old="one.pool in pools and not is_ordered(one):\n            yield one\n",
+        new="one.pool in pools and not one.launched:\n            yield one\n",
+        removes="machines that somebody else adds stay closed",
     ),
     Mutant(
         case=33,
@@ -328,8 +328,8 @@ MUTANTS = (
     Mutant(
         case=71,
         path="planning/adopting.py",
-        old="        if sure and one.id not in known and one.pool in pools and not is_ordered(one):\n            yield one\n",
-        new="",
+        old="    pools = {pool.name for pool in policy.pools if not pool.min_gpus_per_pod}\n",
+        new="    pools = set[str]()\n",
         removes="machines whose nodes were there before the controller stay closed",
     ),
     Mutant(
@@ -356,14 +356,14 @@ MUTANTS = (
     Mutant(
         case=36,
         path="control/controller.py",
-        old="            unlisted=theirs,\n",
+        old="            unlisted=unlisted,\n",
         new="",
         removes="nodes are removed whose machines the cloud does not list",
     ),
     Mutant(
         case=36,
         path="planning/memory.py",
-        old="(act for act in discourage(cluster, policy) if act.node not in roll.unlisted)",
+        old="discourage(cluster, policy, roll.unlisted)",
         new="discourage(cluster, policy)",
         removes="nodes get our taints whose machines the cloud does not list",
     ),

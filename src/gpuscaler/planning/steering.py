@@ -367,7 +367,7 @@ class _Wheel:
                 self.acts.append(Nominate(pod.key, pod.uid, ""))
 
     def open_foreign(self, roll: Roll) -> None:
-        """Machines with our taint that other people bought are opened once they are ready, where there is no list; kept ones stay closed."""
+        """Without a list, machines with our taint that other people bought are opened once they are ready; kept ones stay closed."""
         for node, member in foreign(self.cluster, self.book, self.policy, roll):
             if not member.pool.min_gpus_per_pod and missing(node, member.offering, member.pool) is None:
                 self.acts.append(Lift(node.name, "it is ready, and no plan waits for it"))

@@ -41,7 +41,7 @@ def findings(plan: Plan, cluster: Cluster, found: Mapping[str, Member], unpooled
 
 def closed(cluster: Cluster, found: Mapping[str, Member], book: Ledger, now: float) -> Iterator[str]:
     """A sentence for each node that our taint has kept closed for long, and that nothing here opens; ``found`` tells the pools of nodes."""
-    under_way = {one.node for one in (*book.coming, *book.promises, *book.leaving)}
+    under_way = {one.node for one in book.coming} | {one.node for one in book.promises} | {one.node for one in book.leaving}
     for node in cluster.table.tainted(ARRIVING_TAINT):
         member = found.get(node.name)
         kept = member is not None and member.pool.min_gpus_per_pod
