@@ -513,7 +513,8 @@ def test_a_broken_file_of_what_was_kept_is_as_good_as_none(tmp_path: Path) -> No
 def test_a_pool_may_be_named_by_its_nodes_label_and_a_long_name_is_cut() -> None:
     aws = Aws()
     aws.group("asg-7f3a", {**DISCOVERED, f"{CA}/node-template/label/gpuscaler.io/pool": "gpus"}, instance_type="g5.xlarge")
-    aws.group("an odd: name", instance_type="g5.xlarge")
+    aws.template("gpus", InstanceType="g5.xlarge")
+    aws.group("an odd: name", LaunchTemplate={"LaunchTemplateName": "gpus"})
 
     found = aws.look()
 

@@ -2,12 +2,16 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Final
 
 from gpuscaler.clouds.markets import Markets
 from gpuscaler.embedded.aws import scaling
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.errors import AwsError
 from gpuscaler.embedded.aws.region import Region
+
+#: Where the Pricing API is served: AWS Price List, "Endpoints".
+PRICING_REGIONS: Final = ("us-east-1", "eu-central-1", "ap-south-1", "cn-northwest-1")
 
 
 class Account:
@@ -42,6 +46,12 @@ class Account:
         if name not in self.regions:
             raise AwsError("OptInRequired", f"You are not subscribed to this service in {name}", status=403)
         return self.regions[name]
+
+    def pricing(self, name: str) -> Region:
+        """The region in which a call of the Pricing API is answered: it is served in a few, to accounts that use others."""
+        if name not in PRICING_REGIONS:
+            raise AwsError("UnrecognizedClientException", f"The Pricing API has no endpoint in {name}", status=400)
+        return self.regions.get(name) or next(iter(self.regions.values()))
 
     def next_event(self) -> float | None:
         """When something happens by itself next."""

@@ -71,7 +71,7 @@ class Endpoint:
             raise AwsError("NotImplemented", text, status=501)
         if fault is not None:
             _refuse(call, fault, self.account)
-        region = self.account.region(call.region)
+        region = self._region(call)
         if call.params.get("DryRun"):
             raise AwsError("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", status=412)
         reply = handler(region, call.params)
@@ -85,6 +85,11 @@ class Endpoint:
         if call.operation == "ReceiveMessage" and not reply:
             return replace(answer, wait=queues.waits(region, call.params))
         return answer
+
+    def _region(self, call: Call) -> Region:
+        if call.service == "pricing":
+            return self.account.pricing(call.region)
+        return self.account.region(queues.region_in(call.params.get("QueueUrl", "")) or call.region)
 
     def _count(self, call: Call, code: str) -> None:
         key = (call.service, call.operation, code)

@@ -6,9 +6,14 @@ from typing import Any, Final
 
 from gpuscaler.catalogue import InstanceType, lookup, types
 from gpuscaler.embedded.aws.errors import AwsError
+from gpuscaler.embedded.aws.small_types import small_types
 
 #: Karpenter's names of GPUs as DescribeInstanceTypes has them, where upper case is not all.
 _GPU_NAMES: Final = {"rtx-pro-server-6000": "RTX PRO Server 6000", "radeon-pro-v520": "Radeon Pro V520", "t4g": "T4g"}
+
+#: Addresses of a network interface, and interfaces, as EC2's types have them; the first that gives the pods of a type is taken.
+_ADDRESSES: Final = (10, 15, 30, 50, 12, 6, 4, 20, 18, 8, 5, 2)
+_INTERFACES: Final = range(2, 65)
 
 #: What is sold in Capacity Blocks too, by DescribeInstanceTypes of us-east-1 (as moto 5 has it, autumn 2026).
 _IN_BLOCKS: Final = frozenset(
@@ -18,13 +23,15 @@ _IN_BLOCKS: Final = frozenset(
 
 
 def in_region(region: str) -> tuple[InstanceType, ...]:
-    """The types that a region has. A region without prices has what us-east-1 has."""
-    return types("aws", region) or types("aws", "us-east-1")
+    """The types that a region has: all without accelerators, and those with that have a price there, or everything where none has one."""
+    priced = {one.name for one in types("aws", region)}
+    catalogue = [one for one in types("aws") if not priced or one.name in priced or not (one.gpus or one.efa)]
+    return (*catalogue, *small_types().values())
 
 
 def known(name: str) -> InstanceType:
     """The type of that name. Raises :class:`AwsError` for one that there is not."""
-    found = lookup(name)
+    found = lookup(name) or small_types().get(name)
     if found is None or found.cloud != "aws":
         raise AwsError("InvalidInstanceType", f"The following supplied instance types do not exist: [{name}]")
     return found
@@ -76,9 +83,8 @@ def gpu_name(found: InstanceType) -> str:
 
 
 def network(found: InstanceType) -> dict[str, Any]:
-    """Interfaces, as far as pods per node can be computed from them: 10 of as many addresses as give the catalogue's pods."""
-    interfaces = 10
-    addresses = max(2, (found.allocatable["pods"] - 2) // interfaces + 1)
+    """Interfaces, as far as pods per node are computed from them: as many, of as many addresses, as give just the catalogue's pods."""
+    interfaces, addresses = _network_of(found.allocatable["pods"])
     reply: dict[str, Any] = {
         "MaximumNetworkInterfaces": interfaces,
         "MaximumNetworkCards": max(1, found.efa),
@@ -91,6 +97,15 @@ def network(found: InstanceType) -> dict[str, Any]:
     if found.efa:
         reply["EfaInfo"] = {"MaximumEfaInterfaces": found.efa}
     return reply
+
+
+def _network_of(pods: int) -> tuple[int, int]:
+    """Interfaces and addresses of each: all but one address of each interface are pods', and two pods are on the host's network."""
+    for addresses in _ADDRESSES:
+        interfaces, rest = divmod(pods - 2, addresses - 1)
+        if not rest and interfaces in _INTERFACES:
+            return interfaces, addresses
+    return 1, pods - 1
 
 
 def satisfying(requirements: Mapping[str, Any], region: str, architectures: Iterable[str]) -> list[str]:

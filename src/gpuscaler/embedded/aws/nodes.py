@@ -12,11 +12,12 @@ from typing import Final
 import structlog
 from msgspec.structs import replace
 
-from gpuscaler.catalogue import MIB, InstanceType, lookup
+from gpuscaler.catalogue import MIB, InstanceType
 from gpuscaler.catalogue.node_labels import gpu_feature_discovery
 from gpuscaler.clouds.machines import CloudEvent, CloudMachine
+from gpuscaler.embedded.aws.instance_types import known as known_type
 from gpuscaler.embedded.aws.instances import private_name
-from gpuscaler.embedded.aws.kubelet_writes import finish
+from gpuscaler.embedded.aws.kubelet_writes import finish, shown_memory
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import Instance
 from gpuscaler.embedded.aws.user_data import Kubelet, UserDataError, kubelet_of
@@ -36,9 +37,8 @@ _EFFECTS: Final = {"NO_SCHEDULE": "NoSchedule", "NO_EXECUTE": "NoExecute", "PREF
 _MANAGED_PODS, _LARGE_MANAGED_PODS, _LARGE, _KOPS_PODS = 110, 250, 30, 110
 #: Disks that pods' files are on, by images of Amazon Linux, Ubuntu and Bottlerocket.
 _DISKS: Final = ("/dev/xvda", "/dev/sda1", "/dev/xvdb")
-#: Of a machine's memory the kernel shows so much, less so many MiB, by recorded nodes: g5.8xlarge 127,404 of 131,072 MiB, m5.large 7,748 of
-#: 8,192. Then the kubelet keeps a part, so much a pod, and what is left before it evicts: amazon-eks-ami, ``bootstrap.sh``.
-_SHOWN, _KERNEL, _BASE, _A_POD, _EVICTION = 0.9735, 200, 255, 11, 100
+#: MiB that the kubelet keeps: a part, so much a pod, and what is left before it evicts. From amazon-eks-ami, ``bootstrap.sh``.
+_BASE, _A_POD, _EVICTION = 255, 11, 100
 _EFA: Final = "vpc.amazonaws.com/efa"
 
 
@@ -79,7 +79,7 @@ def dressed(region: Region, instance: Instance, machine: CloudMachine) -> CloudM
     offering = machine.offering
     group = region.groups.get(instance.group)
     tags = {key: tag["Value"] for key, tag in group.tags.items()} if group is not None else {}
-    known = lookup(offering.instance_type)
+    known = known_type(offering.instance_type)
     kubelet = kubelet_of(instance.launch.get("UserData") or "", first=_flags_of_eks(region, instance, tags))
     labels = {
         **_by_cloud_controller(region, instance, known),
@@ -91,10 +91,10 @@ def dressed(region: Region, instance: Instance, machine: CloudMachine) -> CloudM
     return replace(machine, offering=replace(offering, pool=instance.group, labels=labels, taints=kubelet.taints, allocatable=amounts))
 
 
-def _by_cloud_controller(region: Region, instance: Instance, known: InstanceType | None) -> dict[str, str]:
+def _by_cloud_controller(region: Region, instance: Instance, known: InstanceType) -> dict[str, str]:
     """What the cloud controller manager writes, and the kubelet by itself."""
     _, _, name, zone = instance.machine.offering.key
-    labels = {"kubernetes.io/os": "linux", "kubernetes.io/arch": known.arch if known else "amd64", "node.kubernetes.io/instance-type": name}
+    labels = {"kubernetes.io/os": "linux", "kubernetes.io/arch": known.arch, "node.kubernetes.io/instance-type": name}
     labels |= {f"beta.{key}": value for key, value in labels.items() if key.startswith("kubernetes.io/")}
     labels["beta.kubernetes.io/instance-type"] = name
     for key, value in (("zone", zone), ("region", region.name)):
@@ -132,13 +132,13 @@ def _by_kops(instance: Instance) -> dict[str, str]:
     return {"node-role.kubernetes.io/node": "", INSTANCE_GROUP: instance.tags[INSTANCE_GROUP], **copied}
 
 
-def _by_daemons(region: Region, zone: str, known: InstanceType | None, allocatable: Resources) -> dict[str, str]:
+def _by_daemons(region: Region, zone: str, known: InstanceType, allocatable: Resources) -> dict[str, str]:
     """What node plugins and discovery write, where they run."""
     labels = {"topology.ebs.csi.aws.com/zone": zone} if region.conditions.ebs_csi else {}
     return labels | (dict(gpu_feature_discovery(known, allocatable)) if region.conditions.gpu_feature_discovery else {})
 
 
-def _pods(kubelet: Kubelet, tags: Mapping[str, str], known: InstanceType | None, allocatable: Resources) -> int:
+def _pods(kubelet: Kubelet, tags: Mapping[str, str], known: InstanceType, allocatable: Resources) -> int:
     """Pods per node: what user data say, else by the network and what EKS allows."""
     if kubelet.max_pods:
         return kubelet.max_pods
@@ -146,15 +146,14 @@ def _pods(kubelet: Kubelet, tags: Mapping[str, str], known: InstanceType | None,
         return _KOPS_PODS
     pods = allocatable.get("pods", _KOPS_PODS)
     if NODEGROUP in tags:
-        return min(pods, _LARGE_MANAGED_PODS if known is not None and known.vcpu >= _LARGE else _MANAGED_PODS)
+        return min(pods, _LARGE_MANAGED_PODS if known.vcpu >= _LARGE else _MANAGED_PODS)
     return pods
 
 
-def _amounts(instance: Instance, known: InstanceType | None, allocatable: Resources, *, pods: int) -> dict[str, int]:
+def _amounts(instance: Instance, known: InstanceType, allocatable: Resources, *, pods: int) -> dict[str, int]:
     """What is left for pods. EFA devices are there only where the launch template attaches them."""
-    amounts = {**allocatable, "pods": pods}
-    if known is not None:
-        amounts["memory"] = (int(known.memory_mib * _SHOWN) - _KERNEL - _BASE - _A_POD * pods - _EVICTION) * MIB
+    memory = shown_memory(known.memory_mib) - _BASE - _A_POD * pods - _EVICTION
+    amounts = {**allocatable, "pods": pods, "memory": memory * MIB}
     disk = max((volume.settings["VolumeSize"] for volume in instance.volumes if volume.device in _DISKS), default=0)
     if disk:
         # A tenth is kept before the kubelet evicts, and 1 GiB for the kubelet.

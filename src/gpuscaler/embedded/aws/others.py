@@ -15,6 +15,8 @@ from gpuscaler.embedded.aws.pages import page
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.writing import at, iso
 
+#: The region whose prices are listed where no filter names one.
+_LISTED: Final = "us-east-1"
 _ONE_HOUR: Final = "JRTCKXETXF"
 _PER_HOUR: Final = "6YS6EN2CT7"
 
@@ -73,12 +75,11 @@ def _products(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     if params["ServiceCode"] != "AmazonEC2":
         return {"FormatVersion": "aws_v1", "PriceList": []}
     wanted = {one["Field"]: one["Value"] for one in params.get("Filters", ())}
-    where = wanted.get("regionCode", region.name)
+    where = wanted.get("regionCode", _LISTED)
     found = [
         one
         for one in instance_types.in_region(where)
-        if where in one.prices
-        and wanted.get("instanceType", one.name) == one.name
+        if wanted.get("instanceType", one.name) == one.name
         and wanted.get("operatingSystem", "Linux") == "Linux"
         and wanted.get("capacitystatus", "Used") == "Used"
         and wanted.get("tenancy", "Shared") == "Shared"
@@ -101,7 +102,7 @@ def _product(one: InstanceType, where: str, region: Region) -> dict[str, Any]:
         "gpu": str(one.gpus),
     }
     rate, offer = f"{sku}.{_ONE_HOUR}.{_PER_HOUR}", f"{sku}.{_ONE_HOUR}"
-    price = {"rateCode": rate, "unit": "Hrs", "pricePerUnit": {"USD": f"{one.prices[where].on_demand:.10f}"}}
+    price = {"rateCode": rate, "unit": "Hrs", "pricePerUnit": {"USD": f"{instance_types.price(one.name, where, 'on-demand'):.10f}"}}
     terms = {"OnDemand": {offer: {"sku": sku, "offerTermCode": _ONE_HOUR, "priceDimensions": {rate: price}}}}
     product = {"productFamily": "Compute Instance", "attributes": attributes, "sku": sku}
     return {"product": product, "serviceCode": "AmazonEC2", "terms": terms, "publicationDate": iso(at(region.now))}

@@ -9,6 +9,7 @@ from gpuscaler.embedded.aws.errors import AwsError
 from gpuscaler.embedded.aws.messages import Message, Queue
 from gpuscaler.embedded.aws.region import Region
 
+_ADDRESS: Final = re.compile(r"/queue/([a-z0-9-]+)/")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 #: Bytes of a message, and of a batch of them; seconds that one may be delayed.
 LONGEST: Final = 1_048_576
@@ -20,12 +21,19 @@ def make(region: Region, name: str, attributes: dict[str, str], *, host: str = "
     if not _NAME.fullmatch(name):
         raise AwsError("InvalidParameterValue", "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length")
     if name not in region.queues:
-        region.queues[name] = Queue(name, f"{host or f'https://sqs.{region.name}.amazonaws.com'}/{region.account}/{name}")
+        place = f"{host}/queue/{region.name}" if host else f"https://sqs.{region.name}.amazonaws.com"
+        region.queues[name] = Queue(name, f"{place}/{region.account}/{name}")
     queue = region.queues[name]
     queue.visibility = float(attributes.get("VisibilityTimeout", queue.visibility))
     queue.wait = float(attributes.get("ReceiveMessageWaitTimeSeconds", queue.wait))
     queue.retention = float(attributes.get("MessageRetentionPeriod", queue.retention))
     return queue
+
+
+def region_in(url: str) -> str:
+    """The region that a queue's address at an endpoint for all regions names, "" where it names none."""
+    found = _ADDRESS.search(url)
+    return found[1] if found is not None else ""
 
 
 def _queue(region: Region, params: dict[str, Any]) -> Queue:

@@ -1,5 +1,6 @@
 """Launch templates: ec2's Create, Describe and Delete calls."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -9,6 +10,8 @@ from gpuscaler.embedded.aws.pages import page
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import Template
 from gpuscaler.embedded.aws.writing import at
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9()./_-]{3,128}")
 
 
 def find(region: Region, wanted: Mapping[str, Any]) -> Template:
@@ -26,6 +29,12 @@ def find(region: Region, wanted: Mapping[str, Any]) -> Template:
 
 def _create(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     name = params["LaunchTemplateName"]
+    if not _NAME.fullmatch(name):
+        raise AwsError(
+            "InvalidLaunchTemplateName.MalformedException",
+            "A launch template name must be between 3 and 128 characters, and may contain letters, numbers, and the following characters: "
+            "- ( ) . / _.",
+        )
     if any(one.name == name for one in region.templates.values()):
         raise AwsError("InvalidLaunchTemplateName.AlreadyExistsException", f"Launch template name already in use: {name}")
     tags = [tag for one in params.get("TagSpecifications", []) if one.get("ResourceType") == "launch-template" for tag in one["Tags"]]
