@@ -90,6 +90,13 @@ class Calls:
                 self._clients[(service, region)] = found
             return found
 
+    def endpoint(self, service: str, region: str) -> str:
+        """The URL that is asked, be it told by settings, by boto3's own configuration or by nothing; empty where boto3 has none."""
+        try:
+            return str(self.client(service, region).meta.endpoint_url)
+        except CloudError:
+            return ""
+
     def read(self, service: str, region: str, operation: str, *, tries: int = TRIES, **parameters: Any) -> Mapping[str, Any]:
         """The reply to an operation that changes nothing, such as ``DescribeAutoScalingGroups``.
 

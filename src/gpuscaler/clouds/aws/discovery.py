@@ -66,9 +66,12 @@ class Discovery:
     ) -> None:
         self._scope, self._launch, self._folder = scope, launch, folder
         self._overrides = {one.name: one for one in overrides}
-        self._kept = load(folder)
-        self._written = msgspec.json.encode(self._kept)
         names = tuple(dict.fromkeys(regions))
+        endpoint = calls.endpoint("ec2", names[0]) if names and folder is not None else ""
+        # One file for all regions of an account.
+        self._endpoint = endpoint.replace(names[0], "") if names else ""
+        self._kept = load(folder, self._endpoint)
+        self._written = msgspec.json.encode(self._kept)
         self._outer = ThreadPoolExecutor(max_workers=max(len(names), 1), thread_name_prefix="aws-region")
         self._workers = [ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix=f"aws-{name}") for name in names]
         self._readers = [
@@ -157,7 +160,7 @@ class Discovery:
         now = msgspec.json.encode(self._kept)
         if now != self._written:
             self._written = now
-            save(self._kept, self._folder)
+            save(self._kept, self._folder, self._endpoint)
 
 
 def _named_apart(pools: list[FoundPool]) -> list[FoundPool]:

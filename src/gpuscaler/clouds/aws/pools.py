@@ -172,7 +172,7 @@ def _offerings(
     for way in ways:
         kind = known.types.get(way.instance_type)
         if kind is None:
-            warnings.append(f"saw the instance type {way.instance_type}, which {known.region} does not know; it is set aside")
+            warnings.append(f"region {known.region} does not offer type {way.instance_type}; it is set aside there")
             continue
         missing = [zone for zone in group.zones if zone not in known.offered.get(way.instance_type, group.zones)]
         if missing:

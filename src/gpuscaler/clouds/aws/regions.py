@@ -163,15 +163,15 @@ class RegionReader:
 
     def _types(self, names: Collection[str]) -> dict[str, InstanceType]:
         """Every type that is known; what the account does not tell, the catalogue may."""
-        now = self._now()
-        stale = [name for name in sorted(names) if name not in self._kept.types or not self._kept.types[name].fresh(now, TYPES)]
+        now, key = self._now(), f"{self.region}/"
+        stale = [name for name in sorted(names) if not (one := self._kept.types.get(key + name)) or not one.fresh(now, TYPES)]
         asked = self._attempt("instance types", lambda: self._ask_types(stale), None)
         if asked is not None:
             for name in stale:
-                self._kept.types[name] = Dated(now, asked.get(name))
+                self._kept.types[key + name] = Dated(now, asked.get(name))
         found = {}
         for name in names:
-            kept = self._kept.types.get(name)
+            kept = self._kept.types.get(key + name)
             described = self._attempt_type(name, kept.value) if kept is not None and kept.value else None
             # A type that the account was asked for and does not have is not to be bought, whatever the catalogue says.
             kind = described or (catalogue.lookup(name) if kept is None else None)

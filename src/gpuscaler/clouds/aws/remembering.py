@@ -1,10 +1,12 @@
 """What was read before and need not be read again, in memory and, where there is a folder, on disk.
 
 A version of a launch template never changes and an instance type hardly ever; prices and node groups do. The file on disk is read as
-strictly as anything from outside: one that cannot be understood is as good as none.
+strictly as anything from outside: one that cannot be understood is as good as none. What one region said says nothing of another, and what
+one endpoint said nothing of another: a simulated account has other types at other prices than AWS.
 """
 
 import contextlib
+import hashlib
 import os
 import tempfile
 from pathlib import Path
@@ -19,7 +21,7 @@ T = TypeVar("T")
 TYPES, LIST_PRICES, SPOT_PRICES, NODEGROUPS = 7 * 86_400.0, 86_400.0, 300.0, 360.0
 #: Seconds for which it counts that there was nothing: a type that the region did not know.
 NOTHING = 3_600.0
-_FILE = "aws-types.json"
+_FILE = "aws-types-{}.json"
 
 
 class Dated(Struct, Generic[T], frozen=True):
@@ -37,8 +39,8 @@ class Dated(Struct, Generic[T], frozen=True):
 class Kept(Struct):
     """What is worth keeping over restarts.
 
-    ``types`` are as DescribeInstanceTypes gives them, by name (None: there is no such type), ``offered`` the zones by region/type,
-    ``prices`` those on demand by region/type (None: not told).
+    ``types`` are as DescribeInstanceTypes gives them, by region/type (None: the region has no such type), ``offered`` the zones by
+    region/type, ``prices`` those on demand by region/type (None: not told).
     """
 
     types: dict[str, Dated[dict[str, Any] | None]] = {}
@@ -46,27 +48,33 @@ class Kept(Struct):
     prices: dict[str, Dated[float | None]] = {}
 
 
-def load(folder: Path | None) -> Kept:
-    """What an earlier process kept in ``folder``."""
+def file_of(folder: Path, endpoint: str) -> Path:
+    """Where what ``endpoint``, a URL, has said is kept."""
+    return folder / _FILE.format(hashlib.sha256(endpoint.encode()).hexdigest()[:12])
+
+
+def load(folder: Path | None, endpoint: str) -> Kept:
+    """What an earlier process kept in ``folder`` of what ``endpoint`` said."""
     if folder is None:
         return Kept()
     try:
-        return msgspec.json.decode((folder / _FILE).read_bytes(), type=Kept)
+        return msgspec.json.decode(file_of(folder, endpoint).read_bytes(), type=Kept)
     except (OSError, msgspec.DecodeError):
         return Kept()
 
 
-def save(kept: Kept, folder: Path | None) -> None:
+def save(kept: Kept, folder: Path | None, endpoint: str) -> None:
     """Write it down; a folder that cannot be written only costs calls at the next start."""
     if folder is None:
         return
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=folder, prefix=_FILE)
+        file = file_of(folder, endpoint)
+        handle, name = tempfile.mkstemp(dir=folder, prefix=file.name)
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(msgspec.json.encode(kept))
-            Path(name).replace(folder / _FILE)
+            with os.fdopen(handle, "wb") as written:
+                written.write(msgspec.json.encode(kept))
+            Path(name).replace(file)
         except OSError:
             Path(name).unlink(missing_ok=True)
             raise
