@@ -71,7 +71,7 @@ async def test_a_memory_that_somebody_deletes_while_its_write_is_in_doubt_is_wri
 # The cloud
 
 
-async def test_a_provider_that_fails_in_a_way_nobody_foresaw_ends_the_controller_and_is_named() -> None:
+async def test_a_provider_that_fails_in_a_way_nobody_foresaw_is_named_and_asked_again() -> None:
     async with world() as here:
         here.start()
         await here.sleep(2.0)
@@ -79,9 +79,16 @@ async def test_a_provider_that_fails_in_a_way_nobody_foresaw_ends_the_controller
         async def inventory() -> Any:
             raise KeyError("a field that this cloud never left out before")
 
+        honest = here.cluster.provider.inventory
         here.cluster.provider.inventory = inventory  # type: ignore[method-assign]
-        with pytest.raises(KeyError, match="never left out"):
-            await here.sleep(30.0)
+        await here.submit("p")
+        await here.sleep(60.0)
+        assert here.controller is not None
+        assert "KeyError: 'a field that this cloud never left out before'" in here.controller.cloud.trouble
+        here.cluster.provider.inventory = honest  # type: ignore[method-assign]
+        await here.sleep(300.0)
+        assert not here.controller.cloud.trouble
+        assert all((await here.bound()).values())
 
 
 # People

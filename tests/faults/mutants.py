@@ -509,9 +509,9 @@ MUTANTS = (
     ),
     Mutant(
         case=49,
-        path="control/alarm.py",
-        old="    inline: int = 2_000\n",
-        new="    inline: int = 2_000_000_000\n",
+        path="control/controller.py",
+        old="        if self._is_small(cluster):\n",
+        new="        if True:\n",
         removes="plans for a large cluster are made on the event loop",
     ),
     Mutant(
@@ -576,5 +576,26 @@ MUTANTS = (
         old="        await self._brake.poll()\n        return any(",
         new="        return any(",
         removes="a hold is obeyed only when the next poll shows it",
+    ),
+    Mutant(
+        case=93,
+        path="control/controller.py",
+        old="        except Exception as error:  # noqa: BLE001  # one odd object must not end what serves all pods\n",
+        new="        except ArithmeticError() as error:\n",
+        removes="an error that nobody foresaw ends the loop",
+    ),
+    Mutant(
+        case=93,
+        path="control/failing.py",
+        old="        return times >= REPEATED and times & (times - 1) == 0\n",
+        new="        return False\n",
+        removes="nothing looks for the object behind an error",
+    ),
+    Mutant(
+        case=93,
+        path="control/controller.py",
+        old="            self.memory = replace(self.memory, poison=poison)\n",
+        new="            pass\n",
+        removes="what was set aside is not remembered",
     ),
 )

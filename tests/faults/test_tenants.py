@@ -1,5 +1,7 @@
 """F90 to F96: what whoever may create pods in one namespace, or send to the queue, could write to stop the controller for all."""
 
+from typing import Any
+
 import pytest
 from tests.clouds.aws.providers import Shop
 from tests.clouds.aws.test_inbox import drain, machines, send, shop, warning
@@ -8,6 +10,8 @@ from tests.faults.kit import bought, faulty
 from tests.hostile.workloads import HUGE, NOW, POOLS, Object, cluster_of, containers, gangs, node, ordinary, pod, policy
 
 from gpuscaler.kube.resources import PODS
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.planning import memory, planner
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state import State
 
@@ -45,6 +49,78 @@ def test_f91_six_hundred_gangs_are_planned_for_without_recursion() -> None:
     made = plan(cluster_of([*gangs(600, 1, alike=True), *ordinary(1)]), State(), policy(POOLS), NOW)
 
     assert "others/o0" in {key for machine in made.machines for key in machine.pods}
+
+
+def curse(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """From now on every plan, or every look, fails while a pod is there that is called poison."""
+    module, name = (planner, "demand") if place == "planning" else (memory, "adopted")
+    honest = getattr(module, name)
+
+    def cursed(*given: Any, **more: Any) -> Any:
+        cluster = next(each for each in given if isinstance(each, Cluster))
+        if any(key.endswith("/poison") for key in cluster.pods):
+            raise ZeroDivisionError("a mistake of ours")
+        return honest(*given, **more)
+
+    monkeypatch.setattr(module, name, cursed)
+
+
+@pytest.mark.parametrize("place", ["planning", "observing"])
+async def test_f93_a_pod_that_makes_us_fail_is_found_and_set_aside_while_others_are_served(
+    monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    curse(monkeypatch, place)
+    async with faulty() as here:
+        for number in range(5):
+            await here.submit(f"early-{number}")
+        await create(here, pod("poison", namespace="default"))
+        await here.submit("late")
+        await bought(here, 6)
+        await here.sleep(60.0)
+
+        assert all(node for name, node in (await here.bound()).items() if name != "poison")
+        assert here.notes.last is not None
+        (aside,) = here.notes.last.set_aside
+        assert aside.object == "Pod default/poison"
+        assert "ZeroDivisionError: a mistake of ours" in aside.reason
+        assert here.controller is not None
+        assert here.controller.failures.count == 2
+
+
+async def test_f93_what_was_set_aside_is_known_after_a_restart_and_tried_again_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    curse(monkeypatch, "planning")
+    async with faulty() as here:
+        await create(here, pod("poison", namespace="default"))
+        await here.submit("a")
+        await bought(here, 1)
+        await here.sleep(30.0)
+        await here.kill()
+        here.start()
+        await here.sleep(30.0)
+
+        assert here.controller is not None
+        assert here.controller.failures.count == 0
+        monkeypatch.undo()
+        await here.user.merge_patch(PODS, "poison", {"metadata": {"labels": {"changed": "yes"}}}, namespace="default")
+        await bought(here, 2)
+
+
+async def test_f93_an_error_that_no_object_causes_is_reported_and_ends_with_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_given: Any, **_more: Any) -> Any:
+        raise ZeroDivisionError("a mistake of ours")
+
+    monkeypatch.setattr(planner, "demand", broken)
+    async with faulty() as here:
+        await here.submit("a")
+        await here.sleep(120.0)
+
+        assert here.controller is not None
+        assert "planning failed" in here.controller.trouble
+        assert 4 < here.controller.failures.count < 20
+        assert not here.controller.memory.poison
+        monkeypatch.undo()
+        await bought(here, 1)
+        assert not here.controller.trouble
 
 
 @pytest.mark.looptime(False)

@@ -18,8 +18,9 @@ class Pace(Struct, frozen=True, gc=False):
     """How the loop waits, in seconds.
 
     A plan is made when no pod became unschedulable for ``debounce``, after ``patience`` at most, and every ``resync`` in any case. Plans
-    for clusters of more than ``inline`` nodes and pods together are made in a thread. Whether pods that run would fit better elsewhere,
-    the dearest part of a plan, is looked at every ``consolidate`` at most.
+    for clusters of more than ``inline`` nodes and pods together, or more than ``inline_pods`` pods that wait, are made in a thread; a pod
+    with rules counts as several. Whether pods that run would fit better elsewhere, the dearest part of a plan, is looked at every
+    ``consolidate`` at most.
     """
 
     debounce: float = 0.2
@@ -28,6 +29,7 @@ class Pace(Struct, frozen=True, gc=False):
     register: float = 900.0
     ready: float = 900.0
     inline: int = 2_000
+    inline_pods: int = 100
     consolidate: float = 60.0
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -19,8 +20,13 @@ from gpuscaler.clouds.protocol import (
     Unfilled,
 )
 from gpuscaler.kube.errors import ApiError, Unreachable
+from gpuscaler.kube.leases import NotLeaderError
 from gpuscaler.model.instances import ALIVE, Instance, Inventory
 from gpuscaler.planning.state import events, ledger
+
+_LOG = structlog.get_logger(__name__)
+#: Errors that say that another process leads, or that the API server cannot be used.
+STOPPING = (ApiError, Unreachable, NotLeaderError)
 
 #: How often the cloud is asked for its list, its notices and its pools, in seconds, and how long one call may take. A lease of 15 s that is
 #: renewed every 2 s always has more than 10 s left, and no call begins that may outlast it. Azure gives some machines 30 s: within three of
@@ -113,6 +119,12 @@ class Cloud:
             except (CloudError, LostAnswerError, TimeoutError) as error:
                 self._troubles[ask.__name__] = f"{self.provider.name}: {spoken(error)}"
                 pause = max(min(2 * pause, LONGEST_PAUSE, 12 * every), getattr(error, "retry_after", 0.0))
+            except STOPPING:
+                raise
+            except Exception as error:  # noqa: BLE001  # one odd answer must not end the list of all machines
+                self._troubles[ask.__name__] = f"{self.provider.name}: {unforeseen(error)}"
+                _LOG.exception("the cloud could not be asked", what=ask.__name__)
+                pause = min(2 * pause, LONGEST_PAUSE, 12 * every)
             await asyncio.sleep(pause)
 
     async def refresh(self) -> None:
@@ -235,6 +247,12 @@ class Cloud:
             answer = refused(order, error, self._now())
         except (LostAnswerError, TimeoutError) as error:
             answer = Answered(order, (ledger.Doubted(order.token, self._now()),), (), f"the answer was lost: {spoken(error)}")
+        except STOPPING:
+            raise
+        except Exception as error:  # noqa: BLE001  # nothing that a cloud answers ends what serves all pods
+            # Whether anything was bought is not known: the order is sent again with the same token.
+            _LOG.exception("an order could not be sent", order=order.token)
+            answer = Answered(order, (ledger.Doubted(order.token, self._now()),), (), unforeseen(error))
         finally:
             self._out.discard(order.token)
         self._answers.append(answer)
@@ -252,6 +270,11 @@ class Cloud:
                 detail = refusal.detail or refusal.cause if refusal is not None else ""
         except (CloudError, LostAnswerError, TimeoutError, ApiError, Unreachable) as error:
             detail = spoken(error)
+        except STOPPING:
+            raise
+        except Exception as error:  # noqa: BLE001  # nothing that a cloud answers ends what serves all pods
+            _LOG.exception("a machine could not be ended", machine=instance)
+            detail = unforeseen(error)
         self._ended.append(Ended(instance, node, found or detail, bool(found)))
 
     async def _withdraw(self, one: ledger.Withdrawal) -> None:
@@ -264,6 +287,11 @@ class Cloud:
             self._troubles.pop(one.token, None)
         except (CloudError, LostAnswerError, TimeoutError) as error:
             self._troubles[one.token] = f"{self.provider.name}: order {one.token} could not be withdrawn: {spoken(error)}"
+        except STOPPING:
+            raise
+        except Exception as error:  # noqa: BLE001  # nothing that a cloud answers ends what serves all pods
+            _LOG.exception("an order could not be withdrawn", order=one.token)
+            self._troubles[one.token] = f"{self.provider.name}: order {one.token} could not be withdrawn: {unforeseen(error)}"
 
 
 def unfilled(order: ledger.Order, missing: int) -> Unfilled:
@@ -285,6 +313,10 @@ def refused(order: ledger.Order, error: CloudError, now: float) -> Answered:
 
 def spoken(error: Exception) -> str:
     return f"no answer within {CALL_SECONDS:g} s" if isinstance(error, TimeoutError) else str(error)
+
+
+def unforeseen(error: Exception) -> str:
+    return f"saw {type(error).__name__}: {str(error)[:200]}, expected an answer that is understood; it is asked again; please report it"
 
 
 def answered(order: ledger.Order, bought: Bought, now: float) -> Answered:

@@ -15,6 +15,7 @@ from gpuscaler.control.acting import Actor, Outcome
 from gpuscaler.control.alarm import NORMAL, SOON_SECONDS, Alarm, Pace
 from gpuscaler.control.attempts import Attempts
 from gpuscaler.control.cloud import Cloud
+from gpuscaler.control.failing import STOPPING, Failures
 from gpuscaler.control.holding import Brake
 from gpuscaler.control.looking import newcomer
 from gpuscaler.control.recorder import Recorder
@@ -25,8 +26,9 @@ from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.turns import breathe
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import ACTIVITIES, BUYING, REMOVING, Holds
+from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning import failover
+from gpuscaler.planning import failover, quarantine
 from gpuscaler.planning.acts import Act, End, Evict
 from gpuscaler.planning.arrivals import Waits
 from gpuscaler.planning.leaving import Refusal
@@ -47,6 +49,25 @@ AGAIN_SECONDS = 1.0
 FRESH_PICTURE, FRESH_LIST = 120.0, 45.0
 #: How often to look whether pods that run would fit better elsewhere where nothing has changed: what moving them loses changes with time.
 CONSOLIDATION = 600.0
+
+
+#: What a turn is at.
+OBSERVING, ACTING, PLANNING = "observing the cluster", "acting", "planning"
+#: The pause before the next look after a plan has failed, in seconds: what is under way does not wait for it.
+PAUSE_OBSERVING = 0.5
+#: So many of the objects that planning fails with are reported each by itself.
+MOST_REPORTED = 20
+
+
+def _nothing(_cluster: Cluster) -> None:
+    """There is nothing that could be tried again with fewer objects."""
+
+
+def weight(spec: PodSpec) -> int:
+    """How much more a plan has to do for a pod than for one without any rules."""
+    terms = spec.node_affinity.terms if spec.node_affinity is not None else ()
+    rules = len(spec.affinity) + len(spec.anti_affinity) + len(spec.spread) + len(spec.host_ports) + len(spec.volumes)
+    return 1 + rules + (len(terms) + len(spec.tolerations) + len(spec.requests)) // 8
 
 
 class Controller:
@@ -74,8 +95,7 @@ class Controller:
     ) -> None:
         self.memory = Memory()
         self.plans = 0
-        #: Why it cannot begin, for people; empty while it can.
-        self.trouble = ""
+        self._unreadable = ""
         self._picture, self._store, self._recorder = picture, store, recorder
         self._now, self._attempts, self._dry_run = now, attempts, dry_run
         self._alarm, self._brake = Alarm(pace), brake
@@ -87,12 +107,25 @@ class Controller:
         self._unevicted: list[Refusal] = []
         self._unseen: dict[str, str] = {}
         self._failure: BaseException | None = None
+        self.failures = Failures(self._alarm.wake)
+        #: What the last look was given, where it failed: what only comes once is given to the next as well.
+        self._unheard: Facts | None = None
+        #: What is computed now from which cluster, to be tried again without some of its objects, and the last for which a plan was made.
+        self._stage = OBSERVING
+        self._attempt: tuple[Cluster, quarantine.Attempt] = (Cluster(), _nothing)
+        self._planned: Cluster | None = None
+        self._no_plan_before = 0.0
         self._crowded: frozenset[str] = frozenset()
         self._began = 0.0
         self._version = 0
         #: When it was last looked whether pods would fit better elsewhere, for which picture, and what nothing was moved to then.
         self._weighed_at, self._weighed = -CONSOLIDATION, -1
         self._unsettled: frozenset[events.Key] = frozenset()
+
+    @property
+    def trouble(self) -> str:
+        """Why it cannot begin, or what fails now, for people; empty while all is well."""
+        return "; ".join(filter(None, (self._unreadable, self.failures.trouble)))
 
     @property
     def cloud(self) -> Cloud:
@@ -130,11 +163,11 @@ class Controller:
             try:
                 memory = await self._store.load()
             except (ApiError, Unreachable, UnreadableError) as error:
-                self.trouble = str(error)
+                self._unreadable = str(error)
                 self._recorder.failed("the memory could not be read", error, self._now())
                 await asyncio.sleep(AGAIN_SECONDS)
             else:
-                self.trouble = ""
+                self._unreadable = ""
                 return memory
 
     async def _run(self) -> None:
@@ -154,6 +187,7 @@ class Controller:
             for task in self._acting:
                 task.cancel()
             await asyncio.gather(watching, *self._acting, return_exceptions=True)
+            await self.failures.close()
             await self._cloud.close()
 
     def _time(self) -> float:
@@ -168,14 +202,49 @@ class Controller:
             # Nothing was acted on that is not written down: the next turn begins anew from what is remembered.
             self._recorder.failed("the memory could not be written", error, self._now())
             self._alarm.look_at(self._time() + AGAIN_SECONDS)
+        except STOPPING:
+            raise
+        except Exception as error:  # noqa: BLE001  # one odd object must not end what serves all pods
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        """Report an error that nobody foresaw, and try again later. What was decided and not written down is forgotten with it."""
+        stage = self._stage
+        words, pause = self.failures.happened(stage, error)
+        self._recorder.failed(f"{stage} failed", error, self._now())
+        # What an error left half done is worked out again.
+        self._planner, self._rolls, self._weighed = Planner(self._policy), Rolls(), -1
+        until = self._time() + pause
+        if stage == PLANNING:
+            self._no_plan_before = until
+            self._alarm.plan_by(until)
+        self._alarm.look_at(until if stage != PLANNING else self._time() + PAUSE_OBSERVING)
+        cluster, attempt = self._attempt
+        if self.failures.repeated(stage) and attempt is not _nothing:
+            self.failures.search(cluster, self._planned, attempt, words)
+
+    def _set_aside(self, cluster: Cluster) -> Cluster:
+        """``cluster`` without the objects that planning fails with; those that have changed since are tried again."""
+        poison = quarantine.remaining(self.memory.poison, cluster)
+        if found := self.failures.found():
+            poison = (*poison, *found)
+            self._no_plan_before = 0.0
+            self._alarm.plan_by(self._time())
+            for each in found[:MOST_REPORTED]:
+                self._recorder.failed(f"{each.kind} {each.key} is set aside", ValueError(each.reason), self._now())
+        if poison != self.memory.poison:
+            self.memory = replace(self.memory, poison=poison)
+        return quarantine.without(cluster, poison)
 
     async def turn(self) -> None:
         """Look, write down, act; then plan if it is time to."""
         started = self._alarm.looking()
         if self._cloud.inventory is not None:
             self._picture.belong(self._cloud.inventory, named(self.memory.ledger))
+        self._stage, self._attempt = OBSERVING, (Cluster(), _nothing)
         taken = await self._picture.take()
-        cluster, self._version, self._alarm.nodes = taken.cluster, taken.version, taken.cluster.nodes
+        self._version, self._alarm.nodes = taken.version, taken.cluster.nodes
+        cluster = self._set_aside(taken.cluster)
         # A turn is as long as many changes: the loop goes round between its parts, so that none of them makes another late.
         await breathe()
         if self._failure is not None:
@@ -184,7 +253,13 @@ class Controller:
         if self._brake is not None and self.memory.ledger.leaving:
             await self._brake.poll()
         now = self._now()
-        seen = look(self.memory, cluster, self._policy, self._facts(now), now, rolls=self._rolls)
+        facts = self._unheard = self._facts(now)
+        memory, policy = self.memory, self._policy
+        self._attempt = cluster, lambda some: look(memory, some, policy, facts, now, rolls=Rolls())
+        seen = look(memory, cluster, policy, facts, now, rolls=self._rolls)
+        self._unheard = None
+        self.failures.succeeded(OBSERVING)
+        self._stage, self._attempt = ACTING, (cluster, _nothing)
         changed = any(isinstance(fate, events.Failed | events.Reclaimed) for fate in seen.arrivals.fates) or bool(
             seen.kept or seen.refused or seen.stray
         )
@@ -202,8 +277,15 @@ class Controller:
         if not self._dry_run:
             await self._store.save(self.memory)
             self._act(seen, cluster)
+        self.failures.succeeded(ACTING)
         if self._alarm.plans(started, anyway=refused or changed):
-            await self._plan(cluster, seen.unlisted)
+            if self._time() < self._no_plan_before:
+                self._alarm.plan_by(self._no_plan_before)
+            elif not self.failures.searching:
+                self._stage = PLANNING
+                await self._plan(cluster, seen.unlisted)
+                self._planned = cluster
+                self.failures.succeeded(PLANNING)
         self._await()
 
     def _take_answers(self) -> bool:
@@ -231,6 +313,9 @@ class Controller:
         announced, vanished = self._cloud.found()
         unevicted, self._unevicted = tuple(self._unevicted), []
         unseen, self._unseen = self._unseen, {}
+        if self._unheard is not None:
+            announced, vanished = (*self._unheard.announced, *announced), (*self._unheard.vanished, *vanished)
+            unevicted, unseen = (*self._unheard.unevicted, *unevicted), {**self._unheard.unseen, **unseen}
         return Facts(
             inventory=self._cloud.inventory,
             attempts=self._attempts,
@@ -243,7 +328,8 @@ class Controller:
             unseen=unseen,
             tried=now - (self._time() - self._alarm.tried),
             holds=self._holds,
-            fresh=self._fresh(now),
+            # Without an object that others rest on nothing is removed.
+            fresh=self._fresh(now) and all(each.kind == Pod.__name__ for each in self.memory.poison),
             waits=Waits(
                 register=self._alarm.pace.register,
                 ready=self._alarm.pace.ready,
@@ -297,8 +383,13 @@ class Controller:
         if task.cancelled():
             return
         if (failure := task.exception()) is not None:
-            self._failure = failure
-            self._alarm.wake()
+            if isinstance(failure, Exception) and not isinstance(failure, STOPPING):
+                # What was not done is still to be done, and the next look says so.
+                self.failures.happened(ACTING, failure)
+                self._recorder.failed(f"{ACTING} failed", failure, self._now())
+            else:
+                self._failure = failure
+                self._alarm.wake()
             return
         for outcome in task.result():
             self._recorder.acted(outcome, self._now())
@@ -321,14 +412,19 @@ class Controller:
             buying_held=held.sentence(BUYING, now),
             removing_held=held.sentence(REMOVING, now),
         )
-        began = self._time()
-        if len(cluster.nodes) + len(cluster.pods) <= self._alarm.pace.inline:
+        began, memory = self._time(), self.memory
+
+        def attempt(some: Cluster) -> object:
+            return ordered(memory, Planner(policy).plan(some, state, now, live=True), some, policy, state=state, now=now)
+
+        self._attempt = cluster, attempt
+        if self._is_small(cluster):
             plan = self._planner.plan(cluster, state, now, live=True)
         else:
             plan = await asyncio.to_thread(self._planner.plan, cluster, state, now, live=True)
         self.plans += 1
         plan = replace(plan, solve_seconds=round(self._time() - began, 6))
-        if not self._fresh(self._now()):
+        if not self._fresh(self._now()) or any(each.kind != Pod.__name__ for each in self.memory.poison):
             plan = without_removals(plan)
         await breathe()
         if (plan.machines or plan.removals) and await self._stopped_meanwhile(held, now):
@@ -354,6 +450,13 @@ class Controller:
         if meant.ledger.leaving or meant.ledger.promises:
             # What was just decided begins at once.
             self._alarm.look_by(self._time())
+
+    def _is_small(self, cluster: Cluster) -> bool:
+        """Whether a plan for ``cluster`` surely takes no longer than the event loop may stand still."""
+        pace = self._alarm.pace
+        if len(cluster.nodes) + len(cluster.pods) > pace.inline:
+            return False
+        return sum(weight(bucket.sample.spec) * len(bucket.pods) for bucket in cluster.unbound.values()) <= pace.inline_pods
 
     def _consolidates(self, state: State) -> bool:
         """Whether a plan should look for better places for pods that run: not at every change, and rarely where there is none."""

@@ -153,8 +153,9 @@ class NodeTable:
         """The values of label ``key``."""
         column = self._columns.get(key)
         if column is None and self._parts:
-            joined = reduce(_joined, [part.column(key) for part in self._parts])
-            column = self._columns[key] = Column(*joined)
+            column = self._columns[key] = reduce(
+                lambda first, more: Column(*_joined(first, more)), (part.column(key) for part in self._parts)
+            )
         if column is None:
             codes: dict[str, int] = {}
             raw = [codes.setdefault(v, len(codes)) if (v := node.labels.get(key)) is not None else -1 for node in self.nodes]

@@ -26,6 +26,7 @@ from gpuscaler.planning.crowded import crowded
 from gpuscaler.planning.discouraging import discourage
 from gpuscaler.planning.limits import slack
 from gpuscaler.planning.plans import Machine, Plan
+from gpuscaler.planning.quarantine import Poison
 from gpuscaler.planning.reclaiming import Remark
 from gpuscaler.planning.roll import Roll, Rolls, Unpooled
 from gpuscaler.planning.state import State, boots, breakers, clocks, events, learned, ledger, promises, refusals, sparing
@@ -57,7 +58,7 @@ class Memory(Struct, frozen=True, gc=False):
 
     ``decisions`` is how many decisions have been numbered, ``decided`` are the ids of those that are being carried out, by order and node.
     ``worked_on`` is when the cloud works on machines, by id, as it has announced, ``ends`` when their reserved time does.
-    ``unfamiliar`` are machines that came under keys which their pools do not offer, by id.
+    ``unfamiliar`` are machines that came under keys which their pools do not offer, by id. ``poison`` are objects that planning fails with.
     """
 
     ledger: Ledger = Ledger()
@@ -73,6 +74,7 @@ class Memory(Struct, frozen=True, gc=False):
     worked_on: Mapping[str, float] = {}
     ends: Mapping[str, float] = {}
     unfamiliar: Mapping[str, Key] = {}
+    poison: tuple[Poison, ...] = ()
 
 
 class Facts(Struct, frozen=True, gc=False):

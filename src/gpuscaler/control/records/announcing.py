@@ -17,12 +17,17 @@ class Announcer(Sink):
 
     events: EventRecorder
     latest: Latest
+    #: The pod of this process, None outside a cluster.
+    own: Reference | None = None
 
     def happened(self, what: Happening, /) -> None:
         told = EVENTS.get(what.kind)
         if told is None:
             return
-        about = self._pods(what) if told.on == "pod" else [self._node(what.node)] if what.node else []
+        if told.on == "controller":
+            about = [self.own] if self.own is not None else []
+        else:
+            about = self._pods(what) if told.on == "pod" else [self._node(what.node)] if what.node else []
         related = self._node(what.node) if told.on == "pod" and what.node else None
         for one in about:
             self.events.record(one, told.reason, what.text, action=told.action, warning=told.warning, related=related)

@@ -18,7 +18,10 @@ ACTED, FAILED, NOTICED = "act-failed", "failed", "noticed"
 
 
 class Told(NamedTuple):
-    """How Events tell a kind: ``reason`` and ``action`` in CamelCase, on the happening's pods (``pod``) or its node (``node``)."""
+    """How Events tell a kind: ``reason`` and ``action`` in CamelCase.
+
+    They are on the happening's pods (``pod``), its node (``node``), or the pod of this process (``controller``).
+    """
 
     reason: str
     action: str
@@ -43,6 +46,7 @@ EVENTS: Mapping[str, Told] = {
     HELD: Told("ScaleDownHeld", "Remove", "node"),
     CHECKPOINT: Told("CheckpointRequested", "Remove", "pod"),
     KEPT: Told("ScaleDownGivenUp", "Remove", "node"),
+    FAILED: Told("TurnFailed", "Plan", "controller", warning=True),
     NOTICED: Told("MachineNoticed", "Look", "node", warning=True),
 }
 #: Kinds that are trouble, in logs.

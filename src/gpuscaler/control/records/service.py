@@ -21,7 +21,7 @@ from gpuscaler.control.records.reporting import Reporter
 from gpuscaler.control.records.status import Process
 from gpuscaler.control.running import Place, UnusableError
 from gpuscaler.kube.client import Client
-from gpuscaler.kube.events import EventRecorder
+from gpuscaler.kube.events import EventRecorder, Reference
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.model.holds import Holds
@@ -104,6 +104,7 @@ class Service(Records):
         self.latest.policy = self.settings.policy
         history, self._history_trouble = open_history("" if here.dry_run else kept.folder, decisions=kept.decisions, most_bytes=kept.bytes)
         self.metrics, self.keeper = Metrics(), Keeper(history)
+        ours = Reference("Pod", here.pod, here.namespace) if here.pod else None
         own = replace(here.client, limit=RateLimit(qps=QPS, burst=BURST), write_timeout=TELL_SECONDS)
         self.events = EventRecorder(own, now=here.now, instance=here.identity)
         self.reporter = Reporter(
@@ -117,7 +118,7 @@ class Service(Records):
             holds=here.holds,
         )
         self.metrics.registry.register(self._gauges())
-        self.sinks = (LogLines(), self.metrics, self.keeper, self.reporter, Announcer(self.events, self.latest))
+        self.sinks = (LogLines(), self.metrics, self.keeper, self.reporter, Announcer(self.events, self.latest, ours))
 
     # What is known of this process
 
@@ -229,6 +230,9 @@ class Service(Records):
             await asyncio.sleep(LAG_SECONDS)
             self.metrics.lag.observe(max(0.0, loop.time() - due))
 
+    def _turn_failures(self) -> float:
+        return float(self._controller.failures.count) if self._controller is not None else 0.0
+
     def _gauges(self) -> Gauges:
         return Gauges(
             # Who led before would be counted beside who leads.
@@ -239,6 +243,7 @@ class Service(Records):
             numbers={
                 "gpuscaler_events_written": ("Kubernetes Events written.", lambda: float(self.events.written)),
                 "gpuscaler_events_dropped": ("Kubernetes Events that were not written.", lambda: float(self.events.dropped)),
+                "gpuscaler_turn_failures": ("Errors of the control loop that nobody foresaw.", self._turn_failures),
                 "gpuscaler_record_failures": ("Records that could not be made.", lambda: float(self.failures)),
                 "gpuscaler_history_lost": ("Happenings and decisions that are not in the history.", lambda: float(self.keeper.lost)),
             },

@@ -1,0 +1,151 @@
+"""Objects that make planning fail: found by leaving out ever fewer of them, set aside by name, and forgotten when they change.
+
+An error that nobody foresaw says nothing of the object that caused it. Planning is pure, so it can be tried again without some of them:
+first without those that changed since it last succeeded, the latest first.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from gpuscaler.model.aside import SetAside, object_name
+from gpuscaler.model.cluster import HOMES, Cluster, Delta, Item
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.storage import PersistentVolumeClaim
+from gpuscaler.model.workloads import DeviceObject, PodGroup, Workload
+
+#: So many objects are looked for one by one. Where there are more, their namespace is set aside, or all that came after the first.
+ALONE = 4
+#: So many attempts at most.
+TRIALS = 80
+#: Kinds besides pods that whoever may write to one namespace writes. Nodes and budgets are never left out: machines would be taken for
+#: unused, and pods evicted that are protected.
+OTHERS: Mapping[str, type] = {kind.__name__: kind for kind in (PodGroup, Workload, PersistentVolumeClaim, DeviceObject)}
+
+#: Raises where planning for a cluster fails.
+Attempt: TypeAlias = Callable[[Cluster], object]
+#: A type and the key under which a cluster holds an object of it.
+Name: TypeAlias = tuple[type, str]
+
+
+class Poison(Struct, frozen=True, gc=False):
+    """An object without which planning succeeds: its ``kind`` and ``key`` in a cluster, and a ``digest`` of what it said then."""
+
+    kind: str
+    key: str
+    digest: str
+    reason: str
+
+
+def remaining(poison: Sequence[Poison], cluster: Cluster) -> tuple[Poison, ...]:
+    """Those of ``poison`` that are there as they were."""
+    return tuple(each for each in poison if (item := _item(cluster, _name(each))) is not None and digest(item) == each.digest)
+
+
+def without(cluster: Cluster, poison: Sequence[Poison]) -> Cluster:
+    """``cluster`` with each object of ``poison`` set aside by name; its machine is kept, as for any object that cannot be read."""
+    if not poison:
+        return cluster
+    aside = []
+    for each in poison:
+        name = _name(each)
+        item = _item(cluster, name)
+        node = item.node_name if isinstance(item, Pod) and not item.finished else ""
+        aside.append(SetAside(object_name(*name), each.reason, node if name[0] is Pod else None))
+    return cluster.apply(Delta(deletes=tuple(_name(each) for each in poison)), set_aside=aside)
+
+
+def culprits(cluster: Cluster, before: Cluster | None, attempt: Attempt, reason: str) -> tuple[Poison, ...]:
+    """The objects of ``cluster`` without which ``attempt`` succeeds; none where leaving out what may be left out does not help.
+
+    ``before`` is the last cluster for which it succeeded.
+    """
+    search = _Search(cluster, attempt)
+    for candidates in _suspects(cluster, before):
+        if candidates and not search.fails(candidates):
+            found = search.narrowed(candidates)
+            return tuple(Poison(kind.__name__, key, digest(_there(cluster, (kind, key))), reason) for kind, key in found)
+    return ()
+
+
+def digest(item: Item) -> str:
+    """What tells whether an object still says what it said; what the scheduler and kubelets write of a pod does not count."""
+    said: object = item
+    if isinstance(item, Pod):
+        said = (item.spec.digest, sorted(item.labels.items()), item.options, item.owner, item.node_name)
+    return blake2b(repr(said).encode(errors="replace"), digest_size=16).hexdigest()
+
+
+def _suspects(cluster: Cluster, before: Cluster | None) -> Iterator[list[Name]]:
+    """What may be left out, those that wait and changed first; each list is sorted by when its objects came."""
+    pods = sorted(cluster.pods.values(), key=lambda pod: (pod.created, pod.key))
+    known = before.pods if before is not None else {}
+    fresh = [pod for pod in pods if known.get(pod.key) is not pod]
+    for some in (fresh, pods) if len(fresh) < len(pods) else (pods,):
+        yield [(Pod, pod.key) for pod in some if not pod.node_name and not pod.finished]
+        yield [(Pod, pod.key) for pod in some]
+    rest = [(kind, key) for kind in OTHERS.values() for key in sorted(getattr(cluster, HOMES[kind][0]))]
+    yield rest
+    yield [(Pod, pod.key) for pod in pods] + rest
+
+
+class _Search:
+    """Attempts without some objects of ``cluster``, at most ``TRIALS`` of them."""
+
+    def __init__(self, cluster: Cluster, attempt: Attempt) -> None:
+        self._cluster, self._attempt = cluster, attempt
+        self._trials = 0
+
+    def fails(self, names: Iterable[Name]) -> bool:
+        """Whether it fails without the objects ``names``."""
+        self._trials += 1
+        try:
+            self._attempt(self._cluster.apply(Delta(deletes=tuple(names))))
+        except Exception:  # noqa: BLE001  # whichever error it is, an attempt without the right objects raises none
+            return True
+        return False
+
+    def narrowed(self, candidates: Sequence[Name]) -> list[Name]:
+        """As few of ``candidates`` as can be found without which it succeeds; without all of them it does."""
+        rest, found = list(candidates), list[Name]()
+        while self._trials < TRIALS and self.fails(found):
+            few = self._longest_prefix(rest, found)
+            if len(found) == ALONE:
+                spaces = {_namespace(name) for name in found}
+                crowd = [name for name in candidates if _namespace(name) in spaces]
+                return crowd if len(crowd) < len(candidates) and not self.fails(crowd) else found + rest[few:]
+            found.append(rest.pop(few))
+        return found if self._trials < TRIALS else found + rest
+
+    def _longest_prefix(self, rest: Sequence[Name], found: Sequence[Name]) -> int:
+        """How many of ``rest`` may stay, of those that came first; with one more it fails."""
+        good, bad = 0, len(rest)
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            if self.fails([*found, *rest[middle:]]):
+                bad = middle
+            else:
+                good = middle
+        return good
+
+
+def _namespace(name: Name) -> str:
+    return name[1].split("/", 1)[0]
+
+
+def _name(poison: Poison) -> Name:
+    return OTHERS.get(poison.kind, Pod), poison.key
+
+
+def _item(cluster: Cluster, name: Name) -> Item | None:
+    kind, key = name
+    items: Mapping[str, Item] = cluster.pods if kind is Pod else getattr(cluster, HOMES[kind][0])
+    return items.get(key)
+
+
+def _there(cluster: Cluster, name: Name) -> Item:
+    item = _item(cluster, name)
+    assert item is not None
+    return item
