@@ -1,16 +1,13 @@
 """What DESIGN promises of every schedule (I1 to I8), for as many schedules as there is time for."""
 
-import os
-
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from tests.control.schedules import Schedules
+from tests.soaking import RUNS, SEED
 
 #: Schedules of one test; together they make RUNS (`make soak RUNS=N SEED=N`).
 EACH = 25
-RUNS = int(os.environ.get("SOAK_RUNS", "1000"))
-SEED = int(os.environ.get("SOAK_SEED", "0"))
 
 
 @pytest.mark.parametrize("part", range(max(1, RUNS // EACH)))

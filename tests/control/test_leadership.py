@@ -1,17 +1,16 @@
 """Two processes, clocks that disagree, networks that break, pauses between check and send: one writes at a time (I10)."""
 
-import os
 from pathlib import Path
 from random import Random
 
 import pytest
 from tests.control.replicas import Pair, Register, Replica, pair
 from tests.control.world import luck
+from tests.soaking import SEED, part_of_runs
 
 from gpuscaler.clouds.simulated_provider import CallFaults
 
-RUNS = int(os.environ.get("SOAK_RUNS", "1000")) // 8
-SEED = int(os.environ.get("SOAK_SEED", "0"))
+RUNS = part_of_runs(8)
 
 #: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
 pytestmark = pytest.mark.looptime(noop_cycles=1)

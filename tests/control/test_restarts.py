@@ -1,15 +1,14 @@
 """A controller that dies at any step between intent and arrival neither buys twice nor forgets (I2, I3)."""
 
-import os
-
 import pytest
 from tests.control.world import Deaths, luck, world
+from tests.soaking import RUNS as SCHEDULES
+from tests.soaking import SEED, part_of_runs
 
 from gpuscaler.clouds.simulated_provider import CallFaults
 
 #: A tenth of the schedules of `make soak RUNS=N`.
-RUNS = int(os.environ.get("SOAK_RUNS", "1000")) // 10
-SEED = int(os.environ.get("SOAK_SEED", "0"))
+RUNS = part_of_runs(10)
 
 #: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
 pytestmark = pytest.mark.looptime(noop_cycles=1)
@@ -21,7 +20,7 @@ async def test_a_death_at_any_step_buys_nothing_twice_and_loses_nothing(seed: in
         await one_run(SEED * 1_000_000 + seed)
     except BaseException as error:
         name = f"tests/control/test_restarts.py::test_a_death_at_any_step_buys_nothing_twice_and_loses_nothing[{seed}]"
-        error.add_note(f"The same run again: SOAK_SEED={SEED} SOAK_RUNS={RUNS * 10} python -m pytest -n 0 '{name}'")
+        error.add_note(f"The same run again: SOAK_SEED={SEED} SOAK_RUNS={SCHEDULES} python -m pytest -n 0 '{name}'")
         raise
 
 

@@ -1,17 +1,14 @@
 """Nothing that others want of a group is undone, whatever happens between a read and a write."""
 
-import os
 import random
 
 import pytest
 from tests.clouds.aws.group_model import GroupModel
+from tests.soaking import RUNS, SEED
 
 from gpuscaler.clouds.aws.activities import Change, Log
 from gpuscaler.clouds.aws.groups import Group, Machine
 from gpuscaler.clouds.aws.withdrawing import Look, Outcome, Protect, Read, Step, Steps, Write, raising, withdrawing
-
-RUNS = int(os.environ.get("SOAK_RUNS", "1000"))
-SEED = int(os.environ.get("SOAK_SEED", "0"))
 
 
 def group(desired: int, *states: str, protected: bool = True, least: int = 0, most: int = 20) -> Group:
@@ -41,7 +38,8 @@ def schedule(seed: int) -> GroupModel:
 
 @pytest.mark.parametrize("part", range(10))
 def test_no_schedule_lowers_what_others_raised_or_ends_a_machine_that_was_not_named(part: int) -> None:
-    each = max(1, RUNS // 10)
+    # These are quick: never fewer than a thousand in all.
+    each = max(100, RUNS // 10)
     for number in range(each):
         seed = (SEED * 10 + part) * 1_000_000 + number
         assert schedule(seed).unnamed == [], f"seed {seed}"
