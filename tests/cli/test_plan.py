@@ -284,6 +284,20 @@ def test_a_person_reads_what_is_bought_what_fits_and_why_the_rest_is_not(desktop
         assert words in done.stdout, words
 
 
+@pytest.mark.parametrize("key", ["topology.ebs.csi.aws.com/zone", "topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"])
+def test_a_pod_with_an_old_volume_is_bought_for_in_the_zone_of_the_volume(desktop: Desktop, key: str) -> None:
+    terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": ["us-east-1b"]}]}]
+    disk = {"csi": {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}, "nodeAffinity": {"required": {"nodeSelectorTerms": terms}}}
+    of_claim = {"claimRef": {"namespace": "default", "name": "data", "uid": "data"}}
+    volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pv-1"}, "spec": {**disk, **of_claim}}
+    bound = {"name": "data", "namespace": "default", "uid": "data", "annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": bound, "spec": {"volumeName": "pv-1"}}
+    waiting = pod("train", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}])
+    pools = "pools: [{name: gpu, types: [g5.xlarge], zones: [us-east-1a, us-east-1b]}]"
+    done = desktop.run("--cluster", desktop.objects(waiting, volume, claim), "--pools", desktop.write("a.yaml", pools), *NOW, "--json")
+    assert [machine["zone"] for machine in json.loads(done.stdout)["machines"]] == ["us-east-1b"]
+
+
 def test_a_person_is_told_where_the_cloud_chooses_and_which_machines_wait_for_others(desktop: Desktop) -> None:
     pools = desktop.write("cloud.yaml", POOLS.replace("- name: gpu", "- name: gpu\n    chooser: cloud"))
     done = desktop.run("--cluster", desktop.objects(pod("a")), "--pools", pools, *NOW)

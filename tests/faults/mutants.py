@@ -305,6 +305,13 @@ MUTANTS = (
         removes="the sets of other zones are not asked for behind a zone that is dry",
     ),
     Mutant(
+        case=81,
+        path="catalogue/node_labels.py",
+        old="    if zone and cloud in STORAGE_ZONES:\n",
+        new="    if zone and not cloud:\n",
+        removes="a new node has no zone label of its cloud's disk driver",
+    ),
+    Mutant(
         case=33,
         path="planning/adopting.py",
         old="one.pool in pools and not is_ordered(one):\n            yield one\n",

@@ -9,7 +9,7 @@ from tests.clouds.aws.accounts import DISCOVERED
 from tests.control.aws_stage import Stage, aws_stage
 from tests.control.world import pod
 
-from gpuscaler.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
+from gpuscaler.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES
 
 pytestmark = pytest.mark.looptime(noop_cycles=1)
 
@@ -52,9 +52,10 @@ async def submit_with_volume(here: Stage, name: str, zone: str, *, key: str = WE
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "100Gi"}}, "volumeName": f"pv-{name}"}
     wants = pod(name, 1)
     wants["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": name}}]
+    bound = {"pv.kubernetes.io/bind-completed": "yes"}
     for resource, made, where in (
-        (PERSISTENT_VOLUMES, {"metadata": {"name": f"pv-{name}"}, "spec": volume, "status": {"phase": "Bound"}}, None),
-        (PERSISTENT_VOLUME_CLAIMS, {"metadata": {"name": name}, "spec": claim, "status": {"phase": "Bound"}}, "default"),
+        (PERSISTENT_VOLUMES, {"metadata": {"name": f"pv-{name}"}, "spec": volume}, None),
+        (PERSISTENT_VOLUME_CLAIMS, {"metadata": {"name": name, "annotations": bound}, "spec": claim}, "default"),
         (PODS, wants, "default"),
     ):
         await here.user.create(resource, made, **({"namespace": where} if where else {}))
@@ -125,3 +126,34 @@ async def test_f80_where_the_group_chooses_the_zone_the_pod_and_the_pool_say_to_
         assert here.machines() == []
         assert "and only us-east-1b would do: make one group per zone" in str(status.waiting)
         assert any("make one group per zone" in warning for warning in status.warnings)
+
+
+OLD_EBS = "topology.ebs.csi.aws.com/zone"
+
+
+@pytest.mark.parametrize("key", [OLD_EBS, WELL_KNOWN, "failure-domain.beta.kubernetes.io/zone"])
+async def test_f81_a_pod_with_a_volume_gets_a_machine_in_the_zone_by_whatever_label_its_driver_wrote(tmp_path: Path, key: str) -> None:
+    async with aws_stage(tmp_path) as here:
+        group(here, "g5.xlarge", "g5.2xlarge")
+        here.start()
+        await submit_with_volume(here, "train", "us-east-1b", key=key)
+        await here.until(lambda: all_bound(here), 120)
+
+        assert await zones_of_nodes(here) == ["us-east-1b"]
+
+
+async def test_f81_a_claim_is_bought_for_where_its_storage_class_allows_volumes(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        group(here, "g5.xlarge", "g5.2xlarge")
+        here.start()
+        allowed = [{"matchLabelExpressions": [{"key": OLD_EBS, "values": ["us-east-1b"]}]}]
+        fast = {"metadata": {"name": "fast"}, "provisioner": "ebs.csi.aws.com", "volumeBindingMode": "WaitForFirstConsumer"}
+        await here.user.create(STORAGE_CLASSES, {**fast, "allowedTopologies": allowed})
+        claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "100Gi"}}, "storageClassName": "fast"}
+        await here.user.create(PERSISTENT_VOLUME_CLAIMS, {"metadata": {"name": "train"}, "spec": claim}, namespace="default")
+        wants = pod("train", 1)
+        wants["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "train"}}]
+        await here.user.create(PODS, wants, namespace="default")
+        await here.until(here.nodes, 120)
+
+        assert await zones_of_nodes(here) == ["us-east-1b"]

@@ -30,6 +30,7 @@ def test_a_gpu_node_of_aws_carries_what_kubernetes_eks_karpenter_and_gpu_discove
         "kubernetes.io/os": "linux",
         "beta.kubernetes.io/os": "linux",
         "topology.kubernetes.io/zone": "us-east-1a",
+        "topology.ebs.csi.aws.com/zone": "us-east-1a",
         "failure-domain.beta.kubernetes.io/zone": "us-east-1a",
         "topology.kubernetes.io/region": "us-east-1",
         "failure-domain.beta.kubernetes.io/region": "us-east-1",
@@ -80,6 +81,7 @@ def test_a_gpu_node_of_aws_carries_what_kubernetes_eks_karpenter_and_gpu_discove
                 "karpenter.azure.com/sku-family": "N",
                 "nvidia.com/gpu.product": "NVIDIA-A100-80GB-PCIe",
                 "topology.kubernetes.io/region": "westus3",
+                "topology.disk.csi.azure.com/zone": "westus3-1",
             },
         ),
         (
@@ -92,6 +94,7 @@ def test_a_gpu_node_of_aws_carries_what_kubernetes_eks_karpenter_and_gpu_discove
                 "cloud.google.com/machine-family": "a3",
                 "karpenter.k8s.gcp/instance-gpu-count": "8",
                 "topology.kubernetes.io/region": "us-central1",
+                "topology.gke.io/zone": "us-central1-a",
             },
         ),
     ],
@@ -112,6 +115,8 @@ def test_each_cloud_labels_in_its_own_words(instance_type: str, market: str, zon
         ("g4ad.xlarge", "us-east-1a", "nvidia.com/gpu.present"),
         ("g4-standard-6", "us-central1-a", "nvidia.com/gpu.product"),  # an eighth of a GPU: nobody has seen its name
         ("m6i.xlarge", "", "topology.kubernetes.io/zone"),
+        ("m6i.xlarge", "", "topology.ebs.csi.aws.com/zone"),
+        ("m6i.xlarge", "us-east-1a", "topology.gke.io/zone"),
         ("m6i.xlarge", "", "topology.kubernetes.io/region"),
         ("m6i.xlarge", "us-east-1a", "kubernetes.io/hostname"),
     ],

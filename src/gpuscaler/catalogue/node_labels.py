@@ -13,6 +13,15 @@ from gpuscaler.model.pods import Resources
 #: What Karpenter's AWS provider reads from a type's name: category, generation (``p5en.48xlarge`` is p, 5).
 _AWS_FAMILY = re.compile(r"([a-z]+)(?:-[0-9]+tb)?([0-9]+).*")
 
+#: The label by which the disk driver of each cloud tells a node's zone. Volumes and storage classes name it: EBS volumes that were made
+#: before v1.33 of the driver have no other. Sources: aws-ebs-csi-driver#729; azuredisk-csi-driver, ``deploy/example/topology``; GKE's
+#: regional persistent disks, and ``k8s.io/csi-translation-lib``, which writes the first and the last for disks of in-tree plug-ins.
+STORAGE_ZONES = {
+    "aws": "topology.ebs.csi.aws.com/zone",
+    "azure": "topology.disk.csi.azure.com/zone",
+    "gcp": "topology.gke.io/zone",
+}
+
 #: GKE's name of each product, in ``cloud.google.com/gke-accelerator``.
 _GKE_ACCELERATOR = {
     "NVIDIA-L4": "nvidia-l4",
@@ -50,6 +59,8 @@ def node_labels(
         if value:
             labels[f"topology.kubernetes.io/{name}"] = value
             labels[f"failure-domain.beta.kubernetes.io/{name}"] = value
+    if zone and cloud in STORAGE_ZONES:
+        labels[STORAGE_ZONES[cloud]] = zone
     labels |= _market(cloud, market)
     labels |= gpu_feature_discovery(known, allocatable)
     if known is not None:

@@ -114,8 +114,10 @@ def _belonging(known: Known, account: "Account", *, ours: bool) -> Known:
 def from_files(files: tuple[str, ...], policy: "Policy") -> Known:
     """What files say; they tell nothing of what a controller remembers."""
     from gpuscaler.planning.state import State
+    from gpuscaler.planning.storage_places import with_storage_places
 
-    return Known(load_cluster(files), policy, State())
+    cluster = load_cluster(files)
+    return Known(cluster, with_storage_places(policy, cluster), State())
 
 
 def from_cluster(kubeconfig: Path | None, context: str, settings: "RunSettings", policy: "Policy", now: float) -> Known:
@@ -125,13 +127,14 @@ def from_cluster(kubeconfig: Path | None, context: str, settings: "RunSettings",
     from gpuscaler.cli.looking import look
     from gpuscaler.planning.memory import state_of
     from gpuscaler.planning.state import learned
+    from gpuscaler.planning.storage_places import with_storage_places
 
     access = find(kubeconfig, context)
     with told(access):
         seen = asyncio.run(look(access, namespace_of(settings.namespace, access)))
     for note in seen.notes:
         click.echo(f"note: {note}", err=True)
-    policy = learned.corrected(policy, seen.memory.learned)
+    policy = with_storage_places(learned.corrected(policy, seen.memory.learned), seen.cluster)
     return Known(seen.cluster, policy, state_of(seen.memory, policy, now))
 
 

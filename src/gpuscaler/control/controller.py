@@ -37,6 +37,7 @@ from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.roll import Rolls
 from gpuscaler.planning.state import State, asking, breakers, events, learned, ledger
 from gpuscaler.planning.state.ledger import named
+from gpuscaler.planning.storage_places import with_storage_places
 from gpuscaler.planning.writing import without_removals
 
 __all__ = ["FRESH_PICTURE", "Controller", "Pace"]
@@ -400,7 +401,7 @@ class Controller:
     async def _plan(self, cluster: Cluster, unlisted: frozenset[str]) -> None:
         """Make a plan, write its intent down, and send its orders. ``unlisted`` nodes are members of no pool."""
         now = self._now()
-        policy = learned.corrected(self._policy, self.memory.learned)
+        policy = with_storage_places(learned.corrected(self._policy, self.memory.learned), cluster)
         if policy != self._planner.policy:
             self._planner, self._weighed = Planner(policy), -1
         state = state_of(self.memory, policy, now)

@@ -65,11 +65,15 @@ class StorageClass(Struct, frozen=True, gc=False):
 
 
 class CSINode(Struct, frozen=True, gc=False):
-    """``limits``: (driver, volumes that may be attached, or None for no limit). ``migrated`` names in-tree plug-ins served by CSI."""
+    """``limits``: (driver, volumes that may be attached, or None for no limit). ``migrated`` names in-tree plug-ins served by CSI.
+
+    ``topology_keys`` are the labels of the node by which its drivers tell where it is.
+    """
 
     name: str
     limits: tuple[tuple[str, int | None], ...] = ()
     migrated: tuple[str, ...] = ()
+    topology_keys: tuple[str, ...] = ()
 
 
 class CSIDriver(Struct, frozen=True, gc=False):

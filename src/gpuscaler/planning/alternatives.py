@@ -89,7 +89,7 @@ def other_zones(
         sorted(members, key=lambda one: (one.price, one.key))
         for members in by_zone.values()
         if all(holds(one, wanted, overhead) and all(one.admits(spec) for spec in pods) for one in members)
-        and not blocked.issuperset(one.key for one in members)
+        and not all(one.key in blocked for one in members)
     ]
     return tuple(one.key for members in sorted(able, key=lambda members: (members[0].price, members[0].key)) for one in members)
 

@@ -193,6 +193,7 @@ class DriverLimit(Wire):
 class NodeDriver(Wire):
     name: str | None = None
     allocatable: DriverLimit | None = None
+    topology_keys: list[str] | None = None
 
 
 class CSINodeSpec(Wire):
@@ -212,6 +213,7 @@ def read_csi_node(wire: WireCSINode, interner: Interner) -> CSINode:
         name=interner.text(name),
         limits=tuple((interner.text(item.name or ""), item.allocatable.count if item.allocatable else None) for item in drivers),
         migrated=tuple(sorted({interner.text(plugin.strip()) for plugin in migrated.split(",")} - {""})),
+        topology_keys=tuple(sorted({interner.text(key) for item in drivers for key in item.topology_keys or ()})),
     )
 
 

@@ -1,0 +1,82 @@
+"""Labels by which storage drivers tell where a node is, on machines that are not there yet.
+
+A driver's node plugin labels its node with the driver's own topology keys (CSI's NodeGetInfo), and volumes name these keys in their
+affinity, as storage classes do in ``allowedTopologies``. The keys of the large clouds' drivers are known beforehand
+(:mod:`gpuscaler.catalogue.node_labels`); those of any other driver are read from the nodes that run it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Final
+
+from msgspec.structs import replace
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pools import Offering, Policy
+from gpuscaler.planning.membership import ZONE_LABELS, first_label
+
+#: Labels of a place that the cloud controller writes on every node, though no driver names them.
+_CLOUD_PLACES: Final = ("topology.k8s.aws/zone-id",)
+#: Labels that every node template has already, or that tell one node from another.
+_KNOWN: Final = frozenset(
+    (
+        *ZONE_LABELS,
+        "topology.kubernetes.io/region",
+        "failure-domain.beta.kubernetes.io/region",
+        "kubernetes.io/hostname",
+        "kubernetes.io/os",
+        "kubernetes.io/arch",
+    )
+)
+#: A value that one node alone shows may name that node.
+_AT_LEAST: Final = 2
+
+
+def with_storage_places(policy: Policy, cluster: Cluster) -> Policy:
+    """``policy`` with offerings that carry the topology labels of storage drivers, as far as nodes of ``cluster`` tell them by zone."""
+    named = {key for csi_node in cluster.csi_nodes.values() for key in csi_node.topology_keys} - _KNOWN
+    seen = _seen(cluster.nodes.values(), (*sorted(named), *_CLOUD_PLACES))
+    if not seen:
+        return policy
+    zone_keys = frozenset(key for _, key in seen if all(values == {zone} for (zone, other), (values, _) in seen.items() if other == key))
+    places = by_zone(seen)
+
+    def labels_in(zone: str) -> Mapping[str, str]:
+        return {**(dict.fromkeys(zone_keys, zone) if zone else {}), **places.get(zone, {})}
+
+    pools = tuple(replace(pool, offerings=tuple(_with(one, labels_in(one.zone)) for one in pool.offerings)) for pool in policy.pools)
+    return policy if pools == policy.pools else replace(policy, pools=pools)
+
+
+#: By zone and key the values that nodes there show, and how many nodes show one.
+Seen = Mapping[tuple[str, str], tuple[Set[str], int]]
+
+
+def _seen(nodes: Iterable[Node], keys: Sequence[str]) -> Seen:
+    found: dict[tuple[str, str], tuple[set[str], int]] = {}
+    for node in nodes:
+        zone = first_label(node, ZONE_LABELS)
+        for key in keys if zone else ():
+            value = node.labels.get(key)
+            if value:
+                values, count = found.get((zone, key), (set(), 0))
+                found[zone, key] = (values | {value}, count + 1)
+    return found
+
+
+def by_zone(seen: Seen) -> Mapping[str, Mapping[str, str]]:
+    """The labels that a new node of each zone gets: those on which several nodes of the zone agree, and those of the cloud controller.
+
+    A key whose values differ within a zone, such as one that names the node, tells nothing of the next node there.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for (zone, key), (values, count) in sorted(seen.items()):
+        if len(values) == 1 and (count >= _AT_LEAST or key in _CLOUD_PLACES):
+            found.setdefault(zone, {})[key] = min(values)
+    return found
+
+
+def _with(offering: Offering, labels: Mapping[str, str]) -> Offering:
+    """``offering`` with those of ``labels`` that it does not have: what its pool says of its nodes wins."""
+    new = {key: value for key, value in labels.items() if key not in offering.labels}
+    return replace(offering, labels={**offering.labels, **new}) if new else offering
