@@ -2,6 +2,7 @@
 
 from collections.abc import Set
 
+from msgspec.structs import replace
 from tests.planning.building import affinity, daemon, node, offering, pods, pool, spec, spread
 
 from gpuscaler.model.cluster import Cluster
@@ -57,6 +58,18 @@ def test_what_a_breaker_blocks_is_left_out_and_what_it_tries_again_comes_last() 
 
 def test_pods_that_are_placed_with_regard_to_others_stay_in_their_zone() -> None:
     assert asked(spec(gpus=1, cpu=2, spread=(spread("topology.kubernetes.io/zone"),))) == ["g.2/z1"]
+
+
+def test_pods_that_are_placed_with_regard_to_others_stay_on_their_gpu_product_also_where_no_label_tells_it() -> None:
+    menu = {key: replace(one, product="H100" if one.instance_type == "g.2" else "A100") for key, one in MENU.items()}
+    bound = spec(gpus=1, cpu=2, spread=(spread("topology.kubernetes.io/zone"),))
+    waiting = pods("a", 1, bound)
+    machine = Machine("new-1", CHOSEN.pool, "g.1", "spot", "z1", 1.0, pods=tuple(pod.key for pod in waiting))
+    cluster = Cluster.of(waiting)
+
+    found = alternatives(machine, cluster, menu, overhead=Overhead(cluster), blocked=frozenset(), half_open=frozenset())
+
+    assert found == ()
 
 
 def test_what_the_pods_do_not_admit_is_left_out() -> None:

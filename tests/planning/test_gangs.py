@@ -171,6 +171,16 @@ def test_nodes_that_nobody_labelled_with_a_product_have_that_of_their_type() -> 
     assert bought(made) == {"g.8A": 1}
 
 
+def test_a_gang_runs_on_one_gpu_product_also_where_no_label_of_a_new_node_tells_it() -> None:
+    def plain(name: str, price: float, product: str, count: int) -> Any:
+        made = offering(name, price, zone="z1", gpus=8, count=count)
+        return replace(made, labels={key: value for key, value in made.labels.items() if key != PRODUCT}, product=product)
+
+    one, same, other = plain("g.8A", 5.0, "A100", 2), plain("g.8B", 6.0, "A100", 1), plain("h.8", 1.0, "H100", 2)
+
+    assert bought(planned(gang("train", 3), pool(one, same, other))) == {"g.8A": 2, "g.8B": 1}
+
+
 def test_members_without_gpus_stand_on_machines_without_in_the_zone_of_the_others() -> None:
     cpus = [offering("c.1", 0.1, zone=zone, gpus=0, cpu=4) for zone in ("z1", "z2")]
     launcher = pod("train-launcher", spec(cpu=4), options={"gang": "train", "gang_size": 3})

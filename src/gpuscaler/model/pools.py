@@ -17,7 +17,8 @@ class Offering(Struct, frozen=True, gc=False):
     ``allocatable`` is what a new node offers to pods, kubelet reservations taken off and DaemonSets not. ``labels`` and ``taints`` are
     those of the node once it is open (start-up taints gone), well-known labels included, ``kubernetes.io/hostname`` excepted.
     ``count`` is how many can be had, None when nobody knows a bound (a capacity reservation knows one). ``ends`` is when the cloud takes
-    machines of it away, whatever runs on them, in seconds since the epoch; 0 where it does not.
+    machines of it away, whatever runs on them, in seconds since the epoch; 0 where it does not. ``product`` is the model of its GPUs, for
+    clouds that tell it though no label of their nodes does.
     """
 
     pool: str
@@ -30,6 +31,7 @@ class Offering(Struct, frozen=True, gc=False):
     taints: tuple[Taint, ...] = ()
     count: int | None = None
     ends: float = 0.0
+    product: str = ""
 
     @property
     def key(self) -> tuple[str, str, str, str]:

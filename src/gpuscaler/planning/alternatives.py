@@ -111,7 +111,11 @@ def total(specs: Sequence[PodSpec]) -> Mapping[str, int]:
 
 def is_like(offering: Offering, chosen: Offering | None) -> bool:
     """Whether an offering shares zone and GPU product with ``chosen``, where that matters."""
-    return chosen is None or (offering.zone, offering.labels.get(PRODUCT)) == (chosen.zone, chosen.labels.get(PRODUCT))
+    return chosen is None or (offering.zone, _product(offering)) == (chosen.zone, _product(chosen))
+
+
+def _product(offering: Offering) -> str:
+    return offering.product or offering.labels.get(PRODUCT, "")
 
 
 def holds(offering: Offering, wanted: Mapping[str, int], overhead: Overhead) -> bool:

@@ -166,14 +166,21 @@ def product(node: Node, products: Mapping[str, str]) -> str:
     return products.get(instance_type) or first_label(node, PRODUCT_LABELS) or instance_type
 
 
+def own_product(node: Node) -> str:
+    """The GPU product of a node by itself; where no label tells it, one instance type is one product. "" without accelerators."""
+    if found := first_label(node, PRODUCT_LABELS):
+        return found
+    return first_label(node, INSTANCE_TYPE_LABELS) if any(map(is_device, node.allocatable)) else ""
+
+
 def products_of_types(desk: Desk) -> dict[str, str]:
     """The GPU product of each instance type, as far as templates tell one.
 
     What labels a node's product is installed in some clusters and not in others, and names it in its own way.
     """
     found: dict[str, set[str]] = {}
-    for node in desk.templates.nodes:
-        found.setdefault(first_label(node, INSTANCE_TYPE_LABELS), set()).add(first_label(node, PRODUCT_LABELS))
+    for node, offering in zip(desk.templates.nodes, desk.templates.offerings, strict=True):
+        found.setdefault(first_label(node, INSTANCE_TYPE_LABELS), set()).add(first_label(node, PRODUCT_LABELS) or offering.product)
     return {instance_type: one for instance_type, names in found.items() if len(names) == 1 for one in names if one}
 
 

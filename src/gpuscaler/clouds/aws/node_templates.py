@@ -17,6 +17,8 @@ from gpuscaler.model.taints import Taint
 POOL_LABEL = "gpuscaler.io/pool"
 _CAPACITY_TYPE = "eks.amazonaws.com/capacityType"
 _EFA = "vpc.amazonaws.com/efa"
+#: Labels that only software writes which a cluster may lack.
+_OTHERS = ("karpenter.", "nvidia.com/gpu.")
 
 
 class NodeTemplate(Struct, frozen=True):
@@ -43,7 +45,8 @@ class NodeTemplate(Struct, frozen=True):
             in_eks = "CAPACITY_BLOCK" if launch.market == "capacity-block" else "SPOT" if market == "spot" else "ON_DEMAND"
             labels.update({_CAPACITY_TYPE: in_eks, **self.nodegroup.labels})
         labels.update(self.hints.labels)
-        return Offering(self.pool, market, kind.name, zone, price, allocatable, labels, self.taints())
+        taints = self.taints()
+        return Offering(self.pool, market, kind.name, zone, price, allocatable, labels, taints, product=kind.gpu_product)
 
     def allocatable(self, launch: Launch, kind: InstanceType) -> Resources:
         """EFA devices are there only if the launch template attaches them."""
@@ -58,7 +61,10 @@ class NodeTemplate(Struct, frozen=True):
         return tuple({(one.key, one.effect): one for one in said if one.key != ARRIVING}.values())
 
     def _own_labels(self, kind: InstanceType, *, market: str, zone: str, allocatable: Resources) -> dict[str, str]:
-        """What kubelet, cloud provider and GPU discovery write: no pool's name, nothing of Karpenter's, EKS' market only where EKS is."""
+        """What kubelet, cloud provider and storage drivers write: no pool's name, nothing of Karpenter's, EKS' market only where EKS is.
+
+        Nor what GPU feature discovery writes: whether that runs, a tag or a live node says.
+        """
         found = node_labels(
             pool=self.pool,
             instance_type=kind.name,
@@ -70,7 +76,7 @@ class NodeTemplate(Struct, frozen=True):
             known=kind,
             allocatable=allocatable,
         )
-        return {key: value for key, value in found.items() if "karpenter" not in key and key not in (POOL_LABEL, _CAPACITY_TYPE)}
+        return {key: value for key, value in found.items() if not key.startswith(_OTHERS) and key not in (POOL_LABEL, _CAPACITY_TYPE)}
 
 
 def _openai_labels(instance_type: str, *, region: str, zone: str, image: str) -> dict[str, str]:

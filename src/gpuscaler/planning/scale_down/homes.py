@@ -7,7 +7,7 @@ import numpy as np
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.table import Mask
-from gpuscaler.planning.gangs import PRODUCT_LABELS
+from gpuscaler.planning.gangs import own_product
 from gpuscaler.planning.membership import ZONE_LABELS, Member, first_label, market_of
 from gpuscaler.planning.room import Room, Rows
 from gpuscaler.planning.scale_down.running import Origin, RunningClass, is_bare
@@ -80,4 +80,4 @@ def market(node: Node, member: Member | None) -> str:
 
 def same_place(node: Node, origin: Origin) -> bool:
     """A gang stays in its zone and on its GPU product."""
-    return first_label(node, ZONE_LABELS) == origin.zone and first_label(node, PRODUCT_LABELS) == origin.product
+    return first_label(node, ZONE_LABELS) == origin.zone and own_product(node) == origin.product

@@ -10,7 +10,7 @@ from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodOptions, PodSpec
 from gpuscaler.planning.desk import divisible
-from gpuscaler.planning.gangs import PRODUCT_LABELS
+from gpuscaler.planning.gangs import own_product
 from gpuscaler.planning.membership import ZONE_LABELS, first_label
 from gpuscaler.planning.scale_down.idle import leaves_with_machine
 from gpuscaler.planning.templates import ARCH
@@ -111,7 +111,7 @@ class Grouping:
     def _class_of(self, pod: Pod, node: Node, plain: Origin) -> RunningClass:
         origin = plain
         if pod.options.gang and pod.options.gang_topology != "any":
-            origin = replace(plain, zone=first_label(node, ZONE_LABELS), product=first_label(node, PRODUCT_LABELS))
+            origin = replace(plain, zone=first_label(node, ZONE_LABELS), product=own_product(node))
         content = (pod.spec.digest, pod.labels, pod.options, pod.owner.kind, origin)
         one = self._by_content.get(content)
         if one is None:
