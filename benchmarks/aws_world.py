@@ -178,7 +178,7 @@ class AwsWorld:
             await self.user.create(PODS, pod(name, gpus, annotations), namespace="default")
 
     async def bound(self) -> int:
-        return sum(bool(msgspec.json.decode(one)["spec"].get("nodeName")) for one in await self.user.list_all(PODS))
+        return sum(bool(msgspec.json.decode(one)["spec"].get("nodeName")) for one in await self.user.list_all(PODS, namespace="default"))
 
     def launched(self) -> dict[str, int]:
         """How many instances there ever were, by group."""

@@ -7,17 +7,15 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 from typing import Any, TypeVar
 
 import yaml
+from tests.control.managing import managed
 
 from gpuscaler.embedded.api import ApiServer
 from gpuscaler.embedded.memory import MemoryTransport
-from gpuscaler.embedded.scheduling import Scheduler
 from gpuscaler.embedded.server import serve
 from gpuscaler.kube.client import Client
-from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.transport import Answer, Request
 
 T = TypeVar("T")
@@ -77,14 +75,9 @@ def served(folder: Path) -> Iterator[Served]:
         serving = await serve(api)
         made.append(Served(api, serving.url, kubeconfig(folder, serving.url), loop))
         ends.append(asyncio.Event())
-        client = Client(MemoryTransport(api))
-        picture = Picture(client, clock=loop.time, random=Random(1))
-        tasks = [asyncio.create_task(part.run()) for part in (picture, Scheduler(client, picture, now=time.time))]
-        ready.set()
-        await ends[0].wait()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        async with managed(api, time.time):
+            ready.set()
+            await ends[0].wait()
         await serving.close()
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(live()), name="api server")

@@ -182,7 +182,7 @@ class Stage:
         await self.user.create(DEPLOYMENTS, deployment, namespace="default")
 
     async def pods(self) -> dict[str, dict[str, Any]]:
-        found = [msgspec.json.decode(one) for one in await self.user.list_all(PODS)]
+        found = [msgspec.json.decode(one) for one in await self.user.list_all(PODS, namespace="default")]
         return {one["metadata"]["name"]: one for one in found}
 
     async def bound(self) -> dict[str, str]:

@@ -14,6 +14,8 @@ from gpuscaler.kube.transport import Request
 from gpuscaler.planning.leaving.labels import EXCLUDE_LABEL
 from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 
+#: What paths of users' pods have in them, and those of device plugins do not.
+USERS = "/namespaces/default/"
 #: The first machine of a world, which leaves for a cheaper one.
 DEAR = "sim-00001"
 CHEAP_RESTART = {"gpuscaler.io/restart-cost": "1m"}
@@ -31,13 +33,17 @@ class Writes(Watchman):
         self.requests.append(request)
         self.arrived.set()
 
+    def evictions(self) -> list[Request]:
+        """Evictions of users' pods: those of device plugins go as well, last."""
+        return [one for one in self.requests if one.path.endswith("/eviction") and USERS in one.path]
+
     def evicted(self) -> list[str]:
         """The names of pods whose eviction was asked for, in order, each as often as it was."""
-        return [one.path.split("/")[-2] for one in self.requests if one.path.endswith("/eviction")]
+        return [one.path.split("/")[-2] for one in self.evictions()]
 
     def graces(self) -> list[int | None]:
         """The time that each of them was given, where it was not the pod's own."""
-        bodies = (msgspec.json.decode(one.body) for one in self.requests if one.path.endswith("/eviction"))
+        bodies = (msgspec.json.decode(one.body) for one in self.evictions())
         return [body["deleteOptions"].get("gracePeriodSeconds") for body in bodies]
 
     def deleted(self, what: str) -> list[str]:

@@ -256,7 +256,8 @@ async def test_a_pod_that_a_finalizer_holds_is_named_and_not_waited_for() -> Non
         await writes.until_evicted()
         await here.sleep(30.0)
         assert DEAR in {one.id for one in here.cluster.core.list()}
-        await here.sleep(6.0)
+        # The pod of the device plugin goes last.
+        await here.sleep(10.0)
 
         one = leaving(here)
         assert one is not None

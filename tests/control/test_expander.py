@@ -4,20 +4,18 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
+from tests.control.managing import managed
 from tests.control.test_running import Cluster, Ticking
 from tests.control.world import pod
 
 from gpuscaler.control.expander import KEY, NAME, NAMESPACE, POLL_SECONDS, PriorityExpander
 from gpuscaler.embedded.api import ApiServer
 from gpuscaler.embedded.memory import MemoryTransport
-from gpuscaler.embedded.scheduling import Scheduler
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Forbidden, Unreachable
-from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.resources import CONFIG_MAPS, PODS
 from gpuscaler.model.pools import Policy, Pool
 
@@ -124,23 +122,19 @@ async def test_without_the_right_to_read_it_or_an_answer_the_priorities_stay_and
 
 async def test_a_running_controller_buys_by_them_from_the_next_reading_on(api: ApiServer, tmp_path: Path) -> None:
     cluster, desk = Cluster(api, tmp_path), Desk(api)
-    picture = Picture(cluster.user, clock=Ticking().monotonic, random=Random(1))
-    parts = [asyncio.create_task(part.run()) for part in (picture, Scheduler(cluster.user, picture, now=Ticking().wall))]
-    _, kept = cluster.start(RUN)
-    await cluster.user.create(PODS, pod("first"), namespace="default")
-    await asyncio.sleep(60.0)
-    await desk.write("{9: [dear]}")
-    await asyncio.sleep(POLL_SECONDS + 1.0)
-    await cluster.user.create(PODS, pod("second"), namespace="default")
-    await asyncio.sleep(10.0)
-    await desk.write("{9: [")
-    await asyncio.sleep(POLL_SECONDS + 1.0)
-    assert kept.place is not None
-    troubles = kept.place.troubles()
-    await cluster.stop()
-    for part in parts:
-        part.cancel()
-    await asyncio.gather(*parts, return_exceptions=True)
+    async with managed(api, Ticking().wall):
+        _, kept = cluster.start(RUN)
+        await cluster.user.create(PODS, pod("first"), namespace="default")
+        await asyncio.sleep(60.0)
+        await desk.write("{9: [dear]}")
+        await asyncio.sleep(POLL_SECONDS + 1.0)
+        await cluster.user.create(PODS, pod("second"), namespace="default")
+        await asyncio.sleep(10.0)
+        await desk.write("{9: [")
+        await asyncio.sleep(POLL_SECONDS + 1.0)
+        assert kept.place is not None
+        troubles = kept.place.troubles()
+        await cluster.stop()
 
     assert [order.pool for order in kept.orders] == ["cheap", "dear"]
     assert any("not YAML" in one for one in troubles)

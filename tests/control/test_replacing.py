@@ -41,7 +41,7 @@ class Evictions(Watchman):
         self.open: list[set[str]] = []
 
     async def write(self, request: Request) -> None:
-        if request.path.endswith("/eviction"):
+        if request.path.endswith("/eviction") and "/namespaces/default/" in request.path:
             self.open.append({one["metadata"]["name"] for one in await self.here.nodes() if is_open(one)})
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.control.managing import managed
 from tests.control.world import pod
 
 from gpuscaler.control.controller import Controller
@@ -23,7 +24,6 @@ from gpuscaler.embedded.failures import Failure
 from gpuscaler.embedded.faults import Fault
 from gpuscaler.embedded.kubelets import Kubelets
 from gpuscaler.embedded.memory import MemoryTransport
-from gpuscaler.embedded.scheduling import Scheduler
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Unreachable
 from gpuscaler.kube.picture import Picture
@@ -140,7 +140,9 @@ class Cluster:
         await asyncio.gather(life, return_exceptions=True)
 
     async def all(self, resource: Resource) -> list[dict[str, Any]]:
-        return [msgspec.json.decode(one) for one in await self.user.list_all(resource)]
+        """Objects but those of the cluster's own namespace."""
+        namespace = "default" if resource is PODS else ""
+        return [msgspec.json.decode(one) for one in await self.user.list_all(resource, namespace=namespace)]
 
     async def submit(self, name: str) -> None:
         await self.user.create(PODS, pod(name), namespace="default")
@@ -158,16 +160,12 @@ class Cluster:
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     clocks = Ticking()
     made = Cluster(ApiServer(clocks.wall), tmp_path)
-    picture = Picture(made.user, clock=clocks.monotonic, random=Random(1))
-    parts = [asyncio.create_task(part.run()) for part in (picture, Scheduler(made.user, picture, now=clocks.wall))]
-    try:
-        yield made
-    finally:
-        while made.lives:
-            await made.stop()
-        for part in parts:
-            part.cancel()
-        await asyncio.gather(*parts, return_exceptions=True)
+    async with managed(made.api, clocks.wall):
+        try:
+            yield made
+        finally:
+            while made.lives:
+                await made.stop()
 
 
 async def test_that_events_of_the_scheduler_may_not_be_watched_is_told_for_as_long_as_it_is_so(cluster: Cluster) -> None:
@@ -407,7 +405,7 @@ async def test_pods_that_another_kubelet_runs_too_run_once(cluster: Cluster) -> 
     phases: list[str] = []
 
     def hear(batch: Batch) -> None:
-        phases.extend(item.phase for item in batch.changes.values() if isinstance(item, Pod))
+        phases.extend(item.phase for item in batch.changes.values() if isinstance(item, Pod) and item.name == "train")
 
     picture.listen(hear)
     other = Kubelets(cluster.user, picture, now=Ticking().wall, pull=lambda _node: 0.0)

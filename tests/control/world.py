@@ -322,7 +322,7 @@ class World:
         await self.user.create(PODS, pod(name, gpus, annotations), namespace="default")
 
     async def pods(self) -> list[dict[str, Any]]:
-        return [msgspec.json.decode(one) for one in await self.user.list_all(PODS)]
+        return [msgspec.json.decode(one) for one in await self.user.list_all(PODS, namespace="default")]
 
     async def nodes(self) -> list[dict[str, Any]]:
         return [msgspec.json.decode(one) for one in await self.user.list_all(NODES)]

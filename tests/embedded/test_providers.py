@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 import structlog
+from tests.control.managing import managed
 from tests.control.world import BEGAN, Deaths, MortalTransport, Notes, Watchman, luck, pod
 
 from gpuscaler.clouds.protocol import CAPACITY, QUOTA, Bought, CloudError, LostAnswerError, Order
@@ -28,7 +29,6 @@ from gpuscaler.embedded.faults import Fault, broken
 from gpuscaler.embedded.keeping import CloudStore
 from gpuscaler.embedded.memory import MemoryTransport
 from gpuscaler.embedded.providers import naming_in
-from gpuscaler.embedded.scheduling import Scheduler
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import NotFound
 from gpuscaler.kube.picture import Picture
@@ -126,10 +126,11 @@ class Lives:
 @asynccontextmanager
 async def lives(folder: Path) -> AsyncIterator[Lives]:
     made = Lives(folder)
-    try:
-        yield made
-    finally:
-        await made.close()
+    async with managed(made.api, now):
+        try:
+            yield made
+        finally:
+            await made.close()
 
 
 async def buy(made: Made, *offerings: tuple[str, str, str, str], token: str = "a", count: int = 1) -> Bought:
@@ -213,7 +214,7 @@ async def test_what_happened_to_machines_while_nobody_ran_is_caught_up_with(tmp_
         await asyncio.sleep(100.0)
         made = await here.begin()
         await made.provider.remove((gone,))
-        await asyncio.sleep(5.0)
+        await asyncio.sleep(30.0)
         found = {node["spec"]["providerID"]: node for node in await here.nodes()}
         assert found.keys() == {stays, late.instances[0].id, "aws:///us-east-1a/i-1"}
         assert found[late.instances[0].id]["status"]["allocatable"]["nvidia.com/gpu"] == "1"
@@ -324,7 +325,7 @@ async def test_a_node_that_may_not_be_written_keeps_no_other_machine_waiting_is_
             await asyncio.sleep(15.0)
             assert [one["spec"]["providerID"] for one in await here.nodes()] == ids[1:]
 
-    told = [one["problem"] for one in logs if one["event"] == "the Node of a simulated machine could not be written"]
+    told = [one["problem"] for one in logs if one["event"] == "what belongs to a simulated machine could not be written"]
     assert [one.removesuffix(" (403 Forbidden)") for one in told] == [said]
 
 
@@ -418,12 +419,15 @@ async def test_pods_on_its_machines_run_and_those_on_nodes_of_others_are_left_to
             body = pod(f"on-{name}")
             await here.user.create(PODS, {**body, "spec": {**body["spec"], "nodeName": name}}, namespace="default")
         await asyncio.sleep(120.0)
-        phases = {one["metadata"]["name"]: one["status"]["phase"] for one in map(msgspec.json.decode, await here.user.list_all(PODS))}
+        phases = {
+            one["metadata"]["name"]: one["status"]["phase"]
+            for one in map(msgspec.json.decode, await here.user.list_all(PODS, namespace="default"))
+        }
         assert phases == {"on-real": "Pending", f"on-{FIRST}": "Running"}
         await here.user.delete(PODS, "on-real", namespace="default")
         await here.user.delete(PODS, f"on-{FIRST}", namespace="default")
         await asyncio.sleep(10.0)
-        assert [msgspec.json.decode(one)["metadata"]["name"] for one in await here.user.list_all(PODS)] == ["on-real"]
+        assert [msgspec.json.decode(one)["metadata"]["name"] for one in await here.user.list_all(PODS, namespace="default")] == ["on-real"]
 
 
 async def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
@@ -473,8 +477,6 @@ async def test_a_process_that_dies_with_its_cloud_at_any_step_buys_nothing_twice
     dice, api, path = luck(seed, "providers"), ApiServer(now), tmp_path / "run.yaml"
     path.write_text(text(seed=str(seed)))
     user = Client(MemoryTransport(api), limit=RateLimit(qps=1e9, burst=1_000_000))
-    seen = Picture(user, clock=asyncio.get_running_loop().time, random=Random(0))
-    around = [asyncio.create_task(part.run()) for part in (seen, Scheduler(user, seen, now=now))]
     pods = dice.randint(1, 4)
 
     async def one_life(deaths: Deaths, within: float) -> None:
@@ -493,15 +495,13 @@ async def test_a_process_that_dies_with_its_cloud_at_any_step_buys_nothing_twice
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    for number in range(pods):
-        await user.create(PODS, pod(f"p{number}"), namespace="default")
-    for _ in range(3):
-        await one_life(Deaths(dice.randint(2, 40), before=dice.random() < 0.5), 100.0)
-        await asyncio.sleep(dice.choice((0.0, 20.0)))
-    await one_life(Deaths(), 300.0)
-    state = await CloudStore(user, namespace="kube-system").load()
-    bound = [bool(one["spec"].get("nodeName")) for one in map(msgspec.json.decode, await user.list_all(PODS))]
-    for task in around:
-        task.cancel()
-    await asyncio.gather(*around, return_exceptions=True)
+    async with managed(api, now):
+        for number in range(pods):
+            await user.create(PODS, pod(f"p{number}"), namespace="default")
+        for _ in range(3):
+            await one_life(Deaths(dice.randint(2, 40), before=dice.random() < 0.5), 100.0)
+            await asyncio.sleep(dice.choice((0.0, 20.0)))
+        await one_life(Deaths(), 300.0)
+        state = await CloudStore(user, namespace="kube-system").load()
+        bound = [bool(one["spec"].get("nodeName")) for one in map(msgspec.json.decode, await user.list_all(PODS, namespace="default"))]
     assert (state.core.granted, len(bound), all(bound)) == (pods, pods, True)

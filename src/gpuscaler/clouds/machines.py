@@ -22,8 +22,9 @@ RECLAIMED, FAILED = "reclaimed", "failed"
 #: What the cloud says of a machine that fails its status check, in EC2's words.
 IMPAIRED = "Instance reachability check failed"
 
-#: Resources that only appear once a device plugin has registered: everything the kubelet does not count by itself.
+#: What the kubelet counts by itself; all else only appears once a device plugin has registered.
 KUBELET_RESOURCES = ("cpu", "memory", "ephemeral-storage", "pods")
+_COUNTED_BY_KUBELETS = ("hugepages-", "attachable-volumes-")
 
 
 class CloudMachine(Struct, gc=False):
@@ -94,4 +95,9 @@ class CloudEvent(Struct, frozen=True, gc=False):
 
 def before_device_plugin(allocatable: Resources) -> dict[str, int]:
     """What a registered node offers while its device plugin has not registered yet."""
-    return {name: amount for name, amount in allocatable.items() if name in KUBELET_RESOURCES}
+    return {name: amount for name, amount in allocatable.items() if not is_device(name)}
+
+
+def is_device(resource: str) -> bool:
+    """Whether a resource is there only while its device plugin runs."""
+    return resource not in KUBELET_RESOURCES and not resource.startswith(_COUNTED_BY_KUBELETS)

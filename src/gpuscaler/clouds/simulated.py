@@ -16,7 +16,6 @@ from gpuscaler.clouds.machines import (
     BOOTING,
     FAILED,
     IMPAIRED,
-    KUBELET_RESOURCES,
     LOST,
     NO_CAPACITY,
     NOTICE,
@@ -29,6 +28,7 @@ from gpuscaler.clouds.machines import (
     CloudEvent,
     CloudMachine,
     Refusal,
+    is_device,
 )
 from gpuscaler.clouds.markets import Key, Markets
 from gpuscaler.clouds.room import Quota, room
@@ -122,6 +122,10 @@ class SimulatedCloud:
         if machine_id not in self._images:
             self._images[machine_id] = now + self._delays.image_pull.sample(random.Random(f"{self._seed}/image/{machine_id}"))
         return max(0.0, self._images[machine_id] - now)
+
+    def plugin_pull(self, machine_id: str) -> float:
+        """Seconds until a device plugin's image is on a machine: it is small beside those of jobs, and takes a tenth of their time."""
+        return self._delays.image_pull.sample(random.Random(f"{self._seed}/plugin/{machine_id}")) / 10.0
 
     def start(self, key: Key, now: float) -> CloudMachine:
         """A machine that was there all along: open from ``now`` on. An unknown offering raises KeyError."""
@@ -337,7 +341,7 @@ class SimulatedCloud:
         plugin = self._delays.device_plugin.sample(luck)
         if luck.random() < self._faults.never_registers:
             registered = float("inf")
-        devices = any(name not in KUBELET_RESOURCES for name in offering.allocatable)
+        devices = any(map(is_device, offering.allocatable))
         visible = registered + plugin if devices else registered
         if devices and self._faults.never_visible and luck.random() < self._faults.never_visible:
             visible = float("inf")

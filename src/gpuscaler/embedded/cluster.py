@@ -52,13 +52,13 @@ class EmbeddedCluster:
             policy.pools, seed=conditions.seed, delays=conditions.delays, faults=conditions.faults, markets=conditions.markets
         )
         client = self.client("embedded")
-        self.machines = Machines(client, now=now, steered=conditions.steered)
+        self.machines = Machines(client, now=now, steered=conditions.steered, speed=speed)
         self.provider = SimulatedProvider(
             self.core, policy.pools, now=now, listener=self._hear, faults=conditions.calls, seed=conditions.seed, speed=speed
         )
         self._pods = self.picture(client, (PODS, NODES))
         self._seen = self.picture(client)
-        self._kubelets = Kubelets(client, self._pods, now=now, pull=self._pull, speed=speed)
+        self._kubelets = Kubelets(client, self._pods, now=now, pull=self._pull, plugin_pull=self.core.plugin_pull, speed=speed)
         self._scheduler = Scheduler(client, self._seen, now=now, speed=speed)
         clock = asyncio.get_running_loop().time
         self._workloads = Workloads(client, now=now, clock=clock, random=Random(conditions.seed), speed=speed)

@@ -1,32 +1,31 @@
-"""What a cloud's machines are in the cluster: Node objects that appear after the boot, show their GPUs later, and go when the machine does.
+"""What a cloud's machines are in the cluster: Node objects that appear after the boot, and go when the machine does.
+
+What needs a device plugin comes with :mod:`~gpuscaler.embedded.devices`.
 
 Only the API is used, so that this works against any API server.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import msgspec
-import structlog
 
 from gpuscaler.clouds.machines import LOST, REGISTERED, TERMINATED, VISIBLE, CloudEvent, CloudMachine, before_device_plugin
 from gpuscaler.clouds.simulated_provider import SCHEME, provider_id
+from gpuscaler.embedded.devices import Devices, Promise, failed, until_done
 from gpuscaler.embedded.scheduling import timestamp
 from gpuscaler.kube.client import Client
-from gpuscaler.kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
+from gpuscaler.kube.errors import AlreadyExists, Conflict, NotFound
 from gpuscaler.kube.resources import NODES
 from gpuscaler.model.taints import Taint
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import POOL_LABEL
 
-_LOG = structlog.get_logger(__name__)
-#: Pauses between tries when the API server does not answer, in seconds.
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 #: Resources that are counted in thousandths.
 THOUSANDTHS = frozenset({"cpu"})
 
@@ -63,11 +62,15 @@ SIMULATED: Final = Naming()
 class Machines:
     """Keeps a Node for each machine whose events it :meth:`hear` s, for as long as :meth:`run` runs.
 
-    ``steered`` says that machines register with our arriving taint, as pools do whose boot configuration sets it.
+    ``steered`` says that machines register with our arriving taint, as pools do whose boot configuration sets it. Of ``now`` pass
+    ``speed`` seconds in a second of the event loop.
     """
 
-    def __init__(self, client: Client, *, now: Callable[[], float], steered: bool = True, naming: Naming = SIMULATED) -> None:
+    def __init__(
+        self, client: Client, *, now: Callable[[], float], steered: bool = True, naming: Naming = SIMULATED, speed: float = 1.0
+    ) -> None:
         self._client, self._now, self._steered, self._naming = client, now, steered, naming
+        self.devices = Devices(client, now=now, speed=speed)
         self._events: asyncio.Queue[CloudEvent] = asyncio.Queue()
         #: Events that wait for one that could not be written, by machine: others' Nodes do not wait for them.
         self._held: dict[str, deque[CloudEvent]] = {}
@@ -82,15 +85,16 @@ class Machines:
     async def run(self) -> None:
         """Write Nodes until cancelled, of each machine in the order of its events."""
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.devices.run())
             for node in self._left:
-                tasks.create_task(_until_done(partial(self._remove, node)))
+                tasks.create_task(until_done(partial(self._remove, node)))
             while True:
                 event = await self._events.get()
                 assert event.machine is not None, "only events of machines are kept"
                 name = event.machine.id
                 if name in self._held:
                     self._held[name].append(event)
-                elif said := await _failed(partial(self._follow, event.kind, event.machine)):
+                elif said := await failed(partial(self._follow, event.kind, event.machine)):
                     self._held[name] = deque([event])
                     tasks.create_task(self._catch_up(name, said))
 
@@ -99,7 +103,7 @@ class Machines:
         while self._held[name]:
             event = self._held[name][0]
             assert event.machine is not None, "only events of machines are kept"
-            await _until_done(partial(self._follow, event.kind, event.machine), said)
+            await until_done(partial(self._follow, event.kind, event.machine), said)
             self._held[name].popleft()
             said = ""
         del self._held[name]
@@ -109,16 +113,17 @@ class Machines:
         for machine in machines:
             if machine.state in {REGISTERED, VISIBLE}:
                 self.hear(CloudEvent(self._now(), REGISTERED, machine))
-            if machine.state == VISIBLE:
-                self.hear(CloudEvent(self._now(), VISIBLE, machine))
         names = {self._naming.provider_id(machine) for machine in machines}
-        await _until_done(partial(self._clear, names))
+        await until_done(partial(self._clear, names))
 
     async def _clear(self, names: Set[str]) -> None:
         found = [msgspec.json.decode(raw) for raw in await self._client.list_all(NODES)]
-        gone = [node for node in found if self._naming.is_ours(_instance(node)) and _instance(node) not in names]
+        ours = [node for node in found if self._naming.is_ours(_instance(node))]
+        for node in ours:
+            self.devices.seen(node["metadata"]["name"], node.get("status") or {})
+        gone = [node for node in ours if _instance(node) not in names]
         # What cannot be deleted now keeps nobody from leading.
-        self._left = [node for node in gone if await _failed(partial(self._remove, node))]
+        self._left = [node for node in gone if await failed(partial(self._remove, node))]
 
     async def _remove(self, node: dict[str, Any]) -> None:
         try:
@@ -133,53 +138,23 @@ class Machines:
         return node if _instance(node) == self._naming.provider_id(machine) else None
 
     async def _follow(self, kind: str, machine: CloudMachine) -> None:
-        if kind == REGISTERED:
-            try:
-                await self._client.create(NODES, self._node(machine, steered=self._steered))
-            except AlreadyExists:
-                return
-        elif kind == VISIBLE:
-            await self._show(machine)
+        name = self._naming.node(machine)
+        if kind in {REGISTERED, VISIBLE}:
+            # A machine that was there from the beginning only ever tells that it shows all it has.
+            steered = self._steered and kind == REGISTERED
+            with suppress(AlreadyExists):
+                await self._client.create(NODES, self._node(machine, steered=steered))
+            delay = machine.visible_at - machine.registered_at if machine.registered_at < float("inf") else float("inf")
+            self.devices.promise(name, Promise(self._naming.provider_id(machine), machine.offering.allocatable, delay))
         elif kind in {LOST, TERMINATED}:
+            self.devices.forget(name, self._naming.provider_id(machine))
             with suppress(NotFound):
                 node = await self._found(machine)
                 if node is not None:
                     await self._remove(node)
 
-    async def _show(self, machine: CloudMachine) -> None:
-        """The device plugin has registered."""
-        amounts = quantities(machine.offering.allocatable)
-        patch = {"status": {"capacity": amounts, "allocatable": amounts}}
-        try:
-            if await self._found(machine) is not None:
-                await self._client.merge_patch(NODES, self._naming.node(machine), patch, subresource="status")
-        except NotFound:
-            # A machine that was there from the beginning, or whose Node somebody deleted.
-            await self._client.create(NODES, self._node(machine, steered=False, whole=True))
-
-    def _node(self, machine: CloudMachine, *, steered: bool, whole: bool = False) -> dict[str, Any]:
-        return node_of(machine, self._now(), naming=self._naming, steered=steered, whole=whole)
-
-
-async def _failed(write: Callable[[], Coroutine[Any, Any, None]], said: str = "") -> str:
-    """Try ``write``; why the API server did not take it, empty where it did. What was ``said`` before is not logged again."""
-    try:
-        await write()
-    except (ApiError, Unreachable) as error:
-        if str(error) != said:
-            _LOG.warning("the Node of a simulated machine could not be written", problem=str(error))
-        return str(error) or type(error).__name__
-    return ""
-
-
-async def _until_done(write: Callable[[], Coroutine[Any, Any, None]], said: str = "") -> None:
-    """Try ``write`` until the API server takes it; what it has ``said`` against it before is waited for first."""
-    pause = FIRST_PAUSE
-    said = said or await _failed(write)
-    while said:
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
-        said = await _failed(write, said)
+    def _node(self, machine: CloudMachine, *, steered: bool) -> dict[str, Any]:
+        return node_of(machine, self._now(), naming=self._naming, steered=steered)
 
 
 def _instance(node: Mapping[str, Any]) -> str:

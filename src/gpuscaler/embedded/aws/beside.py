@@ -47,7 +47,7 @@ class Beside:
             series = series_of(self.spot, regions=self.regions, zones=self.zones, seed=self.seed, began=now())
         conditions = Conditions(answer=1.5, activity=5.0, machines=NO_FAULTS, boot=_delays(self.boot))
         account = Account(now=now, regions=self.regions, zones=self.zones, conditions=conditions, series=series, seed=self.seed)
-        machines = Machines(client, now=now, naming=NAMING)
+        machines = Machines(client, now=now, naming=NAMING, speed=speed)
         serving = await serve(Endpoint(account), port=self.port, speed=speed)
         urls = _prepare(account, machines, serving)
         tasks = [asyncio.create_task(machines.run()), asyncio.create_task(_pass(account, speed))]

@@ -36,7 +36,9 @@ class RealCluster:
         self._machines = Machines(client, now=now, steered=conditions.steered)
         clock = asyncio.get_running_loop().time
         self._seen = Picture(client, clock=clock, random=Random(conditions.seed), resources=(PODS, NODES))
-        self._kubelets = Kubelets(client, self._seen, now=now, pull=lambda node: self.core.image_pull(node, now()))
+        self._kubelets = Kubelets(
+            client, self._seen, now=now, pull=lambda node: self.core.image_pull(node, now()), plugin_pull=self.core.plugin_pull
+        )
 
     def _hear(self, event: CloudEvent) -> None:
         self._machines.hear(event)

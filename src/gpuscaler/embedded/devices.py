@@ -1,0 +1,290 @@
+"""Devices of simulated machines: on a Node they are there only while the pod of their device plugin runs on it.
+
+Only the API is used, so that this works against any API server whose cluster has a DaemonSet controller, a scheduler and kubelets.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from random import Random
+from typing import Any, Final, cast
+
+import msgspec
+import structlog
+from msgspec import Struct, field
+
+from gpuscaler.clouds.machines import is_device
+from gpuscaler.embedded.plugins import Plugin, is_plugin, plugin_of
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.decode import Found
+from gpuscaler.kube.errors import AlreadyExists, ApiError, NotFound, Unreachable
+from gpuscaler.kube.reflector import Batch, Reflector
+from gpuscaler.kube.resources import DAEMON_SETS, NODES, PODS
+from gpuscaler.kube.turns import Turn
+from gpuscaler.model.cluster import Item
+from gpuscaler.model.decoding.objects import Data
+from gpuscaler.model.pods import Resources
+
+_LOG = structlog.get_logger(__name__)
+#: The kubelet keeps the capacity of a plugin that has gone for so long (``endpointStopGracePeriod`` of its device manager), in seconds.
+#: What is allocatable is 0 at once.
+CAPACITY_KEPT: Final = 300.0
+#: Pauses between tries when the API server does not answer, in seconds.
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
+
+
+class Promise(Struct, frozen=True):
+    """What the plugins of a machine show on its Node, ``delay`` seconds after their pods run there; infinite where they never do."""
+
+    instance: str
+    amounts: Resources
+    delay: float
+
+
+class PluginPod(Struct, frozen=True):
+    """A pod of a device plugin's DaemonSet, on a node."""
+
+    uid: str
+    plugin: str
+    node: str
+    running: bool
+
+
+class Devices:
+    """Shows what :meth:`promise` d machines have while their plugins run, for as long as :meth:`run` runs.
+
+    ``now`` is the wall clock, of which ``speed`` seconds pass in a second of the event loop. DaemonSets are made when a machine comes
+    that needs them, and never again: who deletes one ends its devices.
+    """
+
+    def __init__(self, client: Client, *, now: Callable[[], float], speed: float = 1.0) -> None:
+        self._client, self._now, self._speed = client, now, speed
+        self._promised: dict[str, Promise] = {}
+        #: What we wrote, or read, of a node's devices; capacity and allocatable.
+        self._capacity: dict[str, dict[str, int]] = {}
+        self._shown: dict[str, dict[str, int]] = {}
+        self._pods: dict[str, PluginPod] = {}
+        #: Those of them that run, by node and plugin.
+        self._running: dict[tuple[str, str], dict[str, PluginPod]] = {}
+        #: When the devices of a plugin on a node show, by the pod's uid; and since when there has been none.
+        self._shows: dict[tuple[str, str], tuple[str, float]] = {}
+        self._stopped: dict[tuple[str, str], float] = {}
+        self._installed: set[str] = set()
+        self._wanted: asyncio.Queue[Plugin] = asyncio.Queue()
+        self._dirty: dict[str, None] = {}
+        self._stirred = asyncio.Event()
+        self._listed = False
+
+    def promise(self, node: str, promise: Promise) -> None:
+        """A machine is, or will be, the Node ``node``."""
+        devices = {name: amount for name, amount in promise.amounts.items() if is_device(name)}
+        if not devices:
+            return
+        if node not in self._promised or self._promised[node].instance != promise.instance:
+            self._drop(node)
+        self._promised[node] = Promise(promise.instance, devices, promise.delay)
+        for plugin in map(plugin_of, devices):
+            if plugin.name not in self._installed:
+                self._installed.add(plugin.name)
+                self._wanted.put_nowait(plugin)
+        self._stir(node)
+
+    def seen(self, node: str, status: Mapping[str, Any]) -> None:
+        """What a Node showed when this process began."""
+        self._shown[node] = _counts(status.get("allocatable"))
+        self._capacity[node] = _counts(status.get("capacity"))
+
+    def forget(self, node: str, instance: str) -> None:
+        """The machine ``instance`` is gone."""
+        if node in self._promised and self._promised[node].instance == instance:
+            self._drop(node)
+
+    def _drop(self, node: str) -> None:
+        known = self._promised.pop(node, None)
+        for book in (self._shown, self._capacity) if known is not None else ():
+            book.pop(node, None)
+        for key in [key for key in (*self._shows, *self._stopped) if key[0] == node]:
+            self._shows.pop(key, None)
+            self._stopped.pop(key, None)
+
+    def _stir(self, node: str) -> None:
+        self._dirty[node] = None
+        self._stirred.set()
+
+    # What runs
+
+    def _receive(self, batch: Batch) -> None:
+        for name, item in batch.changes.items():
+            before, pod = self._pods.pop(name, None), cast("PluginPod | None", item)
+            if before is not None:
+                self._running.get((before.node, before.plugin), {}).pop(name, None)
+                self._stir(before.node)
+            if pod is not None:
+                self._pods[name] = pod
+                if pod.running:
+                    self._running.setdefault((pod.node, pod.plugin), {})[name] = pod
+                self._stir(pod.node)
+        if batch.listed and not self._listed:
+            self._listed = True
+            for node in self._promised:
+                self._stir(node)
+
+    async def run(self) -> None:
+        """Write what nodes have until cancelled."""
+        clock = asyncio.get_running_loop().time
+        reflector = Reflector(self._client, PODS, PluginPods(), self._receive, clock=clock, random=Random(0), turn=Turn())
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._install())
+            # What there is to hear of, there is only once a machine has devices.
+            await self._stirred.wait()
+            tasks.create_task(reflector.run())
+            while True:
+                await self._stirred.wait()
+                self._stirred.clear()
+                nodes, self._dirty = list(self._dirty), {}
+                if self._listed:
+                    await asyncio.gather(*(until_done(lambda node=node: self._settle(node)) for node in nodes))  # type: ignore[misc]
+
+    async def _install(self) -> None:
+        while True:
+            plugin = await self._wanted.get()
+            await until_done(lambda plugin=plugin: self._create(plugin))  # type: ignore[misc]
+
+    async def _create(self, plugin: Plugin) -> None:
+        manifest = plugin.manifest()
+        try:
+            await self._client.create(DAEMON_SETS, manifest, namespace=manifest["metadata"]["namespace"])
+        except AlreadyExists:
+            # Its users have installed it themselves, as they would in a real cluster.
+            return
+
+    # What nodes show
+
+    async def _settle(self, node: str) -> None:
+        promise = self._promised.get(node)
+        if promise is None:
+            return
+        allocatable, capacity = self._due(node, promise)
+        shown, had = self._shown.get(node, {}), self._capacity.get(node, {})
+        patch = {"capacity": _changes(had, capacity), "allocatable": _changes(shown, allocatable)}
+        if not patch["capacity"] and not patch["allocatable"]:
+            return
+        try:
+            found = msgspec.json.decode(await self._client.get(NODES, node))
+            if (found.get("spec") or {}).get("providerID") != promise.instance:
+                return
+            body = {"metadata": {"uid": found["metadata"]["uid"]}, "status": {name: part for name, part in patch.items() if part}}
+            await self._client.merge_patch(NODES, node, body, subresource="status")
+        except NotFound:
+            return
+        self._shown[node], self._capacity[node] = allocatable, capacity
+
+    def _due(self, node: str, promise: Promise) -> tuple[dict[str, int], dict[str, int]]:
+        """What a node has to show by now, allocatable and capacity; it is looked at again when that changes by itself."""
+        now = self._now()
+        shown, had = self._shown.get(node, {}), self._capacity.get(node, {})
+        allocatable, capacity = {}, {}
+        for name, amount in promise.amounts.items():
+            at, kept = self._times(node, promise, plugin_of(name).name, now, showed=bool(shown.get(name)))
+            for moment in (at, kept):
+                if now < moment < float("inf"):
+                    asyncio.get_running_loop().call_later((moment - now) / self._speed + 0.001, self._stir, node)
+            allocatable[name] = amount if at <= now else 0
+            capacity[name] = amount if at <= now else had.get(name, 0) if now < kept else 0
+        return allocatable, capacity
+
+    def _times(self, node: str, promise: Promise, plugin: str, now: float, *, showed: bool) -> tuple[float, float]:
+        """When the devices of a plugin show, and until when their capacity stays although they do not."""
+        key = (node, plugin)
+        pod = next(iter(self._running.get(key, {}).values()), None)
+        if pod is None:
+            self._shows.pop(key, None)
+            since = self._stopped.setdefault(key, now)
+            return float("inf"), since + CAPACITY_KEPT
+        if key not in self._shows or self._shows[key][0] != pod.uid:
+            # A process that comes back finds what its plugin has shown already.
+            unbroken = showed and key not in self._shows and key not in self._stopped
+            self._shows[key] = (pod.uid, now if unbroken else now + promise.delay)
+        at = self._shows[key][1]
+        since = self._stopped.pop(key, now) if at <= now else self._stopped.setdefault(key, now)
+        return at, since + CAPACITY_KEPT
+
+
+class PluginPods:
+    """Reads of pods only those of device plugins that are on a node."""
+
+    model = PluginPod
+
+    def key(self, identity: str) -> str:
+        return identity
+
+    def read(self, data: Data) -> Found:
+        """The pod, where it is such a one. Never raises."""
+        try:
+            pod = _pod(data)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return Found("")
+        metadata, identity = pod.metadata, f"{pod.metadata.namespace}/{pod.metadata.name}"
+        owner = next((one.name for one in metadata.owners if one.kind == "DaemonSet"), "")
+        if not pod.spec.node or not is_plugin(metadata.namespace, owner):
+            return Found(identity, (), ())
+        made = PluginPod(metadata.uid, owner, pod.spec.node, pod.status.phase == "Running")
+        return Found(identity, (cast(Item, made),))
+
+
+class _Owner(Struct, frozen=True):
+    kind: str = ""
+    name: str = ""
+
+
+class _Metadata(Struct, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    owners: tuple[_Owner, ...] = field(default=(), name="ownerReferences")
+
+
+class _Spec(Struct, frozen=True):
+    node: str = field(default="", name="nodeName")
+
+
+class _Status(Struct, frozen=True):
+    phase: str = ""
+
+
+class _Pod(Struct, frozen=True):
+    metadata: _Metadata = _Metadata()
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+
+_pod = msgspec.json.Decoder(_Pod).decode
+
+
+def _counts(amounts: Mapping[str, Any] | None) -> dict[str, int]:
+    """The devices among amounts of a Node's status."""
+    return {name: int(amount) for name, amount in (amounts or {}).items() if is_device(name) and str(amount).isdigit()}
+
+
+def _changes(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, str]:
+    return {name: str(amount) for name, amount in after.items() if before.get(name, 0) != amount}
+
+
+async def failed(write: Callable[[], Coroutine[Any, Any, None]], said: str = "") -> str:
+    """Try ``write``; why the API server did not take it, empty where it did. What was ``said`` before is not logged again."""
+    try:
+        await write()
+    except (ApiError, Unreachable) as error:
+        if str(error) != said:
+            _LOG.warning("what belongs to a simulated machine could not be written", problem=str(error))
+        return str(error) or type(error).__name__
+    return ""
+
+
+async def until_done(write: Callable[[], Coroutine[Any, Any, None]], said: str = "") -> None:
+    """Try ``write`` until the API server takes it; what it has ``said`` against it before is waited for first."""
+    pause = FIRST_PAUSE
+    said = said or await failed(write)
+    while said:
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+        said = await failed(write, said)

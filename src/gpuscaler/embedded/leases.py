@@ -1,0 +1,100 @@
+"""Leases of nodes, by which a controller manager knows that their kubelets live.
+
+Source: ``k8s.io/component-helpers/apimachinery/lease`` and the kubelet's ``nodeLeaseDurationSeconds`` (40), of which a quarter is between
+two renewals. Without one for ``node-monitor-grace-period`` (50 s since Kubernetes 1.32, 40 s before) a node is declared unreachable.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import structlog
+
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import AlreadyExists, ApiError, Forbidden, NotFound, Unreachable
+from gpuscaler.kube.resources import LEASES
+
+_LOG = structlog.get_logger(__name__)
+NAMESPACE: Final = "kube-node-lease"
+DURATION: Final = 40
+INTERVAL: Final = DURATION / 4
+
+
+class Leases:
+    """Renews the Leases of nodes, all at once, ``abreast`` requests at a time, for as long as :meth:`run` runs.
+
+    ``now`` is the wall clock, of which ``speed`` seconds pass in a second of the event loop.
+    """
+
+    def __init__(self, client: Client, *, now: Callable[[], float], speed: float = 1.0, abreast: int = 32) -> None:
+        self._client, self._now, self._speed = client, now, speed
+        self._uids: dict[str, str] = {}
+        self._made: set[str] = set()
+        self._slots = asyncio.Semaphore(abreast)
+        self._stirred = asyncio.Event()
+        self._refused = False
+
+    def keep(self, node: str, uid: str) -> None:
+        """Renew the Lease of this node from now on."""
+        if self._uids.get(node) != uid:
+            self._uids[node] = uid
+            self._made.discard(node)
+            self._stirred.set()
+
+    def leave(self, node: str) -> None:
+        """Renew it no more: the node is gone, or its kubelet."""
+        self._uids.pop(node, None)
+        self._made.discard(node)
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.gather(*(self._renew(node) for node in self._uids))
+            self._stirred.clear()
+            try:
+                # Where there is no node, nothing is due; a new one has its Lease at once.
+                async with asyncio.timeout(INTERVAL / self._speed if self._uids else None):
+                    await self._stirred.wait()
+            except TimeoutError:
+                continue
+            await asyncio.gather(*(self._renew(node) for node in self._uids.keys() - self._made))
+
+    async def _renew(self, node: str) -> None:
+        async with self._slots:
+            try:
+                await self._write(node)
+            except (ApiError, Unreachable) as error:
+                # The next renewal is soon enough.
+                if isinstance(error, Forbidden) and not self._refused:
+                    self._refused = True
+                    _LOG.warning("the Lease of a node that is played may not be renewed", node=node, problem=str(error))
+
+    async def _write(self, node: str) -> None:
+        uid = self._uids.get(node)
+        if uid is None:
+            return
+        moment = datetime.fromtimestamp(self._now(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        if node not in self._made:
+            try:
+                await self._client.create(LEASES, lease_of(node, uid, moment), namespace=NAMESPACE)
+            except AlreadyExists:
+                pass
+            else:
+                self._made.add(node)
+                return
+        try:
+            await self._client.merge_patch(LEASES, node, {"spec": {"holderIdentity": node, "renewTime": moment}}, namespace=NAMESPACE)
+            self._made.add(node)
+        except NotFound:
+            self._made.discard(node)
+
+
+def lease_of(node: str, uid: str, moment: str) -> dict[str, Any]:
+    """The Lease of a node, which goes with it."""
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": node, "namespace": NAMESPACE, "ownerReferences": [owner]},
+        "spec": {"holderIdentity": node, "leaseDurationSeconds": DURATION, "renewTime": moment},
+    }

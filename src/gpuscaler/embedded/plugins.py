@@ -1,0 +1,82 @@
+"""Device plugins as their vendors ship them: which DaemonSet makes which extended resource, and what its pods tolerate.
+
+Sources: ``nvidia-device-plugin.yml`` of NVIDIA/k8s-device-plugin, ``k8s-ds-amdgpu-dp.yaml`` of ROCm/k8s-device-plugin,
+``habana-k8s-device-plugin.yaml`` of Habana, ``k8s-neuron-device-plugin.yml`` of aws-neuron-sdk and ``efa-k8s-device-plugin.yml`` of
+aws-efa-eks. Their images, volumes and lists of instance types are left out: nothing here runs them.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec import Struct
+
+from gpuscaler.planning.keeping import ARRIVING_TAINT
+
+NAMESPACE: Final = "kube-system"
+#: docs/how-to/install.md asks users to give device plugins this toleration, since machines register closed. No vendor ships it. It goes
+#: away, here and there, with the version that lifts our taint for the DaemonSets that wait for it.
+TOLERATES_ARRIVING: Final[Mapping[str, str]] = {"key": ARRIVING_TAINT, "operator": "Exists"}
+#: How the DaemonSets of resources begin that no vendor in the table makes.
+GENERIC: Final = "device-plugin-of-"
+_CRITICAL: Final[Mapping[str, str]] = {"key": "CriticalAddonsOnly", "operator": "Exists"}
+
+
+class Plugin(Struct, frozen=True):
+    """A DaemonSet that makes the resources that begin with one of ``resources``; ``app`` is its label ``name``."""
+
+    name: str
+    app: str
+    resources: tuple[str, ...]
+    tolerates: tuple[str, ...]
+    addon: bool = False
+
+    def makes(self, resource: str) -> bool:
+        return resource.startswith(self.resources)
+
+    def manifest(self) -> dict[str, Any]:
+        """The DaemonSet as it is shipped, and the toleration of our taint."""
+        shipped = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in self.tolerates]
+        tolerations = [*([dict(_CRITICAL)] if self.addon else []), *shipped, dict(TOLERATES_ARRIVING)]
+        spec = {
+            "tolerations": tolerations,
+            "priorityClassName": "system-node-critical",
+            "containers": [{"name": "plugin", "image": f"{self.app}:1"}],
+        }
+        labels = {"name": self.app}
+        return {
+            "apiVersion": "apps/v1",
+            "kind": "DaemonSet",
+            "metadata": {"name": self.name, "namespace": NAMESPACE},
+            "spec": {
+                "selector": {"matchLabels": labels},
+                "updateStrategy": {"type": "RollingUpdate"},
+                "template": {"metadata": {"labels": labels}, "spec": spec},
+            },
+        }
+
+
+PLUGINS: Final = (
+    Plugin("nvidia-device-plugin-daemonset", "nvidia-device-plugin-ds", ("nvidia.com/",), ("nvidia.com/gpu",)),
+    Plugin("amdgpu-device-plugin-daemonset", "amdgpu-dp-ds", ("amd.com/",), (), addon=True),
+    Plugin("habanalabs-device-plugin-daemonset", "habanalabs-device-plugin-ds", ("habana.ai/",), ("habana.ai/gaudi",)),
+    Plugin("neuron-device-plugin-daemonset", "neuron-device-plugin-ds", ("aws.amazon.com/neuron",), ("aws.amazon.com/neuron",), addon=True),
+    Plugin(
+        "aws-efa-k8s-device-plugin-daemonset", "aws-efa-k8s-device-plugin", ("vpc.amazonaws.com/efa",), ("aws.amazon.com/efa",), addon=True
+    ),
+)
+_NAMES: Final = frozenset(plugin.name for plugin in PLUGINS)
+
+
+def plugin_of(resource: str) -> Plugin:
+    """The plugin that makes a resource; one of its own for a resource that no vendor in the table makes."""
+    for plugin in PLUGINS:
+        if plugin.makes(resource):
+            return plugin
+    name = GENERIC + re.sub(r"[^a-z0-9]+", "-", resource.lower()).strip("-")
+    return Plugin(name, name, (resource,), (resource,))
+
+
+def is_plugin(namespace: str, daemon_set: str) -> bool:
+    """Whether a DaemonSet is one of these."""
+    return namespace == NAMESPACE and (daemon_set in _NAMES or daemon_set.startswith(GENERIC))
