@@ -93,8 +93,9 @@ class Watch(Guard):
             raise
 
     def to(self, part: str, method: str = "") -> list[tuple[float, Request]]:
-        """Writes whose path has ``part``, the oldest first."""
-        return [(at, one) for at, one in self.writes if part in one.path and method in ("", one.method)]
+        """Writes whose path has ``part``, the oldest first, but for those to pods of device plugins."""
+        writes = [(at, one) for at, one in self.writes if "/namespaces/kube-system/pods/" not in one.path]
+        return [(at, one) for at, one in writes if part in one.path and method in ("", one.method)]
 
     # What comes of it
 

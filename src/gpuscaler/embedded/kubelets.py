@@ -95,10 +95,10 @@ class Kubelets:
             gone = {key for key, item in batch.changes.items() if item is None} & self._nodes
             self._nodes -= gone
             if self._leases is not None:
-                for key, item in there.items():
-                    self._leases.keep(key, item.uid)
-                for key in gone:
-                    self._leases.leave(key)
+                for name, node in there.items():
+                    self._leases.keep(name, node.uid)
+                for name in gone:
+                    self._leases.leave(name)
             for orphan in [pod for pod in self._pods.values() if pod.node_name in gone] if gone else ():
                 self._plan(orphan, REMOVE, self._now())
         elif batch.model is Pod:
