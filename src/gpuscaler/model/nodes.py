@@ -13,6 +13,7 @@ class Node(Struct, frozen=True, gc=False):
 
     A machine that does not exist yet may turn out to be one of several: ``may_be`` has the labels of each, ``labels`` what all share.
     ``bought`` is what its machine is by the cloud's own list: (pool, market, instance type, zone); None where it is not listed.
+    ``unready_since`` is when a node that is not Ready ceased to be, as its condition says; 0 where it does not say.
     """
 
     name: str
@@ -31,3 +32,4 @@ class Node(Struct, frozen=True, gc=False):
     warnings: tuple[str, ...] = ()
     may_be: tuple[Mapping[str, str], ...] = ()
     bought: tuple[str, str, str, str] | None = None
+    unready_since: float = 0.0

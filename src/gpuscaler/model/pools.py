@@ -9,6 +9,8 @@ from gpuscaler.model.pods import PodSpec, Resources
 from gpuscaler.model.taints import Taint, untolerated
 
 MARKETS = ("reserved", "spot", "on-demand")
+#: How long the node of a machine may be not Ready before the machine is ended, in seconds. EKS repairs nodes after 30 minutes.
+UNREADY_AFTER = 2700.0
 
 
 class Offering(Struct, frozen=True, gc=False):
@@ -80,7 +82,8 @@ class Pool(Struct, frozen=True, gc=False):
 
     Machines of a pool with ``min_gpus_per_pod`` stay closed, and take only pods that ask for so many GPUs at least and that a plan places
     there; 0 is no such rule. ``revision`` tells apart what machines are made from, such as versions of a launch template, where the cloud
-    says so: a new one may mend what an older one was refused for.
+    says so: a new one may mend what an older one was refused for. A machine whose node has not been Ready for ``unready_after`` is ended;
+    0 is never.
     """
 
     name: str
@@ -98,6 +101,7 @@ class Pool(Struct, frozen=True, gc=False):
     min_gpus_per_pod: int = 0
     revision: str = ""
     names_zone: bool = False
+    unready_after: float = UNREADY_AFTER
 
 
 def is_scattered(pool: Pool) -> bool:

@@ -1,6 +1,7 @@
 """What may still be bought: limits less what exists and what is on its way (I5)."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -21,11 +22,12 @@ from gpuscaler.planning.templates import Kind, Templates
 
 @dataclass(frozen=True)
 class Fleet:
-    """The machines of a pool that exist or are coming."""
+    """The machines of a pool that exist or are coming. ``vacated`` of them are ending, and leave their places under its maximum."""
 
     machines: int = 0
     gpus: int = 0
     dollars_per_hour: float = 0.0
+    vacated: int = 0
 
 
 @dataclass
@@ -134,7 +136,14 @@ def fleets(policy: Policy, offerings: Mapping[Key, Offering], state: State, node
             choices = may_be(keys_of(machine), offerings)
             gpus[machine.pool].append(max((offering.gpus for offering in choices), default=0))
             prices[machine.pool].append(max((offering.price for offering in choices), default=0.0))
-    return {name: Fleet(len(prices[name]), sum(gpus[name]), math.fsum(prices[name])) for name in prices}
+    vacated = Counter(one.offering[0] for one in state.ending)
+    for ending in state.ending:
+        if ending.node not in nodes and ending.offering[0] in gpus:
+            # Its Node is gone, and it costs until it is gone itself.
+            choices = may_be([ending.offering], offerings)
+            gpus[ending.offering[0]].append(max((offering.gpus for offering in choices), default=0))
+            prices[ending.offering[0]].append(max((offering.price for offering in choices), default=0.0))
+    return {name: Fleet(len(prices[name]), sum(gpus[name]), math.fsum(prices[name]), vacated[name]) for name in prices}
 
 
 def keys_of(machine: Upcoming) -> list[Key]:
@@ -195,7 +204,8 @@ def remaining(policy: Policy, state: State, have: Mapping[str, Fleet]) -> Remain
     gpus = None if limits.gpus is None else max(0, limits.gpus - sum(fleet.gpus for fleet in have.values()))
     spent = math.fsum(fleet.dollars_per_hour for fleet in have.values())
     dollars = None if limits.dollars_per_hour is None else max(0.0, limits.dollars_per_hour - spent)
-    pools = {pool.name: max(0, pool.max - have[pool.name].machines) for pool in policy.pools if pool.max is not None}
+    counted = {name: fleet.machines - fleet.vacated for name, fleet in have.items()}
+    pools = {pool.name: max(0, pool.max - counted[pool.name]) for pool in policy.pools if pool.max is not None}
     return Remaining(machines, gpus, dollars, pools, held=state.buying_held)
 
 

@@ -17,7 +17,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import BUYING, REMOVING, Holds
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning import ending, leaving, reclaiming, refusing, steering
+from gpuscaler.planning import ending, leaving, reclaiming, refusing, steering, unready
 from gpuscaler.planning.acts import Act
 from gpuscaler.planning.adopting import adopted
 from gpuscaler.planning.alternatives import alternatives
@@ -42,6 +42,7 @@ from gpuscaler.planning.state.promises import Promises
 from gpuscaler.planning.state.refusals import Refusals
 from gpuscaler.planning.state.sparing import Sparing
 from gpuscaler.planning.state.telling import told
+from gpuscaler.planning.state.unready import Unready
 from gpuscaler.planning.templates import Overhead
 from gpuscaler.planning.unfamiliar import unfamiliar, with_stops
 
@@ -59,6 +60,7 @@ class Memory(Struct, frozen=True, gc=False):
     ``decisions`` is how many decisions have been numbered, ``decided`` are the ids of those that are being carried out, by order and node.
     ``worked_on`` is when the cloud works on machines, by id, as it has announced, ``ends`` when their reserved time does.
     ``unfamiliar`` are machines that came under keys which their pools do not offer, by id. ``poison`` are objects that planning fails with.
+    ``unready`` is about nodes that are not Ready.
     """
 
     ledger: Ledger = Ledger()
@@ -75,6 +77,7 @@ class Memory(Struct, frozen=True, gc=False):
     ends: Mapping[str, float] = {}
     unfamiliar: Mapping[str, Key] = {}
     poison: tuple[Poison, ...] = ()
+    unready: Unready = Unready()
 
 
 class Facts(Struct, frozen=True, gc=False):
@@ -148,8 +151,13 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     )
     facts = _of_ours(facts, book, roll.foreign)
     memory = replace(memory, worked_on=_worked_on(memory.worked_on, facts, roll), ends=ending.remembered(memory.ends, roll.listed))
-    taken = reclaiming.taken(book, cluster, policy, reclaiming.Announced(facts.going, memory.worked_on, memory.ends), now, roll=roll)
+    announced = reclaiming.Announced(facts.going, memory.worked_on, memory.ends)
+    taken = reclaiming.taken(book, cluster, policy, announced, now, roll=roll)
     book = ledger.folded(book, taken.steps)
+    silent = unready.observe(
+        memory.unready, book, cluster, policy, announced=announced, roll=roll, fresh=facts.fresh, stopped=removing_held, now=now
+    )
+    book, memory = ledger.folded(book, silent.steps), replace(memory, unready=silent.unready)
     book = ledger.folded(book, leaving.hear(book, facts.unevicted, now))
     book = ledger.folded(book, reclaiming.dead(replace(book, coming=memory.ledger.coming), roll, now))
     gone = reclaiming.unexpected(memory.ledger, facts.vanished)
@@ -190,6 +198,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         remarks=(
             *reclaiming.remarks(roll, gone, facts.announced, facts.worked_on),
             *paused(before.breakers, memory.breakers, now),
+            *silent.remarks,
         ),
         unpooled=roll.unpooled(policy),
         crowded=crowded(book, cluster, policy),
@@ -228,7 +237,7 @@ def recalled(memory: Memory, now: float) -> Memory:
     )
     book = ledger.folded(book, (ledger.Doubted(one.token, now) for one in book.orders if one.state != ledger.ACCEPTED))
     idle = IdleClocks({name: min(since, now) for name, since in memory.clocks.since.items()})
-    return replace(memory, ledger=book, clocks=idle)
+    return replace(memory, ledger=book, clocks=idle, unready=unready.recalled(memory.unready, now))
 
 
 def _not_ahead(one: Dated, now: float) -> Dated:
@@ -319,6 +328,7 @@ def state_of(memory: Memory, policy: Policy, now: float) -> State:
         spared=sparing.spared(memory.spared, now),
         vanishing=vanishing(memory),
         broken_promises=frozenset(pod for pod, _ in book.broken),
+        ending=unready.ending(memory.unready),
     )
     return with_breakers(state, breakers_of(memory, now), [offering.key for pool in policy.pools for offering in pool.offerings], now)
 

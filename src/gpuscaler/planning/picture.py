@@ -15,7 +15,7 @@ from gpuscaler.planning.keeping import least_gpus
 from gpuscaler.planning.limits import Fleet, Worth, fleets, worth
 from gpuscaler.planning.membership import Member, Membership
 from gpuscaler.planning.room import Room, Rows
-from gpuscaler.planning.state import State, Upcoming
+from gpuscaler.planning.state import State
 from gpuscaler.planning.templates import Templates
 from gpuscaler.planning.upcoming import Promised, arriving
 
@@ -97,7 +97,7 @@ class Pictures:
         self._offerings = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
         self._promised: dict[str, Promised] = {}
         self._stand: Stand | None = None
-        self._fleets: tuple[Mapping[str, Worth], tuple[Upcoming, ...], Mapping[str, Fleet]] | None = None
+        self._fleets: tuple[Mapping[str, Worth], object, Mapping[str, Fleet]] | None = None
         self._behind: tuple[Templates, Rows] | None = None
         self._wide: tuple[Rows, Rows] | None = None
 
@@ -146,8 +146,9 @@ class Pictures:
         if not self._counting:
             return {}
         known, worths = self._fleets, stand.belonging.worths
-        if known is None or known[0] is not worths or known[1] != state.upcoming:
-            known = self._fleets = (worths, state.upcoming, fleets(self._policy, self._offerings, state, worths))
+        others = (state.upcoming, state.ending)
+        if known is None or known[0] is not worths or known[1] != others:
+            known = self._fleets = (worths, others, fleets(self._policy, self._offerings, state, worths))
         return known[2]
 
     def with_templates(self, seen: Picture, templates: Templates) -> Room:

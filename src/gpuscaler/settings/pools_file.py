@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from gpuscaler.model.accelerators import gpus_in
-from gpuscaler.model.pools import MARKETS, Limits, Offering, Policy, Pool, Spare
+from gpuscaler.model.pools import MARKETS, UNREADY_AFTER, Limits, Offering, Policy, Pool, Spare
 from gpuscaler.settings.cursor import MAX_VALUES, Cursor, Report, TooMuchError
 from gpuscaler.settings.document import read_document
 from gpuscaler.settings.errors import Problem, SettingsError
@@ -25,6 +25,7 @@ POOL_KEYS = (
     "max",
     "spare",
     "idle_after",
+    "unready_after",
     "min_gpus_per_pod",
     "labels",
     "taints",
@@ -185,6 +186,7 @@ def _pool(at: Cursor, region: str) -> Pool | None:
     offerings = read_offerings(fields.get("types"), fields.get("offerings"), facts)
     least, most = read_sizes(fields)
     idle = fields["idle_after"].duration() if "idle_after" in fields else None
+    unready = fields["unready_after"].duration() if "unready_after" in fields else None
     priority = fields["priority"].integer(minimum=-(2**31), expected="a whole number; higher is first") if "priority" in fields else None
     pool = Pool(
         name=name,
@@ -194,6 +196,7 @@ def _pool(at: Cursor, region: str) -> Pool | None:
         max=most,
         spare=read_spare(fields["spare"], offerings) if "spare" in fields else Spare(),
         idle_after=600.0 if idle is None else idle,
+        unready_after=UNREADY_AFTER if unready is None else unready,
         min_gpus_per_pod=_large(fields["min_gpus_per_pod"], offerings) if "min_gpus_per_pod" in fields else 0,
         priority=priority or 0,
         arch=arch,

@@ -152,6 +152,7 @@ def _pool() -> Schema:
                 "max": _optional(_count("Machines; left out: no limit.")),
                 "spare": _optional({"anyOf": [_count("Machines."), _object({"gpus": _count("GPUs.")}, required=["gpus"])]}),
                 "idle_after": _optional({**_duration(), "default": "10m"}),
+                "unready_after": _optional({**_duration(), "default": "45m"}),
                 "min_gpus_per_pod": _optional({**_count("GPUs; smaller pods are kept off."), "default": 0}),
                 "labels": _optional(_labels()),
                 "taints": _optional({"type": "array", "items": _taint()}),

@@ -82,3 +82,10 @@ def test_no_tag_whatsoever_breaks_the_reading(tags: dict[str, str]) -> None:
     hints = hints_of(tags)
 
     assert all(len(warning) < 600 for warning in hints.warnings)
+
+
+def test_the_tag_of_cluster_autoscaler_sets_how_long_a_node_may_be_not_ready() -> None:
+    hints = hints_of({f"{OPTION}scaledownunreadytime": "20m", f"{OPTION}scaledownunneededtime": "5m"})
+
+    assert (hints.unready_after, hints.idle_after, hints.warnings) == (1200.0, 300.0, ())
+    assert "expected a duration such as 10m" in hints_of({f"{OPTION}scaledownunreadytime": "soon"}).warnings[0]

@@ -18,12 +18,11 @@ PREFIX = "k8s.io/cluster-autoscaler/node-template/"
 LABEL, TAINT, RESOURCE, OPTION = (f"{PREFIX}{kind}/" for kind in ("label", "taint", "resources", "autoscaling-options"))
 OPENAI = "kube/"
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-#: Cluster Autoscaler's options of a group. Only the first has a counterpart here.
-IDLE = "scaledownunneededtime"
+#: Cluster Autoscaler's options of a group that have a counterpart here, and those that have none.
+IDLE, UNREADY = "scaledownunneededtime", "scaledownunreadytime"
 _OTHER_OPTIONS = (
     "scaledownutilizationthreshold",
     "scaledowngpuutilizationthreshold",
-    "scaledownunreadytime",
     "maxnodeprovisiontime",
     "maxnodestartuptime",
     "ignoredaemonsetsutilization",
@@ -34,13 +33,14 @@ _HOSTNAME = "kubernetes.io/hostname"
 
 
 class Hints(Struct, frozen=True, gc=False):
-    """``resources`` are in planning's units and win over what the instance type offers; ``idle_after`` is in seconds."""
+    """``resources`` are in planning's units and win over what the instance type offers; durations are in seconds."""
 
     labels: Mapping[str, str] = {}
     taints: tuple[Taint, ...] = ()
     resources: Resources = {}
     idle_after: float | None = None
     warnings: tuple[str, ...] = ()
+    unready_after: float | None = None
 
 
 class _Reader:
@@ -49,7 +49,7 @@ class _Reader:
         self.openai: dict[str, str] = {}
         self.taints: list[Taint] = []
         self.resources: dict[str, int] = {}
-        self.idle_after: float | None = None
+        self.times: dict[str, float] = {}
         self.warnings: list[str] = []
 
     def wrong(self, key: str, value: str, expected: str) -> None:
@@ -94,7 +94,7 @@ class _Reader:
         if name in _OTHER_OPTIONS:
             self.warnings.append(f"the tag {key} is an option of Cluster Autoscaler that has no counterpart here; it is ignored")
             return
-        if name != IDLE:
+        if name not in (IDLE, UNREADY):
             self.wrong(key, value, f"an option such as {IDLE}")
             return
         try:
@@ -104,7 +104,7 @@ class _Reader:
         if seconds < 0:
             self.wrong(key, value, "a duration such as 10m")
         else:
-            self.idle_after = seconds
+            self.times[name] = seconds
 
 
 def hints_of(tags: Mapping[str, str]) -> Hints:
@@ -126,4 +126,11 @@ def hints_of(tags: Mapping[str, str]) -> Hints:
     for name in sorted(read.labels.keys() & read.openai.keys()):
         if read.labels[name] != read.openai[name]:
             read.warnings.append(f"the tags {LABEL}{name} and {OPENAI}{name} differ; the first one counts")
-    return Hints({**read.openai, **read.labels}, tuple(read.taints), read.resources, read.idle_after, tuple(read.warnings))
+    return Hints(
+        {**read.openai, **read.labels},
+        tuple(read.taints),
+        read.resources,
+        read.times.get(IDLE),
+        tuple(read.warnings),
+        read.times.get(UNREADY),
+    )

@@ -18,7 +18,7 @@ from gpuscaler.clouds.aws.prices import Tariff
 from gpuscaler.clouds.aws.reservations import ACTIVE, EXPIRED, Reservation
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.labels import is_label_value
-from gpuscaler.model.pools import Offering, Pool, is_scattered
+from gpuscaler.model.pools import UNREADY_AFTER, Offering, Pool, is_scattered
 
 #: How machines are bought in a group; ``auto`` in the settings takes the first that the group allows.
 LAUNCH, DESIRED, FLEET = "launch-instances", "desired-capacity", "fleet"
@@ -222,7 +222,7 @@ def _pool(group: Group, offerings: tuple[Offering, ...], template: NodeTemplate,
     named = len(offerings) == 1 or (launch == LAUNCH and len(kinds) == 1)
     names_zone = launch == LAUNCH and not named and len({one.zone for one in offerings}) > 1
     (arch, *others) = {offering.labels["kubernetes.io/arch"] for offering in offerings}
-    idle = template.hints.idle_after
+    idle, unready = template.hints.idle_after, template.hints.unready_after
     return Pool(
         name=template.pool,
         offerings=offerings,
@@ -231,6 +231,7 @@ def _pool(group: Group, offerings: tuple[Offering, ...], template: NodeTemplate,
         min=-(-group.min // weight),
         max=group.max // weight,
         idle_after=600.0 if idle is None else idle,
+        unready_after=UNREADY_AFTER if unready is None else unready,
         arch=None if others else arch,
         match_labels=template.telling(group.zones),
     )

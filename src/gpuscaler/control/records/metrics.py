@@ -156,6 +156,16 @@ def _of_removals(status: Status) -> Iterator[Metric]:
     yield from (steps, held)
 
 
+def _of_unready(status: Status) -> Iterator[Metric]:
+    nodes = GaugeMetricFamily("gpuscaler_unready_nodes", "Nodes that have not been Ready for 5 minutes.", labels=("pool",))
+    dollars = GaugeMetricFamily("gpuscaler_unready_dollars_per_hour", "What the machines of such nodes cost an hour.", labels=("pool",))
+    for pool in status.pools:
+        here = [one for one in status.unready if one.pool == pool.name]
+        nodes.add_metric((pool.name,), len(here))
+        dollars.add_metric((pool.name,), sum(one.dollars_per_hour for one in here))
+    yield from (nodes, dollars)
+
+
 def _of_status(status: Status) -> Iterator[Metric]:
     machines = GaugeMetricFamily("gpuscaler_machines", "Machines of the pools.", labels=(*OFFERING, "state"))
     for one in status.kinds:
@@ -173,6 +183,7 @@ def _of_status(status: Status) -> Iterator[Metric]:
     waiting.add_metric(("unplaced",), status.unplaced)
     waiting.add_metric(("coming",), status.coming)
     yield from (machines, gpus, used, dollars, waiting, *_of_removals(status))
+    yield from _of_unready(status)
     stopping = sum(one.open for one in status.breakers)
     holds = GaugeMetricFamily("gpuscaler_hold", "1 while a person holds this.", labels=("activity",))
     held = {hold.activity for hold in status.holds}

@@ -126,7 +126,9 @@ def _same(one: Status, other: Status) -> bool:
 
 def _timeless(one: Status) -> Status:
     waiting = tuple(replace(entry, reason=_NUMBERS.sub("", entry.reason)) for entry in one.waiting)
-    return replace(one, at=0.0, looked_at=0.0, planned_at=0.0, waiting=waiting)
+    unready = tuple(replace(entry, text=_NUMBERS.sub("", entry.text)) for entry in one.unready)
+    troubles = tuple(_NUMBERS.sub("", entry) for entry in one.troubles)
+    return replace(one, at=0.0, looked_at=0.0, planned_at=0.0, waiting=waiting, unready=unready, troubles=troubles)
 
 
 def body_of(status: Status, namespace: str) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from gpuscaler.planning.state.breakers import Breakers, counts, is_open
 from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.state.ledger import Coming, Ledger
 from gpuscaler.planning.state.telling import told
+from gpuscaler.planning.unready import described
 
 #: Entries of each list, pods named in one, and bytes of a sentence; the counts beside them are of everything.
 MOST, NAMED, SENTENCE = 40, 5, 400
@@ -104,6 +105,16 @@ class HoldNow(Struct, frozen=True):
     text: str
 
 
+class UnreadyNow(Struct, frozen=True, omit_defaults=True):
+    """A node that has not been Ready since ``since`` (seconds since the epoch), for long enough to be reported; ``text`` is for people."""
+
+    node: str
+    pool: str
+    since: float
+    dollars_per_hour: float = 0.0
+    text: str = ""
+
+
 class Process(Struct, frozen=True):
     """Who wrote a status, and how its pages are reached: ``pod`` is empty outside a cluster, ``port`` 0 where nothing is served."""
 
@@ -140,6 +151,7 @@ class Status(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     promises_kept: int = 0
     promises_broken: int = 0
+    unready: tuple[UnreadyNow, ...] = ()
 
 
 def status_of(
@@ -156,6 +168,7 @@ def status_of(
     pools = _pools(policy, cluster, found, memory.ledger, coming_nodes)
     pools = tuple(replace(one, way=account.ways.get(one.name, "")) for one in pools)
     waiting = _waiting(latest, now)
+    unready = _unready(latest, policy, now)
     return Status(
         at=now,
         leader=leader,
@@ -175,7 +188,7 @@ def status_of(
         set_aside_count=len(aside),
         set_aside=tuple(Said(one.object, shortened(one.reason, SENTENCE)) for one in aside[:MOST]),
         holds=_holds(holds or Holds(), now),
-        troubles=tuple(shortened(one, SENTENCE) for one in troubles)[:MOST],
+        troubles=tuple(shortened(one, SENTENCE) for one in (*troubles, *(one.text for one in unready)))[:MOST],
         warnings=tuple(
             shortened(one, SENTENCE)
             for one in (
@@ -187,7 +200,19 @@ def status_of(
         )[:MOST],
         promises_kept=memory.promises.kept,
         promises_broken=memory.promises.broken,
+        unready=unready[:MOST],
     )
+
+
+def _unready(latest: Latest, policy: Policy, now: float) -> tuple[UnreadyNow, ...]:
+    """Nodes that have not been Ready for so long that people are to know, the dearest first."""
+    prices = {one.key: one.price for pool in policy.pools for one in pool.offerings}
+    found = [
+        UnreadyNow(one.node, one.offering[0], one.since, prices.get(one.offering, 0.0), described(one, policy, now))
+        for one in latest.memory.unready.nodes
+        if one.reported
+    ]
+    return tuple(sorted(found, key=lambda one: (-one.dollars_per_hour, one.since, one.node)))
 
 
 def _pools(policy: Policy, cluster: Cluster, found: Mapping[str, Member], book: Ledger, closed: set[str]) -> tuple[PoolNow, ...]:

@@ -15,6 +15,7 @@ from gpuscaler.planning.membership import members
 from gpuscaler.planning.scale_down.idle import leaves_with_machine
 from gpuscaler.planning.state.clocks import idle_seconds
 from gpuscaler.planning.state.ledger import NOMINATING, Coming
+from gpuscaler.planning.unready import described
 
 
 class Answer(Struct, frozen=True):
@@ -123,6 +124,7 @@ def _of_node(latest: Latest, node: Node | None, name: str, machine: Coming | Non
         return
     kind = f"{offering(member.offering.key)} at {money(member.offering.price)}/h" if member.offering is not None else "a machine"
     yield f"it is {kind} of pool {member.pool.name}"
+    yield from (described(one, latest.policy, now) for one in latest.memory.unready.nodes if one.node == name and latest.policy)
     if machine is None and leaving is None:
         yield from _stays(latest, name, now)
 

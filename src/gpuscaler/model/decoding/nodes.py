@@ -11,7 +11,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.options import boolean
 from gpuscaler.model.quantities import shortened
 from gpuscaler.model.requests import node_resources
-from gpuscaler.model.wire import Metadata, Wire, WireObject, named, seconds
+from gpuscaler.model.wire import Metadata, UnreadableError, Wire, WireObject, named, seconds
 
 
 class NodeAnnotations(Wire):
@@ -68,12 +68,24 @@ def read_node(wire: WireNode, interner: Interner) -> Node:
         scale_down_disabled=_flag("cluster-autoscaler.kubernetes.io/scale-down-disabled", annotations.scale_down_disabled, warnings),
         do_not_disrupt=_flag("karpenter.sh/do-not-disrupt", annotations.do_not_disrupt, warnings),
         warnings=tuple(warnings),
+        unready_since=_unready_since(status.conditions or ()),
     )
 
 
 def _ready(conditions: Sequence[Condition]) -> bool:
     statuses = [condition.status for condition in conditions if condition.type == "Ready"]
     return not conditions or "True" in statuses
+
+
+def _unready_since(conditions: Sequence[Condition]) -> float:
+    """When the node ceased to be Ready, 0 while it is Ready; a moment that cannot be read is no reason to set the node aside."""
+    for condition in conditions:
+        if condition.type == "Ready" and condition.status != "True":
+            try:
+                return seconds(condition.last_transition_time, "status.conditions[Ready].lastTransitionTime")
+            except UnreadableError:
+                return 0.0
+    return 0.0
 
 
 def _flag(name: str, value: str | None, warnings: list[str]) -> bool:

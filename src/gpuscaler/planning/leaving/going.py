@@ -75,7 +75,8 @@ def take_leave(
     door.held = held
     halted = bool(book.leaving) and is_halted(book, roll, policy)
     for one in book.leaving:
-        if one.forced or one.step in (ENDING, CLEARING, REOPENING) or not halted:
+        # What falls silent together with most others is no machine of its own that broke.
+        if (one.forced and not one.unready) or one.step in (ENDING, CLEARING, REOPENING) or not halted:
             door.go_on(one)
     door.clean_up()
     return Departure(tuple(door.steps), tuple(door.acts), tuple(door.kept), tuple(door.given_up))
@@ -137,7 +138,9 @@ class _Door:
             self.go(one, ENDING)
         elif one.step == REOPENING:
             self.reopen(one, node)
-        elif self.held and not one.forced:
+        elif one.unready and node.ready:
+            self.keep(one, node, "it is Ready again")
+        elif self.held and (one.unready or not one.forced):
             self.keep(one, node, self.held)
         elif one.step == MARKING:
             self.mark(one, node)

@@ -33,6 +33,13 @@ class Upcoming(Struct, frozen=True, gc=False):
     pods: tuple[str, ...] = ()
 
 
+class Ending(Struct, frozen=True, gc=False):
+    """A machine of ``offering``, once the node ``node``, that its cloud is ending since that node was not Ready."""
+
+    node: str
+    offering: Key
+
+
 class State(Struct, frozen=True, gc=False):
     """``idle_seconds``: how long each node has been observed idle; a node that is missing here has an unknown idle time.
 
@@ -52,7 +59,8 @@ class State(Struct, frozen=True, gc=False):
     ``progress``: seconds of its work that a waiting pod with a deadline need not do again. ``breakers`` is what the blocked offerings are
     explained by. ``consolidating``: whether to look if pods that run would fit better elsewhere, the dearest part of a plan, which whoever
     plans at every change need not ask for each time; idle machines go all the same. ``buying_held`` and ``removing_held``: why nothing is
-    bought, or nothing removed, while a person holds it; empty while it may be.
+    bought, or nothing removed, while a person holds it; empty while it may be. ``ending``: machines that count for limits and dollars until
+    they are gone, and whose places under the maximum of their pools are free.
     """
 
     upcoming: tuple[Upcoming, ...] = ()
@@ -77,3 +85,4 @@ class State(Struct, frozen=True, gc=False):
     consolidating: bool = True
     buying_held: str = ""
     removing_held: str = ""
+    ending: tuple[Ending, ...] = ()

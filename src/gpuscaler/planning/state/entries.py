@@ -110,6 +110,7 @@ class Leaving(Struct, frozen=True, gc=False):
 
     ``bereft`` says that one of those will not come. ``tried`` is when the step was last tried, ``evictions`` how far those are that have
     begun, ``detail`` what holds the step up, in words. ``forced`` says that the machine goes whatever stands against it, at ``ends``.
+    ``unready`` says that it goes since its node is not Ready, and stays where that changes.
     """
 
     node: str
@@ -127,6 +128,7 @@ class Leaving(Struct, frozen=True, gc=False):
     forced: bool = False
     ends: float = 0.0
     evictions: tuple[Eviction, ...] = ()
+    unready: bool = False
 
 
 class Withdrawal(Struct, frozen=True, gc=False):

@@ -1,0 +1,69 @@
+"""A node whose kubelet died (a hung kernel, a GPU off the bus) on an instance in which EC2 finds nothing wrong."""
+
+from pathlib import Path
+
+import pytest
+from tests.control.aws_stage import Stage, aws_stage
+
+from gpuscaler.embedded.scheduling import timestamp
+from gpuscaler.kube.resources import NODES, PODS
+
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+
+async def all_bound(here: Stage) -> bool:
+    bound = await here.bound()
+    return bool(bound) and all(bound.values())
+
+
+async def die(here: Stage) -> str:
+    """The one node of the cluster falls silent, as the node controller tells it, and its pod is given up."""
+    await here.until(lambda: all_bound(here), 300)
+    await here.sleep(60.0)
+    (node,) = await here.nodes()
+    name = str(node["metadata"]["name"])
+    now = timestamp(here.now())
+    gone = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "lastTransitionTime": now, "lastHeartbeatTime": now}
+    await here.user.merge_patch(NODES, name, {"status": {"conditions": [gone]}}, subresource="status")
+    taints = [{"key": "node.kubernetes.io/unreachable", "effect": effect} for effect in ("NoSchedule", "NoExecute")]
+    await here.user.merge_patch(NODES, name, {"spec": {"taints": taints}})
+    await here.user.delete(PODS, "train", namespace="default", grace=0)
+    return name
+
+
+async def test_a_dead_node_of_a_full_group_is_reported_and_then_ended_and_the_next_pod_runs(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus", instance_type="p5.48xlarge", MaxSize=1)
+        here.start()
+        await here.submit("train", gpus=8)
+        name = await die(here)
+        (instance,) = here.machines()
+        await here.submit("next", gpus=8)
+        await here.sleep(400.0)
+        (said,) = (await here.status()).troubles
+        assert f"node {name} of pool gpus has not been Ready since" in said
+        assert "and costs $55.04/h" in said
+        await here.sleep(2000.0)
+        assert here.machines() == [instance]
+        await here.sleep(900.0)
+
+        assert await all_bound(here)
+        assert instance not in {one.id for one in here.region.instances.values() if one.ended_at is None}
+        assert (await here.status()).troubles == ()
+        assert here.desired("gpus") == 1
+
+
+async def test_a_machine_that_its_group_holds_for_a_hook_counts_for_the_limits_until_it_is_gone(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus", instance_type="p5.48xlarge", MaxSize=1)
+        hook = {"LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING", "HeartbeatTimeout": 1800, "DefaultResult": "CONTINUE"}
+        here.client("autoscaling").put_lifecycle_hook(AutoScalingGroupName="gpus", LifecycleHookName="others", **hook)
+        here.start(here.settings(more="limits: {gpus: 8}\n"))
+        await here.submit("train", gpus=8)
+        await die(here)
+        await here.submit("next", gpus=8)
+        await here.sleep(4000.0)
+        assert [one.lifecycle for one in here.region.instances.values()] == ["Terminating:Wait"]
+        await here.sleep(1200.0)
+
+        assert await all_bound(here)

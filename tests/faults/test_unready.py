@@ -1,0 +1,135 @@
+"""F75: nodes that stop to answer for good are reported, and their machines are ended, carefully."""
+
+import msgspec
+import pytest
+from tests.control.world import World
+from tests.faults.kit import all_bound, become, faulty, status, taints, watch_of
+
+from gpuscaler.clouds.protocol import MAINTENANCE, Notice
+from gpuscaler.clouds.simulated_provider import provider_id
+from gpuscaler.kube.resources import NODES, PODS
+from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
+
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+ONE = """
+region: us-east-1
+pools:
+  - name: gpu
+    types: [g4dn.xlarge]
+    markets: [on-demand]
+    zones: [us-east-1a]
+    max: 1
+"""
+TWO = ONE.replace("max: 1", "max: 2")
+FOUR = ONE.replace("max: 1", "max: 5")
+MINUTE = 60.0
+
+
+async def dead(here: World, *pods: str) -> list[str]:
+    """The nodes that pods of these names run on, which all stop to answer now."""
+    for name in pods:
+        await here.submit(name)
+    while not await all_bound(here):
+        await here.sleep(1.0)
+    bound = await here.bound()
+    for name in pods:
+        await become(here, bound[name], "Unknown")
+    return [bound[name] for name in pods]
+
+
+async def test_f75_a_node_that_never_answers_again_is_reported_and_after_45_minutes_its_pool_serves_again() -> None:
+    async with faulty(ONE) as here:
+        (name,) = await dead(here, "first")
+        await here.user.delete(PODS, "first", namespace="default", grace=0)
+        await here.submit("next")
+        await here.sleep(4 * MINUTE)
+        assert (await status(here)).troubles == ("",)
+        await here.sleep(2 * MINUTE)
+        (said,) = [one for one in (await status(here)).troubles if one]
+        assert f"node {name} of pool gpu has not been Ready since 20" in said
+        assert "and costs $0.53/h" in said
+        assert "is ended 45m after it stopped to be Ready (unready_after)" in said
+        assert [(one.node, name in one.text) for one in here.notes.remarks] == [(name, True)]
+        await here.sleep(38 * MINUTE)
+        assert watch_of(here).ended == []
+        await here.sleep(6 * MINUTE)
+
+        assert len(watch_of(here).ended) == 1
+        assert (await here.bound())["next"] == here.cluster.core.list()[0].id != name
+        assert (await status(here)).unready == ()
+
+
+async def test_f75_a_node_that_answers_again_while_it_is_emptied_stays() -> None:
+    async with faulty(ONE) as here:
+        (name,) = await dead(here, "first")
+        while not any(LEAVING_TAINT in taints(node) for node in await here.nodes()):
+            await here.sleep(1.0)
+        await become(here, name, "True")
+        await here.sleep(5 * MINUTE)
+
+        assert watch_of(here).ended == []
+        assert [taints(node) for node in await here.nodes()] == [set()]
+        assert ("it is Ready again") in [why for _, why in here.notes.kept]
+
+
+async def test_f75_of_two_such_nodes_of_a_pool_the_second_is_ended_ten_minutes_later() -> None:
+    async with faulty(TWO) as here:
+        await dead(here, "a", "b")
+        while len(watch_of(here).ended) < 2:
+            await here.sleep(1.0)
+        first, second = sorted(one.ended_at or 0.0 for one in here.cluster.core.history() if one.ended_at is not None)
+
+        assert second - first >= 10 * MINUTE - 1.0
+
+
+async def test_f75_while_most_of_a_zone_does_not_answer_none_of_its_machines_is_ended() -> None:
+    async with faulty(FOUR) as here:
+        await here.submit("fine")
+        names = await dead(here, "a", "b", "c")
+        await here.sleep(4 * 60 * MINUTE)
+        assert watch_of(here).ended == []
+        assert any("is not ended: most nodes of zone us-east-1a are not Ready" in one for one in (await status(here)).troubles)
+        for name in names[1:]:
+            await become(here, name, "True")
+        await here.sleep(5 * MINUTE)
+
+        assert watch_of(here).ended == [f"simulated:///us-east-1a/{names[0]}"]
+
+
+async def test_f75_a_machine_that_its_cloud_is_about_to_repair_is_left_to_it() -> None:
+    async with faulty(ONE) as here:
+        await dead(here, "first")
+        (machine,) = here.cluster.core.list()
+        here.announced.append(Notice(MAINTENANCE, provider_id(machine), here.now() + 115 * MINUTE))
+        await here.sleep(54 * MINUTE)
+
+        assert watch_of(here).ended == []
+        assert any("the cloud has announced that it works on this machine" in one for one in (await status(here)).troubles)
+
+
+@pytest.mark.parametrize("how", ["never", "annotated"])
+async def test_f75_a_machine_that_a_person_wants_to_look_at_stays(how: str) -> None:
+    async with faulty(f"{ONE}    unready_after: 0\n" if how == "never" else ONE) as here:
+        (name,) = await dead(here, "first")
+        if how == "annotated":
+            annotation = {"cluster-autoscaler.kubernetes.io/scale-down-disabled": "true"}
+            await here.user.merge_patch(NODES, name, {"metadata": {"annotations": annotation}})
+        await here.sleep(120 * MINUTE)
+
+        assert watch_of(here).ended == []
+        assert any(f"node {name} of pool gpu has not been Ready since" in one for one in (await status(here)).troubles)
+
+
+async def test_f75_a_condition_of_a_clock_that_is_hours_behind_ends_no_machine_within_minutes() -> None:
+    async with faulty(ONE) as here:
+        await here.submit("first")
+        while not await all_bound(here):
+            await here.sleep(1.0)
+        (node,) = await here.nodes()
+        node["status"]["conditions"] = [{"type": "Ready", "status": "False", "lastTransitionTime": "2020-01-01T00:00:00Z"}]
+        await here.user.replace(NODES, node["metadata"]["name"], node, subresource="status")
+        await here.sleep(4 * MINUTE)
+
+        assert watch_of(here).ended == []
+        assert msgspec.json.decode(await here.user.get(NODES, node["metadata"]["name"]))["spec"].get("taints") is None
