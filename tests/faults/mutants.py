@@ -573,8 +573,8 @@ MUTANTS = (
     Mutant(
         case=97,
         path="planning/leaving/going.py",
-        old="        elif self.held and not one.forced:\n            self.keep(one, node, self.held)\n",
-        new="",
+        old='        return self.held if one.unready or not one.forced else ""\n',
+        new='        return ""\n',
         removes="removals under way go on although a person holds removing",
     ),
     Mutant(
@@ -622,8 +622,8 @@ MUTANTS = (
     Mutant(
         case=75,
         path="planning/leaving/going.py",
-        old="        elif one.unready and node.ready:\n",
-        new="        elif one.unready and not one.forced:\n",
+        old="        if one.unready and node.ready:\n",
+        new="        if one.unready and not one.forced:\n",
         removes="a node that answers again in the middle of its removal is removed all the same",
     ),
     Mutant(

@@ -47,7 +47,16 @@ class Found(Struct, frozen=True, gc=False):
 
 
 def observe(
-    before: Unready, book: Ledger, cluster: Cluster, policy: Policy, *, announced: Announced, roll: Roll, fresh: bool, stopped: str, now: float
+    before: Unready,
+    book: Ledger,
+    cluster: Cluster,
+    policy: Policy,
+    *,
+    announced: Announced,
+    roll: Roll,
+    fresh: bool,
+    stopped: str,
+    now: float,
 ) -> Found:
     """Which nodes are not Ready now, and which machines are to be ended for it. Without ``fresh`` data none is (I4).
 

@@ -138,10 +138,8 @@ class _Door:
             self.go(one, ENDING)
         elif one.step == REOPENING:
             self.reopen(one, node)
-        elif one.unready and node.ready:
-            self.keep(one, node, "it is Ready again")
-        elif self.held and (one.unready or not one.forced):
-            self.keep(one, node, self.held)
+        elif reason := self.why_given_up(one, node):
+            self.keep(one, node, reason)
         elif one.step == MARKING:
             self.mark(one, node)
         elif not is_marked(node) and not one.forced:
@@ -152,6 +150,12 @@ class _Door:
             self.drain(one, node)
         else:
             self.detach(one, node)
+
+    def why_given_up(self, one: Leaving, node: Node) -> str:
+        """Why a removal that could still be undone is, in words; empty where it goes on."""
+        if one.unready and node.ready:
+            return "it is Ready again"
+        return self.held if one.unready or not one.forced else ""
 
     def go(self, one: Leaving, step: str) -> Leaving:
         moved = self.moved(one, step)
