@@ -1,6 +1,7 @@
 """`gpuscaler run` with an AWS account: from waiting pods to instances and back, with the real boto3 against our own endpoint."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.control.aws_stage import Stage, aws_stage
@@ -32,6 +33,21 @@ async def test_a_waiting_pod_gets_an_instance_that_is_given_back_by_its_id_when_
         status = await here.status()
         assert [(pool.name, pool.way) for pool in status.pools] == [("gpus", "launch-instances")]
         assert (status.promises_kept, status.promises_broken, status.troubles) == (1, 0, ())
+
+
+@pytest.mark.parametrize("spelling", ["reference", "guide", "random"])
+async def test_words_of_replies_may_be_spelt_in_any_way_that_aws_has(spelling: Any, tmp_path: Path) -> None:
+    async with aws_stage(tmp_path, Conditions(boot=QUICK, spelling=spelling)) as here:
+        here.group("a-spot", market="spot")
+        here.group("b-on-demand")
+        here.limit(1, market="spot")
+        here.start(here.settings(more="limits: {gpus: 2}\n"))
+        await here.submit("first", "second")
+        await here.until(lambda: all_bound(here), 120)
+        await here.sleep(60)
+        status = await here.status()
+        assert {one.name: one.machines for one in status.pools} == {"a-spot": 1, "b-on-demand": 1}
+        assert (len(here.machines()), status.troubles) == (2, ())
 
 
 async def test_nodes_of_groups_that_no_label_tells_apart_belong_to_the_group_that_lists_their_machines(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ class Aws:
     def __init__(self, conditions: Conditions | None = None, **told: Any) -> None:
         self.time = BEGAN
         self.account = Account(now=lambda: self.time, conditions=conditions, **told)
-        self.endpoint = Endpoint(self.account, MODELS)
+        self.endpoint = Endpoint(self.account, MODELS, seed=told.get("seed", 0))
 
     def client(self, service: str, region: str = "us-east-1") -> Any:
         made = plain_client(service, "http://127.0.0.1:1", region)

@@ -175,6 +175,27 @@ def test_an_uneven_group_is_balanced_unless_that_is_suspended(aws: Aws, suspende
     assert zones == (["a"] * 4 if suspended else ["a", "a", "b", "b"])
 
 
+def test_balancing_launches_before_it_ends_and_leaves_what_is_protected_alone(aws: Aws) -> None:
+    scaling = make_group(aws, AvailabilityZones=["us-east-1a", "us-east-1b"])
+    hardware(aws).markets.limits["", "", "us-east-1b"] = 0
+    scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=2)
+    aws.later(20)
+    both = ids(scaling)
+    scaling.set_instance_protection(AutoScalingGroupName="gpus", InstanceIds=both, ProtectedFromScaleIn=True)
+    hardware(aws).markets.limits.clear()
+    aws.later(600)
+    assert ids(scaling) == both
+
+    scaling.set_instance_protection(AutoScalingGroupName="gpus", InstanceIds=both[:1], ProtectedFromScaleIn=False)
+    aws.later(2)
+    assert [(zone[-1], state) for _, zone, state in members(scaling)] == [("a", "InService"), ("a", "InService"), ("b", "Pending")]
+    aws.later(300)
+    assert sorted(zone[-1] for _, zone, _ in members(scaling)) == ["a", "b"]
+    assert both[1] in ids(scaling)
+    causes = [one["Cause"] for one in scaling.describe_scaling_activities(AutoScalingGroupName="gpus")["Activities"]]
+    assert any("instances were launched to balance instances in zones us-east-1b with other zones" in one for one in causes)
+
+
 def test_a_lowered_capacity_ends_whom_the_policy_chooses_but_none_that_is_protected(aws: Aws) -> None:
     scaling = make_group(aws)
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=3)

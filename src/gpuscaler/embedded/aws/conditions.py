@@ -1,5 +1,7 @@
 """How the endpoint's AWS behaves: delays that AWS does not publish, each with where its default comes from."""
 
+from typing import Literal
+
 from msgspec import Struct
 
 from gpuscaler.clouds.delays import NO_FAULTS, Delays, Faults
@@ -13,7 +15,7 @@ class Conditions(Struct, frozen=True, gc=False):
     an instance. ``answer`` is what LaunchInstances and CreateFleet take to answer. With ``read_lag`` Auto Scaling's Describe calls say
     what was true so long ago. ``machines`` and ``boot`` are what instances themselves do: failures, reclaims, notices, boot times.
     ``ebs_csi`` says that the EBS CSI driver's DaemonSet runs on nodes, as on most clusters, ``gpu_feature_discovery`` that NVIDIA's does:
-    both label nodes.
+    both label nodes. ``spelling`` is how free words of replies are spelt, see :mod:`~gpuscaler.embedded.aws.spellings`.
     """
 
     reaction: float = 1.0
@@ -27,3 +29,4 @@ class Conditions(Struct, frozen=True, gc=False):
     boot: Delays = Delays()
     ebs_csi: bool = True
     gpu_feature_discovery: bool = False
+    spelling: Literal["reference", "guide", "random"] = "reference"

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from email.utils import format_datetime
+from random import Random
 from typing import Any, Final
 
 from gpuscaler.embedded.aws import capacity, control, ec2, fleets, groups, hooks, instances, others, queues, templates, volumes
@@ -12,6 +13,7 @@ from gpuscaler.embedded.aws.faults import Fault, Faults
 from gpuscaler.embedded.aws.models import SERVICES, Models
 from gpuscaler.embedded.aws.reading import Call, Request, read, scope_of
 from gpuscaler.embedded.aws.region import Region
+from gpuscaler.embedded.aws.spellings import respelt
 from gpuscaler.embedded.aws.writing import Answer, at, write, write_error
 
 Handler = Callable[[Region, dict[str, Any]], dict[str, Any]]
@@ -40,6 +42,7 @@ class Endpoint:
         self.calls: dict[tuple[str, str, str], int] = {}
         self._models = models or Models()
         self._requests = 0
+        self._dice = Random(seed)
 
     def handle(self, request: Request) -> Answer:
         """The answer to one request. Raises :class:`~gpuscaler.embedded.aws.errors.BrokenError` where the connection breaks."""
@@ -79,7 +82,7 @@ class Endpoint:
         self.account.advance()
         if fault is not None and fault.sever:
             raise BrokenError
-        answer = write(call.model, reply, ident)
+        answer = write(call.model, respelt(reply, region.conditions.spelling, self._dice), ident)
         if call.operation in _SYNCHRONOUS:
             return replace(answer, after=region.conditions.answer)
         if call.operation == "ReceiveMessage" and not reply:

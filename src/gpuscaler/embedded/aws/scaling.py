@@ -114,7 +114,11 @@ def _shrink(region: Region, group: Group, units: int) -> None:
 
 
 def _balance(region: Region, group: Group) -> None:
-    """Launch in the emptiest zone before ending in the fullest: AZRebalance."""
+    """Launch in the emptiest zone before ending in the fullest: AZRebalance, which is on in every group as it comes.
+
+    What is protected from scale-in is not ended: AWS's page "Use instance scale-in protection" does not name rebalancing among what the
+    protection does not cover (November 2026). That a group waits until all of its instances are in service is an assumption.
+    """
     zones = dict.fromkeys(group.zones, 0)
     for one in group.members.values():
         if one.counted and one.machine.offering.zone in zones:
@@ -122,9 +126,14 @@ def _balance(region: Region, group: Group) -> None:
     if "AZRebalance" in group.suspended or "Launch" in group.suspended or max(zones.values()) - min(zones.values()) < 2:
         return
     fullest, emptiest = max(zones, key=lambda zone: zones[zone]), min(zones, key=lambda zone: zones[zone])
-    victim = next(one for one in group.members.values() if one.counted and one.machine.offering.zone == fullest)
+    there = [one for one in group.members.values() if one.counted and one.machine.offering.zone == fullest]
+    victim = next((one for one in there if not one.protected), None)
+    if victim is None or any(one.lifecycle != "InService" for one in group.members.values() if one.counted):
+        return
     if region.now < group.retry_at or group.has >= group.max + max(1, group.max // 10):
         return
+    what = f"instances were launched to balance instances in zones {emptiest} with other zones"
+    group.cause = f"At {iso(at(region.now))} {what} resulting in more than desired number of instances in the group."
     granted, _ = launch(region, group, victim.machine.offering.market, emptiest, victim.weight)
     if granted:
         victim.risky = True

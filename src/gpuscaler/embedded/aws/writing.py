@@ -11,6 +11,12 @@ from xml.sax.saxutils import escape
 from gpuscaler.embedded.aws.errors import AwsError
 
 
+class Spelt(str):
+    """A word that is spelt as it pleases the service, not as the model lists it."""
+
+    __slots__ = ()
+
+
 class ReplyError(Exception):
     """An answer of ours is not what the service's model says: a mistake in this program."""
 
@@ -114,7 +120,7 @@ def _text(shape: Any, value: Any, *, ec2: bool) -> str:
 def _known(shape: Any, value: Any) -> Any:
     """A word of an enumeration must be in it; new instance types come faster than new models."""
     words = getattr(shape, "enum", None)
-    if words and shape.name != "InstanceType" and value not in words:
+    if words and not isinstance(value, Spelt) and shape.name != "InstanceType" and value not in words:
         raise ReplyError(f"{shape.name}: saw {value!r}, expected one of {', '.join(words)}")
     return value
 
