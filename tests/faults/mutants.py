@@ -312,6 +312,13 @@ MUTANTS = (
         removes="a new node has no zone label of its cloud's disk driver",
     ),
     Mutant(
+        case=82,
+        path="planning/state/breakers.py",
+        old="    CONFIGURATION: (1800.0, 86_400.0),\n",
+        new="",
+        removes="what was refused for a pool's configuration is not asked again by itself",
+    ),
+    Mutant(
         case=33,
         path="planning/adopting.py",
         old="one.pool in pools and not is_ordered(one):\n            yield one\n",

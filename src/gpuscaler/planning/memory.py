@@ -237,7 +237,8 @@ def recalled(memory: Memory, now: float) -> Memory:
     )
     book = ledger.folded(book, (ledger.Doubted(one.token, now) for one in book.orders if one.state != ledger.ACCEPTED))
     idle = IdleClocks({name: min(since, now) for name, since in memory.clocks.since.items()})
-    return replace(memory, ledger=book, clocks=idle, unready=unready.recalled(memory.unready, now))
+    known = breakers.recalled(memory.breakers)
+    return replace(memory, ledger=book, clocks=idle, breakers=known, unready=unready.recalled(memory.unready, now))
 
 
 def _not_ahead(one: Dated, now: float) -> Dated:

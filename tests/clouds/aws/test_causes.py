@@ -38,6 +38,11 @@ SPOT, HERE = "Could not launch Spot Instances.", "is not supported in your reque
         ("", "The image id '[ami-1]' does not exist. Launching EC2 instance failed.", CONFIGURATION),
         ("InvalidKeyPair.NotFound", "The key pair 'k' does not exist", CONFIGURATION),
         ("ValidationError", "New SetDesiredCapacity value 9 is above max value 8 for the AutoScalingGroup.", UNKNOWN),
+        ("ValidationError", "Desired capacity:10 must be between the specified min size:1 and max size:1", UNKNOWN),
+        ("ValidationError", "The requested capacity 9 would exceed the maximum size 8 of the Auto Scaling group", UNKNOWN),
+        ("ValidationError", "RequestedCapacity plus the current capacity is greater than MaxSize 8 of group gpus.", UNKNOWN),
+        ("ValidationError", "Launching 2 instances exceeds the group's max size, which is not valid", UNKNOWN),
+        ("ValidationError", "Value (x) for parameter groupId is invalid: exceeds 255 characters", CONFIGURATION),
         ("RequestLimitExceeded", "Request limit exceeded.", THROTTLED),
         ("Throttling", "Rate exceeded", THROTTLED),
         ("ResourceContentionFault", "You already have a pending update to an Auto Scaling resource", THROTTLED),
@@ -52,6 +57,11 @@ SPOT, HERE = "Could not launch Spot Instances.", "is not supported in your reque
 )  # fmt: skip
 def test_every_known_error_is_told_by_its_code_or_its_text(code: str, text: str, cause: str) -> None:
     assert verdict(code, text).cause == cause
+
+
+@pytest.mark.parametrize(("code", "text"), [("Client.InternalError", ""), ("", "Client.InternalError: Client error on launch.")])
+def test_a_client_error_on_launch_names_the_grant_of_the_key(code: str, text: str) -> None:
+    assert "mostly the KMS key of its disks: give the service-linked role of Auto Scaling a grant" in verdict(code, text).detail
 
 
 def test_an_error_of_one_type_in_one_zone_leaves_the_others_alone() -> None:

@@ -1,12 +1,14 @@
 """Breakers over offerings: events in, what may be asked out."""
 
 from functools import reduce
+from itertools import pairwise
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpuscaler.planning.state.asking import Openness, next_change, openness
-from gpuscaler.planning.state.breakers import Breakers, step
+from gpuscaler.planning.state.breakers import Breakers, recalled, step
 from gpuscaler.planning.state.events import (
     CAPACITY,
     CONFIGURATION,
@@ -144,16 +146,38 @@ def test_a_quota_probe_that_meets_a_lack_of_capacity_leaves_the_next_probe_to_ot
     assert probing(breakers, 702.0) == {B, OTHER_TYPE}
 
 
-def test_a_refused_price_blocks_the_market_of_the_pool_until_something_changes() -> None:
+def test_a_refused_price_blocks_the_market_of_the_pool_until_something_changes_or_a_probe_is_due() -> None:
     breakers = after(Refused(A, 0.0, cause=PRICE))
 
-    assert blocked(breakers, 1e9) == {A, B, OTHER_TYPE}
-    assert blocked(step(breakers, Changed(2e9, pool="more")), 2e9) == {A, B, OTHER_TYPE}
-    assert blocked(step(breakers, Changed(2e9, pool="gpus")), 2e9) == set()
+    assert blocked(breakers, 1799.0) == {A, B, OTHER_TYPE}
+    assert blocked(step(breakers, Changed(1700.0, pool="more")), 1799.0) == {A, B, OTHER_TYPE}
+    assert blocked(step(breakers, Changed(1700.0, pool="gpus")), 1700.0) == set()
+    assert blocked(breakers, 1981.0) == set()
+    assert probing(breakers, 1981.0) == {A, B, OTHER_TYPE}
 
 
-def test_a_refused_configuration_blocks_the_whole_pool() -> None:
-    assert blocked(after(Refused(A, 0.0, cause=CONFIGURATION)), 1e9) == {A, B, OTHER_TYPE, ON_DEMAND}
+def test_a_refused_configuration_blocks_the_whole_pool_and_is_asked_again_once_a_day_at_least() -> None:
+    breakers = after(Refused(A, 0.0, cause=CONFIGURATION))
+    assert blocked(breakers, 1799.0) == {A, B, OTHER_TYPE, ON_DEMAND}
+
+    moments = [breakers.open[0].until or 0.0]
+    for _ in range(10):
+        at = moments[-1]
+        assert probing(breakers, at) == {A, B, OTHER_TYPE, ON_DEMAND}
+        breakers = step(step(breakers, Asked(A, at)), Refused(A, at, cause=CONFIGURATION))
+        moments.append(breakers.open[0].until or 0.0)
+    waits = [after - before for before, after in pairwise(moments)]
+    assert waits[:2] == [pytest.approx(3600, rel=0.11), pytest.approx(7200, rel=0.11)]
+    assert max(waits) <= 86_400 * 1.1
+
+
+@pytest.mark.parametrize("cause", [PRICE, CONFIGURATION])
+def test_what_a_version_without_a_period_wrote_gets_one(cause: str) -> None:
+    breakers = after(Refused(A, 100.0, cause=cause))
+    old = Breakers(open=tuple(replace(one, until=None) for one in breakers.open))
+
+    assert blocked(old, 1e9) != set()
+    assert recalled(old) == breakers
 
 
 def test_too_many_requests_stop_everything_for_seconds() -> None:
@@ -294,11 +318,6 @@ def test_the_next_change_is_the_end_of_waiting_then_of_the_hunt_then_of_the_peri
     assert [next_change(breakers, now) for now in (0.0, 5.0, 30.0, half_open, 1200.0)] == [5.0, 30.0, half_open, 1200.0, None]
 
 
-@pytest.mark.parametrize("cause", [PRICE, CONFIGURATION])
-def test_what_waits_for_a_person_never_changes_by_itself(cause: str) -> None:
-    assert next_change(after(Refused(A, 0.0, cause=cause)), 0.0) is None
-
-
 def test_breakers_survive_as_json() -> None:
     breakers = after(
         Refused(A, 1.5, detail="none"), Granted(A, 1.7), Refused(B, 2.0, cause=QUOTA), Failed(A, 3.0), Reclaimed(OTHER_TYPE, 4.0)
@@ -329,7 +348,8 @@ def test_a_breaker_says_what_why_and_until_when() -> None:
 def test_what_waits_for_a_person_says_so() -> None:
     (line,) = explained(after(Refused(A, 0.0, cause=PRICE)), 1.0)
 
-    assert line == "pool gpus spot: price refused since 00:00:00 UTC; asked again when the settings or the pool change"
+    again = "asked again at 00:32:01 UTC with one machine, or as soon as the settings or the pool change"
+    assert line == f"pool gpus spot: price refused since 00:00:00 UTC; {again}"
 
 
 def test_a_first_failure_is_not_worth_a_word() -> None:

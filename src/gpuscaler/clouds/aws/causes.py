@@ -95,8 +95,6 @@ _TEXTS: Final[tuple[tuple[str, str, str], ...]] = (
     ("is lower than the minimum required spot request fulfillment price", PRICE, OFFERING),
     ("not enough free addresses in subnet", CAPACITY, ZONE),
     ("does not have enough free addresses", CAPACITY, ZONE),
-    # Somebody else filled the group up; the next look at it knows.
-    ("above max value", UNKNOWN, OFFERING),
     ("client error on launch", CONFIGURATION, OFFERING),
     ("you are not authorized to", UNAUTHORISED, OFFERING),
     ("is not authorized to", UNAUTHORISED, OFFERING),
@@ -107,6 +105,16 @@ _TEXTS: Final[tuple[tuple[str, str, str], ...]] = (
     ("invalid device name", CONFIGURATION, OFFERING),
     ("is not valid", CONFIGURATION, OFFERING),
 )
+#: Somebody else filled the group up; the next look at it knows. SetDesiredCapacity says "New SetDesiredCapacity value 16 is above max value
+#: 10 for the AutoScalingGroup" (buildkite-agent-scaler#34), UpdateAutoScalingGroup "Desired capacity:10 must be between the specified min
+#: size:1 and max size:1" (terraform-aws-autoscaling#56). No public page has LaunchInstances' own words, so that any like these will do.
+_FULL: Final = re.compile(
+    r"(above|beyond|exceed\w*|(greater|larger|higher|more) than)\b[^.]*\bmax(imum|size)?\b|between the specified min size", re.IGNORECASE
+)
+#: What mostly stands behind a code whose text does not tell.
+_HINTS: Final = {
+    "Client.InternalError": "mostly the KMS key of its disks: give the service-linked role of Auto Scaling a grant for the key",
+}
 _WORDS: Final = re.compile(r"(?:Client\.)?[A-Z][A-Za-z]+(?:\.[A-Z][A-Za-z]+)*")
 _TYPE: Final = re.compile(r"\b[a-z][a-z0-9-]*\.(?:\d*xlarge|large|medium|small|micro|nano|metal[a-z0-9-]*)\b")
 _ZONE: Final = re.compile(r"\b[a-z]{2}(?:-[a-z]+)+-\d[a-z]\b")
@@ -117,9 +125,9 @@ def verdict(code: str, text: str) -> Verdict:
     instance_type, zone = _named(text)
     found = _by_text(text) if _vague(code) else None
     found = found or _by_code(code) or _by_words(text) or _by_text(text) or (UNKNOWN, OFFERING)
-    return Verdict(
-        found[0], ": ".join(filter(None, (code if code not in text else "", text))) or "no reason was given", found[1], instance_type, zone
-    )
+    detail = ": ".join(filter(None, (code if code not in text else "", text))) or "no reason was given"
+    hint = next((said for word, said in _HINTS.items() if word in (code, *_WORDS.findall(text))), "")
+    return Verdict(found[0], f"{detail} ({hint})" if hint else detail, found[1], instance_type, zone)
 
 
 def _vague(code: str) -> bool:
@@ -146,7 +154,8 @@ def _by_words(text: str) -> tuple[str, str] | None:
 
 def _by_text(text: str) -> tuple[str, str] | None:
     small = text.lower()
-    return next(((cause, speaks_of) for words, cause, speaks_of in _TEXTS if words in small), None)
+    found = next(((cause, speaks_of) for words, cause, speaks_of in _TEXTS if words in small), None)
+    return found if found is not None and found[0] != CONFIGURATION else (UNKNOWN, OFFERING) if _FULL.search(text) else found
 
 
 def _named(text: str) -> tuple[str, str]:

@@ -19,7 +19,9 @@ from gpuscaler.planning.state import events
 from gpuscaler.planning.state.events import (
     ABSENT,
     CAPACITY,
+    CONFIGURATION,
     FAILED,
+    PRICE,
     QUOTA,
     RECLAIMED,
     THROTTLED,
@@ -40,17 +42,23 @@ from gpuscaler.planning.state.events import (
 
 #: How long a breaker is open the first time and at most, in seconds; absent: until something changes. Three minutes are what Karpenter
 #: caches capacity errors for, thirty what Cluster Autoscaler backs off at most; a quota is looked at by people and lifts more slowly.
-#: A pool whose machines never join is for people to mend; one machine a day finds out that somebody has.
+#: A pool whose machines never join is for people to mend; one machine a day finds out that somebody has. What a cloud will not take of a
+#: pool's configuration, or of its price, is often mended outside of the pool, where no change of it shows: an image is shared again, a key
+#: enabled, a subnet made. One machine is asked for then, after half an hour first and once a day at least.
 PERIODS: Mapping[str, tuple[float, float]] = {
     CAPACITY: (180.0, 1800.0),
     RECLAIMED: (180.0, 1800.0),
     UNKNOWN: (180.0, 1800.0),
     FAILED: (300.0, 1800.0),
     ABSENT: (86_400.0, 86_400.0),
+    CONFIGURATION: (1800.0, 86_400.0),
+    PRICE: (1800.0, 86_400.0),
     QUOTA: (600.0, 3600.0),
     UNAUTHORISED: (600.0, 3600.0),
     THROTTLED: (5.0, 60.0),
 }
+#: What people mend: a change of the settings or of the pool has it asked again at once.
+MENDED_BY_PEOPLE = frozenset({ABSENT, CONFIGURATION, PRICE})
 #: What a cloud answers within seconds and without harm: a whole request tells as much as one machine, and what is refused costs a second.
 #: Who waits for a machine that does not come up, or is at a quota that people have to lift, should be one only.
 LIGHT = frozenset({CAPACITY, RECLAIMED, UNKNOWN})
@@ -178,7 +186,7 @@ def step(breakers: Breakers, event: Event) -> Breakers:
         case Registered():
             return replace(breakers, open=tuple(one for one in breakers.open if one.cause not in STRIKES or not closes(event, one)))
         case Changed(pool=pool):
-            waits = (one for one in breakers.open if one.until is None or one.cause == ABSENT)
+            waits = (one for one in breakers.open if one.until is None or one.cause in MENDED_BY_PEOPLE)
             gone = {one.target for one in waits if pool in ("", one.target.pool)}
             return replace(breakers, open=tuple(one for one in breakers.open if one.target not in gone))
 
@@ -257,6 +265,18 @@ def struck(breakers: Breakers, event: Refused | Failed | Absent | Reclaimed, tar
         asked = event.retry_after if isinstance(event, Refused) else 0.0
         new = replace(new, until=event.at + max(period(new), asked))
     return replace(breakers, open=(*others, new))
+
+
+def recalled(breakers: Breakers) -> Breakers:
+    """``breakers`` as they were read: versions before this one had no period for some causes."""
+    if all(one.until is not None or one.cause not in PERIODS for one in breakers.open):
+        return breakers
+    return replace(
+        breakers,
+        open=tuple(
+            replace(one, until=one.last + period(one)) if one.until is None and one.cause in PERIODS else one for one in breakers.open
+        ),
+    )
 
 
 def unprobed(one: Breaker, key: Key) -> Breaker:

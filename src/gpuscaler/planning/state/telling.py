@@ -50,6 +50,8 @@ def told(one: Breaker, now: float) -> str:
         again = f"{probe} at {clock(one.probe)} as a probe, not answered yet"
     elif is_open(one, now):
         again = f"asked again at {clock(one.until, now)}"
+        if one.cause in (events.CONFIGURATION, events.PRICE):
+            again += " with one machine, or as soon as the settings or the pool change"
     else:
         again = f"may be {probe} as a probe"
     return f"{one.target.words}: {WORDS.get(one.cause, one.cause)}{times} since {clock(one.since)}{said}; {again}"

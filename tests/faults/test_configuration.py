@@ -1,0 +1,87 @@
+"""F82: what a cloud refused for the configuration of a pool, and what was mended where no change of the pool shows it."""
+
+from functools import reduce
+from pathlib import Path
+
+import pytest
+from tests.control.aws_stage import Stage, aws_stage
+
+from gpuscaler.clouds.aws import causes
+from gpuscaler.embedded.aws.hardware import Trouble
+from gpuscaler.kube.resources import EVENTS
+from gpuscaler.planning.state.asking import openness
+from gpuscaler.planning.state.breakers import Breakers, step
+from gpuscaler.planning.state.events import Asked, Event, Granted, Refused
+
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+HOUR, DAY = 3600.0, 86_400.0
+#: The codes of the table, and siblings of ``InvalidAMIID.NotFound``, that it knows by how they begin.
+CODES = (*causes._CODES, "InvalidAMIID.Unavailable", "InvalidKeyPair.NotFound", "InvalidSubnetID.NotFound", "InvalidGroup.NotFound")
+KEY = ("gpus", "on-demand", "g5.xlarge", "us-east-1a")
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_f82_whatever_was_refused_and_is_mended_within_an_hour_is_asked_again_within_a_day(code: str) -> None:
+    cause = causes.verdict(code, "").cause
+    refused = lambda at: Refused(KEY, at, cause=cause)  # noqa: E731
+    breakers, now = reduce(step, [refused(0.0)], Breakers()), 0.0
+    while now < HOUR:
+        (breaker,) = breakers.open
+        assert breaker.until is not None
+        assert openness(breakers, [KEY], breaker.until - 1.0).blocked == {KEY}
+        now = breaker.until
+        assert not openness(breakers, [KEY], now).blocked
+        answer: Event = Granted(KEY, now) if now >= HOUR else refused(now)
+        breakers = reduce(step, [Asked(KEY, now), answer], breakers)
+
+    assert now <= DAY
+    assert breakers.open == ()
+
+
+async def events(here: Stage, reason: str) -> list[str]:
+    found = await here.user.list_all(EVENTS)
+    return [one.decode() for one in found if f'"{reason}"'.encode() in one]
+
+
+@pytest.mark.parametrize(
+    ("code", "launch"),
+    [("InvalidAMIID.Unavailable", "auto"), ("Client.InternalError", "desired-capacity"), ("VcpuLimitExceeded", "auto")],
+)
+async def test_f82_what_is_mended_outside_of_the_group_is_found_out_untouched_and_over_a_restart(
+    tmp_path: Path, code: str, launch: str
+) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus")
+        here.region.hardware.troubles.append(Trouble(code=code))
+        here.start(here.settings(launch=launch))
+        await here.submit("train")
+        await here.sleep(300)
+        (breaker,) = (await here.status()).breakers
+        assert breaker.open
+        assert breaker.until is not None
+        if not code.startswith("Client."):
+            assert code in breaker.text
+            assert any(code in one for one in await events(here, "OfferingRefused"))
+
+        await here.sleep(2700)
+        here.region.hardware.troubles.clear()
+        await here.stop()
+        here.start(here.settings(launch=launch), identity="two")
+        await here.until(lambda: served(here), DAY)
+
+
+async def test_f82_a_change_of_the_group_has_it_asked_again_at_once(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus")
+        here.region.hardware.troubles.append(Trouble(code="InvalidAMIID.Unavailable"))
+        here.start()
+        await here.submit("train")
+        await here.sleep(300)
+        here.region.hardware.troubles.clear()
+        here.client("autoscaling").update_auto_scaling_group(AutoScalingGroupName="gpus", MaxSize=11)
+        await here.until(lambda: served(here), 600)
+
+
+async def served(here: Stage) -> bool:
+    return all((await here.bound()).values())
