@@ -32,6 +32,20 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        case=86,
+        path="planning/scale_down/disruption.py",
+        old="            if self.ready(group) - sum(map(is_ready, together)) < 1:\n",
+        new="            if self.ready(group) < 0:\n",
+        removes="a pod with a GPU is moved to save money whether or not another replica is ready",
+    ),
+    Mutant(
+        case=86,
+        path="planning/leaving/objecting.py",
+        old="        if not one.pods:\n            return None\n        leaving",
+        new="        if not one.pods or one.node:\n            return None\n        leaving",
+        removes="whether pods may be moved to save money is not asked again before each of them is evicted",
+    ),
+    Mutant(
         case=85,
         path="planning/planner.py",
         old="        room.place_all(placed.spec, placed.labels, np.array(rows, dtype=np.int64), np.array(counts, dtype=np.int64))\n",

@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 from tests.control.leaving import template
 from tests.control.world import World
-from tests.faults.kit import all_bound, faulty, watch_of
+from tests.faults.kit import all_bound, faulty, latest, markets, watch_of
+from tests.faults.test_removals import dear, offer_spot
 
-from gpuscaler.kube.resources import DEPLOYMENTS
+from gpuscaler.control.records.why import why_node
+from gpuscaler.kube.resources import DEPLOYMENTS, NAMESPACES, PODS, STATEFUL_SETS, Resource
 
 pytestmark = pytest.mark.looptime(noop_cycles=1)
 
@@ -50,3 +52,43 @@ async def test_f85_while_a_deployment_grows_its_running_replicas_stay_where_they
         assert not watch_of(here).to("/eviction")
         assert len(here.cluster.core.history()) == 60
         assert await all_bound(here)
+
+
+async def annotate(here: World, resource: Resource, name: str, value: str | None) -> None:
+    namespace = "default" if resource.namespaced else ""
+    patch = {"metadata": {"annotations": {"gpuscaler.io/disruption": value}}}
+    await here.user.merge_patch(resource, name, patch, namespace=namespace)
+
+
+NOTEBOOK = {"name": "nb", "resource": STATEFUL_SETS, "annotations": {}}
+
+
+async def test_f86_a_notebook_stays_on_its_dear_machine_until_its_namespace_allows_to_move_it() -> None:
+    async with dear(NOTEBOOK) as here:
+        offer_spot(here)
+        await here.sleep(1200.0)
+
+        said = why_node(await latest(here), "sim-00001", (), here.now())
+        assert any("sole-replica: pod default/nb-0 holds a GPU and no other replica of StatefulSet default/nb" in one for one in said.now)
+        assert (markets(here), watch_of(here).to("/eviction")) == (["on-demand"], [])
+
+        await annotate(here, NAMESPACES, "default", "allow")
+        await here.sleep(1200.0)
+
+        assert markets(here) == ["on-demand", "spot"]
+        assert len(watch_of(here).to("/eviction")) == 1
+        assert await all_bound(here)
+
+
+async def test_f86_what_an_owner_forbids_in_the_middle_of_a_removal_ends_it() -> None:
+    """The word comes after the plan: the replacement is there, and the pod stays all the same."""
+    async with dear({**NOTEBOOK, "annotations": {"gpuscaler.io/disruption": "allow"}}) as here:
+        offer_spot(here)
+        while markets(here) == ["on-demand"]:
+            await here.sleep(1.0)
+        await annotate(here, STATEFUL_SETS, "nb", "never")
+        await here.user.merge_patch(PODS, "nb-0", {"metadata": {"annotations": {"gpuscaler.io/disruption": None}}}, namespace="default")
+        await here.sleep(600.0)
+
+        assert watch_of(here).to("/eviction") == []
+        assert await here.bound() == {"nb-0": "sim-00001"}

@@ -33,6 +33,8 @@ def options(annotations: dict[str, str] | None = None, labels: dict[str, str] | 
         (f"{CA}pod-scale-up-delay", "30s", PodOptions(scale_up_delay=30.0)),
         ("karpenter.sh/do-not-disrupt", "true", PodOptions(do_not_disrupt=True)),
         ("karpenter.sh/do-not-disrupt", "5m", PodOptions(do_not_disrupt=300.0)),
+        ("gpuscaler.io/disruption", "allow", PodOptions(disruption="allow")),
+        ("gpuscaler.io/disruption", " never", PodOptions(disruption="never")),
         ("kubernetes.io/config.mirror", "0123", PodOptions(mirror=True)),
         ("example.com/other", "anything", NO_OPTIONS),
     ],
@@ -53,6 +55,7 @@ def test_each_annotation_is_typed(name: str, value: str, expected: PodOptions) -
         ("gpuscaler.io/gang-topology", "rack", "zone or any"),
         (f"{CA}safe-to-evict", "yes", '"true" or "false"'),
         ("karpenter.sh/do-not-disrupt", "1 hour", "a duration"),
+        ("gpuscaler.io/disruption", "yes", "allow or never"),
         ("gpuscaler.io/gang-size", "4", "gpuscaler.io/gang beside it"),
     ],
 )

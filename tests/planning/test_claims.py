@@ -18,12 +18,14 @@ from gpuscaler.planning.state import State, Upcoming
 
 CARD = offering("g.1", 1.0, gpus=1)
 FOUR = offering("g.4", 3.6, gpus=4, cpu=32, memory=128)
+#: Pods say so that could be the last of their kind.
+MOVABLE = {"disruption": "allow"}
 POLICY = Policy((pool(CARD, FOUR),))
 
 
 def two_nodes(**waiting: Any) -> list[Item]:
     """One replica runs on a machine of one GPU; another machine of the kind is empty, and a second replica waits."""
-    return [node("old", CARD), node("free", CARD), pod("runs", on="old"), pod("waits", **waiting)]
+    return [node("old", CARD), node("free", CARD), pod("runs", on="old", options=MOVABLE), pod("waits", **waiting)]
 
 
 def test_the_room_of_a_nominated_pod_is_not_given_to_one_that_runs() -> None:
@@ -35,7 +37,7 @@ def test_the_room_of_a_nominated_pod_is_not_given_to_one_that_runs() -> None:
 
 def test_nominated_pods_leave_the_room_that_they_do_not_need() -> None:
     """Two of four GPUs are promised, and one is free for the pod that runs on a machine of its own."""
-    items: list[Item] = [node("old", CARD), node("big", FOUR), pod("runs", on="old"), pod("here", on="big")]
+    items: list[Item] = [node("old", CARD), node("big", FOUR), pod("runs", on="old", options=MOVABLE), pod("here", on="big")]
     items += [pod(f"waits-{number}", nominated_node="big") for number in range(2)]
 
     made = planned(items, pool(CARD, FOUR))
@@ -45,7 +47,12 @@ def test_nominated_pods_leave_the_room_that_they_do_not_need() -> None:
 
 def test_nobody_moves_into_the_room_of_pods_that_the_scheduler_has_still_to_try() -> None:
     """They have no place in the plan, since the scheduler may find them one by itself: the last GPU that is free."""
-    items: list[Item] = [node("old", CARD), node("big", FOUR), pod("runs", on="old"), *(pod(f"here-{n}", on="big") for n in range(3))]
+    items: list[Item] = [
+        node("old", CARD),
+        node("big", FOUR),
+        pod("runs", on="old", options=MOVABLE),
+        *(pod(f"here-{n}", on="big") for n in range(3)),
+    ]
     planner = Planner(POLICY)
 
     alone = planner.plan(Cluster.of(items), State(), NOW, live=True)
@@ -86,7 +93,10 @@ def bursts(draw: st.DrawFn) -> tuple[list[Item], State]:
         items.append(node(name, of))
         gpus = of.allocatable["nvidia.com/gpu"]
         busy = draw(st.integers(0, gpus))
-        items += [pod(f"runs-{number}-{place}", spec(gpus=1, cpu=draw(st.sampled_from((1, 3)))), on=name) for place in range(busy)]
+        items += [
+            pod(f"runs-{number}-{place}", spec(gpus=1, cpu=draw(st.sampled_from((1, 3)))), on=name, options=MOVABLE)
+            for place in range(busy)
+        ]
         room[name] = gpus - busy
     for number in range(draw(st.integers(0, 12))):
         free = [name for name, left in room.items() if left]

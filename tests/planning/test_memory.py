@@ -78,7 +78,7 @@ def test_tokens_are_never_used_again() -> None:
 def test_a_removal_waits_for_its_replacements_by_the_ledgers_names() -> None:
     policy = Policy((pool(offering("dear", 10.0, gpus=1), KIND, idle_after=0.0),), min_saving=0.0)
     old = node("old", policy.pools[0].offerings[0], provider_id="i-old")
-    memory, orders = decided(Memory(), old, pod("p", on="old"), policy=policy)
+    memory, orders = decided(Memory(), old, pod("p", on="old", options={"disruption": "allow"}), policy=policy)
 
     (leaving,) = memory.ledger.leaving
     assert leaving.pods == ("default/p",)

@@ -74,6 +74,10 @@ Item = (
 )
 
 
+#: Kinds beside pods and nodes of which annotations are read.
+_ANNOTATED = frozenset((Workload, Namespace))
+
+
 class PeerKey(NamedTuple):
     """What affinity and spread selectors can tell apart about a bound pod."""
 
@@ -201,6 +205,8 @@ class _Change:
                 pods.append((key, None))
             elif kind is not Node:
                 self._own(HOMES[kind][0]).pop(key, None)
+                if kind in _ANNOTATED:
+                    self._warn(object_name(kind, key), ())
             elif key in self.cluster.nodes:
                 del self._own("nodes")[key]
                 nodes[key] = None
@@ -210,7 +216,10 @@ class _Change:
                 pods.append((item.key, item))
             elif not isinstance(item, Node):
                 home, key_name = HOMES[type(item)]
-                self._own(home)[getattr(item, key_name)] = item
+                key = getattr(item, key_name)
+                self._own(home)[key] = item
+                if isinstance(item, Workload | Namespace):
+                    self._warn(object_name(type(item), key), item.warnings)
             elif self.cluster.nodes.get(item.name) != item:
                 # Most updates of a node are heartbeats, of which nothing is read.
                 self._own("nodes")[item.name] = item

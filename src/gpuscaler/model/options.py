@@ -20,6 +20,8 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 OURS = "gpuscaler.io/"
+#: Whether what holds a GPU without another ready replica may be moved to save money, and its values.
+DISRUPTION, ALLOW, NEVER = "gpuscaler.io/disruption", "allow", "never"
 #: When a pod was asked to save its work, and the request that it has answered.
 CHECKPOINT_REQUESTED, CHECKPOINTED = "gpuscaler.io/checkpoint-requested", "gpuscaler.io/checkpointed"
 _CA = "cluster-autoscaler.kubernetes.io/"
@@ -49,6 +51,7 @@ class PodAnnotations(Struct, frozen=True, gc=False):
     safe_local_volumes: str | None = field(default=None, name="cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes")
     scale_up_delay: str | None = field(default=None, name="cluster-autoscaler.kubernetes.io/pod-scale-up-delay")
     do_not_disrupt: str | None = field(default=None, name="karpenter.sh/do-not-disrupt")
+    disruption: str | None = field(default=None, name=DISRUPTION)
     mirror: str | None = field(default=None, name="kubernetes.io/config.mirror")
     volcano: str | None = field(default=None, name="scheduling.k8s.io/group-name")
     volcano_own: str | None = field(default=None, name="scheduling.volcano.sh/group-name")
@@ -113,7 +116,8 @@ def pod_options(annotations: PodAnnotations | None, labels: Mapping[str, str], w
         scale_up_delay=duration(f"{_CA}pod-scale-up-delay", found.scale_up_delay),
         safe_to_evict=reader.read(f"{_CA}safe-to-evict", found.safe_to_evict, boolean, None),
         safe_to_evict_local_volumes=_names(found.safe_local_volumes),
-        do_not_disrupt=reader.read("karpenter.sh/do-not-disrupt", found.do_not_disrupt, _disruption, False),
+        do_not_disrupt=reader.read("karpenter.sh/do-not-disrupt", found.do_not_disrupt, _do_not_disrupt, False),
+        disruption=reader.read(DISRUPTION, found.disruption, _disruption, ""),
         do_not_drain=_NO_DRAIN in labels and labels[_NO_DRAIN].lower() != "false",
         mirror=found.mirror is not None,
         gang=gang.name,
@@ -122,6 +126,12 @@ def pod_options(annotations: PodAnnotations | None, labels: Mapping[str, str], w
         gang_source=gang.source,
     )
     return options, tuple(reader.warnings)
+
+
+def disruption(text: str | None) -> tuple[str, tuple[str, ...]]:
+    """What the annotation of an owner or a Namespace says about its pods, empty where it says nothing, and what could not be read."""
+    reader = _Reader()
+    return reader.read(DISRUPTION, text, _disruption, ""), tuple(reader.warnings)
 
 
 def checkpoint(annotations: PodAnnotations | None) -> tuple[float, float]:
@@ -166,8 +176,14 @@ def boolean(text: str) -> bool:
     return text.lower() == "true"
 
 
-def _disruption(text: str) -> bool | float:
+def _do_not_disrupt(text: str) -> bool | float:
     return boolean(text) if text.lower() in ("true", "false") else parse_positive_duration(text)
+
+
+def _disruption(text: str) -> str:
+    if text not in (ALLOW, NEVER):
+        raise ValueError(f"{ALLOW} or {NEVER}")
+    return text
 
 
 def _names(text: str | None) -> tuple[str, ...]:

@@ -106,6 +106,7 @@ class PodOptions(Struct, frozen=True, gc=False):
     safe_to_evict: bool | None = None
     safe_to_evict_local_volumes: tuple[str, ...] = ()
     do_not_disrupt: bool | float = False
+    disruption: str = ""
     do_not_drain: bool = False
     mirror: bool = False
     gang: str = ""
@@ -130,6 +131,7 @@ class Pod(Struct, frozen=True, gc=False):
     """One pod. Times are seconds since the epoch, 0 when unknown.
 
     ``unschedulable`` is True when the condition PodScheduled is False with reason Unschedulable, None when there is no such condition.
+    ``ready`` is what the condition Ready says, None when there is none.
     ``checkpoint_requested`` is when it was asked to save its work, ``checkpointed`` which of those requests it has answered.
     ``warnings`` name annotations that could not be read.
     """
@@ -152,6 +154,7 @@ class Pod(Struct, frozen=True, gc=False):
     warnings: tuple[str, ...] = ()
     checkpoint_requested: float = 0.0
     checkpointed: float = 0.0
+    ready: bool | None = None
 
     @property
     def key(self) -> str:

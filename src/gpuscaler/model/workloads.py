@@ -13,7 +13,8 @@ class Workload(Struct, frozen=True, gc=False):
     """A Deployment, ReplicaSet, StatefulSet, Job or DaemonSet.
 
     ``replicas`` is what the owner wants (a Job's ``parallelism``); ``template`` the specification its pods will have, with
-    ``template_labels``. ``completions`` is only set for Jobs. ``suspended`` is a Job's ``spec.suspend``.
+    ``template_labels``. ``completions`` is only set for Jobs. ``suspended`` is a Job's ``spec.suspend``. ``disruption`` is what its annotation
+    says about moving its pods to save money: "allow", "never" or nothing; ``warnings`` say what of its annotations could not be read.
     """
 
     kind: str
@@ -28,6 +29,8 @@ class Workload(Struct, frozen=True, gc=False):
     selector: LabelSelector | None = None
     template: PodSpec | None = None
     template_labels: LabelSet = NO_LABELS
+    disruption: str = ""
+    warnings: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -55,8 +58,12 @@ class PriorityClass(Struct, frozen=True, gc=False):
 
 
 class Namespace(Struct, frozen=True, gc=False):
+    """``disruption`` and ``warnings`` are as those of a :class:`Workload`, for all pods of the namespace."""
+
     name: str
     labels: Mapping[str, str] = {}
+    disruption: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 class RuntimeClass(Struct, frozen=True, gc=False):

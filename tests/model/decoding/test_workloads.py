@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from gpuscaler.model.aside import SetAside
+from gpuscaler.model.cluster import Cluster, Delta
 from gpuscaler.model.decoding import Interner, decode_object
 from gpuscaler.model.pods import Owner, Pod
 from gpuscaler.model.selectors import LabelSelector, Requirement
@@ -200,3 +201,24 @@ def test_device_objects_of_the_first_version_say_at_the_top_what_later_ones_nest
     assert decoded("ResourceClaim", group, status={"driverName": "gpu.nvidia.com", "allocation": {}}) == named
     found = decoded("ResourceSlice", group, nodeName="node-1", driverName="gpu.nvidia.com")
     assert found == DeviceObject("ResourceSlice", "", "x", "node-1", "gpu.nvidia.com")
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "Namespace"])
+@pytest.mark.parametrize(("value", "disruption"), [("allow", "allow"), ("never", "never"), (None, "")])
+def test_owners_and_namespaces_say_whether_their_pods_may_be_moved(kind: str, value: str | None, disruption: str) -> None:
+    version = "batch/v1" if kind == "Job" else "v1" if kind == "Namespace" else "apps/v1"
+
+    found = decoded(kind, version, metadata={"annotations": {"gpuscaler.io/disruption": value, "example.com/other": "x" * 1000}})
+
+    assert isinstance(found, Workload | Namespace)
+    assert (found.disruption, found.warnings) == (disruption, ())
+
+
+def test_an_owner_whose_word_cannot_be_read_is_named_with_what_was_expected_until_it_can_be() -> None:
+    owner = workload("StatefulSet", "apps/v1", metadata={"annotations": {"gpuscaler.io/disruption": "maybe"}})
+    cluster = Cluster.of([owner])
+
+    assert owner.disruption == ""
+    assert cluster.warnings == ("StatefulSet n/x: gpuscaler.io/disruption: saw 'maybe', expected allow or never; ignored",)
+    assert cluster.apply(Delta(upserts=(workload("StatefulSet", "apps/v1"),))).warnings == ()
+    assert cluster.apply(Delta(deletes=((Workload, owner.key),))).warnings == ()

@@ -62,6 +62,7 @@ def pod(
     options: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Pod:
+    """A pod that may be moved to save money, unless ``options`` say something else of its disruption."""
     body = of or spec()
     rest = {"phase": "Running" if on else "Pending", "created": NOW - 7200, "started": NOW - 7200, **more}
     return Pod(
@@ -71,7 +72,7 @@ def pod(
         labels=LabelSet({"app": "web"} if labels is None else labels),
         node_name=on,
         owner=owner,
-        options=PodOptions(**(options or {})),
+        options=PodOptions(**{"disruption": "allow", **(options or {})}),
         **rest,
     )
 

@@ -128,4 +128,5 @@ def _pod(one: WirePod, spec: PodSpec, labels: LabelSet, *, options: PodOptions, 
         warnings=one.warnings,
         checkpoint_requested=one.checkpoint_requested,
         checkpointed=one.checkpointed,
+        ready=one.ready,
     )

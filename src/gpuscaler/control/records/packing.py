@@ -191,4 +191,5 @@ def _wire(pod: Pod, tables: Tables) -> WirePod:
         pod.warnings,
         pod.checkpoint_requested,
         pod.checkpointed,
+        pod.ready,
     )

@@ -12,6 +12,8 @@ from gpuscaler.control.records.words import counted, money, offering, some, spok
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.planning.membership import members
+from gpuscaler.planning.scale_down.deciding import NOT_NOW
+from gpuscaler.planning.scale_down.disruption import Disruption
 from gpuscaler.planning.scale_down.idle import leaves_with_machine
 from gpuscaler.planning.state.clocks import idle_seconds
 from gpuscaler.planning.state.ledger import NOMINATING, Coming
@@ -130,10 +132,16 @@ def _of_node(latest: Latest, node: Node | None, name: str, machine: Coming | Non
 
 
 def _stays(latest: Latest, name: str, now: float) -> Iterator[str]:
+    here = [pod for pod in latest.cluster.on_node.get(name, {}).values() if not leaves_with_machine(pod, now)]
     for blocked in latest.plan.blocked_nodes:
         if blocked.node == name:
-            yield f"it stays: {blocked.blocker}: {blocked.detail}"
-    here = [pod for pod in latest.cluster.on_node.get(name, {}).values() if not leaves_with_machine(pod, now)]
+            word, detail = blocked.blocker, blocked.detail
+            if blocked.detail == NOT_NOW.detail:
+                # Most plans do not ask who may be moved; what keeps the node is known all the same.
+                leaving = frozenset(one.node for one in latest.memory.ledger.leaving)
+                kept = Disruption(latest.cluster, leaving).blocker(here) or NOT_NOW
+                word, detail = kept.word, kept.detail
+            yield f"it stays: {word}: {detail}"
     if here:
         keys = tuple(sorted(pod.key for pod in here))
         yield f"{counted(len(here), 'pod')} {'runs' if len(here) == 1 else 'run'} there: {some(keys)}"

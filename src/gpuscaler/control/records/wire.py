@@ -76,6 +76,7 @@ class WirePod(Struct, frozen=True, array_like=True, gc=False):
     warnings: tuple[str, ...]
     checkpoint_requested: float
     checkpointed: float
+    ready: bool | None = None
 
 
 class Shared:

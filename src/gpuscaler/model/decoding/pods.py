@@ -53,7 +53,7 @@ def read_pod(wire: WirePod, interner: Interner) -> Pod:
     owner = controller(metadata.owner_references, metadata.uid, interner)
     node_name = interner.text(spec.node_name) if spec.node_name else ""
     options, warnings = interner.options(metadata.annotations, labels, spec.group)
-    scheduled, infeasible = _conditions(status.conditions or ())
+    scheduled, infeasible, ready = _conditions(status.conditions or ())
     interned = intern_spec(
         spec,
         namespace=namespace,
@@ -86,6 +86,7 @@ def read_pod(wire: WirePod, interner: Interner) -> Pod:
         warnings=warnings,
         checkpoint_requested=requested,
         checkpointed=answered,
+        ready=ready,
     )
 
 
@@ -97,15 +98,17 @@ def controller(references: Sequence[OwnerReference] | None, uid: str | None, int
     return NO_OWNER
 
 
-def _conditions(conditions: Sequence[Condition]) -> tuple[Condition | None, bool]:
-    """The condition PodScheduled, and whether the node called a pending resize infeasible."""
-    scheduled, infeasible = None, False
+def _conditions(conditions: Sequence[Condition]) -> tuple[Condition | None, bool, bool | None]:
+    """The condition PodScheduled, whether the node called a pending resize infeasible, and what the condition Ready says."""
+    scheduled, infeasible, ready = None, False, None
     for condition in conditions:
         if condition.type == "PodScheduled":
             scheduled = condition
         elif condition.type == "PodResizePending":
             infeasible = condition.reason == "Infeasible"
-    return scheduled, infeasible
+        elif condition.type == "Ready":
+            ready = condition.status == "True"
+    return scheduled, infeasible, ready
 
 
 def _resized(spec: WirePodSpec, status: PodStatus) -> list[ContainerStatus]:

@@ -1,10 +1,13 @@
 """Controllers, budgets and classes from the wire."""
 
+from msgspec import field
+
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.pods import Condition, controller
 from gpuscaler.model.decoding.selecting import WireLabelSelector, label_selector
 from gpuscaler.model.decoding.specs import WirePodSpec, daemon_tolerations, intern_spec
 from gpuscaler.model.labels import NO_LABELS, LabelSet
+from gpuscaler.model.options import DISRUPTION, disruption
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.requests import node_resources
 from gpuscaler.model.selectors import LabelSelector
@@ -37,8 +40,18 @@ class ControllerStatus(Wire):
     conditions: list[Condition] | None = None
 
 
+class Annotations(Wire):
+    """Those that are read of what pods belong to."""
+
+    disruption: str | None = field(default=None, name=DISRUPTION)
+
+
+class AnnotatedMetadata(Metadata):
+    annotations: Annotations | None = None
+
+
 class WireController(WireObject):
-    metadata: Metadata | None = None
+    metadata: AnnotatedMetadata | None = None
     spec: ControllerSpec | None = None
     status: ControllerStatus | None = None
 
@@ -89,6 +102,7 @@ def _workload(wire: WireController, interner: Interner, kind: str, *, replicas: 
     if selector is None and labels:
         # The API groups of old defaulted the selector to the template's labels.
         selector = label_selector(WireLabelSelector(match_labels=dict(labels)))
+    said, warnings = stated(metadata)
     return Workload(
         kind=kind,
         namespace=namespace,
@@ -102,7 +116,14 @@ def _workload(wire: WireController, interner: Interner, kind: str, *, replicas: 
         selector=selector,
         template=template,
         template_labels=labels,
+        disruption=said,
+        warnings=warnings,
     )
+
+
+def stated(metadata: AnnotatedMetadata) -> tuple[str, tuple[str, ...]]:
+    """What an object says about moving its pods to save money, and what could not be read of that."""
+    return disruption(metadata.annotations.disruption) if metadata.annotations is not None else ("", ())
 
 
 def _template(template: Template | None, namespace: str, interner: Interner) -> tuple[PodSpec | None, LabelSet]:
@@ -157,13 +178,15 @@ def read_priority_class(wire: WirePriorityClass, interner: Interner) -> Priority
 
 
 class WireNamespace(WireObject):
-    metadata: Metadata | None = None
+    metadata: AnnotatedMetadata | None = None
 
 
 def read_namespace(wire: WireNamespace, interner: Interner) -> Namespace:
     """A namespace, with the label of its own name that the API server keeps on it."""
     name, metadata = named(wire.metadata)
-    return Namespace(interner.text(name), interner.labels({**(metadata.labels or {}), "kubernetes.io/metadata.name": name}))
+    said, warnings = stated(metadata)
+    labels = interner.labels({**(metadata.labels or {}), "kubernetes.io/metadata.name": name})
+    return Namespace(interner.text(name), labels, said, warnings)
 
 
 class RuntimeOverhead(Wire):

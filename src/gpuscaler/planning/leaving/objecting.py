@@ -6,6 +6,7 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.planning.leaving.evicting import is_protected
 from gpuscaler.planning.leaving.residents import Residents
 from gpuscaler.planning.scale_down.blockers import Protection, unread
+from gpuscaler.planning.scale_down.disruption import Disruption
 from gpuscaler.planning.scale_down.running import Grouping
 from gpuscaler.planning.state.entries import Leaving
 from gpuscaler.planning.state.ledger import Ledger
@@ -31,7 +32,7 @@ class Objections:
         if (why := self._at_any_time(one, node, found)) is not None:
             return why
         blocker = Protection(self._cluster, self._policy, self._now).blocker(Grouping(self._cluster, self._now, {}).load(node))
-        return None if blocker is None else blocker.detail
+        return self._kept_for_money(one, found) if blocker is None else blocker.detail
 
     def during(self, one: Leaving, node: Node, found: Residents) -> str | None:
         """While pods are evicted: budgets are asked of the API server, one pod at a time, and no look at them holds for all.
@@ -39,7 +40,16 @@ class Objections:
         An annotation that was written meanwhile counts (I6).
         """
         protected = next((f"an annotation of pod {pod.key} protects it" for pod in found.missed if is_protected(pod, self._now)), None)
-        return self._at_any_time(one, node, found) or protected
+        return self._at_any_time(one, node, found) or protected or self._kept_for_money(one, found)
+
+    def _kept_for_money(self, one: Leaving, found: Residents) -> str | None:
+        """Which pod may not be moved to save money, now that other replicas of its owner may have gone, or their word may be another."""
+        if not one.pods:
+            return None
+        leaving = frozenset(other.node for other in self._book.leaving if other.node != one.node)
+        # Those that are evicted already are no longer asked for.
+        blocker = Disruption(self._cluster, leaving).blocker(pod for pod in found.missed if not pod.deleted)
+        return None if blocker is None else blocker.detail
 
     def _at_any_time(self, one: Leaving, node: Node, found: Residents) -> str | None:
         if node.scale_down_disabled or node.do_not_disrupt:

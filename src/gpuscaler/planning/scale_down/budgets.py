@@ -7,6 +7,7 @@ from functools import cached_property
 from gpuscaler.model.pools import Budget, Pool
 from gpuscaler.model.schedules import parse_schedule
 from gpuscaler.planning.scale_down.blockers import Blocker, Protection
+from gpuscaler.planning.scale_down.disruption import SOLE_REPLICA, Disruption, Group
 from gpuscaler.planning.scale_down.running import Grouping
 from gpuscaler.planning.scale_down.situation import Situation
 
@@ -62,6 +63,16 @@ class Allowances:
         self._leaving = leaving
 
     @cached_property
+    def disruption(self) -> Disruption:
+        """What pods, owners and namespaces allow in this plan."""
+        return Disruption(self._situation.cluster, self._leaving)
+
+    @cached_property
+    def _replicas(self) -> dict[str, int]:
+        """How many ready replicas of each owner may still go: one stays."""
+        return {}
+
+    @cached_property
     def _total(self) -> Counter[str]:
         return Counter([member.pool.name for member in self._situation.members.values()])
 
@@ -105,7 +116,10 @@ class Allowances:
         if budget is not None and budget <= 0:
             return Blocker("budget", f"the disruption budgets of pool {pool.name} allow no more removals for the reason {reason} now")
         for key, count in sorted((evictions or {}).items()):
-            left = self._disruptions[key]
+            left = self._left(key)
+            if count > left and isinstance(key, Group):
+                more = f"{max(0, left)} more of its ready replicas may go in this plan, and moving the pods takes {count}"
+                return Blocker(SOLE_REPLICA, f"{key} keeps one replica that is ready: {more}")
             if count > left:
                 more = f"{max(0, left)} more eviction{'s' if left != 1 else ''}"
                 return Blocker("pdb", f"PodDisruptionBudget {key} allows {more} in this plan; moving the pods takes {count}")
@@ -124,4 +138,15 @@ class Allowances:
             if left is not None:
                 self._budgets[pool.name, reason] = left - sign
         for key, count in evictions.items():
-            self._disruptions[key] -= sign * count
+            if isinstance(key, Group):
+                self._replicas[key] = self._left(key) - sign * count
+            else:
+                self._disruptions[key] -= sign * count
+
+    def _left(self, key: str) -> int:
+        """What the PodDisruptionBudget ``key``, or the replicas of an owner, still allow."""
+        if not isinstance(key, Group):
+            return self._disruptions[key]
+        if key not in self._replicas:
+            self._replicas[key] = self.disruption.ready(key) - 1
+        return self._replicas[key]

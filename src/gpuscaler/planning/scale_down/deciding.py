@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping, Sequence, Set
 
+from msgspec.structs import replace
+
 from gpuscaler.planning.scale_down.blockers import Blocker, is_arriving, promised_nodes
 from gpuscaler.planning.scale_down.budgets import IDLE, Allowances
 from gpuscaler.planning.scale_down.clocks import clock_blocker, idle_reason
 from gpuscaler.planning.scale_down.company import displaced, localised, seats_of
 from gpuscaler.planning.scale_down.consolidation import Deletion, delete
+from gpuscaler.planning.scale_down.disruption import Disruption
 from gpuscaler.planning.scale_down.explaining import in_use
 from gpuscaler.planning.scale_down.homes import Homes
 from gpuscaler.planning.scale_down.ledger import Ledger
@@ -14,7 +17,7 @@ from gpuscaler.planning.scale_down.manners import Watchers, manners
 from gpuscaler.planning.scale_down.replacement import replace_machines
 from gpuscaler.planning.scale_down.reserving import reserved
 from gpuscaler.planning.scale_down.returning import Returns
-from gpuscaler.planning.scale_down.running import RunningClass, first_key
+from gpuscaler.planning.scale_down.running import RunningClass, first_key, pods_of
 from gpuscaler.planning.scale_down.situation import Down, Situation
 from gpuscaler.planning.scale_down.spare import held
 from gpuscaler.planning.scale_down.survey import Candidate, Memory, Survey, survey
@@ -66,11 +69,13 @@ def consolidate(situation: Situation, ledger: Ledger, first: Survey, kept: Mappi
     classes = [one for one in first.classes if one.spec.priority >= situation.policy.priority_cutoff]
     rules = manners(classes, Watchers(situation.cluster, first.classes), displaced(first.busy, classes, situation.room))
     needed = frozenset(one for one in classes if rules[one].needed)
+    disruption = ledger.allowances.disruption
     movable: list[Candidate] = []
     for candidate in first.busy:
         blocker = kept.get(candidate.name) or value_blocker(situation, candidate) or anchor_blocker(candidate, needed)
+        blocker = blocker or disruption.blocker(pods_of(candidate.load))
         if blocker is None:
-            movable.append(candidate)
+            movable.append(with_replicas(candidate, disruption))
         else:
             ledger.blocked[candidate.name] = blocker
     if not movable:
@@ -88,6 +93,12 @@ def consolidate(situation: Situation, ledger: Ledger, first: Survey, kept: Mappi
         if name in ledger.blocked:
             blocker = ledger.blocked[name]
             ledger.blocked[name] = Blocker(blocker.word, f"{blocker.detail}; {said}")
+
+
+def with_replicas(candidate: Candidate, disruption: Disruption) -> Candidate:
+    """``candidate`` with its ready replicas among what it uses up of the plan's accounts: two that stand in for each other do not both go."""
+    replicas = disruption.evictions(pods_of(candidate.load))
+    return replace(candidate, evictions={**candidate.evictions, **replicas}) if replicas else candidate
 
 
 def anchor_blocker(candidate: Candidate, anchors: frozenset[RunningClass]) -> Blocker | None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 from gpuscaler.model.cluster import Cluster
@@ -123,6 +124,11 @@ class Grouping:
             # The cluster keeps the parts alive, so their identities stay theirs as long as this object is used.
             self._plain[plain.arch, plain.bare][1][id(pod.spec), id(pod.labels), id(pod.options), pod.owner.kind] = one
         return one
+
+
+def pods_of(load: Load) -> Iterable[Pod]:
+    """The pods of a load."""
+    return chain.from_iterable(load.values())
 
 
 def is_timed(options: PodOptions) -> bool:
