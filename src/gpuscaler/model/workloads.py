@@ -13,8 +13,8 @@ class Workload(Struct, frozen=True, gc=False):
     """A Deployment, ReplicaSet, StatefulSet, Job or DaemonSet.
 
     ``replicas`` is what the owner wants (a Job's ``parallelism``); ``template`` the specification its pods will have, with
-    ``template_labels``. ``completions`` is only set for Jobs. ``suspended`` is a Job's ``spec.suspend``. ``disruption`` is what its annotation
-    says about moving its pods to save money: "allow", "never" or nothing; ``warnings`` say what of its annotations could not be read.
+    ``template_labels``. ``completions`` is only set for Jobs. ``suspended`` is a Job's ``spec.suspend``. ``disruption`` is what its
+    annotation says about moving its pods to save money: "allow", "never" or nothing; ``warnings`` say what of that could not be read.
     """
 
     kind: str

@@ -96,7 +96,7 @@ def consolidate(situation: Situation, ledger: Ledger, first: Survey, kept: Mappi
 
 
 def with_replicas(candidate: Candidate, disruption: Disruption) -> Candidate:
-    """``candidate`` with its ready replicas among what it uses up of the plan's accounts: two that stand in for each other do not both go."""
+    """``candidate`` with its ready replicas among what it uses up: two that stand in for each other do not both go."""
     replicas = disruption.evictions(pods_of(candidate.load))
     return replace(candidate, evictions={**candidate.evictions, **replicas}) if replicas else candidate
 
