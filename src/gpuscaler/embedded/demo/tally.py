@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from gpuscaler.embedded.plugins import is_plugin
 from gpuscaler.kube.reflector import Batch
 from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.simulation.meter import Sample
@@ -54,7 +55,8 @@ class Tally:
             uid = self._by_key.get(key)
             if uid is not None and (item is None or (isinstance(item, Pod) and item.uid != uid)):
                 self._end(self._lives[uid], finished=False)
-            if isinstance(item, Pod):
+            # Device plugins are no work.
+            if isinstance(item, Pod) and not is_plugin(item.namespace, item.owner.name):
                 self._by_key[key] = item.uid
                 self._see(item)
 
