@@ -452,6 +452,27 @@ MUTANTS = (
         removes="words of AWS mean nothing in another case",
     ),
     Mutant(
+        case=68,
+        path="planning/state/breakers.py",
+        old="if one.cause != ABSENT or not closes(event, one)))",
+        new="if one.cause not in STRIKES or not closes(event, one)))",
+        removes="a machine that becomes a node is one that came up",
+    ),
+    Mutant(
+        case=68,
+        path="planning/readiness.py",
+        old="    return tuple(name for name in promised if name in devices or name in asked)\n",
+        new="    return tuple(promised)\n",
+        removes="every resource is waited for, whoever asks for it",
+    ),
+    Mutant(
+        case=68,
+        path="planning/state/breakers.py",
+        old="    return bool(one.lacks) and not is_device(one.lacks)\n",
+        new="    return False\n",
+        removes="what only some pods ask for closes the offering for all",
+    ),
+    Mutant(
         case=40,
         path="control/records/records.py",
         old="            self._told[one.pod] = why\n",

@@ -11,7 +11,8 @@ from gpuscaler.model.instances import PENDING, TERMINATED, Instance, Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import Taint
-from gpuscaler.planning.arrivals import STARTUP_TAINTS, Arrivals, Waits, arrivals, is_startup, missing
+from gpuscaler.planning.arrivals import Arrivals, Waits, arrivals
+from gpuscaler.planning.readiness import STARTUP_TAINTS, is_startup, missing
 from gpuscaler.planning.state import events, ledger
 from gpuscaler.planning.state.entries import SKEW_SECONDS
 from gpuscaler.planning.state.ledger import ACCEPTED, DOUBTFUL, INTENDED, Coming, Ledger, Order

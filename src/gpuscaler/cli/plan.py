@@ -128,13 +128,17 @@ def from_cluster(kubeconfig: Path | None, context: str, settings: "RunSettings",
     from gpuscaler.planning.memory import state_of
     from gpuscaler.planning.state import learned
     from gpuscaler.planning.storage_places import with_storage_places
+    from gpuscaler.planning.withholding import withheld
 
     access = find(kubeconfig, context)
     with told(access):
         seen = asyncio.run(look(access, namespace_of(settings.namespace, access)))
     for note in seen.notes:
         click.echo(f"note: {note}", err=True)
-    policy = with_storage_places(learned.corrected(policy, seen.memory.learned), seen.cluster)
+    policy, unshown = withheld(learned.corrected(policy, seen.memory.learned), seen.memory.breakers, seen.cluster, now)
+    policy = with_storage_places(policy, seen.cluster)
+    for note in unshown:
+        click.echo(f"note: {note}", err=True)
     return Known(seen.cluster, policy, state_of(seen.memory, policy, now))
 
 

@@ -38,6 +38,7 @@ from gpuscaler.planning.roll import Rolls
 from gpuscaler.planning.state import State, asking, breakers, events, learned, ledger
 from gpuscaler.planning.state.ledger import named
 from gpuscaler.planning.storage_places import with_storage_places
+from gpuscaler.planning.withholding import withheld
 from gpuscaler.planning.writing import without_removals
 
 __all__ = ["FRESH_PICTURE", "Controller", "Pace"]
@@ -261,7 +262,7 @@ class Controller:
         self._unheard = None
         self.failures.succeeded(OBSERVING)
         self._stage, self._attempt = ACTING, (cluster, _nothing)
-        changed = any(isinstance(fate, events.Failed | events.Reclaimed) for fate in seen.arrivals.fates) or bool(
+        changed = any(isinstance(fate, events.Failed | events.Lacking | events.Reclaimed) for fate in seen.arrivals.fates) or bool(
             seen.kept or seen.refused or seen.stray
         )
         # Whose machine others came to first is planned for anew, before it opens.
@@ -401,7 +402,8 @@ class Controller:
     async def _plan(self, cluster: Cluster, unlisted: frozenset[str]) -> None:
         """Make a plan, write its intent down, and send its orders. ``unlisted`` nodes are members of no pool."""
         now = self._now()
-        policy = with_storage_places(learned.corrected(self._policy, self.memory.learned), cluster)
+        policy, unshown = withheld(learned.corrected(self._policy, self.memory.learned), self.memory.breakers, cluster, now)
+        policy = with_storage_places(policy, cluster)
         if policy != self._planner.policy:
             self._planner, self._weighed = Planner(policy), -1
         state = state_of(self.memory, policy, now)
@@ -424,7 +426,7 @@ class Controller:
         else:
             plan = await asyncio.to_thread(self._planner.plan, cluster, state, now, live=True)
         self.plans += 1
-        plan = replace(plan, solve_seconds=round(self._time() - began, 6))
+        plan = replace(plan, warnings=(*plan.warnings, *unshown), solve_seconds=round(self._time() - began, 6))
         if not self._fresh(self._now()) or any(each.kind != Pod.__name__ for each in self.memory.poison):
             plan = without_removals(plan)
         await breathe()

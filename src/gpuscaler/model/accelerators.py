@@ -6,7 +6,7 @@ from functools import lru_cache
 from gpuscaler.model.pods import Resources
 
 #: Resources of which one is one physical accelerator.
-ACCELERATORS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "habana.ai/gaudi", "aws.amazon.com/neurondevice", "google.com/tpu")
+ACCELERATORS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "habana.ai/gaudi", "aws.amazon.com/neuron", "google.com/tpu")
 #: Thousandths of GPUs, as traces divide them.
 GPU_MILLI = "gpuscaler.io/gpu-milli"
 #: Where GPU feature discovery says how many GPUs a node has, however they are shared or sliced.

@@ -1,18 +1,18 @@
 """What the cluster and the cloud's list say about machines of the ledger: which is which, which is ready, which never came."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from msgspec import Struct
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.nodes import Node
-from gpuscaler.model.pools import Offering, Policy, Pool
-from gpuscaler.model.taints import HARD_EFFECTS, Taint
+from gpuscaler.model.pools import Policy
 from gpuscaler.planning.alike import offered, taken_for
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import Member, members
+from gpuscaler.planning.readiness import NOTHING, Lack, asked_for, lack
 from gpuscaler.planning.roll import Roll
 from gpuscaler.planning.scale_down.idle import leaves_with_machine
 from gpuscaler.planning.state import events, ledger
@@ -23,20 +23,6 @@ from gpuscaler.planning.state.ledger import ACCEPTED, Coming, Ledger, Order
 SPOT = "spot"
 #: So long a machine is kept closed, from when it is a node, for a gang of which the rest is still to be had. Then it is given back.
 GANG_SECONDS = 600.0
-#: Taints that say of any node that it is not finished yet; those that end with a dot or a slash stand for all that begin so.
-STARTUP_TAINTS = (
-    "node.kubernetes.io/not-ready",
-    "node.kubernetes.io/unreachable",
-    "node.kubernetes.io/network-unavailable",
-    "node.cloudprovider.kubernetes.io/uninitialized",
-    "node.cilium.io/agent-not-ready",
-    "ebs.csi.aws.com/agent-not-ready",
-    "efs.csi.aws.com/agent-not-ready",
-    "disk.csi.azure.com/agent-not-ready",
-    "karpenter.sh/unregistered",
-    "startup-taint.cluster-autoscaler.kubernetes.io/",
-    "ignore-taint.cluster-autoscaler.kubernetes.io/",
-)
 
 
 class Waits(Struct, frozen=True, gc=False):
@@ -200,11 +186,13 @@ class _Look:
                 self.fates.append(events.Registered(one.key, self.now))
             if self.lacking(one, node) is None:
                 self.fold(ledger.Ready(one.id, self.now))
+                shows = frozenset(name for name, amount in node.allocatable.items() if amount)
+                self.fates.append(events.Ready(one.key, self.now, shows))
                 self._learn(one, node, registered)
 
-    def lacking(self, one: Coming, node: Node) -> str | None:
-        """What the node of a machine still lacks, in words; None when it is ready."""
-        return missing(node, taken_for(one.key, self.offerings), self.pools.get(one.key[0]))
+    def lacking(self, one: Coming, node: Node) -> Lack | None:
+        """What the node of a machine still lacks; None when it is ready."""
+        return lack(node, taken_for(one.key, self.offerings), self.pools.get(one.key[0]), asked_for(one.pods, self.cluster))
 
     def _learn(self, one: Coming, node: Node, registered: float) -> None:
         """Remember how long ``one`` took, unless it became ready while nobody looked, or was a node before it was known here."""
@@ -217,6 +205,7 @@ class _Look:
     def time_out(self) -> None:
         """Machines whose time is over are ended."""
         then = min(self.now, self.waits.seen)
+        lacks: Lack | None = None
         promised = {one.node for one in self.book.promises}
         for one in self.book.coming:
             if one.node and then >= one.registered + GANG_SECONDS and one.node not in promised and is_half(one, self.cluster):
@@ -230,15 +219,15 @@ class _Look:
                 reason = f"machine {one.instance} did not become a node within {self.waits.register:g} s"
             elif one.node and then >= one.registered + self.waits.ready:
                 node = self.cluster.nodes.get(one.node)
-                lacks = self.lacking(one, node) if node is not None else "its Node is gone"
-                reason = f"node {one.node} was not ready within {self.waits.ready:g} s: {lacks}"
+                lacks = self.lacking(one, node) if node is not None else Lack("its Node is gone")
+                reason = f"node {one.node} was not ready within {self.waits.ready:g} s: {lacks.words if lacks else NOTHING}"
             else:
                 continue
             self.overdue.append(Overdue(one, reason))
             if one.order:
                 # What nobody here asked for may have been a node for long, until somebody deleted that.
                 self.fates += [] if one.node else [events.Absent(one.key, one.asked, self.now, reason)]
-                self.fates.append(events.Failed(one.key, self.now, reason))
+                self.fates.append(fate(one, self.now, reason, lacks if one.node else None))
             self.fold(ledger.Lost(one.id))
 
     def is_used(self, node: str) -> bool:
@@ -255,29 +244,11 @@ def is_half(one: Coming, cluster: Cluster) -> bool:
     return any(pod.namespace == namespace for pod in waiting)
 
 
-def missing(node: Node, offering: Offering | None, pool: Pool | None) -> str | None:
-    """What ``node`` still lacks of what its offering promises, in words; None when it is ready but for our own taint.
-
-    Any amount of a resource will do: a machine with less than was promised teaches a lesson, and is not waited for.
-    """
-    if not node.ready:
-        return "it is not Ready"
-    configured = pool.startup_taints if pool is not None else ()
-    for taint in node.taints:
-        if is_startup(taint, configured):
-            return f"it has the taint {taint}"
-    for name, amount in offering.allocatable.items() if offering is not None else ():
-        if amount and not node.allocatable.get(name):
-            return f"it shows no {name}: is its device plugin running?"
-    return None
-
-
-def is_startup(taint: Taint, configured: Iterable[Taint]) -> bool:
-    """Whether ``taint`` says that its node is not finished; ours says something else."""
-    if taint.key == ARRIVING_TAINT or taint.effect not in HARD_EFFECTS:
-        return False
-    known = any(taint.key == name or (name.endswith("/") and taint.key.startswith(name)) for name in STARTUP_TAINTS)
-    return known or any((taint.key, taint.effect) == (one.key, one.effect) for one in configured)
+def fate(one: Coming, now: float, reason: str, lacks: Lack | None) -> events.Event:
+    """What the end of a machine that was not ready in time says of its offering."""
+    if lacks is not None and lacks.resource:
+        return events.Lacking(one.key, now, lacks.resource, reason)
+    return events.Failed(one.key, now, reason)
 
 
 def foreign(cluster: Cluster, book: Ledger, policy: Policy, roll: Roll) -> Iterator[tuple[Node, Member]]:

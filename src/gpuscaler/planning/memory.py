@@ -52,6 +52,11 @@ Dated = TypeVar("Dated", Order, Coming, Promise, Leaving, Withdrawal)
 RESEND_SECONDS = 5.0
 #: A withdrawal that the cloud has not confirmed is sent again after so long, ever more rarely up to the second, in seconds.
 WITHDRAW_SECONDS, WITHDRAW_MOST = 15.0, 600.0
+#: Where people look for what keeps machines from coming up.
+LOOK: Mapping[str, str] = {
+    events.ABSENT: "look at how its machines join the cluster: their image, network and permissions",
+    events.LACKING: "look at the device plugin and its pods on a node of the pool: whether they run there, and which resources they name",
+}
 
 
 class Memory(Struct, frozen=True, gc=False):
@@ -259,11 +264,11 @@ def pause(one: Withdrawal) -> float:
 
 
 def paused(before: breakers.Breakers, now_open: breakers.Breakers, now: float) -> Iterator[Remark]:
-    """Pools that nothing is bought in any more since machine after machine of theirs never became a node."""
-    known = {one.target for one in before.open if one.cause == events.ABSENT and breakers.counts(one)}
+    """What nothing is bought of any more since machine after machine never became a node, or never showed what it is sold with."""
+    known = {(one.target, one.lacks) for one in before.open if breakers.counts(one)}
     for one in now_open.open:
-        if one.cause == events.ABSENT and breakers.counts(one) and one.target not in known:
-            yield Remark("", "", f"{told(one, now)}; look at how its machines join the cluster: their image, network and permissions")
+        if one.cause in LOOK and breakers.counts(one) and (one.target, one.lacks) not in known:
+            yield Remark("", "", f"{told(one, now)}; {LOOK[one.cause]}")
 
 
 def _folded(known: breakers.Breakers, fates: Iterable[events.Event]) -> breakers.Breakers:

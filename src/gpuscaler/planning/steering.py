@@ -15,11 +15,12 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.acts import Act, Close, Lift, Nominate
-from gpuscaler.planning.arrivals import foreign, is_half, missing
+from gpuscaler.planning.arrivals import foreign, is_half
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import members
 from gpuscaler.planning.opening import CALM_SECONDS, Line, calm, is_restless, waiting
 from gpuscaler.planning.plans import Placement
+from gpuscaler.planning.readiness import missing
 from gpuscaler.planning.refusing import tried_in_vain
 from gpuscaler.planning.roll import Roll
 from gpuscaler.planning.state import ledger, promises, refusals

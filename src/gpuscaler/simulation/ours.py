@@ -100,8 +100,7 @@ class Gpuscaler:
             self._answered(answer, now)
             if answer.refusals and view.promising:
                 self._plan_by(now)
-        for name in moment.registered:
-            self._fold(events.Registered(view.offering_of(name).key, now))
+        self._came(moment, view)
         for notice in moment.notices:
             self._fold(events.Reclaimed(notice.machine.offering.key, now))
             self._reclaimed[notice.machine.id] = notice.gone_at
@@ -119,6 +118,13 @@ class Gpuscaler:
         if self._acting is not None:
             self._ask_again(self._acting, view, now)
             self._acting = None
+
+    def _came(self, moment: Moment, view: View) -> None:
+        for name in moment.registered:
+            self._fold(events.Registered(view.offering_of(name).key, moment.now))
+        for name in moment.opened:
+            offering = view.offering_of(name)
+            self._fold(events.Ready(offering.key, moment.now, frozenset(offering.allocatable)))
 
     def decide(self, view: View, now: float) -> Decisions:
         if self._drain_at is not None:

@@ -62,7 +62,8 @@ def test_accelerators_of_other_makers_have_their_own_resources() -> None:
     assert type_of(reply(**gpu("Habana", "Gaudi HL-205", 8, 32_768))).allocatable["habana.ai/gaudi"] == 8
     neuron: dict[str, Any] = {"NeuronInfo": {"NeuronDevices": [{"Count": 16, "Name": "Trainium", "CoreInfo": {"Count": 2}}]}}
     found = type_of(reply(**neuron)).allocatable
-    assert (found["aws.amazon.com/neurondevice"], found["aws.amazon.com/neuroncore"]) == (16, 32)
+    assert (found["aws.amazon.com/neuron"], found["aws.amazon.com/neuroncore"]) == (16, 32)
+    assert "aws.amazon.com/neurondevice" not in found
 
 
 def test_pods_are_limited_by_the_addresses_of_the_default_card() -> None:

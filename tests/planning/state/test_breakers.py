@@ -21,6 +21,8 @@ from gpuscaler.planning.state.events import (
     Event,
     Failed,
     Granted,
+    Lacking,
+    Ready,
     Reclaimed,
     Refused,
     Registered,
@@ -30,6 +32,7 @@ from gpuscaler.planning.state.telling import explained
 A, B = ("gpus", "spot", "g5.xlarge", "us-east-1a"), ("gpus", "spot", "g5.xlarge", "us-east-1b")
 OTHER_TYPE, OTHER_POOL = ("gpus", "spot", "g6.xlarge", "us-east-1a"), ("more", "spot", "g5.xlarge", "us-east-1a")
 ON_DEMAND = ("gpus", "on-demand", "g5.xlarge", "us-east-1a")
+GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
 ALL = (A, B, OTHER_TYPE, OTHER_POOL, ON_DEMAND)
 
 
@@ -92,10 +95,10 @@ def test_a_probe_that_is_granted_closes_the_breaker() -> None:
     assert after(Refused(A, 100.0), Asked(A, 300.0), Granted(A, 302.0)).open == ()
 
 
-def test_a_probe_without_an_answer_is_forgotten_after_half_an_hour() -> None:
+def test_a_probe_without_an_answer_is_forgotten_after_three_quarters_of_an_hour() -> None:
     breakers = after(Refused(A, 100.0), Asked(A, 300.0))
 
-    assert A in half_open(breakers, 300.0 + 1801.0)
+    assert A in half_open(breakers, 300.0 + 2701.0)
 
 
 def test_every_refused_probe_doubles_the_time_up_to_half_an_hour() -> None:
@@ -198,15 +201,54 @@ def test_one_machine_that_never_registers_is_bad_luck_and_two_open_the_breaker()
     assert blocked(step(once, Failed(A, 1.0)), 2.0) == {A}
 
 
-def test_a_machine_that_registers_in_between_makes_the_next_failure_the_first() -> None:
-    assert blocked(after(Failed(A, 0.0), Registered(A, 1.0), Failed(A, 2.0)), 3.0) == set()
+def test_a_machine_that_is_ready_in_between_makes_the_next_failure_the_first_and_one_that_only_registers_does_not() -> None:
+    assert blocked(after(Failed(A, 0.0), Ready(A, 1.0), Failed(A, 2.0)), 3.0) == set()
+    assert blocked(after(Failed(A, 0.0), Registered(A, 1.0), Failed(A, 2.0)), 3.0) == {A}
+
+
+def test_two_machines_in_a_row_without_their_gpus_close_their_type_in_the_pool_for_an_hour_doubling_to_a_day() -> None:
+    alike = {A, B, ON_DEMAND}
+    lacking = after(Lacking(A, 0.0, GPU), Registered(A, 1.0))
+    assert blocked(lacking, 2.0) == set()
+    lacking = step(lacking, Lacking(A, 10.0, GPU, "no plug-in"))
+    waits = []
+    for _ in range(8):
+        (one,) = lacking.open
+        assert one.until is not None
+        waits.append(reopening(lacking))
+        assert (blocked(lacking, one.until - 1.0), probing(lacking, one.until)) == (alike, alike)
+        probe: list[Event] = [Asked(A, one.until), Granted(A, one.until + 1.0), Registered(A, one.until + 60.0)]
+        lacking = reduce(step, probe, lacking)
+        assert blocked(lacking, one.until + 61.0) == alike
+        lacking = step(lacking, Lacking(A, one.until + 960.0, GPU))
+
+    assert 3600.0 <= waits[0] <= 3960.0
+    assert waits[:5] == sorted(waits[:5])
+    assert 86_400.0 <= waits[-1] <= 1.1 * 86_400.0
+
+
+def test_a_machine_that_shows_what_others_lacked_ends_that_and_no_other_does() -> None:
+    lacking = after(Lacking(A, 0.0, GPU), Lacking(A, 1.0, GPU))
+
+    assert step(lacking, Ready(A, 2.0, frozenset({"cpu"}))).open == lacking.open
+    assert step(lacking, Ready(A, 2.0, frozenset({"cpu", GPU}))).open == ()
+    assert step(lacking, Changed(2.0, A[0])).open == ()
+
+
+def test_what_only_some_pods_ask_for_closes_nothing() -> None:
+    lacking = after(Lacking(A, 0.0, EFA), Lacking(A, 1.0, EFA))
+
+    assert blocked(lacking, 2.0) == set()
+    assert f"machines never showed {EFA}, 2 times" in explained(lacking, 2.0)[0]
+    assert "pods that ask for it are not bought for; asked again at" in explained(lacking, 2.0)[0]
 
 
 def test_machines_that_do_not_come_up_need_one_that_does_and_not_only_a_grant() -> None:
     probe = after(Failed(A, 0.0), Failed(A, 0.0), Asked(A, 400.0), Granted(A, 402.0))
 
     assert blocked(probe, 403.0) == {A}
-    assert blocked(step(probe, Registered(A, 600.0)), 601.0) == set()
+    assert blocked(step(probe, Registered(A, 600.0)), 601.0) == {A}
+    assert blocked(step(probe, Ready(A, 600.0)), 601.0) == set()
 
 
 def test_a_reclaim_blocks_the_offering_and_those_that_follow_count_as_one() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuscaler.planning.state.asking import next_change, openness
-from gpuscaler.planning.state.breakers import PROBE_SECONDS, Breakers, step
+from gpuscaler.planning.state.breakers import Breakers, step
 from gpuscaler.planning.state.events import (
     CAPACITY,
     CONFIGURATION,
@@ -22,6 +22,8 @@ from gpuscaler.planning.state.events import (
     Event,
     Failed,
     Granted,
+    Lacking,
+    Ready,
     Reclaimed,
     Refused,
     Registered,
@@ -30,7 +32,8 @@ from gpuscaler.planning.state.events import (
 KEYS = [(pool, market, kind, zone) for pool in "ab" for market in ("spot", "on-demand") for kind in ("g", "h") for zone in ("1", "2", "")]
 CAUSES = (CAPACITY,) * 4 + (QUOTA, PRICE, CONFIGURATION, UNAUTHORISED, THROTTLED, UNKNOWN)
 #: Beyond every period, probe and hunt.
-LONG = 3 * PROBE_SECONDS
+LONG = 3 * 86_400.0
+GPU = "nvidia.com/gpu"
 
 
 @st.composite
@@ -49,7 +52,8 @@ def histories(draw: st.DrawFn) -> list[Event]:
             every_zone=draw(st.booleans()),
             retry_after=draw(st.sampled_from((0.0, 0.0, 1000.0))),
         )
-        others = (Asked(key, at), Granted(key, at), Registered(key, at), Failed(key, at), Reclaimed(key, at), Changed(at, key[0]))
+        came = (Granted(key, at), Registered(key, at), Ready(key, at, frozenset({GPU})))
+        others = (*came, Asked(key, at), Failed(key, at), Lacking(key, at, GPU), Reclaimed(key, at), Changed(at, key[0]))
         every: tuple[Event, ...] = (refused, refused, refused, *others)
         found.append(draw(st.sampled_from(every)))
     return found
@@ -100,7 +104,7 @@ def test_whatever_does_not_wait_for_a_person_may_be_tried_again_in_the_end(event
 @settings(max_examples=60, deadline=None)
 def test_an_offering_that_was_granted_and_came_up_may_be_asked_at_once(events: list[Event], key: tuple[str, str, str, str]) -> None:
     breakers, now = after(events)
-    breakers = step(step(breakers, Granted(key, now)), Registered(key, now))
+    breakers = step(step(step(breakers, Granted(key, now)), Registered(key, now)), Ready(key, now, frozenset({GPU})))
     found = openness(breakers, KEYS, now)
 
     assert key not in found.blocked | found.half_open

@@ -97,7 +97,8 @@ def _devices(reply: Reply, gpus: int, maker: str) -> dict[str, int]:
     cores = sum(int(one["Count"]) * int((one.get("CoreInfo") or {}).get("Count") or 0) for one in neuron)
     if not devices:
         return {}
-    return {"aws.amazon.com/neuron": devices, "aws.amazon.com/neurondevice": devices, "aws.amazon.com/neuroncore": cores}
+    # The device plug-in of Neuron 2.20 (September 2024) and later shows no "neurondevice" any more.
+    return {"aws.amazon.com/neuron": devices, "aws.amazon.com/neuroncore": cores}
 
 
 def _pods(network: Reply) -> int:

@@ -19,6 +19,7 @@ from gpuscaler.kube.requests import BUCKETS, RequestMetrics
 from gpuscaler.model.holds import ACTIVITIES
 from gpuscaler.planning.memory import Look
 from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.state import events
 from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.state.promises import Kept
 
@@ -50,6 +51,12 @@ class Metrics(Sink):
         self._unfamiliar = Counter(
             "gpuscaler_unfamiliar_machines", "Machines granted that their pool does not offer.", ("pool",), registry=registry
         )
+        self._lacking = Counter(
+            "gpuscaler_machines_lacking",
+            "Machines given up since they never showed a resource.",
+            ("pool", "instance_type", "resource"),
+            registry=registry,
+        )
         self._lost = Counter("gpuscaler_machines_lost", "Machines that ended before they opened.", OFFERING, registry=registry)
         self._removed = Counter("gpuscaler_removals", "Removals that ended.", ("pool", "result"), registry=registry)
         self._failed = Counter("gpuscaler_failed_acts", "Writes and calls that failed.", registry=registry)
@@ -75,6 +82,10 @@ class Metrics(Sink):
         self._decisions.inc()
 
     def looked(self, seen: Look, /) -> None:
+        for fate in seen.arrivals.fates:
+            if isinstance(fate, events.Lacking):
+                pool, _, instance_type, _ = fate.offering
+                self._lacking.labels(pool, instance_type, fate.resource).inc()
         self._stray.inc(len(seen.stray))
         for outcome in seen.outcomes:
             self._promises.labels("kept" if isinstance(outcome, Kept) else "broken").inc()

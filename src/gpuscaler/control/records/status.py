@@ -17,11 +17,12 @@ from gpuscaler.model.accelerators import ACCELERATORS, GPU_MILLI, gpus_in, gpus_
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import ACTIVITIES, Holds
 from gpuscaler.model.pools import Offering, Policy
-from gpuscaler.planning.alike import may_be, offered
+from gpuscaler.planning.alike import may_be, offered, taken_for
 from gpuscaler.planning.limits import worth
 from gpuscaler.planning.membership import Member, members
 from gpuscaler.planning.memory import breakers_of
 from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.readiness import asked_for, lack
 from gpuscaler.planning.state.boots import forecast
 from gpuscaler.planning.state.breakers import Breakers, counts, is_open
 from gpuscaler.planning.state.events import Key
@@ -324,8 +325,18 @@ def coming(one: Coming, latest: Latest, now: float) -> str:
         )
     left = one.began + expected.typical - now
     when = f"should be ready in about {spoken(left)}" if left > 0 else f"should have been ready {spoken(-left)} ago"
-    stage = f"is node {one.node}, and not ready yet" if one.node else "was granted"
+    stage = f"is node {one.node}, and not ready yet{lacking(one, latest)}" if one.node else "was granted"
     return f"{offering(one.key)} {stage}; it {when}"
+
+
+def lacking(one: Coming, latest: Latest) -> str:
+    """What the node of a machine on its way still lacks, as part of a sentence; empty where that is not known."""
+    node = latest.cluster.nodes.get(one.node)
+    if node is None or latest.policy is None:
+        return ""
+    pool = next((pool for pool in latest.policy.pools if pool.name == one.key[0]), None)
+    lacks = lack(node, taken_for(one.key, offered(latest.policy)), pool, asked_for(one.pods, latest.cluster))
+    return f": {lacks.words}" if lacks is not None else ""
 
 
 def summary(status: Status) -> str:

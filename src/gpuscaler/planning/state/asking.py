@@ -19,6 +19,7 @@ from gpuscaler.planning.state.breakers import (
     Target,
     counts,
     is_open,
+    withholds,
 )
 from gpuscaler.planning.state.events import THROTTLED, Key
 
@@ -52,7 +53,7 @@ def openness(breakers: Breakers, offerings: Iterable[Key], now: float) -> Openne
     hunting = max(hunt.since, hunt.last - HUNT_SECONDS - ANSWER_SECONDS) if hunt is not None and hurry else None
     proven = frozenset(one.offering for one in breakers.proofs if hurry and now < one.at + PROOF_SECONDS)
     restless = {pool: at + RETURN_SECONDS for pool, at in breakers.reclaims.items()}
-    active = [one for one in breakers.open if counts(one)]
+    active = [one for one in breakers.open if counts(one) and not withholds(one)]
     fresh = [one.target for one in breakers.closed if now < one.at + SETTLE_SECONDS]
     if not active and not fresh:
         return Openness(hunting=hunting, proven=proven, restless=restless)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.zones import region_in
 from gpuscaler.planning.state import events
 from gpuscaler.planning.state.events import (
@@ -21,6 +22,7 @@ from gpuscaler.planning.state.events import (
     CAPACITY,
     CONFIGURATION,
     FAILED,
+    LACKING,
     PRICE,
     QUOTA,
     RECLAIMED,
@@ -35,6 +37,8 @@ from gpuscaler.planning.state.events import (
     Failed,
     Granted,
     Key,
+    Lacking,
+    Ready,
     Reclaimed,
     Refused,
     Registered,
@@ -42,7 +46,7 @@ from gpuscaler.planning.state.events import (
 
 #: How long a breaker is open the first time and at most, in seconds; absent: until something changes. Three minutes are what Karpenter
 #: caches capacity errors for, thirty what Cluster Autoscaler backs off at most; a quota is looked at by people and lifts more slowly.
-#: A pool whose machines never join is for people to mend; one machine a day finds out that somebody has. What a cloud will not take of a
+#: A pool whose machines never join, or never show what they are sold with, is for people to mend; one machine now and then finds out. What a cloud will not take of a
 #: pool's configuration, or of its price, is often mended outside of the pool, where no change of it shows: an image is shared again, a key
 #: enabled, a subnet made. One machine is asked for then, after half an hour first and once a day at least.
 PERIODS: Mapping[str, tuple[float, float]] = {
@@ -50,6 +54,7 @@ PERIODS: Mapping[str, tuple[float, float]] = {
     RECLAIMED: (180.0, 1800.0),
     UNKNOWN: (180.0, 1800.0),
     FAILED: (300.0, 1800.0),
+    LACKING: (3600.0, 86_400.0),
     ABSENT: (86_400.0, 86_400.0),
     CONFIGURATION: (1800.0, 86_400.0),
     PRICE: (1800.0, 86_400.0),
@@ -58,16 +63,16 @@ PERIODS: Mapping[str, tuple[float, float]] = {
     THROTTLED: (5.0, 60.0),
 }
 #: What people mend: a change of the settings or of the pool has it asked again at once.
-MENDED_BY_PEOPLE = frozenset({ABSENT, CONFIGURATION, PRICE})
+MENDED_BY_PEOPLE = frozenset({ABSENT, CONFIGURATION, LACKING, PRICE})
 #: What a cloud answers within seconds and without harm: a whole request tells as much as one machine, and what is refused costs a second.
 #: Who waits for a machine that does not come up, or is at a quota that people have to lift, should be one only.
 LIGHT = frozenset({CAPACITY, RECLAIMED, UNKNOWN})
 #: So many machines in a row that did not come up open a breaker, so many tries in a row without a node a pool's: one may be bad luck.
-STRIKES: Mapping[str, int] = {FAILED: 2, ABSENT: 3}
+STRIKES: Mapping[str, int] = {FAILED: 2, LACKING: 2, ABSENT: 3}
 #: A period is drawn out by up to this part, so that offerings that ran dry together are not all asked again at once.
 JITTER = 0.1
-#: A probe without an answer for so long is forgotten: the longest time a machine has to register, twice.
-PROBE_SECONDS = 1800.0
+#: A probe without an answer for so long is forgotten: the longest time a machine has to register, and to be ready, and half of that more.
+PROBE_SECONDS = 2700.0
 #: From the first refusal of spot to on-demand, and from the last one to the end of the hunt. The answer to the last request for spot may
 #: take five seconds more, which makes ten.
 HUNT_SECONDS, HUNT_QUIET = 5.0, 30.0
@@ -116,7 +121,8 @@ class Breaker(Struct, frozen=True, gc=False):
     """What is wrong with the offerings of ``target``.
 
     ``strikes`` refusals in a row from ``since`` to ``last``; asked again at ``until``, None is not before something changes. ``probe`` is
-    when a probe was asked for that has no answer yet. ``detail`` is what the cloud said last. Times are seconds since the epoch.
+    when a probe was asked for that has no answer yet. ``detail`` is what the cloud said last, ``lacks`` the resource that machines never
+    showed. Times are seconds since the epoch.
     """
 
     target: Target
@@ -127,6 +133,7 @@ class Breaker(Struct, frozen=True, gc=False):
     until: float | None
     probe: float | None = None
     detail: str = ""
+    lacks: str = ""
 
 
 class Closed(Struct, frozen=True, gc=False):
@@ -173,10 +180,8 @@ def step(breakers: Breakers, event: Event) -> Breakers:
             return hunted(struck(breakers, event, target_of(event), event.cause), event)
         case Reclaimed(offering=(_, market, instance_type, zone)):
             return struck(interrupted(breakers, event), event, Target("", market, (instance_type,), zone), RECLAIMED)
-        case Failed(offering=(pool, market, instance_type, zone)):
-            return struck(breakers, event, Target(pool, market, (instance_type,), zone), FAILED)
-        case Absent():
-            return absent(breakers, event)
+        case Failed() | Lacking() | Absent():
+            return failed(breakers, event)
         case Asked():
             return replace(breakers, open=tuple(probed(one, event) for one in breakers.open))
         case Granted():
@@ -184,7 +189,9 @@ def step(breakers: Breakers, event: Event) -> Breakers:
         case Dropped(offering=offering):
             return replace(breakers, open=tuple(unprobed(one, offering) for one in breakers.open))
         case Registered():
-            return replace(breakers, open=tuple(one for one in breakers.open if one.cause not in STRIKES or not closes(event, one)))
+            return replace(breakers, open=tuple(one for one in breakers.open if one.cause != ABSENT or not closes(event, one)))
+        case Ready():
+            return replace(breakers, open=tuple(one for one in breakers.open if not disproved(one, event)))
         case Changed(pool=pool):
             waits = (one for one in breakers.open if one.until is None or one.cause in MENDED_BY_PEOPLE)
             gone = {one.target for one in waits if pool in ("", one.target.pool)}
@@ -236,9 +243,27 @@ def target_of(event: Refused) -> Target:
             return Target(pool, market, (instance_type,), zone)
 
 
-def closes(event: Granted | Registered, one: Breaker) -> bool:
+def closes(event: Granted | Registered | Ready, one: Breaker) -> bool:
     """Whether ``event`` proves ``one`` wrong: something it covers was had after the last strike."""
     return one.target.covers(event.offering) and event.at >= one.last
+
+
+def failed(breakers: Breakers, event: Failed | Lacking | Absent) -> Breakers:
+    """One more strike for a machine that did not come up."""
+    pool, market, instance_type, zone = event.offering
+    match event:
+        case Failed():
+            return struck(breakers, event, Target(pool, market, (instance_type,), zone), FAILED)
+        case Lacking(resource=resource):
+            # Neither a market nor a zone makes a device plug-in run.
+            return struck(breakers, event, Target(pool, "", (instance_type,)), LACKING, lacks=resource)
+        case Absent():
+            return absent(breakers, event)
+
+
+def disproved(one: Breaker, event: Ready) -> bool:
+    """Whether a machine that is ready shows that those of ``one`` come up: it has what they lacked."""
+    return one.cause in STRIKES and closes(event, one) and (not one.lacks or one.lacks in event.shows)
 
 
 def absent(breakers: Breakers, event: Absent) -> Breakers:
@@ -248,19 +273,21 @@ def absent(breakers: Breakers, event: Absent) -> Breakers:
     return breakers if known is not None and event.tried < known.last else struck(breakers, event, target, ABSENT)
 
 
-def struck(breakers: Breakers, event: Refused | Failed | Absent | Reclaimed, target: Target, cause: str) -> Breakers:
+def struck(
+    breakers: Breakers, event: Refused | Failed | Lacking | Absent | Reclaimed, target: Target, cause: str, *, lacks: str = ""
+) -> Breakers:
     """One more strike against ``target``. Answers to requests of before it opened, and one reclaim after another, are not new strikes."""
-    known = next((one for one in breakers.open if one.target == target), None)
+    known = next((one for one in breakers.open if (one.target, one.lacks) == (target, lacks)), None)
     # Whatever else a probe was to prove, it has not; the next may ask elsewhere.
     others = tuple(unprobed(one, event.offering) for one in breakers.open if one is not known)
     detail = "" if isinstance(event, Reclaimed) else event.detail
     if known is None:
-        new = Breaker(target, cause, 1, event.at, event.at, None, detail=detail)
+        new = Breaker(target, cause, 1, event.at, event.at, None, detail=detail, lacks=lacks)
     elif known.probe is None and is_open(known, event.at):
         return replace(breakers, open=(*others, replace(known, detail=detail or known.detail)))
     else:
         since, last = min(known.since, event.at), max(known.last, event.at)
-        new = Breaker(target, cause, known.strikes + 1, since, last, None, detail=detail)
+        new = Breaker(target, cause, known.strikes + 1, since, last, None, detail=detail, lacks=lacks)
     if cause in PERIODS:
         asked = event.retry_after if isinstance(event, Refused) else 0.0
         new = replace(new, until=event.at + max(period(new), asked))
@@ -286,8 +313,8 @@ def unprobed(one: Breaker, key: Key) -> Breaker:
 def period(one: Breaker) -> float:
     """How long ``one`` stays open: longer with every strike, drawn out by a part that its target and strikes decide."""
     first, most = PERIODS[one.cause]
-    # Beyond twenty doublings every period is at its most.
-    length = min(first * 2.0 ** min(20, one.strikes - 1), most)
+    # Beyond twenty doublings every period is at its most. What two machines say opens it for the first time.
+    length = min(first * 2.0 ** min(20, max(0, one.strikes - STRIKES.get(one.cause, 1))), most)
     luck = zlib.crc32(f"{one.target.words}/{one.strikes}".encode()) / 2**32
     return length * (1.0 + JITTER * luck)
 
@@ -307,8 +334,14 @@ def hunted(breakers: Breakers, event: Refused) -> Breakers:
 
 def probed(one: Breaker, event: Asked) -> Breaker:
     """A half-open breaker remembers that its probe is out."""
-    half_open = counts(one) and one.target.covers(event.offering) and not is_open(one, event.at)
+    asks = one.lacks in event.resources if withholds(one) else True
+    half_open = asks and counts(one) and one.target.covers(event.offering) and not is_open(one, event.at)
     return replace(one, probe=event.at) if half_open else one
+
+
+def withholds(one: Breaker) -> bool:
+    """Whether ``one`` stops only what is bought for pods that ask for what machines lack: something beside GPUs, such as EFA."""
+    return bool(one.lacks) and not is_device(one.lacks)
 
 
 def counts(one: Breaker) -> bool:

@@ -6,7 +6,7 @@ from msgspec import Struct
 Key = tuple[str, str, str, str]
 
 #: Why an offering is not asked.
-CAPACITY, QUOTA, PRICE, CONFIGURATION, UNAUTHORISED, THROTTLED, UNKNOWN, FAILED, ABSENT, RECLAIMED, UNFAMILIAR = (
+CAPACITY, QUOTA, PRICE, CONFIGURATION, UNAUTHORISED, THROTTLED, UNKNOWN, FAILED, ABSENT, RECLAIMED, UNFAMILIAR, LACKING = (
     "capacity",
     "quota",
     "price",
@@ -18,14 +18,16 @@ CAPACITY, QUOTA, PRICE, CONFIGURATION, UNAUTHORISED, THROTTLED, UNKNOWN, FAILED,
     "absent",
     "reclaimed",
     "unfamiliar",
+    "lacking",
 )
 
 
 class Asked(Struct, frozen=True, gc=False, tag=True):
-    """A machine of ``offering`` was asked for."""
+    """A machine of ``offering`` was asked for; ``resources`` are what its pods ask for beside GPUs, where that matters."""
 
     offering: Key
     at: float
+    resources: frozenset[str] = frozenset()
 
 
 class Granted(Struct, frozen=True, gc=False, tag=True):
@@ -68,8 +70,16 @@ class Registered(Struct, frozen=True, gc=False, tag=True):
     at: float
 
 
+class Ready(Struct, frozen=True, gc=False, tag=True):
+    """A machine of ``offering`` is a node that shows all that is awaited of it: resources of the names in ``shows``."""
+
+    offering: Key
+    at: float
+    shows: frozenset[str] = frozenset()
+
+
 class Failed(Struct, frozen=True, gc=False, tag=True):
-    """A machine of ``offering`` died or ran out of time before it became a node."""
+    """A machine of ``offering`` died, or ran out of time before its node was ready."""
 
     offering: Key
     at: float
@@ -90,6 +100,15 @@ class Absent(Struct, frozen=True, gc=False, tag=True):
     detail: str = ""
 
 
+class Lacking(Struct, frozen=True, gc=False, tag=True):
+    """A machine of ``offering`` was a node for long enough and never showed ``resource``, which it was promised with."""
+
+    offering: Key
+    at: float
+    resource: str
+    detail: str = ""
+
+
 class Reclaimed(Struct, frozen=True, gc=False, tag=True):
     """The cloud takes, or took, a machine of ``offering`` away; others of its kind mostly follow within minutes."""
 
@@ -104,4 +123,4 @@ class Changed(Struct, frozen=True, gc=False, tag=True):
     pool: str = ""
 
 
-Event = Asked | Granted | Refused | Dropped | Registered | Failed | Absent | Reclaimed | Changed
+Event = Asked | Granted | Refused | Dropped | Registered | Ready | Failed | Lacking | Absent | Reclaimed | Changed

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from gpuscaler.planning.state import events
-from gpuscaler.planning.state.breakers import LIGHT, Breaker, Breakers, counts, is_open
+from gpuscaler.planning.state.breakers import LIGHT, Breaker, Breakers, counts, is_open, withholds
 from gpuscaler.planning.state.events import Key
 
 #: Further away than this, a time of day alone says too little, in seconds.
@@ -20,6 +20,7 @@ WORDS: Mapping[str, str] = {
     events.THROTTLED: "too many requests",
     events.UNKNOWN: "refused",
     events.FAILED: "machines did not come up",
+    events.LACKING: "machines never showed what they are sold with",
     events.ABSENT: "machines never became nodes",
     events.RECLAIMED: "reclaimed by the cloud",
     events.UNFAMILIAR: "a machine that is not understood",
@@ -33,7 +34,7 @@ def explained(breakers: Breakers, now: float) -> tuple[str, ...]:
 
 def trouble(breakers: Breakers, key: Key, now: float) -> str:
     """Why an offering may not be asked, or was refused before; of several breakers the one that is open longest. Empty when it may."""
-    found = [one for one in breakers.open if counts(one) and one.target.covers(key)]
+    found = [one for one in breakers.open if counts(one) and not withholds(one) and one.target.covers(key)]
     return told(max(found, key=lambda one: math.inf if one.until is None else one.until), now) if found else ""
 
 
@@ -54,7 +55,10 @@ def told(one: Breaker, now: float) -> str:
             again += " with one machine, or as soon as the settings or the pool change"
     else:
         again = f"may be {probe} as a probe"
-    return f"{one.target.words}: {WORDS.get(one.cause, one.cause)}{times} since {clock(one.since)}{said}; {again}"
+    what = f"machines never showed {one.lacks}" if one.lacks else WORDS.get(one.cause, one.cause)
+    if withholds(one):
+        again = f"pods that ask for it are not bought for; {again}"
+    return f"{one.target.words}: {what}{times} since {clock(one.since)}{said}; {again}"
 
 
 def clock(moment: float, now: float | None = None) -> str:

@@ -1,0 +1,85 @@
+"""When a new node is ready to open: what it has to show of what it was sold with, and the taints that say that it is not finished."""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from gpuscaler.model.accelerators import ACCELERATORS, is_device
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pools import Offering, Pool
+from gpuscaler.model.taints import HARD_EFFECTS, Taint
+from gpuscaler.planning.keeping import ARRIVING_TAINT
+
+#: Taints that say of any node that it is not finished yet; those that end with a dot or a slash stand for all that begin so.
+STARTUP_TAINTS = (
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+    "node.kubernetes.io/network-unavailable",
+    "node.cloudprovider.kubernetes.io/uninitialized",
+    "node.cilium.io/agent-not-ready",
+    "ebs.csi.aws.com/agent-not-ready",
+    "efs.csi.aws.com/agent-not-ready",
+    "disk.csi.azure.com/agent-not-ready",
+    "karpenter.sh/unregistered",
+    "startup-taint.cluster-autoscaler.kubernetes.io/",
+    "ignore-taint.cluster-autoscaler.kubernetes.io/",
+)
+
+
+class Lack(Struct, frozen=True, gc=False):
+    """What a node still lacks, in words; ``resource`` is named where it is one."""
+
+    words: str
+    resource: str = ""
+
+
+#: What a machine lacks whose time was over in the look that found it ready.
+NOTHING = "nothing any more"
+
+
+def missing(node: Node, offering: Offering | None, pool: Pool | None) -> str | None:
+    """What ``node`` still lacks that it has to show before it opens, in words; None when it is ready but for our own taint."""
+    found = lack(node, offering, pool)
+    return found.words if found is not None else None
+
+
+def lack(node: Node, offering: Offering | None, pool: Pool | None, asked: frozenset[str] = frozenset()) -> Lack | None:
+    """What ``node`` still lacks; None when it is ready but for our own taint.
+
+    Of what its offering promises it has to show its accelerators, and what the pods ask for that it was bought for: the names in ``asked``.
+    Who asks for nothing else need not wait for a network adapter's plug-in. Any amount of a resource will do: a machine with less than was
+    promised teaches a lesson, and is not waited for.
+    """
+    if not node.ready:
+        return Lack("it is not Ready")
+    configured = pool.startup_taints if pool is not None else ()
+    for taint in node.taints:
+        if is_startup(taint, configured):
+            return Lack(f"it has the taint {taint}")
+    for name in awaited(offering, asked) if offering is not None else ():
+        if not node.allocatable.get(name):
+            return Lack(f"it shows no {name}: is its device plugin running?", name)
+    return None
+
+
+def awaited(offering: Offering, asked: frozenset[str]) -> tuple[str, ...]:
+    """The resources that a new node of ``offering`` has to show: whole devices, or their parts where it has none, and what is asked."""
+    promised = [name for name, amount in offering.allocatable.items() if amount]
+    whole = [name for name in promised if name in ACCELERATORS]
+    devices = frozenset(whole or [name for name in promised if is_device(name)])
+    return tuple(name for name in promised if name in devices or name in asked)
+
+
+def asked_for(pods: Iterable[str], cluster: Cluster) -> frozenset[str]:
+    """The resources that any of ``pods`` requests."""
+    known = (cluster.pods.get(key) for key in pods)
+    return frozenset(name for pod in known if pod is not None for name, amount in pod.spec.requests.items() if amount)
+
+
+def is_startup(taint: Taint, configured: Iterable[Taint]) -> bool:
+    """Whether ``taint`` says that its node is not finished; ours says something else."""
+    if taint.key == ARRIVING_TAINT or taint.effect not in HARD_EFFECTS:
+        return False
+    known = any(taint.key == name or (name.endswith("/") and taint.key.startswith(name)) for name in STARTUP_TAINTS)
+    return known or any((taint.key, taint.effect) == (one.key, one.effect) for one in configured)

@@ -1,0 +1,81 @@
+"""Resources that the machines of an offering are sold with and do not show: they are not promised to pods.
+
+A network adapter whose device plug-in does not run there, such as EFA's, is no reason to buy no machine: pods that do not ask for it run on
+machines without. Pods that ask for it would wait on machine after machine. GPUs are another matter: without them nothing is bought.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
+
+from gpuscaler.model.accelerators import is_device
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pools import Offering, Policy
+from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.planning.membership import members
+from gpuscaler.planning.state.breakers import Breakers, counts, is_open, withholds
+from gpuscaler.planning.state.events import Key
+
+#: A node that is open and so old has shown what it has, in seconds: as long as a new one is waited for.
+SHOWN_SECONDS = 900.0
+
+#: Resources by pool and instance type.
+Unshown = Mapping[tuple[str, str], frozenset[str]]
+
+
+def unshown(cluster: Cluster, policy: Policy, now: float) -> Unshown:
+    """What no open node of a pool and type shows, of what its offering promises beside GPUs, cores and memory."""
+    if not any(beside(offering) for pool in policy.pools for offering in pool.offerings):
+        return {}
+    shown: dict[tuple[str, str], set[str]] = {}
+    lacks: dict[tuple[str, str], set[str]] = {}
+    for name, member in members(cluster.nodes, policy).items():
+        node, offering = cluster.nodes[name], member.offering
+        opened = node.ready and not node.deleted and all(taint.key != ARRIVING_TAINT for taint in node.taints)
+        if offering is None or not opened or not (wanted := beside(offering)):
+            continue
+        kind = (offering.pool, offering.instance_type)
+        has = {resource for resource in wanted if node.allocatable.get(resource)}
+        shown.setdefault(kind, set()).update(has)
+        if now >= node.created + SHOWN_SECONDS:
+            lacks.setdefault(kind, set()).update(wanted - has)
+    found = {kind: frozenset(resources - shown[kind]) for kind, resources in lacks.items()}
+    return {kind: resources for kind, resources in found.items() if resources}
+
+
+def beside(offering: Offering) -> frozenset[str]:
+    """The extended resources of an offering that are no accelerators."""
+    return frozenset(name for name, amount in offering.allocatable.items() if amount and "/" in name and not is_device(name))
+
+
+def withheld(policy: Policy, breakers: Breakers, cluster: Cluster, now: float) -> tuple[Policy, tuple[str, ...]]:
+    """``policy`` without promises that machines do not keep, and a sentence for each that open nodes do not keep."""
+    lacks = unshown(cluster, policy, now)
+    stops = [one for one in breakers.open if withholds(one) and counts(one) and is_open(one, now)]
+    if not (lacks or stops):
+        return policy, ()
+
+    def honest(offering: Offering) -> Offering:
+        gone = lacks.get((offering.pool, offering.instance_type), frozenset())
+        gone |= {one.lacks for one in stops if one.target.covers(offering.key)}
+        if gone.isdisjoint(offering.allocatable):
+            return offering
+        return replace(offering, allocatable={name: amount for name, amount in offering.allocatable.items() if name not in gone})
+
+    pools = tuple(replace(pool, offerings=tuple(map(honest, pool.offerings))) for pool in policy.pools)
+    said = tuple(
+        f"pool {pool}: no open node of type {instance_type} shows {', '.join(sorted(resources))}, which its machines are sold with; "
+        f"pods that ask for it are not bought for; is its device plugin running there?"
+        for (pool, instance_type), resources in sorted(lacks.items())
+    )
+    return replace(policy, pools=pools), said
+
+
+def probes(breakers: Breakers, keys: Iterable[Key], asked: frozenset[str], now: float) -> frozenset[str]:
+    """Of the resources ``asked`` for those that a machine of ``keys`` would find out about: machines lacked them, and one is tried."""
+    keys = tuple(keys)
+    return frozenset(
+        one.lacks
+        for one in breakers.open
+        if withholds(one) and counts(one) and not is_open(one, now) and one.lacks in asked and any(map(one.target.covers, keys))
+    )
