@@ -47,8 +47,8 @@ from gpuscaler.planning.state.events import (
 #: How long a breaker is open the first time and at most, in seconds; absent: until something changes. Three minutes are what Karpenter
 #: caches capacity errors for, thirty what Cluster Autoscaler backs off at most; a quota is looked at by people and lifts more slowly.
 #: A pool whose machines never join, or never show what they are sold with, is for people to mend; one machine now and then finds out.
-#: What a cloud will not take of a pool's configuration, or of its price, is often mended outside of the pool, where no change of it shows: an
-#: image is shared again, a key enabled, a subnet made. One machine is asked for then, after half an hour first and once a day at least.
+#: What a cloud will not take of a pool's configuration, or of its price, is often mended outside of the pool, where no change of it shows:
+#: an image is shared again, a key enabled, a subnet made. One machine is asked for then, after half an hour first and once a day at least.
 PERIODS: Mapping[str, tuple[float, float]] = {
     CAPACITY: (180.0, 1800.0),
     RECLAIMED: (180.0, 1800.0),
