@@ -10,7 +10,7 @@ from gpuscaler.embedded.aws.errors import invalid
 from gpuscaler.embedded.aws.refusals import CLIENT_ERROR
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import LAUNCHING, TERMINATING, Group, Hook, Instance
-from gpuscaler.embedded.aws.writing import at
+from gpuscaler.embedded.aws.writing import at, iso
 
 #: Terminated instances are shown for about an hour.
 REMEMBERED: Final = 3600.0
@@ -29,7 +29,26 @@ def enter(region: Region, group: Group, machine: CloudMachine, choice: Choice) -
         region, group, f"Launching a new EC2 instance: {instance.id}", cause, status="PreInService", zone=machine.offering.zone
     )
     note(region, group)
+    if most := group.settings.get("MaxInstanceLifetime"):
+        region.put(region.now + most, partial(_too_old, region, instance))
     return instance
+
+
+def _too_old(region: Region, instance: Instance, now: float) -> None:
+    """An instance is as old as its group lets one become: it is replaced."""
+    group = region.groups.get(instance.group)
+    most = group.settings.get("MaxInstanceLifetime") if group is not None else None
+    if group is not None and instance.counted and most and now - instance.launched_at >= most:
+        replace(region, group, instance, "a maximum instance lifetime")
+
+
+def replace(region: Region, group: Group, instance: Instance, why: str, *, first: bool = False) -> None:
+    """The group ends an instance "in response to" ``why`` and launches another: before it where ``first``, else after it."""
+    if first:
+        instance.risky, instance.why = True, why
+    else:
+        end(region, group, instance, f"At {iso(at(region.now))} an instance was taken out of service in response to {why}.")
+    region.wake(group)
 
 
 def register(region: Region, machine: CloudMachine, choice: Choice, *, group: str = "") -> Instance:

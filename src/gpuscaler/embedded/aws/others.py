@@ -1,7 +1,7 @@
 """Calls of the smaller services: EKS's managed node groups, STS, the price list.
 
-And what groups may have beside themselves: launch configurations, which are of the past, warm pools, in which no machine ever waits here,
-and instance refreshes, of which there are none.
+And what groups may have beside themselves: launch configurations, which are of the past, and warm pools, in which no machine ever waits
+here.
 """
 
 import json
@@ -135,7 +135,7 @@ def _configurations(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     return {"LaunchConfigurations": shown, **more}
 
 
-# Warm pools, instance refreshes
+# Warm pools
 
 
 def _put_warm_pool(region: Region, params: dict[str, Any]) -> dict[str, Any]:
@@ -161,18 +161,12 @@ def _delete_warm_pool(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _refreshes(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    groups.group(region, params["AutoScalingGroupName"])
-    return {"InstanceRefreshes": []}
-
-
 STS: Final = {"GetCallerIdentity": _identity}
 EKS: Final = {"DescribeNodegroup": _nodegroup, "CreateNodegroup": _create_nodegroup}
 PRICING: Final = {"GetProducts": _products}
 AUTOSCALING: Final = {
     "CreateLaunchConfiguration": _configure,
     "DeleteWarmPool": _delete_warm_pool,
-    "DescribeInstanceRefreshes": _refreshes,
     "DescribeLaunchConfigurations": _configurations,
     "DescribeWarmPool": _warm_pool,
     "PutWarmPool": _put_warm_pool,

@@ -147,8 +147,7 @@ def _replaced(region: Region, group: Group) -> None:
     safe = sum(one.weight for one in group.members.values() if one.lifecycle == "InService" and not one.risky)
     for one in [one for one in group.members.values() if one.risky and one.counted]:
         if safe >= group.desired and "Terminate" not in group.suspended:
-            what = "an instance was taken out of service in response to a rebalance"
-            lifecycle.end(region, group, one, f"At {iso(at(region.now))} {what}.")
+            lifecycle.end(region, group, one, f"At {iso(at(region.now))} an instance was taken out of service in response to {one.why}.")
 
 
 # What machines do by themselves
@@ -177,7 +176,7 @@ def risk(region: Region, instance: Instance) -> None:
     """An instance may be interrupted; a group with capacity rebalancing replaces it."""
     group = region.groups.get(instance.group)
     if group is not None and group.settings.get("CapacityRebalance"):
-        instance.risky = True
+        instance.risky, instance.why = True, "an EC2 instance rebalance recommendation"
         region.wake(group)
 
 

@@ -89,8 +89,8 @@ class Volume:
 class Instance:
     """An instance, of ``group`` where that is not "". ``lifecycle`` is its state there, ``weight`` what it counts.
 
-    ``state`` is EC2's. ``doomed`` will end while it is pending; a ``risky`` one is to be replaced before it is interrupted. ``token`` and
-    ``hook`` belong to the lifecycle action that it waits for, ``activity`` is the one that launched or ends it. ``launch`` is the data of
+    ``state`` is EC2's. ``doomed`` will end while it is pending; a ``risky`` one is to be replaced before it ends, because of ``why``.
+    ``token`` and ``hook`` belong to the lifecycle action that it waits for, ``activity`` is the one that launched or ends it. ``launch`` is the data of
     the launch template or configuration that it was made from.
     """
 
@@ -109,6 +109,7 @@ class Instance:
     health: str = "Healthy"
     doomed: bool = False
     risky: bool = False
+    why: str = "a rebalance"
     hook: str = ""
     token: str = ""
     waits_until: float = 0.0
@@ -147,6 +148,7 @@ class Group:
     hooks: dict[str, Hook] = field(default_factory=dict)
     members: dict[str, Instance] = field(default_factory=dict)
     activities: list[Activity] = field(default_factory=list)
+    refreshes: list[Any] = field(default_factory=list)
     cause: str = ""
     wakes_at: float | None = None
     retry_at: float = 0.0
