@@ -23,6 +23,7 @@ from gpuscaler.control.settings_file import SettingsFile
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.control import Interruption, Limit, set_capacity
+from gpuscaler.embedded.aws.eks import NodeGroups
 from gpuscaler.embedded.aws.endpoint import Endpoint
 from gpuscaler.embedded.aws.faults import Fault
 from gpuscaler.embedded.aws.memory import LoopExecutor
@@ -64,8 +65,9 @@ class Stage:
         self.path = folder / "run.yaml"
         machines = Machines(self.cluster.client("aws"), now=self.now, naming=NAMING)
         follow(self.region, machines)
+        eks = NodeGroups(self.region, self.cluster.client("eks"), self.now)
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(part) for part in (self.cluster.run(), machines.run(), self._pass())]
+        self._tasks = [loop.create_task(part) for part in (self.cluster.run(), machines.run(), eks.run(), self._pass())]
         self._lives: list[asyncio.Task[None]] = []
 
     async def _pass(self) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 from gpuscaler.clouds.delays import NO_FAULTS, Delay, Delays
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.embedded.aws.eks import NodeGroups
 from gpuscaler.embedded.aws.endpoint import Endpoint
 from gpuscaler.embedded.aws.nodes import NAMING, follow
 from gpuscaler.embedded.aws.queues import make
@@ -50,7 +51,9 @@ class Beside:
         machines = Machines(client, now=now, naming=NAMING, speed=speed)
         serving = await serve(Endpoint(account), port=self.port, speed=speed)
         urls = _prepare(account, machines, serving)
-        tasks = [asyncio.create_task(machines.run()), asyncio.create_task(_pass(account, speed))]
+        eks = [NodeGroups(region, client, now, speed) for region in account.regions.values()]
+        parts = [machines.run(), _pass(account, speed), *(one.run() for one in eks)]
+        tasks = [asyncio.create_task(part) for part in parts]
         try:
             self.ready(serving.url, urls)
             yield

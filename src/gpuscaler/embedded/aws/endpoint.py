@@ -6,7 +6,21 @@ from email.utils import format_datetime
 from random import Random
 from typing import Any, Final
 
-from gpuscaler.embedded.aws import capacity, control, ec2, fleets, groups, hooks, instances, others, queues, refreshes, templates, volumes
+from gpuscaler.embedded.aws import (
+    capacity,
+    control,
+    ec2,
+    fleets,
+    groups,
+    hooks,
+    instances,
+    nodegroups,
+    others,
+    queues,
+    refreshes,
+    templates,
+    volumes,
+)
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.errors import AwsError, BrokenError
 from gpuscaler.embedded.aws.faults import Fault, Faults
@@ -21,7 +35,7 @@ Handler = Callable[[Region, dict[str, Any]], dict[str, Any]]
 HANDLERS: Final[Mapping[str, Mapping[str, Handler]]] = {
     "autoscaling": {**groups.OPERATIONS, **hooks.OPERATIONS, **capacity.OPERATIONS, **refreshes.OPERATIONS, **others.AUTOSCALING},
     "ec2": {**ec2.OPERATIONS, **templates.OPERATIONS, **instances.OPERATIONS, **volumes.OPERATIONS, **fleets.OPERATIONS},
-    "eks": others.EKS,
+    "eks": nodegroups.OPERATIONS,
     "pricing": others.PRICING,
     "sqs": queues.OPERATIONS,
     "sts": others.STS,

@@ -1,11 +1,10 @@
-"""Calls of the smaller services: EKS's managed node groups, STS, the price list.
+"""Calls of the smaller services: STS, the price list.
 
 And what groups may have beside themselves: launch configurations, which are of the past, and warm pools, in which no machine ever waits
 here.
 """
 
 import json
-from collections.abc import Mapping
 from typing import Any, Final
 
 from gpuscaler.catalogue import InstanceType
@@ -23,48 +22,6 @@ _PER_HOUR: Final = "6YS6EN2CT7"
 
 def _identity(region: Region, _params: dict[str, Any]) -> dict[str, Any]:
     return {"UserId": "AIDAGPUSCALER", "Account": region.account, "Arn": f"arn:aws:iam::{region.account}:user/gpuscaler"}
-
-
-def _nodegroup(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    return {"nodegroup": _found(region, params)}
-
-
-def _create_nodegroup(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    """A node group's description; its Auto Scaling group is made apart, as EKS does, and named in ``tags``."""
-    cluster, name = params["clusterName"], params["nodegroupName"]
-    if (cluster, name) in region.nodegroups:
-        raise AwsError("ResourceInUseException", f"NodeGroup already exists with name {name} and cluster name {cluster}", status=409)
-    kept = (
-        "clusterName",
-        "nodegroupName",
-        "scalingConfig",
-        "diskSize",
-        "subnets",
-        "instanceTypes",
-        "amiType",
-        "nodeRole",
-        "labels",
-        "taints",
-    )
-    region.nodegroups[cluster, name] = {
-        **{key: params[key] for key in kept if key in params},
-        "nodegroupArn": f"arn:aws:eks:{region.name}:{region.account}:nodegroup/{cluster}/{name}/{region.uuid()}",
-        "createdAt": at(region.now),
-        "status": "ACTIVE",
-        "capacityType": params.get("capacityType", "ON_DEMAND"),
-        "tags": params.get("tags", {}),
-        "resources": {"autoScalingGroups": [{"name": f"eks-{name}"}]},
-        "health": {"issues": []},
-        **({"launchTemplate": params["launchTemplate"]} if "launchTemplate" in params else {}),
-    }
-    return {"nodegroup": region.nodegroups[cluster, name]}
-
-
-def _found(region: Region, params: Mapping[str, Any]) -> dict[str, Any]:
-    cluster, name = params["clusterName"], params["nodegroupName"]
-    if (cluster, name) not in region.nodegroups:
-        raise AwsError("ResourceNotFoundException", f"No node group found for name: {name}.", status=404)
-    return region.nodegroups[cluster, name]
 
 
 # The price list
@@ -162,7 +119,6 @@ def _delete_warm_pool(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 
 STS: Final = {"GetCallerIdentity": _identity}
-EKS: Final = {"DescribeNodegroup": _nodegroup, "CreateNodegroup": _create_nodegroup}
 PRICING: Final = {"GetProducts": _products}
 AUTOSCALING: Final = {
     "CreateLaunchConfiguration": _configure,

@@ -136,7 +136,7 @@ def _balance(region: Region, group: Group) -> None:
     group.cause = f"At {iso(at(region.now))} {what} resulting in more than desired number of instances in the group."
     granted, _ = launch(region, group, victim.machine.offering.market, emptiest, victim.weight)
     if granted:
-        victim.risky = True
+        victim.risky, victim.cause = True, group.cause
     else:
         group.retry_at = region.now + region.conditions.retry
         region.wake(group, group.retry_at)
@@ -147,7 +147,14 @@ def _replaced(region: Region, group: Group) -> None:
     safe = sum(one.weight for one in group.members.values() if one.lifecycle == "InService" and not one.risky)
     for one in [one for one in group.members.values() if one.risky and one.counted]:
         if safe >= group.desired and "Terminate" not in group.suspended:
-            lifecycle.end(region, group, one, f"At {iso(at(region.now))} an instance was taken out of service in response to {one.why}.")
+            now = f"At {iso(at(region.now))}"
+            what = f"{now} an instance was taken out of service in response to"
+            text = f"{what} {one.why}."
+            if one.cause:
+                # As groups were seen to say it: aws/containers-roadmap#1453.
+                lowered = f"a difference between desired and actual capacity, shrinking the capacity from {group.has} to {group.desired}"
+                text = f"{one.cause}  {what} {lowered}.  {now} instance {one.id} was selected for termination."
+            lifecycle.end(region, group, one, text)
 
 
 # What machines do by themselves

@@ -89,9 +89,9 @@ class Volume:
 class Instance:
     """An instance, of ``group`` where that is not "". ``lifecycle`` is its state there, ``weight`` what it counts.
 
-    ``state`` is EC2's. ``doomed`` will end while it is pending; a ``risky`` one is to be replaced before it ends, because of ``why``.
-    ``token`` and ``hook`` belong to the lifecycle action that it waits for, ``activity`` is the one that launched or ends it. ``launch`` is the data of
-    the launch template or configuration that it was made from.
+    ``state`` is EC2's. ``doomed`` will end while it is pending; a ``risky`` one is to be replaced before it ends, because of ``why``,
+    or of the longer ``cause``. ``token`` and ``hook`` belong to the lifecycle action that it waits for, ``activity`` is the one that
+    launched or ends it. ``launch`` is the data of the launch template or configuration that it was made from.
     """
 
     machine: CloudMachine
@@ -110,6 +110,7 @@ class Instance:
     doomed: bool = False
     risky: bool = False
     why: str = "a rebalance"
+    cause: str = ""
     hook: str = ""
     token: str = ""
     waits_until: float = 0.0
@@ -149,6 +150,7 @@ class Group:
     members: dict[str, Instance] = field(default_factory=dict)
     activities: list[Activity] = field(default_factory=list)
     refreshes: list[Any] = field(default_factory=list)
+    updates: list[Any] = field(default_factory=list)
     cause: str = ""
     wakes_at: float | None = None
     retry_at: float = 0.0
