@@ -74,6 +74,7 @@ async def test_an_update_surges_zone_by_zone_replaces_every_node_and_shrinks_aga
 
         await here.until(lambda: status() != "InProgress", 600)
         await here.until(lambda: len(states(here)) == 2, 300)
+        await here.until(lambda: registered(here, 2), 120)
 
         assert status() == "Successful"
         group = here.region.groups["gpus"]
