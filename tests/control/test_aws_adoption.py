@@ -118,6 +118,8 @@ async def test_what_a_group_launches_in_place_of_reclaimed_spot_stays_neither_cl
         await here.sleep(1500)
 
         assert here.desired("gpu-spot") == await running(here) == 1
+        assert len(here.machines()) <= 5, "a machine for each that was taken back"
+        assert here.wrote().get("LaunchInstances", 0) == 1
 
 
 async def test_a_node_that_is_on_no_list_counts_neither_for_a_minimum_nor_for_money(tmp_path: Path) -> None:
@@ -138,3 +140,57 @@ async def test_a_node_that_is_on_no_list_counts_neither_for_a_minimum_nor_for_mo
         await here.submit("one", "two", run_for="600s")
         await here.sleep(300)
         assert sorted(name for name, node in (await here.bound()).items() if node) == ["one", "two"]
+
+
+async def test_a_machine_that_is_reclaimed_at_its_groups_minimum_is_replaced_by_the_group_alone(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpu-spot", market="spot", MinSize=2, DesiredCapacity=2)
+        here.start(here.settings(queue_url=here.queue()))
+        await here.sleep(120)
+        first, second = here.machines()
+        here.interrupt(first)
+        await here.sleep(1500)
+
+        assert here.desired("gpu-spot") == await running(here) == 2
+        assert len(here.machines()) == 3
+        assert here.region.instances[second].state == "running", "a healthy machine was removed in place of one that was bought too many"
+        assert "LaunchInstances" not in here.wrote()
+
+
+async def test_the_machine_that_a_group_launches_to_balance_its_zones_takes_the_pod_of_the_one_that_it_ends(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus", AvailabilityZones=["us-east-1a", "us-east-1b"], NewInstancesProtectedFromScaleIn=False)
+        here.client("autoscaling").suspend_processes(AutoScalingGroupName="gpus", ScalingProcesses=["AZRebalance"])
+        here.start()
+        await here.deploy("serve", replicas=2)
+        await here.sleep(240)
+        bought = here.wrote().get("LaunchInstances", 0)
+        assert all((await here.bound()).values())
+        here.client("autoscaling").resume_processes(AutoScalingGroupName="gpus", ScalingProcesses=["AZRebalance"])
+        await here.sleep(1800)
+
+        assert all((await here.bound()).values())
+        assert here.desired("gpus") == await running(here) == 2
+        assert here.wrote().get("LaunchInstances", 0) == bought
+
+
+async def test_a_group_that_cannot_replace_what_was_reclaimed_keeps_no_pod_waiting(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpu-spot", market="spot")
+        here.group("gpu-on-demand")
+        here.start()
+        await here.deploy("serve")
+        await here.sleep(240)
+        assert here.desired("gpu-spot") == 1
+        (instance,) = here.machines("gpu-spot")
+        here.limit(0, market="spot")
+        reclaim(here.region, here.region.instances[instance], notice=0.0)
+        await here.sleep(90)
+        assert here.wrote()["LaunchInstances"] == 2
+        await here.sleep(120)
+        assert all((await here.bound()).values())
+        here.limit(None, market="spot")
+        await here.sleep(3600)
+
+        assert all((await here.bound()).values())
+        assert await running(here) == 1, "what the group launched late was not given back"

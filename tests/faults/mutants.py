@@ -375,6 +375,27 @@ MUTANTS = (
         removes="a node that the cloud does not list belongs to the pool that its labels name",
     ),
     Mutant(
+        case=73,
+        path="control/controller.py",
+        old="            upcoming=(*state.upcoming, *seen.owed),\n",
+        new="",
+        removes="what groups launch by themselves is not counted",
+    ),
+    Mutant(
+        case=73,
+        path="control/controller.py",
+        old="            elif self._awaiting.waits(facts.inventory, self._now()):\n",
+        new="            elif self._awaiting.waits(None, self._now()):\n",
+        removes="plans are made by a list that is older than the end of a machine",
+    ),
+    Mutant(
+        case=73,
+        path="planning/owed.py",
+        old=" or delivery.failing",
+        new="",
+        removes="a group that cannot launch is waited for",
+    ),
+    Mutant(
         case=35,
         path="planning/state/breakers.py",
         old="        case events.CONFIGURATION | events.UNAUTHORISED:\n            return Target(pool)\n",
@@ -384,7 +405,7 @@ MUTANTS = (
     Mutant(
         case=36,
         path="control/controller.py",
-        old="            unlisted=unlisted,\n",
+        old="            unlisted=seen.unlisted,\n",
         new="",
         removes="nodes are removed whose machines the cloud does not list",
     ),

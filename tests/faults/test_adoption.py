@@ -4,18 +4,35 @@ from typing import Any
 
 import pytest
 from tests.control.leaving import run
-from tests.control.world import World
-from tests.faults.kit import IDLE, all_bound, faulty, status, taints, watch_of
+from tests.control.world import BEGAN, World
+from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, faulty, status, taints, watch_of
 from tests.faults.test_people import launch
 
+from gpuscaler.clouds.delays import Delay, Faults
+from gpuscaler.clouds.machines import LOST, RECLAIMED
+from gpuscaler.clouds.markets import Markets, Steps
+from gpuscaler.clouds.protocol import INTERRUPTION, Notice
+from gpuscaler.clouds.simulated_provider import provider_id
 from gpuscaler.embedded import machines
 from gpuscaler.kube.resources import NODES
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import POOL_LABEL
+from gpuscaler.settings.pools_file import parse_policy
 
 pytestmark = pytest.mark.looptime(noop_cycles=1)
 
 MINIMUM = f"{IDLE}    min: 1\n"
+SPOT = IDLE.replace("on-demand", "spot")
+#: Spot is reclaimed at once and without a word, and pools replace what is gone.
+REPLACING = Faults(
+    never_registers=0.0,
+    partial_grants=0.0,
+    gpu_hours_between_failures=0.0,
+    reclaim=Delay(0.0, 0.0, 0.0),
+    without_notice=1.0,
+    group_replaces=True,
+)
+SPOT_KEYS = [one.key for pool in parse_policy(SPOT_FIRST).pools for one in pool.offerings if one.market == "spot"]
 
 
 @pytest.fixture(autouse=True)
@@ -79,3 +96,49 @@ async def test_f72_a_node_that_is_on_no_list_is_no_part_of_a_pools_minimum() -> 
         assert len(here.cluster.core.history()) == 1, "the one machine that the minimum asks for was removed"
         assert watch_of(here).ended == []
         assert [pool.machines for pool in (await status(here)).pools] == [1]
+
+
+async def taken_back(here: World) -> str:
+    """The one machine is gone without a word, and with it its Node; its id."""
+    (machine,) = here.cluster.core.list()
+    at = here.now()
+    here.cluster.core._put(at, LOST, machine.id, why=RECLAIMED)
+    here.cluster.provider._stirred.set()
+    return machine.id
+
+
+async def test_f73_what_a_group_replaces_by_itself_is_not_bought_again() -> None:
+    async with faulty(SPOT, faults=REPLACING) as here:
+        await run(here, "web")
+        await here.sleep(120.0)
+        for _ in range(3):
+            await taken_back(here)
+            await here.sleep(900.0)
+            assert await all_bound(here)
+            assert len(here.cluster.core.list()) == 1
+        assert len(here.notes.orders) == 1
+
+
+async def test_f73_a_machine_that_is_taken_back_at_the_minimum_is_not_bought_again() -> None:
+    async with faulty(f"{SPOT}    min: 2\n", faults=REPLACING) as here:
+        await here.sleep(120.0)
+        machines_ordered = sum(order.count for order in here.notes.orders)
+        first, second = here.cluster.core.list()
+        here.announced.append(Notice(INTERRUPTION, provider_id(first), here.now() + 120.0))
+        await here.sleep(1200.0)
+
+        assert second.id in {one.id for one in here.cluster.core.list()}
+        assert len(here.cluster.core.list()) == 2
+        assert (sum(order.count for order in here.notes.orders), machines_ordered) == (2, 2)
+
+
+async def test_f73_where_a_group_cannot_replace_a_machine_its_pods_are_served_elsewhere() -> None:
+    dry = Markets({key: Steps((0.0, 200.0), (5.0, 0.0)) for key in SPOT_KEYS}, began=BEGAN)
+    async with faulty(SPOT_FIRST, faults=REPLACING, markets=dry) as here:
+        await run(here, "web")
+        await here.sleep(150.0)
+        assert await all_bound(here)
+        await here.sleep(130.0)
+
+        assert await all_bound(here)
+        assert {one.offering.market for one in here.cluster.core.list()} == {"on-demand"}

@@ -56,6 +56,8 @@ class Faults(Struct, frozen=True, gc=False):
     100 interruptions of one market lie within 3 minutes, arXiv 2604.16457) and learns of it ``notice_seconds`` earlier, AWS's two minutes;
     ``without_notice``, an assumption, is the share that is not told, since notices are best effort. Of machines with devices the share
     ``never_visible`` never shows them; of those that never join, the cloud itself says of the share ``impaired`` that something is wrong.
+    Where ``group_replaces``, what is lost is replaced by the pool itself, as Auto Scaling groups do, without an order; so is what is ended
+    at the pool's minimum.
     """
 
     never_registers: float = 0.005
@@ -66,6 +68,7 @@ class Faults(Struct, frozen=True, gc=False):
     without_notice: float = 0.05
     never_visible: float = 0.0
     impaired: float = 0.0
+    group_replaces: bool = False
 
 
 #: A cloud in which nothing fails.

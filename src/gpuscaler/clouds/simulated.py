@@ -31,6 +31,7 @@ from gpuscaler.clouds.machines import (
     is_device,
 )
 from gpuscaler.clouds.markets import Key, Markets
+from gpuscaler.clouds.replacing import REPLACE, RETRY_SECONDS, Replacements
 from gpuscaler.clouds.room import Quota, room
 from gpuscaler.clouds.state import FORM, CloudState, Due, Standing, machine_of, rows_of
 from gpuscaler.model.pools import Offering, Pool
@@ -66,6 +67,8 @@ class SimulatedCloud:
         self._faults = faults
         self.markets = markets or Markets()
         self._fleet = Fleet()
+        #: What pools launch by themselves in place of what is gone; None where they do not.
+        self.replacements = Replacements() if faults.group_replaces else None
         self.set_pools(pools)
         #: Tokens that were seen, with what their orders were refused.
         self._answers: dict[str, tuple[Refusal, ...]] = {}
@@ -137,7 +140,11 @@ class SimulatedCloud:
     def terminate(self, machine_id: str, now: float) -> CloudMachine:
         """End a machine at once. Ending it again changes nothing; an unknown id raises KeyError."""
         machine = self.machine(machine_id)
+        alive = machine.id in self._fleet.alive
         self._end(machine, TERMINATED, now)
+        pool = self._pools.get(machine.offering.pool)
+        if alive and pool is not None and self._fleet.in_pool[pool.name] < pool.min:
+            self._replace(machine, now)
         return machine
 
     # Reading
@@ -197,7 +204,7 @@ class SimulatedCloud:
             orders=tuple(copy(order) for order in self._orders.values()),
             in_use=tuple(self._fleet.in_use),
             doomed=tuple(sorted(self._doomed & self._fleet.alive.keys())),
-            due=tuple(sorted(due for due in self._due if due.kind in {_ORDER, _MARKET} or due.what in self._fleet.alive)),
+            due=tuple(sorted(due for due in self._due if due.kind in {_ORDER, _MARKET, REPLACE} or due.what in self._fleet.alive)),
         )
 
     def restore(self, state: CloudState) -> None:
@@ -251,6 +258,8 @@ class SimulatedCloud:
                 yield self._answer(self._orders[due.what], at)
             elif due.kind == _MARKET:
                 yield from self._market(due.key, at)
+            elif due.kind == REPLACE:
+                self._launch(due)
             else:
                 yield self._change(due)
 
@@ -258,12 +267,13 @@ class SimulatedCloud:
         if due.kind == _MARKET and not self._fleet.of_offering.get(due.key) and not self._wanting(due.key):
             self._watched.discard(due.key)
             return False
-        return due.kind in {_ORDER, _MARKET} or due.what in self._fleet.alive
+        return due.kind in {_ORDER, _MARKET, REPLACE} or due.what in self._fleet.alive
 
     def _change(self, due: Due) -> CloudEvent:
         machine = self._fleet.alive[due.what]
         if due.kind == LOST:
             self._end(machine, LOST, due.at)
+            self._replace(machine, due.at)
         elif due.kind == NOTICE:
             return CloudEvent(due.at, NOTICE, machine, gone_at=due.at + self._faults.notice_seconds)
         else:
@@ -293,6 +303,30 @@ class SimulatedCloud:
             self._put(gone, NOTICE, machine.id)
             gone += self._faults.notice_seconds
         self._put(gone, LOST, machine.id, why=RECLAIMED)
+
+    # Replacing
+
+    def _replace(self, machine: CloudMachine, now: float) -> None:
+        """The pool is to launch another machine in place of one that is gone."""
+        if self.replacements is not None:
+            self.replacements.owe(machine.id, machine.offering.pool, now)
+            luck = random.Random(f"{self._seed}/replacement/{machine.id}")
+            self._put(now + self._delays.answer.sample(luck), REPLACE, machine.id, machine.offering.key)
+
+    def _launch(self, due: Due) -> None:
+        """Launch what the pool owes in place of a machine, of the same market first; try again later where there is nothing to be had."""
+        pool = self._pools.get(due.key[0])
+        if pool is None or self.replacements is None:
+            return
+        for offering in sorted(pool.offerings, key=lambda one: (one.key != due.key, one.market != due.key[1])):
+            capacity = self.markets.capacity(offering.key, due.at)
+            granted, _ = room(offering, 1, capacity=capacity, pool=pool, fleet=self._fleet, quotas=self._quotas)
+            if granted and offering.market == due.key[1]:
+                self._buy(offering, f"replacing {due.what}", due.at)
+                self.replacements.launched(due.what, due.at)
+                return
+        self.replacements.failed(due.what, due.at)
+        self._put(due.at + RETRY_SECONDS, REPLACE, due.what, due.key)
 
     # Granting
 

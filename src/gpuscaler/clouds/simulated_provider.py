@@ -38,7 +38,7 @@ from gpuscaler.clouds.protocol import (
 )
 from gpuscaler.clouds.simulated import SimulatedCloud
 from gpuscaler.clouds.state import CloudState
-from gpuscaler.model.instances import PENDING, RUNNING, Instance, Inventory
+from gpuscaler.model.instances import PENDING, RUNNING, Delivery, Instance, Inventory
 from gpuscaler.model.pools import Pool
 
 _CAUSES = {NO_CAPACITY: CAPACITY, POOL_LIMIT: QUOTA, QUOTA_FULL: QUOTA, UNKNOWN_OFFERING: CONFIGURATION}
@@ -177,7 +177,15 @@ class SimulatedProvider:
         seen = now - self._faults.stale_seconds
         machines = self.core.history() if self._faults.stale_seconds else self.core.list()
         there = (one for one in machines if one.bought_at <= seen and (one.ended_at is None or one.ended_at > seen))
-        return Inventory(now, tuple(instance_of(one, seen, tagged=self.keeps_tokens) for one in there))
+        return Inventory(now, tuple(instance_of(one, seen, tagged=self.keeps_tokens) for one in there), self._deliveries(seen))
+
+    def _deliveries(self, at: float) -> tuple[Delivery, ...]:
+        """What pools still owed at a moment, where they replace machines by themselves."""
+        owed = self.core.replacements
+        if owed is None:
+            return ()
+        said = {pool.name: "no machine is to be had" if owed.failing(pool.name, at) else "" for pool in self._pools}
+        return tuple(Delivery(name, owed.missing(name, at), failing) for name, failing in said.items())
 
     async def buy(self, order: Order) -> Bought:
         lost = await self._call(writes=True)

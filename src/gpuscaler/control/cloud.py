@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -90,6 +91,7 @@ class Cloud:
         self._unfilled: dict[str, tuple[ledger.Order, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
+        self._wanted = asyncio.Event()
 
     @property
     def trouble(self) -> str:
@@ -125,7 +127,22 @@ class Cloud:
                 self._troubles[ask.__name__] = f"{self.provider.name}: {unforeseen(error)}"
                 _LOG.exception("the cloud could not be asked", what=ask.__name__)
                 pause = min(2 * pause, LONGEST_PAUSE, 12 * every)
-            await asyncio.sleep(pause)
+            await self._pause(pause, cut_short=ask == self.refresh)
+
+    async def _pause(self, seconds: float, *, cut_short: bool) -> None:
+        """Wait, or for less where a list is wanted at once."""
+        if not cut_short:
+            await asyncio.sleep(seconds)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wanted.wait()
+        self._wanted.clear()
+
+    def hasten(self) -> None:
+        """Read the list at once. What fails goes on to be tried ever more rarely."""
+        if not self._troubles:
+            self._wanted.set()
 
     async def refresh(self) -> None:
         """Ask for the list once. Half an answer is none: the old list stays when this raises."""
@@ -137,7 +154,7 @@ class Cloud:
         if before == inventory.instances:
             # The very same list: what follows from it need not be worked out again.
             inventory = replace(inventory, instances=before)
-        else:
+        if self.inventory is None or before != inventory.instances or self.inventory.deliveries != inventory.deliveries:
             self._wake()
         alive = {one.id for one in inventory.instances if one.state in ALIVE}
         # A machine that has just been bought may come and go in the lists of a cloud that is only consistent in the end.

@@ -14,6 +14,7 @@ from gpuscaler.clouds.protocol import Provider
 from gpuscaler.control.acting import Actor, Outcome
 from gpuscaler.control.alarm import NORMAL, SOON_SECONDS, Alarm, Pace
 from gpuscaler.control.attempts import Attempts
+from gpuscaler.control.awaiting import Awaiting
 from gpuscaler.control.cloud import Cloud
 from gpuscaler.control.failing import STOPPING, Failures
 from gpuscaler.control.holding import Brake
@@ -118,6 +119,7 @@ class Controller:
         self._planned: Cluster | None = None
         self._no_plan_before = 0.0
         self._crowded: frozenset[str] = frozenset()
+        self._awaiting = Awaiting()
         self._began = 0.0
         self._version = 0
         #: When it was last looked whether pods would fit better elsewhere, for which picture, and what nothing was moved to then.
@@ -280,12 +282,17 @@ class Controller:
             await self._store.save(self.memory)
             self._act(seen, cluster)
         self.failures.succeeded(ACTING)
+        gone = self._awaiting.observe(cluster.nodes, facts.going, facts.inventory, now)
+        if gone or self._awaiting.is_due(facts.inventory, now):
+            self._cloud.hasten()
         if self._alarm.plans(started, anyway=refused or changed):
             if self._time() < self._no_plan_before:
                 self._alarm.plan_by(self._no_plan_before)
+            elif self._awaiting.waits(facts.inventory, self._now()):
+                self._alarm.plan_by(self._time() + AGAIN_SECONDS)
             elif not self.failures.searching:
                 self._stage = PLANNING
-                await self._plan(cluster, seen.unlisted)
+                await self._plan(cluster, seen)
                 self._planned = cluster
                 self.failures.succeeded(PLANNING)
         self._await()
@@ -399,8 +406,8 @@ class Controller:
             if outcome.detail and isinstance(act, Evict):
                 self._unevicted.append(Refusal(act.node, act.pod, act.uid, outcome.detail, outcome.budget, outcome.retry_after))
 
-    async def _plan(self, cluster: Cluster, unlisted: frozenset[str]) -> None:
-        """Make a plan, write its intent down, and send its orders. ``unlisted`` nodes are members of no pool."""
+    async def _plan(self, cluster: Cluster, seen: Look) -> None:
+        """Make a plan of what was ``seen``, write its intent down, and send its orders."""
         now = self._now()
         policy, unshown = withheld(learned.corrected(self._policy, self.memory.learned), self.memory.breakers, cluster, now)
         policy = with_storage_places(policy, cluster)
@@ -411,7 +418,8 @@ class Controller:
         state = replace(
             state,
             consolidating=self._consolidates(state),
-            unlisted=unlisted,
+            unlisted=seen.unlisted,
+            upcoming=(*state.upcoming, *seen.owed),
             buying_held=held.sentence(BUYING, now),
             removing_held=held.sentence(REMOVING, now),
         )

@@ -34,11 +34,25 @@ class Instance(Struct, frozen=True, gc=False):
         return (self.pool, self.market, self.instance_type, self.zone)
 
 
+class Delivery(Struct, frozen=True, gc=False):
+    """What the group behind ``pool`` delivers by itself, without an order: it replaces what ends, and launches up to its desired capacity.
+
+    ``missing`` machines of that are still to be launched; those that are launched are listed. ``failing`` is what the group says of its
+    last launch where that came to nothing. ``early`` says that it replaces a machine from the moment that the cloud announces its end.
+    """
+
+    pool: str
+    missing: int = 0
+    failing: str = ""
+    early: bool = False
+
+
 class Inventory(Struct, frozen=True, gc=False):
-    """The machines of this cluster that a cloud listed.
+    """The machines of this cluster that a cloud listed. ``deliveries`` has each pool whose group launches machines by itself.
 
     The list is true of some moment between ``at`` less the provider's ``read_lag`` and ``at``, both in seconds since the epoch.
     """
 
     at: float
     instances: tuple[Instance, ...] = ()
+    deliveries: tuple[Delivery, ...] = ()

@@ -44,7 +44,7 @@ def adopted(
     then = min(now, waits.seen, inventory.at)
     noted = {name: known.get(name, then) for name in seen}
     due = [one for name, one in sorted(seen.items()) if then >= noted[name] + _patience(one, noted[name], waits)]
-    old = [one for one in due if not _is_young(one, noted[one.id], waits)]
+    old = [one for one in due if not is_young(one, noted[one.id], waits)]
     if len(old) > FEW and len(old) > SHARE * len(roll.listed.alive):
         # Where so many lost their Nodes, the Nodes were lost and not the machines (I4).
         due = [one for one in due if one not in old]
@@ -100,10 +100,10 @@ def _ordered(book: Ledger) -> Callable[[Instance], bool]:
 
 def _patience(one: Instance, since: float, waits: Waits) -> float:
     """How long after it was first seen ``one`` is taken for ours: soon while it may become a node, else when its time is over."""
-    return waits.lag + LISTED_SECONDS if _is_young(one, since, waits) else waits.register
+    return waits.lag + LISTED_SECONDS if is_young(one, since, waits) else waits.register
 
 
-def _is_young(one: Instance, since: float, waits: Waits) -> bool:
+def is_young(one: Instance, since: float, waits: Waits) -> bool:
     """Whether ``one`` may still become a node, by when it was launched."""
     return one.launched > since - waits.register
 

@@ -25,11 +25,12 @@ from gpuscaler.planning.arrivals import Arrivals, Waits, arrivals
 from gpuscaler.planning.crowded import crowded
 from gpuscaler.planning.discouraging import discourage
 from gpuscaler.planning.limits import slack
+from gpuscaler.planning.owed import owed, owing
 from gpuscaler.planning.plans import Machine, Plan
 from gpuscaler.planning.quarantine import Poison
 from gpuscaler.planning.reclaiming import Remark
 from gpuscaler.planning.roll import Roll, Rolls, Unpooled
-from gpuscaler.planning.state import State, boots, breakers, clocks, events, learned, ledger, promises, refusals, sparing
+from gpuscaler.planning.state import State, Upcoming, boots, breakers, clocks, events, learned, ledger, promises, refusals, sparing
 from gpuscaler.planning.state.asking import with_breakers
 from gpuscaler.planning.state.boots import Boots
 from gpuscaler.planning.state.breakers import Breakers
@@ -117,7 +118,8 @@ class Look(Struct, frozen=True, gc=False):
     ``refused`` are pods that nodes with room for them do not take, ``doubtful`` orders to be sent again, ``withdrawals`` tokens of orders
     that the cloud is to be told to fill no more. ``remarks`` are worth telling, and so are machines of pools that nobody here knows,
     ``unpooled``; nothing is done about them. ``unlisted`` are nodes that belong to no pool, since the cloud's list does not have their
-    machines. ``crowded`` are machines on their way whose pods have no room there any more.
+    machines. ``owed`` are machines that come without an order.
+    ``crowded`` are machines on their way whose pods have no room there any more.
     """
 
     memory: Memory
@@ -133,6 +135,7 @@ class Look(Struct, frozen=True, gc=False):
     unpooled: tuple[Unpooled, ...] = ()
     crowded: frozenset[str] = frozenset()
     unlisted: frozenset[str] = frozenset()
+    owed: tuple[Upcoming, ...] = ()
 
 
 def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: float, *, rolls: Rolls | None = None) -> Look:
@@ -147,6 +150,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     found = arrivals(book, cluster, facts.inventory, policy, waits=waits, now=now, roll=roll)
     found = replace(found, steps=(*strangers, *found.steps))
     book = ledger.folded(memory.ledger, found.steps)
+    book = ledger.folded(book, owing(book, facts.inventory, now))
     book = ledger.folded(book, (leaving.give_up(one, now) for one in found.overdue))
     memory = replace(
         memory,
@@ -208,6 +212,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         unpooled=roll.unpooled(policy),
         crowded=crowded(book, cluster, policy),
         unlisted=frozenset() if facts.inventory is None else roll.outside(facts.inventory.at - facts.waits.lag - SKEW_SECONDS),
+        owed=owed(book, roll, facts.inventory, policy, waits=facts.waits, now=now),
     )
 
 
@@ -238,6 +243,7 @@ def recalled(memory: Memory, now: float) -> Memory:
         leaving=tuple(_not_ahead(one, now) for one in book.leaving),
         withdrawals=tuple(_not_ahead(one, now) for one in book.withdrawals),
         strangers={name: min(since, now) for name, since in book.strangers.items()},
+        owing={name: min(since, now) for name, since in book.owing.items()},
         bought=tuple((min(at, now), many) for at, many in book.bought),
     )
     book = ledger.folded(book, (ledger.Doubted(one.token, now) for one in book.orders if one.state != ledger.ACCEPTED))

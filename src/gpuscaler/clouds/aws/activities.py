@@ -70,6 +70,21 @@ def told(activities: Iterable[Reply], *, since: float) -> Told:
     return Told(tuple(dict.fromkeys(instances)), tuple(failures), under_way)
 
 
+def last_failure(activities: Iterable[Reply], *, since: float) -> str:
+    """Why a group's newest launch came to nothing, in its words, where that began at ``since`` or later; else empty."""
+    launches = [
+        (began.timestamp(), one)
+        for one in activities
+        if str(one.get("Description") or "").startswith(_LAUNCHING) and isinstance(began := one.get("StartTime"), datetime)
+    ]
+    if not launches:
+        return ""
+    began, newest = max(launches, key=lambda launch: launch[0])
+    if began < since or _status(newest) != "Failed":
+        return ""
+    return str(newest.get("StatusMessage") or newest.get("Description"))
+
+
 def _status(one: Reply) -> str:
     return spelt(one.get("StatusCode"), (*_OVER, _DONE))
 

@@ -11,15 +11,16 @@ _ABSENT: Final = "instance id not found"
 _AT_MINIMUM: Final = "min size constraint"
 
 
-async def end(ask: Asking, region: str, instance: str, listed: Instance) -> Refusal | None:
+async def end(ask: Asking, region: str, instance: str, listed: Instance, *, replaced: bool = False) -> Refusal | None:
     """End the machine that EC2 calls ``instance``, and have its group want one less; None where it is ending or gone.
 
-    A group that is at its minimum wants as many as before, and launches another: the machine that was named goes all the same.
+    A group that is at its minimum wants as many as before, and launches another: the machine that was named goes all the same. A group
+    that has ``replaced`` it already wants as many as before, too: to want one less would end the replacement.
     """
     try:
-        await _terminate(ask, region, instance, decrement=True)
+        await _terminate(ask, region, instance, decrement=not replaced)
     except RefusedError as error:
-        if _AT_MINIMUM not in error.text:
+        if replaced or _AT_MINIMUM not in error.text:
             return _refusal(error, listed)
     except CloudError as error:
         return _refusal(error, listed)

@@ -98,6 +98,11 @@ class Group(Struct, frozen=True):
         return sum(machine.state in HERE for machine in self.machines)
 
     @property
+    def surplus(self) -> int:
+        """By how many units the group has more than it wants: for a while, when it launches a machine before it ends another."""
+        return sum(machine.weight for machine in self.machines if machine.state in HERE) - self.desired
+
+    @property
     def templates(self) -> tuple[TemplateRef, ...]:
         """Every launch template that a machine of the group could be made from."""
         found = [self.template, *(choice.template for choice in self.choices)]

@@ -12,6 +12,7 @@ from gpuscaler.clouds.aws.asking import Asking, Sleep
 from gpuscaler.clouds.aws.buying import impossible, launch
 from gpuscaler.clouds.aws.calls import Calls
 from gpuscaler.clouds.aws.causes import widened
+from gpuscaler.clouds.aws.delivering import Delivering
 from gpuscaler.clouds.aws.departed import Departed
 from gpuscaler.clouds.aws.discovery import Discovery, Found
 from gpuscaler.clouds.aws.ending import end, let_go
@@ -26,6 +27,7 @@ from gpuscaler.clouds.protocol import (
     CONFIGURATION,
     INTERRUPTION,
     MAINTENANCE,
+    REBALANCE,
     UNAUTHORISED,
     UNKNOWN,
     Bought,
@@ -90,9 +92,12 @@ class AwsProvider:
         self._details: dict[str, Detail] = {}
         self._increments = Increments(self._ask)
         self._departed = Departed(self._ask)
+        self._delivering = Delivering(self._ask)
         #: Regions in which LaunchInstances has answered.
         self._launching: set[str] = set()
         self._ended: set[str] = set()
+        #: Machines whose end was announced, or made likely.
+        self._announced: set[str] = set()
 
     @property
     def keeps_tokens(self) -> bool:
@@ -174,7 +179,7 @@ class AwsProvider:
         self._forget(machines)
         instances = [(group.region, self._instance(group, machine)) for group, machine in machines.values()]
         gone = await self._departed.beside(instances, pools)
-        return Inventory(at, (*(one for _, one in instances), *gone))
+        return Inventory(at, (*(one for _, one in instances), *gone), await self._delivering.of(groups, pools))
 
     async def _groups(self, pools: Iterable[tuple[str, str]]) -> list[Group]:
         by_region: dict[str, list[str]] = {}
@@ -216,6 +221,7 @@ class AwsProvider:
         """Let go of what is known of machines that are gone; those that were just bought may not be listed yet."""
         self._details = {name: one for name, one in self._details.items() if name in machines}
         self._ended &= machines.keys()
+        self._announced &= machines.keys()
         tokens = self._increments.tokens
         if len(tokens) > 2 * len(machines) + 1000:
             self._increments.tokens = {name: token for name, token in tokens.items() if name in machines}
@@ -294,12 +300,21 @@ class AwsProvider:
         group, machine = self._known.machines[instance]
         self._ended.add(instance)
         async with self._increments.lock(self._known.pools[group.region, group.name]):
-            refusal = await end(self._ask, group.region, instance, self._instance(group, machine))
+            replaced = await self._is_replaced(group, instance)
+            refusal = await end(self._ask, group.region, instance, self._instance(group, machine), replaced=replaced)
         if refusal is not None:
             self._ended.discard(instance)
         else:
             await self._let_go(group.region, instance)
         return refusal
+
+    async def _is_replaced(self, group: Group, instance: str) -> bool:
+        """Whether a group that replaces machines when their end is announced has launched another for this one already."""
+        if not group.capacity_rebalance or instance not in self._announced:
+            return False
+        with contextlib.suppress(CloudError):
+            group = await self._ask.group(group.region, group.name)
+        return group.surplus > 0
 
     async def _let_go(self, region: str, instance: str) -> None:
         """A hook that holds a machine whose pods are gone has nothing to wait for; one that stays lets it go when its time is over."""
@@ -318,6 +333,8 @@ class AwsProvider:
         found = []
         for one in self._inbox.told(self._known.machines):
             group, machine = self._known.machines[one.instance]
+            if one.kind in (INTERRUPTION, REBALANCE):
+                self._announced.add(one.instance)
             if one.instance not in self._ended:
                 found.append(self._notice(one, self._instance(group, machine)))
             elif one.hook is not None:

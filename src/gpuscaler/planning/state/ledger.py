@@ -46,6 +46,7 @@ from gpuscaler.planning.state.steps import (
     Mended,
     Noticed,
     Opened,
+    Owing,
     Planned,
     Promised,
     Ready,
@@ -87,6 +88,7 @@ __all__ = [
     "Noticed",
     "Opened",
     "Order",
+    "Owing",
     "Planned",
     "Promise",
     "Promised",
@@ -113,7 +115,7 @@ class Ledger(Struct, frozen=True, gc=False):
     for. ``past`` are machines that left the ledger while an order still waited for machines without a name: they are none of its.
     ``broken`` are pods, and nodes that were opened for them and did not take them, while the nomination stands. ``withdrawals`` are orders
     of which the cloud has not confirmed yet that nothing more will come. ``strangers`` are machines of ours that nobody knows, by id, and
-    when each was first seen.
+    when each was first seen. ``owing`` is since when groups, by their pools, lack machines that nobody here ordered.
     """
 
     orders: tuple[Order, ...] = ()
@@ -126,6 +128,7 @@ class Ledger(Struct, frozen=True, gc=False):
     broken: tuple[tuple[str, str], ...] = ()
     withdrawals: tuple[Withdrawal, ...] = ()
     strangers: Mapping[str, float] = {}
+    owing: Mapping[str, float] = {}
 
 
 def step(ledger: Ledger, event: Event) -> Ledger:
@@ -145,6 +148,8 @@ def step(ledger: Ledger, event: Event) -> Ledger:
             return replace(ledger, broken=tuple(one for one in ledger.broken if one[0] != pod))
         case Noticed(strangers=strangers):
             return replace(ledger, strangers=strangers)
+        case Owing(pools=pools):
+            return replace(ledger, owing=pools)
         case Intended() | Answered() | Doubted() | Settled() | Withdrawing() | Withdrawn():
             return _of_order(ledger, event)
         case _:

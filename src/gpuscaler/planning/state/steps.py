@@ -77,6 +77,12 @@ class Noticed(Struct, frozen=True, gc=False, tag=True):
     strangers: Mapping[str, float]
 
 
+class Owing(Struct, frozen=True, gc=False, tag=True):
+    """Groups lack machines that nobody here ordered: since when, by their pools; those of now, and no others."""
+
+    pools: Mapping[str, float]
+
+
 class Adopted(Struct, frozen=True, gc=False, tag=True):
     """A machine that nobody knew is on its way to become a node, or to be given up."""
 
@@ -170,6 +176,7 @@ Event = (
     | Withdrawing
     | Withdrawn
     | Noticed
+    | Owing
     | Adopted
     | Registered
     | Ready
