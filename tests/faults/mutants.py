@@ -383,10 +383,10 @@ MUTANTS = (
     ),
     Mutant(
         case=73,
-        path="control/controller.py",
-        old="            elif self._awaiting.waits(facts.inventory, self._now()):\n",
-        new="            elif self._awaiting.waits(None, self._now()):\n",
-        removes="plans are made by a list that is older than the end of a machine",
+        path="control/awaiting.py",
+        old="            wanted = now + EARLY_SECONDS\n",
+        new="            wanted = 0.0\n",
+        removes="a machine is bought before its group can have launched the one that it replaces early",
     ),
     Mutant(
         case=73,

@@ -1,8 +1,10 @@
 """F71 to F74: whose a machine is, by the cloud's list alone, and what groups launch by themselves."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.control.aws_stage import aws_stage
 from tests.control.leaving import run
 from tests.control.world import BEGAN, World
 from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, faulty, status, taints, watch_of
@@ -108,7 +110,8 @@ async def taken_back(here: World) -> str:
 
 
 async def test_f73_what_a_group_replaces_by_itself_is_not_bought_again() -> None:
-    async with faulty(SPOT, faults=REPLACING) as here:
+    """Neither from the offering that has just been reclaimed, nor from another one."""
+    async with faulty(IDLE.replace("on-demand", "spot, on-demand"), faults=REPLACING) as here:
         await run(here, "web")
         await here.sleep(120.0)
         for _ in range(3):
@@ -142,3 +145,19 @@ async def test_f73_where_a_group_cannot_replace_a_machine_its_pods_are_served_el
 
         assert await all_bound(here)
         assert {one.offering.market for one in here.cluster.core.list()} == {"on-demand"}
+
+
+async def test_f73_a_group_that_replaces_a_machine_when_its_end_is_announced_is_given_the_time_to(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpu-spot", market="spot", CapacityRebalance=True)
+        here.group("gpu-on-demand")
+        here.start(here.settings(queue_url=here.queue()))
+        await here.deploy("serve")
+        await here.sleep(240.0)
+        (machine,) = here.machines()
+        here.interrupt(machine)
+        await here.sleep(300.0)
+
+        assert all((await here.bound()).values())
+        assert [len(here.machines(name)) for name in ("gpu-spot", "gpu-on-demand")] == [2, 0]
+        assert here.wrote()["LaunchInstances"] == 1

@@ -121,7 +121,7 @@ class Still:
     def apply(self, delta: Delta) -> None:
         self.cluster, self.version = self.cluster.apply(delta), self.version + 1
 
-    def belong(self, inventory: Inventory) -> None:
+    def belong(self, inventory: Inventory, ordered: object = None) -> None:
         """Labels alone say what these nodes are."""
 
     async def take(self) -> Taken:
