@@ -32,6 +32,13 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        case=87,
+        path="control/records/records.py",
+        old="        if isinstance(act, Evict | Delete) and not (",
+        new="        if isinstance(act, Delete) and not (",
+        removes="the eviction of a pod is told on its node alone",
+    ),
+    Mutant(
         case=86,
         path="planning/scale_down/disruption.py",
         old="            if self.ready(group) - sum(map(is_ready, together)) < 1:\n",
@@ -41,8 +48,8 @@ MUTANTS = (
     Mutant(
         case=86,
         path="planning/leaving/objecting.py",
-        old="        if not one.pods:\n            return None\n        leaving",
-        new="        if not one.pods or one.node:\n            return None\n        leaving",
+        old="        if not one.pods or one.unready:\n",
+        new="        if not one.pods or one.node:\n",
         removes="whether pods may be moved to save money is not asked again before each of them is evicted",
     ),
     Mutant(

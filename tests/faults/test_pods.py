@@ -1,15 +1,24 @@
 """F85 to F89: pods that run, and what is done to them for others."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.control.leaving import template
+from tests.control.leaving import run, template
+from tests.control.records.test_service import events
+from tests.control.test_replacing import BOTH, without_spot
 from tests.control.world import World
-from tests.faults.kit import all_bound, faulty, latest, markets, watch_of
+from tests.faults.kit import all_bound, faulty, latest, markets, recorded, watch_of
 from tests.faults.test_removals import dear, offer_spot
 
+from gpuscaler.clouds.protocol import INTERRUPTION, Notice
+from gpuscaler.clouds.simulated_provider import provider_id
+from gpuscaler.control.records.pages import about_pod
+from gpuscaler.control.records.service import Service
 from gpuscaler.control.records.why import why_node
 from gpuscaler.kube.resources import DEPLOYMENTS, NAMESPACES, PODS, STATEFUL_SETS, Resource
+from gpuscaler.model.pods import Owner
 
 pytestmark = pytest.mark.looptime(noop_cycles=1)
 
@@ -92,3 +101,68 @@ async def test_f86_what_an_owner_forbids_in_the_middle_of_a_removal_ends_it() ->
 
         assert watch_of(here).to("/eviction") == []
         assert await here.bound() == {"nb-0": "sim-00001"}
+
+
+ALLOWED = {"gpuscaler.io/disruption": "allow"}
+
+
+@asynccontextmanager
+async def told(**workload: Any) -> AsyncIterator[tuple[World, Service]]:
+    """A pod with a GPU runs on a dear machine, and everything that happens is recorded."""
+    async with recorded(BOTH) as (here, service):
+        assert here.controller is not None
+        full = here.policy
+        here.controller.set_policy(without_spot(full))
+        await (deploy(here, "web", 1) if not workload else run(here, **workload))
+        await here.sleep(240.0)
+        here.controller.set_policy(full)
+        yield here, service
+
+
+async def evictions(here: World) -> dict[str, str]:
+    """What Events say of evictions, by the object that they are about."""
+    return {about: note for about, reason, note in await events(here) if reason == "Evicted"}
+
+
+async def heard(service: Service, pod: str, top: Owner) -> list[str]:
+    """What `gpuscaler why pod` lists of evictions."""
+    await service.keeper.flush()
+    return [one.text for one in about_pod(service.keeper.history, f"default/{pod}", top) if one.kind == "evicted"]
+
+
+async def test_f87_the_eviction_of_a_pod_is_told_on_it_and_its_owner_with_what_it_saves_and_stays_known() -> None:
+    async with told(name="nb", resource=STATEFUL_SETS, annotations=ALLOWED) as (here, service):
+        await here.sleep(1200.0)
+        notes = await evictions(here)
+        text = (await heard(service, "nb-0", Owner("StatefulSet", "nb")))[0]
+
+    assert notes.keys() == {"Pod nb-0", "StatefulSet nb"}
+    assert set(notes.values()) == {text}
+    assert text.startswith("pod default/nb-0 was evicted from node sim-00001 to move it to a machine that was bought for it; ")
+    assert "runs cheaper on 1 x g4dn.xlarge (spot" in text
+    assert "which saves $0." in text
+
+
+async def test_f87_the_pod_that_stands_in_for_another_under_a_new_name_shows_why_that_one_was_evicted() -> None:
+    async with told() as (here, service):
+        await annotate(here, DEPLOYMENTS, "web", "allow")
+        await here.sleep(1200.0)
+        (new,) = [name for name in await here.bound() if name.startswith("web-")]
+        notes = await evictions(here)
+        said = await heard(service, new, Owner("Deployment", "web"))
+
+    assert len(notes) == 2
+    assert "Deployment web" in notes
+    assert f"Pod {new}" not in notes
+    assert said == [notes["Deployment web"]]
+
+
+async def test_f87_where_the_machine_goes_away_the_event_says_that() -> None:
+    async with told(name="nb", resource=STATEFUL_SETS, annotations={}) as (here, _):
+        (machine,) = here.cluster.core.list()
+        here.announced.append(Notice(INTERRUPTION, provider_id(machine), here.now() + 120.0))
+        await here.sleep(300.0)
+        notes = await evictions(here)
+
+    assert notes.keys() == {"Pod nb-0", "StatefulSet nb"}
+    assert "was evicted from node sim-00001: its machine goes away: " in notes["Pod nb-0"]

@@ -54,7 +54,7 @@ class Outcome(Struct, frozen=True, gc=False):
     """What came of an act. ``detail`` is empty when it was done, else why it was not, in words.
 
     ``budget`` says that a PodDisruptionBudget, or more than one, stood against an eviction; ``retry_after`` are seconds to wait.
-    ``tried`` says whether anything was asked at all: what was forbidden a moment ago is not.
+    ``tried`` says whether anything was asked at all: what was forbidden a moment ago is not. ``gone`` says that a pod was gone before.
     """
 
     act: Act
@@ -62,6 +62,7 @@ class Outcome(Struct, frozen=True, gc=False):
     retry_after: float = 0.0
     budget: bool = False
     tried: bool = True
+    gone: bool = False
 
 
 class Rest(Struct, frozen=True, gc=False):
@@ -271,8 +272,10 @@ class Actor:
         namespace, name = act.pod.split("/", 1)
         answer = await self._client.evict(namespace, name, uid=act.uid, grace=act.grace)
         match answer:
-            case Evicted() | GoneAlready():
+            case Evicted():
                 return Outcome(act)
+            case GoneAlready():
+                return Outcome(act, gone=True)
             case Refused(why=why, retry_after=wait):
                 return Outcome(act, why, wait or 0.0, budget=True)
             case Overlapping(why=why):

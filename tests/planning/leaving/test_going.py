@@ -1,5 +1,6 @@
 """How a machine is given back, step by step, and how every step but the last can be undone."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -52,8 +53,9 @@ def machine(*, marked: bool = True, told: bool | None = None, **more: Any) -> No
     return node("n", KIND, labels=labels, **{"taints": LEAVING if marked else (), "provider_id": "i-1", "uid": "u", **more})
 
 
-def resident(name: str = "p", **more: Any) -> Any:
-    return pod(name, on="n", uid=f"uid-{name}", **more)
+def resident(name: str = "p", *, options: Mapping[str, Any] | None = None, **more: Any) -> Any:
+    """A pod that may be moved to save money though it is the last of its kind."""
+    return pod(name, on="n", uid=f"uid-{name}", options={"disruption": "allow", **(options or {})}, **more)
 
 
 def going(step: str = WAITING, **more: Any) -> Leaving:
@@ -368,7 +370,7 @@ def begun(*items: Item, book: Ledger | None = None) -> list[ledger.Event]:
 def test_a_plans_removal_is_written_down_with_the_ledgers_names() -> None:
     (left,) = begun(machine(marked=False))
 
-    assert left == ledger.Left(Leaving("n", "i-1", KIND.key, "dear", NOW, NOW, pods=(P,), needs=("o-0",)))
+    assert left == ledger.Left(Leaving("n", "i-1", KIND.key, "dear", NOW, NOW, pods=(P,), needs=("o-0",), to=("",)))
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def lives(draw: st.DrawFn) -> list[Life]:
             grace_seconds=draw(st.sampled_from((5, 30, 300))),
             priority=draw(st.sampled_from((0, 0, CRITICAL))),
             daemon=draw(st.booleans()),
-            options={"grace": draw(st.sampled_from((None, None, 60.0)))},
+            options={"grace": draw(st.sampled_from((None, None, 60.0))), "disruption": "allow"},
         )
         held = draw(st.sampled_from((0.0, 0.0, 50.0, 1e6)))
         saves = draw(st.sampled_from((None, 5.0)))

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from gpuscaler.model.pods import NO_OWNER, Owner
 from gpuscaler.planning.state.events import Key
 
 #: Kinds of happenings, in the order in which a machine's life meets them.
@@ -12,7 +13,7 @@ PLANNED, UNPLACED = "planned", "unplaced"
 ORDERED, GRANTED, INSTEAD, REFUSED, ANSWER_LOST, UNFILLED = "ordered", "granted", "granted-instead", "refused", "answer-lost", "unfilled"
 REGISTERED, READY, OPENED, LOST, BROKEN = "registered", "ready", "opened", "lost", "promise-broken"
 DECIDED, MARKED, DRAINING, ENDING, KEPT, REMOVED = "removal-decided", "marked", "draining", "ending", "kept", "removed"
-HELD, CHECKPOINT = "removal-held", "checkpoint-requested"
+HELD, CHECKPOINT, EVICTED = "removal-held", "checkpoint-requested", "evicted"
 UNFAMILIAR = "unfamiliar"
 ACTED, FAILED, NOTICED = "act-failed", "failed", "noticed"
 
@@ -20,7 +21,8 @@ ACTED, FAILED, NOTICED = "act-failed", "failed", "noticed"
 class Told(NamedTuple):
     """How Events tell a kind: ``reason`` and ``action`` in CamelCase.
 
-    They are on the happening's pods (``pod``), its node (``node``), or the pod of this process (``controller``).
+    They are on the happening's pods (``pod``), its node (``node``), or the pod of this process (``controller``); where it has an owner, on
+    that, too.
     """
 
     reason: str
@@ -45,6 +47,7 @@ EVENTS: Mapping[str, Told] = {
     ENDING: Told("ScaleDownRemoving", "Remove", "node"),
     HELD: Told("ScaleDownHeld", "Remove", "node"),
     CHECKPOINT: Told("CheckpointRequested", "Remove", "pod"),
+    EVICTED: Told("Evicted", "Remove", "pod"),
     KEPT: Told("ScaleDownGivenUp", "Remove", "node"),
     FAILED: Told("TurnFailed", "Plan", "controller", warning=True),
     NOTICED: Told("MachineNoticed", "Look", "node", warning=True),
@@ -58,7 +61,8 @@ class Happening(Struct, frozen=True, gc=False, omit_defaults=True):
 
     ``pods`` are those it matters to, ``machine`` is the cloud's id, ``machines`` how many were ordered, ``order`` the token of a purchase,
     ``decision`` the id of the plan that led to it, ``cause`` why a cloud refused. ``late`` is by how many seconds a machine was ready after
-    its forecast, negative when it was early; ``seen`` says whether the forecast rested on machines that were seen.
+    its forecast, negative when it was early; ``seen`` says whether the forecast rested on machines that were seen. ``uid`` is that of the
+    one pod where it may be gone by now, ``owner`` what it belongs to in the end.
     """
 
     at: float
@@ -74,3 +78,5 @@ class Happening(Struct, frozen=True, gc=False, omit_defaults=True):
     cause: str = ""
     late: float | None = None
     seen: bool = False
+    uid: str = ""
+    owner: Owner = NO_OWNER

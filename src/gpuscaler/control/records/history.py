@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from gpuscaler.control.records.happening import Happening
+from gpuscaler.model.pods import Owner
 from gpuscaler.planning.plans import Plan
 
 #: The form of the tables; a file of another one is put aside.
@@ -70,6 +71,8 @@ class History:
                 number = self._db.execute("INSERT INTO happenings (body) VALUES (?)", (encode(one).decode(),)).lastrowid
                 about = {f"pod/{pod}" for pod in one.pods[:NAMED]} | ({f"node/{one.node}"} if one.node else set())
                 about |= {f"decision/{one.decision}"} if one.decision else set()
+                if one.owner.kind and one.pods:
+                    about.add(owner_subject(one.pods[0], one.owner))
                 self._db.executemany("INSERT INTO subjects VALUES (?, ?)", [(name, number) for name in sorted(about)])
             for made in decisions:
                 size = len(made.inputs or b"")
@@ -94,7 +97,7 @@ class History:
                 self._db.execute("UPDATE decisions SET inputs = NULL, size = 0, missing = ? WHERE number = ?", (why, number))
 
     def about(self, subject: str, *, most: int = 20) -> list[Happening]:
-        """The newest happenings about ``pod/NS/NAME``, ``node/NAME`` or ``decision/ID``, the oldest first."""
+        """The newest happenings about ``pod/NS/NAME``, ``node/NAME``, ``owner/KIND/NS/NAME`` or ``decision/ID``, the oldest first."""
         rows = self._rows(
             "SELECT body FROM happenings JOIN subjects USING (number) WHERE subject = ? ORDER BY number DESC LIMIT ?", (subject, most)
         )
@@ -124,6 +127,11 @@ class History:
     def _rows(self, statement: str, values: tuple[object, ...]) -> list[Any]:
         with self._lock:
             return self._db.execute(statement, values).fetchall()
+
+
+def owner_subject(pod: str, owner: Owner) -> str:
+    """What happenings about pods of ``owner`` are found by; ``pod`` is the ``namespace/name`` of one of them."""
+    return f"owner/{owner.kind}/{pod.partition('/')[0]}/{owner.name}"
 
 
 def open_history(folder: str, *, decisions: int, most_bytes: int) -> tuple[History, str]:

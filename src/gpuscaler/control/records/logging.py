@@ -5,7 +5,7 @@ from typing import Any
 
 import structlog
 
-from gpuscaler.control.records.happening import TROUBLE, Happening
+from gpuscaler.control.records.happening import EVICTED, TROUBLE, Happening
 from gpuscaler.control.records.records import Sink
 
 _LOG = structlog.get_logger("gpuscaler.control")
@@ -30,4 +30,6 @@ class LogLines(Sink):
         if what.late is not None:
             fields["late_seconds"] = round(what.late, 1)
         told = {name: value for name, value in fields.items() if value or name == "late_seconds"}
-        (_LOG.warning if what.kind in TROUBLE else _LOG.info)(what.text, kind=what.kind, at=what.at, **told)
+        # Evictions are pod by pod, and the line of the removal that they belong to has said why.
+        log = _LOG.warning if what.kind in TROUBLE else _LOG.debug if what.kind == EVICTED else _LOG.info
+        log(what.text, kind=what.kind, at=what.at, **told)

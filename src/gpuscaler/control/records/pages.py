@@ -8,16 +8,19 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
-from gpuscaler.control.records.history import Brief, History
+from gpuscaler.control.records.happening import Happening
+from gpuscaler.control.records.history import Brief, History, owner_subject
 from gpuscaler.control.records.keeping import Keeper
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.reporting import Reporter
 from gpuscaler.control.records.why import Answer, why_node, why_pod
+from gpuscaler.model.owners import top_of
+from gpuscaler.model.pods import NO_OWNER, Owner
 from gpuscaler.planning.plans import Plan
 
 T = TypeVar("T")
 #: Happenings told about one thing, and decisions in the list.
-HAPPENINGS, DECISIONS = 30, 100
+HAPPENINGS, DECISIONS, EVICTIONS = 30, 100, 5
 
 
 class Detail(msgspec.Struct, frozen=True):
@@ -69,7 +72,9 @@ class Pages:
     async def _why_pod(self, request: web.Request) -> web.Response:
         self._must_lead()
         key = f"{request.match_info['namespace']}/{request.match_info['name']}"
-        history = await self._asked(lambda kept: kept.about(f"pod/{key}", most=HAPPENINGS))
+        pod = self._latest.cluster.pods.get(key)
+        top = NO_OWNER if pod is None else top_of(self._latest.cluster.workloads, pod.namespace, pod.owner)
+        history = await self._asked(lambda kept: about_pod(kept, key, top))
         return _answered(why_pod(self._latest, key, history, self._now()))
 
     async def _why_node(self, request: web.Request) -> web.Response:
@@ -98,6 +103,13 @@ class Pages:
         if made.inputs is None:
             raise web.HTTPGone(text=f"decision {name}: {made.missing}\n")
         return web.Response(body=made.inputs, content_type="application/octet-stream")
+
+
+def about_pod(kept: History, key: str, top: Owner) -> list[Happening]:
+    """What happened to a pod, and to others of its owner ``top`` that it may stand in for now; the oldest first."""
+    own = kept.about(f"pod/{key}", most=HAPPENINGS)
+    others = kept.about(owner_subject(key, top), most=EVICTIONS) if top.kind else []
+    return sorted((*own, *(one for one in others if one not in own)), key=lambda one: one.at)
 
 
 def missing(name: str) -> str:

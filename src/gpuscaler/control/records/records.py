@@ -19,7 +19,10 @@ from gpuscaler.control.records import telling
 from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.owners import top_of
+from gpuscaler.model.pods import NO_OWNER, Pod
 from gpuscaler.model.pools import Policy
+from gpuscaler.planning.acts import Delete, Evict
 from gpuscaler.planning.memory import Look, Memory
 from gpuscaler.planning.plans import Plan, Reason
 from gpuscaler.planning.state import State, ledger
@@ -80,6 +83,9 @@ class Records:
     _told: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict, init=False)
     _same: object = field(default=None, init=False)
     _left_out: int = field(default=0, init=False)
+    #: The pods that are or were on nodes that leave, by their uid; and those whose eviction was told.
+    _residents: dict[str, Pod] = field(default_factory=dict, init=False)
+    _evicted: set[str] = field(default_factory=set, init=False)
     _complained: set[str] = field(default_factory=set, init=False)
     #: When each failure was told.
     _failing: dict[str, float] = field(default_factory=dict, init=False)
@@ -108,7 +114,7 @@ class Records:
         self._guarded("an answer", lambda: self._answered(answer, now))
 
     def acted(self, outcome: Outcome, now: float, /) -> None:
-        self._guarded("an act", lambda: self._tell(telling.of_outcome(outcome, now)))
+        self._guarded("an act", lambda: self._acted(outcome, now))
 
     def ended(self, ended: Ended, now: float, /) -> None:
         self._guarded("an end", lambda: self._tell(telling.of_end(ended, now)))
@@ -136,6 +142,11 @@ class Records:
         latest.memory = seen.memory
         latest.cluster, latest.looked_at, latest.unpooled = cluster, now, seen.unpooled
         latest.unlisted = seen.unlisted
+        # A pod may be gone by the time that its eviction is answered.
+        leaving = {one.node for one in book.leaving}
+        there = {pod.uid: pod for name in leaving for pod in cluster.on_node.get(name, {}).values()}
+        self._residents = {uid: pod for uid, pod in {**self._residents, **there}.items() if pod.node_name in leaving}
+        self._evicted &= self._residents.keys()
         if {one.node for one in before.ledger.leaving} != {one.node for one in book.leaving}:
             # A removal that was given up may be decided again in the same words.
             self._same = None
@@ -216,6 +227,17 @@ class Records:
         pods = self._orders.get(answer.order.token, ())
         for what in telling.of_answer(answer, pods, self.latest.policy, self.latest.memory.boots, now):
             self._tell(what)
+
+    def _acted(self, outcome: Outcome, now: float) -> None:
+        self._tell(telling.of_outcome(outcome, now))
+        act = outcome.act
+        if isinstance(act, Evict | Delete) and not (outcome.detail or outcome.gone or act.uid in self._evicted):
+            # One that gets less time to end than it was given at first is evicted twice.
+            self._evicted.add(act.uid)
+            pod = self._residents.get(act.uid)
+            top = NO_OWNER if pod is None else top_of(self.latest.cluster.workloads, pod.namespace, pod.owner)
+            removal = next((one for one in self.latest.memory.ledger.leaving if one.node == act.node), None)
+            self._tell(telling.of_eviction(act, removal, pod, top, now))
 
     def _fold(self, *steps: ledger.Event) -> None:
         self._seen = replace(self._seen, ledger=ledger.folded(self._seen.ledger, steps))

@@ -37,7 +37,7 @@ INLINE = 1_000
 #: Times that have passed, in sentences.
 _NUMBERS = re.compile(r"\d+")
 #: What happens to every machine says nothing new beside its order, and beside the decision to remove it.
-_STEPS = frozenset({kinds.GRANTED, kinds.REGISTERED, kinds.READY, kinds.MARKED, kinds.DRAINING, kinds.ENDING})
+_STEPS = frozenset({kinds.GRANTED, kinds.REGISTERED, kinds.READY, kinds.MARKED, kinds.DRAINING, kinds.ENDING, kinds.EVICTED})
 
 
 class Reporter(Sink):

@@ -8,8 +8,10 @@ from gpuscaler.control.records import happening as kinds
 from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.words import counted, expected, money, offering, some, spoken
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pods import Owner, Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.acts import Checkpoint, Delete, Evict, Mark, Nominate
+from gpuscaler.planning.leaving.residents import is_daemon
 from gpuscaler.planning.memory import Look, Memory
 from gpuscaler.planning.plans import Plan, Reason
 from gpuscaler.planning.state import events, ledger
@@ -212,6 +214,30 @@ def of_outcome(outcome: Outcome, now: float) -> Happening | None:
     what = type(act).__name__.lower()
     pods = (act.pod,) if isinstance(act, Nominate | Checkpoint | Evict | Delete) else ()
     return Happening(now, kinds.ACTED, f"{what} failed: {outcome.detail}", pods=pods, node=act.node)
+
+
+def of_eviction(act: Evict | Delete, removal: Leaving | None, pod: Pod | None, top: Owner, now: float) -> Happening | None:
+    """A pod that was evicted, or deleted because its machine goes first; None for a DaemonSet's, which belongs to its machine.
+
+    ``top`` is what the pod belongs to in the end.
+    """
+    if pod is not None and is_daemon(pod):
+        return None
+    text = f"pod {act.pod} was evicted from node {act.node}{why_evicted(act.pod, removal)}"
+    return Happening(now, kinds.EVICTED, text, pods=(act.pod,), node=act.node, uid=act.uid, owner=top)
+
+
+def why_evicted(pod: str, removal: Leaving | None) -> str:
+    """The end of a sentence: where a pod is to go, and what its removal is good for."""
+    if removal is None:
+        return ""
+    if removal.forced or removal.unready:
+        return f": its machine goes away: {removal.reason}"
+    if pod not in removal.pods:
+        return f", which is given back: {removal.reason}"
+    node = dict(zip(removal.pods, removal.to, strict=False)).get(pod)
+    where = f"node {node}" if node else "a machine that was bought for it"
+    return f" to move it to {where}; the node is given back: {removal.reason}"
 
 
 def of_end(ended: Ended, now: float) -> Happening | None:

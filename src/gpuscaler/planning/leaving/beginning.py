@@ -41,6 +41,7 @@ def begin(
                     at=now,
                     since=now,
                     pods=tuple(move.pod for move in removal.moves),
+                    to=tuple(move.to if move.to in cluster.nodes else "" for move in removal.moves),
                     needs=tuple(names[needed] for needed in removal.needs if needed in names),
                 )
             )

@@ -44,7 +44,7 @@ class Objections:
 
     def _kept_for_money(self, one: Leaving, found: Residents) -> str | None:
         """Which pod may not be moved to save money, now that other replicas of its owner may have gone, or their word may be another."""
-        if not one.pods:
+        if not one.pods or one.unready:
             return None
         leaving = frozenset(other.node for other in self._book.leaving if other.node != one.node)
         # Those that are evicted already are no longer asked for.

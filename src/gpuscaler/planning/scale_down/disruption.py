@@ -12,13 +12,12 @@ from functools import cached_property
 from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.options import ALLOW, DISRUPTION, NEVER
+from gpuscaler.model.owners import line_of
 from gpuscaler.model.pods import Owner, Pod, PodSpec
 from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.scale_down.blockers import Blocker
 
 SOLE_REPLICA = "sole-replica"
-#: Owners of owners are followed this far: a circle of them ends, too.
-GENERATIONS = 8
 
 
 class Group(str):
@@ -112,16 +111,8 @@ class Disruption:
         key = (pod.namespace, pod.owner)
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = tuple(self._ancestors(pod.namespace, pod.owner))
+            line = self._lines[key] = tuple(line_of(self._cluster.workloads, pod.namespace, pod.owner))
         return line
-
-    def _ancestors(self, namespace: str, owner: Owner) -> Iterable[Workload]:
-        for _ in range(GENERATIONS):
-            workload = self._cluster.workloads.get(f"{owner.kind}/{namespace}/{owner.name}")
-            if workload is None or (owner.uid and workload.uid and owner.uid != workload.uid):
-                return
-            yield workload
-            owner = workload.owner
 
     def holds_device(self, spec: PodSpec) -> bool:
         """Whether pods of ``spec`` hold accelerators, or parts of them."""

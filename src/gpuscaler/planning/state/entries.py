@@ -110,7 +110,8 @@ class Leaving(Struct, frozen=True, gc=False):
 
     ``bereft`` says that one of those will not come. ``tried`` is when the step was last tried, ``evictions`` how far those are that have
     begun, ``detail`` what holds the step up, in words. ``forced`` says that the machine goes whatever stands against it, at ``ends``.
-    ``unready`` says that it goes since its node is not Ready, and stays where that changes.
+    ``unready`` says that it goes since its node is not Ready, and stays where that changes. ``to`` are the nodes that the decision meant
+    each of ``pods`` for, empty for one that goes to a machine which was bought for it.
     """
 
     node: str
@@ -128,6 +129,7 @@ class Leaving(Struct, frozen=True, gc=False):
     forced: bool = False
     ends: float = 0.0
     evictions: tuple[Eviction, ...] = ()
+    to: tuple[str, ...] = ()
     unready: bool = False
 
 
