@@ -710,4 +710,18 @@ MUTANTS = (
         new="not node.name:",
         removes="a machine is ended while its cloud is about to repair it",
     ),
+    Mutant(
+        case=94,
+        path="planning/rationing.py",
+        old="    if sum(item.units for item in items) <= total:\n",
+        new="    if True:\n",
+        removes="a namespace may have planned whatever it asks for",
+    ),
+    Mutant(
+        case=94,
+        path="planning/buying.py",
+        old="        if len(ports) > PORTS:\n            return True\n",
+        new="",
+        removes="hundreds of host ports are hundreds of resources to the optimiser",
+    ),
 )

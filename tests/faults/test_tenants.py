@@ -7,12 +7,26 @@ from tests.clouds.aws.providers import Shop
 from tests.clouds.aws.test_inbox import drain, machines, send, shop, warning
 from tests.control.world import World
 from tests.faults.kit import bought, faulty
-from tests.hostile.workloads import HUGE, NOW, POOLS, Object, cluster_of, containers, gangs, node, ordinary, pod, policy
+from tests.hostile.workloads import (
+    HUGE,
+    NOW,
+    POOLS,
+    Object,
+    cluster_of,
+    containers,
+    gangs,
+    mixed,
+    node,
+    ordinary,
+    pod,
+    policy,
+    random_ports,
+)
 
 from gpuscaler.kube.resources import PODS
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.planning import memory, planner
-from gpuscaler.planning.planner import plan
+from gpuscaler.planning.planner import Planner, plan
 from gpuscaler.planning.state import State
 
 __all__ = ["shop"]
@@ -136,3 +150,22 @@ async def test_f92_a_message_that_makes_no_sense_is_deleted_at_once_and_what_fol
     assert (before, len(queue.messages)) == (2, 1)
     assert shop.provider.inbox is not None
     assert shop.provider.inbox.counts.malformed == 1
+
+
+def test_f94_a_namespace_with_more_rules_than_a_plan_can_weigh_keeps_no_other_waiting() -> None:
+    made = plan(cluster_of([*mixed(600), *ordinary(50)]), State(), policy(POOLS), NOW)
+    cut = [each for each in made.unplaced if each.reasons[0].excluded_by == "budget"]
+
+    assert len({key for machine in made.machines for key in machine.pods if key.startswith("others/")}) == 50
+    assert 100 < len(cut) < 600
+    assert all(each.reasons[0].detail.startswith("planning budget of namespace tenant used up") for each in cut)
+
+
+def test_f94_hundreds_of_host_ports_are_planned_without_the_optimiser() -> None:
+    made, proof = Planner(policy(POOLS)).plan_and_proof(cluster_of([*random_ports(60), *ordinary(5)]), State(), NOW)
+
+    assert not made.unplaced
+    assert made.lower_bound_kind == "resource-lp"
+    assert proof is not None
+    assert proof.problem is not None
+    assert len(proof.problem.items) < 10

@@ -19,6 +19,8 @@ from gpuscaler.planning.topology import host_rules, selects
 
 #: More lots than this, with rules between pods on one machine, are packed by first-fit instead of optimised.
 CROWD = 400
+#: More different host ports than this are packed by first-fit, too.
+PORTS = 64
 #: So many answers are kept before all are forgotten.
 ANSWERS = 1000
 
@@ -50,7 +52,7 @@ def within_reach(desk: Desk, tier: int) -> Mask:
 
 def choose(desk: Desk, lots: Sequence[Lot], *, work: int) -> Solved:
     """The cheapest mix for ``lots`` within what remains under the limits."""
-    if len(lots) > CROWD and any(lot.queue.shape.by_host for lot in lots):
+    if is_crowd(lots):
         return Solved(pack(desk.cluster, desk.templates, desk.remaining, lots))
     if any(lot.announced for lot in lots):
         ahead = optimised(desk, lots, work=work)
@@ -59,6 +61,18 @@ def choose(desk: Desk, lots: Sequence[Lot], *, work: int) -> Solved:
         # Limits bind: pods that exist come before pods that are only announced.
         lots = [replace(lot, announced=0) for lot in lots]
     return optimised(desk, lots, work=work)
+
+
+def is_crowd(lots: Sequence[Lot]) -> bool:
+    """Whether there are more rules between pods on one machine than the optimiser can weigh: each host port is a resource to it."""
+    if len(lots) > CROWD:
+        return any(lot.queue.shape.by_host for lot in lots)
+    ports: set[tuple[int, str]] = set()
+    for lot in lots:
+        ports.update((port.port, port.protocol) for port in lot.queue.one.spec.host_ports)
+        if len(ports) > PORTS:
+            return True
+    return False
 
 
 def optimised(desk: Desk, lots: Sequence[Lot], *, work: int) -> Solved:
@@ -75,6 +89,8 @@ def optimised(desk: Desk, lots: Sequence[Lot], *, work: int) -> Solved:
     if question is not None and question in templates.answers:
         return Solved(templates.answers[question], problem)
     solution = solve(problem, work=work, should_stop=desk.should_stop)
+    # A unit of the optimiser's is a quarter of a microsecond.
+    desk.effort.spend(solution.work_used / 4)
     if question is not None and not solution.brake:
         if len(templates.answers) >= ANSWERS:
             templates.answers.clear()

@@ -13,6 +13,7 @@ from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import MARKETS
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.demand import PodClass
+from gpuscaler.planning.effort import Effort
 from gpuscaler.planning.keeping import least_gpus
 from gpuscaler.planning.limits import Remaining
 from gpuscaler.planning.mix import Problem, Solution
@@ -104,7 +105,7 @@ class Desk:
     templates and the ``id`` of another. ``stages`` are the nodes alone and, where machines are on their way, those with them, all without
     pods of this plan. ``trouble`` says why an offering may not be asked; empty when nobody knows. ``unsettled`` are those that were refused
     or reclaimed a short while ago. ``idle_price`` says what a machine costs by the hour that stands or comes for nobody, by its row; 0 for
-    any other.
+    any other. ``effort`` is what the plan has cost so far, with all that was tried.
     """
 
     cluster: Cluster
@@ -126,6 +127,7 @@ class Desk:
     relaxed: dict[int, Mask] = field(default_factory=dict)
     undecided: dict[int, tuple[int, ...]] = field(default_factory=dict)
     ranks: dict[tuple[int, bool], Array] = field(default_factory=dict)
+    effort: Effort = field(default_factory=Effort)
     reach: dict[bytes, dict[int, Mask]] = field(default_factory=dict)
 
     def copy(self) -> "Desk":

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
 
-from gpuscaler.model.accelerators import gpus_in, is_device
+from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.pools import Pool, is_scattered
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.deadline import SPOT
@@ -49,7 +49,7 @@ def reasons(desk: Desk, one: PodClass, pools: Sequence[Pool], gang: str = "") ->
             found.append(Reason(pool.name, "market", refused(desk, pool)))
             continue
         # Where the cloud chooses, all offerings of a set must do, so the first that does not speaks for the set.
-        order = lambda r: (first[r], size(desk, r), -r)  # noqa: E731
+        order = lambda r: (first[r], desk.templates.sizes[r], -r)  # noqa: E731
         row = max((min(its, key=order) for its in sets(desk, pool, rows[pool.name])), key=order)
         word = stages[first[row]][0] if first[row] < len(stages) else ""
         excluded_by, detail = told(desk, one, row, word=word, gang=gang)
@@ -97,11 +97,6 @@ def hurdles(desk: Desk, one: PodClass) -> list[tuple[str, Mask]]:
         ours["architecture"] = ~desk.templates.foreign_arch
     named = [(WORDS.get(name, name), name, mask) for name, mask in (passes | ours).items()]
     return [(name, mask) for _, name, mask in sorted(named, key=lambda entry: EXCLUSIONS.index(entry[0]))]
-
-
-def size(desk: Desk, row: int) -> tuple[int, int, int]:
-    room = desk.templates.nodes[row].allocatable
-    return gpus_in(room), room.get("cpu", 0), room.get("memory", 0)
 
 
 def told(desk: Desk, one: PodClass, row: int, *, word: str, gang: str) -> tuple[str, str]:

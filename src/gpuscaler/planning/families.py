@@ -13,6 +13,7 @@ from gpuscaler.model.table import Array, Codes, Mask
 from gpuscaler.planning.buying import starts_alone, wide_keys
 from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.desk import Desk, Queue, Taken, rank, wanted_templates
+from gpuscaler.planning.effort import PLACING, ROW
 from gpuscaler.planning.lots import Lot
 from gpuscaler.planning.placing import PLENTY, Ground, Share, fill
 from gpuscaler.planning.tastes import taste, wished
@@ -91,6 +92,7 @@ def largest(members: Sequence[PodClass]) -> PodClass:
 
 def assign(desk: Desk, family: Family, only: Mask | None) -> list[Lot]:
     """Place the family on machines as far as they go; returns what is to be bought for, with the kinds that may serve it."""
+    desk.effort.spend((PLACING + ROW * len(desk.room)) * len(family.queues))
     usable = wanted_templates(desk.templates, family.model)
     machines = desk.open_rows & ~unwanted(desk, usable)
     if family.model.wishes:

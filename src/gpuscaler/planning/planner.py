@@ -1,6 +1,6 @@
 """The planner: one pure function from a cluster to a plan. Production, dry runs and the simulator all call it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,8 +17,9 @@ from gpuscaler.planning.families import admitted_by_others, doubtful
 from gpuscaler.planning.gangs import Refused, settle_gang
 from gpuscaler.planning.limits import remaining
 from gpuscaler.planning.picture import Picture, Pictures, without
-from gpuscaler.planning.plans import Plan, Unplaced
+from gpuscaler.planning.plans import Plan, Reason, Unplaced
 from gpuscaler.planning.preferences import place_classes, place_gang
+from gpuscaler.planning.rationing import Cut, rationed
 from gpuscaler.planning.room import Room, Rows
 from gpuscaler.planning.scale_down import Down, Memory, Situation, scale_down
 from gpuscaler.planning.scale_up import scale_up
@@ -93,6 +94,8 @@ class Planner:
         waits = bool(wants.classes or wants.gangs or wants.nominated)
         room = self._pictures.with_templates(seen, self._templates) if waits else seen.room
         desk = desk_for(asked, seen, room, self._templates)
+        promised = frozenset(key for machine in state.upcoming for key in machine.pods)
+        wants, cuts = rationed(wants, cluster, now, first=promised.union(*(one.keys for one in leaving)))
         hold_nominated(desk, seen, wants)
         late = frozenset(key for one in leaving for key in one.keys)
         desk, refused, queues = place_all(asked, desk, seen, wants, late) if waits else (desk, [], [])
@@ -103,7 +106,7 @@ class Planner:
                 desk=desk,
                 names=seen.names,
                 spares=tuple(spares),
-                unplaced=unplaced(desk, queues, refused, policy),
+                unplaced=tuple(sorted((*unplaced(desk, queues, refused, policy), *beyond(cuts, policy)), key=lambda entry: entry.pod)),
                 ignored=wants.ignored,
                 down=down,
                 set_aside=cluster.set_aside,
@@ -254,7 +257,7 @@ def place_all(
         shut_out = frozenset[str]() if at_once else upset(trial)
         gangs = (frozenset(key for one in gang.classes for key in one.keys) for gang in wants.gangs)
         more = shut_out.union(*(keys for keys in gangs if keys & shut_out)) - late
-        if not more:
+        if not more or not desk.effort.left:
             break
         late |= more
     return trial, refused, queues
@@ -286,6 +289,9 @@ def place(desk: Desk, wants: Demand, *, respect: bool) -> tuple[Desk, list[Refus
         if ahead:
             queues += place_these(desk, ahead)
             waiting = [one for one in waiting if one.spec.priority <= gang.priority]
+        if not desk.effort.left:
+            refused.append(Refused(gang, "planning budget of this plan used up before its turn; it comes in a later one"))
+            continue
         desk, failed = place_this(desk, gang)
         refused += failed
     return desk, refused, queues + place_these(desk, waiting)
@@ -319,6 +325,13 @@ def give_back(asked: Asked, desk: Desk, seen: Picture, memory: Memory) -> Down:
         ),
         memory,
     )
+
+
+def beyond(cuts: Iterable[Cut], policy: Policy) -> Iterator[Unplaced]:
+    """Every pod that was not planned for, since the budget of its namespace or owner is used up."""
+    for cut in cuts:
+        why = tuple(Reason(pool.name, "budget", cut.detail) for pool in policy.pools)
+        yield from (Unplaced(key, why) for key in cut.keys)
 
 
 def unplaced(desk: Desk, queues: Sequence[Queue], refused: Sequence[Refused], policy: Policy) -> tuple[Unplaced, ...]:

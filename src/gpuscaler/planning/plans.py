@@ -18,6 +18,7 @@ EXCLUSIONS = (
     "market",
     "price",
     "limit",
+    "budget",
 )
 
 

@@ -28,6 +28,10 @@ def preferences(spec: PodSpec) -> list[tuple[int, str, int]]:
     return sorted(found, key=lambda entry: (-entry[0], entry[1:]))
 
 
+#: More preferences than any pod has.
+ALL = 1 << 30
+
+
 def hardened(spec: PodSpec, kept: Set[tuple[str, int]]) -> PodSpec:
     """``spec`` with those of its preferences that are ``kept`` as requirements, but for the nodes it prefers.
 
@@ -55,7 +59,7 @@ def place_classes(desk: Desk, classes: Sequence[PodClass]) -> list[Queue]:
     for priority in sorted({one.spec.priority for one in classes}, reverse=True):
         waiting = [one for one in classes if one.spec.priority == priority]
         for given_up in count():
-            pairs = [Pair(harder(one, given_up), one) for one in waiting]
+            pairs = [Pair(harder(one, given_up if desk.effort.left else ALL), one) for one in waiting]
             taken, bought = len(desk.taken), len(desk.bought)
             found = scale_up(desk, [pair.hard for pair in pairs])
             soften(desk, pairs, taken=taken, bought=bought)
@@ -70,7 +74,7 @@ def place_classes(desk: Desk, classes: Sequence[PodClass]) -> list[Queue]:
 def place_gang(desk: Desk, gang: Gang) -> tuple[Desk, list[Refused]]:
     """As :func:`~gpuscaler.planning.gangs.settle_gang`, with preferences respected: all of its members give up alike."""
     for given_up in count():
-        pairs = [Pair(harder(one, given_up), one) for one in gang.classes]
+        pairs = [Pair(harder(one, given_up if desk.effort.left else ALL), one) for one in gang.classes]
         placed, refused = settle_gang(desk, replace(gang, classes=tuple(pair.hard for pair in pairs)))
         if not refused:
             soften(placed, pairs, taken=len(desk.taken), bought=len(desk.bought))

@@ -98,7 +98,7 @@ def in_rounds(desk: Desk, order: Sequence[Family], only: Mask | None) -> None:
         before = sum(family.left for family in order)
         one_round(desk, side_by_side(desk, order), only)
         order = [family for family in order if family.left and waits_for_others(family)]
-        if sum(family.left for family in order) == before:
+        if sum(family.left for family in order) == before or not desk.effort.left:
             break
 
 
@@ -122,7 +122,8 @@ def one_round(desk: Desk, order: Sequence[Family], only: Mask | None) -> None:
         if late and saved is not None:
             saved.restore(desk)
             last = {id(family) for family in late}
-            order = [family for family in order if id(family) not in last] + (late if attempt < TRIES else late[1:])
+            again = (late if attempt < TRIES else late[1:]) if desk.effort.left else []
+            order = [family for family in order if id(family) not in last] + again
             continue
         left = buy_for(desk, [lot for _, lot in pairs])
         short = [family for (family, lot), missing in zip(pairs, left, strict=True) if missing and lot.domain is not None]
@@ -131,7 +132,7 @@ def one_round(desk: Desk, order: Sequence[Family], only: Mask | None) -> None:
         lower_caps(short, pairs, left)
         saved.restore(desk)
         # More and more at a time: in a crowd under a limit there may be hundreds.
-        gone = {id(family) for family in short[: max(0, attempt + 1 - TRIES)]}
+        gone = {id(family) for family in (short[: max(0, attempt + 1 - TRIES)] if desk.effort.left else short)}
         order = [family for family in order if id(family) not in gone]
 
 

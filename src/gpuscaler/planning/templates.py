@@ -217,6 +217,11 @@ class Templates:
             for kind in self.kinds
         )
 
+    @cached_property
+    def sizes(self) -> tuple[tuple[int, int, int], ...]:
+        """GPUs, cpu and memory of each template, to tell the larger one."""
+        return tuple((gpus_in(node.allocatable), node.allocatable.get("cpu", 0), node.allocatable.get("memory", 0)) for node in self.nodes)
+
     def less(self, spent: Mapping[tuple[str, str, str, str], int]) -> "Templates":
         """These templates when so many machines of each offering are bought already, for offerings of which so many can be had."""
         if not spent:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import msgspec
 from msgspec import Struct
 
 from gpuscaler.model.decoding.interning import Interner
@@ -14,6 +15,9 @@ from gpuscaler.model.wire import Int32, Int64, UnreadableError, Wire
 
 #: The priorities that exist in every cluster; others are resolved by the API server, in pods but not in templates.
 _BUILT_IN_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+
+#: What a pod may say of where it may run, in bytes as JSON: five times what the longest lists of names in use take.
+MOST_RULES = 131_072
 
 #: What the DaemonSet controller adds to its pods (``pkg/controller/daemon/util/daemonset_util.go``).
 _DAEMON_TOLERATIONS = tuple(
@@ -159,6 +163,7 @@ def intern_spec(
 
     Raises :class:`UnreadableError` with a path that starts with ``at``.
     """
+    _check_size(wire, at)
     wire.node_name = None
     wire.workload_ref = None
     wire.scheduling_group = None
@@ -174,6 +179,14 @@ def intern_spec(
         return interner.spec(source, lambda: _build(source))
     except UnreadableError as error:
         raise UnreadableError(f"{at}.{error.path}", error.seen, error.expected) from error
+
+
+def _check_size(wire: WirePodSpec, at: str) -> None:
+    """Raise :class:`UnreadableError` for rules that are larger than anybody needs, before they cost anything."""
+    rules = (wire.affinity, wire.tolerations, wire.topology_spread_constraints, wire.node_selector)
+    if any(rules) and (size := len(msgspec.json.encode(rules))) > MOST_RULES:
+        saw = f"affinity, tolerations, spread constraints and node selector of {size} bytes"
+        raise UnreadableError(at, saw, f"at most {MOST_RULES} bytes")
 
 
 def daemon_tolerations(wire: WirePodSpec) -> None:

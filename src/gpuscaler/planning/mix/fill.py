@@ -14,8 +14,11 @@ def fill(instance: Instance, order: Ints, remaining: Floats, kinds: Ints) -> Flo
     ``remaining`` bounds the copies, shape (I,) for all kinds alike or (len(kinds), I).
     """
     filling = _Filling(instance, kinds, np.minimum(instance.copies[:, kinds].T, remaining))
+    # The least that any of the items still to come asks for: what has less room than that is full.
+    least = np.minimum.accumulate(instance.request[order[::-1]], axis=0)[::-1]
     for start in range(0, len(order), _BLOCK):
-        filling.take(order[start : start + _BLOCK])
+        if not filling.take(order[start : start + _BLOCK], least[start]):
+            break
     return filling.held
 
 
@@ -29,18 +32,25 @@ class _Filling:
         self.held = np.zeros(copies.shape)
         self.devices = _Devices(self.room[:, instance.device]) if instance.device is not None else None
 
-    def take(self, items: Ints) -> None:
-        """Take ``items`` in their order, every machine at its own pace: what does not fit now never will, and is passed over."""
+    def take(self, items: Ints, least: Floats) -> bool:
+        """Take ``items`` in their order, every machine at its own pace: what does not fit now never will, and is passed over.
+
+        Returns whether any machine had room for ``least``, without which nothing fits.
+        """
+        rows = np.flatnonzero((self.room >= least).all(axis=1))
+        if not len(rows):
+            return False
         request = self.instance.request[items]
-        rows = np.arange(len(self.room))
-        open_items = self.copies[:, items] > 0
+        # Hundreds of host ports are hundreds of resources, of which each item asks for few.
+        asked = np.flatnonzero(request.any(axis=0)).tolist()
+        open_items = self.copies[np.ix_(rows, items)] > 0
         while True:
-            for resource in range(request.shape[1]):
+            for resource in asked:
                 open_items &= request[:, resource] <= self.room[rows, resource, None]
             some = open_items.any(axis=1)
             rows, open_items = rows[some], open_items[some]
             if not len(rows):
-                return
+                return True
             place = open_items.argmax(axis=1)
             open_items[np.arange(len(rows)), place] = False
             self._put(rows, items[place])
@@ -64,7 +74,10 @@ def grow(instance: Instance, kind: int, held: Floats, limits: Floats) -> Floats:
     grown, only = held.copy(), np.array([kind])
     room = instance.capacity[kind] - held @ instance.request
     size = (instance.request / np.maximum(instance.capacity[kind], 1.0)).max(axis=1, initial=0.0)
-    for item in np.lexsort((-size, instance.tier)):
+    # What does not fit now never will.
+    possible = (limits > grown) & (instance.request <= room).all(axis=1)
+    order = np.lexsort((-size, instance.tier))
+    for item in order[possible[order]]:
         request = instance.request[item]
         need = request > 0
         most = min(limits[item] - grown[item], float(np.floor(room[need] / request[need]).min(initial=np.inf)))

@@ -1,0 +1,141 @@
+"""What planning for each pod class is estimated to cost, and who is planned for where that is more than a plan may take.
+
+Whoever may create pods in one namespace writes the rules that planning has to weigh. A plan for all of them must not take so long that
+nothing is bought for anybody. So work is estimated before any is done, by counting rules and never by a clock, and where there is too much
+of it each namespace gets an equal share, and in it each owner. A share that is not needed goes to the others. Pods beyond it are reported,
+and planned for once those before them have their machines. Demand of which the estimate is within the bound is planned for as it is.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.planning.demand import Demand, Gang, PodClass
+from gpuscaler.planning.templates import HOSTNAME
+
+K = TypeVar("K")
+
+#: What all demand of one plan may cost, in units of about a microsecond on one core of a 2020s server.
+TOTAL = 2_500_000
+#: What one class costs at least, and what each kind of rule adds.
+CLASS, GANG, GANG_CLASS, WIDE, WIDE_ANTI, HOST, SPREAD, WORD = 1_000, 8_000, 6_000, 4_500, 2_500, 300, 500, 15
+#: Among equals another one is the first after so many seconds: what cannot be served at all must not keep the others from being tried.
+TURN_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Pods that are not planned for now; ``detail`` says what they would have cost, and whose budget is used up."""
+
+    keys: tuple[str, ...]
+    detail: str
+
+
+@dataclass(frozen=True)
+class _Item:
+    """A class, or a gang, which is planned for as a whole or not at all."""
+
+    what: PodClass | Gang
+    namespace: str
+    owner: str
+    units: int
+    order: tuple[object, ...]
+
+
+def rationed(wants: Demand, cluster: Cluster, now: float, *, first: Set[str] = frozenset(), total: int = TOTAL) -> tuple[Demand, list[Cut]]:
+    """The demand that is planned for, and what is not. Pods in ``first`` come before the others of their owner.
+
+    ``now`` is in seconds since the epoch.
+    """
+    everything: tuple[PodClass | Gang, ...] = (*wants.gangs, *wants.classes)
+    items = [_item(what, cluster, first) for what in everything]
+    if sum(item.units for item in items) <= total:
+        return wants, []
+    shares = _shares(items, total)
+    admitted: set[int] = set()
+    cuts = []
+    for (namespace, owner), mine in _grouped(items, lambda item: (item.namespace, item.owner)).items():
+        share = left = shares[namespace, owner]
+        for item in _turned(sorted(mine, key=lambda item: item.order), now):
+            if item.units <= left:
+                left -= item.units
+                admitted.add(id(item.what))
+            else:
+                cuts.append(Cut(_keys(item.what), _because(item, share, mine)))
+    classes = tuple(one for one in wants.classes if id(one) in admitted)
+    return replace(wants, classes=classes, gangs=tuple(gang for gang in wants.gangs if id(gang) in admitted)), cuts
+
+
+def cost(one: PodClass) -> int:
+    """What planning for a class is estimated to cost, whatever else there is."""
+    spec = one.spec
+    anti = [term for term in spec.anti_affinity if term.topology_key != HOSTNAME]
+    units = CLASS + (WIDE if any(term.topology_key != HOSTNAME for term in spec.affinity) else 0) + (WIDE_ANTI if anti else 0)
+    units += HOST * (len(spec.affinity) + len(spec.anti_affinity)) + SPREAD * len(spec.spread)
+    units += WORD * (len(spec.host_ports) + len(spec.tolerations) + len(spec.requests) + len(spec.preferred_nodes))
+    units += WORD * (len(spec.preferred_affinity) + len(spec.preferred_anti_affinity))
+    terms = spec.node_affinity.terms if spec.node_affinity is not None else ()
+    return units + WORD * sum(1 + len(requirement.values) for term in terms for requirement in (*term.expressions, *term.fields))
+
+
+def _item(what: PodClass | Gang, cluster: Cluster, first: Set[str]) -> _Item:
+    classes = what.classes if isinstance(what, Gang) else (what,)
+    keys = _keys(what)
+    pod = cluster.pods.get(keys[0]) if keys else None
+    # Pods of nobody are bounded by their specification.
+    owner = (pod.owner.uid or pod.owner.name) if pod is not None else ""
+    units = sum(map(cost, classes)) + (GANG + GANG_CLASS * len(classes) if isinstance(what, Gang) else 0)
+    spec = classes[0].spec
+    ahead = first.isdisjoint(keys)
+    return _Item(what, spec.namespace, owner, units, (ahead, -max(one.spec.priority for one in classes), not isinstance(what, Gang)))
+
+
+def _keys(what: PodClass | Gang) -> tuple[str, ...]:
+    return tuple(key for one in what.classes for key in one.keys) if isinstance(what, Gang) else what.keys
+
+
+def _grouped(items: Iterable[_Item], key: Callable[[_Item], K]) -> dict[K, list[_Item]]:
+    found: dict[K, list[_Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
+def _shares(items: Sequence[_Item], total: int) -> dict[tuple[str, str], int]:
+    """What each owner may spend, by namespace and owner."""
+    found: dict[tuple[str, str], int] = {}
+    spaces = _grouped(items, lambda item: item.namespace)
+    of_spaces = levelled({name: sum(item.units for item in mine) for name, mine in spaces.items()}, total)
+    for name, mine in spaces.items():
+        needs = {owner: sum(item.units for item in theirs) for owner, theirs in _grouped(mine, lambda item: item.owner).items()}
+        found.update({(name, owner): share for owner, share in levelled(needs, of_spaces[name]).items()})
+    return found
+
+
+def levelled(needs: Mapping[str, int], total: int) -> dict[str, int]:
+    """Shares of ``total``: what each needs, or as much as any other that does not get what it needs."""
+    shares: dict[str, int] = {}
+    left = total
+    for place, (name, need) in enumerate(sorted(needs.items(), key=lambda entry: (entry[1], entry[0]))):
+        shares[name] = min(need, left // (len(needs) - place))
+        left -= shares[name]
+    return shares
+
+
+def _turned(items: Sequence[_Item], now: float) -> list[_Item]:
+    """``items``, sorted by order, with another one first among equals from time to time."""
+    found: list[_Item] = []
+    for alike in _grouped(items, lambda item: item.order).values():
+        start = int(now // TURN_SECONDS) * 61 % len(alike)
+        found += alike[start:] + alike[:start]
+    return found
+
+
+def _because(item: _Item, share: int, mine: Sequence[_Item]) -> str:
+    whose = f"namespace {item.namespace}"
+    needs = sum(each.units for each in mine)
+    return (
+        f"planning budget of {whose} used up: its pods of one owner have rules that take {needs} units of work to weigh, of which {share} "
+        f"are for them in this plan; it is planned for once those before it have their machines; use fewer different pods, or fewer rules"
+    )

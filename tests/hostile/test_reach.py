@@ -1,0 +1,52 @@
+"""Hostile pods among ordinary ones: the ordinary ones are served as without them, in work that is counted."""
+
+import pytest
+from tests.hostile.workloads import CASES, NOW, POOLS, cluster_of, ordinary, policy
+
+from gpuscaler.planning.planner import plan
+from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.state import State
+
+#: How many pods of each kind, a fraction of what stopped the controller.
+FEW = {
+    "mixed": 250,
+    "zonal": 250,
+    "random_ports": 100,
+    "many_ports": 60,
+    "gangs": 200,
+    "one_gang": 300,
+    "spread": 400,
+    "many_terms": 2,
+    "large_affinity": 2,
+}
+
+
+def served(made: Plan) -> dict[str, str]:
+    """The type of machine that each ordinary pod is bought for."""
+    return {key: machine.instance_type for machine in made.machines for key in machine.pods if key.startswith("others/")}
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_ordinary_pods_are_served_as_without_hostile_ones(name: str) -> None:
+    make, _ = CASES[name]
+    alone = plan(cluster_of(ordinary(200)), State(), policy(POOLS), NOW)
+    among = plan(cluster_of([*make(FEW[name]), *ordinary(200)]), State(), policy(POOLS), NOW)
+
+    assert served(alone).keys() == served(among).keys()
+    assert not any(each.pod.startswith("others/") for each in among.unplaced)
+
+
+def test_the_same_pods_give_the_same_plan() -> None:
+    cluster = cluster_of([*CASES["zonal"][0](600), *ordinary(100)])
+
+    first, second = (plan(cluster, State(), policy(), NOW) for _ in range(2))
+    assert first == second
+    assert any(reason.excluded_by == "budget" for each in first.unplaced for reason in each.reasons)
+
+
+def test_rules_of_absurd_size_set_their_pod_aside_by_name() -> None:
+    cluster = cluster_of([*CASES["many_terms"][0](1), *ordinary(1)])
+
+    (aside,) = cluster.set_aside
+    assert aside.object == "Pod tenant/p0"
+    assert "expected at most 131072 bytes" in aside.reason

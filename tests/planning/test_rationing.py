@@ -1,0 +1,99 @@
+"""What each namespace and owner may have planned where there is more than one plan can weigh."""
+
+from collections import Counter
+
+import pytest
+from tests.planning.building import NOW, ZONE, near, pod, pods, spec
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pods import Owner, Pod
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.demand import Demand, demand
+from gpuscaler.planning.rationing import CLASS, TURN_SECONDS, Cut, cost, levelled, rationed
+from gpuscaler.planning.state import State
+
+
+def wants(cluster: Cluster) -> Demand:
+    return demand(cluster, State(), Policy(pools=()), NOW)
+
+
+def ration(*items: Pod, total: int, now: float = NOW, first: frozenset[str] = frozenset()) -> tuple[list[str], list[Cut]]:
+    cluster = Cluster.of(items)
+    left, cuts = rationed(wants(cluster), cluster, now, first=first, total=total)
+    return sorted(key for one in (*left.classes, *(one for gang in left.gangs for one in gang.classes)) for key in one.keys), cuts
+
+
+def different(count: int, namespace: str, owner: str = "u1") -> list[Pod]:
+    of = Owner("ReplicaSet", owner, owner)
+    return [pod(f"{owner}-{number}", spec(namespace=namespace, cpu=number + len(owner)), owner=of) for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("needs", "total", "shares"),
+    [
+        ({"a": 1, "b": 100}, 10, {"a": 1, "b": 9}),
+        ({"a": 100, "b": 100}, 10, {"a": 5, "b": 5}),
+        ({"a": 2, "b": 3, "c": 100}, 11, {"a": 2, "b": 3, "c": 6}),
+        ({"a": 2, "b": 3}, 100, {"a": 2, "b": 3}),
+        ({}, 100, {}),
+    ],
+)
+def test_what_one_does_not_need_goes_to_the_others(needs: dict[str, int], total: int, shares: dict[str, int]) -> None:
+    assert levelled(needs, total) == shares
+
+
+def test_demand_within_the_bound_is_planned_for_as_it_is() -> None:
+    cluster = Cluster.of([*pods("p", 5000), *different(50, "a")])
+    found = wants(cluster)
+
+    assert rationed(found, cluster, NOW) == (found, [])
+
+
+def test_a_namespace_that_asks_for_more_takes_nothing_from_others() -> None:
+    served, cuts = ration(*different(1000, "tenant"), *different(10, "others"), total=100 * CLASS)
+    spaces = Counter(key.split("/")[0] for key in served)
+
+    assert spaces["others"] == 10
+    assert 50 < spaces["tenant"] < 100
+    assert {cut.detail.split(":")[0] for cut in cuts} == {"planning budget of namespace tenant used up"}
+    assert len(served) + len(cuts) == 1010
+
+
+def test_an_owner_that_asks_for_more_takes_nothing_from_others_of_its_namespace() -> None:
+    served, _ = ration(*different(1000, "tenant", "greedy"), *different(10, "tenant", "modest" * 200), total=100 * CLASS)
+
+    assert sum("/modest" in key for key in served) == 10
+
+
+def test_what_is_promised_a_machine_comes_first_and_then_priority_decides() -> None:
+    urgent = pod("urgent", spec(priority=5))
+    crowd = different(100, "default")
+    promised = crowd[77].key
+    served, _ = ration(*crowd, urgent, total=4 * CLASS + 500, first=frozenset({promised}))
+
+    assert {promised, urgent.key} <= set(served)
+
+
+def test_all_come_to_their_turn_where_none_can_be_served() -> None:
+    crowd = different(100, "tenant")
+    tried: set[str] = set()
+    for turn in range(100):
+        tried.update(ration(*crowd, total=10 * CLASS, now=NOW + turn * TURN_SECONDS)[0])
+
+    assert len(tried) == 100
+
+
+def test_a_gang_is_planned_for_as_a_whole_or_not_at_all() -> None:
+    gang = {"gang": "g", "gang_size": 5, "gang_source": "annotation"}
+    members = [pod(f"m-{number}", spec(cpu=number + 1), options=gang) for number in range(5)]
+    served, cuts = ration(*members, total=3 * CLASS)
+
+    assert served == []
+    assert sorted(cuts[0].keys) == sorted(member.key for member in members)
+
+
+def test_rules_about_other_pods_cost_more_than_requests() -> None:
+    plain, *_ = wants(Cluster.of([pod("p")])).classes
+    ruled, *_ = wants(Cluster.of([pod("p", spec(gpus=1, affinity=(near(ZONE, a="b"),)))])).classes
+
+    assert cost(ruled) > 4 * cost(plain)
