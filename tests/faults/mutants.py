@@ -39,6 +39,27 @@ MUTANTS = (
         removes="the eviction of a pod is told on its node alone",
     ),
     Mutant(
+        case=63,
+        path="planning/restarting.py",
+        old="    return cluster.apply(Delta(upserts=changed)) if changed else cluster\n",
+        new="    return cluster\n",
+        removes="a node whose device plugin restarts has no devices",
+    ),
+    Mutant(
+        case=63,
+        path="planning/memory.py",
+        old="    closed |= restarting.coming_back(memory.away, now)\n",
+        new="",
+        removes="that the scheduler takes no node whose device plugin restarts is a refusal of the node",
+    ),
+    Mutant(
+        case=63,
+        path="planning/restarting.py",
+        old="previous.since if previous is not None else now)",
+        new="now)",
+        removes="a node whose devices never come back counts as it was for ever",
+    ),
+    Mutant(
         case=86,
         path="planning/scale_down/disruption.py",
         old="            if self.ready(group) - sum(map(is_ready, together)) < 1:\n",

@@ -34,6 +34,10 @@ def test_pods_without_gpus_do_not_make_a_gpu_machine_one_that_is_used() -> None:
     assert due({"nvidia.com/gpu": [0, 0], "cpu": [7000, 7000]}, {"nvidia.com/gpu": [8, 0], "cpu": [8000, 8000]}) == [2, 0]
 
 
+def test_a_full_machine_whose_device_plugin_has_gone_is_not_little_used() -> None:
+    assert due({"nvidia.com/gpu": [8, 0], "cpu": [100, 100]}, {"nvidia.com/gpu": [0, 8], "cpu": [1000, 1000]}) == [0, 2]
+
+
 def test_parts_of_gpus_count_where_whole_ones_are_not_asked_for() -> None:
     whole = {"nvidia.com/gpu": [2, 2], "gpuscaler.io/gpu-milli": [2000, 2000]}
     assert due({"nvidia.com/gpu": [0, 0], "gpuscaler.io/gpu-milli": [1000, 1460]}, whole) == [1, 0]

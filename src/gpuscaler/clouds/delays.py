@@ -45,6 +45,17 @@ class Delays(Struct, frozen=True, gc=False):
     image_pull: Delay = Delay(10.0, 30.0, 90.0)
 
 
+class Absent(Struct, frozen=True, gc=False):
+    """Of the machines of ``instance_type`` the share ``share`` never shows ``resource``; what is empty means all of them."""
+
+    resource: str = ""
+    instance_type: str = ""
+    share: float = 1.0
+
+    def hits(self, resource: str, instance_type: str) -> bool:
+        return self.resource in ("", resource) and self.instance_type in ("", instance_type)
+
+
 class Faults(Struct, frozen=True, gc=False):
     """What goes wrong with machines.
 
@@ -58,6 +69,10 @@ class Faults(Struct, frozen=True, gc=False):
     ``never_visible`` never shows them; of those that never join, the cloud itself says of the share ``impaired`` that something is wrong.
     Where ``group_replaces``, what is lost is replaced by the pool itself, as Auto Scaling groups do, without an order; so is what is ended
     at the pool's minimum.
+
+    ``absent`` are resources that machines are sold with and never show. The device plugins of a node restart once in ``plugin_hours`` and
+    are away for ``plugin_seconds`` then; its kubelet ends for good after ``kubelet_hours``. Both are means, exponentially distributed, and
+    0 means never.
     """
 
     never_registers: float = 0.005
@@ -69,6 +84,10 @@ class Faults(Struct, frozen=True, gc=False):
     never_visible: float = 0.0
     impaired: float = 0.0
     group_replaces: bool = False
+    absent: tuple[Absent, ...] = ()
+    plugin_hours: float = 0.0
+    plugin_seconds: float = 45.0
+    kubelet_hours: float = 0.0
 
 
 #: A cloud in which nothing fails.

@@ -5,7 +5,7 @@ harmless: what is remembered is written before anything is sent, and every write
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from msgspec.structs import replace
@@ -27,9 +27,10 @@ from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.turns import breathe
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import ACTIVITIES, BUYING, REMOVING, Holds
+from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning import failover, quarantine
+from gpuscaler.planning import failover, quarantine, restarting
 from gpuscaler.planning.acts import Act, End, Evict
 from gpuscaler.planning.arrivals import Waits
 from gpuscaler.planning.leaving import Refusal
@@ -122,6 +123,8 @@ class Controller:
         self._awaiting = Awaiting()
         self._began = 0.0
         self._version = 0
+        #: The nodes as they were last seen.
+        self._nodes: Mapping[str, Node] = {}
         #: When it was last looked whether pods would fit better elsewhere, for which picture, and what nothing was moved to then.
         self._weighed_at, self._weighed = -CONSOLIDATION, -1
         self._unsettled: frozenset[events.Key] = frozenset()
@@ -240,6 +243,14 @@ class Controller:
             self.memory = replace(self.memory, poison=poison)
         return quarantine.without(cluster, poison)
 
+    def _with_devices(self, cluster: Cluster) -> Cluster:
+        """``cluster`` with the devices of nodes whose device plugin restarts."""
+        away = restarting.observe(self.memory.away, self._nodes, cluster, self._now())
+        self._nodes = cluster.nodes
+        if away is not self.memory.away:
+            self.memory = replace(self.memory, away=away)
+        return restarting.as_before(cluster, away, self._now())
+
     async def turn(self) -> None:
         """Look, write down, act; then plan if it is time to."""
         started = self._alarm.looking()
@@ -248,7 +259,7 @@ class Controller:
         self._stage, self._attempt = OBSERVING, (Cluster(), _nothing)
         taken = await self._picture.take()
         self._version, self._alarm.nodes = taken.version, taken.cluster.nodes
-        cluster = self._set_aside(taken.cluster)
+        cluster = self._with_devices(self._set_aside(taken.cluster))
         # A turn is as long as many changes: the loop goes round between its parts, so that none of them makes another late.
         await breathe()
         if self._failure is not None:

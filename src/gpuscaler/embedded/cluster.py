@@ -52,7 +52,7 @@ class EmbeddedCluster:
             policy.pools, seed=conditions.seed, delays=conditions.delays, faults=conditions.faults, markets=conditions.markets
         )
         client = self.client("embedded")
-        self.machines = Machines(client, now=now, steered=conditions.steered, speed=speed)
+        self.machines = Machines(client, now=now, steered=conditions.steered, speed=speed, faults=conditions.faults, seed=conditions.seed)
         self.provider = SimulatedProvider(
             self.core, policy.pools, now=now, listener=self._hear, faults=conditions.calls, seed=conditions.seed, speed=speed
         )

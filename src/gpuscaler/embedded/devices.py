@@ -4,14 +4,16 @@ Only the API is used, so that this works against any API server whose cluster ha
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random
 from typing import Any, Final, cast
 
 import msgspec
 import structlog
 from msgspec import Struct, field
+from msgspec.structs import replace
 
+from gpuscaler.clouds.delays import NO_FAULTS, Absent, Faults
 from gpuscaler.clouds.machines import is_device
 from gpuscaler.embedded.plugins import Plugin, is_plugin, plugin_of
 from gpuscaler.kube.client import Client
@@ -36,6 +38,7 @@ class Promise(Struct, frozen=True):
     """What the plugins of a machine show on its Node, ``delay`` seconds after their pods run there; infinite where they never do."""
 
     instance: str
+    instance_type: str
     amounts: Resources
     delay: float
 
@@ -53,10 +56,12 @@ class Devices:
     """Shows what :meth:`promise` d machines have while their plugins run, for as long as :meth:`run` runs.
 
     ``now`` is the wall clock, of which ``speed`` seconds pass in a second of the event loop. DaemonSets are made when a machine comes
-    that needs them, and never again: who deletes one ends its devices.
+    that needs them, and never again: who deletes one ends its devices. ``faults`` say what goes wrong by itself; more goes wrong by calls.
     """
 
-    def __init__(self, client: Client, *, now: Callable[[], float], speed: float = 1.0) -> None:
+    def __init__(self, client: Client, *, now: Callable[[], float], speed: float = 1.0, faults: Faults = NO_FAULTS, seed: int = 0) -> None:
+        self.faults = faults
+        self._seed = seed
         self._client, self._now, self._speed = client, now, speed
         self._promised: dict[str, Promise] = {}
         #: What we wrote, or read, of a node's devices; capacity and allocatable.
@@ -68,6 +73,9 @@ class Devices:
         #: When the devices of a plugin on a node show, by the pod's uid; and since when there has been none.
         self._shows: dict[tuple[str, str], tuple[str, float]] = {}
         self._stopped: dict[tuple[str, str], float] = {}
+        #: Until when plugins are away that restart, by node and plugin, and what was hidden by calls.
+        self._away: dict[tuple[str, str], float] = {}
+        self._hidden: list[Absent] = []
         self._installed: set[str] = set()
         self._wanted: asyncio.Queue[Plugin] = asyncio.Queue()
         self._dirty: dict[str, None] = {}
@@ -81,7 +89,8 @@ class Devices:
             return
         if node not in self._promised or self._promised[node].instance != promise.instance:
             self._drop(node)
-        self._promised[node] = Promise(promise.instance, devices, promise.delay)
+            self._restart_later(node, promise.instance, 0)
+        self._promised[node] = replace(promise, amounts=devices)
         for plugin in map(plugin_of, devices):
             if plugin.name not in self._installed:
                 self._installed.add(plugin.name)
@@ -98,13 +107,52 @@ class Devices:
         if node in self._promised and self._promised[node].instance == instance:
             self._drop(node)
 
+    def restart(self, node: str = "", *, seconds: float = 45.0, plugin: str = "") -> None:
+        """A device plugin restarts: its devices are away for so long. Without ``node`` on all nodes, without ``plugin`` all of them."""
+        for name, promise in self._promised.items():
+            for made in {plugin_of(resource).name for resource in promise.amounts}:
+                if node in ("", name) and plugin in ("", made):
+                    self._away[name, made] = self._now() + seconds
+                    self._stir(name)
+
+    def hide(self, resource: str = "", instance_type: str = "") -> None:
+        """From now on no machine of the type shows the resource, whatever it is sold with; what is empty means all of them."""
+        self._hidden.append(Absent(resource, instance_type))
+        self._stir_all()
+
+    def unhide(self) -> None:
+        """What :meth:`hide` has hidden comes."""
+        self._hidden.clear()
+        self._stir_all()
+
+    @property
+    def hidden(self) -> Sequence[Absent]:
+        """What calls have hidden."""
+        return tuple(self._hidden)
+
+    def _restart_later(self, node: str, instance: str, times: int) -> None:
+        """Have the plugins of a node restart when their time has come, again and again."""
+        if self.faults.plugin_hours:
+            luck = Random(f"{self._seed}/plugin/{instance}/{times}")
+            wait = luck.expovariate(1.0) * self.faults.plugin_hours * 3600.0 / self._speed
+            asyncio.get_running_loop().call_later(wait, self._restarts, node, instance, times)
+
+    def _restarts(self, node: str, instance: str, times: int) -> None:
+        if node in self._promised and self._promised[node].instance == instance:
+            self.restart(node, seconds=self.faults.plugin_seconds)
+            self._restart_later(node, instance, times + 1)
+
     def _drop(self, node: str) -> None:
         known = self._promised.pop(node, None)
         for book in (self._shown, self._capacity) if known is not None else ():
             book.pop(node, None)
-        for key in [key for key in (*self._shows, *self._stopped) if key[0] == node]:
-            self._shows.pop(key, None)
-            self._stopped.pop(key, None)
+        for key in [key for key in (*self._shows, *self._stopped, *self._away) if key[0] == node]:
+            for moments in (self._shows, self._stopped, self._away):
+                moments.pop(key, None)
+
+    def _stir_all(self) -> None:
+        for node in self._promised:
+            self._stir(node)
 
     def _stir(self, node: str) -> None:
         self._dirty[node] = None
@@ -125,8 +173,7 @@ class Devices:
                 self._stir(pod.node)
         if batch.listed and not self._listed:
             self._listed = True
-            for node in self._promised:
-                self._stir(node)
+            self._stir_all()
 
     async def run(self) -> None:
         """Write what nodes have until cancelled."""
@@ -185,12 +232,21 @@ class Devices:
         allocatable, capacity = {}, {}
         for name, amount in promise.amounts.items():
             at, kept = self._times(node, promise, plugin_of(name).name, now, showed=bool(shown.get(name)))
+            at = float("inf") if self._is_absent(name, promise) else at
             for moment in (at, kept):
                 if now < moment < float("inf"):
                     asyncio.get_running_loop().call_later((moment - now) / self._speed + 0.001, self._stir, node)
             allocatable[name] = amount if at <= now else 0
             capacity[name] = amount if at <= now else had.get(name, 0) if now < kept else 0
         return allocatable, capacity
+
+    def _is_absent(self, resource: str, promise: Promise) -> bool:
+        """Whether a machine never shows a resource."""
+        for one in (*self.faults.absent, *self._hidden):
+            luck = Random(f"{self._seed}/absent/{promise.instance}/{resource}")
+            if one.hits(resource, promise.instance_type) and luck.random() < one.share:
+                return True
+        return False
 
     def _times(self, node: str, promise: Promise, plugin: str, now: float, *, showed: bool) -> tuple[float, float]:
         """When the devices of a plugin show, and until when their capacity stays although they do not."""
@@ -204,7 +260,7 @@ class Devices:
             # A process that comes back finds what its plugin has shown already.
             unbroken = showed and key not in self._shows and key not in self._stopped
             self._shows[key] = (pod.uid, now if unbroken else now + promise.delay)
-        at = self._shows[key][1]
+        at = max(self._shows[key][1], self._away.get(key, 0.0))
         since = self._stopped.pop(key, now) if at <= now else self._stopped.setdefault(key, now)
         return at, since + CAPACITY_KEPT
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gpuscaler.clouds.delays import NO_FAULTS, Faults
 from gpuscaler.clouds.machines import LOST, REGISTERED, TERMINATED, VISIBLE, CloudEvent, CloudMachine, before_device_plugin
 from gpuscaler.clouds.simulated_provider import SCHEME, provider_id
 from gpuscaler.embedded.devices import Devices, Promise, failed, until_done
@@ -63,14 +64,22 @@ class Machines:
     """Keeps a Node for each machine whose events it :meth:`hear` s, for as long as :meth:`run` runs.
 
     ``steered`` says that machines register with our arriving taint, as pools do whose boot configuration sets it. Of ``now`` pass
-    ``speed`` seconds in a second of the event loop.
+    ``speed`` seconds in a second of the event loop. What goes wrong with devices is in ``faults``, drawn by ``seed``.
     """
 
     def __init__(
-        self, client: Client, *, now: Callable[[], float], steered: bool = True, naming: Naming = SIMULATED, speed: float = 1.0
+        self,
+        client: Client,
+        *,
+        now: Callable[[], float],
+        steered: bool = True,
+        naming: Naming = SIMULATED,
+        speed: float = 1.0,
+        faults: Faults = NO_FAULTS,
+        seed: int = 0,
     ) -> None:
         self._client, self._now, self._steered, self._naming = client, now, steered, naming
-        self.devices = Devices(client, now=now, speed=speed)
+        self.devices = Devices(client, now=now, speed=speed, faults=faults, seed=seed)
         self._events: asyncio.Queue[CloudEvent] = asyncio.Queue()
         #: Events that wait for one that could not be written, by machine: others' Nodes do not wait for them.
         self._held: dict[str, deque[CloudEvent]] = {}
@@ -145,7 +154,9 @@ class Machines:
             with suppress(AlreadyExists):
                 await self._client.create(NODES, self._node(machine, steered=steered))
             delay = machine.visible_at - machine.registered_at if machine.registered_at < float("inf") else float("inf")
-            self.devices.promise(name, Promise(self._naming.provider_id(machine), machine.offering.allocatable, delay))
+            offering = machine.offering
+            promise = Promise(self._naming.provider_id(machine), offering.instance_type, offering.allocatable, delay)
+            self.devices.promise(name, promise)
         elif kind in {LOST, TERMINATED}:
             self.devices.forget(name, self._naming.provider_id(machine))
             with suppress(NotFound):

@@ -45,7 +45,7 @@ async def make(settings: RunSettings, place: Place) -> Made:
         quotas=quotas,
         ids=f"{naming.prefix}{{:05d}}",
     )
-    machines = Machines(place.client, now=place.now, naming=naming)
+    machines = Machines(place.client, now=place.now, naming=naming, faults=faults_of(told), seed=told.seed)
     provider = SimulatedProvider(core, pools, now=place.now, listener=machines.hear, faults=call_faults_of(told), seed=told.seed)
     if before.began:
         provider.resume(before)

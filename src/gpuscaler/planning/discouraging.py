@@ -45,7 +45,8 @@ def shares_used(taken: Mapping[str, Array], whole: Mapping[str, Array]) -> Float
     devices = [name for name in (*ACCELERATORS, GPU_MILLI) if name in whole]
     has_devices = np.zeros(rows, dtype=np.bool_)
     for name in devices:
-        has_devices |= whole[name] > 0
+        # Where a plugin has gone, pods keep the devices that they have.
+        has_devices |= (whole[name] > 0) | (taken[name] > 0 if name in taken else np.False_)
     return np.where(has_devices, _most(taken, whole, devices, rows), _most(taken, whole, ORDINARY, rows))
 
 
@@ -96,5 +97,5 @@ def _most(taken: Mapping[str, Array], whole: Mapping[str, Array], names: tuple[s
     most = np.zeros(rows)
     for name in names:
         if name in whole and name in taken:
-            np.maximum(most, taken[name] / np.maximum(whole[name], 1), out=most)
+            np.maximum(most, np.minimum(taken[name] / np.maximum(whole[name], 1), 1.0), out=most)
     return most

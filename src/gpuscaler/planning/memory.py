@@ -17,7 +17,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import BUYING, REMOVING, Holds
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning import ending, leaving, reclaiming, refusing, steering, unready
+from gpuscaler.planning import ending, leaving, reclaiming, refusing, restarting, steering, unready
 from gpuscaler.planning.acts import Act
 from gpuscaler.planning.adopting import adopted
 from gpuscaler.planning.alternatives import alternatives
@@ -29,6 +29,7 @@ from gpuscaler.planning.owed import owed, owing
 from gpuscaler.planning.plans import Machine, Plan
 from gpuscaler.planning.quarantine import Poison
 from gpuscaler.planning.reclaiming import Remark
+from gpuscaler.planning.restarting import Away
 from gpuscaler.planning.roll import Roll, Rolls, Unpooled
 from gpuscaler.planning.state import State, Upcoming, boots, breakers, clocks, events, learned, ledger, promises, refusals, sparing
 from gpuscaler.planning.state.asking import with_breakers
@@ -66,7 +67,7 @@ class Memory(Struct, frozen=True, gc=False):
     ``decisions`` is how many decisions have been numbered, ``decided`` are the ids of those that are being carried out, by order and node.
     ``worked_on`` is when the cloud works on machines, by id, as it has announced, ``ends`` when their reserved time does.
     ``unfamiliar`` are machines that came under keys which their pools do not offer, by id. ``poison`` are objects that planning fails with.
-    ``unready`` is about nodes that are not Ready.
+    ``unready`` is about nodes that are not Ready, ``away`` about nodes whose devices have gone.
     """
 
     ledger: Ledger = Ledger()
@@ -84,6 +85,7 @@ class Memory(Struct, frozen=True, gc=False):
     unfamiliar: Mapping[str, Key] = {}
     poison: tuple[Poison, ...] = ()
     unready: Unready = Unready()
+    away: Mapping[str, Away] = {}
 
 
 class Facts(Struct, frozen=True, gc=False):
@@ -249,7 +251,8 @@ def recalled(memory: Memory, now: float) -> Memory:
     book = ledger.folded(book, (ledger.Doubted(one.token, now) for one in book.orders if one.state != ledger.ACCEPTED))
     idle = IdleClocks({name: min(since, now) for name, since in memory.clocks.since.items()})
     known = breakers.recalled(memory.breakers)
-    return replace(memory, ledger=book, clocks=idle, breakers=known, unready=unready.recalled(memory.unready, now))
+    silent, away = unready.recalled(memory.unready, now), restarting.recalled(memory.away, now)
+    return replace(memory, ledger=book, clocks=idle, breakers=known, unready=silent, away=away)
 
 
 def _not_ahead(one: Dated, now: float) -> Dated:
@@ -368,6 +371,8 @@ def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, sta
     for key in sorted({key for one in plan.machines for key in wanted(one)} & state.half_open_offerings):
         known_breakers = breakers.step(known_breakers, events.Asked(key, now))
     closed = {one.node for one in book.promises} | {one.node for one in book.coming} | {one.node for one in book.leaving}
+    # The scheduler takes no node whose device plugin restarts; that is no refusal.
+    closed |= restarting.coming_back(memory.away, now)
     expected = refusals.step(memory.refusals, refusing.expected(cluster, plan.placements, closed, now))
     return replace(memory, ledger=book, breakers=known_breakers, refusals=expected), orders
 

@@ -17,6 +17,7 @@ from gpuscaler.model.accelerators import ACCELERATORS, GPU_MILLI, gpus_in, gpus_
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import ACTIVITIES, Holds
 from gpuscaler.model.pools import Offering, Policy
+from gpuscaler.planning import restarting
 from gpuscaler.planning.alike import may_be, offered, taken_for
 from gpuscaler.planning.limits import worth
 from gpuscaler.planning.membership import Member, members
@@ -189,7 +190,9 @@ def status_of(
         set_aside_count=len(aside),
         set_aside=tuple(Said(one.object, shortened(one.reason, SENTENCE)) for one in aside[:MOST]),
         holds=_holds(holds or Holds(), now),
-        troubles=tuple(shortened(one, SENTENCE) for one in (*troubles, *(one.text for one in unready)))[:MOST],
+        troubles=tuple(
+            shortened(one, SENTENCE) for one in (*troubles, *(one.text for one in unready), *restarting.reports(memory.away, now))
+        )[:MOST],
         warnings=tuple(
             shortened(one, SENTENCE)
             for one in (

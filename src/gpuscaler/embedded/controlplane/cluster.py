@@ -33,7 +33,7 @@ class RealCluster:
         self.plane = plane
         self._transport = HttpTransport(plane.access())
         client = Client(self._transport, field_manager="kubelet", limit=RateLimit(qps=UNLIMITED, burst=1_000_000))
-        self._machines = Machines(client, now=now, steered=conditions.steered)
+        self._machines = Machines(client, now=now, steered=conditions.steered, faults=conditions.faults, seed=conditions.seed)
         clock = asyncio.get_running_loop().time
         self._seen = Picture(client, clock=clock, random=Random(conditions.seed), resources=(PODS, NODES))
         self._kubelets = Kubelets(

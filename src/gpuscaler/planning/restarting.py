@@ -1,0 +1,91 @@
+"""Device plugins that restart: what a node showed before it shows none, and for how long that counts.
+
+The kubelet sets what is allocatable of a plugin's devices to 0 at once when the plugin goes (kubernetes/kubernetes#99571), and keeps their
+capacity for five minutes; a kubelet that restarts shows neither until the plugin registers again. An upgrade does that on every node. For
+three minutes such a node counts as it was, so that nothing is bought in its place, and no node is little used because of it; afterwards it
+counts as what it shows, and is reported.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.model.cluster import Cluster, Delta
+from gpuscaler.model.nodes import Node
+from gpuscaler.planning.keeping import ARRIVING_TAINT
+
+#: So long a node counts as it was, in seconds: a plugin is back within one, unless its image has to be pulled first.
+COUNTED_SECONDS = 180.0
+
+
+class Away(Struct, frozen=True, gc=False):
+    """What the node with ``uid`` showed of devices that it has not shown since ``since``."""
+
+    uid: str
+    amounts: Mapping[str, int]
+    since: float
+
+
+def observe(known: Mapping[str, Away], before: Mapping[str, Node], cluster: Cluster, now: float) -> Mapping[str, Away]:
+    """Which nodes show no devices that they had; ``before`` are the nodes as they were last seen, empty where nothing is known of that."""
+    if before is cluster.nodes and not known:
+        return known
+    away: dict[str, Away] = {}
+    for name, node in cluster.nodes.items():
+        last, previous = before.get(name), known.get(name)
+        if node is last and previous is None:
+            continue
+        if previous is not None and previous.uid != node.uid:
+            previous = None
+        if amounts := _missing(node, last, previous):
+            away[name] = Away(node.uid, amounts, previous.since if previous is not None else now)
+    return known if away == known else away
+
+
+def _missing(node: Node, last: Node | None, previous: Away | None) -> dict[str, int]:
+    """What ``node`` had and does not show. A machine that has not opened yet never had anything."""
+    if any(taint.key == ARRIVING_TAINT for taint in node.taints):
+        return {}
+    had = {name: amount for name, amount in node.capacity.items() if amount}
+    if last is not None and last.uid == node.uid:
+        had |= {name: amount for name, amount in last.allocatable.items() if amount}
+    had |= previous.amounts if previous is not None else {}
+    missing = {name: amount for name, amount in had.items() if "/" in name and not node.allocatable.get(name)}
+    if not missing:
+        return missing
+    # Whoever shows devices of that vendor under other names has divided them anew, as MIG does.
+    vendors = {name.partition("/")[0] for name, amount in node.allocatable.items() if amount and name not in had}
+    return {name: amount for name, amount in missing.items() if name.partition("/")[0] not in vendors}
+
+
+def coming_back(known: Mapping[str, Away], now: float) -> frozenset[str]:
+    """The nodes that count as they were."""
+    return frozenset(name for name, away in known.items() if now < away.since + COUNTED_SECONDS)
+
+
+def as_before(cluster: Cluster, known: Mapping[str, Away], now: float) -> Cluster:
+    """``cluster`` with the devices of nodes that are coming back."""
+    nodes = (cluster.nodes.get(name) for name in coming_back(known, now))
+    changed = tuple(
+        replace(node, allocatable={**node.allocatable, **known[node.name].amounts})
+        for node in nodes
+        if node is not None and node.uid == known[node.name].uid
+    )
+    return cluster.apply(Delta(upserts=changed)) if changed else cluster
+
+
+def reports(known: Mapping[str, Away], now: float) -> Iterator[str]:
+    """A sentence for each node whose devices did not come back."""
+    for name in sorted(known.keys() - coming_back(known, now)):
+        away = known[name]
+        shown = ", ".join(f"{amount} {resource}" for resource, amount in sorted(away.amounts.items()))
+        yield (
+            f"node {name} had {shown} and has shown none for {(now - away.since) / 60:.0f} min; it is planned with what it shows; look at "
+            f"the device plugin's pod on it, and at the driver's log"
+        )
+
+
+def recalled(known: Mapping[str, Away], now: float) -> Mapping[str, Away]:
+    """``known`` without moments after ``now``, which another's clock told."""
+    return {name: replace(away, since=min(away.since, now)) for name, away in known.items()}

@@ -1,0 +1,74 @@
+"""A node of an Auto Scaling group whose device plugin restarts."""
+
+from pathlib import Path
+
+from tests.control.aws_stage import Stage, aws_stage
+
+from gpuscaler.kube.resources import NODES
+
+GPU = "nvidia.com/gpu"
+
+
+async def all_bound(here: Stage) -> bool:
+    bound = await here.bound()
+    return bool(bound) and all(bound.values())
+
+
+async def test_a_plugin_that_is_away_for_45_seconds_on_an_idle_machine_buys_no_second_one(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus", instance_type="p5.48xlarge")
+        here.start()
+        await here.submit("train", gpus=8, run_for="30s")
+        await here.until(lambda: all_bound(here), 300)
+        await here.sleep(90)
+        (node,) = await here.nodes()
+        name, status = node["metadata"]["name"], node["status"]
+        none = {"status": {"allocatable": {**status["allocatable"], GPU: "0"}}}
+        await here.user.merge_patch(NODES, name, none, subresource="status")
+        await here.submit("next", gpus=8)
+        await here.sleep(45)
+        await here.user.merge_patch(NODES, name, {"status": {"allocatable": status["allocatable"]}}, subresource="status")
+        await here.sleep(30)
+
+        assert len(here.machines()) == 1
+        assert (await here.bound())["next"] == name
+
+
+async def test_a_kubelet_that_restarts_and_shows_no_capacity_either_buys_no_second_machine(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus", instance_type="p5.48xlarge")
+        here.start()
+        await here.submit("train", gpus=8, run_for="30s")
+        await here.until(lambda: all_bound(here), 300)
+        await here.sleep(90)
+        (node,) = await here.nodes()
+        name, status = node["metadata"]["name"], node["status"]
+        none = {part: {**status[part], GPU: "0"} for part in ("capacity", "allocatable")}
+        await here.user.merge_patch(NODES, name, {"status": none}, subresource="status")
+        await here.submit("next", gpus=8)
+        await here.sleep(90)
+        whole = {part: status[part] for part in ("capacity", "allocatable")}
+        await here.user.merge_patch(NODES, name, {"status": whole}, subresource="status")
+        await here.sleep(30)
+
+        assert len(here.machines()) == 1
+        assert (await here.bound())["next"] == name
+
+
+async def test_a_plugin_that_stays_away_is_reported_with_its_node(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus", instance_type="p5.48xlarge", MaxSize=1)
+        here.start()
+        await here.submit("train", gpus=8)
+        await here.until(lambda: all_bound(here), 300)
+        (node,) = await here.nodes()
+        name = node["metadata"]["name"]
+        none = {"status": {"allocatable": {**node["status"]["allocatable"], GPU: "0"}}}
+        await here.user.merge_patch(NODES, name, none, subresource="status")
+        await here.sleep(150)
+        assert (await here.status()).troubles == ()
+        await here.sleep(60)
+
+        (trouble,) = (await here.status()).troubles
+        assert trouble.startswith(f"node {name} had 8 {GPU} and has shown none for 3 min")
+        assert (await here.bound())["train"] == name

@@ -1,0 +1,83 @@
+"""Device plugins that restart: the kubelet shows none of their devices meanwhile."""
+
+import pytest
+from tests.control.world import ONE_GPU_MACHINES
+from tests.faults.kit import all_bound, bought, faulty, status, watch_of
+
+from gpuscaler.control.controller import Pace
+from gpuscaler.embedded.plugins import PLUGINS
+from gpuscaler.kube.resources import DAEMON_SETS
+
+GPU = "nvidia.com/gpu"
+ZERO = "0"
+
+
+def allocatable(nodes: list[dict[str, object]], name: str) -> str:
+    (node,) = [one for one in nodes if one["metadata"]["name"] == name]  # type: ignore[index]
+    return str(node["status"]["allocatable"].get(GPU, ZERO))  # type: ignore[index]
+
+
+@pytest.mark.parametrize("seconds", [45.0, 170.0])
+async def test_f63_a_device_plugin_that_restarts_on_an_idle_node_buys_no_second_machine(seconds: float) -> None:
+    async with faulty() as here:
+        await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
+        await bought(here, 1)
+        await here.sleep(75.0)
+        (machine,) = here.cluster.core.list()
+        here.cluster.machines.devices.restart(machine.id, seconds=seconds)
+        await here.sleep(1.0)
+        assert allocatable(await here.nodes(), machine.id) == ZERO
+        await here.submit("second")
+        await here.sleep(seconds + 15.0)
+
+        assert (await here.bound())["second"] == machine.id
+        assert len(here.cluster.core.history()) == 1
+
+
+async def test_f63_nothing_is_written_to_a_full_node_or_ended_while_its_device_plugin_restarts() -> None:
+    async with faulty(ONE_GPU_MACHINES + "    idle_after: 30s\n") as here:
+        await here.submit("train")
+        await bought(here, 1)
+        await here.sleep(75.0)
+        assert await all_bound(here)
+        before = len(watch_of(here).to("/nodes/"))
+        here.cluster.machines.devices.restart(seconds=150.0)
+        await here.sleep(200.0)
+
+        assert watch_of(here).to("/nodes/")[before:] == []
+        assert await all_bound(here)
+        assert len(here.cluster.core.list()) == 1
+
+
+async def test_f63_a_restart_of_the_controller_does_not_begin_the_three_minutes_again() -> None:
+    async with faulty(pace=Pace(resync=5.0)) as here:
+        await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
+        await bought(here, 1)
+        await here.sleep(75.0)
+        here.cluster.machines.devices.restart(seconds=1e6)
+        await here.sleep(10.0)
+        await here.submit("second")
+        await here.sleep(120.0)
+        assert len(here.cluster.core.history()) == 1
+        await here.kill()
+        here.start()
+        await here.sleep(30.0)
+        assert len(here.cluster.core.history()) == 1
+        await bought(here, 2, within=60.0)
+
+
+async def test_f63_devices_that_do_not_come_back_are_reported_and_another_machine_is_bought_after_three_minutes() -> None:
+    async with faulty() as here:
+        await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
+        await bought(here, 1)
+        await here.sleep(75.0)
+        (machine,) = here.cluster.core.list()
+        began = here.now()
+        await here.user.delete(DAEMON_SETS, PLUGINS[0].name, namespace="kube-system")
+        await here.sleep(5.0)
+        assert allocatable(await here.nodes(), machine.id) == ZERO
+        await here.submit("second")
+        await bought(here, 2)
+
+        assert 180.0 <= here.now() - began < 220.0
+        assert any(f"node {machine.id} had 1 {GPU} and has shown none for 3 min" in one for one in (await status(here)).troubles)
