@@ -26,6 +26,8 @@ from gpuscaler.embedded.failures import Failure
 from gpuscaler.kube.errors import NotFound, ServerError, TooManyRequests, Unreachable
 from gpuscaler.kube.resources import CONFIG_MAPS, NODES, PODS
 from gpuscaler.kube.transport import Request
+from gpuscaler.model.instances import ALIVE
+from gpuscaler.planning.adopting import adopted_name
 from gpuscaler.planning.leaving.evicting import LAST_SECONDS
 from gpuscaler.planning.leaving.labels import EXCLUDE_LABEL
 from gpuscaler.planning.memory import Memory
@@ -59,6 +61,7 @@ class Guard(Watchman):
         #: Since when the cloud, and the API server, cannot be reached.
         self.dark: float | None = None
         self.purchases = self.removals = 0
+        self._tokens: set[str] = set()
 
     async def written(self) -> Memory:
         try:
@@ -74,7 +77,27 @@ class Guard(Watchman):
         assert known is not None, f"I2: order {order.token} was sent and is not written down"
         assert all(one.purpose for one in book.coming if one.order == order.token), "I8: an order without a reason"
         assert known.count == order.count, f"I2: order {order.token} was written down for {known.count}, and sent for {order.count}"
+        if order.token not in self._tokens:
+            self._nothing_is_bought_again(book)
+        self._tokens.add(order.token)
         self.purchases += 1
+
+    def _nothing_is_bought_again(self, book: ledger.Ledger) -> None:
+        """The plan that buys has counted every machine that the list shows and that a pool launched by itself (I12)."""
+        state, controller = self._here.notes.state, self._here.controller
+        inventory = controller.cloud.inventory if controller is not None else None
+        if state is None or inventory is None or inventory.at > self._here.notes.planned_at:
+            return
+        counted = {one.id for one in state.upcoming} | {adopted_name(one.instance) for one in book.coming}
+        listed = {one.id for one in inventory.instances if one.state in ALIVE}
+        awaited = {key for one in book.orders if one.state != ledger.INTENDED for key in one.offerings}
+        for machine in self._here.cluster.core.list():
+            name, at = provider_id(machine), self._here.notes.planned_at
+            # Without tokens it may be the machine of an order whose answer was lost, which counts that one.
+            mine = not self._here.cluster.provider.keeps_tokens and machine.offering.key in awaited
+            comes = machine.bought_at < at < min(machine.registered_at, machine.bought_at + self._here.pace.register)
+            if machine.purchase.startswith("replacing ") and name in listed and comes and not mine:
+                assert adopted_name(name) in counted, f"I12: {machine.id} was launched {machine.purchase}, and another one is bought"
 
     async def remove(self, ids: Sequence[str]) -> None:
         book = (await self.written()).ledger
@@ -164,13 +187,20 @@ class Schedules(RuleBasedStateMachine):
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self.loop.run_until_complete(work)
 
-    @initialize(seed=st.integers(0, 2**32), tokens=st.booleans(), stale=st.sampled_from((0.0, 0.0, 90.0)), lossy=st.booleans())
-    def begin(self, seed: int, tokens: bool, stale: float, lossy: bool) -> None:
-        dice = Random(seed)
+    @initialize(
+        seed=st.integers(0, 2**32),
+        tokens=st.booleans(),
+        stale=st.sampled_from((0.0, 0.0, 90.0)),
+        lossy=st.booleans(),
+        replaces=st.booleans(),
+    )
+    def begin(self, *, seed: int, tokens: bool, stale: float, lossy: bool, replaces: bool) -> None:
+        """``replaces`` says that pools launch other machines in place of those that are gone, as Auto Scaling groups do."""
         calls = CallFaults(throttled=0.05 * lossy, lost=0.1 * lossy, stale_seconds=stale, tokens=tokens)
-        self.do(self._begin(seed, dice, calls))
+        self.do(self._begin(seed, calls, replaces=replaces))
 
-    async def _begin(self, seed: int, dice: Random, calls: CallFaults) -> None:
+    async def _begin(self, seed: int, calls: CallFaults, *, replaces: bool) -> None:
+        dice = Random(seed)
         policy = parse_policy(POOLS)
         spot = [offering for pool in policy.pools for offering in pool.offerings if offering.market == "spot"]
         # Spot comes and goes; from minute 20 on it is there.
@@ -184,7 +214,14 @@ class Schedules(RuleBasedStateMachine):
             seed=seed,
             delays=QUICK,
             calls=calls,
-            faults=Faults(never_registers=0.03, partial_grants=0.2, gpu_hours_between_failures=0.0, reclaim=Delay(0.0, 10.0, 60.0)),
+            faults=Faults(
+                never_registers=0.03,
+                partial_grants=0.2,
+                gpu_hours_between_failures=0.0,
+                reclaim=Delay(0.0, 10.0, 60.0),
+                without_notice=0.3,
+                group_replaces=replaces,
+            ),
             markets=Markets(capacity, began=BEGAN),
         )
         claims.watch_every_plan()

@@ -186,6 +186,9 @@ class Notes:
     #: When it was looked whether running pods would fit better elsewhere.
     weighed: list[float] = field(default_factory=list)
     last: Plan | None = None
+    #: What the last plan was made from, and when.
+    state: State | None = None
+    planned_at: float = 0.0
     decisions: int = 0
     decided: Mapping[str, str] = field(default_factory=dict)
 
@@ -203,7 +206,7 @@ class Notes:
     def planned(self, plan: Plan, _cluster: Cluster, state: State, _policy: Policy, now: float, /) -> None:
         self.plans += 1
         self.weighed += [now] * state.consolidating
-        self.last = plan
+        self.last, self.state, self.planned_at = plan, state, now
 
     def sent(self, order: ledger.Order, _machines: tuple[ledger.Coming, ...], _memory: Memory, _now: float, /) -> None:
         self.orders.append(order)

@@ -5,12 +5,17 @@ from contextlib import suppress
 
 import msgspec
 import pytest
+from tests.control.leaving import run
 from tests.control.world import World
 from tests.faults.guarding import IDLE_STRANGER, Watch
 from tests.faults.kit import IDLE, bought, faulty, watch_of
+from tests.faults.test_adoption import REPLACING
 
+from gpuscaler.clouds.machines import LOST, RECLAIMED
+from gpuscaler.control import awaiting
 from gpuscaler.kube.resources import NODES
 from gpuscaler.kube.transport import Request
+from gpuscaler.planning import memory
 from gpuscaler.settings.pools_file import parse_policy
 
 pytestmark = pytest.mark.looptime(noop_cycles=1)
@@ -74,3 +79,22 @@ async def test_whatever_is_done_to_what_is_not_ours_is_noticed(touch: Callable[[
     with pytest.raises(AssertionError, match=said):
         async with faulty(IDLE) as here:
             await touch(here)
+
+
+async def test_a_machine_that_is_bought_beside_what_its_group_launched_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "owed", lambda *_what, **_more: ())
+    monkeypatch.setattr(awaiting, "LONGEST_WAIT", 0.0)
+    with pytest.raises(AssertionError, match="I12: sim-00002 was launched replacing sim-00001"):
+        async with faulty(IDLE, faults=REPLACING) as here:
+            await lose(here)
+
+
+async def lose(here: World) -> None:
+    """A machine is replaced by its pool, and meanwhile another pod comes."""
+    await run(here, "web")
+    await here.sleep(120.0)
+    here.cluster.core._put(here.now(), LOST, here.cluster.core.list()[0].id, why=RECLAIMED)
+    here.cluster.provider._stirred.set()
+    await here.sleep(20.0)
+    await here.submit("more")
+    await here.sleep(5.0)
