@@ -361,6 +361,27 @@ MUTANTS = (
         removes="what was refused for a pool's configuration is not asked again by itself",
     ),
     Mutant(
+        case=83,
+        path="clouds/aws/prices.py",
+        old="        known = _references(instance_type)\n",
+        new="        known = (UNKNOWN,)\n",
+        removes="spot that AWS tells is judged by an on-demand price that nobody knows",
+    ),
+    Mutant(
+        case=83,
+        path="planning/scale_down/valuing.py",
+        old="    if candidate.member.offering.price_from == BY_SIZE:\n",
+        new="    if candidate.member.offering.price_from == 'nowhere':\n",
+        removes="pods are moved to save what nobody knows",
+    ),
+    Mutant(
+        case=83,
+        path="planning/planner.py",
+        old=" | unpriced(asked.policy)",
+        new="",
+        removes="pods are moved to machines of which nobody knows the price",
+    ),
+    Mutant(
         case=33,
         path="planning/adopting.py",
         old="one.pool in pools and not is_ordered(one):\n            yield one\n",

@@ -24,15 +24,14 @@ KEY = ("gpus", "on-demand", "g5.xlarge", "us-east-1a")
 @pytest.mark.parametrize("code", CODES)
 def test_f82_whatever_was_refused_and_is_mended_within_an_hour_is_asked_again_within_a_day(code: str) -> None:
     cause = causes.verdict(code, "").cause
-    refused = lambda at: Refused(KEY, at, cause=cause)  # noqa: E731
-    breakers, now = reduce(step, [refused(0.0)], Breakers()), 0.0
+    breakers, now = step(Breakers(), Refused(KEY, 0.0, cause=cause)), 0.0
     while now < HOUR:
         (breaker,) = breakers.open
         assert breaker.until is not None
         assert openness(breakers, [KEY], breaker.until - 1.0).blocked == {KEY}
         now = breaker.until
         assert not openness(breakers, [KEY], now).blocked
-        answer: Event = Granted(KEY, now) if now >= HOUR else refused(now)
+        answer: Event = Granted(KEY, now) if now >= HOUR else Refused(KEY, now, cause=cause)
         breakers = reduce(step, [Asked(KEY, now), answer], breakers)
 
     assert now <= DAY

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from msgspec import Struct
 
-from gpuscaler.model.pools import Budget, Offering, Pool, Spare
+from gpuscaler.model.pools import Budget, Pool, Spare
 from gpuscaler.model.taints import Taint
 
 
@@ -46,23 +46,18 @@ def overridden(pool: Pool, override: PoolOverride) -> Pool:
     taints = {(taint.key, taint.effect): taint for taint in override.taints}
     offerings = []
     for offering in pool.offerings:
+        told = price_told(override.prices, instance_type=offering.instance_type, market=offering.market, zone=offering.zone)
+        priced = offering if told is None else msgspec.structs.replace(offering, price=told, price_from="")
         merged = {(taint.key, taint.effect): taint for taint in offering.taints} | taints
         offerings.append(
             msgspec.structs.replace(
-                offering,
+                priced,
                 labels={**offering.labels, **override.labels},
                 taints=tuple(merged.values()),
-                price=priced(offering, override.prices),
             )
         )
     matching = {**pool.match_labels, **override.labels}
     return msgspec.structs.replace(pool, offerings=tuple(offerings), match_labels=matching, **changes)
-
-
-def priced(offering: Offering, prices: Iterable[OfferingPrice]) -> float:
-    """The price that ``prices`` give, else the offering's own."""
-    told = price_told(prices, instance_type=offering.instance_type, market=offering.market, zone=offering.zone)
-    return offering.price if told is None else told
 
 
 def price_told(prices: Iterable[OfferingPrice], *, instance_type: str, market: str, zone: str) -> float | None:

@@ -8,6 +8,8 @@ from gpuscaler.model.accelerators import gpus_of
 from gpuscaler.model.pods import PodSpec, Resources
 from gpuscaler.model.taints import Taint, untolerated
 
+#: Where a price is from that no region has: a guess from the type's size. Nothing that runs is moved for what it would save.
+BY_SIZE = "size"
 MARKETS = ("reserved", "spot", "on-demand")
 #: How long the node of a machine may be not Ready before the machine is ended, in seconds. EKS repairs nodes after 30 minutes.
 UNREADY_AFTER = 2700.0
@@ -20,7 +22,8 @@ class Offering(Struct, frozen=True, gc=False):
     those of the node once it is open (start-up taints gone), well-known labels included, ``kubernetes.io/hostname`` excepted.
     ``count`` is how many can be had, None when nobody knows a bound (a capacity reservation knows one). ``ends`` is when the cloud takes
     machines of it away, whatever runs on them, in seconds since the epoch; 0 where it does not. ``product`` is the model of its GPUs, for
-    clouds that tell it though no label of their nodes does.
+    clouds that tell it though no label of their nodes does. ``price_from`` is empty for a price that is known; for a guess it is the
+    region whose price that is, or :data:`BY_SIZE` where no region has one.
     """
 
     pool: str
@@ -34,6 +37,7 @@ class Offering(Struct, frozen=True, gc=False):
     count: int | None = None
     ends: float = 0.0
     product: str = ""
+    price_from: str = ""
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -129,3 +133,8 @@ class Policy(Struct, frozen=True, gc=False):
     priority_cutoff: int = -10
     min_saving: float = 0.0
     work_budget: int = 1_000_000
+
+
+def unpriced(policy: Policy) -> frozenset[tuple[str, str, str, str]]:
+    """The offerings whose price is guessed from their size, since no region has one: nothing that runs is moved for it."""
+    return frozenset(one.key for pool in policy.pools for one in pool.offerings if one.price_from == BY_SIZE)

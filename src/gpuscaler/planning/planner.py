@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.pools import Policy
+from gpuscaler.model.pools import Policy, unpriced
 from gpuscaler.planning.demand import Demand, PodClass, demand
 from gpuscaler.planning.desk import Desk, Queue, Solved, Stage, Taken
 from gpuscaler.planning.ending import closing, told, without_closed
@@ -318,7 +318,7 @@ def give_back(asked: Asked, desk: Desk, seen: Picture, memory: Memory) -> Down:
             room=room,
             members=seen.by_node,
             taken=frozenset(room.table.names[row] for row in taken),
-            templates=desk.templates.less(desk.remaining.spent).settled(asked.state.unsettled_offerings),
+            templates=desk.templates.less(desk.remaining.spent).settled(asked.state.unsettled_offerings | unpriced(asked.policy)),
             limits=desk.remaining.for_mix(),
             untried=untried(asked.cluster, asked.policy) if asked.live else (),
             should_stop=asked.should_stop,

@@ -1,7 +1,7 @@
 """A pool from a group and what is known around it: offerings, node template, findings. Pure."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -14,11 +14,11 @@ from gpuscaler.clouds.aws.hints import Hints, hints_of
 from gpuscaler.clouds.aws.launches import Launch
 from gpuscaler.clouds.aws.node_templates import POOL_LABEL, NodeTemplate
 from gpuscaler.clouds.aws.nodegroups import Nodegroup
-from gpuscaler.clouds.aws.prices import Tariff
+from gpuscaler.clouds.aws.prices import YUAN_PER_DOLLAR, Tariff, in_yuan
 from gpuscaler.clouds.aws.reservations import ACTIVE, EXPIRED, Reservation
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.labels import is_label_value
-from gpuscaler.model.pools import UNREADY_AFTER, Offering, Pool, is_scattered
+from gpuscaler.model.pools import BY_SIZE, UNREADY_AFTER, Offering, Pool, is_scattered
 
 #: How machines are bought in a group; ``auto`` in the settings takes the first that the group allows.
 LAUNCH, DESIRED, FLEET = "launch-instances", "desired-capacity", "fleet"
@@ -180,11 +180,25 @@ def _offerings(
         found += _reserved(group, way, kind, known, template)
         for zone in group.zones:
             for market in markets_of(group, way.launch) if zone not in missing else ():
-                price = known.tariff.of(way.instance_type, market, zone)
+                price = known.tariff.of(way.instance_type, market, zone, kind)
                 if price.warning:
                     warnings.append(price.warning)
-                found.append(template.offering(way.launch, kind, market=market, zone=zone, price=price.price))
+                offering = template.offering(way.launch, kind, market=market, zone=zone, price=price.price)
+                found.append(msgspec.structs.replace(offering, price_from=price.price_from))
+    warnings += _guesses(found, known.region)
     return tuple(found)
+
+
+def _guesses(offerings: Sequence[Offering], region: str) -> Iterator[str]:
+    """What is to be said of prices that are another region's, or in another currency."""
+    by_region: dict[str, dict[str, None]] = {}
+    for one in offerings:
+        if one.price_from not in ("", BY_SIZE):
+            by_region.setdefault(one.price_from, {})[one.instance_type] = None
+    for other, names in sorted(by_region.items()):
+        yield f"no price of {', '.join(names)} in {region} is known; that in {other} counts: add it to aws.prices"
+    if in_yuan(region) and offerings:
+        yield f"prices in {region} are in yuan; {YUAN_PER_DOLLAR:g} of them count as a dollar"
 
 
 def reserved_for(group: Group, launch: Launch) -> tuple[str, ...]:

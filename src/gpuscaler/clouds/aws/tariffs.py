@@ -5,15 +5,34 @@ from concurrent.futures import Executor
 from datetime import UTC, datetime
 
 from gpuscaler.clouds.aws.calls import Calls, DeniedError
-from gpuscaler.clouds.aws.prices import Place, SpotPrice, Tariff, on_demand_of, spot_of
+from gpuscaler.clouds.aws.prices import YUAN_PER_DOLLAR, Place, SpotPrice, Tariff, in_yuan, on_demand_of, spot_of
 from gpuscaler.clouds.aws.remembering import LIST_PRICES, SPOT_PRICES, Dated, Kept
 from gpuscaler.clouds.protocol import CloudError
 from gpuscaler.model.overrides import OfferingPrice
 
-#: The Pricing API answers for all regions in a few.
-_PRICING_REGION = "us-east-1"
+#: The Pricing API answers in a few regions, for all of their partition: by what a region's name begins with, the nearest.
+#: AWS Price List, "Endpoints". Those of China have prices of their own; GovCloud and the isolated partitions have none.
+_PRICING = {
+    "us-gov-": "",
+    "us-iso": "",
+    "eu-iso": "",
+    "eusc-": "",
+    "cn-": "cn-northwest-1",
+    "ap-": "ap-south-1",
+    **dict.fromkeys(("eu-", "il-", "me-", "af-"), "eu-central-1"),
+    "": "us-east-1",
+}
+#: A question is asked so often; after so many types without an answer the others are left for later, when they are asked again, after so
+#: many seconds first and at most. What IAM does not allow is asked for again after the latter.
+_TRIES, _UNANSWERED = 2, 2
+_FIRST_PAUSE, _LONGEST_PAUSE = 60.0, 3600.0
 _AT_ONCE = 100
 _PLATFORM = "Linux/UNIX"
+
+
+def pricing_region(region: str) -> str:
+    """Where the Pricing API is asked for prices in ``region``; empty where its partition has none."""
+    return _PRICING[max((one for one in _PRICING if region.startswith(one)), key=len)]
 
 
 class Tariffs:
@@ -24,8 +43,11 @@ class Tariffs:
         self._own = own
         self._spot: dict[Place, SpotPrice] = {}
         self._spot_at: dict[str, float] = {}
-        #: Until when the Pricing API, which was refused, is not asked again.
-        self._refused_until = 0.0
+        self._pricing = pricing_region(region)
+        #: Until when the Pricing API, which did not answer, is not asked again, and how many times in a row it did not.
+        self._quiet_until, self._failures = 0.0, 0
+        #: Types that had no answer in the look that is on.
+        self._unanswered: list[str] = []
 
     def of(self, types: Collection[str], *, on_spot: Collection[str]) -> tuple[Tariff, dict[str, str]]:
         """What the types cost in the region, those of ``on_spot`` there too, and notes on what could not be read."""
@@ -36,24 +58,37 @@ class Tariffs:
         return Tariff(self._region, on_demand, spot, self._now(), self._own), notes
 
     def _on_demand(self, types: Collection[str], notes: dict[str, str]) -> dict[str, float]:
+        """The newest price of each type that was ever told; one that is not told any more counts on."""
         now, kept = self._now(), self._kept.prices
         stale = [name for name in sorted(types) if not (one := kept.get(self._key(name))) or not one.fresh(now, LIST_PRICES)]
-        if now >= self._refused_until:
+        if self._pricing and now >= self._quiet_until and stale:
+            self._unanswered.clear()
+            refused: CloudError | None = None
             for name, found in zip(stale, self._workers.map(self._ask, stale), strict=True):
-                if not isinstance(found, CloudError):
-                    kept[self._key(name)] = Dated(now, found)
+                if isinstance(found, CloudError):
+                    refused = found if refused is None or isinstance(found, DeniedError) else refused
                     continue
-                self._refused_until = now + LIST_PRICES / 24
-                if not isinstance(found, DeniedError):
-                    notes["list prices"] = f"{found.detail}; the catalogue's prices count"
+                before = kept.get(self._key(name))
+                kept[self._key(name)] = Dated(now, found if found is not None or before is None else before.value)
+            self._pause(refused, notes)
         return {name: one.value for name in types if (one := kept.get(self._key(name))) is not None and one.value is not None}
+
+    def _pause(self, refused: CloudError | None, notes: dict[str, str]) -> None:
+        """Ask again later what had no answer: ever more rarely, as long as there is none."""
+        self._failures = self._failures + 1 if refused is not None else 0
+        if refused is None:
+            return
+        pause = min(_FIRST_PAUSE * 2.0 ** min(self._failures - 1, 20), _LONGEST_PAUSE)
+        self._quiet_until = self._now() + (_LONGEST_PAUSE if isinstance(refused, DeniedError) else max(pause, refused.retry_after))
+        if not isinstance(refused, DeniedError):
+            notes["list prices"] = f"{refused.detail}; what was told before counts, else the catalogue's prices"
 
     def _key(self, name: str) -> str:
         return f"{self._region}/{name}"
 
     def _ask(self, name: str) -> float | CloudError | None:
-        if self._now() < self._refused_until:
-            return CloudError("unknown", "refused a moment ago")
+        if len(self._unanswered) >= _UNANSWERED:
+            return CloudError("unknown", f"pricing in {self._pricing}: several types had no answer a moment ago")
         wanted = {
             "instanceType": name,
             "regionCode": self._region,
@@ -65,10 +100,10 @@ class Tariffs:
         filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
         try:
             reply: Mapping[str, list[str]] = self._calls.read(
-                "pricing", _PRICING_REGION, "GetProducts", tries=1, ServiceCode="AmazonEC2", Filters=filters
+                "pricing", self._pricing, "GetProducts", tries=_TRIES, ServiceCode="AmazonEC2", Filters=filters
             )
         except CloudError as error:
-            self._refused_until = self._now() + LIST_PRICES / 24
+            self._unanswered.append(name)
             return error
         return on_demand_of(reply.get("PriceList") or ())
 
@@ -94,5 +129,5 @@ class Tariffs:
             except CloudError as error:
                 notes["spot prices"] = f"{error.detail}; older ones, or the catalogue's, count"
                 return
-            self._spot |= spot_of(entries)
+            self._spot |= spot_of(entries, per_dollar=YUAN_PER_DOLLAR if in_yuan(self._region) else 1.0)
             self._spot_at |= dict.fromkeys(some, now)

@@ -1,7 +1,7 @@
 """The state of everything at a moment, small enough for a ConfigMap: what ``gpuscaler status`` prints and the gauges show."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from gpuscaler.kube.events import shortened
 from gpuscaler.model.accelerators import ACCELERATORS, GPU_MILLI, gpus_in, gpus_of
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import ACTIVITIES, Holds
-from gpuscaler.model.pools import Offering, Policy
+from gpuscaler.model.pools import Offering, Policy, unpriced
 from gpuscaler.planning import restarting
 from gpuscaler.planning.alike import may_be, offered, taken_for
 from gpuscaler.planning.limits import worth
@@ -191,7 +191,13 @@ def status_of(
         set_aside=tuple(Said(one.object, shortened(one.reason, SENTENCE)) for one in aside[:MOST]),
         holds=_holds(holds or Holds(), now),
         troubles=tuple(
-            shortened(one, SENTENCE) for one in (*troubles, *(one.text for one in unready), *restarting.reports(memory.away, now))
+            shortened(one, SENTENCE)
+            for one in (
+                *troubles,
+                *prices_unknown(policy),
+                *(one.text for one in unready),
+                *restarting.reports(memory.away, now),
+            )
         )[:MOST],
         warnings=tuple(
             shortened(one, SENTENCE)
@@ -261,6 +267,16 @@ def _kinds(cluster: Cluster, found: Mapping[str, Member], book: Ledger, coming: 
     for one in book.coming:
         tally[one.key[0], one.key[1], one.key[2], "coming"] += 1
     return tuple(Kind(*kind, count) for kind, count in sorted(tally.items()))
+
+
+def prices_unknown(policy: Policy) -> Iterator[str]:
+    """One sentence about all types of which no region has a price."""
+    unknown = unpriced(policy)
+    if names := sorted({key[2] for key in unknown}):
+        some = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+        pools = ", ".join(sorted({key[0] for key in unknown}))
+        guess = "a guess from the size counts when machines are bought, and nothing is moved to save money"
+        yield f"prices unknown: no region has a price of {some} (pool {pools}); {guess}: add the prices to aws.prices"
 
 
 def _limits(policy: Policy, pools: tuple[PoolNow, ...], book: Ledger) -> tuple[Limit, ...]:

@@ -15,6 +15,9 @@ _GPU_NAMES: Final = {"rtx-pro-server-6000": "RTX PRO Server 6000", "radeon-pro-v
 _ADDRESSES: Final = (10, 15, 30, 50, 12, 6, 4, 20, 18, 8, 5, 2)
 _INTERFACES: Final = range(2, 65)
 
+#: Amazon's regions in China sell in yuan.
+_YUAN: Final = 7.12
+
 #: What is sold in Capacity Blocks too, by DescribeInstanceTypes of us-east-1 (as moto 5 has it, autumn 2026).
 _IN_BLOCKS: Final = frozenset(
     {"p4d.24xlarge", "p4de.24xlarge", "p5.4xlarge", "p5.48xlarge", "p5e.48xlarge", "p5en.48xlarge", "p6-b200.48xlarge", "p6-b300.48xlarge"}
@@ -40,8 +43,13 @@ def known(name: str) -> InstanceType:
 def price(name: str, region: str, market: str) -> float:
     """US dollars per hour, from the catalogue: of us-east-1 where the region's is not known."""
     prices = known(name).prices
-    found = prices.get(region) or next(iter(prices.values()))
+    found = prices.get(region) or prices.get("us-east-1") or next(iter(prices.values()))
     return (found.spot or found.on_demand) if market == "spot" else found.on_demand
+
+
+def per_dollar(region: str) -> float:
+    """What a dollar is in the currency of a region's prices: yuan in China."""
+    return _YUAN if region.startswith("cn-") else 1.0
 
 
 def info(found: InstanceType) -> dict[str, Any]:

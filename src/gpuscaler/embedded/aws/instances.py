@@ -110,7 +110,7 @@ def _prices(region: Region, params: dict[str, Any]) -> dict[str, Any]:
             before = None
             for hour in range(int(min(HOURS, max(0.0, last - first) // 3600)), -1, -1):
                 when = last - 3600 * hour
-                price = f"{region.hardware.price('spot', name, zone, when):.6f}"
+                price = f"{region.hardware.price('spot', name, zone, when) * instance_types.per_dollar(region.name):.6f}"
                 if price != before:
                     rows.append(_price(name, zone, price, when))
                 before = price

@@ -59,7 +59,9 @@ def _product(one: InstanceType, where: str, region: Region) -> dict[str, Any]:
         "gpu": str(one.gpus),
     }
     rate, offer = f"{sku}.{_ONE_HOUR}.{_PER_HOUR}", f"{sku}.{_ONE_HOUR}"
-    price = {"rateCode": rate, "unit": "Hrs", "pricePerUnit": {"USD": f"{instance_types.price(one.name, where, 'on-demand'):.10f}"}}
+    amount = instance_types.price(one.name, where, "on-demand") * instance_types.per_dollar(where)
+    currency = "CNY" if where.startswith("cn-") else "USD"
+    price = {"rateCode": rate, "unit": "Hrs", "pricePerUnit": {currency: f"{amount:.10f}"}}
     terms = {"OnDemand": {offer: {"sku": sku, "offerTermCode": _ONE_HOUR, "priceDimensions": {rate: price}}}}
     product = {"productFamily": "Compute Instance", "attributes": attributes, "sku": sku}
     return {"product": product, "serviceCode": "AmazonEC2", "terms": terms, "publicationDate": iso(at(region.now))}

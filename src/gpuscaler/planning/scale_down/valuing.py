@@ -1,7 +1,7 @@
 """What a removal is worth: the machine's price less the work that is lost by restarting its pods."""
 
 from gpuscaler.model.pods import PodSpec
-from gpuscaler.model.pools import Policy
+from gpuscaler.model.pools import BY_SIZE, Policy
 from gpuscaler.planning.scale_down.blockers import Blocker
 from gpuscaler.planning.scale_down.clocks import spoken
 from gpuscaler.planning.scale_down.running import RunningClass, first_key
@@ -51,6 +51,9 @@ def value_blocker(situation: Situation, candidate: Candidate) -> Blocker | None:
         return Blocker(
             "unknown-offering", f"no offering of pool {candidate.member.pool.name} has its instance type, so its price is not known"
         )
+    if candidate.member.offering.price_from == BY_SIZE:
+        what = f"the price of {candidate.member.offering.instance_type} is guessed from its size"
+        return Blocker("price-unknown", f"{what}, and nothing is moved to save what nobody knows; add it to the prices")
     wanted = candidate.member.pool.idle_after
     age = situation.now - candidate.node.created if candidate.node.created else 0.0
     if age < wanted:

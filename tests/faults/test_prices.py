@@ -1,0 +1,52 @@
+"""F83 and F84: prices that cannot be read, and what is said of the price of a machine."""
+
+import pytest
+from msgspec.structs import replace
+from tests.clouds.aws.test_tariffs import SEVERED, account
+from tests.planning.building import planned, pod, spec
+from tests.planning.scale_down import kit
+
+from gpuscaler.embedded.aws import instance_types
+from gpuscaler.embedded.aws.faults import Fault, outage
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pools import BY_SIZE, Limits, Offering, Policy
+from gpuscaler.planning.planner import plan
+from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.state import State
+
+THROTTLED = Fault(service="pricing", code="Throttling", message="Rate exceeded", times=1)
+
+
+def plan_of_one_gpu(region: str, *faults: Fault, limits: Limits | None = None) -> Plan:
+    """The plan for a pod of one GPU, in an account with groups of a small and of the largest type."""
+    found = account(region, *faults, types=("g5.xlarge", "p5.48xlarge")).look()
+    pools = [one.pool for one in found.pools]
+    return planned([pod("p", spec(gpus=1, cpu=2, memory=8))], *pools, limits=limits or Limits())
+
+
+@pytest.mark.parametrize("fault", [SEVERED, outage("pricing"), THROTTLED], ids=["unreachable", "down", "throttled once"])
+@pytest.mark.parametrize("region", ["us-east-2", "eu-central-1", "ap-northeast-2", "us-gov-west-1", "cn-north-1"])
+def test_f83_without_list_prices_a_small_pod_gets_a_small_machine_on_spot_within_limits(region: str, fault: Fault) -> None:
+    for limits in (None, Limits(dollars_per_hour=2.0)):
+        (machine,) = plan_of_one_gpu(region, fault, limits=limits).machines
+        assert (machine.instance_type, machine.market) == ("g5.xlarge", "spot")
+        assert machine.price_per_hour == pytest.approx(instance_types.price("g5.xlarge", region, "spot"), rel=0.02)
+
+
+WHOLE = {"cpu": 96_000, "memory": 768 * kit.GI, "pods": 110, "nvidia.com/gpu": 8}
+ONE = {"cpu": 8_000, "memory": 60 * kit.GI, "pods": 50, "nvidia.com/gpu": 1}
+BIG, SMALL = kit.offering("g.8", 16.0, allocatable=WHOLE), kit.offering("g.1", 2.5, allocatable=ONE)
+
+
+def given_back(big: Offering, small: Offering) -> list[str]:
+    """Nodes that a plan gives back where a replica that needs one GPU runs on a machine of eight."""
+    of = kit.spec(requests={"nvidia.com/gpu": 1, "cpu": 2000, "memory": 8 * kit.GI})
+    cluster = Cluster.of([kit.node("a", big), kit.pod("x", "a", of)])
+    return [one.node for one in plan(cluster, State(), Policy((kit.pool(big, small),)), kit.NOW).removals]
+
+
+def test_f83_nothing_is_moved_to_save_what_nobody_knows() -> None:
+    assert given_back(BIG, SMALL) == ["a"]
+    assert given_back(replace(BIG, price_from=BY_SIZE), SMALL) == []
+    assert given_back(BIG, replace(SMALL, price_from=BY_SIZE)) == []
+    assert given_back(BIG, replace(SMALL, price_from="us-east-1")) == ["a"]
