@@ -130,6 +130,11 @@ class SimulatedCloud:
         """Seconds until a device plugin's image is on a machine: it is small beside those of jobs, and takes a tenth of their time."""
         return self._delays.image_pull.sample(random.Random(f"{self._seed}/plugin/{machine_id}")) / 10.0
 
+    def kubelet_lasts(self, machine_id: str) -> float:
+        """After how many seconds the kubelet of a machine stops for good."""
+        luck = random.Random(f"{self._seed}/kubelet/{machine_id}")
+        return luck.expovariate(1.0) * self._faults.kubelet_hours * 3600.0 if self._faults.kubelet_hours else float("inf")
+
     def start(self, key: Key, now: float) -> CloudMachine:
         """A machine that was there all along: open from ``now`` on. An unknown offering raises KeyError."""
         machine = self._new(self._offerings[key], "start", now, registered=now, visible=now)

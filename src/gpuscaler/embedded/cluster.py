@@ -28,7 +28,10 @@ UNLIMITED = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What the simulated cloud is like; see :class:`~gpuscaler.clouds.simulated.SimulatedCloud`. ``steered`` machines register closed."""
+    """What the simulated cloud is like; see :class:`~gpuscaler.clouds.simulated.SimulatedCloud`. ``steered`` machines register closed.
+
+    Without ``leases`` kubelets renew none: then no node is declared unreachable, and each costs a write less every ten seconds.
+    """
 
     seed: int = 0
     delays: Delays = field(default_factory=Delays)
@@ -36,6 +39,7 @@ class Conditions:
     calls: CallFaults = NO_CALL_FAULTS
     markets: Markets = field(default_factory=Markets)
     steered: bool = True
+    leases: bool = True
 
 
 class EmbeddedCluster:
@@ -58,7 +62,16 @@ class EmbeddedCluster:
         )
         self._pods = self.picture(client, (PODS, NODES))
         self._seen = self.picture(client)
-        self._kubelets = Kubelets(client, self._pods, now=now, pull=self._pull, plugin_pull=self.core.plugin_pull, speed=speed)
+        self.kubelets = Kubelets(
+            client,
+            self._pods,
+            now=now,
+            pull=self._pull,
+            plugin_pull=self.core.plugin_pull,
+            speed=speed,
+            leases=conditions.leases,
+            lasts=self.core.kubelet_lasts,
+        )
         self._scheduler = Scheduler(client, self._seen, now=now, speed=speed)
         clock = asyncio.get_running_loop().time
         self._workloads = Workloads(client, now=now, clock=clock, random=Random(conditions.seed), speed=speed)
@@ -89,5 +102,5 @@ class EmbeddedCluster:
         async with asyncio.TaskGroup() as tasks:
             for part in (self.api.disruptions, self._pods, self._seen, self.machines, self.provider):
                 tasks.create_task(part.run())
-            for worker in (self._kubelets, self._scheduler, self._workloads):
+            for worker in (self.kubelets, self._scheduler, self._workloads):
                 tasks.create_task(worker.run())

@@ -19,7 +19,7 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Forbidden, NotFound, Unreachable
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.reflector import Batch
-from gpuscaler.kube.resources import PODS
+from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 
@@ -61,6 +61,7 @@ class Kubelets:
     ``pull`` tells how many seconds a pod waits for its image on a node, by the node's name, ``plugin_pull`` a device plugin's. ``now`` is
     the wall clock, of which ``speed`` seconds pass in a second of the event loop. Only nodes that are ``ours`` are played: others have
     kubelets of their own. Without ``leases`` they renew none, which spares a write for each node every ten seconds.
+    ``lasts`` tells by a node's name after how many seconds its kubelet stops for good.
     """
 
     def __init__(
@@ -74,10 +75,13 @@ class Kubelets:
         speed: float = 1.0,
         ours: Callable[[Node], bool] = lambda _node: True,
         leases: bool = True,
+        lasts: Callable[[str], float] = lambda _node: float("inf"),
     ) -> None:
         self._client, self._now, self._pull, self._speed, self._ours = client, now, pull, speed, ours
-        self._plugin_pull = plugin_pull
+        self._plugin_pull, self._lasts = plugin_pull, lasts
         self._leases = Leases(client, now=now, speed=speed) if leases else None
+        #: Nodes whose kubelet has stopped.
+        self.stopped: set[str] = set()
         self._nodes: set[str] = set()
         self._pods: dict[str, Pod] = {}
         self._due: list[tuple[float, str, str, str]] = []
@@ -95,10 +99,11 @@ class Kubelets:
             gone = {key for key, item in batch.changes.items() if item is None} & self._nodes
             self._nodes -= gone
             if self._leases is not None:
-                for name, node in there.items():
-                    self._leases.keep(name, node.uid)
+                for name in there.keys() - self.stopped:
+                    self._leases.keep(name, there[name].uid)
                 for name in gone:
                     self._leases.leave(name)
+            self.stopped -= gone
             for orphan in [pod for pod in self._pods.values() if pod.node_name in gone] if gone else ():
                 self._plan(orphan, REMOVE, self._now())
         elif batch.model is Pod:
@@ -111,15 +116,49 @@ class Kubelets:
                     for what in (START, SUCCEED, REMOVE):
                         self._planned.pop((key, what), None)
 
+    def stop(self, node: str) -> None:
+        """The kubelet of a node stops: nothing of what it says changes any more, and its pods stay as they are."""
+        self.stopped.add(node)
+        if self._leases is not None:
+            self._leases.leave(node)
+
+    async def resume(self, node: str) -> None:
+        """The kubelet of a node is there again, and says so."""
+        if node not in self.stopped:
+            return
+        self.stopped.discard(node)
+        found = msgspec.json.decode(await self._client.get(NODES, node))
+        if self._leases is not None:
+            self._leases.keep(node, found["metadata"]["uid"])
+        moment = timestamp(self._now())
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status"}
+        others = [one for one in (found.get("status") or {}).get("conditions") or () if one["type"] != "Ready"]
+        told = [*({**one, "status": "False"} for one in others), {**ready, "lastHeartbeatTime": moment, "lastTransitionTime": moment}]
+        await self._client.merge_patch(NODES, node, {"status": {"conditions": told}}, subresource="status")
+        for pod in [pod for pod in self._pods.values() if pod.node_name == node]:
+            for what in (START, SUCCEED, REMOVE):
+                self._planned.pop((pod.key, what), None)
+            self._consider(pod)
+
+    def _stop_later(self, node: str) -> None:
+        if (left := self._lasts(node)) < float("inf"):
+            asyncio.get_running_loop().call_later(left / self._speed, self._stops, node)
+
+    def _stops(self, node: str) -> None:
+        if node in self._nodes:
+            self.stop(node)
+
     def _welcome(self, fresh: set[str]) -> None:
         """Nodes are there; pods that were bound to them may have been heard of before."""
         self._nodes |= fresh
+        for name in fresh:
+            self._stop_later(name)
         for pod in [pod for pod in self._pods.values() if pod.node_name in fresh] if fresh else ():
             self._consider(pod)
 
     def _consider(self, pod: Pod) -> None:
         """What is next for a bound pod."""
-        if pod.node_name not in self._nodes:
+        if pod.node_name not in self._nodes or pod.node_name in self.stopped:
             return
         now = self._now()
         if pod.deleted:
@@ -152,7 +191,8 @@ class Kubelets:
                     _, key, what, uid = heapq.heappop(self._due)
                     pod = self._pods.get(key)
                     # Somebody else may play the same nodes: what has happened meanwhile is not done again.
-                    if pod is not None and pod.uid == uid and pod.phase == BEFORE.get(what, pod.phase):
+                    done_already = pod is None or pod.uid != uid or pod.phase != BEFORE.get(what, pod.phase)
+                    if pod is not None and not done_already and pod.node_name not in self.stopped:
                         self._spawn(pod, what)
                     else:
                         self._planned.pop((key, what), None)

@@ -77,7 +77,10 @@ def _kubelets(place: Place, core: SimulatedCloud, seed: int, naming: Naming) -> 
         # The cluster may be a real one, whose other nodes have kubelets that run real pods.
         return naming.is_ours(node.provider_id)
 
-    return [Kubelets(place.client, picture, now=place.now, pull=pull, plugin_pull=core.plugin_pull, ours=ours).run, picture.run]
+    return [
+        Kubelets(place.client, picture, now=place.now, pull=pull, plugin_pull=core.plugin_pull, ours=ours, lasts=core.kubelet_lasts).run,
+        picture.run,
+    ]
 
 
 def delays_of(told: Simulated) -> Delays:

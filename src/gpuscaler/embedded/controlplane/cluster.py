@@ -37,7 +37,12 @@ class RealCluster:
         clock = asyncio.get_running_loop().time
         self._seen = Picture(client, clock=clock, random=Random(conditions.seed), resources=(PODS, NODES))
         self._kubelets = Kubelets(
-            client, self._seen, now=now, pull=lambda node: self.core.image_pull(node, now()), plugin_pull=self.core.plugin_pull
+            client,
+            self._seen,
+            now=now,
+            pull=lambda node: self.core.image_pull(node, now()),
+            plugin_pull=self.core.plugin_pull,
+            lasts=self.core.kubelet_lasts,
         )
 
     def _hear(self, event: CloudEvent) -> None:

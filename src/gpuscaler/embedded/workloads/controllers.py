@@ -9,6 +9,7 @@ import msgspec
 
 from gpuscaler.embedded.workloads import daemon_sets, deployments, jobs, replica_sets, revisions, stateful_sets
 from gpuscaler.embedded.workloads.collecting import Collector
+from gpuscaler.embedded.workloads.lifecycle import GRACE, Lifecycle
 from gpuscaler.embedded.workloads.mirror import Key, Mirror, owner_of
 from gpuscaler.embedded.workloads.revisions import CONTROLLER_REVISIONS
 from gpuscaler.embedded.workloads.steps import Object, Steps, controller_of, identity, name_of
@@ -57,6 +58,7 @@ class Workloads:
         resources = (*WORKLOADS.values(), CONTROLLER_REVISIONS, PERSISTENT_VOLUME_CLAIMS, NODES, PODS)
         self._mirror = Mirror(client, resources, clock=clock, random=random, touched=self._touched)
         self._collector = Collector(client, self._mirror, now=now)
+        self._lifecycle = Lifecycle(client, self._mirror, now=now)
         self._jobs = jobs.Jobs()
         self._nodes: dict[str, Node] = {}
         self._due: dict[Key, float] = {}
@@ -91,6 +93,8 @@ class Workloads:
         before = self._nodes.pop(name, None)
         if isinstance(node, Node):
             self._nodes[name] = node
+            if before is None:
+                self._look("Node", name, self._now() + GRACE)
         else:
             node = None
         if before is None or node is None or (before.labels, before.taints) != (node.labels, node.taints):
@@ -129,6 +133,8 @@ class Workloads:
         try:
             if key == ("", ""):
                 again = await self._collector.collect()
+            elif key[0] == "Node":
+                again = await self._lifecycle.check(key[1])
             else:
                 again = await self._reconcile(key)
         except (ApiError, Unreachable):

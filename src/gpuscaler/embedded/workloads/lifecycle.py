@@ -1,0 +1,118 @@
+"""Declares nodes unreachable whose kubelets renew their Leases no more, and has their pods leave.
+
+Source: ``k8s.io/kubernetes/pkg/controller/nodelifecycle/node_lifecycle_controller.go`` and ``tainteviction``, Kubernetes 1.35, with the
+default ``node-monitor-grace-period`` and without the slower pace that they keep where most of a zone is silent. A node that never had a
+Lease is left alone, as are conditions and taints that somebody else wrote: files and tests have such nodes.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from gpuscaler.embedded.leases import NAMESPACE
+from gpuscaler.embedded.scheduling import timestamp
+from gpuscaler.embedded.workloads.mirror import Mirror
+from gpuscaler.embedded.workloads.steps import Object, is_finished, is_leaving, name_of
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import NotFound
+from gpuscaler.kube.resources import LEASES, NODES, PODS
+
+#: ``node-monitor-grace-period`` and ``node-monitor-period``, in seconds.
+GRACE: Final = 50.0
+PERIOD: Final = 5.0
+UNREACHABLE: Final = "node.kubernetes.io/unreachable"
+_SILENT: Final = {"status": "Unknown", "reason": "NodeStatusUnknown", "message": "Kubelet stopped posting node status."}
+
+
+class Lifecycle:
+    """Looks at one node after the other, in what ``mirror`` has of nodes and pods."""
+
+    def __init__(self, client: Client, mirror: Mirror, *, now: Callable[[], float]) -> None:
+        self._client, self._mirror, self._now = client, mirror, now
+        #: Nodes that we have declared unreachable, and since when.
+        self._silent: dict[str, float] = {}
+
+    async def check(self, name: str) -> float | None:
+        """Declare the node what it is; returns when to look again, None where it is gone."""
+        if self._mirror.get("Node", name) is None:
+            self._silent.pop(name, None)
+            return None
+        try:
+            lease = msgspec.json.decode(await self._client.get(LEASES, name, namespace=NAMESPACE))
+        except NotFound:
+            return self._now() + GRACE
+        renewed = datetime.fromisoformat(lease["spec"]["renewTime"]).timestamp()
+        if self._now() < renewed + GRACE:
+            if name in self._silent:
+                await self._reachable(name)
+            return renewed + GRACE + 0.1
+        if name not in self._silent:
+            await self._unreachable(name)
+        await self._evict(name)
+        return self._now() + PERIOD
+
+    async def _unreachable(self, name: str) -> None:
+        now = self._now()
+        node = msgspec.json.decode(await self._client.get(NODES, name))
+        conditions = (node.get("status") or {}).get("conditions") or []
+        told = [{**one, **_SILENT, "lastTransitionTime": timestamp(now)} for one in conditions]
+        status = {"metadata": {"uid": node["metadata"]["uid"]}, "status": {"conditions": told}}
+        await self._client.merge_patch(NODES, name, status, subresource="status")
+        await self._taint(name, silent=True)
+        self._silent[name] = now
+        for pod in self._pods(name):
+            kept = [one for one in (pod.get("status") or {}).get("conditions") or () if one.get("type") != "Ready"]
+            unready = {"type": "Ready", "status": "False", "reason": "NodeNotReady", "lastTransitionTime": timestamp(now)}
+            await self._patch_pod(pod, {"conditions": [*kept, unready]})
+
+    async def _reachable(self, name: str) -> None:
+        """A kubelet is there again; what it says of its node it writes itself."""
+        await self._taint(name, silent=False)
+        del self._silent[name]
+
+    async def _taint(self, name: str, *, silent: bool) -> None:
+        node = msgspec.json.decode(await self._client.get(NODES, name))
+        others = [one for one in node["spec"].get("taints") or () if one["key"] != UNREACHABLE]
+        moment = timestamp(self._now())
+        ours = [{"key": UNREACHABLE, "effect": effect, "timeAdded": moment} for effect in ("NoSchedule", "NoExecute")]
+        metadata = {"resourceVersion": node["metadata"]["resourceVersion"]}
+        await self._client.merge_patch(
+            NODES, name, {"metadata": metadata, "spec": {"taints": [*others, *(ours if silent else ())] or None}}
+        )
+
+    async def _evict(self, name: str) -> None:
+        for pod in self._pods(name):
+            seconds = tolerated(pod)
+            if not is_leaving(pod) and seconds is not None and self._now() >= self._silent[name] + seconds:
+                metadata = pod["metadata"]
+                try:
+                    await self._client.delete(PODS, metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"])
+                except NotFound:
+                    continue
+
+    def _pods(self, node: str) -> list[Object]:
+        return [pod for pod in self._mirror.all("Pod") if pod["spec"].get("nodeName") == node and not is_finished(pod)]
+
+    async def _patch_pod(self, pod: Object, status: Mapping[str, Any]) -> None:
+        body = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}
+        try:
+            await self._client.merge_patch(PODS, name_of(pod), body, namespace=pod["metadata"]["namespace"], subresource="status")
+        except NotFound:
+            return
+
+
+def tolerated(pod: Mapping[str, Any]) -> float | None:
+    """How many seconds a pod stays on a node that is unreachable; None for one that stays for good."""
+    tolerations = [one for one in pod["spec"].get("tolerations") or () if _matches(one)]
+    if not tolerations:
+        return 0.0
+    return min((float(one["tolerationSeconds"]) for one in tolerations if one.get("tolerationSeconds") is not None), default=None)
+
+
+def _matches(toleration: Mapping[str, Any]) -> bool:
+    key, value = toleration.get("key") or "", toleration.get("value") or ""
+    if toleration.get("effect") not in (None, "", "NoExecute"):
+        return False
+    return key in ("", UNREACHABLE) if toleration.get("operator") == "Exists" else (key, value) == (UNREACHABLE, "")

@@ -1,0 +1,133 @@
+"""Kubelets renew the Leases of their nodes; one that stops lets its node be declared unreachable."""
+
+from typing import Any
+
+import msgspec
+from tests.control.world import QUICK, World, pod, world
+
+from gpuscaler.clouds.delays import Faults
+from gpuscaler.clouds.protocol import Order
+from gpuscaler.embedded.leases import NAMESPACE
+from gpuscaler.embedded.workloads.lifecycle import GRACE, UNREACHABLE, tolerated
+from gpuscaler.kube.resources import LEASES, NODES, PODS
+
+KEY = ("gpu", "on-demand", "g4dn.xlarge", "us-east-1a")
+
+
+async def bought(here: World) -> str:
+    """The name of a node that is up and has its devices."""
+    made = await here.cluster.provider.buy(Order("a", "gpu", (KEY,), 1))
+    await here.sleep(60.0)
+    return made.instances[0].id.rpartition("/")[2]
+
+
+async def node(here: World, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.json.decode(await here.user.get(NODES, name))
+    return found
+
+
+def ready(found: dict[str, Any]) -> str:
+    return next(str(one["status"]) for one in found["status"]["conditions"] if one["type"] == "Ready")
+
+
+def unreachable(found: dict[str, Any]) -> list[str]:
+    return [one["effect"] for one in found["spec"].get("taints") or () if one["key"] == UNREACHABLE]
+
+
+async def test_the_lease_of_a_node_is_renewed_every_ten_seconds_and_goes_with_it() -> None:
+    async with world() as here:
+        name = await bought(here)
+        moments = []
+        for _ in range(4):
+            lease = msgspec.json.decode(await here.user.get(LEASES, name, namespace=NAMESPACE))
+            moments.append(lease["spec"]["renewTime"])
+            await here.sleep(10.0)
+        assert len(set(moments)) == 4
+        assert (lease["spec"]["holderIdentity"], lease["spec"]["leaseDurationSeconds"]) == (name, 40)
+        assert ready(await node(here, name)) == "True"
+        await here.user.delete(NODES, name)
+        await here.sleep(30.0)
+        assert await here.user.list_all(LEASES, namespace=NAMESPACE) == []
+
+
+async def test_a_node_whose_kubelet_stops_is_unreachable_after_the_grace_period_and_its_pods_leave_after_five_minutes() -> None:
+    async with world() as here:
+        name = await bought(here)
+        body = pod("train")
+        body["spec"] |= {"nodeName": name}
+        await here.user.create(PODS, body, namespace="default")
+        await here.sleep(10.0)
+        here.cluster.kubelets.stop(name)
+        await here.sleep(GRACE - 15.0)
+        assert ready(await node(here, name)) == "True"
+        await here.sleep(20.0)
+        found = await node(here, name)
+        assert (ready(found), unreachable(found)) == ("Unknown", ["NoSchedule", "NoExecute"])
+        (train,) = await here.pods()
+        assert next(one["status"] for one in train["status"]["conditions"] if one["type"] == "Ready") == "False"
+        assert "deletionTimestamp" not in train["metadata"]
+        await here.sleep(310.0)
+        # Nobody is there to end it.
+        (train,) = await here.pods()
+        assert "deletionTimestamp" in train["metadata"]
+        await here.sleep(600.0)
+        assert len(await here.pods()) == 1
+        await here.user.delete(NODES, name)
+        await here.sleep(60.0)
+        assert await here.pods() == []
+
+
+async def test_a_kubelet_that_comes_back_has_its_node_ready_again() -> None:
+    async with world() as here:
+        name = await bought(here)
+        here.cluster.kubelets.stop(name)
+        await here.sleep(120.0)
+        assert unreachable(await node(here, name))
+        await here.cluster.kubelets.resume(name)
+        await here.sleep(15.0)
+        found = await node(here, name)
+        assert (ready(found), unreachable(found)) == ("True", [])
+
+
+async def test_what_somebody_else_says_of_a_node_whose_kubelet_lives_stays() -> None:
+    async with world() as here:
+        name = await bought(here)
+        taints = [{"key": UNREACHABLE, "effect": "NoSchedule"}]
+        await here.user.merge_patch(NODES, name, {"spec": {"taints": taints}})
+        gone = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
+        await here.user.merge_patch(NODES, name, {"status": {"conditions": [gone]}}, subresource="status")
+        await here.sleep(600.0)
+        found = await node(here, name)
+        assert (ready(found), unreachable(found)) == ("Unknown", ["NoSchedule"])
+
+
+async def test_without_leases_none_are_written_and_no_node_is_declared_unreachable() -> None:
+    async with world(leases=False) as here:
+        name = await bought(here)
+        here.cluster.kubelets.stop(name)
+        await here.sleep(600.0)
+        assert await here.user.list_all(LEASES, namespace=NAMESPACE) == []
+        assert ready(await node(here, name)) == "True"
+
+
+async def test_kubelets_end_by_themselves_as_the_faults_say() -> None:
+    faults = Faults(never_registers=0.0, gpu_hours_between_failures=0.0, kubelet_hours=0.05)
+    async with world(faults=faults, delays=QUICK) as here:
+        name = await bought(here)
+        for _ in range(60):
+            await here.sleep(30.0)
+            if unreachable(await node(here, name)):
+                break
+        assert ready(await node(here, name)) == "Unknown"
+
+
+def test_how_long_a_pod_stays_on_a_node_that_is_unreachable() -> None:
+    def stays(*tolerations: dict[str, Any]) -> float | None:
+        return tolerated({"spec": {"tolerations": list(tolerations)}})
+
+    theirs = {"key": UNREACHABLE, "operator": "Exists", "effect": "NoExecute"}
+    assert stays() == 0.0
+    assert stays({"key": "other", "operator": "Exists"}) == 0.0
+    assert stays({**theirs, "tolerationSeconds": 300}) == 300.0
+    assert stays(theirs) is stays({"operator": "Exists"}) is None
+    assert stays({**theirs, "effect": "NoSchedule"}) == 0.0
