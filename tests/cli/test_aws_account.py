@@ -90,6 +90,9 @@ async def test_what_boto3_launches_becomes_a_node_with_a_gpu(tmp_path: Path) -> 
         (("--spot", "series.csv"), "--spot: saw it without --cloud"),
         (("--cloud", "aws-simulated", "--spot", "nowhere.csv"), "nowhere.csv"),
         (("--aws-boot", "20s"), "--aws-boot: saw it without --cloud"),
+        (("--cloud", "aws-simulated", "--aws-condition", "spelling=loud"), "--aws-condition: Invalid enum value 'loud'"),
+        (("--cloud", "aws-simulated", "--aws-condition", "speling=random"), "saw 'speling', expected one of reaction, "),
+        (("--aws-condition", "spelling=random"), "saw it without --cloud"),
         (("--cloud", "aws-simulated", "--aws-boot", "soon"), "--aws-boot: saw 'soon', expected a duration such as 20s"),
     ],
 )

@@ -20,22 +20,40 @@ _OPTIONS = (
     click.option("--aws-port", default=0, type=click.IntRange(0, 65535), metavar="N", help="Its port; the default is a free one."),
     click.option("--aws-region", multiple=True, metavar="REGION", help="Regions that it uses; us-east-1 as it comes."),
     click.option("--aws-boot", metavar="DURATION", help="How long its instances boot, such as 20s; some 3 minutes as it comes."),
+    click.option(
+        "--aws-condition", multiple=True, metavar="KEY=VALUE", help="What it is like, such as spelling=random; may be given again."
+    ),
     click.option("--spot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Series that its spot markets follow."),
 )
 
 
 def aws_options(command: F) -> F:
-    """``--cloud``, ``--aws-port``, ``--aws-region``, ``--aws-boot`` and ``--spot``."""
+    """``--cloud``, ``--aws-port``, ``--aws-region``, ``--aws-boot``, ``--aws-condition`` and ``--spot``."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
-def beside_of(*, cloud: str | None, aws_port: int, aws_region: tuple[str, ...], aws_boot: str | None, spot: Path | None) -> "Beside | None":
+def beside_of(
+    *,
+    cloud: str | None,
+    aws_port: int,
+    aws_region: tuple[str, ...],
+    aws_boot: str | None,
+    aws_condition: tuple[str, ...],
+    spot: Path | None,
+) -> "Beside | None":
     """The account that the options ask for, or None."""
     boot = _boot(aws_boot)
     if cloud is None:
-        for told, option in ((aws_port, "--aws-port"), (aws_region, "--aws-region"), (aws_boot, "--aws-boot"), (spot, "--spot")):
+        given = {
+            "--aws-port": aws_port,
+            "--aws-region": aws_region,
+            "--aws-boot": aws_boot,
+            "--aws-condition": aws_condition,
+            "--spot": spot,
+        }
+        for option, told in given.items():
             if told:
                 raise click.BadParameter(f"saw it without --cloud, expected --cloud {AWS_SIMULATED} too; add it", param_hint=option)
         return None
@@ -44,7 +62,19 @@ def beside_of(*, cloud: str | None, aws_port: int, aws_region: tuple[str, ...], 
     def ready(url: str, queues: Iterable[str]) -> None:
         click.echo(f"AWS is at {url}; it takes any key and secret. Queues that are told of interruptions: {', '.join(queues)}")
 
-    return Beside(regions=aws_region or ("us-east-1",), port=aws_port, spot=spot, boot=boot, ready=ready)
+    conditions = _conditions(aws_condition)
+    return Beside(regions=aws_region or ("us-east-1",), port=aws_port, spot=spot, boot=boot, conditions=conditions, ready=ready)
+
+
+def _conditions(pairs: tuple[str, ...]) -> dict[str, str]:
+    from gpuscaler.embedded.aws.conditions import Conditions, changed
+
+    told = dict(pair.partition("=")[::2] for pair in pairs)
+    try:
+        changed(Conditions(), told)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; write KEY=VALUE", param_hint="--aws-condition") from error
+    return told
 
 
 def _boot(text: str | None) -> float | None:

@@ -87,6 +87,12 @@ async def test_faults_and_capacity_are_set_over_http_and_delays_are_kept() -> No
             found = control("PUT", "capacity", {"market": "spot", "zone": "us-east-1a", "machines": 0})
             assert found == {"us-east-1": [{"market": "spot", "instance_type": "", "zone": "us-east-1a", "machines": 0}]}
             assert control("PUT", "troubles", {"code": "Unsupported", "times": 1})["us-east-1"][0]["code"] == "Unsupported"
+            assert control("PUT", "conditions", {"spelling": "guide", "ebs_csi": False})["us-east-1"]["spelling"] == "guide"
+            assert control("DELETE", "conditions")["us-east-1"]["spelling"] == "reference"
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                control("PUT", "conditions", {"boot": "1s"})
+            assert (refused.value.code, b"spelling" in refused.value.read()) == (400, True)
+            refused.value.close()
             with pytest.raises(urllib.error.HTTPError) as refused:
                 control("PUT", "faults", {"operations": "typo"})
             assert (refused.value.code, b"operations" in refused.value.read()) == (400, True)

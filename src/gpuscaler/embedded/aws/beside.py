@@ -1,15 +1,15 @@
 """An AWS account beside a cluster: its endpoint is served, and its instances become Nodes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from gpuscaler.clouds.delays import NO_FAULTS, Delay, Delays
 from gpuscaler.embedded.aws.account import Account
-from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.embedded.aws.conditions import Conditions, changed
 from gpuscaler.embedded.aws.eks import NodeGroups
 from gpuscaler.embedded.aws.endpoint import Endpoint
 from gpuscaler.embedded.aws.nodes import NAMING, follow
@@ -30,6 +30,7 @@ class Beside:
     """What is served: an account with ``regions``, at ``port`` (0: a free one), whose spot markets follow ``spot``; ``ready`` is told.
 
     Instances register ``boot`` seconds after their launch, or after as long as real ones take; their GPUs show a quarter of that later.
+    ``conditions`` are what the account is like beside, by name.
     """
 
     regions: tuple[str, ...] = ("us-east-1",)
@@ -38,6 +39,7 @@ class Beside:
     spot: Path | None = None
     seed: int = 0
     boot: float | None = None
+    conditions: Mapping[str, str] = field(default_factory=dict)
     ready: Callable[[str, Iterable[str]], None]
 
     @asynccontextmanager
@@ -46,7 +48,7 @@ class Beside:
         series = None
         if self.spot is not None:
             series = series_of(self.spot, regions=self.regions, zones=self.zones, seed=self.seed, began=now())
-        conditions = Conditions(answer=1.5, activity=5.0, machines=NO_FAULTS, boot=_delays(self.boot))
+        conditions = changed(Conditions(answer=1.5, activity=5.0, machines=NO_FAULTS, boot=_delays(self.boot)), self.conditions)
         account = Account(now=now, regions=self.regions, zones=self.zones, conditions=conditions, series=series, seed=self.seed)
         machines = Machines(client, now=now, naming=NAMING, speed=speed)
         serving = await serve(Endpoint(account), port=self.port, speed=speed)

@@ -1,7 +1,9 @@
 """How the endpoint's AWS behaves: delays that AWS does not publish, each with where its default comes from."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 
 from gpuscaler.clouds.delays import NO_FAULTS, Delays, Faults
@@ -30,3 +32,24 @@ class Conditions(Struct, frozen=True, gc=False):
     ebs_csi: bool = True
     gpu_feature_discovery: bool = False
     spelling: Literal["reference", "guide", "random"] = "reference"
+
+
+#: What is changed by name: all but what instances themselves do, which is fixed when the account is made.
+CHANGEABLE = tuple(name for name in Conditions.__struct_fields__ if name not in {"machines", "boot"})
+
+
+def changed(before: Conditions, told: Mapping[str, Any]) -> Conditions:
+    """``before`` with what is ``told`` by name. Raises ValueError for a name or a value that there is not."""
+    if unknown := sorted(told.keys() - set(CHANGEABLE)):
+        raise ValueError(f"saw {unknown[0]!r}, expected one of {', '.join(CHANGEABLE)}")
+    kept = {name: getattr(before, name) for name in CHANGEABLE}
+    try:
+        checked = msgspec.convert({**kept, **told}, _Changed, strict=False)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
+    return msgspec.structs.replace(before, **msgspec.structs.asdict(checked))
+
+
+_Changed = msgspec.defstruct(
+    "_Changed", [(one.name, one.type, one.default) for one in msgspec.structs.fields(Conditions) if one.name in CHANGEABLE], frozen=True
+)

@@ -2,7 +2,7 @@
 
 ``GET`` shows, ``PUT`` sets, ``DELETE`` clears; bodies are JSON. ``/_control/faults`` are those of calls, ``/_control/troubles`` what
 refuses launches, ``/_control/capacity`` how many machines there are of (market, instance type, zone), ``/_control/interrupt`` takes an
-instance back with a notice.
+instance back with a notice, ``/_control/conditions`` is what the account is like.
 """
 
 import json
@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from gpuscaler.embedded.aws import notices, scaling
 from gpuscaler.embedded.aws.account import Account
+from gpuscaler.embedded.aws.conditions import CHANGEABLE, changed
 from gpuscaler.embedded.aws.faults import Fault, Faults
 from gpuscaler.embedded.aws.hardware import Trouble
 from gpuscaler.embedded.aws.reading import Request
@@ -43,9 +44,9 @@ def handle(account: Account, faults: Faults, request: Request) -> Answer:
     """The answer to a request to the control path."""
     account.advance()
     regions = list(account.regions.values())
-    act = {"faults": _faults, "troubles": _troubles, "capacity": _capacity, "interrupt": _interrupt}.get(request.path.removeprefix(PATH))
+    act = _ACTS.get(request.path.removeprefix(PATH))
     if act is None:
-        return _json(404, {"message": f"saw {request.path}, expected faults, troubles, capacity or interrupt below {PATH}"})
+        return _json(404, {"message": f"saw {request.path}, expected one of {', '.join(_ACTS)} below {PATH}"})
     try:
         return _json(200, act(regions, faults, request))
     except (msgspec.DecodeError, KeyError, ValueError) as error:
@@ -104,6 +105,24 @@ def _interrupt(regions: list[Region], _faults: Faults, request: Request) -> Any:
                 scaling.reclaim(region, found, notice=told.notice)
             return {"instance": told.instance}
     raise ValueError(f"saw {told.instance}, expected an instance of this account")
+
+
+def _conditions(regions: list[Region], _faults: Faults, request: Request) -> Any:
+    for region in regions:
+        if request.method == "PUT":
+            region.conditions = changed(region.conditions, msgspec.json.decode(request.body, type=dict[str, Any]))
+        elif request.method == "DELETE":
+            region.conditions = region.first_conditions
+    return {region.name: {name: getattr(region.conditions, name) for name in CHANGEABLE} for region in regions}
+
+
+_ACTS: Final = {
+    "faults": _faults,
+    "troubles": _troubles,
+    "capacity": _capacity,
+    "interrupt": _interrupt,
+    "conditions": _conditions,
+}
 
 
 def _json(status: int, content: Any) -> Answer:

@@ -47,6 +47,11 @@ def outage(service: str = "*", *, region: str = "") -> Fault:
     return Fault(service=service, region=region, code="InternalFailure", status=500, message="The request processing has failed.")
 
 
+def unreachable(service: str, *, region: str = "") -> Fault:
+    """No connection to a service comes about, as from a private network without an endpoint for it."""
+    return Fault(service=service, region=region, sever="before")
+
+
 class Faults:
     """The faults in force, the oldest first: the first that hits a call is the one that it meets."""
 

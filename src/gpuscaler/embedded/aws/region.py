@@ -33,7 +33,7 @@ class Region:
         series: Markets | None = None,
     ) -> None:
         self._look = look
-        self.name, self.account, self.conditions = name, account, conditions
+        self.name, self.account, self.conditions, self.first_conditions = name, account, conditions, conditions
         self.zones = zones_of(name, zones)
         self.now = 0.0
         self.heard: list[Callable[[CloudEvent], None]] = []
