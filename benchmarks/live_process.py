@@ -78,6 +78,9 @@ class Cloud:
         self._instances = [one for one in self._instances if one.id not in gone]
         return dict.fromkeys(ids)
 
+    async def extend(self, ids: Sequence[str]) -> None:
+        """Nothing holds a machine here."""
+
     async def notices(self) -> Sequence[Notice]:
         return ()
 

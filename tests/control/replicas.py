@@ -168,6 +168,9 @@ class Desk:
         found: Inventory = await self._read(self._inner.inventory)
         return found
 
+    async def extend(self, ids: Sequence[str]) -> None:
+        await self._write("extend", lambda: self._inner.extend(ids))
+
     async def notices(self) -> Sequence[Notice]:
         found: Sequence[Notice] = await self._read(self._inner.notices)
         return found

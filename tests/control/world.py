@@ -163,6 +163,9 @@ class MortalProvider:
         found: Mapping[str, Refusal | None] = await self._deaths.step(lambda: self._inner.remove(ids))
         return found
 
+    async def extend(self, ids: Sequence[str]) -> None:
+        await self._deaths.step(lambda: self._inner.extend(ids))
+
     async def notices(self) -> Sequence[Notice]:
         return (*await self._inner.notices(), *self._more)
 

@@ -279,8 +279,8 @@ MUTANTS = (
     Mutant(
         case=26,
         path="control/cloud.py",
-        old=" and (one.instance, one.kind) not in self._announced]",
-        new="]",
+        old="        news = [one for one in words if one not in self._announced]\n",
+        new="        news = words\n",
         removes="a notice that is repeated is a new one",
     ),
     Mutant(
@@ -744,6 +744,34 @@ MUTANTS = (
         old="                begun[member.pool.name] = now\n",
         new="",
         removes="machines whose nodes do not answer are ended all at once",
+    ),
+    Mutant(
+        case=76,
+        path="planning/reclaiming.py",
+        old="    ended = {one.id: max(one.until, now + NOTICE_SECONDS) for one in roll.listed.ended}\n",
+        new="    ended: dict[str, float] = {}\n",
+        removes="machines that their group ends are not emptied",
+    ),
+    Mutant(
+        case=76,
+        path="clouds/aws/provider.py",
+        old="            return await self._released(group, instance)\n",
+        new="            await self._released(group, instance)\n",
+        removes="a group that ends a machine already is asked to end it once more, and lowered for it",
+    ),
+    Mutant(
+        case=76,
+        path="clouds/aws/terminations.py",
+        old="            ours = name != EKS_HOOK and not",
+        new="            ours = not",
+        removes="the hook of EKS is completed in its place",
+    ),
+    Mutant(
+        case=76,
+        path="planning/leaving/going.py",
+        old="        self.acts.append(Extend(one.instance, one.node))\n",
+        new="",
+        removes="no heartbeat is recorded while a machine is emptied",
     ),
     Mutant(
         case=75,

@@ -28,8 +28,9 @@ CAPACITY, QUOTA, PRICE, CONFIGURATION, THROTTLED, UNAUTHORISED, UNKNOWN = (
 )
 CAUSES = (CAPACITY, QUOTA, PRICE, CONFIGURATION, THROTTLED, UNAUTHORISED, UNKNOWN)
 
-#: What a cloud announces about a machine: it will take it away, it asks to move away soon, it will work on it.
-INTERRUPTION, REBALANCE, MAINTENANCE = "interruption", "rebalance", "maintenance"
+#: What a cloud announces about a machine: it will take it away, it asks to move away soon, it will work on it, its group ends it, which the
+#: list of machines says in full.
+INTERRUPTION, REBALANCE, MAINTENANCE, TERMINATION = "interruption", "rebalance", "maintenance", "termination"
 
 
 class Refusal(Struct, frozen=True, gc=False):
@@ -99,11 +100,12 @@ class Looked(Struct, frozen=True):
 
 
 class Notice(Struct, frozen=True, gc=False):
-    """What the cloud will do to a machine at ``at``, in seconds since the epoch; 0 when it does not say."""
+    """What the cloud will do to a machine at ``at``, in seconds since the epoch; 0 when it does not say. ``why`` says it in words."""
 
     kind: str
     instance: str
     at: float = 0.0
+    why: str = ""
 
 
 class CloudError(Exception):
@@ -158,6 +160,10 @@ class Provider(Protocol):
 
     async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:
         """End machines by their ids: for each None when it is ending, gone, or was never there, else why not."""
+        ...
+
+    async def extend(self, ids: Sequence[str]) -> None:
+        """Ask the cloud to hold machines that it ends for as long again, since they are still being emptied, where it offers that."""
         ...
 
     async def notices(self) -> Sequence[Notice]:

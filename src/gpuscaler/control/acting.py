@@ -15,13 +15,13 @@ from gpuscaler.kube.eviction import Evicted, GoneAlready, Overlapping, Refused
 from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.model.options import CHECKPOINT_REQUESTED
 from gpuscaler.planning.acts import (
+    ON_MACHINES,
     Act,
     Checkpoint,
     Clear,
     Close,
     Delete,
     Discourage,
-    End,
     Evict,
     Exclude,
     Lift,
@@ -124,7 +124,7 @@ class _Gate:
 
 
 class Actor:
-    """Carries out acts on nodes and pods. Acts on machines (:class:`~gpuscaler.planning.acts.End`) are the cloud's and not taken here."""
+    """Carries out acts on nodes and pods. Those on machines (:data:`~gpuscaler.planning.acts.ON_MACHINES`) are the cloud's."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -148,7 +148,7 @@ class Actor:
 
     async def carry_out(self, acts: Iterable[Act]) -> list[Outcome]:
         """Do all of ``acts``, side by side; one that fails does not stop the others. What a fence raises goes through."""
-        mine = [act for act in acts if not isinstance(act, End)]
+        mine = [act for act in acts if not isinstance(act, ON_MACHINES)]
         gate = _Gate(act.node for act in mine if isinstance(act, Lift))
         return list(await asyncio.gather(*(self._one(act, gate) for act in mine)))
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from gpuscaler.clouds.protocol import (
     INTERRUPTION,
     MAINTENANCE,
+    TERMINATION,
     Bought,
     CloudError,
     LostAnswerError,
@@ -73,6 +74,9 @@ class Cloud:
         #: When the cloud takes machines away, and when it works on some, by id; 0 where it did not say.
         self.going: Mapping[str, float] = {}
         self.worked_on: Mapping[str, float] = {}
+        #: Why the cloud takes machines away that are no interrupted spot, in words, by id.
+        self.why: Mapping[str, str] = {}
+        self._listing = asyncio.Lock()
         #: What goes wrong now, by what was asked.
         self._troubles: dict[str, str] = {}
         #: What was announced beside interruptions and is known already, by machine and word.
@@ -146,6 +150,10 @@ class Cloud:
 
     async def refresh(self) -> None:
         """Ask for the list once. Half an answer is none: the old list stays when this raises."""
+        async with self._listing:
+            await self._refresh()
+
+    async def _refresh(self) -> None:
         asked = self._now()
         async with asyncio.timeout(CALL_SECONDS):
             # By our own clock, as everything that it is compared with: the cloud's may be minutes off.
@@ -163,6 +171,7 @@ class Cloud:
         self.inventory = inventory
         self.going = {name: at for name, at in self.going.items() if name in alive}
         self.worked_on = {name: at for name, at in self.worked_on.items() if name in alive}
+        self.why = {name: why for name, why in self.why.items() if name in alive}
         # Some clouds repeat what they announced of a machine even after it ended.
         self._announced = {one for one in self._announced if one[0] in alive or one in self._repeated}
 
@@ -171,14 +180,19 @@ class Cloud:
         async with asyncio.timeout(CALL_SECONDS):
             notices = await self.provider.notices()
         going = {**self.going, **{one.instance: one.at for one in notices if one.kind == INTERRUPTION}}
+        self.why = {**self.why, **{one.instance: one.why for one in notices if one.why}}
         self.worked_on = {**self.worked_on, **{one.instance: one.at for one in notices if one.kind == MAINTENANCE}}
-        news = [(one.instance, one.kind) for one in notices if one.kind != INTERRUPTION and (one.instance, one.kind) not in self._announced]
+        words = [(one.instance, one.kind) for one in notices if one.kind not in (INTERRUPTION, TERMINATION)]
+        news = [one for one in words if one not in self._announced]
         self._announced.update(news)
         self._repeated = frozenset((one.instance, one.kind) for one in notices)
         self._news += dict.fromkeys(news)
         if going != self.going or news:
             self.going = going
             self._wake()
+        if any(one.kind == TERMINATION for one in notices):
+            # The list says until when each is held; it is not waited for until its turn comes.
+            await self.refresh()
 
     async def follow(self) -> None:
         """Ask once what became of orders that are not filled; nothing where there are none."""
@@ -215,6 +229,10 @@ class Cloud:
     def end(self, instance: str, node: str, look: Callable[[], Coroutine[Any, Any, str]] | None = None) -> None:
         """End a machine, unless ``look``, right before, finds who is on it, in words."""
         self._spawn(self._end(instance, node, look))
+
+    def extend(self, instance: str) -> None:
+        """Ask the cloud to hold a machine that it ends for longer; where that fails it lasts as long as was said."""
+        self._spawn(self._extend(instance))
 
     def withdraw(self, one: ledger.Withdrawal) -> None:
         self._spawn(self._withdraw(one))
@@ -293,6 +311,18 @@ class Cloud:
             _LOG.exception("a machine could not be ended", machine=instance)
             detail = unforeseen(error)
         self._ended.append(Ended(instance, node, found or detail, bool(found)))
+
+    async def _extend(self, instance: str) -> None:
+        try:
+            self._fence(CALL_SECONDS)
+            async with asyncio.timeout(CALL_SECONDS):
+                await self.provider.extend((instance,))
+        except (CloudError, LostAnswerError, TimeoutError) as error:
+            _LOG.warning("a machine could not be held for longer", machine=instance, problem=spoken(error))
+        except STOPPING:
+            raise
+        except Exception:  # noqa: BLE001  # nothing that a cloud answers ends what serves all pods
+            _LOG.exception("a machine could not be held for longer", machine=instance)
 
     async def _withdraw(self, one: ledger.Withdrawal) -> None:
         order = one.order or ledger.Order(one.token, "", (), 0, at=0.0, since=0.0)

@@ -31,7 +31,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning import failover, quarantine, restarting
-from gpuscaler.planning.acts import Act, End, Evict
+from gpuscaler.planning.acts import ON_MACHINES, Act, End, Evict, Extend
 from gpuscaler.planning.arrivals import Waits
 from gpuscaler.planning.leaving import Refusal
 from gpuscaler.planning.memory import Facts, Look, Memory, look, ordered, recalled, state_of, vanishing
@@ -342,6 +342,7 @@ class Controller:
             said=self._attempts.said,
             going=self._cloud.going,
             worked_on=self._cloud.worked_on,
+            why=self._cloud.why,
             announced=announced,
             vanished=vanished,
             unevicted=unevicted,
@@ -380,13 +381,15 @@ class Controller:
             if isinstance(act, End):
                 known = frozenset(pod.uid for pod in cluster.on_node.get(act.node, {}).values())
                 self._cloud.end(act.instance, act.node, partial(newcomer, self._client, act.node, known) if act.look else None)
+            elif isinstance(act, Extend):
+                self._cloud.extend(act.instance)
         self._cloud.expect(self.memory.ledger)
         for one in self.memory.ledger.withdrawals:
             if one.token in seen.withdrawals:
                 self._cloud.withdraw(one)
         for order in seen.doubtful:
             self._cloud.buy(order)
-        others: list[Act] = [act for act in seen.acts if not isinstance(act, End)]
+        others: list[Act] = [act for act in seen.acts if not isinstance(act, ON_MACHINES)]
         if others:
             task = asyncio.get_running_loop().create_task(self._actor.carry_out(others))
             self._acting.add(task)

@@ -14,7 +14,8 @@ class Instance(Struct, frozen=True, gc=False):
 
     ``token`` is the idempotency token of the purchase that it came from, where the cloud keeps it; ``fault`` is what the cloud says is
     wrong with it, in its words; ``ends`` is when the cloud takes it away, known since it was bought, in seconds since the epoch; 0 where it
-    does not.
+    does not. ``cause`` is why its cloud ends one that is ``stopping``, in words, where nobody here asked for that; it may be held for
+    ``held`` seconds at a time until ``until``, both 0 where it is not.
     """
 
     id: str
@@ -27,6 +28,9 @@ class Instance(Struct, frozen=True, gc=False):
     token: str = ""
     fault: str = ""
     ends: float = 0.0
+    cause: str = ""
+    until: float = 0.0
+    held: float = 0.0
 
     @property
     def key(self) -> tuple[str, str, str, str]:

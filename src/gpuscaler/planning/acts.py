@@ -98,6 +98,13 @@ class End(Struct, frozen=True, gc=False, tag=True):
     look: bool = False
 
 
+class Extend(Struct, frozen=True, gc=False, tag=True):
+    """Ask the cloud to hold a machine that its group ends for longer, since it is still being emptied; ``node`` names the removal."""
+
+    instance: str
+    node: str
+
+
 class Clear(Struct, frozen=True, gc=False, tag=True):
     """Delete the Node of a machine that is gone, where nobody else does; ``uid`` makes it that Node and no other of its name."""
 
@@ -106,4 +113,6 @@ class Clear(Struct, frozen=True, gc=False, tag=True):
     reason: str
 
 
-Act = Nominate | Lift | Close | Mark | Unmark | Discourage | Exclude | Checkpoint | Evict | Delete | End | Clear
+Act = Nominate | Lift | Close | Mark | Unmark | Discourage | Exclude | Checkpoint | Evict | Delete | End | Extend | Clear
+#: Acts that are asked of the cloud.
+ON_MACHINES = (End, Extend)

@@ -92,7 +92,8 @@ class Facts(Struct, frozen=True, gc=False):
     """What is known beside the cluster: the cloud's list, when the scheduler last failed each pod, whether all of it is fresh.
 
     ``said`` are the scheduler's words then, by pod. ``going`` are machines that the cloud has announced to take away, and
-    ``worked_on`` those that it will work on, by id and with the moment, 0 where that is not known; ``announced`` is all that it has
+    ``worked_on`` those that it will work on, by id and with the moment, 0 where that is not known; ``why`` says why some are taken away,
+    where that is not the cloud's usual reason; ``announced`` is all that it has
     announced beside taking away, by id and in a word, told once. ``vanished`` are machines that it listed before and does
     not list any more. ``unevicted`` is what evictions have come to nothing by since the last look, ``unseen`` are
     nodes on which a last look has found pods that no watch has shown, in words. ``tried`` is when a pod that waits was last seen to be
@@ -104,6 +105,7 @@ class Facts(Struct, frozen=True, gc=False):
     said: Mapping[str, str] = {}
     going: Mapping[str, float] = {}
     worked_on: Mapping[str, float] = {}
+    why: Mapping[str, str] = {}
     announced: tuple[tuple[str, str], ...] = ()
     vanished: tuple[Instance, ...] = ()
     unevicted: tuple[leaving.Refusal, ...] = ()
@@ -162,7 +164,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     )
     facts = _of_ours(facts, book, roll.foreign)
     memory = replace(memory, worked_on=_worked_on(memory.worked_on, facts, roll), ends=ending.remembered(memory.ends, roll.listed))
-    announced = reclaiming.Announced(facts.going, memory.worked_on, memory.ends)
+    announced = reclaiming.Announced(facts.going, memory.worked_on, memory.ends, facts.why)
     taken = reclaiming.taken(book, cluster, policy, announced, now, roll=roll)
     book = ledger.folded(book, taken.steps)
     silent = unready.observe(
@@ -171,7 +173,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     book, memory = ledger.folded(book, silent.steps), replace(memory, unready=silent.unready)
     book = ledger.folded(book, leaving.hear(book, facts.unevicted, now))
     book = ledger.folded(book, reclaiming.dead(replace(book, coming=memory.ledger.coming), roll, now))
-    gone = reclaiming.unexpected(memory.ledger, facts.vanished)
+    gone = reclaiming.unexpected(memory.ledger, facts.vanished, roll)
     memory = replace(memory, breakers=_folded(memory.breakers, (*taken.fates, *reclaiming.reclaimed(gone, now))))
     wheel = steering.steer(book, cluster, policy, attempts=facts.attempts, said=facts.said, tried=facts.tried, now=now, roll=roll)
     book = ledger.folded(book, wheel.steps)

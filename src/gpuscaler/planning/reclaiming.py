@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance
@@ -40,36 +41,38 @@ class Taken(Struct, frozen=True, gc=False):
 class Announced(Struct, frozen=True, gc=False):
     """When machines, by id, are taken away, and when they are worked on; 0 where that is not known.
 
-    ``ends`` is when their reserved time does.
+    ``ends`` is when their reserved time does. ``why`` is why some are taken away, where that is not the cloud's usual reason.
     """
 
     going: Mapping[str, float] = {}
     worked_on: Mapping[str, float] = {}
     ends: Mapping[str, float] = {}
+    why: Mapping[str, str] = {}
 
 
 def taken(book: Ledger, cluster: Cluster, policy: Policy, announced: Announced, now: float, *, roll: Roll | None = None) -> Taken:
     """Machines that are about to vanish leave whatever stands against it, by then; once begun it is not begun again.
 
-    So do those that the cloud works on at a moment that is near, or whose reserved time ends, since what runs there does not outlast it.
-    ``roll`` is that of ``cluster``, where it is known.
+    So do those that the cloud works on at a moment that is near, or whose reserved time ends, since what runs there does not outlast it,
+    and those that their group ends by itself. ``roll`` is that of ``cluster``, where it is known.
     """
+    roll = roll or Roll.of(cluster, None)
     soon = {name: at for name, at in announced.worked_on.items() if now < at <= now + AHEAD_SECONDS}
     over = {name: max(at, now + NOTICE_SECONDS) for name, at in announced.ends.items() if at <= now + EMPTY_SECONDS + SAVE_SECONDS}
-    ends = {**over, **soon, **{name: at or now + NOTICE_SECONDS for name, at in announced.going.items()}}
+    ended = {one.id: max(one.until, now + NOTICE_SECONDS) for one in roll.listed.ended}
+    ends = {**over, **soon, **ended, **{name: at or now + NOTICE_SECONDS for name, at in announced.going.items()}}
     under_way = {one.instance for one in book.leaving if one.forced or one.step in (ENDING, CLEARING)}
-    early = over.keys() - soon.keys() - announced.going.keys()
+    early = over.keys() - soon.keys() - ended.keys() - announced.going.keys()
     if not ends:
         return Taken()
-    by_machine = (roll or Roll.of(cluster, None)).by_machine
     nodes = {
         node.name: node
         for instance in ends
         if instance not in under_way
-        for node in by_machine.get(instance, ())
+        for node in roll.by_machine.get(instance, ())
         if instance not in early or is_due(over[instance], cluster.on_node.get(node.name, {}).values(), now)
     }
-    steps: list[ledger.Event] = []
+    steps: list[ledger.Event] = list(_explained(book, roll))
     fates: list[events.Event] = []
     for name, member in members(nodes, policy).items() if nodes else ():
         instance = nodes[name].provider_id
@@ -80,13 +83,31 @@ def taken(book: Ledger, cluster: Cluster, policy: Policy, announced: Announced, 
         else:
             offering = member.offering.key if member.offering is not None else (member.pool.name, "", "", "")
         pods = tuple(pod.key for pod in cluster.on_node.get(name, {}).values())
-        why = TAKEN if instance in announced.going else WORKED_ON if instance in soon else WHY
+        machine = roll.listed.by_id.get(instance)
+        held = machine.held if machine is not None and instance in ended else 0.0
         known = next((one.evictions for one in book.leaving if one.instance == instance), ())
-        one = Leaving(name, instance, offering, why, now, now, pods=pods, forced=True, ends=ends[instance], evictions=known)
+        why = _why(instance, announced, soon=soon, ended=machine.cause if machine is not None and instance in ended else "")
+        one = Leaving(name, instance, offering, why, now, now, pods=pods, forced=True, ends=ends[instance], evictions=known, held=held)
         steps.append(ledger.Left(one))
-        if instance in announced.going and offering[1] == SPOT:
+        # What a group ends of its own accord says nothing of the spot market.
+        if instance in announced.going and instance not in ended and offering[1] == SPOT:
             fates.append(events.Reclaimed(offering, now))
     return Taken(tuple(steps), tuple(fates))
+
+
+def _why(instance: str, announced: Announced, *, soon: Mapping[str, float], ended: str) -> str:
+    """Why a machine goes, in words; ``ended`` is what its group ends it for."""
+    if instance in announced.going and not ended:
+        return announced.why.get(instance, TAKEN)
+    return ended or (WORKED_ON if instance in soon else WHY)
+
+
+def _explained(book: Ledger, roll: Roll) -> Iterator[ledger.Event]:
+    """Removals whose reason has become known since: a group's activities tell late."""
+    for one in book.leaving:
+        machine = roll.listed.by_id.get(one.instance)
+        if one.held and machine is not None and machine.cause not in ("", one.reason):
+            yield ledger.Left(replace(one, reason=machine.cause))
 
 
 def dead(book: Ledger, roll: Roll, now: float) -> tuple[ledger.Event, ...]:
@@ -108,9 +129,10 @@ def dead(book: Ledger, roll: Roll, now: float) -> tuple[ledger.Event, ...]:
     )
 
 
-def unexpected(book: Ledger, vanished: Iterable[Instance]) -> tuple[Instance, ...]:
-    """Those machines that the cloud lists no more which were open, and which nobody here has ended."""
+def unexpected(book: Ledger, vanished: Iterable[Instance], roll: Roll | None = None) -> tuple[Instance, ...]:
+    """Those machines that the cloud lists no more which were open, and which neither we nor their groups have ended."""
     known = {one.instance for one in book.leaving} | {one.instance for one in book.coming} | book.past
+    known |= {one.id for one in roll.listed.ended} if roll is not None else set()
     return tuple(one for one in vanished if one.id not in known)
 
 

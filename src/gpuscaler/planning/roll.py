@@ -11,7 +11,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.instances import ALIVE, TERMINATED, Instance, Inventory
+from gpuscaler.model.instances import ALIVE, STOPPING, TERMINATED, Instance, Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
@@ -29,6 +29,8 @@ class Listed:
         self.ends: Mapping[str, float] = {name: one.ends for name, one in self.by_id.items() if one.ends}
         #: Those that are listed as history.
         self.over: Mapping[str, Instance] = {name: one for name, one in self.by_id.items() if one.state == TERMINATED}
+        #: Those that their cloud is ending for a reason of its own.
+        self.ended: tuple[Instance, ...] = tuple(one for one in self.by_id.values() if one.cause and one.state == STOPPING)
 
     @cached_property
     def by_pool(self) -> Mapping[str, tuple[Instance, ...]]:

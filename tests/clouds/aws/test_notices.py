@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpuscaler.clouds.aws.notices import STATE, Hook, MalformedError, Said, said
+from gpuscaler.clouds.aws.notices import HELD, STATE, Hook, MalformedError, Said, said
 from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, REBALANCE
 
 NAME = "i-0123456789abcdef0"
@@ -42,8 +42,8 @@ WORK = {
         (event("EC2 Instance State-change Notification", {"instance-id": NAME, "state": "running"}), []),
         (event("AWS Health Event", WORK), [Said(MAINTENANCE, NAME, AT + 7 * 86400)]),
         (event("AWS Health Event", {**WORK, "service": "RDS"}), []),
-        (event("EC2 Instance-terminate Lifecycle Action", HOOK), [Said(STATE, NAME, 0.0, Hook("gpus", "h", "t", NAME))]),
-        (json.dumps(HOOK), [Said(STATE, NAME, 0.0, Hook("gpus", "h", "t", NAME))]),
+        (event("EC2 Instance-terminate Lifecycle Action", HOOK), [Said(HELD, NAME, 0.0, Hook("gpus", "h", "t", NAME))]),
+        (json.dumps(HOOK), [Said(HELD, NAME, 0.0, Hook("gpus", "h", "t", NAME))]),
         (json.dumps({**HOOK, "LifecycleTransition": "autoscaling:EC2_INSTANCE_LAUNCHING"}), []),
         (json.dumps({"Event": "autoscaling:TEST_NOTIFICATION"}), []),
         (event("Something Else", {"state": "x"}), []),

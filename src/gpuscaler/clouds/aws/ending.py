@@ -3,7 +3,7 @@
 from typing import Final
 
 from gpuscaler.clouds.aws.asking import Asking, RefusedError
-from gpuscaler.clouds.aws.notices import Hook
+from gpuscaler.clouds.aws.groups import Group
 from gpuscaler.clouds.protocol import CloudError, Refusal
 from gpuscaler.model.instances import Instance
 
@@ -45,19 +45,20 @@ def _refusal(error: CloudError, listed: Instance) -> Refusal | None:
     return Refusal(error.cause, listed.key, error.detail, retry_after=error.retry_after)
 
 
-async def let_go(ask: Asking, region: str, hook: Hook) -> None:
-    """Complete a hook that holds a machine whose end has come. Raises CloudError; one that is over already is no error."""
+async def let_go(ask: Asking, group: Group, hook: str, instance: str) -> None:
+    """Complete the hook of that name that holds a machine whose end has come. Raises CloudError; one that is over is no error."""
+    await _act(ask, group, "CompleteLifecycleAction", hook=hook, instance=instance, LifecycleActionResult="CONTINUE")
+
+
+async def heartbeat(ask: Asking, group: Group, hook: str, instance: str) -> None:
+    """Have the hook of that name hold a machine for its time again. Raises CloudError; one that is over is no error."""
+    await _act(ask, group, "RecordLifecycleActionHeartbeat", hook=hook, instance=instance)
+
+
+async def _act(ask: Asking, group: Group, operation: str, *, hook: str, instance: str, **more: str) -> None:
+    parameters = {"AutoScalingGroupName": group.name, "LifecycleHookName": hook, "InstanceId": instance, **more}
     try:
-        await ask.write(
-            "autoscaling",
-            region,
-            "CompleteLifecycleAction",
-            AutoScalingGroupName=hook.group,
-            LifecycleHookName=hook.name,
-            LifecycleActionToken=hook.token,
-            LifecycleActionResult="CONTINUE",
-            InstanceId=hook.instance,
-        )
+        await ask.write("autoscaling", group.region, operation, **parameters)
     except RefusedError as error:
         if "no active lifecycle action" not in error.text.lower():
             raise

@@ -13,6 +13,7 @@ Policy = dict[str, Any]
 READ = (
     "autoscaling:DescribeAutoScalingGroups",
     "autoscaling:DescribeLaunchConfigurations",
+    "autoscaling:DescribeLifecycleHooks",
     "autoscaling:DescribeScalingActivities",
     "ec2:DescribeCapacityReservations",
     "ec2:DescribeImages",
@@ -28,6 +29,7 @@ PRICES = ("pricing:GetProducts",)
 CHANGE = (
     "autoscaling:CompleteLifecycleAction",
     "autoscaling:LaunchInstances",
+    "autoscaling:RecordLifecycleActionHeartbeat",
     "autoscaling:SetDesiredCapacity",
     "autoscaling:SetInstanceProtection",
     "autoscaling:TerminateInstanceInAutoScalingGroup",

@@ -25,8 +25,9 @@ _TERMINATING: Final = "autoscaling:EC2_INSTANCE_TERMINATING"
 #: Seconds from 1970 to 2200: no message speaks of what comes later.
 LATEST: Final = 7_258_118_400.0
 _INSTANCE: Final = re.compile(r"i-[0-9A-Za-z-]{1,62}", re.ASCII)
-#: What a machine's state says, which the list of machines says as well.
+#: What a machine's state says, which the list of machines says as well; and that a hook holds it at its end.
 STATE: Final = "state"
+HELD: Final = "held"
 
 
 class Hook(Struct, frozen=True, gc=False):
@@ -39,7 +40,7 @@ class Hook(Struct, frozen=True, gc=False):
 
 
 class Said(Struct, frozen=True, gc=False):
-    """What a message says of the machine that EC2 calls ``instance``: ``kind`` is a word of the protocol, or ``state``."""
+    """What a message says of the machine that EC2 calls ``instance``: ``kind`` is a word of the protocol, or one of ours."""
 
     kind: str
     instance: str
@@ -105,7 +106,7 @@ def _held(detail: Mapping[str, Any]) -> tuple[Said, ...]:
         return ()
     instance = _id(detail["EC2InstanceId"])
     hook = Hook(_text(detail["AutoScalingGroupName"]), _text(detail["LifecycleHookName"]), _text(detail["LifecycleActionToken"]), instance)
-    return (Said(STATE, instance, 0.0, hook),)
+    return (Said(HELD, instance, 0.0, hook),)
 
 
 def _worked_on(detail: Mapping[str, Any]) -> tuple[Said, ...]:

@@ -15,19 +15,20 @@ from gpuscaler.clouds.aws.causes import widened
 from gpuscaler.clouds.aws.delivering import Delivering
 from gpuscaler.clouds.aws.departed import Departed
 from gpuscaler.clouds.aws.discovery import Discovery, Found
-from gpuscaler.clouds.aws.ending import end, let_go
+from gpuscaler.clouds.aws.ending import end, heartbeat, let_go
 from gpuscaler.clouds.aws.groups import Group, GroupError, Machine, group_of
 from gpuscaler.clouds.aws.inbox import Inbox
 from gpuscaler.clouds.aws.increments import Increments
 from gpuscaler.clouds.aws.listing import Detail, details_of, instance_id, instance_of, listed
-from gpuscaler.clouds.aws.notices import STATE, Said
+from gpuscaler.clouds.aws.notices import HELD, STATE, Said
 from gpuscaler.clouds.aws.pools import DESIRED, FLEET, LAUNCH, NO_FLEETS, FoundPool
 from gpuscaler.clouds.aws.regions import NAMES, chunks
+from gpuscaler.clouds.aws.terminations import EKS_HOOK, Terminations
 from gpuscaler.clouds.protocol import (
     CONFIGURATION,
     INTERRUPTION,
-    MAINTENANCE,
     REBALANCE,
+    TERMINATION,
     UNAUTHORISED,
     UNKNOWN,
     Bought,
@@ -44,6 +45,8 @@ from gpuscaler.model.pools import Pool
 
 #: Threads that calls are made in, and how many ids DescribeInstances is asked for at a time.
 THREADS, DESCRIBED = 16, 100
+#: Why a machine on demand goes that neither we nor its group ended.
+ENDED_OUTSIDE = "EC2 ends it, and neither gpuscaler nor its group asked for that"
 
 
 @dataclass(slots=True)
@@ -93,6 +96,7 @@ class AwsProvider:
         self._increments = Increments(self._ask)
         self._departed = Departed(self._ask)
         self._delivering = Delivering(self._ask)
+        self._terminations = Terminations(self._ask)
         #: Regions in which LaunchInstances has answered.
         self._launching: set[str] = set()
         self._ended: set[str] = set()
@@ -137,7 +141,11 @@ class AwsProvider:
         return Looked(
             pools=tuple(map(self._as_bought, seen.pools)),
             set_aside=tuple(one for one in seen.set_aside if one.object not in troubles),
-            warnings=(*self._queue_warnings(), *(f"pool {one.pool.name}: {warning}" for one in seen.pools for warning in one.warnings)),
+            warnings=(
+                *self._queue_warnings(),
+                *self._terminations.warnings(),
+                *(f"pool {one.pool.name}: {warning}" for one in seen.pools for warning in one.warnings),
+            ),
             ways={name: ": ".join(filter(None, self.way(name))) for name in self._found},
             failed=self._failed,
             complete=not seen.unknown,
@@ -175,6 +183,7 @@ class AwsProvider:
         groups = await self._groups(pools)
         machines = listed(groups)
         await self._describe(machines)
+        await self._terminations.follow(machines, self._ended)
         self._known = _Known(machines, pools)
         self._forget(machines)
         instances = [(group.region, self._instance(group, machine)) for group, machine in machines.values()]
@@ -215,7 +224,9 @@ class AwsProvider:
 
     def _instance(self, group: Group, machine: Machine) -> Instance:
         found = self._known.pools[group.region, group.name]
-        return instance_of(machine, found, self._details.get(machine.id), token=self._increments.tokens.get(machine.id, ""))
+        made = instance_of(machine, found, self._details.get(machine.id), token=self._increments.tokens.get(machine.id, ""))
+        ended = self._terminations.of(machine.id)
+        return made if ended is None else replace(made, cause=ended.why, until=ended.until, held=ended.seconds)
 
     def _forget(self, machines: Mapping[str, object]) -> None:
         """Let go of what is known of machines that are gone; those that were just bought may not be listed yet."""
@@ -298,14 +309,17 @@ class AwsProvider:
         if instance not in self._known.machines:
             return None
         group, machine = self._known.machines[instance]
+        if self._terminations.of(instance) is not None:
+            # Its group ends it already: to ask once more would lower the group as well. What holds it may let it go.
+            return await self._released(group, instance)
         self._ended.add(instance)
         async with self._increments.lock(self._known.pools[group.region, group.name]):
             replaced = await self._is_replaced(group, instance)
             refusal = await end(self._ask, group.region, instance, self._instance(group, machine), replaced=replaced)
         if refusal is not None:
             self._ended.discard(instance)
-        else:
-            await self._let_go(group.region, instance)
+        elif self._inbox is not None and instance in self._inbox.hooks:
+            await self._let_go(group, instance)
         return refusal
 
     async def _is_replaced(self, group: Group, instance: str) -> bool:
@@ -316,12 +330,39 @@ class AwsProvider:
             group = await self._ask.group(group.region, group.name)
         return group.surplus > 0
 
-    async def _let_go(self, region: str, instance: str) -> None:
+    async def _released(self, group: Group, instance: str) -> Refusal | None:
+        self._ended.add(instance)
+        await self._let_go(group, instance)
+        return None
+
+    async def _let_go(self, group: Group, instance: str) -> None:
         """A hook that holds a machine whose pods are gone has nothing to wait for; one that stays lets it go when its time is over."""
-        hook = self._inbox.hooks.pop(instance, None) if self._inbox is not None else None
-        if hook is not None:
+        for name in await self._hooks_of(group, instance):
             with contextlib.suppress(CloudError, LostAnswerError):
-                await let_go(self._ask, region, hook)
+                await let_go(self._ask, group, name, instance)
+        if self._inbox is not None:
+            self._inbox.hooks.pop(instance, None)
+
+    async def extend(self, ids: Sequence[str]) -> None:
+        """Record a heartbeat of the hooks that hold these machines. That of EKS is EKS' own matter."""
+        for instance in map(instance_id, ids):
+            if instance in self._known.machines:
+                group, _ = self._known.machines[instance]
+                for name in await self._hooks_of(group, instance):
+                    await heartbeat(self._ask, group, name, instance)
+
+    async def _hooks_of(self, group: Group, instance: str) -> tuple[str, ...]:
+        """The names of hooks that hold ``instance`` and that we may act on.
+
+        With a queue gpuscaler acts on hooks as the AWS Node Termination Handler does. A hook with a target of its own, other than that
+        queue, belongs to whatever listens there.
+        """
+        if self._inbox is None:
+            return ()
+        told = self._inbox.hooks.get(instance)
+        ours = [one.name for one in await self._terminations.hooks(group.region, group.name) if one.ours]
+        named = [told.name] if told is not None and told.name != EKS_HOOK else []
+        return tuple(dict.fromkeys((*named, *ours)))
 
     # Announcements
 
@@ -330,23 +371,26 @@ class AwsProvider:
         if self._inbox is None:
             return ()
         await self._inbox.receive()
-        found = []
+        found: list[Notice] = []
         for one in self._inbox.told(self._known.machines):
             group, machine = self._known.machines[one.instance]
             if one.kind in (INTERRUPTION, REBALANCE):
                 self._announced.add(one.instance)
             if one.instance not in self._ended:
-                found.append(self._notice(one, self._instance(group, machine)))
+                found += self._notices(one, self._instance(group, machine))
             elif one.hook is not None:
-                await self._let_go(group.region, one.instance)
+                await self._let_go(group, one.instance)
         return found
 
-    def _notice(self, one: Said, instance: Instance) -> Notice:
-        """That a machine ends which nobody here ended is an interruption of spot, and others' work on any other."""
-        kind = one.kind
-        if kind == STATE:
-            kind = INTERRUPTION if instance.market == "spot" else MAINTENANCE
-        return Notice(kind, instance.id, one.at)
+    def _notices(self, one: Said, instance: Instance) -> Sequence[Notice]:
+        """What ``one`` means: that a machine ends which nothing here ended is an interruption, unless its group has said so before."""
+        if one.kind == HELD:
+            return (Notice(TERMINATION, instance.id),)
+        if one.kind != STATE:
+            return (Notice(one.kind, instance.id, one.at),)
+        if self._terminations.of(one.instance) is not None:
+            return ()
+        return (Notice(INTERRUPTION, instance.id, why="" if instance.market == "spot" else ENDED_OUTSIDE),)
 
     async def close(self) -> None:
         """Let go of the threads; a call that is out ends by itself."""

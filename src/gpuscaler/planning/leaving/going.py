@@ -11,7 +11,7 @@ from gpuscaler.model.instances import Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.acts import Act, Clear, End, Exclude, Mark, Unmark
+from gpuscaler.planning.acts import Act, Clear, End, Exclude, Extend, Mark, Unmark
 from gpuscaler.planning.leaving.evicting import MARGIN_SECONDS, evict
 from gpuscaler.planning.leaving.labels import EXCLUDE_LABEL, EXCLUDE_VALUE
 from gpuscaler.planning.leaving.objecting import Objections
@@ -207,6 +207,7 @@ class _Door:
         if not (one.forced or node.ready):
             self.hold(one, node, found, "it is not Ready, so what runs on it is not known")
             return
+        one = self.extended(one)
         effort = evict(one, found, self.now, self.awaited if one.ends else frozenset())
         one = replace(one, evictions=effort.evictions)
         if effort.done:
@@ -219,6 +220,13 @@ class _Door:
             self.acts += effort.acts
             refused = any(entry.why for entry in one.evictions)
             self.note(replace(one, detail=said(f"{effort.held}{self.cost(one)}" if refused and effort.held else effort.held, found)))
+
+    def extended(self, one: Leaving) -> Leaving:
+        """Have the cloud hold the machine until its pods are gone: they may end as late as the machine was to go."""
+        if not one.held or self.now < max(one.at, one.extended) + one.held / 2:
+            return one
+        self.acts.append(Extend(one.instance, one.node))
+        return replace(one, extended=self.now)
 
     def cost(self, one: Leaving) -> str:
         price = self.prices.get(one.offering)

@@ -111,7 +111,8 @@ class Leaving(Struct, frozen=True, gc=False):
     ``bereft`` says that one of those will not come. ``tried`` is when the step was last tried, ``evictions`` how far those are that have
     begun, ``detail`` what holds the step up, in words. ``forced`` says that the machine goes whatever stands against it, at ``ends``.
     ``unready`` says that it goes since its node is not Ready, and stays where that changes. ``to`` are the nodes that the decision meant
-    each of ``pods`` for, empty for one that goes to a machine which was bought for it.
+    each of ``pods`` for, empty for one that goes to a machine which was bought for it. ``held`` is for how many seconds at a time its cloud
+    holds it while it is emptied, and ``extended`` when the cloud was last asked to.
     """
 
     node: str
@@ -131,6 +132,8 @@ class Leaving(Struct, frozen=True, gc=False):
     evictions: tuple[Eviction, ...] = ()
     to: tuple[str, ...] = ()
     unready: bool = False
+    held: float = 0.0
+    extended: float = 0.0
 
 
 class Withdrawal(Struct, frozen=True, gc=False):

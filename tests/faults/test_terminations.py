@@ -1,0 +1,134 @@
+"""F76: machines that their group ends by itself, on demand as on spot: closed and drained while a hook holds them, and let go."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.control.aws_stage import Stage, aws_stage
+
+from gpuscaler.kube.resources import EVENTS, POD_DISRUPTION_BUDGETS
+
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+LEAVING = "gpuscaler.io/leaving"
+HOOK: dict[str, Any] = {
+    "AutoScalingGroupName": "gpus",
+    "LifecycleHookName": "k8s-term-hook",
+    "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING",
+    "HeartbeatTimeout": 600,
+    "DefaultResult": "CONTINUE",
+}
+
+
+async def all_bound(here: Stage) -> bool:
+    bound = await here.bound()
+    return bool(bound) and all(bound.values())
+
+
+async def serving(here: Stage) -> tuple[str, str]:
+    """A machine of the group with a pod of a Deployment on it, and its node."""
+    await here.deploy("serve")
+    await here.until(lambda: all_bound(here), 300)
+    await here.sleep(60.0)
+    (machine,) = here.machines()
+    (node,) = [one for one in await here.nodes() if one["spec"]["providerID"].endswith(machine)]
+    return machine, node["metadata"]["name"]
+
+
+def end(here: Stage, machine: str) -> float:
+    """A person, an instance refresh or a maximum lifetime ends the machine; the moment."""
+    here.client("autoscaling").terminate_instance_in_auto_scaling_group(InstanceId=machine, ShouldDecrementDesiredCapacity=False)
+    return here.now()
+
+
+async def reasons(here: Stage, node: str) -> list[str]:
+    """The notes of Events about a node."""
+    found = [msgspec.json.decode(one) for one in await here.user.list_all(EVENTS)]
+    return [one.get("note") or one.get("message", "") for one in found if one.get("regarding", {}).get("name") == node]
+
+
+@pytest.mark.parametrize("market", ["on-demand", "spot"])
+@pytest.mark.parametrize("queue", [True, False])
+async def test_f76_a_machine_that_its_group_ends_is_closed_at_once_drained_and_let_go(tmp_path: Path, market: str, queue: bool) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus", market=market)
+        url = here.queue()
+        here.client("autoscaling").put_lifecycle_hook(**HOOK)
+        here.start(here.settings(queue_url=url) if queue else "")
+        machine, node = await serving(here)
+        at = end(here, machine)
+        await here.sleep(5.0 if queue else 15.0)
+        (marked,) = [one for one in await here.nodes() if one["metadata"]["name"] == node]
+        assert LEAVING in {one["key"] for one in marked["spec"].get("taints") or ()}
+        assert here.region.instances[machine].lifecycle == "Terminating:Wait"
+        await here.sleep(120.0)
+
+        assert await all_bound(here)
+        assert set((await here.bound()).values()) != {node}
+        assert (here.region.instances[machine].ended_at is not None) == queue
+        assert here.session.asked.get("CompleteLifecycleAction", 0) == int(queue)
+        assert any("Auto Scaling ended it since a user asked for it" in one for one in await reasons(here, node))
+        assert [one.cause for one in (await here.status()).breakers] == []
+        await here.sleep(max(0.0, at + 700.0 - here.now()))
+        assert here.region.instances[machine].ended_at is not None
+
+
+async def test_f76_a_budget_holds_until_shortly_before_the_hook_gives_up(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus")
+        here.client("autoscaling").put_lifecycle_hook(**HOOK)
+        here.start(here.settings(queue_url=here.queue()))
+        machine, node = await serving(here)
+        spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "serve"}}}
+        budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "serve"}, "spec": spec}
+        await here.user.create(POD_DISRUPTION_BUDGETS, budget, namespace="default")
+        at = end(here, machine)
+        await here.sleep(560.0)
+        assert set((await here.bound()).values()) == {node}
+        assert here.session.asked["RecordLifecycleActionHeartbeat"] >= 1
+        await here.sleep(at + 640.0 - here.now())
+
+        assert here.region.instances[machine].ended_at is not None
+        assert node not in set((await here.bound()).values())
+
+
+async def test_f76_the_hook_of_a_managed_node_group_is_left_to_eks(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus")
+        here.client("autoscaling").put_lifecycle_hook(**{**HOOK, "LifecycleHookName": "Terminate-LC-Hook"})
+        here.start(here.settings(queue_url=here.queue()))
+        machine, node = await serving(here)
+        end(here, machine)
+        await here.sleep(200.0)
+
+        assert await all_bound(here)
+        assert set((await here.bound()).values()) != {node}
+        assert here.region.instances[machine].lifecycle == "Terminating:Wait"
+        assert "CompleteLifecycleAction" not in here.session.asked
+
+
+async def test_f76_without_a_hook_pods_get_what_time_there_is(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus")
+        here.start(here.settings(queue_url=here.queue()))
+        machine, node = await serving(here)
+        end(here, machine)
+        await here.sleep(120.0)
+
+        assert await all_bound(here)
+        assert node not in {one["metadata"]["name"] for one in await here.nodes()}
+        assert (await here.status()).removals == ()
+
+
+async def test_f76_a_group_that_is_asked_for_a_machine_it_ends_already_is_not_lowered(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus")
+        here.client("autoscaling").put_lifecycle_hook(**HOOK)
+        here.start(here.settings(queue_url=here.queue()))
+        machine, _ = await serving(here)
+        end(here, machine)
+        await here.sleep(180.0)
+
+        assert here.session.asked["TerminateInstanceInAutoScalingGroup"] == 1
+        assert here.desired("gpus") >= 1
