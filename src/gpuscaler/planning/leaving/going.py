@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.instances import Inventory
+from gpuscaler.model.instances import Delivery, Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
@@ -72,6 +72,7 @@ def take_leave(
     door = _Door(book, cluster, policy, now, roll)
     door.listed_at = 0.0 if inventory is None else inventory.at
     door.unseen = unseen or {}
+    door.deliveries = () if inventory is None else inventory.deliveries
     door.held = held
     halted = bool(book.leaving) and is_halted(book, roll, policy)
     for one in book.leaving:
@@ -103,12 +104,25 @@ class _Door:
         self.kept: list[tuple[str, str]] = []
         self.given_up: list[GivenUp] = []
         self.unseen: Mapping[str, str] = {}
+        self.deliveries: tuple[Delivery, ...] = ()
         self.held = ""
 
     @cached_property
     def awaited(self) -> frozenset[str]:
         """The pods that machines on their way are for."""
         return frozenset(pod for one in self.book.coming for pod in one.pods)
+
+    def awaited_for(self, one: Leaving, found: Residents) -> Set[str]:
+        """The pods of a node that machines on their way are for; a group that ends a machine most often launches another in its place."""
+        if not one.ends:
+            return frozenset()
+        return self.awaited | {pod.key for pod in found.missed} if one.held and one.offering[0] in self.delivered else self.awaited
+
+    @cached_property
+    def delivered(self) -> Set[str]:
+        """Pools whose groups launch machines by themselves now, or have launched some that are not open yet."""
+        unopened = {one.pool for one in self.roll.nodeless} | {one.key[0] for one in self.book.coming if not one.order}
+        return unopened | {one.pool for one in self.deliveries if one.missing and not one.failing}
 
     @cached_property
     def attached(self) -> Mapping[str, Set[str]]:
@@ -208,7 +222,7 @@ class _Door:
             self.hold(one, node, found, "it is not Ready, so what runs on it is not known")
             return
         one = self.extended(one)
-        effort = evict(one, found, self.now, self.awaited if one.ends else frozenset())
+        effort = evict(one, found, self.now, self.awaited_for(one, found))
         one = replace(one, evictions=effort.evictions)
         if effort.done:
             self.detach(self.go(one, DETACHING), node)
