@@ -382,6 +382,20 @@ MUTANTS = (
         removes="pods are moved to machines of which nobody knows the price",
     ),
     Mutant(
+        case=84,
+        path="control/records/costing.py",
+        old="    return hourly(least, sum(one.price_per_hour for one in machines))\n",
+        new="    return hourly(max(least, sum(one.price_per_hour for one in machines)), sum(one.price_per_hour for one in machines))\n",
+        removes="the price of a plan is that of the dearest that the cloud may choose",
+    ),
+    Mutant(
+        case=84,
+        path="control/records/costing.py",
+        old="    least, most = range_of_coming(machine, policy)\n",
+        new="    least = most = machine.price\n",
+        removes="the price of a machine is that of the dearest that the cloud might have chosen",
+    ),
+    Mutant(
         case=33,
         path="planning/adopting.py",
         old="one.pool in pools and not is_ordered(one):\n            yield one\n",

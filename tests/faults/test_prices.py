@@ -1,8 +1,12 @@
 """F83 and F84: prices that cannot be read, and what is said of the price of a machine."""
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 from tests.clouds.aws.test_tariffs import SEVERED, account
+from tests.control.aws_stage import aws_stage
+from tests.faults.test_zones import group
 from tests.planning.building import planned, pod, spec
 from tests.planning.scale_down import kit
 
@@ -50,3 +54,21 @@ def test_f83_nothing_is_moved_to_save_what_nobody_knows() -> None:
     assert given_back(replace(BIG, price_from=BY_SIZE), SMALL) == []
     assert given_back(BIG, replace(SMALL, price_from=BY_SIZE)) == []
     assert given_back(BIG, replace(SMALL, price_from="us-east-1")) == ["a"]
+
+
+async def test_f84_the_price_that_is_told_is_that_of_the_machine_that_came(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with aws_stage(tmp_path) as here:
+        group(here, "g5.xlarge", "g5.48xlarge", zones=("us-east-1a",))
+        here.start()
+        await here.submit("train")
+        await here.until(here.machines, 60)
+        await here.sleep(70)
+        spot = {name: instance_types.price(name, "us-east-1", "spot") for name in ("g5.xlarge", "g5.48xlarge")}
+        range_ = f"${spot['g5.xlarge']:.2f} to ${spot['g5.48xlarge']:.2f}/h"
+        told = [one.text for one in (await here.status()).happened]
+        (machine,) = here.region.instances.values()
+        came = machine.machine.offering.instance_type
+
+        assert any(text == f"buys 1 machine at {range_} for 1 pod" for text in told)
+        assert any("ordered (or another of 2 offerings, as the cloud chooses)" in text and text.endswith(range_) for text in told)
+        assert f"granted: {came} spot in us-east-1a, ${spot[came]:.2f}/h" in capsys.readouterr().out

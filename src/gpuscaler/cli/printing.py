@@ -66,12 +66,21 @@ def print_purchases(console: Console, plan: Plan) -> None:
             console.print(f"\n{purposes[purpose]} of them for {why}.")
     print_conditions(console, plan)
     if plan.cost_per_hour > 0:
+        undecided = any(machine.choices for machine in plan.machines)
+        chosen = "of which the cloud chooses the dearest " if undecided else ""
         proof = {"pattern-lp": "proven over every way to fill a machine", "resource-lp": "by resources alone"}[plan.lower_bound_kind]
         console.print(
-            f"\nFor waiting pods: ${plan.cost_per_hour:.2f} per hour. No mix can cost less than ${plan.lower_bound_per_hour:.2f} "
+            f"\nFor waiting pods: {_cost(plan)} per hour. No mix {chosen}can cost less than ${plan.lower_bound_per_hour:.2f} "
             f"({proof}): gap {plan.gap * 100:.2f} %."
         )
     console.print()
+
+
+def _cost(plan: Plan) -> str:
+    """What the machines for waiting pods cost, from the least to the most that the cloud may choose."""
+    bought = [machine for machine in plan.machines if machine.purpose == "demand"]
+    least = sum(min((choice.price_per_hour for choice in one.choices), default=one.price_per_hour) for one in bought)
+    return f"${plan.cost_per_hour:.2f}" if plan.cost_per_hour - least < 0.005 else f"${least:.2f} to ${plan.cost_per_hour:.2f}"
 
 
 def print_conditions(console: Console, plan: Plan) -> None:

@@ -9,6 +9,7 @@ import msgspec
 
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.pods import PodAffinityTerm
+from gpuscaler.model.pools import BY_SIZE
 from gpuscaler.planning.buying import bound
 from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.desk import Bought, Desk, Solved
@@ -68,10 +69,23 @@ def write(draft: Draft) -> tuple[Plan, Solved | None]:
         ignored=draft.ignored,
         blocked_nodes=down.blocked,
         set_aside=draft.set_aside,
-        warnings=draft.warnings,
+        warnings=(*draft.warnings, *guesses([*(machine.kind for machine in ordered), *(spare.kind for spare in draft.spares)])),
         brake=braked or down.brake,
     )
     return plan, proof
+
+
+def guesses(kinds: Sequence[Kind]) -> tuple[str, ...]:
+    """What is bought at prices that nobody knows, in words."""
+    found: dict[str, None] = {}
+    for one in (member for kind in kinds for member in kind.members or (kind.offering,)):
+        if one.price_from == BY_SIZE:
+            found[f"prices unknown: the price of {one.instance_type} ({one.market}) is guessed from its size"] = None
+        elif one.price_from:
+            found[
+                f"the price of {one.instance_type} ({one.market}) in {one.zone or 'its zone'} is guessed: it is that in {one.price_from}"
+            ] = None
+    return tuple(sorted(found))
 
 
 def without_removals(plan: Plan, held: str = "") -> Plan:

@@ -220,7 +220,7 @@ class Records:
         self._orders[order.token] = tuple(pod for one in machines for pod in one.pods)
         if self.latest.decision:
             self._decisions[order.token] = self.latest.decision
-        self._tell(telling.of_order(order, machines, memory.boots, now))
+        self._tell(telling.of_order(order, machines, self.latest.policy, memory.boots, now))
 
     def _answered(self, answer: Answered, now: float) -> None:
         self._fold(*answer.steps)

@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.clouds.protocol import Looked
+from gpuscaler.control.records.costing import range_of_coming
 from gpuscaler.control.records.findings import closed, findings
 from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.latest import Latest
@@ -282,7 +283,7 @@ def prices_unknown(policy: Policy) -> Iterator[str]:
 def _limits(policy: Policy, pools: tuple[PoolNow, ...], book: Ledger) -> tuple[Limit, ...]:
     offerings = offered(policy)
     gpus = sum(max((offering.gpus for offering in may_be((one.key,), offerings)), default=0) for one in book.coming)
-    dollars = sum(one.price if one.key in offerings else _dearest(one.key, offerings) for one in book.coming)
+    dollars = sum(range_of_coming(one, policy)[1] if one.key in offerings else _dearest(one.key, offerings) for one in book.coming)
     used = {
         "machines": sum(pool.machines + pool.coming for pool in pools),
         "gpus": sum(pool.gpus for pool in pools) + gpus,

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 
 from gpuscaler.control.acting import Outcome
 from gpuscaler.control.cloud import Answered, Ended
+from gpuscaler.control.records import costing
 from gpuscaler.control.records import happening as kinds
 from gpuscaler.control.records.happening import Happening
-from gpuscaler.control.records.words import counted, expected, money, offering, some, spoken
+from gpuscaler.control.records.words import counted, expected, hourly, money, offering, some, spoken
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import Owner, Pod
 from gpuscaler.model.pools import Policy
@@ -17,7 +18,6 @@ from gpuscaler.planning.plans import Plan, Reason
 from gpuscaler.planning.state import events, ledger
 from gpuscaler.planning.state.boots import Boots, Forecast, forecast
 from gpuscaler.planning.state.entries import CLEARING, DRAINING, ENDING, Coming, Leaving
-from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.state.telling import WORDS
 
 
@@ -25,9 +25,8 @@ def of_plan(plan: Plan, now: float) -> Happening:
     """A plan in one line."""
     parts = []
     if plan.machines:
-        price = sum(one.price_per_hour for one in plan.machines)
         pods = sum(len(one.pods) for one in plan.machines)
-        parts.append(f"buys {counted(len(plan.machines), 'machine')} at {money(price)}/h for {counted(pods, 'pod')}")
+        parts.append(f"buys {counted(len(plan.machines), 'machine')} at {costing.of_plan(plan.machines)} for {counted(pods, 'pod')}")
     if plan.removals:
         saving = sum(one.saving_per_hour for one in plan.removals)
         parts.append(f"gives back {counted(len(plan.removals), 'node')}, saving {money(saving)}/h")
@@ -42,13 +41,13 @@ def of_reasons(reasons: tuple[Reason, ...], pods: tuple[str, ...], now: float) -
     return Happening(now, kinds.UNPLACED, f"no machine can be bought for it now: {said}", pods=pods)
 
 
-def of_order(order: ledger.Order, machines: tuple[Coming, ...], boots: Boots, now: float) -> Happening:
+def of_order(order: ledger.Order, machines: tuple[Coming, ...], policy: Policy | None, boots: Boots, now: float) -> Happening:
     """A purchase that is being sent, with what is expected of it."""
     key = order.offerings[0]
     meant = max((one.meant for one in machines), default=1)
     number = f"{order.count} x " if order.count > 1 else ""
     others = f" (or another of {meant} offerings, as the cloud chooses)" if meant > 1 else ""
-    price = machines[0].price if machines else 0.0
+    price = costing.of_coming(machines[0], policy) if machines else hourly(0.0, 0.0)
     text = f"{number}{offering(key)} ordered{others}: {expected(forecast(boots, key), price)}"
     pods = tuple(pod for one in machines for pod in one.pods)
     return Happening(now, kinds.ORDERED, text, pods=pods, machines=order.count, offering=key, order=order.token)
@@ -61,10 +60,13 @@ def of_answer(answer: Answered, pods: tuple[str, ...], policy: Policy | None, bo
         match step:
             case ledger.Answered(granted=granted):
                 for instance, key in granted:
-                    text = f"machine {instance} granted: {offering(key)}"
+                    price = costing.price_of(policy, key) if len(answer.order.offerings) > 1 else None
+                    text = f"machine {instance} granted: {offering(key)}{f', {money(price)}/h' if price is not None else ''}"
                     yield Happening(now, kinds.GRANTED, text, machine=instance, offering=key, order=token)
                 for key in dict.fromkeys(key for _, key in granted if key != wanted):
-                    text = f"{offering(key)} granted instead of {offering(wanted)}: {expected(forecast(boots, key), price_of(policy, key))}"
+                    price = costing.price_of(policy, key) or 0.0
+                    said = expected(forecast(boots, key), hourly(price, price))
+                    text = f"{offering(key)} granted instead of {offering(wanted)}: {said}"
                     yield Happening(now, kinds.INSTEAD, text, pods=pods, offering=key, order=token)
             case ledger.Doubted():
                 text = f"the answer to the order of {offering(wanted)} was lost: {answer.detail}"
@@ -75,12 +77,6 @@ def of_answer(answer: Answered, pods: tuple[str, ...], policy: Policy | None, bo
             text = f"{offering(fate.offering)} refused: {WORDS.get(fate.cause, fate.cause)}{said}"
             waiting = () if fate.filled else pods
             yield Happening(now, kinds.REFUSED, text, pods=waiting, offering=fate.offering, order=token, cause=fate.cause)
-
-
-def price_of(policy: Policy | None, key: Key) -> float:
-    """Dollars per hour of an offering; 0 where the policy does not have it any more."""
-    pools = policy.pools if policy is not None else ()
-    return next((one.price for pool in pools if pool.name == key[0] for one in pool.offerings if one.key == key), 0.0)
 
 
 def of_look(before: Memory, seen: Look, cluster: Cluster, forecasts: Mapping[str, Forecast], now: float) -> Iterator[Happening]:

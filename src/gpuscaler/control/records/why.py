@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from gpuscaler.control.records import costing
 from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.removals import of_leaving, of_resident
@@ -88,7 +89,7 @@ def _waits(latest: Latest, key: str, now: float) -> Iterator[str]:
     meant = {one.pod: one.node for one in plan.placements}
     for machine in book.coming:
         if key in machine.pods:
-            yield f"{coming(machine, latest, now)}; {money(machine.price)}/h"
+            yield f"{coming(machine, latest, now)}; {costing.of_coming(machine, latest.policy)}"
             return
     for promise in book.promises:
         if key in promise.pods:
@@ -101,14 +102,14 @@ def _waits(latest: Latest, key: str, now: float) -> Iterator[str]:
     for machine_ in plan.machines:
         if key in machine_.pods and not any(one.order for one in book.coming):
             kind = (machine_.pool, machine_.market, machine_.instance_type, machine_.zone)
-            yield f"the newest plan buys {offering(kind)} for it, at {money(machine_.price_per_hour)}/h"
+            yield f"the newest plan buys {offering(kind)} for it, at {costing.of_plan([machine_])}"
 
 
 def _of_node(latest: Latest, node: Node | None, name: str, machine: Coming | None, now: float) -> Iterator[str]:
     book = latest.memory.ledger
     leaving = next((one for one in book.leaving if one.node == name), None)
     if machine is not None:
-        yield f"{coming(machine, latest, now)}; {money(machine.price)}/h, bought for {counted(len(machine.pods), 'pod')}"
+        yield f"{coming(machine, latest, now)}; {costing.of_coming(machine, latest.policy)}, bought for {counted(len(machine.pods), 'pod')}"
     if leaving is not None:
         yield from of_leaving(leaving, now)
     if node is None:

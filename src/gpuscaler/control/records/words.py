@@ -30,10 +30,15 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def expected(forecast: Forecast, price: float) -> str:
+def expected(forecast: Forecast, price: str) -> str:
     """``ready in about 3m40s, p95 6m, $1.01/h``; a forecast that nothing was seen for says so."""
     assumed = "" if forecast.seen else " (assumed, none of its kind was seen yet)"
-    return f"ready in about {spoken(forecast.typical)}, p95 {spoken(forecast.late)}{assumed}, {money(price)}/h"
+    return f"ready in about {spoken(forecast.typical)}, p95 {spoken(forecast.late)}{assumed}, {price}"
+
+
+def hourly(least: float, most: float) -> str:
+    """``$1.01/h``, or ``$1.89 to $47.24/h`` as long as the cloud has still to choose."""
+    return f"{money(least)}/h" if money(least) == money(most) else f"{money(least)} to {money(most)}/h"
 
 
 def money(dollars: float) -> str:
