@@ -808,4 +808,18 @@ MUTANTS = (
         new="",
         removes="hundreds of host ports are hundreds of resources to the optimiser",
     ),
+    Mutant(
+        case=95,
+        path="model/options.py",
+        old="        if not isinstance(seconds, float) or seconds <= most:\n",
+        new="        if True:\n",
+        removes="what tenants say of durations has no bound",
+    ),
+    Mutant(
+        case=95,
+        path="planning/scale_down/valuing.py",
+        old=" + waiting_loss(candidate)\n",
+        new="\n",
+        removes="waiting for pods to save their work costs nothing",
+    ),
 )

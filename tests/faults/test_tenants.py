@@ -22,6 +22,10 @@ from tests.hostile.workloads import (
     policy,
     random_ports,
 )
+from tests.planning.scale_down.kit import down, removed
+from tests.planning.scale_down.kit import node as room
+from tests.planning.scale_down.kit import pod as seated
+from tests.planning.scale_down.test_consolidation import ANCHOR, crowd
 
 from gpuscaler.kube.resources import PODS
 from gpuscaler.model.cluster import Cluster
@@ -169,3 +173,18 @@ def test_f94_hundreds_of_host_ports_are_planned_without_the_optimiser() -> None:
     assert proof is not None
     assert proof.problem is not None
     assert len(proof.problem.items) < 10
+
+
+def test_f95_a_pod_that_asks_for_years_to_save_its_work_gets_an_hour_and_a_warning() -> None:
+    cluster = cluster_of([pod("slow", annotations={"gpuscaler.io/grace": "2500000h"})])
+
+    assert cluster.pods["tenant/slow"].options.grace == 3600.0
+    assert cluster.warnings == ("Pod tenant/slow: gpuscaler.io/grace: saw '2500000h', expected at most 3600 s (max_grace); cut to it",)
+
+
+def test_f95_no_machine_is_given_back_to_save_less_than_waiting_for_its_pods_costs() -> None:
+    others = [room("keep"), *crowd("k", "keep", 2, options=ANCHOR)]
+    slow = down([room("a"), seated("x", "a", options={"grace": 3600.0}), *others])
+
+    assert removed(down([room("a"), seated("x", "a"), *others])) == ["a"]
+    assert removed(slow) == []

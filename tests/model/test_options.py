@@ -99,3 +99,38 @@ def test_gangs_are_told_by_the_names_of_every_project(
 def test_openais_label_keeps_a_pod_unless_it_says_false() -> None:
     assert options(labels={"openai/do-not-drain": "true"}).do_not_drain
     assert not options(labels={"openai/do-not-drain": "False"}).do_not_drain
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "most"),
+    [
+        ("gpuscaler.io/grace", "grace", 3600.0),
+        ("gpuscaler.io/spot-wait", "spot_wait", 2_592_000.0),
+        ("gpuscaler.io/expected-duration", "expected_duration", 2_592_000.0),
+        ("gpuscaler.io/restart-cost", "restart_cost", 2_592_000.0),
+        ("gpuscaler.io/run-for", "run_for", 2_592_000.0),
+        ("cluster-autoscaler.kubernetes.io/pod-scale-up-delay", "scale_up_delay", 2_592_000.0),
+        ("karpenter.sh/do-not-disrupt", "do_not_disrupt", 2_592_000.0),
+    ],
+)
+def test_every_duration_of_a_tenant_is_cut_to_a_bound_and_that_is_reported(name: str, field: str, most: float) -> None:
+    found, (warning,) = pod_options(msgspec.convert({name: "2500000h"}, PodAnnotations), {})
+
+    assert getattr(found, field) == most
+    assert warning.startswith(f"{name}: saw '2500000h', expected at most {most:g} s")
+    assert warning.endswith("cut to it")
+
+
+@pytest.mark.parametrize(("given", "most", "left"), [("90m", 7200.0, 5400.0), ("90m", 60.0, 60.0), ("9000h", 1e12, 2_592_000.0)])
+def test_the_longest_grace_is_a_setting(given: str, most: float, left: float) -> None:
+    found, _ = pod_options(msgspec.convert({"gpuscaler.io/grace": given}, PodAnnotations), {}, max_grace=most)
+
+    assert found.grace == left
+
+
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59", "2300-01-01T00:00:00Z"])
+def test_a_deadline_that_no_calendar_shows_is_reported_and_ignored(text: str) -> None:
+    found, (warning,) = pod_options(msgspec.convert({"gpuscaler.io/deadline": text}, PodAnnotations), {})
+
+    assert found.deadline is None
+    assert "a time between the years 1970 and 2200" in warning

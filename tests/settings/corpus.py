@@ -19,7 +19,7 @@ GOOD = {
     ),
     "labels": "region: us-east-1\npools: [{name: a, types: [g5.xlarge], labels: {a.b/c: '', d: e_f.g}}]",
     "all top keys": (
-        "region: us-east-1\npreferences: respect\nschedulers: [a]\npriority_cutoff: -5\nmin_saving: 1e-1\n"
+        "region: us-east-1\npreferences: respect\nschedulers: [a]\npriority_cutoff: -5\nmin_saving: 1e-1\nmax_grace: 90m\n"
         "limits: {gpus: 0, machines: 1, dollars_per_hour: 0, machines_per_minute: 3}\n"
         "pools: [{name: a, types: [g5.xlarge], chooser: cloud}]"
     ),
@@ -101,6 +101,7 @@ BAD_FORM = [
     Bad(_top("priority_cutoff: low"), "priority_cutoff", 'saw "low", expected a pod priority'),
     Bad(_top("priority_cutoff: 2147483648"), "priority_cutoff", "of 32 bits"),
     Bad(_top("min_saving: -1"), "min_saving", "0 or more"),
+    Bad(_top("max_grace: long"), "max_grace", "duration"),
     Bad(_top("min_saving: 5%"), "min_saving", "dollars per hour"),
     Bad(_top("limits: 5"), "limits", "expected a mapping"),
     Bad(_top("limits: {gpu: 5}"), "limits.gpu", "did you mean gpus?"),

@@ -116,7 +116,7 @@ def from_files(files: tuple[str, ...], policy: "Policy") -> Known:
     from gpuscaler.planning.state import State
     from gpuscaler.planning.storage_places import with_storage_places
 
-    cluster = load_cluster(files)
+    cluster = load_cluster(files, max_grace=policy.max_grace)
     return Known(cluster, with_storage_places(policy, cluster), State())
 
 
@@ -173,13 +173,13 @@ def load_settings(path: str) -> "RunSettings":
         sys.exit(2)
 
 
-def load_cluster(files: tuple[str, ...]) -> "Cluster":
+def load_cluster(files: tuple[str, ...], *, max_grace: float | None = None) -> "Cluster":
     """The cluster of several files; a file that cannot be read ends the command with exit code 2, an odd object is set aside."""
     from gpuscaler.model.aside import SetAside
     from gpuscaler.model.cluster import Cluster, Item
     from gpuscaler.model.decoding import InputError, Interner, read_items
 
-    interner = Interner()
+    interner = Interner() if max_grace is None else Interner(max_grace=max_grace)
     items: list[Item] = []
     aside: list[SetAside] = []
     try:

@@ -25,6 +25,7 @@ from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.resources import CONFIG_MAPS, LEASES, NAMESPACES, NODES, PODS
 from gpuscaler.kube.transport import Transport
+from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.pools import Policy
 from gpuscaler.settings.run_settings import PaceSettings, RunSettings
 
@@ -178,7 +179,12 @@ class Running:
         now = SteadyClock(self.clocks.wall, self.clocks.monotonic)
         return Place(
             client=client,
-            picture=Picture(client, clock=asyncio.get_running_loop().time, random=Random(self.identity)),
+            picture=Picture(
+                client,
+                clock=asyncio.get_running_loop().time,
+                random=Random(self.identity),
+                interner=Interner(max_grace=settings.policy.max_grace),
+            ),
             namespace=namespace,
             identity=self.identity,
             dry_run=self.dry_run,
@@ -264,6 +270,7 @@ class _Leading:
         if late := late_keys(before, now):
             _LOG.warning("takes effect when gpuscaler is started again", keys=late)
         self._records.settings_changed(now)
+        self._place.picture.interner.max_grace = now.policy.max_grace
         if self._controller is not None and self._made is not None:
             self._made.reload(now)
             self.plan_anew()

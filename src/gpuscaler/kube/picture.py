@@ -69,7 +69,8 @@ class Picture:
         inline: int = INLINE,
     ) -> None:
         self.changed = asyncio.Event()
-        turn, shared = Turn(), interner or Interner()
+        turn = Turn()
+        self.interner = shared = interner or Interner()
         self.reflectors = tuple(
             Reflector(
                 client, resource, ObjectDecoder(resource, shared), self.receive, clock=clock, random=random, turn=turn, pace=pace or Pace()

@@ -5,7 +5,7 @@ and is otherwise ignored.
 """
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import NamedTuple, TypeVar
 
 from msgspec import Struct, field
@@ -19,6 +19,15 @@ from gpuscaler.model.selectors import integer
 T = TypeVar("T")
 D = TypeVar("D")
 
+#: The longest time that a pod is given to save its work unless the settings say otherwise, and any other duration that a pod may state, in
+#: seconds: an hour, and thirty days.
+MAX_GRACE, LONGEST = 3600.0, 2_592_000.0
+#: Seconds from 1970 to 2200, after which no moment makes sense.
+LATEST = 7_258_118_400.0
+#: The largest gang: more pods than a cluster holds.
+MOST_MEMBERS = 1_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 OURS = "gpuscaler.io/"
 #: Whether what holds a GPU without another ready replica may be moved to save money, and its values.
 DISRUPTION, ALLOW, NEVER = "gpuscaler.io/disruption", "allow", "never"
@@ -29,6 +38,7 @@ _JOBSET = "jobset.sigs.k8s.io/jobset-name"
 _COSCHEDULING = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
 _KUEUE = "kueue.x-k8s.io/pod-group-name"
 _KUEUE_COUNT = "kueue.x-k8s.io/pod-group-total-count"
+_UNDISTURBED = "karpenter.sh/do-not-disrupt"
 _NO_DRAIN = "openai/do-not-drain"
 #: The labels that are read; a pod with none of them and none of the annotations has no options.
 LABELS = frozenset((_JOBSET, *_COSCHEDULING, _KUEUE, _NO_DRAIN))
@@ -89,34 +99,49 @@ class _Reader:
             self.warn(name, text, str(error))
         return default
 
+    def cut(self, name: str, text: str | None, seconds: D, most: float, why: str = "") -> D | float:
+        """``seconds``, or ``most`` where they are more, which is reported."""
+        if not isinstance(seconds, float) or seconds <= most:
+            return seconds
+        self.warnings.append(f"{name}: saw {shortened(text)}, expected at most {most:g} s{why}; cut to it")
+        return most
+
     def warn(self, name: str, text: str, expected: str) -> None:
         self.warnings.append(f"{name}: saw {shortened(text)}, expected {expected}; ignored")
 
 
-def pod_options(annotations: PodAnnotations | None, labels: Mapping[str, str], workload: str = "") -> tuple[PodOptions, tuple[str, ...]]:
-    """The options of a pod and the warnings about those that could not be read.
+def pod_options(
+    annotations: PodAnnotations | None, labels: Mapping[str, str], workload: str = "", *, max_grace: float = MAX_GRACE
+) -> tuple[PodOptions, tuple[str, ...]]:
+    """The options of a pod and the warnings about those that could not be read, or were cut.
 
+    ``max_grace`` is the longest time, in seconds, that any pod is given to save its work; other durations are cut to ``LONGEST``.
     ``workload`` names the native pod group that the specification refers to (``workload/podgroup``), "" when there is none.
     """
     found = annotations if annotations is not None else NO_ANNOTATIONS
     reader = _Reader()
     gang = _gang(found, labels, workload, reader)
 
-    def duration(name: str, text: str | None) -> float | None:
-        return reader.read(name, text, parse_positive_duration, None)
+    def duration(name: str, text: str | None, most: float = LONGEST, why: str = "") -> float | None:
+        return reader.cut(name, text, reader.read(name, text, parse_positive_duration, None), most, why)
 
+    undisturbed = reader.read(_UNDISTURBED, found.do_not_disrupt, _do_not_disrupt, False)
+    if not isinstance(undisturbed, bool):
+        undisturbed = reader.cut(_UNDISTURBED, found.do_not_disrupt, undisturbed, LONGEST)
     options = PodOptions(
         market=reader.read(f"{OURS}market", found.market, _markets, ()),
         spot_wait=duration(f"{OURS}spot-wait", found.spot_wait),
         deadline=reader.read(f"{OURS}deadline", found.deadline, _moment, None),
         expected_duration=duration(f"{OURS}expected-duration", found.expected_duration),
         restart_cost=duration(f"{OURS}restart-cost", found.restart_cost),
-        grace=duration(f"{OURS}grace", found.grace),
+        grace=duration(f"{OURS}grace", found.grace, min(max_grace, LONGEST), " (max_grace)"),
         run_for=duration(f"{OURS}run-for", found.run_for),
         scale_up_delay=duration(f"{_CA}pod-scale-up-delay", found.scale_up_delay),
         safe_to_evict=reader.read(f"{_CA}safe-to-evict", found.safe_to_evict, boolean, None),
         safe_to_evict_local_volumes=_names(found.safe_local_volumes),
-        do_not_disrupt=reader.read("karpenter.sh/do-not-disrupt", found.do_not_disrupt, _do_not_disrupt, False),
+        do_not_disrupt=undisturbed
+        if isinstance(undisturbed, bool)
+        else reader.cut(_UNDISTURBED, found.do_not_disrupt, undisturbed, LONGEST),
         disruption=reader.read(DISRUPTION, found.disruption, _disruption, ""),
         do_not_drain=_NO_DRAIN in labels and labels[_NO_DRAIN].lower() != "false",
         mirror=found.mirror is not None,
@@ -206,13 +231,15 @@ def _moment(text: str) -> float:
         moment = None
     if moment is None or moment.tzinfo is None:
         raise ValueError("an RFC 3339 time such as 2026-01-31T12:00:00Z")
-    return moment.timestamp()
+    if not 0.0 <= (seconds := (moment - _EPOCH).total_seconds()) < LATEST:
+        raise ValueError("a time between the years 1970 and 2200")
+    return seconds
 
 
 def _count(text: str) -> int:
     number = integer(text)
-    if number is None or not 0 < number < 2**31:
-        raise ValueError("a whole number of at least 1")
+    if number is None or not 0 < number <= MOST_MEMBERS:
+        raise ValueError(f"a whole number of at least 1 and at most {MOST_MEMBERS}")
     return number
 
 

@@ -123,7 +123,10 @@ class Limits(Struct, frozen=True, gc=False):
 
 
 class Policy(Struct, frozen=True, gc=False):
-    """Everything a user decides. ``preferences`` is "ignore" (break ties only) or "respect"."""
+    """Everything a user decides. ``preferences`` is "ignore" (break ties only) or "respect".
+
+    ``max_grace`` is the longest time, in seconds, that any pod is given to save its work.
+    """
 
     pools: tuple[Pool, ...]
     limits: Limits = Limits()
@@ -133,6 +136,7 @@ class Policy(Struct, frozen=True, gc=False):
     priority_cutoff: int = -10
     min_saving: float = 0.0
     work_budget: int = 1_000_000
+    max_grace: float = 3600.0
 
 
 def unpriced(policy: Policy) -> frozenset[tuple[str, str, str, str]]:

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from gpuscaler.model.accelerators import gpus_in
+from gpuscaler.model.options import LONGEST, MAX_GRACE
 from gpuscaler.model.pools import MARKETS, UNREADY_AFTER, Limits, Offering, Policy, Pool, Spare
 from gpuscaler.settings.cursor import MAX_VALUES, Cursor, Report, TooMuchError
 from gpuscaler.settings.document import read_document
@@ -16,7 +17,7 @@ from gpuscaler.settings.pieces import read_budgets, read_labels, read_sizes, rea
 from gpuscaler.settings.run_file import RUN_KEYS, from_account, read_run
 from gpuscaler.settings.run_settings import RunSettings
 
-TOP_KEYS = ("pools", "limits", "region", "preferences", "schedulers", "priority_cutoff", "min_saving")
+TOP_KEYS = ("pools", "limits", "region", "preferences", "schedulers", "priority_cutoff", "min_saving", "max_grace")
 LIMIT_KEYS = ("gpus", "machines", "dollars_per_hour", "machines_per_minute")
 POOL_KEYS = (
     "name",
@@ -118,6 +119,7 @@ def _policy(fields: dict[str, Cursor]) -> Policy:
     saving = 0.0
     if "min_saving" in fields:
         saving = fields["min_saving"].number(expected="dollars per hour, 0 or more") or 0.0
+    grace = fields["max_grace"].duration() if "max_grace" in fields else None
     return Policy(
         pools=_pools(fields["pools"], region) if "pools" in fields and not from_account(fields) else (),
         limits=_limits(fields["limits"]) if "limits" in fields else Limits(),
@@ -126,6 +128,7 @@ def _policy(fields: dict[str, Cursor]) -> Policy:
         schedulers=_schedulers(fields["schedulers"]) if "schedulers" in fields else ("default-scheduler",),
         priority_cutoff=cutoff,
         min_saving=saving,
+        max_grace=MAX_GRACE if grace is None else min(grace, LONGEST),
     )
 
 

@@ -36,6 +36,7 @@ def pools_file_schema() -> Schema:
                 "schedulers": _optional({**_names("scheduler"), "default": ["default-scheduler"]}),
                 "priority_cutoff": _optional({"type": "integer", **_INT32, "default": -10}),
                 "min_saving": _optional({"type": "number", "minimum": 0, "default": 0, "description": "US dollars per hour."}),
+                "max_grace": _optional({**_duration(), "default": "1h", "description": "Longest time for a pod to save its work."}),
                 **_run(),
             },
         ),

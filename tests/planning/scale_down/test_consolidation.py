@@ -228,6 +228,17 @@ def test_a_job_with_a_small_restart_cost_moves_and_with_a_large_one_stays() -> N
     )
 
 
+def test_a_removal_that_waits_longer_for_its_pods_than_it_saves_is_not_begun() -> None:
+    others: list[Any] = [node("keep"), *crowd("k", "keep", 2, options=ANCHOR)]
+    assert removed(down([node("a"), pod("x", "a", options={"grace": 1800.0}), *others])) == ["a"]
+    answer = down([node("a"), pod("x", "a", options={"grace": 3600.0}), *others])
+    assert blockers(answer)["a"] == "job"
+    assert detail(answer, "a") == (
+        "waiting while pod default/x and others like it save their work (grace) costs $1.00 for the machine, "
+        "and an hour without it saves $1.00"
+    )
+
+
 def test_a_gang_loses_the_work_of_all_its_members() -> None:
     others: list[Any] = [node("keep"), *crowd("k", "keep", 2, options=ANCHOR)]
     gang = {"gang": "g", "gang_size": 4, "restart_cost": 2 * 3600.0}

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from gpuscaler.model.labels import NO_LABELS, LabelSet
-from gpuscaler.model.options import LABELS, NO_ANNOTATIONS, PodAnnotations, pod_options
+from gpuscaler.model.options import LABELS, MAX_GRACE, NO_ANNOTATIONS, PodAnnotations, pod_options
 from gpuscaler.model.pods import NO_OPTIONS, NO_OWNER, Owner, PodOptions, PodSpec
 
 T = TypeVar("T")
@@ -60,7 +60,9 @@ class Recent(Generic[K, T]):
 class Interner:
     """The memory that decoding shares between objects. The caller owns it and keeps it as long as it decodes for one cluster."""
 
-    def __init__(self, limit: int = GENERATION) -> None:
+    def __init__(self, limit: int = GENERATION, *, max_grace: float = MAX_GRACE) -> None:
+        #: The longest time that any pod is given to save its work, in seconds; pods that are read from then on are held to it.
+        self.max_grace = max_grace
         self._texts: Recent[str, str] = Recent(limit)
         self._labels: Recent[tuple[tuple[str, str | None], ...], LabelSet] = Recent(limit)
         self._options: Recent[tuple[object, ...], tuple[PodOptions, tuple[str, ...]]] = Recent(limit)
@@ -93,10 +95,10 @@ class Interner:
         """What :func:`~gpuscaler.model.options.pod_options` says, asked once for all pods that are alike to it."""
         if not workload and (annotations is None or annotations == NO_ANNOTATIONS) and LABELS.isdisjoint(labels):
             return NO_OPTIONS, ()
-        key = (annotations, workload, *(labels.get(label) for label in LABELS))
+        key = (annotations, workload, self.max_grace, *(labels.get(label) for label in LABELS))
         known = self._options.get(key)
         if known is None:
-            known = pod_options(annotations, labels, workload)
+            known = pod_options(annotations, labels, workload, max_grace=self.max_grace)
             self._options.put(key, known)
         return known
 

@@ -30,9 +30,14 @@ def loss_of(one: RunningClass, candidate: Candidate) -> float:
 
 
 def restart_loss(candidate: Candidate) -> float:
-    """Dollars of work that moving all pods of ``candidate`` loses."""
+    """Dollars that moving all pods of ``candidate`` loses: of work, and for the machine while they save it."""
     costly = sorted((one for one in candidate.load if one.options.restart_cost is not None), key=lambda one: one.order)
-    return sum(loss_of(one, candidate) * len(candidate.load[one]) for one in costly)
+    return sum(loss_of(one, candidate) * len(candidate.load[one]) for one in costly) + waiting_loss(candidate)
+
+
+def waiting_loss(candidate: Candidate) -> float:
+    """Dollars that the machine of ``candidate`` costs while the pod with the longest grace saves its work."""
+    return candidate.price * max((one.options.grace or 0.0 for one in candidate.load), default=0.0) / 3600
 
 
 def net_saving(saving: float, loss: float) -> float:
@@ -64,6 +69,10 @@ def value_blocker(situation: Situation, candidate: Candidate) -> Blocker | None:
         return None
     if loss > 0 and pays(candidate.price, 0.0, situation.policy):
         costly = [pod for one, pods in candidate.load.items() if one.options.restart_cost is not None for pod in pods]
+        if not costly:
+            slow = [pod for one, pods in candidate.load.items() if one.options.grace for pod in pods]
+            lost = f"${loss:.2f} for the machine, and an hour without it saves ${candidate.price:.2f}"
+            return Blocker("job", f"waiting while pod {first_key(slow)} and others like it save their work (grace) costs {lost}")
         lost = f"${loss:.2f} of work, and an hour without the machine saves ${candidate.price:.2f}"
         return Blocker("job", f"restarting pod {first_key(costly)} and others like it loses {lost}")
     return Blocker(
