@@ -4,9 +4,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.control.world import World, world
 
-from gpuscaler.clouds.delays import Absent, Delay, Delays, Faults
+from gpuscaler.clouds.delays import NO_FAULTS, Absent, Delay, Delays, Faults
 from gpuscaler.clouds.protocol import Order
 from gpuscaler.embedded.plugins import GENERIC, PLUGINS, TOLERATES_ARRIVING, is_plugin, plugin_of
 from gpuscaler.kube.resources import DAEMON_SETS, NODES, PODS
@@ -22,7 +23,6 @@ pools:
   - {name: cpu, types: [m5.xlarge], markets: [on-demand], zones: [us-east-1a]}
 """
 TYPES = {"gpu": "g4dn.xlarge", "efa": "p5.48xlarge", "cpu": "m5.xlarge"}
-NO_FAULT: dict[str, float] = {"never_registers": 0.0, "partial_grants": 0.0, "gpu_hours_between_failures": 0.0}
 
 
 async def buy(here: World, pool: str = "gpu") -> str:
@@ -129,10 +129,10 @@ async def test_what_calls_restart_and_hide_is_away_and_comes_back() -> None:
 @pytest.mark.parametrize(
     ("faults", "shown"),
     [
-        (Faults(**NO_FAULT, never_visible=1.0), set()),
-        (Faults(**NO_FAULT, absent=(Absent(EFA),)), {GPU}),
-        (Faults(**NO_FAULT, absent=(Absent("", "g4dn.xlarge"),)), {GPU, EFA}),
-        (Faults(**NO_FAULT, absent=(Absent(EFA, share=0.0),)), {GPU, EFA}),
+        (replace(NO_FAULTS, never_visible=1.0), set()),
+        (replace(NO_FAULTS, absent=(Absent(EFA),)), {GPU}),
+        (replace(NO_FAULTS, absent=(Absent("", "g4dn.xlarge"),)), {GPU, EFA}),
+        (replace(NO_FAULTS, absent=(Absent(EFA, share=0.0),)), {GPU, EFA}),
     ],
 )
 async def test_faults_say_what_is_promised_and_never_there(faults: Faults, shown: set[str]) -> None:
@@ -143,7 +143,7 @@ async def test_faults_say_what_is_promised_and_never_there(faults: Faults, shown
 
 
 async def test_plugins_restart_by_themselves_as_often_as_the_faults_say() -> None:
-    faults = Faults(**NO_FAULT, plugin_hours=0.05, plugin_seconds=30.0)
+    faults = replace(NO_FAULTS, plugin_hours=0.05, plugin_seconds=30.0)
     async with world(TWO, delays=STEADY, faults=faults) as here:
         name = await buy(here)
         seen = []

@@ -27,11 +27,13 @@ GOOD = {
     "everything to run": (
         "region: us-east-1\ncloud: simulated\nnamespace: a-b\npools: [{name: a, types: [g5.xlarge], zones: [us-east-1a]}]\n"
         "simulated: {boot: [1s, 2s, 3m], device_plugin_delay: 0, capacity_error_delay: 2s, seed: 7, kubelet: false,\n"
+        "  image_pull: [0s, 1s, 2s],\n"
         "  dry: [{}, {pool: a, type: g5.xlarge, market: spot, zone: us-east-1a}],\n"
         "  quotas: [{machines: 0}, {machines: 4, types: [g5.xlarge], market: on-demand}],\n"
         "  reclaim: {after: 1s, notice: 0s, without_notice: 1},\n"
         "  faults: {never_registers: 0.1, impaired: 1, never_visible: 0, throttled: 0.5, lost: 0.1, partial_grants: 1,\n"
-        "    stale: 90s, tokens: false}}\n"
+        "    absent: [{resource: nvidia.com/gpu}, {resource: a.b/c, type: g5.xlarge, share: 0.5}], plugin_restarts: 1h,\n"
+        "    plugin_away: 30s, kubelet_stops: 10h, stale: 90s, tokens: false}}\n"
         "pace: {debounce: 10ms, patience: 1s, resync: 1m, register_timeout: 5m, ready_timeout: 5m, consolidate: 10m}\n"
         "leader_election: {enabled: false, name: other, lease: 30s, renew: 20s, retry: 5s}\n"
         "rate_limit: {qps: 0.5, burst: 1}\nhttp: {enabled: false, address: '[::1]:0', certificate: a.pem, key: b.pem, alive_within: 5m}\n"
@@ -202,6 +204,10 @@ BAD_FORM = [
     Bad(_top("simulated: {seed: -1}"), "simulated.seed", "a whole number"),
     Bad(_top("simulated: {faults: {lost: 1.5}}"), "simulated.faults.lost", "a share from 0 to 1"),
     Bad(_top("simulated: {faults: {stale: fast}}"), "simulated.faults.stale", "a duration"),
+    Bad(_top("simulated: {faults: {absent: [{type: g5.xlarge}]}}"), "simulated.faults.absent[0]", "saw no resource, expected the name"),
+    Bad(_top("simulated: {faults: {absent: [{resource: cpu}]}}"), "simulated.faults.absent[0].resource", "an extended resource"),
+    Bad(_top("simulated: {faults: {plugin_restarts: 1}}"), "simulated.faults.plugin_restarts", "a duration"),
+    Bad(_top("simulated: {image_pull: [2s, 1s, 3s]}"), "simulated.image_pull", "the typical and the longest in this order"),
     Bad(_top("pace: {consolidate: often}"), "pace.consolidate", "a duration"),
     Bad(_top("simulated: {reclaim: {without_notice: 2}}"), "simulated.reclaim.without_notice", "a share from 0 to 1"),
     Bad(_top("pace: {debounce: 200}"), "pace.debounce", "a duration with its unit"),

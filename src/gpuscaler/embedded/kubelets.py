@@ -79,7 +79,7 @@ class Kubelets:
     ) -> None:
         self._client, self._now, self._pull, self._speed, self._ours = client, now, pull, speed, ours
         self._plugin_pull, self._lasts = plugin_pull, lasts
-        self._leases = Leases(client, now=now, speed=speed) if leases else None
+        self._leases = Leases(client, now=now, again=self._post_ready, speed=speed) if leases else None
         #: Nodes whose kubelet has stopped.
         self.stopped: set[str] = set()
         self._nodes: set[str] = set()
@@ -130,15 +130,21 @@ class Kubelets:
         found = msgspec.json.decode(await self._client.get(NODES, node))
         if self._leases is not None:
             self._leases.keep(node, found["metadata"]["uid"])
-        moment = timestamp(self._now())
-        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status"}
-        others = [one for one in (found.get("status") or {}).get("conditions") or () if one["type"] != "Ready"]
-        told = [*({**one, "status": "False"} for one in others), {**ready, "lastHeartbeatTime": moment, "lastTransitionTime": moment}]
-        await self._client.merge_patch(NODES, node, {"status": {"conditions": told}}, subresource="status")
         for pod in [pod for pod in self._pods.values() if pod.node_name == node]:
             for what in (START, SUCCEED, REMOVE):
                 self._planned.pop((pod.key, what), None)
             self._consider(pod)
+
+    async def _post_ready(self, node: str) -> None:
+        """Say that a node is Ready which was declared to be silent."""
+        found = msgspec.json.decode(await self._client.get(NODES, node))
+        known = (found.get("status") or {}).get("conditions") or []
+        if not any((one["type"], one.get("reason")) == ("Ready", "NodeStatusUnknown") for one in known):
+            return
+        moment = timestamp(self._now())
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status"}
+        told = [*({**one, "status": "False"} for one in known if one["type"] != "Ready"), {**ready, "lastTransitionTime": moment}]
+        await self._client.merge_patch(NODES, node, {"status": {"conditions": told}}, subresource="status")
 
     def _stop_later(self, node: str) -> None:
         if (left := self._lasts(node)) < float("inf"):

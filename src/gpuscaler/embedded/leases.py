@@ -5,7 +5,7 @@ two renewals. Without one for ``node-monitor-grace-period`` (50 s since Kubernet
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -24,13 +24,23 @@ INTERVAL: Final = DURATION / 4
 class Leases:
     """Renews the Leases of nodes, all at once, ``abreast`` requests at a time, for as long as :meth:`run` runs.
 
-    ``now`` is the wall clock, of which ``speed`` seconds pass in a second of the event loop.
+    ``now`` is the wall clock, of which ``speed`` seconds pass in a second of the event loop. ``again`` is called for a node whose Lease was
+    left to go stale, by an earlier process or while the API server was away: it may have been declared unreachable.
     """
 
-    def __init__(self, client: Client, *, now: Callable[[], float], speed: float = 1.0, abreast: int = 32) -> None:
-        self._client, self._now, self._speed = client, now, speed
+    def __init__(
+        self,
+        client: Client,
+        *,
+        now: Callable[[], float],
+        again: Callable[[str], Awaitable[None]],
+        speed: float = 1.0,
+        abreast: int = 32,
+    ) -> None:
+        self._client, self._now, self._again, self._speed = client, now, again, speed
         self._uids: dict[str, str] = {}
-        self._made: set[str] = set()
+        #: Nodes whose Lease is there, and when we last renewed it.
+        self._made: dict[str, float] = {}
         self._slots = asyncio.Semaphore(abreast)
         self._stirred = asyncio.Event()
         self._refused = False
@@ -39,13 +49,13 @@ class Leases:
         """Renew the Lease of this node from now on."""
         if self._uids.get(node) != uid:
             self._uids[node] = uid
-            self._made.discard(node)
+            self._made.pop(node, None)
             self._stirred.set()
 
     def leave(self, node: str) -> None:
         """Renew it no more: the node is gone, or its kubelet."""
         self._uids.pop(node, None)
-        self._made.discard(node)
+        self._made.pop(node, None)
 
     async def run(self) -> None:
         while True:
@@ -57,7 +67,7 @@ class Leases:
                     await self._stirred.wait()
             except TimeoutError:
                 continue
-            await asyncio.gather(*(self._renew(node) for node in self._uids.keys() - self._made))
+            await asyncio.gather(*(self._renew(node) for node in self._uids.keys() - self._made.keys()))
 
     async def _renew(self, node: str) -> None:
         async with self._slots:
@@ -70,23 +80,26 @@ class Leases:
                     _LOG.warning("the Lease of a node that is played may not be renewed", node=node, problem=str(error))
 
     async def _write(self, node: str) -> None:
-        uid = self._uids.get(node)
+        uid, now = self._uids.get(node), self._now()
         if uid is None:
             return
-        moment = datetime.fromtimestamp(self._now(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        moment = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         if node not in self._made:
             try:
                 await self._client.create(LEASES, lease_of(node, uid, moment), namespace=NAMESPACE)
             except AlreadyExists:
                 pass
             else:
-                self._made.add(node)
+                self._made[node] = now
                 return
         try:
             await self._client.merge_patch(LEASES, node, {"spec": {"holderIdentity": node, "renewTime": moment}}, namespace=NAMESPACE)
-            self._made.add(node)
         except NotFound:
-            self._made.discard(node)
+            self._made.pop(node, None)
+            return
+        if now - self._made.get(node, float("-inf")) > DURATION:
+            await self._again(node)
+        self._made[node] = now
 
 
 def lease_of(node: str, uid: str, moment: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from hashlib import sha256
 from pathlib import Path
 from random import Random
 
-from gpuscaler.clouds.delays import NO_FAULTS, Delay, Delays, Faults
+from gpuscaler.clouds.delays import NO_FAULTS, Absent, Delay, Delays, Faults
 from gpuscaler.clouds.markets import Key, Markets, Steps
 from gpuscaler.clouds.room import Quota
 from gpuscaler.clouds.simulated import SimulatedCloud
@@ -84,7 +84,12 @@ def _kubelets(place: Place, core: SimulatedCloud, seed: int, naming: Naming) -> 
 
 
 def delays_of(told: Simulated) -> Delays:
-    return Delays(boot=_delay(told.boot), device_plugin=_delay(told.device_plugin_delay), answer=_delay(told.capacity_error_delay))
+    return Delays(
+        boot=_delay(told.boot),
+        device_plugin=_delay(told.device_plugin_delay),
+        answer=_delay(told.capacity_error_delay),
+        image_pull=_delay(told.image_pull),
+    )
 
 
 def faults_of(told: Simulated) -> Faults:
@@ -98,6 +103,10 @@ def faults_of(told: Simulated) -> Faults:
         without_notice=told.reclaim.without_notice,
         never_visible=told.faults.never_visible,
         impaired=told.faults.impaired,
+        absent=tuple(Absent(one.resource, one.type, one.share) for one in told.faults.absent),
+        plugin_hours=told.faults.plugin_restarts / 3600.0,
+        plugin_seconds=told.faults.plugin_away,
+        kubelet_hours=told.faults.kubelet_stops / 3600.0,
     )
 
 

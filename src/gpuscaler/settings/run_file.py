@@ -15,6 +15,7 @@ from gpuscaler.settings.run_settings import (
     CLOUDS,
     LATER_CLOUDS,
     LEVELS,
+    AbsentResource,
     AwsSettings,
     Dry,
     ElectionSettings,
@@ -32,12 +33,15 @@ from gpuscaler.settings.run_settings import (
 )
 
 RUN_KEYS = ("cloud", "simulated", "aws", "namespace", "pace", "leader_election", "rate_limit", "http", "history", "log")
-SIMULATED_KEYS = ("boot", "device_plugin_delay", "capacity_error_delay", "dry", "quotas", "reclaim", "faults", "seed", "kubelet")
+SPANS = ("boot", "device_plugin_delay", "capacity_error_delay", "image_pull")
+SIMULATED_KEYS = (*SPANS, "dry", "quotas", "reclaim", "faults", "seed", "kubelet")
 DRY_KEYS = ("pool", "type", "market", "zone")
 QUOTA_KEYS = ("machines", "types", "market")
 RECLAIM_KEYS = ("after", "notice", "without_notice")
 SHARES = ("never_registers", "impaired", "never_visible", "partial_grants", "throttled", "lost")
-FAULT_KEYS = (*SHARES, "stale", "tokens")
+ABSENT_KEYS = ("resource", "type", "share")
+TIMES = ("stale", "plugin_restarts", "plugin_away", "kubelet_stops")
+FAULT_KEYS = (*SHARES, *TIMES, "tokens", "absent")
 PACE_KEYS = ("debounce", "patience", "resync", "register_timeout", "ready_timeout", "consolidate")
 ELECTION_KEYS = ("enabled", "name", "lease", "renew", "retry")
 RATE_KEYS = ("qps", "burst")
@@ -101,18 +105,12 @@ def _simulated(at: Cursor, policy: Policy, folder: Path) -> Simulated:
     fields, default = at.mapping(SIMULATED_KEYS), Simulated()
     series, dry = _dry(fields["dry"], policy, folder) if "dry" in fields else ("", ())
     return Simulated(
-        boot=_span(fields["boot"], default.boot) if "boot" in fields else default.boot,
-        device_plugin_delay=_span(fields["device_plugin_delay"], default.device_plugin_delay)
-        if "device_plugin_delay" in fields
-        else default.device_plugin_delay,
-        capacity_error_delay=_span(fields["capacity_error_delay"], default.capacity_error_delay)
-        if "capacity_error_delay" in fields
-        else default.capacity_error_delay,
+        **{key: _span(fields[key], getattr(default, key)) for key in SPANS if key in fields},
         dry=dry,
         series=series,
         quotas=tuple(_quota(item, policy) for item in fields["quotas"].items()) if "quotas" in fields else (),
         reclaim=_reclaim(fields["reclaim"]) if "reclaim" in fields else default.reclaim,
-        faults=_faults(fields["faults"]) if "faults" in fields else default.faults,
+        faults=_faults(fields["faults"], policy) if "faults" in fields else default.faults,
         seed=_value(fields, "seed", lambda one: one.integer(minimum=0, expected="a whole number, 0 or more"), default.seed),
         kubelet=_value(fields, "kubelet", Cursor.boolean, default.kubelet),
     )
@@ -168,16 +166,9 @@ def _quota(at: Cursor, policy: Policy) -> MachineQuota:
     fields = at.mapping(QUOTA_KEYS)
     if "machines" not in fields:
         at.say("saw no machines, expected how many there may be; add machines: 4")
-    known = {offering.instance_type for pool in policy.pools for offering in pool.offerings}
-    types = []
-    for one in fields["types"].items() if "types" in fields else ():
-        text = one.label_value("a type of the pools")
-        if text is not None and text not in known:
-            one.wrong(f"a type of the pools; {did_you_mean(text, sorted(known))}")
-        types.append(text or "")
     return MachineQuota(
         machines=_value(fields, "machines", lambda one: one.integer(minimum=0, expected="a number of machines, 0 or more"), 0),
-        types=tuple(types),
+        types=tuple(_type(one, policy) for one in fields["types"].items()) if "types" in fields else (),
         market=_value(fields, "market", lambda one: one.choice(MARKETS), ""),
     )
 
@@ -191,13 +182,38 @@ def _reclaim(at: Cursor) -> Reclaim:
     )
 
 
-def _faults(at: Cursor) -> SimulatedFaults:
+def _faults(at: Cursor, policy: Policy) -> SimulatedFaults:
     fields, default = at.mapping(FAULT_KEYS), SimulatedFaults()
     return SimulatedFaults(
         **{key: _share(fields, key, getattr(default, key)) for key in SHARES},
-        stale=_value(fields, "stale", Cursor.duration, default.stale),
+        **{key: _value(fields, key, Cursor.duration, getattr(default, key)) for key in TIMES},
+        absent=tuple(_absent(item, policy) for item in fields["absent"].items()) if "absent" in fields else (),
         tokens=_value(fields, "tokens", Cursor.boolean, default.tokens),
     )
+
+
+def _absent(at: Cursor, policy: Policy) -> AbsentResource:
+    """A resource that machines are sold with and never show."""
+    fields = at.mapping(ABSENT_KEYS)
+    if "resource" not in fields:
+        at.say("saw no resource, expected the name of one such as nvidia.com/gpu; add resource: nvidia.com/gpu")
+    resource = _value(fields, "resource", lambda one: one.text("the name of a resource such as nvidia.com/gpu"), "")
+    if "resource" in fields and resource and "/" not in resource:
+        fields["resource"].wrong("the name of an extended resource, such as nvidia.com/gpu: what kubelets count is always there")
+    return AbsentResource(
+        resource=resource,
+        type=_type(fields["type"], policy) if "type" in fields else "",
+        share=_share(fields, "share", 1.0),
+    )
+
+
+def _type(at: Cursor, policy: Policy) -> str:
+    """An instance type of the pools."""
+    known = {offering.instance_type for pool in policy.pools for offering in pool.offerings}
+    text = at.label_value("a type of the pools")
+    if text is not None and text not in known:
+        at.wrong(f"a type of the pools; {did_you_mean(text, sorted(known))}")
+    return text or ""
 
 
 def _share(fields: Fields, key: str, default: float) -> float:

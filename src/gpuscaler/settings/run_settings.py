@@ -50,12 +50,23 @@ class Reclaim(Struct, frozen=True, gc=False):
     without_notice: float = 0.05
 
 
+class AbsentResource(Struct, frozen=True, gc=False):
+    """Of machines of ``type``, empty means all, the share ``share`` never shows ``resource``."""
+
+    resource: str
+    type: str = ""
+    share: float = 1.0
+
+
 class SimulatedFaults(Struct, frozen=True, gc=False):
     """What goes wrong with machines and with calls of the simulated cloud: shares of them from 0 to 1.
 
     Machines of which the share ``never_registers`` never joins, and ``impaired`` of those the cloud itself says are broken; of which
     ``never_visible`` never show their GPUs; purchases of which ``partial_grants`` are granted in part. Calls of which ``throttled`` are
     refused and ``lost`` are never answered. Lists are ``stale`` seconds behind; without ``tokens`` a repeated order buys again.
+
+    ``absent`` are resources that are promised and never there. Device plugins restart every ``plugin_restarts`` seconds on the average and
+    are away for ``plugin_away``, kubelets stop for good after ``kubelet_stops`` on the average; 0 means never.
     """
 
     never_registers: float = 0.0
@@ -66,6 +77,10 @@ class SimulatedFaults(Struct, frozen=True, gc=False):
     lost: float = 0.0
     stale: float = 0.0
     tokens: bool = True
+    absent: tuple[AbsentResource, ...] = ()
+    plugin_restarts: float = 0.0
+    plugin_away: float = 45.0
+    kubelet_stops: float = 0.0
 
 
 class Simulated(Struct, frozen=True, gc=False):
@@ -74,6 +89,7 @@ class Simulated(Struct, frozen=True, gc=False):
     boot: Span = Span(150.0, 200.0, 240.0)
     device_plugin_delay: Span = Span(30.0, 45.0, 60.0)
     capacity_error_delay: Span = Span(1.0, 1.5, 5.0)
+    image_pull: Span = Span(10.0, 30.0, 90.0)
     dry: tuple[Dry, ...] = ()
     series: str = ""
     quotas: tuple[MachineQuota, ...] = ()

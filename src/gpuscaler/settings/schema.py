@@ -10,7 +10,7 @@ from gpuscaler.model.pools import MARKETS
 from gpuscaler.settings.aws_file import OVERRIDE_KEYS, PRICE_KEYS
 from gpuscaler.settings.pieces import EFFECTS, REASONS
 from gpuscaler.settings.pools_file import ARCHITECTURES, CHOOSERS, PREFERENCES
-from gpuscaler.settings.run_file import DRY_KEYS, PACE_KEYS, SHARES
+from gpuscaler.settings.run_file import DRY_KEYS, PACE_KEYS, SHARES, SPANS, TIMES
 from gpuscaler.settings.run_settings import CLOUDS, LAUNCHES, LEVELS
 
 Schema = dict[str, Any]
@@ -54,9 +54,7 @@ def _run() -> Schema:
     number = {"type": "number", "exclusiveMinimum": 0}
     groups: dict[str, Schema] = {
         "simulated": {
-            "boot": _span(),
-            "device_plugin_delay": _span(),
-            "capacity_error_delay": _span(),
+            **{key: _span() for key in SPANS},
             "dry": {"anyOf": [path, {"type": "array", "items": _object({key: _optional(_name()) for key in DRY_KEYS})}]},
             "quotas": {
                 "type": "array",
@@ -76,7 +74,14 @@ def _run() -> Schema:
                     "without_notice": _optional(share),
                 }
             ),
-            "faults": _object({**dict.fromkeys(SHARES, _optional(share)), "stale": _optional(wait), "tokens": _optional(flag)}),
+            "faults": _object(
+                {
+                    **dict.fromkeys(SHARES, _optional(share)),
+                    **dict.fromkeys(TIMES, _optional(wait)),
+                    "tokens": _optional(flag),
+                    "absent": _optional({"type": "array", "items": _absent(share)}),
+                }
+            ),
             "seed": _count("Seed of everything that is drawn."),
             "kubelet": {**flag, "default": True},
         },
@@ -103,6 +108,12 @@ def _run() -> Schema:
         "namespace": _optional(dns),
         **{group: _optional(_object({key: _optional(value) for key, value in keys.items()})) for group, keys in groups.items()},
     }
+
+
+def _absent(share: Schema) -> Schema:
+    """A resource that machines are sold with and never show."""
+    resource = {"type": "string", "pattern": "/"}
+    return _object({"resource": resource, "type": _optional(_name()), "share": _optional(share)}, required=["resource"])
 
 
 def _aws() -> dict[str, Schema]:
