@@ -207,7 +207,6 @@ BAD_FORM = [
     Bad(_top("simulated: {faults: {absent: [{type: g5.xlarge}]}}"), "simulated.faults.absent[0]", "saw no resource, expected the name"),
     Bad(_top("simulated: {faults: {absent: [{resource: cpu}]}}"), "simulated.faults.absent[0].resource", "an extended resource"),
     Bad(_top("simulated: {faults: {plugin_restarts: 1}}"), "simulated.faults.plugin_restarts", "a duration"),
-    Bad(_top("simulated: {image_pull: [2s, 1s, 3s]}"), "simulated.image_pull", "the typical and the longest in this order"),
     Bad(_top("pace: {consolidate: often}"), "pace.consolidate", "a duration"),
     Bad(_top("simulated: {reclaim: {without_notice: 2}}"), "simulated.reclaim.without_notice", "a share from 0 to 1"),
     Bad(_top("pace: {debounce: 200}"), "pace.debounce", "a duration with its unit"),
