@@ -4,6 +4,7 @@ import asyncio
 import zlib
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from tests.control.world import BEGAN, QUICK, Watchman, World, pod
 from tests.planning import claims
 
 from gpuscaler.clouds.delays import Delay, Faults
+from gpuscaler.clouds.machines import BOOTING
 from gpuscaler.clouds.markets import Markets, Steps
 from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, Notice, Order
 from gpuscaler.clouds.simulated_provider import CallFaults, provider_id
@@ -183,6 +185,8 @@ class Schedules(RuleBasedStateMachine):
         self.pods = self.sets = 0
         self.dead_since: float | None = None
         self.cut = False
+        #: Nodes whose kubelets have stopped.
+        self.stopped: list[str] = []
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self.loop.run_until_complete(work)
@@ -345,6 +349,43 @@ class Schedules(RuleBasedStateMachine):
         if machines:
             instance = provider_id(machines[which % len(machines)])
             self.here.announced.append(Notice(kind, instance, self.here.now() + seconds))
+
+    @rule(which=st.integers(0, 99), seconds=st.sampled_from((5.0, 45.0, 150.0, 400.0)), everywhere=st.booleans(), deleted=st.booleans())
+    def restart_plugin(self, which: int, seconds: float, everywhere: bool, deleted: bool) -> None:
+        """The device plugin of a node, or of all, is away for a while; or its pod is deleted, and comes when it may."""
+        self.do(self._restart_plugin(which, seconds, everywhere=everywhere, deleted=deleted))
+
+    async def _restart_plugin(self, which: int, seconds: float, *, everywhere: bool, deleted: bool) -> None:
+        machines = self.here.cluster.core.list()
+        names = {one.id for one in machines} if everywhere else {machines[which % len(machines)].id} if machines else set[str]()
+        if not deleted:
+            for name in names:
+                self.here.cluster.machines.devices.restart(name, seconds=seconds)
+            return
+        for raw in await surely(lambda: self.here.user.list_all(PODS, namespace="kube-system")):
+            one = msgspec.json.decode(raw)
+            if one["spec"].get("nodeName") in names:
+                with suppress(NotFound):
+                    await self.here.user.delete(PODS, one["metadata"]["name"], namespace="kube-system")
+
+    # Of those that stay silent one is ended in ten minutes, and only after 45: more than two would make the rest long.
+    @precondition(lambda self: len(self.stopped) < 2)
+    @rule(which=st.integers(0, 99), back=st.sampled_from((None, 30.0, 200.0)))
+    def stop_kubelet(self, which: int, back: float | None) -> None:
+        """The kubelet of a node stops, for good or for a while."""
+        machines = self.here.cluster.core.list()
+        names = [one.id for one in machines if one.state != BOOTING]
+        if names:
+            name = names[which % len(names)]
+            self.here.cluster.kubelets.stop(name)
+            self.stopped.append(name)
+            if back is not None:
+                self.do(self._resume(name, back))
+
+    async def _resume(self, name: str, after: float) -> None:
+        await self._sleep(after)
+        with suppress(NotFound):
+            await self.here.cluster.kubelets.resume(name)
 
     # What must hold
 
