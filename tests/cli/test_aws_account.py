@@ -27,7 +27,7 @@ def launch(url: str) -> list[str]:
     keys = {"aws_access_key_id": "any", "aws_secret_access_key": "any", "region_name": "us-east-1", "endpoint_url": url}
     ec2, scaling = boto3.client("ec2", **keys), boto3.client("autoscaling", **keys)
     try:
-        tags = {f"{PREFIX}/label/team": "red", f"{PREFIX}/taint/dedicated": "gpu:NoSchedule"}
+        tags = {f"{PREFIX}/label/team": "red", f"{PREFIX}/taint/nvidia.com/gpu": "true:NoSchedule"}
         data = {"InstanceType": "g5.xlarge", "ImageId": "ami-1", "UserData": encoded(node_config(tags))}
         ec2.create_launch_template(LaunchTemplateName="gpu", LaunchTemplateData=data)
         scaling.create_auto_scaling_group(
@@ -76,7 +76,7 @@ async def test_what_boto3_launches_becomes_a_node_with_a_gpu(tmp_path: Path) -> 
         assert re.fullmatch(r"ip-10-1-\d+-\d+\.ec2\.internal", node["metadata"]["name"])
         labels = node["metadata"]["labels"]
         assert (labels["team"], labels["node.kubernetes.io/instance-type"]) == ("red", "g5.xlarge")
-        assert [taint["key"] for taint in node["spec"]["taints"]] == ["dedicated", "gpuscaler.io/arriving"]
+        assert [taint["key"] for taint in node["spec"]["taints"]] == ["nvidia.com/gpu", "gpuscaler.io/arriving"]
     finally:
         process.terminate()
         await process.communicate()
