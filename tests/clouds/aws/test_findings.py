@@ -51,6 +51,7 @@ def test_what_fights_with_an_autoscaler_is_said_in_one_sentence(change: dict[str
 @pytest.mark.parametrize(
     ("ways", "says"),
     [
+        ((Way("g5.xlarge", 1, Launch(unusable="invalid taint")),), "no kubelet starts with the user data of its launch template: invalid"),
         ((Way("g5.xlarge", 1, Launch()),), "does not register nodes with the taint gpuscaler.io/arriving:NoSchedule"),
         ((Way("g5.xlarge", 1, Launch(arriving=True, outdated=True)),), "which is outdated"),
         ((WAY, Way("g5.12xlarge", 1, WAY.launch)), "its types have 1, 4 GPUs"),

@@ -5,7 +5,10 @@ from typing import Protocol
 
 from gpuscaler.catalogue import InstanceType
 from gpuscaler.clouds.aws.groups import Group
+from gpuscaler.clouds.aws.hints import hints_of
 from gpuscaler.clouds.aws.launches import ARRIVING, Launch
+from gpuscaler.clouds.aws.nodegroups import Nodegroup
+from gpuscaler.model.taints import Taint
 
 
 class Way(Protocol):
@@ -19,9 +22,31 @@ class Way(Protocol):
     def launch(self) -> Launch: ...
 
 
-def findings_of(group: Group, ways: Sequence[Way], types: Mapping[str, InstanceType]) -> tuple[str, ...]:
-    """Sentences, the most harmful first."""
-    return (*_processes(group), *_machines(group), *_disks(ways), *_ways(group, ways, types))
+def findings_of(
+    group: Group, ways: Sequence[Way], types: Mapping[str, InstanceType], nodegroup: Nodegroup | None = None
+) -> tuple[str, ...]:
+    """Sentences, the most harmful first. ``nodegroup`` is EKS's, where the group is of one."""
+    taints = nodegroup.taints if nodegroup is not None else _by_kops(group)
+    return (*_processes(group), *_machines(group), *_disks(ways), *_user_data(ways, taints), *_ways(group, ways, types))
+
+
+def _by_kops(group: Group) -> tuple[Taint, ...]:
+    """kOps keeps the taints of an instance group outside of user data, and repeats them in tags."""
+    return hints_of(group.tags).taints if "kops.k8s.io/instancegroup" in group.tags else ()
+
+
+def _user_data(ways: Sequence[Way], taints: Sequence[Taint]) -> Iterator[str]:
+    """How nodes register; ``taints`` are those that EKS has the kubelet register with, unless a later flag replaces them."""
+    for source, unusable, own in dict.fromkeys((way.launch.source, way.launch.unusable, way.launch.taints) for way in ways):
+        if unusable:
+            yield f"no kubelet starts with the user data of its {source}: {unusable}; mend them"
+        lost = [taint for taint in taints if own is not None and taint not in own]
+        if lost:
+            text = f"the user data of its {source} replace the taint {', '.join(map(str, lost))} of its node group"
+            yield f"{text}: the kubelet takes its last --register-with-taints; leave the flag out, and give {ARRIVING} to the node group"
+    theirs = any(taint.key == ARRIVING for taint in taints)
+    if not all(way.launch.arriving or way.launch.unusable or (theirs and way.launch.taints is None) for way in ways):
+        yield f"its user data does not register nodes with the taint {ARRIVING}:NoSchedule: pods may land elsewhere than planned; add it"
 
 
 def _processes(group: Group) -> Iterator[str]:
@@ -62,8 +87,6 @@ def _disks(ways: Sequence[Way]) -> Iterator[str]:
 def _ways(group: Group, ways: Sequence[Way], types: Mapping[str, InstanceType]) -> Iterator[str]:
     if any(way.launch.outdated for way in ways):
         yield f"it has a launch configuration ({group.configuration}), which is outdated; move it to a launch template"
-    if not all(way.launch.arriving for way in ways):
-        yield f"its user data does not register nodes with the taint {ARRIVING}:NoSchedule: pods may land elsewhere than planned; add it"
     counts = sorted({types[way.instance_type].gpus for way in ways if way.instance_type in types})
     if len(counts) > 1:
         yield f"its types have {', '.join(map(str, counts))} GPUs, and AWS chooses among them; give each number a group of its own"

@@ -1,16 +1,16 @@
 """What machines are made from: launch template versions, and launch configurations, their predecessors."""
 
-import base64
-import binascii
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 from msgspec import Struct
 
 from gpuscaler.clouds.aws.groups import Reply
 from gpuscaler.clouds.aws.spelling import spelt
+from gpuscaler.clouds.aws.user_data import UnreadableError, UserDataError, kubelet_of
+from gpuscaler.model.taints import Taint
 
 ARRIVING = "gpuscaler.io/arriving"
 #: Names of the disk that pods' files are on: Amazon Linux, Ubuntu, Bottlerocket's second one.
@@ -20,12 +20,21 @@ _EFA = ("efa", "efa-only")
 _MARKETS = ("spot", "capacity-block")
 
 
+class Registers(TypedDict):
+    """Fields of :class:`Launch` that user data say."""
+
+    arriving: bool
+    taints: tuple[Taint, ...] | None
+    unusable: str
+
+
 class Launch(Struct, frozen=True):
     """One version of a launch template. What it leaves open is empty.
 
-    ``market`` is what InstanceMarketOptions ask for; ``disk`` is in GiB; ``efa`` counts interfaces; ``arriving`` says that user data
-    registers the node with our start-up taint. ``outdated`` marks a launch configuration. ``digest`` is another one where anything is,
-    understood here or not. ``source`` is what a person calls it; ``left`` are the devices whose disks it has outlive the machine, and
+    ``market`` is what InstanceMarketOptions ask for; ``disk`` is in GiB; ``efa`` counts interfaces. ``arriving`` says that user data
+    registers the node with our start-up taint, ``taints`` are those of a flag in user data, None where it has none, and ``unusable`` is why
+    the kubelet would not start with these user data. ``outdated`` marks a launch configuration. ``digest`` is another one where anything
+    is, understood here or not. ``source`` is what a person calls it; ``left`` are the devices whose disks it has outlive the machine, and
     ``unsaid`` those of which it does not say whether they do.
     """
 
@@ -39,6 +48,8 @@ class Launch(Struct, frozen=True):
     reservations: tuple[str, ...] = ()
     reservation_groups: tuple[str, ...] = ()
     arriving: bool = False
+    taints: tuple[Taint, ...] | None = None
+    unusable: str = ""
     outdated: bool = False
     digest: str = ""
     source: str = "launch template"
@@ -61,7 +72,7 @@ def launch_of(data: Reply, source: str = "launch template") -> Launch:
         disk=_disk(data),
         reservations=tuple(filter(None, [target.get("CapacityReservationId")])),
         reservation_groups=(group,) if group else (),
-        arriving=_arriving(data.get("UserData")),
+        **_registers(data.get("UserData")),
         digest=_digest(data),
         source=source,
         left=_deleted(data, said=False),
@@ -81,7 +92,7 @@ def configuration_of(data: Reply) -> Launch:
         market="spot" if price else "on-demand",
         spot_max_price=_dollars(price),
         disk=_disk(data),
-        arriving=_arriving(data.get("UserData")),
+        **_registers(data.get("UserData")),
         outdated=True,
         digest=_digest(data),
         source=f"launch configuration {data.get('LaunchConfigurationName') or ''}",
@@ -114,9 +125,13 @@ def _deleted(data: Reply, *, said: bool | None) -> tuple[str, ...]:
     return tuple(one.get("DeviceName") or "a disk" for one in mapped if one["Ebs"].get("DeleteOnTermination") is said)
 
 
-def _arriving(user_data: str | None) -> bool:
-    """Whether the node registers with our taint, wherever in the user data that is said."""
+def _registers(user_data: str | None) -> Registers:
+    """What user data have the node register with."""
     try:
-        return ARRIVING.encode() in base64.b64decode(user_data or "", validate=True)
-    except (binascii.Error, ValueError):
-        return False
+        kubelet = kubelet_of(user_data or "")
+    except UnreadableError:
+        return {"arriving": False, "taints": None, "unusable": ""}
+    except UserDataError as error:
+        return {"arriving": False, "taints": None, "unusable": str(error)}
+    arriving = any(taint.key == ARRIVING for taint in kubelet.taints)
+    return {"arriving": arriving, "taints": kubelet.taints if kubelet.replaces else None, "unusable": ""}

@@ -144,7 +144,7 @@ def pool_of(group: Group, source: str, known: Surroundings, *, name: str = "", l
         raise GroupError(f"its capacity is counted in {group.unit}, expected units: machines")
     hints = hints_of(group.tags)
     ways = ways_of(group, known)
-    warnings = [*hints.warnings, *findings_of(group, ways, known.types), *_unusable(group, ways, known)]
+    warnings = [*hints.warnings, *findings_of(group, ways, known.types, known.nodegroups.get(group.name)), *_unusable(group, ways, known)]
     name = name or pool_name(group, hints)
     template = NodeTemplate(name, group.region, hints, known.nodegroups.get(group.name), openai=source == "kops")
     offerings = _offerings(group, ways, known, template, warnings)

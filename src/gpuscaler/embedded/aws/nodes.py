@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from gpuscaler.catalogue import MIB, InstanceType
 from gpuscaler.catalogue.node_labels import gpu_feature_discovery
+from gpuscaler.clouds.aws.user_data import Kubelet, UserDataError, kubelet_of
 from gpuscaler.clouds.machines import CloudEvent, CloudMachine
 from gpuscaler.embedded.aws.instance_types import known as known_type
 from gpuscaler.embedded.aws.instances import private_name
 from gpuscaler.embedded.aws.kubelet_writes import finish, shown_memory
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import Instance
-from gpuscaler.embedded.aws.user_data import Kubelet, UserDataError, kubelet_of
 from gpuscaler.embedded.aws.zones import zone_id
 from gpuscaler.embedded.machines import Machines, Naming
 from gpuscaler.model.pods import Resources

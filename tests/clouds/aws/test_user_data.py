@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.clouds.aws.user_data import encoded, node_config
 
-from gpuscaler.embedded.aws.user_data import UserDataError, kubelet_of
+from gpuscaler.clouds.aws.user_data import UserDataError, kubelet_of
 from gpuscaler.model.taints import Taint
 
 ARRIVING = Taint("gpuscaler.io/arriving")

@@ -46,12 +46,20 @@ class UserDataError(Exception):
     """The kubelet does not start with that."""
 
 
+class UnreadableError(UserDataError):
+    """These are no user data that could be read here; an image may."""
+
+
 class Kubelet(Struct, frozen=True):
-    """What a node registers with. ``max_pods`` is 0 where user data leave it to the image."""
+    """What a node registers with. ``max_pods`` is 0 where user data leave it to the image.
+
+    ``replaces`` says that a flag of user data names the taints, which replaces those that flags before it name.
+    """
 
     labels: Mapping[str, str] = {}
     taints: tuple[Taint, ...] = ()
     max_pods: int = 0
+    replaces: bool = False
 
 
 class _Said:
@@ -76,20 +84,23 @@ class _Said:
 def kubelet_of(user_data: str, *, first: Iterable[str] = ()) -> Kubelet:
     """What ``user_data``, in base64, has a node register with; ``first`` are flags that the kubelet has before those of user data.
 
-    Raises :class:`UserDataError` where the kubelet would not start.
+    Raises :class:`UserDataError` where the kubelet would not start, :class:`UnreadableError` where nobody can tell.
     """
     said = _Said()
     for name, value in _flags(first):
         said.flag(name, value)
+    before, said.taints = said.taints, None
     try:
         text = base64.b64decode(user_data, validate=True).decode()
-    except (binascii.Error, ValueError) as error:
-        raise UserDataError(f"saw user data that is not text in base64: {error}") from error
-    for part in _parts(text):
-        _read(part, said)
+        for part in _parts(text):
+            _read(part, said)
+    except (binascii.Error, yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
+        raise UnreadableError(f"saw user data that cannot be read, expected text in base64: {error}") from error
+    replaces = said.taints is not None
+    said.taints = said.taints if replaces else before
     for key, value in said.labels.items():
         _check(key, value)
-    return Kubelet(said.labels, said.configured if said.taints is None else said.taints, said.max_pods)
+    return Kubelet(said.labels, said.configured if said.taints is None else said.taints, said.max_pods, replaces)
 
 
 def _parts(text: str) -> Iterator[str]:

@@ -1,0 +1,252 @@
+"""What `docs/how-to/aws.md` tells users to do, done word by word on the simulated account."""
+
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.clouds.aws.accounts import CA, Aws, pool
+from tests.clouds.aws.user_data import encoded, node_config
+from tests.control.aws_stage import Stage, aws_stage
+from tests.docs.test_examples import blocks
+
+from gpuscaler.clouds.aws.user_data import kubelet_of
+from gpuscaler.model.taints import Taint
+
+pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'gpuscaler[aws]'")
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "aws.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+CLUSTER = "prod"
+TAGS = {f"{CA}/enabled": "true", f"{CA}/{CLUSTER}": "owned"}
+EKS = {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "gpus"}
+DISK = {"DeviceName": "/dev/xvdf", "Ebs": {"VolumeSize": 100}}
+#: A group with nothing to be said of it.
+GOOD: dict[str, Any] = {"InstanceType": "g5.xlarge", "UserData": encoded(node_config({}))}
+ROLE = "arn:aws:iam::123456789012:role/nodes"
+
+Row = tuple[str, str]
+
+
+def rows(title: str) -> list[Row]:
+    """Rows of the first table below a heading: what is in their two columns."""
+    _, _, below = TEXT.partition(f"\n{title}\n")
+    lines = [line for line in below.partition("\n#")[0].splitlines() if line.startswith("| ")]
+    return [(first.strip(), second.strip()) for first, second in (line.strip("| ").split(" | ", 1) for line in lines[1:])]
+
+
+def command(text: str) -> tuple[str, dict[str, Any]]:
+    """boto3's operation and parameters of a command of the AWS CLI in backquotes."""
+    (found,) = re.findall(r"`(aws [^`]+)`", text)
+    _, service, operation, *options = shlex.split(found)
+    assert service == "autoscaling"
+    told: dict[str, Any] = {}
+    for word in options:
+        if word.startswith("--"):
+            name = "".join(part.capitalize() for part in word[2:].split("-"))
+            told[name] = True
+        else:
+            told[name] = [word]
+    if told.pop("NewInstancesProtectedFromScaleIn", False):
+        told["NewInstancesProtectedFromScaleIn"] = True
+    return operation.replace("-", "_"), told
+
+
+class Account(Aws):
+    """An account of the page's cluster with one group, which is well but for what ``told`` says."""
+
+    def made(self, tags: Mapping[str, str] = TAGS, *, data: Mapping[str, Any] = GOOD, **told: Any) -> "Account":
+        self.template("gpus", **data)
+        if "MixedInstancesPolicy" not in told:
+            told["LaunchTemplate"] = {"LaunchTemplateName": "gpus", "Version": "$Latest"}
+        self.group("gpus", tags, **told)
+        return self
+
+    def said(self) -> str:
+        """All that a look says: warnings of pools, reasons of what was set aside."""
+        found = self.look(CLUSTER)
+        return "\n".join((*(text for one in found.pools for text in one.warnings), *(one.reason for one in found.set_aside)))
+
+    def tag(self, **tags: str) -> None:
+        told = [{"ResourceId": "gpus", "ResourceType": "auto-scaling-group", "Key": key, "Value": value} for key, value in tags.items()]
+        self.client("autoscaling").create_or_update_tags(Tags=[{**one, "PropagateAtLaunch": True} for one in told])
+
+    def untag(self, *keys: str) -> None:
+        told = [{"ResourceId": "gpus", "ResourceType": "auto-scaling-group", "Key": key} for key in keys]
+        self.client("autoscaling").delete_tags(Tags=told)
+
+    def version(self, **data: Any) -> None:
+        self.client("ec2").create_launch_template_version(LaunchTemplateName="gpus", SourceVersion="1", LaunchTemplateData=data)
+
+    def run(self, text: str) -> None:
+        operation, told = command(text)
+        getattr(self.client("autoscaling"), operation)(AutoScalingGroupName="gpus", **told)
+
+    def nodegroup(self, **told: Any) -> None:
+        names = {"clusterName": CLUSTER, "nodegroupName": "gpus"}
+        self.client("eks").create_nodegroup(**names, subnets=["subnet-useast1a"], nodeRole=ROLE, **told)
+
+
+def replaced() -> Account:
+    account = Account()
+    account.nodegroup(taints=[{"key": "nvidia.com/gpu", "value": "true", "effect": "NO_SCHEDULE"}])
+    return account.made(
+        {**TAGS, **EKS}, data={**GOOD, "UserData": encoded("kubelet --register-with-taints=gpuscaler.io/arriving=:NoSchedule")}
+    )
+
+
+def mend_nodegroup(account: Account, _do: str) -> None:
+    account.version(UserData="")
+    account.client("eks").update_nodegroup_config(
+        clusterName=CLUSTER, nodegroupName="gpus", taints={"addOrUpdateTaints": [{"key": "gpuscaler.io/arriving", "effect": "NO_SCHEDULE"}]}
+    )
+
+
+def write_taint(account: Account, _do: str) -> None:
+    account.untag(f"{TAINT}/dedicated")
+    account.tag(**{f"{TAINT}/nvidia.com/gpu": "true:NoSchedule"})
+
+
+def recipe(account: Account, _do: str) -> None:
+    account.version(UserData=encoded(user_data()[0]))
+
+
+TAINT = f"{CA}/node-template/taint"
+MIXED = {
+    "LaunchTemplate": {
+        "LaunchTemplateSpecification": {"LaunchTemplateName": "gpus", "Version": "$Latest"},
+        "Overrides": [{"InstanceType": name} for name in ("g5.xlarge", "g5.12xlarge", "g5.48xlarge")],
+    },
+    "InstancesDistribution": {"OnDemandPercentageAboveBaseCapacity": 100},
+}
+#: By the beginning of a row: an account of which it is true, and what the page says to do about it.
+CASES: dict[str, tuple[Callable[[], Account], Callable[[Account, str], None]]] = {
+    "saw the tag": (lambda: Account().made({f"{CA}/enabled": "true"}), lambda one, _: one.tag(**{f"{CA}/prod": "owned"})),
+    "the tag … says cluster": (
+        lambda: Account().made({"KubernetesCluster": "prod.example.com", "k8s.io/role/node": "1"}),
+        lambda one, _: one.tag(KubernetesCluster="prod"),
+    ),
+    "the tag … is": (
+        lambda: Account().made({**TAGS, f"{TAINT}/dedicated": "nvidia.com/gpu=true"}),
+        write_taint,
+    ),
+    "its types have": (
+        lambda: Account().made(MixedInstancesPolicy=MIXED),
+        lambda one, _: one.client("autoscaling").update_auto_scaling_group(
+            AutoScalingGroupName="gpus", LaunchTemplate={"LaunchTemplateName": "gpus", "Version": "$Latest"}
+        ),
+    ),
+    "AZRebalance ends": (lambda: Account().made(AvailabilityZones=["us-east-1a", "us-east-1b"]), lambda one, do: one.run(do)),
+    "new machines are not protected": (lambda: Account().made(NewInstancesProtectedFromScaleIn=False), lambda one, do: one.run(do)),
+    "its launch template": (
+        lambda: Account().made(data={**GOOD, "BlockDeviceMappings": [DISK]}),
+        lambda one, _: one.version(BlockDeviceMappings=[{**DISK, "Ebs": {**DISK["Ebs"], "DeleteOnTermination": True}}]),  # type: ignore[dict-item]
+    ),
+    "its user data does not register": (lambda: Account().made(data={"InstanceType": "g5.xlarge"}), recipe),
+    "the user data … replace": (replaced, mend_nodegroup),
+    "no kubelet starts": (
+        lambda: Account().made(data={**GOOD, "UserData": encoded("kubelet --register-with-taints=dedicated=nvidia.com/gpu=true")}),
+        recipe,
+    ),
+}
+#: Rows of which nothing is printed, or that are mended outside of the account: tested where the message is.
+ELSEWHERE = ("nothing at all", "IAM does not allow")
+
+
+def user_data() -> list[str]:
+    """The user data that the page shows."""
+    return [one.text for one in blocks(PAGE) if one.kind == "text" and "user-data" in one.options]
+
+
+LOOKED = [row for row in rows("## 3. Look") if not row[0].startswith(ELSEWHERE)]
+
+
+@pytest.mark.parametrize("row", LOOKED, ids=[row[0][:40] for row in LOOKED])
+def test_what_a_look_says_is_gone_once_what_the_page_tells_is_done(row: Row) -> None:
+    says, do = row
+    matching = [key for key in CASES if says.replace("`", "").startswith(key)]
+    assert matching, f"the page says {says!r}, of which no test knows"
+    key = max(matching, key=len)
+    make, mend = CASES[key]
+    account = make()
+    before = account.said()
+    assert all(part.strip() in before for part in key.split("…")), before
+
+    mend(account, do)
+    account.time += 3600.0
+
+    assert account.said() == ""
+
+
+def test_the_first_row_is_true_where_no_tag_speaks_of_a_cluster() -> None:
+    account = Account().made({"team": "red"})
+    assert account.said() == ""
+    assert account.look(CLUSTER).pools == ()
+
+    account.tag(**TAGS)
+    account.time += 3600.0
+
+    assert pool(account.look(CLUSTER), "gpus").pool.name == "gpus"
+
+
+@pytest.mark.parametrize("text", user_data())
+def test_user_data_of_the_page_register_nodes_with_the_taint(text: str) -> None:
+    assert kubelet_of(encoded(text)).taints == (Taint("gpuscaler.io/arriving"),)
+
+
+def test_every_way_to_the_taint_that_the_page_has_comes_true() -> None:
+    ways = dict(rows("### The taint of new nodes"))
+    assert list(ways) == [
+        "EKS managed node group",
+        "Amazon Linux 2023 by nodeadm",
+        "Bottlerocket",
+        "`bootstrap.sh`, or a kubelet of your own",
+        "kOps",
+    ]
+    managed = Account()
+    managed.nodegroup(taints=[{"key": "gpuscaler.io/arriving", "effect": "NO_SCHEDULE"}])
+    assert managed.made({**TAGS, **EKS}, data={"InstanceType": "g5.xlarge"}).said() == ""
+    (flag,) = re.findall(r"`(--register-with-taints=[^`]+)`", ways["`bootstrap.sh`, or a kubelet of your own"])
+    script = f"#!/bin/bash\n/etc/eks/bootstrap.sh prod --kubelet-extra-args {flag}\n"
+    assert kubelet_of(encoded(script)).taints == (Taint("gpuscaler.io/arriving"), Taint("nvidia.com/gpu", "true"))
+    tags = {
+        "KubernetesCluster": CLUSTER,
+        "k8s.io/role/node": "1",
+        "kops.k8s.io/instancegroup": "gpus",
+        f"{TAINT}/gpuscaler.io/arriving": ":NoSchedule",
+    }
+    assert Account().made(tags, data={"InstanceType": "g5.xlarge"}).said() == ""
+
+
+async def all_bound(here: Stage) -> bool:
+    found = await here.bound()
+    return bool(found) and all(found.values())
+
+
+async def test_the_files_of_the_page_buy_take_back_and_heed_a_notice(tmp_path: Path) -> None:
+    """Steps 2, 4 and 6 one after the other: the last file of the page, with the groups that it names."""
+    files = [one.text for one in blocks(PAGE) if one.kind == "yaml" and "pools-file" in one.options]
+    async with aws_stage(tmp_path) as here:
+        for name, market in (("gpu-on-demand", "on-demand"), ("gpu-spot", "spot")):
+            here.group(name, market=market, tags=TAGS, user_data=user_data()[0])
+        url = here.queue()
+        last = re.sub(r"https://sqs\S+", url, files[-1])
+        here.start(f"{last}http: {{enabled: false}}\n")
+        await here.deploy("serve")
+        await here.until(lambda: all_bound(here), 180)
+        (machine,) = here.machines("gpu-spot")
+
+        here.interrupt(machine)
+        await here.sleep(300)
+
+        assert await all_bound(here)
+        assert machine not in [one["spec"]["providerID"].rpartition("/")[2] for one in await here.nodes()]
+        status = await here.status()
+        assert (status.troubles, {one.name for one in status.pools}) == ((), {"gpu-on-demand", "gpu-spot"})
+
+        changed = next(text for text in files if "gpu-on-demand" in text)
+        here.path.write_text(f"{changed}http: {{enabled: false}}\n")
+        await here.sleep(60)
+        assert (await here.status()).troubles == ()
