@@ -27,6 +27,7 @@ from gpuscaler.embedded.aws.eks import NodeGroups
 from gpuscaler.embedded.aws.endpoint import Endpoint
 from gpuscaler.embedded.aws.faults import Fault
 from gpuscaler.embedded.aws.memory import LoopExecutor
+from gpuscaler.embedded.aws.node_faults import Nodes
 from gpuscaler.embedded.aws.nodes import NAMING, follow
 from gpuscaler.embedded.aws.scaling import reclaim
 from gpuscaler.embedded.cluster import Conditions as ClusterConditions
@@ -65,6 +66,8 @@ class Stage:
         self.path = folder / "run.yaml"
         machines = Machines(self.cluster.client("aws"), now=self.now, naming=NAMING)
         follow(self.region, machines)
+        #: What may go wrong with nodes.
+        self.faulty = self.account.nodes = Nodes(machines.devices, self.cluster.kubelets)
         eks = NodeGroups(self.region, self.cluster.client("eks"), self.now)
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(part) for part in (self.cluster.run(), machines.run(), eks.run(), self._pass())]

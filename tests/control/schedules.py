@@ -384,8 +384,7 @@ class Schedules(RuleBasedStateMachine):
 
     async def _resume(self, name: str, after: float) -> None:
         await self._sleep(after)
-        with suppress(NotFound):
-            await self.here.cluster.kubelets.resume(name)
+        self.here.cluster.kubelets.resume(name)
 
     # What must hold
 

@@ -1,9 +1,11 @@
 """A node of an Auto Scaling group whose device plugin restarts."""
 
+import json
 from pathlib import Path
 
 from tests.control.aws_stage import Stage, aws_stage
 
+from gpuscaler.embedded.aws.reading import Request
 from gpuscaler.kube.resources import NODES
 
 GPU = "nvidia.com/gpu"
@@ -72,3 +74,40 @@ async def test_a_plugin_that_stays_away_is_reported_with_its_node(tmp_path: Path
         (trouble,) = (await here.status()).troubles
         assert trouble.startswith(f"node {name} had 8 {GPU} and has shown none for 3 min")
         assert (await here.bound())["train"] == name
+
+
+async def test_what_goes_wrong_with_nodes_is_asked_for_by_the_control_path(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+
+        def control(method: str, what: str, **body: object) -> object:
+            asked = Request(method, f"/_control/{what}", {}, json.dumps(body).encode())
+            answer = here.endpoint.handle(asked)
+            assert answer.status == 200, answer.body
+            return json.loads(answer.body)
+
+        async def shown() -> str:
+            return str((await here.nodes())[0]["status"]["allocatable"].get(GPU, "0"))
+
+        here.group("gpus", instance_type="p5.48xlarge")
+        here.start()
+        await here.submit("train", gpus=8)
+        await here.until(lambda: all_bound(here), 300)
+        (node,) = await here.nodes()
+        name = node["metadata"]["name"]
+        control("PUT", "plugins", node=name, seconds=20.0)
+        await here.sleep(10)
+        assert await shown() == "0"
+        await here.sleep(15)
+        assert await shown() == "8"
+        assert control("PUT", "absent", resource=GPU) == [{"resource": GPU, "instance_type": ""}]
+        await here.sleep(5)
+        assert await shown() == "0"
+        assert control("DELETE", "absent") == []
+        assert control("PUT", "kubelets", node=name) == [name]
+        await here.sleep(90)
+        ready = [one["status"] for one in (await here.nodes())[0]["status"]["conditions"] if one["type"] == "Ready"]
+        assert ready == ["Unknown"]
+        assert control("DELETE", "kubelets") == []
+        await here.sleep(20)
+        ready = [one["status"] for one in (await here.nodes())[0]["status"]["conditions"] if one["type"] == "Ready"]
+        assert ready == ["True"]

@@ -79,7 +79,7 @@ class Alone:
             if self._beside is None:
                 await cluster.run()
             else:
-                async with self._beside.run(cluster.client("aws"), now=self.now, speed=self._speed):
+                async with self._beside.run(cluster.client("aws"), now=self.now, kubelets=cluster.kubelets, speed=self._speed):
                     await cluster.run()
         finally:
             # By now another cluster, or somebody, may have written there.

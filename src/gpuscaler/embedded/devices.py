@@ -10,20 +10,18 @@ from typing import Any, Final, cast
 
 import msgspec
 import structlog
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.clouds.delays import NO_FAULTS, Absent, Faults
 from gpuscaler.clouds.machines import is_device
-from gpuscaler.embedded.plugins import Plugin, is_plugin, plugin_of
+from gpuscaler.embedded.plugin_pods import PluginPod, PluginPods
+from gpuscaler.embedded.plugins import Plugin, plugin_of
 from gpuscaler.kube.client import Client
-from gpuscaler.kube.decode import Found
 from gpuscaler.kube.errors import AlreadyExists, ApiError, NotFound, Unreachable
 from gpuscaler.kube.reflector import Batch, Reflector
 from gpuscaler.kube.resources import DAEMON_SETS, NODES, PODS
 from gpuscaler.kube.turns import Turn
-from gpuscaler.model.cluster import Item
-from gpuscaler.model.decoding.objects import Data
 from gpuscaler.model.pods import Resources
 
 _LOG = structlog.get_logger(__name__)
@@ -41,15 +39,6 @@ class Promise(Struct, frozen=True):
     instance_type: str
     amounts: Resources
     delay: float
-
-
-class PluginPod(Struct, frozen=True):
-    """A pod of a device plugin's DaemonSet, on a node."""
-
-    uid: str
-    plugin: str
-    node: str
-    running: bool
 
 
 class Devices:
@@ -263,57 +252,6 @@ class Devices:
         at = max(self._shows[key][1], self._away.get(key, 0.0))
         since = self._stopped.pop(key, now) if at <= now else self._stopped.setdefault(key, now)
         return at, since + CAPACITY_KEPT
-
-
-class PluginPods:
-    """Reads of pods only those of device plugins that are on a node."""
-
-    model = PluginPod
-
-    def key(self, identity: str) -> str:
-        return identity
-
-    def read(self, data: Data) -> Found:
-        """The pod, where it is such a one. Never raises."""
-        try:
-            pod = _pod(data)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            return Found("")
-        metadata, identity = pod.metadata, f"{pod.metadata.namespace}/{pod.metadata.name}"
-        owner = next((one.name for one in metadata.owners if one.kind == "DaemonSet"), "")
-        if not pod.spec.node or not is_plugin(metadata.namespace, owner):
-            return Found(identity, (), ())
-        made = PluginPod(metadata.uid, owner, pod.spec.node, pod.status.phase == "Running")
-        return Found(identity, (cast(Item, made),))
-
-
-class _Owner(Struct, frozen=True):
-    kind: str = ""
-    name: str = ""
-
-
-class _Metadata(Struct, frozen=True):
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    owners: tuple[_Owner, ...] = field(default=(), name="ownerReferences")
-
-
-class _Spec(Struct, frozen=True):
-    node: str = field(default="", name="nodeName")
-
-
-class _Status(Struct, frozen=True):
-    phase: str = ""
-
-
-class _Pod(Struct, frozen=True):
-    metadata: _Metadata = _Metadata()
-    spec: _Spec = _Spec()
-    status: _Status = _Status()
-
-
-_pod = msgspec.json.Decoder(_Pod).decode
 
 
 def _counts(amounts: Mapping[str, Any] | None) -> dict[str, int]:

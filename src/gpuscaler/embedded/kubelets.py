@@ -5,7 +5,7 @@ Only the API is used, so that this works against any API server.
 
 import asyncio
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -82,7 +82,8 @@ class Kubelets:
         self._leases = Leases(client, now=now, again=self._post_ready, speed=speed) if leases else None
         #: Nodes whose kubelet has stopped.
         self.stopped: set[str] = set()
-        self._nodes: set[str] = set()
+        #: The uids of nodes.
+        self._nodes: dict[str, str] = {}
         self._pods: dict[str, Pod] = {}
         self._due: list[tuple[float, str, str, str]] = []
         self._planned: dict[tuple[str, str], str] = {}
@@ -94,13 +95,14 @@ class Kubelets:
 
     def _hear(self, batch: Batch) -> None:
         if batch.model is Node:
-            there = {key: item for key, item in batch.changes.items() if isinstance(item, Node) and self._ours(item)}
-            self._welcome(there.keys() - self._nodes)
-            gone = {key for key, item in batch.changes.items() if item is None} & self._nodes
-            self._nodes -= gone
+            there = {key: item.uid for key, item in batch.changes.items() if isinstance(item, Node) and self._ours(item)}
+            gone = {key for key, item in batch.changes.items() if item is None and key in self._nodes}
+            self._welcome(there)
+            for name in gone:
+                del self._nodes[name]
             if self._leases is not None:
                 for name in there.keys() - self.stopped:
-                    self._leases.keep(name, there[name].uid)
+                    self._leases.keep(name, there[name])
                 for name in gone:
                     self._leases.leave(name)
             self.stopped -= gone
@@ -122,14 +124,13 @@ class Kubelets:
         if self._leases is not None:
             self._leases.leave(node)
 
-    async def resume(self, node: str) -> None:
+    def resume(self, node: str) -> None:
         """The kubelet of a node is there again, and says so."""
         if node not in self.stopped:
             return
         self.stopped.discard(node)
-        found = msgspec.json.decode(await self._client.get(NODES, node))
-        if self._leases is not None:
-            self._leases.keep(node, found["metadata"]["uid"])
+        if self._leases is not None and node in self._nodes:
+            self._leases.keep(node, self._nodes[node])
         for pod in [pod for pod in self._pods.values() if pod.node_name == node]:
             for what in (START, SUCCEED, REMOVE):
                 self._planned.pop((pod.key, what), None)
@@ -154,9 +155,10 @@ class Kubelets:
         if node in self._nodes:
             self.stop(node)
 
-    def _welcome(self, fresh: set[str]) -> None:
+    def _welcome(self, there: Mapping[str, str]) -> None:
         """Nodes are there; pods that were bound to them may have been heard of before."""
-        self._nodes |= fresh
+        fresh = there.keys() - self._nodes.keys()
+        self._nodes |= there
         for name in fresh:
             self._stop_later(name)
         for pod in [pod for pod in self._pods.values() if pod.node_name in fresh] if fresh else ():

@@ -83,7 +83,7 @@ async def test_a_kubelet_that_comes_back_has_its_node_ready_again() -> None:
         here.cluster.kubelets.stop(name)
         await here.sleep(120.0)
         assert unreachable(await node(here, name))
-        await here.cluster.kubelets.resume(name)
+        here.cluster.kubelets.resume(name)
         await here.sleep(15.0)
         found = await node(here, name)
         assert (ready(found), unreachable(found)) == ("True", [])

@@ -8,6 +8,7 @@ from gpuscaler.clouds.markets import Markets
 from gpuscaler.embedded.aws import scaling
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.errors import AwsError
+from gpuscaler.embedded.aws.node_faults import Nodes
 from gpuscaler.embedded.aws.region import Region
 
 #: Where the Pricing API is served: AWS Price List, "Endpoints".
@@ -33,6 +34,8 @@ class Account:
         seed: int = 0,
     ) -> None:
         self.now = now
+        #: Where its instances are nodes, what may go wrong with these.
+        self.nodes: Nodes | None = None
         told = conditions or Conditions()
         self.regions: dict[str, Region] = {}
         for place, name in enumerate(regions):

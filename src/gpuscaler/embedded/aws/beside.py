@@ -12,10 +12,12 @@ from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.conditions import Conditions, changed
 from gpuscaler.embedded.aws.eks import NodeGroups
 from gpuscaler.embedded.aws.endpoint import Endpoint
+from gpuscaler.embedded.aws.node_faults import Nodes
 from gpuscaler.embedded.aws.nodes import NAMING, follow
 from gpuscaler.embedded.aws.queues import make
 from gpuscaler.embedded.aws.series import series_of
 from gpuscaler.embedded.aws.server import Serving, serve
+from gpuscaler.embedded.kubelets import Kubelets
 from gpuscaler.embedded.machines import Machines
 from gpuscaler.kube.client import Client
 
@@ -43,14 +45,18 @@ class Beside:
     ready: Callable[[str, Iterable[str]], None]
 
     @asynccontextmanager
-    async def run(self, client: Client, *, now: Callable[[], float], speed: float = 1.0) -> AsyncIterator[None]:
-        """Serve while the context lasts. Raises OSError where the port cannot be had, SpotError where the file cannot be used."""
+    async def run(self, client: Client, *, now: Callable[[], float], kubelets: Kubelets, speed: float = 1.0) -> AsyncIterator[None]:
+        """Serve while the context lasts; the instances' kubelets are among ``kubelets``.
+
+        Raises OSError where the port cannot be had, SpotError where the file cannot be used.
+        """
         series = None
         if self.spot is not None:
             series = series_of(self.spot, regions=self.regions, zones=self.zones, seed=self.seed, began=now())
         conditions = changed(Conditions(answer=1.5, activity=5.0, machines=NO_FAULTS, boot=_delays(self.boot)), self.conditions)
         account = Account(now=now, regions=self.regions, zones=self.zones, conditions=conditions, series=series, seed=self.seed)
         machines = Machines(client, now=now, naming=NAMING, speed=speed)
+        account.nodes = Nodes(machines.devices, kubelets)
         serving = await serve(Endpoint(account), port=self.port, speed=speed)
         urls = _prepare(account, machines, serving)
         eks = [NodeGroups(region, client, now, speed) for region in account.regions.values()]

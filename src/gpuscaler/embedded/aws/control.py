@@ -2,7 +2,8 @@
 
 ``GET`` shows, ``PUT`` sets, ``DELETE`` clears; bodies are JSON. ``/_control/faults`` are those of calls, ``/_control/troubles`` what
 refuses launches, ``/_control/capacity`` how many machines there are of (market, instance type, zone), ``/_control/interrupt`` takes an
-instance back with a notice, ``/_control/conditions`` is what the account is like.
+instance back with a notice, ``/_control/conditions`` is what the account is like. Where its instances are nodes, ``/_control/plugins``
+restarts device plugins, ``/_control/absent`` hides resources, and ``/_control/kubelets`` stops kubelets.
 """
 
 import json
@@ -12,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from gpuscaler.embedded.aws import notices, scaling
+from gpuscaler.embedded.aws import node_faults, notices, scaling
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.conditions import CHANGEABLE, changed
 from gpuscaler.embedded.aws.faults import Fault, Faults
@@ -44,11 +45,15 @@ def handle(account: Account, faults: Faults, request: Request) -> Answer:
     """The answer to a request to the control path."""
     account.advance()
     regions = list(account.regions.values())
-    act = _ACTS.get(request.path.removeprefix(PATH))
-    if act is None:
-        return _json(404, {"message": f"saw {request.path}, expected one of {', '.join(_ACTS)} below {PATH}"})
+    name, nodes = request.path.removeprefix(PATH), account.nodes
+    act, of_nodes = _ACTS.get(name), node_faults.ACTS.get(name) if nodes is not None else None
+    if act is None and of_nodes is None:
+        known = (*_ACTS, *(node_faults.ACTS if nodes is not None else ()))
+        return _json(404, {"message": f"saw {request.path}, expected one of {', '.join(known)} below {PATH}"})
     try:
-        return _json(200, act(regions, faults, request))
+        if nodes is not None and of_nodes is not None:
+            return _json(200, of_nodes(nodes, request))
+        return _json(200, _ACTS[name](regions, faults, request))
     except (msgspec.DecodeError, KeyError, ValueError) as error:
         return _json(400, {"message": str(error)})
 

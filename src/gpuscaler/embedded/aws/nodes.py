@@ -66,6 +66,7 @@ def follow(region: Region, machines: Machines) -> None:
             return
         machines.hear(replace_machine(event, shown))
 
+    machines.devices.faults = region.conditions.machines
     region.heard.append(hear)
 
 

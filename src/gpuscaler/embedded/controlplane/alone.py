@@ -59,11 +59,14 @@ class RealAlone:
                         await client.create(NODES, {**node, "status": {**node["status"], "conditions": ready_at(time.time())}})
                     write(self._kubeconfig, config)
                     self._ready(plane.url)
+                    draw = Random(0)
+                    picture = Picture(client, clock=asyncio.get_running_loop().time, random=draw, resources=(PODS, NODES))
+                    kubelets = Kubelets(client, picture, now=time.time, pull=lambda _node: PULL.sample(draw))
                     if self._beside is None:
-                        await self._live(plane, client)
+                        await self._live(plane, picture, kubelets)
                     else:
-                        async with self._beside.run(client, now=time.time):
-                            await self._live(plane, client)
+                        async with self._beside.run(client, now=time.time, kubelets=kubelets):
+                            await self._live(plane, picture, kubelets)
             finally:
                 # By now another cluster, or somebody, may have written there.
                 with suppress(OSError, ValueError):
@@ -71,10 +74,7 @@ class RealAlone:
                         self._kubeconfig.unlink()
                 plane.stop()
 
-    async def _live(self, plane: ControlPlane, client: Client) -> None:
-        draw = Random(0)
-        picture = Picture(client, clock=asyncio.get_running_loop().time, random=draw, resources=(PODS, NODES))
-        kubelets = Kubelets(client, picture, now=time.time, pull=lambda _node: PULL.sample(draw))
+    async def _live(self, plane: ControlPlane, picture: Picture, kubelets: Kubelets) -> None:
         lives = [asyncio.create_task(one.run()) for one in (plane, picture, kubelets)]
         try:
             await asyncio.wait(lives, return_when=asyncio.FIRST_COMPLETED)
