@@ -30,6 +30,7 @@ from gpuscaler.kube.resources import CONFIG_MAPS, NODES, PODS
 from gpuscaler.kube.transport import Request
 from gpuscaler.model.instances import ALIVE
 from gpuscaler.planning.adopting import adopted_name
+from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.leaving.evicting import LAST_SECONDS
 from gpuscaler.planning.leaving.labels import EXCLUDE_LABEL
 from gpuscaler.planning.memory import Memory
@@ -63,7 +64,8 @@ class Guard(Watchman):
         #: Since when the cloud, and the API server, cannot be reached.
         self.dark: float | None = None
         self.purchases = self.removals = 0
-        self._tokens: set[str] = set()
+        #: The pods that waited when each order was sent, by its token.
+        self.waited: dict[str, frozenset[str]] = {}
 
     async def written(self) -> Memory:
         try:
@@ -79,9 +81,9 @@ class Guard(Watchman):
         assert known is not None, f"I2: order {order.token} was sent and is not written down"
         assert all(one.purpose for one in book.coming if one.order == order.token), "I8: an order without a reason"
         assert known.count == order.count, f"I2: order {order.token} was written down for {known.count}, and sent for {order.count}"
-        if order.token not in self._tokens:
+        if order.token not in self.waited:
             self._nothing_is_bought_again(book)
-        self._tokens.add(order.token)
+            await self.no_more_than_needed(order, book)
         self.purchases += 1
 
     def _nothing_is_bought_again(self, book: ledger.Ledger) -> None:
@@ -100,6 +102,27 @@ class Guard(Watchman):
             comes = machine.bought_at < at < min(machine.registered_at, machine.bought_at + self._here.pace.register)
             if machine.purchase.startswith("replacing ") and name in listed and comes and not mine:
                 assert adopted_name(name) in counted, f"I12: {machine.id} was launched {machine.purchase}, and another one is bought"
+
+    async def no_more_than_needed(self, order: Order, book: ledger.Ledger) -> None:
+        """Machines of ours that are not open yet, with those of ``order``, are at most one for each pod that waits, and one more.
+
+        Pods that have to leave their machines wait as well, and so do those that machines on their way were ordered for. What is bought for
+        a gang may be planned anew while half of it is on its way.
+        """
+        pods, nodes = [one for one in await surely(self._here.pods) if live(one)], await surely(self._here.nodes)
+        leaving = {one.node for one in book.leaving}
+        waiting = {one["metadata"]["name"] for one in pods if one["spec"].get("nodeName", "") in {"", *leaving}}
+        self.waited[order.token] = frozenset(waiting)
+        pool = next((one for one in self._here.policy.pools if one.name == order.pool), None)
+        if pool is None or any("gpuscaler.io/gang" in one["metadata"].get("annotations", {}) for one in pods):
+            return
+        shut = (one for one in nodes if any(taint["key"] == ARRIVING_TAINT for taint in one["spec"].get("taints") or ()))
+        opened = {one["spec"].get("providerID", "") for one in nodes} - {one["spec"].get("providerID", "") for one in shut}
+        there = [one for one in self._here.cluster.core.list() if one.offering.pool == order.pool and provider_id(one) not in opened]
+        coming = [one for one in there if one.purchase in self.waited and one.purchase != order.token]
+        needed = waiting.union(*(self.waited[one.purchase] for one in coming))
+        most = len(needed) + pool.min + pool.spare.machines + pool.spare.gpus + 1
+        assert len(coming) + order.count <= most, f"{len(coming)} machines are on their way, {order.count} are ordered, {most} are needed"
 
     async def remove(self, ids: Sequence[str]) -> None:
         book = (await self.written()).ledger
@@ -162,6 +185,7 @@ def holds(here: World, *, gpus: float) -> None:
     assert not claims.BROKEN, claims.BROKEN[0]
     found = sum(one.offering.gpus for one in here.cluster.core.list())
     assert found <= gpus, f"I5: {found} GPUs, and the limit is {gpus:g}"
+    assert not here.notes.cut, f"a plan was cut: {here.notes.cut[0]}"
     if here.controller is not None:
         counts_nothing_twice(here.controller.memory.ledger)
 

@@ -31,7 +31,7 @@ from gpuscaler.model.holds import Hold
 from gpuscaler.model.instances import Inventory
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.memory import Look, Memory
-from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.plans import Cut, Plan
 from gpuscaler.planning.reclaiming import Remark
 from gpuscaler.planning.roll import Unpooled
 from gpuscaler.planning.state import State, ledger
@@ -192,6 +192,8 @@ class Notes:
     #: What the last plan was made from, and when.
     state: State | None = None
     planned_at: float = 0.0
+    #: What the hard stop took off plans, which nothing should.
+    cut: list[Cut] = field(default_factory=list)
     decisions: int = 0
     decided: Mapping[str, str] = field(default_factory=dict)
 
@@ -210,6 +212,7 @@ class Notes:
         self.plans += 1
         self.weighed += [now] * state.consolidating
         self.last, self.state, self.planned_at = plan, state, now
+        self.cut += plan.cut
 
     def sent(self, order: ledger.Order, _machines: tuple[ledger.Coming, ...], _memory: Memory, _now: float, /) -> None:
         self.orders.append(order)

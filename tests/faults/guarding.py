@@ -103,6 +103,9 @@ class Watch(Guard):
         """Raise what was broken: limits (I5), what the ledger counts (I3), room that a plan gave twice (I11), or anything sent before."""
         for error in self.broken:
             raise error
+        # Where all is recorded, a service takes the place of notes.
+        cut = getattr(self._here.notes, "cut", [])
+        assert not cut, f"a plan was cut: {cut[0]}"
         assert not claims.BROKEN, claims.BROKEN[0]
         history = self._here.cluster.core.history()
         for one in history:

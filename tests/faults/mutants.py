@@ -557,6 +557,27 @@ MUTANTS = (
         removes="what only some pods ask for closes the offering for all",
     ),
     Mutant(
+        case=69,
+        path="planning/hard_stop.py",
+        old="        if excess > 0:\n",
+        new="        if excess > 1_000_000:\n",
+        removes="nothing counts machines and pods beside the planner",
+    ),
+    Mutant(
+        case=70,
+        path="planning/state/efforts.py",
+        old="    if times >= IN_A_ROW:\n",
+        new="    if times >= 1_000_000:\n",
+        removes="the same is bought for the same pods however often it was in vain",
+    ),
+    Mutant(
+        case=70,
+        path="planning/state/efforts.py",
+        old="if sum(at > now - HOUR for at in moments) >= most}",
+        new="if sum(at > now - HOUR for at in moments) >= 1_000_000}",
+        removes="machines that come to nothing are bought as often as there are offerings",
+    ),
+    Mutant(
         case=40,
         path="control/records/records.py",
         old="            self._told[one.pod] = why\n",

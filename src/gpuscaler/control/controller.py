@@ -33,8 +33,9 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.planning import failover, quarantine, restarting
 from gpuscaler.planning.acts import ON_MACHINES, Act, End, Evict, Extend
 from gpuscaler.planning.arrivals import Waits
+from gpuscaler.planning.hard_stop import bounded
 from gpuscaler.planning.leaving import Refusal
-from gpuscaler.planning.memory import Facts, Look, Memory, look, ordered, recalled, state_of, vanishing
+from gpuscaler.planning.memory import Facts, Look, Memory, breakers_of, look, ordered, recalled, state_of, vanishing
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.roll import Rolls
 from gpuscaler.planning.state import State, asking, breakers, events, learned, ledger
@@ -451,12 +452,13 @@ class Controller:
         plan = replace(plan, warnings=(*plan.warnings, *unshown), solve_seconds=round(self._time() - began, 6))
         if not self._fresh(self._now()) or any(each.kind != Pod.__name__ for each in self.memory.poison):
             plan = without_removals(plan)
+        plan = bounded(plan, cluster, policy, book=self.memory.ledger, breakers=self.memory.breakers, now=now)
         await breathe()
         if (plan.machines or plan.removals) and await self._stopped_meanwhile(held, now):
             self._alarm.plan_by(self._time())
             return
         self._recorder.planned(plan, cluster, state, policy, now)
-        changes = (asking.next_change(self.memory.breakers, now), self._markets_change(cluster, now))
+        changes = (asking.next_change(breakers_of(self.memory, policy, now), now), self._markets_change(cluster, now))
         for change in changes:
             if change is not None:
                 self._alarm.plan_by(self._time() + max(0.0, change - now))

@@ -114,12 +114,16 @@ def is_scattered(pool: Pool) -> bool:
 
 
 class Limits(Struct, frozen=True, gc=False):
-    """Limits over all pools; None is no limit. Existing and upcoming machines count."""
+    """Limits over all pools; None is no limit. Existing and upcoming machines count.
+
+    ``fruitless_per_hour`` is how many machines of a pool may come to nothing within an hour before nothing more is bought there.
+    """
 
     gpus: int | None = None
     machines: int | None = None
     dollars_per_hour: float | None = None
     machines_per_minute: int | None = None
+    fruitless_per_hour: int = 10
 
 
 class Policy(Struct, frozen=True, gc=False):

@@ -24,18 +24,21 @@ from gpuscaler.planning.alternatives import alternatives
 from gpuscaler.planning.arrivals import Arrivals, Waits, arrivals
 from gpuscaler.planning.crowded import crowded
 from gpuscaler.planning.discouraging import discourage
+from gpuscaler.planning.hard_stop import bounded
 from gpuscaler.planning.limits import slack
 from gpuscaler.planning.owed import owed, owing
 from gpuscaler.planning.plans import Machine, Plan
 from gpuscaler.planning.quarantine import Poison
+from gpuscaler.planning.readiness import asked_for
 from gpuscaler.planning.reclaiming import Remark
 from gpuscaler.planning.restarting import Away
 from gpuscaler.planning.roll import Roll, Rolls, Unpooled
-from gpuscaler.planning.state import State, Upcoming, boots, breakers, clocks, events, learned, ledger, promises, refusals, sparing
+from gpuscaler.planning.state import State, Upcoming, boots, breakers, clocks, efforts, events, learned, ledger, promises, refusals, sparing
 from gpuscaler.planning.state.asking import with_breakers
 from gpuscaler.planning.state.boots import Boots
 from gpuscaler.planning.state.breakers import Breakers
 from gpuscaler.planning.state.clocks import IdleClocks
+from gpuscaler.planning.state.efforts import Efforts
 from gpuscaler.planning.state.entries import SKEW_SECONDS
 from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.state.learned import Learned
@@ -47,6 +50,7 @@ from gpuscaler.planning.state.telling import told
 from gpuscaler.planning.state.unready import Unready
 from gpuscaler.planning.templates import Overhead
 from gpuscaler.planning.unfamiliar import unfamiliar, with_stops
+from gpuscaler.planning.withholding import probes
 
 Dated = TypeVar("Dated", Order, Coming, Promise, Leaving, Withdrawal)
 
@@ -56,6 +60,7 @@ RESEND_SECONDS = 5.0
 WITHDRAW_SECONDS, WITHDRAW_MOST = 15.0, 600.0
 #: Where people look for what keeps machines from coming up.
 LOOK: Mapping[str, str] = {
+    events.FRUITLESS: "see why its pods do not come to its nodes: gpuscaler why pod, and the scheduler's Events on them",
     events.ABSENT: "look at how its machines join the cluster: their image, network and permissions",
     events.LACKING: "look at the device plugin and its pods on a node of the pool: whether they run there, and which resources they name",
 }
@@ -67,7 +72,8 @@ class Memory(Struct, frozen=True, gc=False):
     ``decisions`` is how many decisions have been numbered, ``decided`` are the ids of those that are being carried out, by order and node.
     ``worked_on`` is when the cloud works on machines, by id, as it has announced, ``ends`` when their reserved time does.
     ``unfamiliar`` are machines that came under keys which their pools do not offer, by id. ``poison`` are objects that planning fails with.
-    ``unready`` is about nodes that are not Ready, ``away`` about nodes whose devices have gone.
+    ``unready`` is about nodes that are not Ready, ``away`` about nodes whose devices have gone. ``efforts`` are machines whose pods
+    still wait.
     """
 
     ledger: Ledger = Ledger()
@@ -83,6 +89,7 @@ class Memory(Struct, frozen=True, gc=False):
     worked_on: Mapping[str, float] = {}
     ends: Mapping[str, float] = {}
     unfamiliar: Mapping[str, Key] = {}
+    efforts: Efforts = Efforts()
     poison: tuple[Poison, ...] = ()
     unready: Unready = Unready()
     away: Mapping[str, Away] = {}
@@ -153,6 +160,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     book = ledger.folded(memory.ledger, strangers)
     found = arrivals(book, cluster, facts.inventory, policy, waits=waits, now=now, roll=roll)
     found = replace(found, steps=(*strangers, *found.steps))
+    found_coming = named_in(memory.ledger, found)
     book = ledger.folded(memory.ledger, found.steps)
     book = ledger.folded(book, owing(book, facts.inventory, now))
     book = ledger.folded(book, (leaving.give_up(one, now) for one in found.overdue))
@@ -191,6 +199,9 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
             spared=_spared(memory.spared, departure, roll, now),
         )
     book, withdrawals, doubtful = _sent_again(book, facts, now)
+    there = roll.listed.alive.keys() | roll.by_machine.keys()
+    tried, verdicts = efforts.judged(memory.efforts, efforts.left(found_coming, book, there, now), cluster.pods, now)
+    memory = replace(memory, efforts=tried, breakers=_folded(memory.breakers, verdicts))
     kept_or_broken = reduce(promises.step, wheel.outcomes, memory.promises)
     return Look(
         memory=replace(
@@ -218,6 +229,11 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         unlisted=frozenset() if facts.inventory is None else roll.outside(facts.inventory.at - facts.waits.lag - SKEW_SECONDS),
         owed=owed(book, roll, facts.inventory, policy, waits=facts.waits, now=now),
     )
+
+
+def named_in(book: Ledger, found: Arrivals) -> tuple[Coming, ...]:
+    """The machines of ``book`` with all that a look learned of them; one may get its name, be a node and be lost in it."""
+    return ledger.folded(book, (step for step in found.steps if not isinstance(step, ledger.Lost))).coming
 
 
 def _sent_again(book: Ledger, facts: Facts, now: float) -> tuple[Ledger, tuple[str, ...], tuple[Order, ...]]:
@@ -347,17 +363,23 @@ def state_of(memory: Memory, policy: Policy, now: float) -> State:
         broken_promises=frozenset(pod for pod, _ in book.broken),
         ending=unready.ending(memory.unready),
     )
-    return with_breakers(state, breakers_of(memory, now), [offering.key for pool in policy.pools for offering in pool.offerings], now)
+    keys = [offering.key for pool in policy.pools for offering in pool.offerings]
+    return with_breakers(state, breakers_of(memory, policy, now), keys, now)
 
 
-def breakers_of(memory: Memory, now: float) -> Breakers:
-    """All that stops buying at ``now``: what clouds refused, and machines that nobody understands."""
-    return with_stops(memory.breakers, memory.unfamiliar, now)
+def breakers_of(memory: Memory, policy: Policy, now: float) -> Breakers:
+    """All that stops buying at ``now``: what clouds refused, machines that nobody understands, and too many that came to nothing."""
+    known = efforts.with_hourly(memory.breakers, memory.efforts, policy.limits.fruitless_per_hour, now)
+    return with_stops(known, memory.unfamiliar, now)
 
 
 def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, state: State, now: float) -> tuple[Memory, tuple[Order, ...]]:
-    """``memory`` with the intent to carry ``plan`` out, and the orders to send once that is written down."""
+    """``memory`` with the intent to carry ``plan`` out, and the orders to send once that is written down.
+
+    Whatever the plan says, no more machines are on their way than what waits could need.
+    """
     book = memory.ledger
+    plan = bounded(plan, cluster, policy, book=book, breakers=memory.breakers, now=now)
     known = {one.id for one in book.coming}
     meant: dict[str, list[str]] = defaultdict(list)
     for placement in plan.placements:
@@ -372,6 +394,10 @@ def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, sta
     known_breakers = memory.breakers
     for key in sorted({key for one in plan.machines for key in wanted(one)} & state.half_open_offerings):
         known_breakers = breakers.step(known_breakers, events.Asked(key, now))
+    for machine in plan.machines:
+        asked = asked_for(machine.pods, cluster)
+        if probes(memory.breakers, wanted(machine), asked, now):
+            known_breakers = breakers.step(known_breakers, events.Asked(wanted(machine)[0], now, asked))
     closed = {one.node for one in book.promises} | {one.node for one in book.coming} | {one.node for one in book.leaving}
     # The scheduler takes no node whose device plugin restarts; that is no refusal.
     closed |= restarting.coming_back(memory.away, now)
@@ -423,6 +449,7 @@ def _intents(
                     pods=one.pods,
                     after=tuple(names[before] for before in one.opens_after if before in names),
                     gang=_gang_of(one.pods, cluster),
+                    bought_for=one.pods,
                 )
                 for one in machines
             ),

@@ -105,6 +105,14 @@ class BlockedNode(Struct, frozen=True, gc=False):
     detail: str
 
 
+class Cut(Struct, frozen=True, gc=False):
+    """Machines of ``pool`` that the hard stop took off a plan, and why: see :mod:`~gpuscaler.planning.hard_stop`."""
+
+    pool: str
+    machines: int
+    text: str
+
+
 class Plan(Struct, frozen=True, gc=False):
     """The result of planning.
 
@@ -127,3 +135,4 @@ class Plan(Struct, frozen=True, gc=False):
     warnings: tuple[str, ...] = ()
     brake: bool = False
     solve_seconds: float | None = None
+    cut: tuple[Cut, ...] = ()

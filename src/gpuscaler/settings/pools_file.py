@@ -18,7 +18,7 @@ from gpuscaler.settings.run_file import RUN_KEYS, from_account, read_run
 from gpuscaler.settings.run_settings import RunSettings
 
 TOP_KEYS = ("pools", "limits", "region", "preferences", "schedulers", "priority_cutoff", "min_saving", "max_grace")
-LIMIT_KEYS = ("gpus", "machines", "dollars_per_hour", "machines_per_minute")
+LIMIT_KEYS = ("gpus", "machines", "dollars_per_hour", "machines_per_minute", "fruitless_per_hour")
 POOL_KEYS = (
     "name",
     "chooser",
@@ -145,12 +145,17 @@ def _schedulers(at: Cursor) -> tuple[str, ...]:
 def _limits(at: Cursor) -> Limits:
     fields = at.mapping(LIMIT_KEYS)
     counts = {
-        key: fields[key].integer(minimum=0, expected="a whole number, 0 or more")
+        key: number
         for key in LIMIT_KEYS
-        if key in fields and key != "dollars_per_hour"
+        if key in fields and key != "dollars_per_hour" and (number := _count(fields[key], key)) is not None
     }
     dollars = fields["dollars_per_hour"].number(expected="dollars per hour, 0 or more") if "dollars_per_hour" in fields else None
     return Limits(dollars_per_hour=dollars, **counts)
+
+
+def _count(at: Cursor, key: str) -> int | None:
+    least = 1 if key == "fruitless_per_hour" else 0
+    return at.integer(minimum=least, expected=f"a whole number, {least} or more")
 
 
 def _pools(at: Cursor, region: str) -> tuple[Pool, ...]:

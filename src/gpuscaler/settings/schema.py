@@ -210,6 +210,9 @@ def _limits() -> Schema:
             "machines": _optional(_count("Machines of all pools.")),
             "dollars_per_hour": _optional({"type": "number", "minimum": 0}),
             "machines_per_minute": _optional(_count("Machines bought in any minute.")),
+            "fruitless_per_hour": _optional(
+                {**_count("Machines of a pool that may come to nothing within an hour before no more are bought there."), "minimum": 1}
+            ),
         }
     )
 

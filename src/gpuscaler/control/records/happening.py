@@ -14,7 +14,7 @@ ORDERED, GRANTED, INSTEAD, REFUSED, ANSWER_LOST, UNFILLED = "ordered", "granted"
 REGISTERED, READY, OPENED, LOST, BROKEN = "registered", "ready", "opened", "lost", "promise-broken"
 DECIDED, MARKED, DRAINING, ENDING, KEPT, REMOVED = "removal-decided", "marked", "draining", "ending", "kept", "removed"
 HELD, CHECKPOINT, EVICTED = "removal-held", "checkpoint-requested", "evicted"
-UNFAMILIAR = "unfamiliar"
+UNFAMILIAR, STOPPED = "unfamiliar", "stopped"
 ACTED, FAILED, NOTICED = "act-failed", "failed", "noticed"
 
 
@@ -37,6 +37,7 @@ EVENTS: Mapping[str, Told] = {
     INSTEAD: Told("TriggeredScaleUp", "Order", "pod"),
     UNPLACED: Told("NotTriggerScaleUp", "Plan", "pod", warning=True),
     REFUSED: Told("OfferingRefused", "Order", "pod", warning=True),
+    STOPPED: Told("ScaleUpStopped", "Plan", "pod", warning=True),
     UNFAMILIAR: Told("MachineNotUnderstood", "Order", "pod", warning=True),
     LOST: Told("MachineLost", "Order", "pod", warning=True),
     BROKEN: Told("PromiseBroken", "Steer", "pod", warning=True),
@@ -53,7 +54,7 @@ EVENTS: Mapping[str, Told] = {
     NOTICED: Told("MachineNoticed", "Look", "node", warning=True),
 }
 #: Kinds that are trouble, in logs.
-TROUBLE = frozenset({UNPLACED, REFUSED, ANSWER_LOST, UNFILLED, UNFAMILIAR, LOST, BROKEN, ACTED, FAILED})
+TROUBLE = frozenset({UNPLACED, REFUSED, ANSWER_LOST, UNFILLED, UNFAMILIAR, STOPPED, LOST, BROKEN, ACTED, FAILED})
 
 
 class Happening(Struct, frozen=True, gc=False, omit_defaults=True):

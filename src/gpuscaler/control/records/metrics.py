@@ -51,6 +51,9 @@ class Metrics(Sink):
         self._unfamiliar = Counter(
             "gpuscaler_unfamiliar_machines", "Machines granted that their pool does not offer.", ("pool",), registry=registry
         )
+        self._stopped = Counter(
+            "gpuscaler_machines_stopped", "Machines of plans that the hard stop did not order.", ("pool",), registry=registry
+        )
         self._lacking = Counter(
             "gpuscaler_machines_lacking",
             "Machines given up since they never showed a resource.",
@@ -102,6 +105,8 @@ class Metrics(Sink):
             self._removed.labels(what.offering[0] if what.offering else "", what.kind).inc()
         elif what.kind == kinds.ACTED:
             self._failed.inc()
+        elif what.kind == kinds.STOPPED:
+            self._stopped.labels(what.cause).inc(what.machines)
         elif what.offering is not None and what.kind == kinds.UNFAMILIAR:
             self._unfamiliar.labels(what.offering[0]).inc()
         if what.late is not None:

@@ -86,6 +86,8 @@ class Records:
     #: The pods that are or were on nodes that leave, by their uid; and those whose eviction was told.
     _residents: dict[str, Pod] = field(default_factory=dict, init=False)
     _evicted: set[str] = field(default_factory=set, init=False)
+    #: What the hard stop took off the last plan, by pool.
+    _cut: tuple[tuple[str, int], ...] = field(default=(), init=False)
     _complained: set[str] = field(default_factory=set, init=False)
     #: When each failure was told.
     _failing: dict[str, float] = field(default_factory=dict, init=False)
@@ -173,7 +175,16 @@ class Records:
         if same != self._same:
             self._same = same
             self._decide(plan, cluster, state, policy, now)
+        self._tell_cut(plan, now)
         self._tell_unplaced(plan, now)
+
+    def _tell_cut(self, plan: Plan, now: float) -> None:
+        """Say what the hard stop took off, once for as long as it is the same."""
+        cut = tuple((one.pool, one.machines) for one in plan.cut)
+        if cut != self._cut:
+            for one in plan.cut:
+                self._tell(telling.of_cut(one, plan, now))
+        self._cut = cut
 
     def _decide(self, plan: Plan, cluster: Cluster, state: State, policy: Policy, now: float) -> None:
         what = telling.of_plan(plan, now)

@@ -182,7 +182,7 @@ def status_of(
         pools=pools,
         kinds=_kinds(cluster, found, memory.ledger, coming_nodes, leaving),
         limits=_limits(policy, pools, memory.ledger),
-        breakers=_breakers(breakers_of(memory, now), now)[:MOST],
+        breakers=_breakers(breakers_of(memory, policy, now), now)[:MOST],
         unplaced=len(plan.unplaced),
         coming=sum(len(one.pods) for one in memory.ledger.coming),
         waiting=waiting[:MOST],

@@ -14,7 +14,7 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.planning.acts import Checkpoint, Delete, Evict, Mark, Nominate
 from gpuscaler.planning.leaving.residents import is_daemon
 from gpuscaler.planning.memory import Look, Memory
-from gpuscaler.planning.plans import Plan, Reason
+from gpuscaler.planning.plans import Cut, Plan, Reason
 from gpuscaler.planning.state import events, ledger
 from gpuscaler.planning.state.boots import Boots, Forecast, forecast
 from gpuscaler.planning.state.entries import CLEARING, DRAINING, ENDING, Coming, Leaving
@@ -33,6 +33,12 @@ def of_plan(plan: Plan, now: float) -> Happening:
     if plan.unplaced:
         parts.append(f"cannot place {counted(len(plan.unplaced), 'pod')}")
     return Happening(now, kinds.PLANNED, "; ".join(parts) or "nothing to do")
+
+
+def of_cut(cut: Cut, plan: Plan, now: float) -> Happening:
+    """What the hard stop took off a plan in one pool, told on the pods that it was for."""
+    pods = tuple(one.pod for one in plan.unplaced if any(reason.detail == cut.text for reason in one.reasons))
+    return Happening(now, kinds.STOPPED, cut.text, pods=pods, machines=cut.machines, cause=cut.pool)
 
 
 def of_reasons(reasons: tuple[Reason, ...], pods: tuple[str, ...], now: float) -> Happening:

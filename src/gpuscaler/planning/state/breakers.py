@@ -22,6 +22,7 @@ from gpuscaler.planning.state.events import (
     CAPACITY,
     CONFIGURATION,
     FAILED,
+    FRUITLESS,
     LACKING,
     PRICE,
     QUOTA,
@@ -35,6 +36,7 @@ from gpuscaler.planning.state.events import (
     Dropped,
     Event,
     Failed,
+    Fruitless,
     Granted,
     Key,
     Lacking,
@@ -42,6 +44,7 @@ from gpuscaler.planning.state.events import (
     Reclaimed,
     Refused,
     Registered,
+    Served,
 )
 
 #: How long a breaker is open the first time and at most, in seconds; absent: until something changes. Three minutes are what Karpenter
@@ -55,6 +58,7 @@ PERIODS: Mapping[str, tuple[float, float]] = {
     UNKNOWN: (180.0, 1800.0),
     FAILED: (300.0, 1800.0),
     LACKING: (3600.0, 86_400.0),
+    FRUITLESS: (3600.0, 86_400.0),
     ABSENT: (86_400.0, 86_400.0),
     CONFIGURATION: (1800.0, 86_400.0),
     PRICE: (1800.0, 86_400.0),
@@ -63,12 +67,14 @@ PERIODS: Mapping[str, tuple[float, float]] = {
     THROTTLED: (5.0, 60.0),
 }
 #: What people mend: a change of the settings or of the pool has it asked again at once.
-MENDED_BY_PEOPLE = frozenset({ABSENT, CONFIGURATION, LACKING, PRICE})
+MENDED_BY_PEOPLE = frozenset({ABSENT, CONFIGURATION, FRUITLESS, LACKING, PRICE})
 #: What a cloud answers within seconds and without harm: a whole request tells as much as one machine, and what is refused costs a second.
 #: Who waits for a machine that does not come up, or is at a quota that people have to lift, should be one only.
 LIGHT = frozenset({CAPACITY, RECLAIMED, UNKNOWN})
 #: So many machines in a row that did not come up open a breaker, so many tries in a row without a node a pool's: one may be bad luck.
 STRIKES: Mapping[str, int] = {FAILED: 2, LACKING: 2, ABSENT: 3}
+#: What a grant proves nothing about.
+AFTER_GRANTS = frozenset({*STRIKES, FRUITLESS})
 #: A period is drawn out by up to this part, so that offerings that ran dry together are not all asked again at once.
 JITTER = 0.1
 #: A probe without an answer for so long is forgotten: the longest time a machine has to register, and to be ready, and half of that more.
@@ -180,7 +186,7 @@ def step(breakers: Breakers, event: Event) -> Breakers:
             return hunted(struck(breakers, event, target_of(event), event.cause), event)
         case Reclaimed(offering=(_, market, instance_type, zone)):
             return struck(interrupted(breakers, event), event, Target("", market, (instance_type,), zone), RECLAIMED)
-        case Failed() | Lacking() | Absent():
+        case Failed() | Lacking() | Absent() | Fruitless():
             return failed(breakers, event)
         case Asked():
             return replace(breakers, open=tuple(probed(one, event) for one in breakers.open))
@@ -192,6 +198,8 @@ def step(breakers: Breakers, event: Event) -> Breakers:
             return replace(breakers, open=tuple(one for one in breakers.open if one.cause != ABSENT or not closes(event, one)))
         case Ready():
             return replace(breakers, open=tuple(one for one in breakers.open if not disproved(one, event)))
+        case Served():
+            return replace(breakers, open=tuple(one for one in breakers.open if one.cause != FRUITLESS or not closes(event, one)))
         case Changed(pool=pool):
             waits = (one for one in breakers.open if one.until is None or one.cause in MENDED_BY_PEOPLE)
             gone = {one.target for one in waits if pool in ("", one.target.pool)}
@@ -209,7 +217,7 @@ def granted(breakers: Breakers, event: Granted) -> Breakers:
     """The breakers that a grant proves wrong are closed, but for machines that do not come up."""
     if not breakers.open and not breakers.closed:
         return breakers
-    proven = [one for one in breakers.open if one.cause not in STRIKES and closes(event, one)]
+    proven = [one for one in breakers.open if one.cause not in AFTER_GRANTS and closes(event, one)]
     recent = [one for one in breakers.closed if event.at < one.at + SETTLE_SECONDS]
     recent += [Closed(one.target, event.at) for one in proven if one.cause != THROTTLED]
     return replace(breakers, open=tuple(one for one in breakers.open if one not in proven), closed=tuple(recent))
@@ -243,12 +251,12 @@ def target_of(event: Refused) -> Target:
             return Target(pool, market, (instance_type,), zone)
 
 
-def closes(event: Granted | Registered | Ready, one: Breaker) -> bool:
+def closes(event: Granted | Registered | Ready | Served, one: Breaker) -> bool:
     """Whether ``event`` proves ``one`` wrong: something it covers was had after the last strike."""
     return one.target.covers(event.offering) and event.at >= one.last
 
 
-def failed(breakers: Breakers, event: Failed | Lacking | Absent) -> Breakers:
+def failed(breakers: Breakers, event: Failed | Lacking | Absent | Fruitless) -> Breakers:
     """One more strike for a machine that did not come up."""
     pool, market, instance_type, zone = event.offering
     match event:
@@ -259,6 +267,9 @@ def failed(breakers: Breakers, event: Failed | Lacking | Absent) -> Breakers:
             return struck(breakers, event, Target(pool, "", (instance_type,)), LACKING, lacks=resource)
         case Absent():
             return absent(breakers, event)
+        case Fruitless():
+            # What a pod does not come to does not depend on how it is paid.
+            return struck(breakers, event, Target(pool, "", (instance_type,), zone), FRUITLESS)
 
 
 def disproved(one: Breaker, event: Ready) -> bool:
@@ -274,7 +285,7 @@ def absent(breakers: Breakers, event: Absent) -> Breakers:
 
 
 def struck(
-    breakers: Breakers, event: Refused | Failed | Lacking | Absent | Reclaimed, target: Target, cause: str, *, lacks: str = ""
+    breakers: Breakers, event: Refused | Failed | Lacking | Absent | Fruitless | Reclaimed, target: Target, cause: str, *, lacks: str = ""
 ) -> Breakers:
     """One more strike against ``target``. Answers to requests of before it opened, and one reclaim after another, are not new strikes."""
     known = next((one for one in breakers.open if (one.target, one.lacks) == (target, lacks)), None)
@@ -307,7 +318,7 @@ def recalled(breakers: Breakers) -> Breakers:
 
 
 def unprobed(one: Breaker, key: Key) -> Breaker:
-    return replace(one, probe=None) if one.probe is not None and one.cause not in STRIKES and one.target.covers(key) else one
+    return replace(one, probe=None) if one.probe is not None and one.cause not in AFTER_GRANTS and one.target.covers(key) else one
 
 
 def period(one: Breaker) -> float:

@@ -38,7 +38,8 @@ class Coming(Struct, frozen=True, gc=False):
     is what it is, once known. ``price`` is dollars per hour as planned, ``after`` ids of machines that open first. Moments to come are 0.
     ``granted`` is when its name was learned, which time-outs count from, ``launched`` when the cloud started it, where that was earlier:
     a controller that was away learns of machines late. ``order`` is empty for a machine that nobody here asked for. ``gang`` is the
-    ``namespace/name`` of the one gang that it was bought for, empty where that is none, or several.
+    ``namespace/name`` of the one gang that it was bought for, empty where that is none, or several. ``pods`` are those that the newest plan
+    has for it, ``bought_for`` those that it was ordered for.
     """
 
     id: str
@@ -58,6 +59,7 @@ class Coming(Struct, frozen=True, gc=False):
     ready: float = 0.0
     launched: float = 0.0
     gang: str = ""
+    bought_for: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:

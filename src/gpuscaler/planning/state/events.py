@@ -6,7 +6,7 @@ from msgspec import Struct
 Key = tuple[str, str, str, str]
 
 #: Why an offering is not asked.
-CAPACITY, QUOTA, PRICE, CONFIGURATION, UNAUTHORISED, THROTTLED, UNKNOWN, FAILED, ABSENT, RECLAIMED, UNFAMILIAR, LACKING = (
+CAPACITY, QUOTA, PRICE, CONFIGURATION, UNAUTHORISED, THROTTLED, UNKNOWN, FAILED, ABSENT, RECLAIMED, UNFAMILIAR, LACKING, FRUITLESS = (
     "capacity",
     "quota",
     "price",
@@ -19,6 +19,7 @@ CAPACITY, QUOTA, PRICE, CONFIGURATION, UNAUTHORISED, THROTTLED, UNKNOWN, FAILED,
     "reclaimed",
     "unfamiliar",
     "lacking",
+    "fruitless",
 )
 
 
@@ -109,6 +110,21 @@ class Lacking(Struct, frozen=True, gc=False, tag=True):
     detail: str = ""
 
 
+class Fruitless(Struct, frozen=True, gc=False, tag=True):
+    """Machine after machine of what ``offering`` is one of was bought for the same pods, and none of them was bound."""
+
+    offering: Key
+    at: float
+    detail: str = ""
+
+
+class Served(Struct, frozen=True, gc=False, tag=True):
+    """A pod runs on the machine of ``offering`` that was bought for it."""
+
+    offering: Key
+    at: float
+
+
 class Reclaimed(Struct, frozen=True, gc=False, tag=True):
     """The cloud takes, or took, a machine of ``offering`` away; others of its kind mostly follow within minutes."""
 
@@ -123,4 +139,4 @@ class Changed(Struct, frozen=True, gc=False, tag=True):
     pool: str = ""
 
 
-Event = Asked | Granted | Refused | Dropped | Registered | Ready | Failed | Lacking | Absent | Reclaimed | Changed
+Event = Asked | Granted | Refused | Dropped | Registered | Ready | Failed | Lacking | Absent | Fruitless | Served | Reclaimed | Changed

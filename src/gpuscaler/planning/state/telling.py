@@ -20,6 +20,7 @@ WORDS: Mapping[str, str] = {
     events.THROTTLED: "too many requests",
     events.UNKNOWN: "refused",
     events.FAILED: "machines did not come up",
+    events.FRUITLESS: "machines were bought in vain",
     events.LACKING: "machines never showed what they are sold with",
     events.ABSENT: "machines never became nodes",
     events.RECLAIMED: "reclaimed by the cloud",

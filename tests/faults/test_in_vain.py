@@ -1,0 +1,62 @@
+"""F69 and F70: whatever makes plans count wrongly or machines come to nothing, few are bought."""
+
+import msgspec
+import pytest
+from tests.faults.kit import all_bound, faulty, recorded, status
+from tests.faults.test_machines import die_young
+
+from gpuscaler.kube.resources import EVENTS
+from gpuscaler.planning import picture
+
+MANY = """
+region: us-east-1
+pools:
+  - name: gpu
+    types: [g4dn.xlarge, g5.xlarge, g6.xlarge]
+    markets: [on-demand]
+    zones: [us-east-1a, us-east-1b]
+"""
+
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+
+async def test_f69_a_planner_that_does_not_count_what_is_coming_buys_one_machine_too_many_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(picture, "arriving", lambda *_: ({}, []))
+    async with recorded() as (here, _):
+        await here.submit("p")
+        await here.submit("q")
+        await here.sleep(14.0)
+        # One for each pod, and one more.
+        assert len(here.cluster.core.history()) == 3
+        events = [msgspec.json.decode(one) for one in await here.user.list_all(EVENTS)]
+        said = [one["note"] for one in events if one["reason"] == "ScaleUpStopped"]
+        assert any("machines are on their way for demand" in one for one in said)
+        await here.sleep(200.0)
+
+        assert await all_bound(here)
+
+
+async def test_f70_after_three_machines_for_a_pod_came_to_nothing_their_type_is_closed_for_an_hour() -> None:
+    async with faulty() as here:
+        here.support(die_young(here))
+        await here.submit("p")
+        await here.sleep(3000.0)
+
+        assert len(here.cluster.core.history()) == 3
+        said = [one.text for one in (await status(here)).breakers if one.cause == "fruitless"]
+        assert any("machines were bought in vain" in one and "pod default/p waits after 3 machines" in one for one in said)
+
+
+async def test_f70_ten_machines_of_a_pool_that_come_to_nothing_within_an_hour_close_it() -> None:
+    async with faulty(MANY) as here:
+        here.support(die_young(here))
+        for number in range(4):
+            await here.submit(f"p{number}")
+        await here.sleep(3300.0)
+
+        # Those that were on their way when the tenth came to nothing are still to come.
+        assert 10 <= len(here.cluster.core.history()) <= 14
+        said = [one.text for one in (await status(here)).breakers if one.target == "pool gpu"]
+        assert any("limits.fruitless_per_hour" in one for one in said)

@@ -1,0 +1,109 @@
+"""Machines that were bought for pods which do not come to run: what is in vain is not bought again."""
+
+from collections.abc import Mapping
+
+import pytest
+from tests.planning.building import offering, pod
+
+from gpuscaler.model.pods import Pod
+from gpuscaler.planning.state.breakers import Breakers
+from gpuscaler.planning.state.efforts import SETTLE_SECONDS, Effort, Efforts, judged, left, with_hourly
+from gpuscaler.planning.state.events import Event, Fruitless, Served
+from gpuscaler.planning.state.ledger import Coming, Leaving, Ledger, Promise
+
+KEY, SPOT = offering().key, offering(market="spot").key
+
+
+def waiting(*names: str) -> Mapping[str, Pod]:
+    return {one.key: one for one in map(pod, names)}
+
+
+def lost(number: int, at: float, *names: str) -> Effort:
+    return Effort(f"i-{number}", KEY, tuple(f"default/{name}" for name in names), at, lost=True)
+
+
+def after(*efforts: Effort, pods: Mapping[str, Pod]) -> tuple[Efforts, list[Event]]:
+    known, fates = Efforts(), list[Event]()
+    for one in efforts:
+        known, found = judged(known, (one,), pods, one.at)
+        fates += found
+    return known, fates
+
+
+def test_three_lost_machines_in_a_row_for_one_pod_are_fruitless_and_two_are_not() -> None:
+    machines = [lost(number, 100.0 * number, "p") for number in range(3)]
+
+    assert after(*machines[:2], pods=waiting("p"))[1] == []
+    (fate,) = after(*machines, pods=waiting("p"))[1]
+    assert fate == Fruitless(KEY, 200.0, "pod default/p waits after 3 machines; the last, i-2, ended before it opened")
+
+
+def test_machines_for_three_different_pods_are_no_row() -> None:
+    assert after(*[lost(number, 1.0, f"p-{number}") for number in range(3)], pods=waiting("p-0", "p-1", "p-2"))[1] == []
+
+
+def test_an_open_machine_is_fruitless_once_its_pods_had_time_to_come() -> None:
+    opened = Effort("i-1", KEY, ("default/p",), 0.0, node="a")
+    known, _ = judged(Efforts(), (opened,), waiting("p"), SETTLE_SECONDS - 1.0)
+    assert not known.machines[0].fruitless
+    known, _ = judged(known, (), waiting("p"), SETTLE_SECONDS)
+    assert known.machines[0].fruitless
+    assert known.lately == {"main": (SETTLE_SECONDS,)}
+
+
+def test_a_pod_that_runs_there_says_that_the_offering_serves() -> None:
+    opened = Effort("i-1", KEY, ("default/p", "default/q"), 0.0, node="a")
+    runs = {one.key: one for one in (pod("p", on="a"), pod("q"))}
+
+    assert judged(Efforts(), (opened,), runs, 9.0) == (Efforts(), (Served(KEY, 9.0),))
+    elsewhere = {one.key: one for one in (pod("p", on="b"), pod("q"))}
+    assert judged(Efforts(), (opened,), elsewhere, 9.0) == (Efforts(), ())
+
+
+def test_a_machine_whose_pods_are_gone_is_forgotten() -> None:
+    assert judged(Efforts(), (lost(1, 0.0, "p"),), {}, 0.0) == (Efforts(), ())
+
+
+@pytest.mark.parametrize(
+    ("one", "book", "there"),
+    [
+        (Coming("m", "t", (SPOT,), 1.0, 0.0, instance="i-1", bought_for=("default/p",)), Ledger(), frozenset()),
+        (
+            Coming("m", "t", (KEY,), 1.0, 0.0, instance="i-1", node="a", bought_for=("default/p",)),
+            Ledger(leaving=(Leaving("a", "i-1", KEY, "taken", 0.0, 0.0, forced=True),)),
+            frozenset({"i-1"}),
+        ),
+        (Coming("m", "", (KEY,), 1.0, 0.0, instance="i-1"), Ledger(), frozenset()),
+        (Coming("m", "t", (KEY,), 1.0, 0.0, bought_for=("default/p",)), Ledger(), frozenset()),
+        (Coming("m", "t", (KEY,), 1.0, 0.0, instance="i-1", gang="default/g", bought_for=("default/p",)), Ledger(), frozenset()),
+    ],
+    ids=["spot that vanished", "taken back", "of others", "refused", "half a gang"],
+)
+def test_what_says_nothing_of_its_offering_is_no_effort(one: Coming, book: Ledger, there: frozenset[str]) -> None:
+    assert list(left((one,), book, there, 5.0)) == []
+
+
+def test_a_machine_that_opened_and_one_that_was_lost_are_told_apart() -> None:
+    machines = [
+        Coming("m-1", "t", (KEY,), 1.0, 0.0, instance="i-1", node="a", ready=3.0, bought_for=("default/p",)),
+        Coming("m-2", "t", (KEY,), 1.0, 0.0, instance="i-2", node="b", bought_for=("default/q",)),
+        Coming("m-3", "t", (KEY,), 1.0, 0.0, instance="i-3", node="c", bought_for=("default/r",)),
+    ]
+    book = Ledger(promises=(Promise("c", KEY, ("default/r",), 4.0),))
+
+    assert [(one.machine, one.lost) for one in left(machines, book, frozenset({"i-1"}), 5.0)] == [
+        ("i-1", False),
+        ("i-2", True),
+        ("i-3", False),
+    ]
+
+
+def test_a_pool_with_too_many_fruitless_machines_within_an_hour_is_closed_until_the_hour_is_over() -> None:
+    machines = [lost(number, 10.0 * number, f"p-{number}") for number in range(10)]
+    known, _ = after(*machines, pods=waiting(*[f"p-{number}" for number in range(10)]))
+
+    assert with_hourly(Breakers(), known, 11, 100.0).open == ()
+    (stop,) = with_hourly(Breakers(), known, 10, 100.0).open
+    assert (stop.target.pool, stop.cause, stop.until) == ("main", "fruitless", 3600.0)
+    assert "10 machines within an hour whose pods still wait, and the most is 10 (limits.fruitless_per_hour)" in stop.detail
+    assert with_hourly(Breakers(), known, 10, 3601.0).open == ()
