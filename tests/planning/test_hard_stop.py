@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from tests.planning.building import NOW, bought, node, offering, planned, pod, pods, pool, spec
 
-from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.hard_stop import bounded
 from gpuscaler.planning.memory import Memory, ordered, state_of
@@ -64,7 +64,7 @@ def test_the_same_pod_is_not_bought_for_a_third_time_while_two_machines_are_on_t
     ids=["its pod is gone", "its pod runs", "nobody here ordered it", "its gang is planned anew"],
 )
 def test_machines_that_nobody_buys_for_again_do_not_count(other: dict[str, Any]) -> None:
-    items = [node("a"), pod("runs", on="a"), *pods("p", 2)]
+    items: list[Item] = [node("a"), pod("runs", on="a"), *pods("p", 2)]
     made, cluster = planned(items), Cluster.of(items)
     machines = [replace(coming(number, "p-0"), **other) for number in range(9)]
 
@@ -98,7 +98,8 @@ def test_what_is_ordered_is_bounded_whatever_the_plan_says() -> None:
 
 
 def test_one_machine_is_to_show_what_others_lacked_before_more_are_bought() -> None:
-    wide = pool(offering(**{EFA: 1}))
+    size: dict[str, Any] = {EFA: 1}
+    wide = pool(offering(**size))
     items = [pod(f"p-{n}", spec(requests={"nvidia.com/gpu": 1, "cpu": 1000, EFA: 1})) for n in range(3)]
     made, cluster = planned(items, wide), Cluster.of(items)
     lacking = step(step(Breakers(), Lacking(KEY, NOW - 9000.0, EFA)), Lacking(KEY, NOW - 9000.0, EFA))
