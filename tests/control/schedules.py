@@ -88,7 +88,7 @@ class Guard(Watchman):
 
     def _nothing_is_bought_again(self, book: ledger.Ledger) -> None:
         """The plan that buys has counted every machine that the list shows and that a pool launched by itself (I12)."""
-        state, controller = self._here.notes.state, self._here.controller
+        state, controller = getattr(self._here.notes, "state", None), self._here.controller
         inventory = controller.cloud.inventory if controller is not None else None
         if state is None or inventory is None or inventory.at > self._here.notes.planned_at:
             return

@@ -524,8 +524,8 @@ MUTANTS = (
     Mutant(
         case=67,
         path="planning/memory.py",
-        old="    return with_stops(memory.breakers, memory.unfamiliar, now)\n",
-        new="    return with_stops(memory.breakers, {}, now)\n",
+        old="    return with_stops(known, memory.unfamiliar, now)\n",
+        new="    return with_stops(known, {}, now)\n",
         removes="more is bought in a pool whose machines are not understood",
     ),
     Mutant(
