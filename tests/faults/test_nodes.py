@@ -1,0 +1,121 @@
+"""F60 to F62: nodes that carry less than somebody expects, as real ones do."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.clouds.aws.accounts import CA, CLUSTER, DISCOVERED, Aws, pool
+from tests.clouds.aws.user_data import encoded
+from tests.control.aws_stage import Stage, aws_stage
+from tests.control.world import QUICK, pod
+from tests.planning.building import offering, pods, spec, spread
+
+from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.kube.resources import PODS
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.planning.alternatives import alternatives
+from gpuscaler.planning.plans import Machine
+from gpuscaler.planning.templates import Overhead
+
+pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'gpuscaler[aws]'")
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+PRODUCT = "nvidia.com/gpu.product"
+PROMISED = f"{CA}/node-template/label/{PRODUCT}"
+EKS = {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "gpus"}
+REPLACING = "kubelet --register-with-taints=gpuscaler.io/arriving=:NoSchedule"
+
+
+async def select(here: Stage, name: str, product: str) -> None:
+    """A pod that wants a GPU of one model."""
+    made = pod(name, 1, {})
+    made["spec"]["nodeSelector"] = {PRODUCT: product}
+    await here.user.create(PODS, made, namespace="default")
+
+
+async def all_bound(here: Stage) -> bool:
+    found = await here.bound()
+    return bool(found) and all(found.values())
+
+
+async def test_f60_nothing_is_bought_for_a_label_that_no_new_node_carries(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus")
+        here.start()
+        await select(here, "train", "NVIDIA-A10G")
+        await here.sleep(1200)
+
+        assert here.machines() == []
+        assert await here.bound() == {"train": ""}
+
+
+async def test_f60_where_discovery_labels_nodes_and_a_tag_says_so_the_machine_is_bought(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path, Conditions(boot=QUICK, gpu_feature_discovery=True)) as here:
+        here.group("gpus", tags={**DISCOVERED, PROMISED: "NVIDIA-A10G"}, user_data=REPLACING)
+        here.start()
+        await select(here, "train", "NVIDIA-A10G")
+
+        await here.until(lambda: all_bound(here), 180)
+        assert len(here.machines()) == 1
+
+
+async def test_f61_a_gang_gets_machines_of_two_types_with_one_gpu_model_though_no_label_tells_it(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("small", instance_type="g5.xlarge", MaxSize=1)
+        here.group("large", instance_type="g5.2xlarge", MaxSize=1)
+        here.group("other", instance_type="g6.xlarge", MaxSize=1)
+        here.start()
+        await here.submit("rank-0", "rank-1", gang="train", gang_size="2")
+
+        await here.until(lambda: all_bound(here), 240)
+        assert {name: len(here.machines(name)) for name in ("small", "large", "other")} == {"small": 1, "large": 1, "other": 0}
+
+
+def test_f61_beside_a_spot_machine_for_pods_that_stay_together_only_those_of_its_gpu_model_are_asked_for() -> None:
+    def spot(name: str, price: float, product: str) -> Any:
+        made = offering(name, price, market="spot", cpu=4)
+        return replace(made, labels={key: value for key, value in made.labels.items() if key != PRODUCT}, product=product)
+
+    chosen, same, other = spot("g.1", 1.0, "A10G"), spot("g.2", 1.2, "A10G"), spot("h.1", 1.1, "L4")
+    waiting = pods("a", 1, spec(gpus=1, cpu=2, spread=(spread("topology.kubernetes.io/zone"),)))
+    machine = Machine("new-1", chosen.pool, "g.1", "spot", "z1", 1.0, pods=tuple(one.key for one in waiting))
+    cluster = Cluster.of(waiting)
+
+    found = alternatives(
+        machine,
+        cluster,
+        {one.key: one for one in (chosen, same, other)},
+        overhead=Overhead(cluster),
+        blocked=frozenset(),
+        half_open=frozenset(),
+    )
+
+    assert found == (same.key,)
+
+
+def test_f62_user_data_that_replace_the_taints_of_a_node_group_are_named() -> None:
+    aws = Aws()
+    names = {
+        "clusterName": CLUSTER,
+        "nodegroupName": "gpus",
+        "nodeRole": "arn:aws:iam::123456789012:role/nodes",
+        "subnets": ["subnet-useast1a"],
+    }
+    aws.client("eks").create_nodegroup(**names, taints=[{"key": "nvidia.com/gpu", "value": "true", "effect": "NO_SCHEDULE"}])
+    aws.template("gpus", InstanceType="g5.xlarge", UserData=encoded(REPLACING))
+    aws.group("gpus", {**DISCOVERED, **EKS}, LaunchTemplate={"LaunchTemplateName": "gpus"})
+
+    said = "\n".join(pool(aws.look(), "gpus").warnings)
+
+    assert "replace the taint nvidia.com/gpu=true:NoSchedule of its node group" in said
+    assert "give gpuscaler.io/arriving to the node group" in said
+
+
+async def test_f62_user_data_that_start_no_kubelet_are_named(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus", user_data="kubelet --register-with-taints=dedicated=nvidia.com/gpu=true")
+        here.start()
+        await here.sleep(60)
+
+        assert any("no kubelet starts with the user data" in one for one in (await here.status()).warnings)
