@@ -1,4 +1,4 @@
-"""F83 and F84: prices that cannot be read, and what is said of the price of a machine."""
+"""F83: prices that cannot be read, and what is said of the price of a machine."""
 
 from pathlib import Path
 
@@ -56,7 +56,7 @@ def test_f83_nothing_is_moved_to_save_what_nobody_knows() -> None:
     assert given_back(BIG, replace(SMALL, price_from="us-east-1")) == ["a"]
 
 
-async def test_f84_the_price_that_is_told_is_that_of_the_machine_that_came(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_f83_the_price_that_is_told_is_that_of_the_machine_that_came(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with aws_stage(tmp_path) as here:
         group(here, "g5.xlarge", "g5.48xlarge", zones=("us-east-1a",))
         here.start()

@@ -27,7 +27,8 @@ def findings_of(
 ) -> tuple[str, ...]:
     """Sentences, the most harmful first. ``nodegroup`` is EKS's, where the group is of one."""
     taints = nodegroup.taints if nodegroup is not None else _by_kops(group)
-    return (*_processes(group), *_machines(group), *_disks(ways), *_user_data(ways, taints), *_ways(group, ways, types))
+    promised = hints_of(group.tags).taints
+    return (*_processes(group), *_machines(group), *_disks(ways), *_user_data(ways, taints, promised), *_ways(group, ways, types))
 
 
 def _by_kops(group: Group) -> tuple[Taint, ...]:
@@ -35,8 +36,11 @@ def _by_kops(group: Group) -> tuple[Taint, ...]:
     return hints_of(group.tags).taints if "kops.k8s.io/instancegroup" in group.tags else ()
 
 
-def _user_data(ways: Sequence[Way], taints: Sequence[Taint]) -> Iterator[str]:
-    """How nodes register; ``taints`` are those that EKS has the kubelet register with, unless a later flag replaces them."""
+def _user_data(ways: Sequence[Way], taints: Sequence[Taint], promised: Sequence[Taint]) -> Iterator[str]:
+    """How nodes register; ``taints`` are those that EKS has the kubelet register with, unless a later flag replaces them.
+
+    ``promised`` are those of tags, which put nothing on a node.
+    """
     for source, unusable, own in dict.fromkeys((way.launch.source, way.launch.unusable, way.launch.taints) for way in ways):
         if unusable:
             yield f"no kubelet starts with the user data of its {source}: {unusable}; mend them"
@@ -44,6 +48,9 @@ def _user_data(ways: Sequence[Way], taints: Sequence[Taint]) -> Iterator[str]:
         if lost:
             text = f"the user data of its {source} replace the taint {', '.join(map(str, lost))} of its node group"
             yield f"{text}: the kubelet takes its last --register-with-taints; leave the flag out, and give {ARRIVING} to the node group"
+        if missing := [one for one in promised if own is not None and one not in own and one not in lost]:
+            text = f"its tags promise the taint {', '.join(map(str, missing))}, with which the user data of its {source} register no node"
+            yield f"{text}: pods that do not tolerate it come to its machines; add it to --register-with-taints"
     theirs = any(taint.key == ARRIVING for taint in taints)
     if not all(way.launch.arriving or way.launch.unusable or (theirs and way.launch.taints is None) for way in ways):
         yield f"its user data does not register nodes with the taint {ARRIVING}:NoSchedule: pods may land elsewhere than planned; add it"

@@ -9,9 +9,11 @@ from gpuscaler.control.records import happening as kinds
 from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.words import counted, expected, hourly, money, offering, some, spoken
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Owner, Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.acts import Checkpoint, Delete, Evict, Mark, Nominate
+from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.leaving.residents import is_daemon
 from gpuscaler.planning.memory import Look, Memory
 from gpuscaler.planning.plans import Cut, Plan, Reason
@@ -19,6 +21,8 @@ from gpuscaler.planning.state import events, ledger
 from gpuscaler.planning.state.boots import Boots, Forecast, forecast
 from gpuscaler.planning.state.entries import CLEARING, DRAINING, ENDING, Coming, Leaving
 from gpuscaler.planning.state.telling import WORDS
+
+_UNTAINTED = "pods may come to it before those that it was bought for; have its pool's nodes register with the taint"
 
 
 def of_plan(plan: Plan, now: float) -> Happening:
@@ -88,7 +92,7 @@ def of_answer(answer: Answered, pods: tuple[str, ...], policy: Policy | None, bo
 def of_look(before: Memory, seen: Look, cluster: Cluster, forecasts: Mapping[str, Forecast], now: float) -> Iterator[Happening]:
     """What a look found out. ``forecasts`` are those made when machines were granted, by the ledger's names."""
     known = _known(before, seen)
-    yield from _arriving(known, seen, forecasts, now)
+    yield from _arriving(known, seen, cluster, forecasts, now)
     yield from _unfamiliar(before, seen, now)
     yield from _gone(known, seen, cluster, now)
     yield from _leaving(before, seen, now)
@@ -106,7 +110,17 @@ def _known(before: Memory, seen: Look) -> Mapping[str, Coming]:
     return {one.id: one for one in (*before.ledger.coming, *learned.coming)}
 
 
-def _arriving(known: Mapping[str, Coming], seen: Look, forecasts: Mapping[str, Forecast], now: float) -> Iterator[Happening]:
+def _untainted(one: Coming, node: Node | None, now: float) -> Iterator[Happening]:
+    """That a node has registered without our taint: others' pods may have come to it by now."""
+    if node is not None and not any(taint.key == ARRIVING_TAINT for taint in node.taints):
+        text = f"node {node.name} of pool {one.key[0]} registered without the taint {ARRIVING_TAINT}:NoSchedule: {_UNTAINTED}"
+        yield Happening(now, kinds.NOTICED, text, node=node.name, machine=one.instance, offering=one.key)
+
+
+def _arriving(
+    known: Mapping[str, Coming], seen: Look, cluster: Cluster, forecasts: Mapping[str, Forecast], now: float
+) -> Iterator[Happening]:
+    closed = {one.id for one in seen.memory.ledger.coming}
     for step in seen.arrivals.steps:
         match step:
             case ledger.Found(machine=machine, instance=instance, offering=key) if machine in known:
@@ -119,6 +133,8 @@ def _arriving(known: Mapping[str, Coming], seen: Look, forecasts: Mapping[str, F
                 one = known[machine]
                 text = f"machine {one.instance} has become node {node} {spoken(now - (one.began or now))} after its grant"
                 yield Happening(now, kinds.REGISTERED, text, node=node, machine=one.instance, offering=one.key, order=one.order)
+                if machine in closed:
+                    yield from _untainted(one, cluster.nodes.get(node), now)
             case ledger.Ready(machine=machine) if machine in known:
                 one = known[machine]
                 took = now - (one.began or now)
