@@ -23,6 +23,7 @@ IMAGE = "ami-12c6146b"
 MOTO_DIFFERS = {
     "LaunchInstances",
     "LaunchInstances beyond the maximum",
+    "LaunchInstances on spot",
     "a group of that name again",
     "a group with a minimum above its maximum",
     "a lifecycle action that there is not",

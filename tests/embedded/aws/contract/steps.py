@@ -276,6 +276,29 @@ def ended(side: Side) -> Any:
     return {"answers": answers, "gone": went, "desired": group(side)["DesiredCapacity"]}
 
 
+def on_spot(side: Side) -> Any:
+    """One machine on spot by LaunchInstances, in a group of its own: how its market is spelt, by each service. It is ended again."""
+    name = f"{side.run}-spot"
+    template = {"LaunchTemplateSpecification": {"LaunchTemplateName": side.run, "Version": "$Latest"}}
+    distribution = {"OnDemandPercentageAboveBaseCapacity": 0, "SpotAllocationStrategy": "price-capacity-optimized"}
+    policy = {"LaunchTemplate": template, "InstancesDistribution": distribution}
+    scaling = side.client("autoscaling")
+    side.later(f"group {name}", lambda: scaling.delete_auto_scaling_group(AutoScalingGroupName=name, ForceDelete=True))
+    tags = [{"Key": TAG, "Value": side.run, "PropagateAtLaunch": True}]
+    sizes = {"MinSize": 0, "MaxSize": 1, "DesiredCapacity": 0, "VPCZoneIdentifier": side.subnet}
+    scaling.create_auto_scaling_group(AutoScalingGroupName=name, **sizes, MixedInstancesPolicy=policy, Tags=tags)
+    answer = scaling.launch_instances(AutoScalingGroupName=name, RequestedCapacity=1, ClientToken=name, RetryStrategy="none")
+    idents = [ident for one in answer["Instances"] for ident in one["InstanceIds"]]
+    reservations = side.client("ec2").describe_instances(Filters=[{"Name": "instance-id", "Values": idents}])["Reservations"]
+    for ident in idents:
+        scaling.terminate_instance_in_auto_scaling_group(InstanceId=ident, ShouldDecrementDesiredCapacity=True)
+    return {
+        "markets": [one["MarketType"] for one in answer["Instances"]],
+        "refused": [(one["MarketType"], one["ErrorCode"]) for one in answer.get("Errors", ())],
+        "lifecycles": [one.get("InstanceLifecycle") for some in reservations for one in some["Instances"]],
+    }
+
+
 FREE = (
     Step("who asks", identity),
     Step("instance types", types),
@@ -309,6 +332,7 @@ PAID = (
     Step("machines by a number", raised),
     Step("a lower number", lowered),
     Step("machines ended by name", ended),
+    Step("LaunchInstances on spot", on_spot),
 )
 #: Machines that run at a time at most, and for how long at most, in hours, if everything takes as long as it may.
 MOST_MACHINES, MOST_HOURS = 2, 0.5
