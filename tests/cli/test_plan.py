@@ -42,7 +42,12 @@ def node(name: str, gpus: int = 8, **labels: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, "uid": name, "labels": {"gpuscaler.io/pool": "gpu", "kubernetes.io/hostname": name, **labels}},
+        "metadata": {
+            "name": name,
+            "uid": name,
+            "labels": {"gpuscaler.io/pool": "gpu", "kubernetes.io/hostname": name, **labels},
+            "creationTimestamp": "2026-11-20T11:00:00Z",
+        },
         "spec": {},
         "status": {"allocatable": amounts, "capacity": amounts, "conditions": [{"type": "Ready", "status": "True"}]},
     }
@@ -168,6 +173,7 @@ def test_a_replica_that_runs_is_not_moved_into_the_room_of_one_that_is_nominated
     waits = pod("web-2") | {"status": {"phase": "Pending", "nominatedNodeName": "new"}}
     for replica in (runs, waits):
         replica["metadata"]["ownerReferences"] = set_of
+        replica["metadata"]["annotations"] = {"gpuscaler.io/disruption": "allow"}
     cluster = desktop.objects(*(node(name, 1, **{"node.kubernetes.io/instance-type": "g.1"}) for name in ("old", "new")), runs, waits)
 
     made = desktop.plan(cluster)

@@ -361,7 +361,7 @@ def test_replay_of_a_decision_that_gave_away_room_of_nominated_pods_reads_it_and
     card = on_paper.offering()
     items: list[Item] = [on_paper.node(f"old-{number}", card) for number in range(7)]
     items += [on_paper.node(f"new-{number}", card) for number in range(3)]
-    items += [on_paper.pod(f"runs-{number}", on=f"old-{number}") for number in range(7)]
+    items += [on_paper.pod(f"runs-{number}", on=f"old-{number}", options={"disruption": "allow"}) for number in range(7)]
     items += [on_paper.pod(f"waits-{number}", nominated_node=f"new-{number}") for number in range(3)]
     moved = tuple(Removal(f"old-{number}", "", (Move(f"default/runs-{number}", f"new-{number}"),)) for number in range(3))
     policy = Policy((on_paper.pool(card),))

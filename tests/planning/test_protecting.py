@@ -32,7 +32,7 @@ def draining(*items: Item, forced: bool = False, **of_node: Any) -> tuple[list[A
 
 
 def test_pods_of_a_node_that_leaves_are_evicted() -> None:
-    acts, kept = draining(pod("runs", on="a", uid="u"))
+    acts, kept = draining(pod("runs", on="a", uid="u", options={"disruption": "allow"}))
     assert acts == [Evict("default/runs", "u", "a")]
     assert not kept
 
@@ -47,7 +47,7 @@ def test_a_pod_that_somebody_protects_while_its_node_is_drained_is_not_evicted_a
 
 
 def test_a_pod_that_was_protected_for_a_time_is_not_any_more() -> None:
-    acts, kept = draining(pod("runs", on="a", options={"do_not_disrupt": 60.0}))
+    acts, kept = draining(pod("runs", on="a", options={"do_not_disrupt": 60.0, "disruption": "allow"}))
     assert [type(act) for act in acts] == [Evict]
     assert not kept
 
