@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.clouds.aws.accounts import CLUSTER, DISCOVERED
 from tests.control.aws_stage import Stage, aws_stage
 
 from gpuscaler.embedded import machines
@@ -194,3 +195,66 @@ async def test_a_group_that_cannot_replace_what_was_reclaimed_keeps_no_pod_waiti
 
         assert all((await here.bound()).values())
         assert await running(here) == 1, "what the group launched late was not given back"
+
+
+MANAGED = {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "system"}
+
+
+async def bare(here: Stage) -> None:
+    """Nodes of a group for the system have no taint of ours."""
+    for node in await here.nodes():
+        await here.user.merge_patch(NODES, node["metadata"]["name"], {"spec": {"taints": None}})
+
+
+async def our_taints(here: Stage) -> list[str]:
+    return [one["key"] for node in await here.nodes() for one in node["spec"].get("taints") or () if one["key"].startswith("gpuscaler.io/")]
+
+
+async def test_a_managed_node_group_for_the_system_is_left_as_it_is(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("eks-system", instance_type="m5.xlarge", tags=MANAGED | DISCOVERED, MinSize=1, DesiredCapacity=3)
+        await here.sleep(60)
+        await bare(here)
+        here.start()
+        await here.sleep(1800)
+        status = await here.status()
+
+        assert here.desired("eks-system") == await running(here) == 3
+        assert await our_taints(here) == []
+        assert status.pools == ()
+        said = {one.about: one.text for one in status.set_aside}
+        assert said["AutoScalingGroup us-east-1/eks-system"] == "it has no accelerator; name it in aws.groups to take it"
+        assert status.warnings == ()
+
+
+async def test_what_is_under_way_in_a_group_that_is_taken_no_longer_is_finished(tmp_path: Path) -> None:
+    """The version before took it: one machine leaves, another one arrives, and nodes have our taints."""
+    async with aws_stage(tmp_path) as here:
+        here.group("eks-system", instance_type="m5.xlarge", tags=MANAGED, MinSize=1, DesiredCapacity=3)
+        await here.sleep(60)
+        await bare(here)
+        here.start(here.settings(groups="[eks-system]", more="pace: {consolidate: 600s}\n"))
+
+        async def leaves() -> bool:
+            return "gpuscaler.io/leaving" in await our_taints(here)
+
+        await here.until(leaves, 1200)
+        await here.stop()
+        here.client("autoscaling").set_desired_capacity(AutoScalingGroupName="eks-system", DesiredCapacity=4)
+        await here.sleep(120)
+        left = sum(any(one["key"] == "gpuscaler.io/leaving" for one in node["spec"].get("taints") or ()) for node in await here.nodes())
+        here.start()
+        warned: list[str] = []
+
+        async def warns() -> bool:
+            warned.extend((await here.status()).warnings)
+            return bool(warned)
+
+        await here.until(warns, 60)
+        assert warned[0].startswith("pool eks-system is ours no longer: its group has no accelerator.")
+        await here.sleep(1800)
+
+        assert left > 0
+        assert here.desired("eks-system") == await running(here) == 4 - left
+        assert await our_taints(here) == []
+        assert (await here.status()).warnings == ()

@@ -473,6 +473,27 @@ MUTANTS = (
         removes="a group that cannot launch is waited for",
     ),
     Mutant(
+        case=74,
+        path="clouds/aws/discovery.py",
+        old="            if source != EKS or found.has_accelerators:\n",
+        new="            if source:\n",
+        removes="every managed node group is taken",
+    ),
+    Mutant(
+        case=74,
+        path="clouds/aws/discovery.py",
+        old="                let_go.append(found)\n",
+        new="",
+        removes="nothing is known any more of groups that are let go",
+    ),
+    Mutant(
+        case=74,
+        path="planning/scale_down/disruption.py",
+        old=" or serves_cluster(pod)",
+        new="",
+        removes="the last replica of what the cluster needs is moved like any other",
+    ),
+    Mutant(
         case=35,
         path="planning/state/breakers.py",
         old="        case events.CONFIGURATION | events.UNAUTHORISED:\n            return Target(pool)\n",

@@ -3,10 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from tests.control.aws_stage import aws_stage
+from tests.clouds.aws.accounts import CLUSTER, DISCOVERED
+from tests.control.aws_stage import Stage, aws_stage
 from tests.control.leaving import run
-from tests.control.world import BEGAN, World
+from tests.control.world import BEGAN, World, pod
 from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, faulty, status, taints, watch_of
 from tests.faults.test_people import launch
 
@@ -16,7 +18,7 @@ from gpuscaler.clouds.markets import Markets, Steps
 from gpuscaler.clouds.protocol import INTERRUPTION, Notice
 from gpuscaler.clouds.simulated_provider import provider_id
 from gpuscaler.embedded import machines
-from gpuscaler.kube.resources import NODES
+from gpuscaler.kube.resources import DEPLOYMENTS, NODES, POD_DISRUPTION_BUDGETS, PODS
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import POOL_LABEL
 from gpuscaler.settings.pools_file import parse_policy
@@ -161,3 +163,84 @@ async def test_f73_a_group_that_replaces_a_machine_when_its_end_is_announced_is_
         assert all((await here.bound()).values())
         assert [len(here.machines(name)) for name in ("gpu-spot", "gpu-on-demand")] == [2, 0]
         assert here.wrote()["LaunchInstances"] == 1
+
+
+MANAGED = {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "system", **DISCOVERED}
+
+
+async def system(here: Stage, machines: int) -> list[str]:
+    """A managed node group for the system, of machines without GPUs whose nodes nobody has tainted; the names of these."""
+    here.group("eks-system", instance_type="m5.xlarge", tags=MANAGED, MinSize=1, DesiredCapacity=machines)
+    await here.sleep(60.0)
+    names = [node["metadata"]["name"] for node in await here.nodes()]
+    for name in names:
+        await here.user.merge_patch(NODES, name, {"spec": {"taints": None}})
+    return names
+
+
+async def test_f74_a_managed_node_group_without_accelerators_is_left_as_it_is(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        await system(here, 3)
+        here.start()
+        await here.sleep(1800.0)
+
+        assert here.desired("eks-system") == 3
+        assert [name for node in await here.nodes() for name in taints(node)] == []
+        assert (await here.status()).pools == ()
+
+
+async def test_f74_what_a_version_before_has_under_way_in_a_group_that_is_let_go_is_finished(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        await system(here, 3)
+        here.start(here.settings(groups="[eks-system]"))
+
+        async def leaves() -> bool:
+            return any("gpuscaler.io/leaving" in taints(node) for node in await here.nodes())
+
+        await here.until(leaves, 1200.0)
+        await here.stop()
+        left = [node["metadata"]["name"] for node in await here.nodes() if "gpuscaler.io/leaving" in taints(node)]
+        here.start()
+        await here.sleep(1200.0)
+
+        names = {node["metadata"]["name"] for node in await here.nodes()}
+        assert names.isdisjoint(left)
+        assert len(names) == here.desired("eks-system") == 3 - len(left)
+        assert [name for node in await here.nodes() for name in taints(node)] == []
+
+
+async def everywhere(here: Stage) -> dict[str, str]:
+    """The nodes of the pods of Deployments, in all namespaces."""
+    found = [msgspec.json.decode(one) for one in await here.user.list_all(PODS)]
+    return {
+        one["metadata"]["name"]: one["spec"].get("nodeName", "")
+        for one in found
+        if one["metadata"]["name"].startswith(("app-", "coredns-"))
+    }
+
+
+async def test_f74_the_last_ready_replica_of_what_the_cluster_needs_is_not_moved_to_save_a_machine(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        first, second = await system(here, 2)
+        for name, namespace, away_from in (("app", "default", second), ("coredns", "kube-system", first)):
+            await here.user.merge_patch(NODES, away_from, {"spec": {"taints": [{"key": "example.com/closed", "effect": "NoSchedule"}]}})
+            body = pod(name, 0, {"karpenter.sh/do-not-disrupt": "true"} if name == "app" else {})
+            template = {"metadata": {"labels": {"app": name}, **body["metadata"]}, "spec": body["spec"]}
+            spec = {"replicas": 1, "selector": {"matchLabels": {"app": name}}, "template": template}
+            made = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
+            await here.user.create(DEPLOYMENTS, made, namespace=namespace)
+            may = {"maxUnavailable": 1, "selector": {"matchLabels": {"app": name}}}
+            await here.user.create(
+                POD_DISRUPTION_BUDGETS,
+                {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name}, "spec": may},
+                namespace=namespace,
+            )
+            await here.sleep(10.0)
+            await here.user.merge_patch(NODES, away_from, {"spec": {"taints": None}})
+        before = await everywhere(here)
+        here.start(here.settings(groups="[eks-system]"))
+        await here.sleep(2400.0)
+
+        assert set(before.values()) == {first, second}
+        assert await everywhere(here) == before
+        assert here.desired("eks-system") == 2

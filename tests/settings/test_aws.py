@@ -20,6 +20,17 @@ def test_the_mapping_aws_is_read_as_it_stands() -> None:
     assert found.prices == (OfferingPrice("g5.xlarge", 1), OfferingPrice("g5.xlarge", 0.3, "spot"))
 
 
+def test_groups_that_are_left_alone_are_names_patterns_and_tags() -> None:
+    found = parse_settings("region: us-east-1\ncloud: aws\naws: {exclude: [system, 'cpu-*', tag:team=web, 'tag:legacy']}").aws
+
+    assert found.exclude == ("system", "cpu-*", "tag:team=web", "tag:legacy")
+
+
+def test_a_tag_without_a_key_is_refused() -> None:
+    with pytest.raises(SettingsError, match="a tag's key behind tag:"):
+        parse_settings("region: us-east-1\ncloud: aws\naws: {exclude: ['tag:=web']}")
+
+
 def test_the_files_region_counts_where_aws_names_none() -> None:
     assert parse_settings("region: us-east-1\ncloud: aws").aws.regions == ("us-east-1",)
 

@@ -22,7 +22,7 @@ def discovery_of(told: AwsSettings, calls: Calls, *, now: Callable[[], float], f
     """What looks where the settings say; ``folder`` keeps over restarts what hardly changes."""
     return Discovery(
         calls,
-        Scope(told.cluster, told.groups, told.tags),
+        Scope(told.cluster, told.groups, told.tags, told.exclude),
         regions=told.regions,
         now=now,
         launch=told.launch,

@@ -54,9 +54,12 @@ class Delivery(Struct, frozen=True, gc=False):
 class Inventory(Struct, frozen=True, gc=False):
     """The machines of this cluster that a cloud listed. ``deliveries`` has each pool whose group launches machines by itself.
 
+    ``let_go`` are pools that are no longer ours by what their groups have: what is under way there is finished, and nothing new begins.
+
     The list is true of some moment between ``at`` less the provider's ``read_lag`` and ``at``, both in seconds since the epoch.
     """
 
     at: float
     instances: tuple[Instance, ...] = ()
     deliveries: tuple[Delivery, ...] = ()
+    let_go: tuple[str, ...] = ()

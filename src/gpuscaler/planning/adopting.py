@@ -52,7 +52,8 @@ def adopted(
     steps: list[ledger.Event] = [] if left == book.strangers else [ledger.Noticed(left)]
     prices = {offering.key: offering.price for pool in policy.pools for offering in pool.offerings}
     steps += [_adoption(one, noted[one.id], prices) for one in due]
-    return (*steps, *(_adoption(one, then, prices) for one in _closed(book, cluster, roll, policy)))
+    ours = {pool.name for pool in policy.pools if not pool.min_gpus_per_pod} | set(inventory.let_go)
+    return (*steps, *(_adoption(one, then, prices) for one in _closed(book, cluster, roll, ours)))
 
 
 def adopted_name(instance: str) -> str:
@@ -68,15 +69,15 @@ def _adoption(one: Instance, since: float, prices: Mapping[Key, float]) -> ledge
     )
 
 
-def _closed(book: Ledger, cluster: Cluster, roll: Roll, policy: Policy) -> Iterator[Instance]:
-    """Listed machines whose node has our arriving taint, and that no order may be waiting for.
+def _closed(book: Ledger, cluster: Cluster, roll: Roll, pools: Set[str]) -> Iterator[Instance]:
+    """Listed machines of ``pools`` whose node has our arriving taint, and that no order may be waiting for.
 
-    Pools that keep their machines for large pods close nodes on purpose: those stay as they are.
+    Pools that keep their machines for large pods close nodes on purpose, and are none of these. Pools that were let go are: nothing else
+    would open their nodes.
     """
     closed = [node for node in cluster.table.tainted(ARRIVING_TAINT) if node.provider_id in roll.listed.alive and not node.deleted]
     if not closed:
         return
-    pools = {pool.name for pool in policy.pools if not pool.min_gpus_per_pod}
     under_way = {one.node for one in book.promises} | {one.node for one in book.leaving} | {one.node for one in book.coming}
     known, is_ordered = _known(book), _ordered(book)
     for node in closed:

@@ -25,6 +25,7 @@ from gpuscaler.planning.arrivals import Arrivals, Waits, arrivals
 from gpuscaler.planning.crowded import crowded
 from gpuscaler.planning.discouraging import discourage
 from gpuscaler.planning.hard_stop import bounded
+from gpuscaler.planning.letting_go import LetGo, encourage, let_go
 from gpuscaler.planning.limits import slack
 from gpuscaler.planning.owed import owed, owing
 from gpuscaler.planning.plans import Machine, Plan
@@ -129,7 +130,7 @@ class Look(Struct, frozen=True, gc=False):
     ``refused`` are pods that nodes with room for them do not take, ``doubtful`` orders to be sent again, ``withdrawals`` tokens of orders
     that the cloud is to be told to fill no more. ``remarks`` are worth telling, and so are machines of pools that nobody here knows,
     ``unpooled``; nothing is done about them. ``unlisted`` are nodes that belong to no pool, since the cloud's list does not have their
-    machines. ``owed`` are machines that come without an order.
+    machines. ``owed`` are machines that come without an order, ``let_go`` pools that are ours no longer and have something of ours.
     ``crowded`` are machines on their way whose pods have no room there any more.
     """
 
@@ -147,6 +148,7 @@ class Look(Struct, frozen=True, gc=False):
     crowded: frozenset[str] = frozenset()
     unlisted: frozenset[str] = frozenset()
     owed: tuple[Upcoming, ...] = ()
+    let_go: tuple[LetGo, ...] = ()
 
 
 def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: float, *, rolls: Rolls | None = None) -> Look:
@@ -187,7 +189,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     book = ledger.folded(book, wheel.steps)
     refused = refusing.refused(memory.refusals, cluster, attempts=facts.attempts, said=facts.said, now=now)
     avoided = reduce(refusals.step, (*refused, *wheel.suspected), memory.refusals)
-    acts: tuple[Act, ...] = (*wheel.acts, *discourage(cluster, policy, roll.unlisted))
+    acts: tuple[Act, ...] = (*wheel.acts, *discourage(cluster, policy, roll.unlisted), *encourage(cluster, facts.inventory))
     kept: tuple[tuple[str, str], ...] = ()
     if facts.fresh:
         departure = leaving.take_leave(book, cluster, facts.inventory, policy, now=now, unseen=facts.unseen, roll=roll, held=removing_held)
@@ -224,7 +226,8 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
             *paused(before.breakers, memory.breakers, now),
             *silent.remarks,
         ),
-        unpooled=roll.unpooled(policy),
+        unpooled=roll.unpooled(policy, facts.inventory.let_go if facts.inventory is not None else ()),
+        let_go=let_go(book, cluster, facts.inventory),
         crowded=crowded(book, cluster, policy),
         unlisted=frozenset() if facts.inventory is None else roll.outside(facts.inventory.at - facts.waits.lag - SKEW_SECONDS),
         owed=owed(book, roll, facts.inventory, policy, waits=facts.waits, now=now),

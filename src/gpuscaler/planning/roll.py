@@ -56,9 +56,9 @@ class Roll:
         self.nodes = nodes
         self.listed = listed
 
-    def unpooled(self, policy: Policy) -> tuple[Unpooled, ...]:
-        """Machines that are listed for pools that ``policy`` does not know, in the order of these."""
-        pools = {pool.name for pool in policy.pools}
+    def unpooled(self, policy: Policy, let_go: Iterable[str] = ()) -> tuple[Unpooled, ...]:
+        """Machines that are listed for pools that ``policy`` does not know and that were not ``let_go``, in the order of these."""
+        pools = {pool.name for pool in policy.pools}.union(let_go)
         strange = sorted(self.listed.by_pool.keys() - pools)
         return tuple(Unpooled(pool, self.listed.by_pool[pool][0].id, len(self.listed.by_pool[pool])) for pool in strange)
 

@@ -8,7 +8,7 @@ from gpuscaler.settings.cursor import Cursor
 from gpuscaler.settings.pieces import read_budgets, read_labels, read_sizes, read_spare, read_taints
 from gpuscaler.settings.run_settings import LAUNCHES, AwsSettings
 
-AWS_KEYS = ("cluster", "regions", "groups", "tags", "queue_url", "endpoint_url", "launch", "prices")
+AWS_KEYS = ("cluster", "regions", "groups", "tags", "exclude", "queue_url", "endpoint_url", "launch", "prices")
 #: What an entry of ``pools`` may say about a pool that was found.
 OVERRIDE_KEYS = (
     "name",
@@ -45,6 +45,7 @@ def read_aws(at: Cursor | None, region: str) -> AwsSettings:
         if "groups" in fields
         else (),
         tags=_tags(fields["tags"]) if "tags" in fields else {},
+        exclude=tuple(dict.fromkeys(map(_excluded, fields["exclude"].items()))) if "exclude" in fields else (),
         queue_url=_url(fields["queue_url"], "the URL of an SQS queue") if "queue_url" in fields else "",
         endpoint_url=_url(fields["endpoint_url"], "the URL of an endpoint such as http://127.0.0.1:4566")
         if "endpoint_url" in fields
@@ -58,6 +59,13 @@ def _region(at: Cursor) -> str:
     if not _REGION.fullmatch(at.entry.raw):
         at.wrong("a region such as us-east-1")
     return at.entry.raw
+
+
+def _excluded(at: Cursor) -> str:
+    text = at.text("a group's name, a pattern such as system-*, or tag:KEY=VALUE") or ""
+    if text.startswith("tag:") and not text.removeprefix("tag:").partition("=")[0]:
+        at.wrong("a tag's key behind tag:, such as tag:team=web")
+    return text
 
 
 def _tags(at: Cursor) -> dict[str, str]:

@@ -102,14 +102,16 @@ class Simulated(Struct, frozen=True, gc=False):
 class AwsSettings(Struct, frozen=True, gc=False):
     """Where the groups of a cluster are looked for in AWS.
 
-    Nothing is adopted without ``cluster``. ``groups`` are names of groups, ``tags`` mark further ones, all of them together; ``prices``
-    win over those of AWS. ``overrides`` are the entries of ``pools``.
+    Nothing is adopted without ``cluster``. ``groups`` are names of groups, ``tags`` mark further ones, all of them together; ``exclude``
+    leaves groups out, by their names, patterns of these, or ``tag:KEY=VALUE``. ``prices`` win over those of AWS. ``overrides`` are the
+    entries of ``pools``.
     """
 
     cluster: str = ""
     regions: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     tags: Mapping[str, str] = {}
+    exclude: tuple[str, ...] = ()
     queue_url: str = ""
     endpoint_url: str = ""
     launch: str = "auto"

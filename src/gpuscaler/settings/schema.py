@@ -126,6 +126,11 @@ def _aws() -> dict[str, Schema]:
         "regions": {"type": "array", "minItems": 1, "uniqueItems": True, "items": {"type": "string", "pattern": _REGION}},
         "groups": {"type": "array", "items": text, "description": "Names of Auto Scaling groups."},
         "tags": {"type": "object", "propertyNames": {"minLength": 1, "maxLength": 128}, "additionalProperties": {"type": "string"}},
+        "exclude": {
+            "type": "array",
+            "items": {"type": "string", "pattern": "^([^t]|t$|t[^a]|ta$|ta[^g]|tag$|tag[^:]|tag:[^=])"},
+            "description": "Groups that are left alone: names, patterns such as system-*, or tag:KEY=VALUE.",
+        },
         "queue_url": url,
         "endpoint_url": url,
         "launch": {"enum": list(LAUNCHES), "default": "auto"},

@@ -621,3 +621,30 @@ def test_a_type_that_a_region_did_not_know_is_asked_for_again_within_the_hour() 
     discovery.close()
 
     assert (before, aws.session.asked["DescribeInstanceTypes"]) == (0, 1)
+
+
+def test_of_managed_node_groups_only_those_with_accelerators_are_pools() -> None:
+    """EKS puts Cluster Autoscaler's tags on all of them, the one of CoreDNS and of gpuscaler itself included."""
+    aws = Aws()
+    managed = {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "any", **DISCOVERED}
+    aws.group("system", managed, instance_type="m5.xlarge")
+    aws.group("gpus", managed, instance_type="g5.xlarge")
+    aws.group("taken", managed, instance_type="m5.xlarge")
+    aws.group("self-managed", DISCOVERED, instance_type="m5.xlarge")
+
+    found = aws.look(groups=("taken",))
+
+    sources = {one.pool.name: one.source for one in found.pools}
+    assert sources == {"gpus": "eks", "taken": "named", "self-managed": "cluster-autoscaler"}
+    assert reasons(found)["system"] == "it has no accelerator; name it in aws.groups to take it"
+    assert [one.pool.name for one in found.let_go] == ["system"]
+
+
+def test_a_file_that_changes_a_group_without_accelerators_is_told_how_to_take_it() -> None:
+    aws = Aws()
+    aws.group("system", {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "system"}, instance_type="m5.xlarge")
+
+    found = aws.look(overrides=[PoolOverride("system", max=3)])
+
+    reason = "saw it in the file, and of its group: it has no accelerator; name it in aws.groups to take it"
+    assert [one.reason for one in found.set_aside if one.object == "Pool system"] == [reason]

@@ -29,8 +29,15 @@ EKSCTL = {
 TERRAFORM = {"Name": "gpu", f"kubernetes.io/cluster/{CLUSTER}": "owned", **CA_TAGS}
 
 
-def judge(tags: dict[str, str], *, cluster: str = CLUSTER, named: tuple[str, ...] = (), extra: dict[str, str] | None = None) -> Verdict:
-    return whose("group", tags, cluster=cluster, named=named, extra=extra or {})
+def judge(
+    tags: dict[str, str],
+    *,
+    cluster: str = CLUSTER,
+    named: tuple[str, ...] = (),
+    extra: dict[str, str] | None = None,
+    exclude: tuple[str, ...] = (),
+) -> Verdict:
+    return whose("group", tags, cluster=cluster, named=named, extra=extra or {}, exclude=exclude)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +46,7 @@ def judge(tags: dict[str, str], *, cluster: str = CLUSTER, named: tuple[str, ...
         (CA_TAGS, "cluster-autoscaler"),
         (TERRAFORM, "cluster-autoscaler"),
         ({**EKSCTL, **CA_TAGS}, "cluster-autoscaler"),
-        (EKS, "cluster-autoscaler"),
+        (EKS, "eks"),
         ({"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "gpu"}, "eks"),
         (KOPS, "kops"),
         ({"KubernetesCluster": CLUSTER, "KubernetesRole": "worker"}, "kops"),
@@ -110,3 +117,23 @@ def test_named_groups_and_own_tags_are_adopted_and_the_rest_of_the_account_is_pa
 
 def test_tags_for_nodes_are_no_claim_of_a_cluster() -> None:
     assert judge({**CA_TAGS, f"{CA}/node-template/label/team": "ml"}) == Verdict("cluster-autoscaler")
+
+
+def test_a_managed_node_group_that_our_own_tags_mark_is_taken_whatever_it_has() -> None:
+    assert judge({**EKS, "team": "ml"}, extra={"team": "ml"}) == Verdict("tags")
+    assert judge(EKS, named=("group",)) == Verdict("named")
+
+
+@pytest.mark.parametrize("entry", ["group", "gr*", "tag:eks:nodegroup-name=gpu", "tag:eks:nodegroup-name"])
+def test_a_group_that_is_excluded_is_left_alone_even_where_it_is_named(entry: str) -> None:
+    assert judge(EKS, exclude=(entry,)) == Verdict(reason=f"aws.exclude has '{entry}'; it is left alone")
+    assert judge(EKS, named=("group",), exclude=(entry,)).source == ""
+
+
+@pytest.mark.parametrize("entry", ["grou", "Group", "tag:eks:nodegroup-name=cpu", "tag:team"])
+def test_what_does_not_fit_excludes_nothing(entry: str) -> None:
+    assert judge(EKS, exclude=(entry,)) == Verdict("eks")
+
+
+def test_another_clusters_group_is_said_to_be_so_although_it_is_excluded() -> None:
+    assert "expected" in judge({"KubernetesCluster": "other"}, exclude=("group",)).reason

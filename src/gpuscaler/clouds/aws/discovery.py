@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from gpuscaler.clouds.aws.calls import Calls
 from gpuscaler.clouds.aws.groups import Group, GroupError, group_of, tags_of
-from gpuscaler.clouds.aws.ownership import whose
+from gpuscaler.clouds.aws.ownership import EKS, NO_ACCELERATOR, whose
 from gpuscaler.clouds.aws.pools import FoundPool, Surroundings, aside, pool_of
 from gpuscaler.clouds.aws.regions import RegionReader, Scope
 from gpuscaler.clouds.aws.remembering import load, save
@@ -26,10 +26,12 @@ class Found(Struct, frozen=True):
     """What a look brought. ``failed`` are regions of which nothing is known now; pools of theirs are those of an earlier look.
 
     ``unknown`` are those of them of which nothing was ever known. ``forbidden`` says that AWS did not know who asked there, or did not
-    allow it.
+    allow it. ``let_go`` are groups that would be pools if they had accelerators: they are set aside, and what an earlier version of
+    gpuscaler, which took them, has under way there is finished.
     """
 
     pools: tuple[FoundPool, ...] = ()
+    let_go: tuple[FoundPool, ...] = ()
     set_aside: tuple[SetAside, ...] = ()
     failed: tuple[str, ...] = ()
     forbidden: bool = False
@@ -40,6 +42,7 @@ class _Seen(Struct, frozen=True):
     """One region, looked at."""
 
     pools: tuple[FoundPool, ...] = ()
+    let_go: tuple[FoundPool, ...] = ()
     set_aside: tuple[SetAside, ...] = ()
     failed: bool = False
     forbidden: bool = False
@@ -89,16 +92,25 @@ class Discovery:
             if not one.failed:
                 self._last[region] = one
         self._keep()
-        kept = [self._last[region].pools for region in seen if region in self._last]
-        pools = self._changed(_named_apart([one for some in kept for one in some]))
+        kept = [self._last[region] for region in seen if region in self._last]
+        apart = _named_apart([one for some in kept for one in (*some.pools, *some.let_go)])
+        left = {(one.group.region, one.group.name) for some in kept for one in some.let_go}
+        let_go = [one for one in apart if (one.group.region, one.group.name) in left]
+        pools = self._changed(one for one in apart if one not in let_go)
+        without = {one.pool.name for one in let_go}
         unused = [
-            SetAside(f"Pool {name}", "saw it in the file, expected a group of that name in the account; nothing is changed")
+            SetAside(
+                f"Pool {name}",
+                f"saw it in the file, and of its group: {NO_ACCELERATOR}"
+                if name in without
+                else "saw it in the file, expected a group of that name in the account; nothing is changed",
+            )
             for name in self._overrides
             if name not in {one.pool.name for one in pools}
         ]
         set_aside = (*(one for some in seen.values() for one in some.set_aside), *unused)
         unknown = tuple(region for region in failed if region not in self._last)
-        return Found(tuple(pools), set_aside, failed, forbidden, unknown)
+        return Found(tuple(pools), tuple(let_go), set_aside, failed, forbidden, unknown)
 
     def override(self, overrides: Iterable[PoolOverride]) -> None:
         """From the next look on, ``overrides`` are what a person says."""
@@ -122,7 +134,8 @@ class Discovery:
         odd: list[SetAside] = []
         for entry in reader.entries(self._scope):
             name = str(entry.get("AutoScalingGroupName"))
-            found = whose(name, tags_of(entry), cluster=self._scope.cluster, named=self._scope.groups, extra=self._scope.tags)
+            scope = self._scope
+            found = whose(name, tags_of(entry), cluster=scope.cluster, named=scope.groups, extra=scope.tags, exclude=scope.exclude)
             if found.reason:
                 odd.append(aside(name, reader.region, found.reason))
             elif found.source:
@@ -134,14 +147,20 @@ class Discovery:
 
     def _pools(self, reader: RegionReader, groups: list[tuple[Group, str]], odd: list[SetAside]) -> _Seen:
         known = reader.surroundings([group for group, _ in groups], self._scope.cluster) if groups else Surroundings(reader.region)
-        pools = []
+        pools, let_go = [], []
         for group, source in groups:
             try:
-                pools.append(pool_of(group, source, known, launch=self._launch))
+                found = pool_of(group, source, known, launch=self._launch)
             except GroupError as error:
                 odd.append(aside(group.name, reader.region, str(error)))
+                continue
+            if source != EKS or found.has_accelerators:
+                pools.append(found)
+            else:
+                let_go.append(found)
+                odd.append(aside(group.name, reader.region, NO_ACCELERATOR))
         notes = [SetAside(f"Region {reader.region} {what}", text) for what, text in reader.notes.items()] if groups else []
-        return _Seen(tuple(pools), (*odd, *notes))
+        return _Seen(tuple(pools), tuple(let_go), (*odd, *notes))
 
     def _changed(self, pools: Iterable[FoundPool]) -> list[FoundPool]:
         """With what a person says on top."""

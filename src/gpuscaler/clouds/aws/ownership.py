@@ -1,10 +1,12 @@
 """Whose an Auto Scaling group is, by its tags: adopted, reported, or none of our business.
 
 Tags: Cluster Autoscaler's discovery; kops' and those of OpenAI's autoscaler; EKS managed node groups; eksctl. A group that any tag gives
-to another cluster is never adopted, whatever else it says.
+to another cluster is never adopted, whatever else it says. EKS puts Cluster Autoscaler's tags on every managed node group by itself, the
+one of CoreDNS and of autoscalers included: there they say nothing, and only groups with accelerators are adopted.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from gpuscaler.model.quantities import shortened
@@ -22,6 +24,11 @@ _ROLES = ("KubernetesRole", "Role")
 WORKERS = ("worker", "kubernetes-minion", "minion")
 #: Roles of kops whose machines take no pods of users.
 _KOPS_OTHERS = tuple(f"k8s.io/role/{role}" for role in ("control-plane", "master", "bastion", "apiserver"))
+#: How an entry of ``aws.exclude`` begins that means a tag and not a name.
+TAG = "tag:"
+#: How EKS' managed node groups are found, and why those without accelerators are not adopted.
+EKS = "eks"
+NO_ACCELERATOR = "it has no accelerator; name it in aws.groups to take it"
 #: Keys below Cluster Autoscaler's prefix that name no cluster.
 _NOT_CLUSTERS = ("enabled", "node-template")
 
@@ -38,8 +45,31 @@ def tag_keys(cluster: str) -> tuple[str, ...]:
     return (ENABLED, f"{CLUSTER_AUTOSCALER}{cluster}", KOPS_CLUSTER, EKS_CLUSTER) if cluster else (ENABLED,)
 
 
-def whose(name: str, tags: Mapping[str, str], *, cluster: str, named: Collection[str], extra: Mapping[str, str]) -> Verdict:
-    """Whether the group ``name`` is the cluster's; ``named`` and ``extra`` are ``aws.groups`` and ``aws.tags`` of the settings."""
+def excluded(name: str, tags: Mapping[str, str], exclude: Iterable[str]) -> str:
+    """The entry of ``aws.exclude`` that leaves a group out: a name, a pattern such as ``system-*``, ``tag:KEY`` or ``tag:KEY=VALUE``."""
+    for entry in exclude:
+        key, is_told, value = entry.removeprefix(TAG).partition("=")
+        if not entry.startswith(TAG):
+            if fnmatchcase(name, entry):
+                return entry
+        elif key in tags and (not is_told or tags[key] == value):
+            return entry
+    return ""
+
+
+def whose(
+    name: str,
+    tags: Mapping[str, str],
+    *,
+    cluster: str,
+    named: Collection[str],
+    extra: Mapping[str, str],
+    exclude: Iterable[str] = (),
+) -> Verdict:
+    """Whether the group ``name`` is the cluster's.
+
+    ``named``, ``extra`` and ``exclude`` are ``aws.groups``, ``aws.tags`` and ``aws.exclude`` of the settings.
+    """
     claims = _claims(tags)
     marked = bool(extra) and all(tags.get(key) == value for key, value in extra.items())
     if not (name in named or marked or claims or ENABLED in tags):
@@ -49,6 +79,8 @@ def whose(name: str, tags: Mapping[str, str], *, cluster: str, named: Collection
     for claimed, key in claims.items():
         if claimed != cluster:
             return Verdict(reason=f"the tag {key} says cluster {shortened(claimed)}, expected {cluster}; it is never touched")
+    if entry := excluded(name, tags, exclude):
+        return Verdict(reason=f"aws.exclude has {shortened(entry)}; it is left alone")
     other = next((key for key in _KOPS_OTHERS if key in tags), "")
     if other and name not in named:
         return Verdict(reason=f"saw the tag {other}, expected a group of workers; its machines are not scaled")
@@ -59,11 +91,15 @@ def whose(name: str, tags: Mapping[str, str], *, cluster: str, named: Collection
 
 def _discovered(tags: Mapping[str, str], *, cluster: str, marked: bool) -> Verdict:
     ours = f"{CLUSTER_AUTOSCALER}{cluster}"
+    managed = EKS_NODEGROUP in tags and (tags.get(EKS_CLUSTER) == cluster or ours in tags)
     if ENABLED in tags and ours in tags:
         off = next((key for key in (ENABLED, ours) if tags[key].lower() == "false"), "")
-        return Verdict(reason=f"the tag {off} is false") if off else Verdict("cluster-autoscaler")
-    if EKS_NODEGROUP in tags and tags.get(EKS_CLUSTER) == cluster:
-        return Verdict("eks")
+        if off:
+            return Verdict(reason=f"the tag {off} is false")
+        if not managed:
+            return Verdict("cluster-autoscaler")
+    if managed:
+        return Verdict("tags" if marked else EKS)
     if KOPS_CLUSTER in tags:
         role = next((key for key in _ROLES if key in tags), "")
         if KOPS_NODE in tags or (role and tags[role] in WORKERS):

@@ -16,6 +16,7 @@ from gpuscaler.clouds.aws.node_templates import POOL_LABEL, NodeTemplate
 from gpuscaler.clouds.aws.nodegroups import Nodegroup
 from gpuscaler.clouds.aws.prices import YUAN_PER_DOLLAR, Tariff, in_yuan
 from gpuscaler.clouds.aws.reservations import ACTIVE, EXPIRED, Reservation
+from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.labels import is_label_value
 from gpuscaler.model.pools import BY_SIZE, UNREADY_AFTER, Offering, Pool, is_scattered
@@ -61,6 +62,11 @@ class FoundPool(Struct, frozen=True):
     weights: Mapping[str, int] = {}
     launch: str = DESIRED
     ends: Mapping[str, float] = {}
+
+    @property
+    def has_accelerators(self) -> bool:
+        """Whether any machine of it would have some."""
+        return any(amount > 0 and is_device(name) for one in self.pool.offerings for name, amount in one.allocatable.items())
 
     @property
     def bought_by(self) -> str:

@@ -34,6 +34,7 @@ class Scope(Struct, frozen=True):
     cluster: str
     groups: tuple[str, ...] = ()
     tags: Mapping[str, str] = {}
+    exclude: tuple[str, ...] = ()
 
 
 def chunks(items: Iterable[T], size: int) -> list[list[T]]:

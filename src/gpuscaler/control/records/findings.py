@@ -6,6 +6,7 @@ from gpuscaler.control.records.words import counted
 from gpuscaler.model.accelerators import ACCELERATORS
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.planning.letting_go import LetGo
 from gpuscaler.planning.membership import Member
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.roll import Unpooled
@@ -37,6 +38,15 @@ def findings(plan: Plan, cluster: Cluster, found: Mapping[str, Member], unpooled
                     f"node {name} shows {shown[device]} of {most} {device} that a {offering.instance_type} has; "
                     f"it is planned with those it shows; look at its driver's log for a device that has failed, and replace it"
                 )
+
+
+def is_let_go(one: LetGo) -> str:
+    """A sentence about a pool that is ours no longer."""
+    machines = f"{counted(one.coming, 'machine')} on the way, {one.leaving} leaving, our taints on {counted(one.tainted, 'node')}"
+    return (
+        f"pool {one.pool} is ours no longer: its group has no accelerator. What is under way there is finished ({machines}), and "
+        f"nothing new begins; name the group in aws.groups to take it"
+    )
 
 
 def closed(cluster: Cluster, found: Mapping[str, Member], book: Ledger, now: float) -> Iterator[str]:

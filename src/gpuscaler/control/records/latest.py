@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from gpuscaler.control.pools import FoundPools
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
+from gpuscaler.planning.letting_go import LetGo
 from gpuscaler.planning.memory import Memory
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.roll import Unpooled
@@ -17,7 +18,7 @@ class Latest:
     """Times are seconds since the epoch, 0 before the first. ``forecasts`` are those that were made when machines were granted.
 
     ``found`` knows the pools of the account, where there is one. ``unpooled`` are machines of pools that nobody here knows, ``unlisted``
-    nodes that belong to no pool, since the cloud's list does not have their machines.
+    nodes that belong to no pool, since the cloud's list does not have their machines. ``let_go`` are pools that are ours no longer.
     """
 
     cluster: Cluster = field(default_factory=Cluster)
@@ -31,3 +32,4 @@ class Latest:
     found: FoundPools | None = None
     unpooled: tuple[Unpooled, ...] = ()
     unlisted: frozenset[str] = frozenset()
+    let_go: tuple[LetGo, ...] = ()

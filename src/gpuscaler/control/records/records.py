@@ -16,6 +16,7 @@ from gpuscaler.control.cloud import Answered, Ended
 from gpuscaler.control.pools import FoundPools
 from gpuscaler.control.records import happening as kinds
 from gpuscaler.control.records import telling
+from gpuscaler.control.records.findings import is_let_go
 from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.model.cluster import Cluster
@@ -144,6 +145,9 @@ class Records:
         latest.memory = seen.memory
         latest.cluster, latest.looked_at, latest.unpooled = cluster, now, seen.unpooled
         latest.unlisted = seen.unlisted
+        told, latest.let_go = {one.pool for one in latest.let_go}, seen.let_go
+        for what in (Happening(now, kinds.NOTICED, is_let_go(one)) for one in seen.let_go if one.pool not in told):
+            self._tell(what)
         # A pod may be gone by the time that its eviction is answered.
         leaving = {one.node for one in book.leaving}
         there = {pod.uid: pod for name in leaving for pod in cluster.on_node.get(name, {}).values()}

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from gpuscaler.clouds.protocol import Looked
 from gpuscaler.control.records.costing import range_of_coming
-from gpuscaler.control.records.findings import closed, findings
+from gpuscaler.control.records.findings import closed, findings, is_let_go
 from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.removals import RemovalNow, removals_of
@@ -205,6 +205,7 @@ def status_of(
             for one in (
                 *findings(plan, cluster, found, latest.unpooled),
                 *closed(cluster, found, memory.ledger, now),
+                *map(is_let_go, latest.let_go),
                 *plan.warnings,
                 *account.warnings,
             )

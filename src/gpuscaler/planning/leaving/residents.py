@@ -7,10 +7,9 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.taints import Taint, untolerated
 from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
+from gpuscaler.planning.scale_down.disruption import CRITICAL
 from gpuscaler.planning.scale_down.idle import STUCK_AFTER
 
-#: From this priority on a pod is critical: that of ``system-cluster-critical``, of Kubernetes' own two classes the lower one.
-CRITICAL = 2_000_000_000
 LEAVING = Taint(LEAVING_TAINT)
 
 
