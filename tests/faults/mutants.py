@@ -433,8 +433,8 @@ MUTANTS = (
     Mutant(
         case=71,
         path="planning/adopting.py",
-        old="    pools = {pool.name for pool in policy.pools if not pool.min_gpus_per_pod}\n",
-        new="    pools = set[str]()\n",
+        old="    ours = {pool.name for pool in policy.pools if not pool.min_gpus_per_pod} | set(inventory.let_go)\n",
+        new="    ours = set(inventory.let_go)\n",
         removes="machines whose nodes were there before the controller stay closed",
     ),
     Mutant(
@@ -517,7 +517,7 @@ MUTANTS = (
     Mutant(
         case=36,
         path="planning/memory.py",
-        old="        unpooled=roll.unpooled(policy),\n",
+        old="        unpooled=roll.unpooled(policy, facts.inventory.let_go if facts.inventory is not None else ()),\n",
         new="",
         removes="nobody is told of machines that are listed for a pool that is not ours",
     ),

@@ -9,7 +9,7 @@ from tests.planning.leaving.kit import CRITICAL, TOLERATES, asked, draining, eff
 from gpuscaler.model.pods import Owner, Pod
 from gpuscaler.planning.acts import Checkpoint, Delete, Evict
 from gpuscaler.planning.leaving.evicting import LAST_SECONDS, LONGEST_PAUSE, MARGIN_SECONDS, PROTECTED_SECONDS, Effort
-from gpuscaler.planning.leaving.residents import CRITICAL as CRITICAL_FROM
+from gpuscaler.planning.scale_down.disruption import CRITICAL as CRITICAL_FROM
 
 IN_ORDER = (
     resident("web"),

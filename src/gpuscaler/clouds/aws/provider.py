@@ -87,7 +87,7 @@ class AwsProvider:
         self._known = _Known()
         #: Groups that are pools, and those that are let go, where nothing new begins.
         self._found: dict[str, FoundPool] = {}
-        self._released: tuple[str, ...] = ()
+        self._forgone: tuple[str, ...] = ()
         #: Regions of which nothing is known yet, None before the first look; what failed in the newest, and whether for lack of rights.
         self._unknown: tuple[str, ...] | None = None
         self._failed: tuple[str, ...] = ()
@@ -137,7 +137,7 @@ class AwsProvider:
         # It goes on where whoever asks has no more time, and two at a time are one too many.
         seen = await asyncio.shield(self._looking)
         self._found = {one.pool.name: one for one in (*seen.pools, *seen.let_go)}
-        self._released = tuple(one.pool.name for one in seen.let_go)
+        self._forgone = tuple(one.pool.name for one in seen.let_go)
         self._unknown, self._forbidden = seen.unknown, seen.forbidden
         troubles = {f"Region {region}" for region in seen.failed}
         self._failed = tuple(f"{one.object}: {one.reason}" for one in seen.set_aside if one.object in troubles)
@@ -192,7 +192,7 @@ class AwsProvider:
         instances = [(group.region, self._instance(group, machine)) for group, machine in machines.values()]
         gone = await self._departed.beside(instances, pools)
         deliveries = await self._delivering.of(groups, pools)
-        return Inventory(at, (*(one for _, one in instances), *gone), deliveries, self._released)
+        return Inventory(at, (*(one for _, one in instances), *gone), deliveries, self._forgone)
 
     async def _groups(self, pools: Iterable[tuple[str, str]]) -> list[Group]:
         by_region: dict[str, list[str]] = {}
