@@ -32,6 +32,27 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        case=88,
+        path="planning/steering.py",
+        old="        unfit = [pod for pod in self.waiting(machine.pods) if not admits(pod.spec, node)]\n",
+        new="        unfit = [pod for pod in self.waiting(machine.pods) if not node.ready]\n",
+        removes="a machine opens for pods that select by a label which its node lacks",
+    ),
+    Mutant(
+        case=88,
+        path="planning/observing.py",
+        old="    return 0.0 < ready <= now - LABELS_SECONDS\n",
+        new="    return False\n",
+        removes="a machine that is not open yet teaches nothing about labels",
+    ),
+    Mutant(
+        case=89,
+        path="planning/state/learned.py",
+        old="    if lesson.both_ways:\n",
+        new="    if lesson.both_ways and not lesson.allocatable:\n",
+        removes="templates learn less than they promise, and never more",
+    ),
+    Mutant(
         case=87,
         path="control/records/records.py",
         old="        if isinstance(act, Evict | Delete) and not (",

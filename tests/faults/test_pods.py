@@ -1,23 +1,25 @@
 """F85 to F89: pods that run, and what is done to them for others."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
 from tests.control.leaving import run, template
 from tests.control.records.test_service import events
 from tests.control.test_replacing import BOTH, without_spot
-from tests.control.world import World
+from tests.control.world import BEGAN, World, pod
 from tests.faults.kit import all_bound, faulty, latest, markets, recorded, watch_of
 from tests.faults.test_removals import dear, offer_spot
 
+from gpuscaler.clouds.machines import CloudMachine
 from gpuscaler.clouds.protocol import INTERRUPTION, Notice
 from gpuscaler.clouds.simulated_provider import provider_id
 from gpuscaler.control.records.pages import about_pod
 from gpuscaler.control.records.service import Service
-from gpuscaler.control.records.why import why_node
-from gpuscaler.kube.resources import DEPLOYMENTS, NAMESPACES, PODS, STATEFUL_SETS, Resource
+from gpuscaler.control.records.why import why_node, why_pod
+from gpuscaler.embedded import machines
+from gpuscaler.kube.resources import DEPLOYMENTS, NAMESPACES, NODES, PODS, STATEFUL_SETS, Resource
 from gpuscaler.model.pods import Owner
 
 pytestmark = pytest.mark.looptime(noop_cycles=1)
@@ -166,3 +168,104 @@ async def test_f87_where_the_machine_goes_away_the_event_says_that() -> None:
 
     assert notes.keys() == {"Pod nb-0", "StatefulSet nb"}
     assert "was evicted from node sim-00001: its machine goes away: " in notes["Pod nb-0"]
+
+
+LABELLED = """
+region: us-east-1
+pools:
+  - name: gpu
+    types: [g4dn.xlarge]
+    markets: [on-demand]
+    zones: [us-east-1a]
+    labels: {team: ml}
+"""
+
+
+@contextmanager
+def nodes_that(change: Callable[[dict[str, Any]], None]) -> Iterator[None]:
+    """Meanwhile machines register as ``change`` makes their Nodes."""
+    register = machines.node_of
+
+    def node_of(machine: CloudMachine, now: float, **more: Any) -> dict[str, Any]:
+        node = register(machine, now, **more)
+        change(node)
+        return node
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machines, "node_of", node_of)
+        yield
+
+
+def selecting(name: str, **wants: str) -> dict[str, Any]:
+    """A pod of one GPU that selects by the label ``team`` and asks for more."""
+    body = pod(name)
+    body["spec"]["nodeSelector"] = {"team": "ml"}
+    body["spec"]["containers"][0]["resources"]["requests"] |= wants
+    body["spec"]["containers"][0]["resources"]["limits"] |= {key: amount for key, amount in wants.items() if key.startswith("hugepages")}
+    return body
+
+
+async def test_f88_a_node_without_the_label_that_its_pods_select_by_is_named_before_it_opens_and_not_bought_again() -> None:
+    def forget(node: dict[str, Any]) -> None:
+        del node["metadata"]["labels"]["team"]
+
+    with nodes_that(forget):
+        async with recorded(LABELLED) as (here, service):
+            await here.user.create(PODS, selecting("a"), namespace="default")
+            told, opened = 0.0, 0.0
+            while not (told and opened):
+                assert here.now() < BEGAN + 600.0, await events(here)
+                await here.sleep(1.0)
+                happened = await events(here)
+                told = told or here.now() * any(about == "Pod a" and reason == "PromiseBroken" for about, reason, _ in happened)
+                if told and not opened:
+                    # Another kind of pod that selects by the label: what the machine has taught holds for it, too.
+                    await here.user.create(PODS, selecting("b", memory="2Gi"), namespace="default") if told == here.now() else None
+                opened = opened or here.now() * any(reason == "NodeOpened" for _, reason, _ in happened)
+            await here.sleep(2400.0)
+            (said,) = {note for about, reason, note in await events(here) if (about, reason) == ("Pod a", "PromiseBroken")}
+            lines = why_pod(service.latest, "default/a", (), here.now()).now
+
+    assert told <= opened
+    assert "which it does not admit: label team=ml wanted, node has no label team" in said
+    assert len(here.cluster.core.history()) == 1
+    assert any("the label team=ml is on none of its 1 node" in line for line in lines)
+
+
+async def test_f88_a_label_that_comes_seconds_after_the_node_is_waited_for() -> None:
+    late: list[str] = []
+
+    def forget(node: dict[str, Any]) -> None:
+        del node["metadata"]["labels"]["team"]
+        late.append(node["metadata"]["name"])
+
+    with nodes_that(forget):
+        async with faulty(LABELLED) as here:
+            await here.user.create(PODS, selecting("a"), namespace="default")
+            while not late:
+                assert here.now() < BEGAN + 600.0
+                await here.sleep(1.0)
+            await here.sleep(15.0)
+            await here.user.merge_patch(NODES, late[0], {"metadata": {"labels": {"team": "ml"}}})
+            await here.sleep(120.0)
+
+            assert await here.bound() == {"a": late[0]}
+            assert len(here.cluster.core.history()) == 1
+
+
+async def test_f89_what_live_nodes_offer_beyond_their_template_is_planned_with() -> None:
+    """Huge pages, which no tag tells of, and memory that the rule takes for the hypervisor's."""
+
+    def more(node: dict[str, Any]) -> None:
+        for amounts in (node["status"]["capacity"], node["status"]["allocatable"]):
+            amounts |= {"hugepages-2Mi": "5120Mi", "memory": str(int(amounts["memory"]) + 2**30)}
+
+    with nodes_that(more):
+        async with faulty(LABELLED) as here:
+            await here.user.create(PODS, selecting("first"), namespace="default")
+            await here.sleep(200.0)
+            await here.user.create(PODS, selecting("huge", **{"hugepages-2Mi": "5120Mi"}), namespace="default")
+            await here.sleep(200.0)
+
+            assert await all_bound(here)
+            assert len(here.cluster.core.history()) == 2

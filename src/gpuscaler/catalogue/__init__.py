@@ -35,6 +35,7 @@ class InstanceType(Struct, frozen=True, gc=False):
     :data:`~gpuscaler.model.pods.Resources`, under the assumptions that ``allocatable_source`` states. ``gpu_product`` is the value of
     ``nvidia.com/gpu.product`` ("" where nobody has seen it), ``gpu_karpenter_name`` Karpenter's name of the GPU. ``gpu_memory_mib`` is
     the board's memory per GPU, ``gpu_visible_memory_mib`` what the driver reports. ``efa`` counts Elastic Fabric Adapters.
+    ``instance_store`` is the size of all local disks in bytes, 0 where there are none or nobody has said.
     ``prices`` is by region; ``zone_ids`` names, by region, the AWS zone ids that offer a GPU type.
     """
 
@@ -55,6 +56,7 @@ class InstanceType(Struct, frozen=True, gc=False):
     zone_ids: Mapping[str, tuple[str, ...]]
     source: str
     allocatable_source: str
+    instance_store: int = 0
 
 
 def lookup(instance_type: str, region: str = "") -> InstanceType | None:

@@ -277,7 +277,7 @@ class Controller:
         self.failures.succeeded(OBSERVING)
         self._stage, self._attempt = ACTING, (cluster, _nothing)
         changed = any(isinstance(fate, events.Failed | events.Lacking | events.Reclaimed) for fate in seen.arrivals.fates) or bool(
-            seen.kept or seen.refused or seen.stray
+            seen.kept or seen.refused or seen.stray or seen.unfit
         )
         # Whose machine others came to first is planned for anew, before it opens.
         changed = changed or bool(seen.crowded - self._crowded)

@@ -27,6 +27,7 @@ from gpuscaler.planning.discouraging import discourage
 from gpuscaler.planning.hard_stop import bounded
 from gpuscaler.planning.letting_go import LetGo, encourage, let_go
 from gpuscaler.planning.limits import slack
+from gpuscaler.planning.observing import observed
 from gpuscaler.planning.owed import owed, owing
 from gpuscaler.planning.plans import Machine, Plan
 from gpuscaler.planning.quarantine import Poison
@@ -139,6 +140,7 @@ class Look(Struct, frozen=True, gc=False):
     arrivals: Arrivals = Arrivals()
     outcomes: tuple[promises.Kept | promises.Broken, ...] = ()
     stray: tuple[str, ...] = ()
+    unfit: tuple[steering.Unfit, ...] = ()
     kept: tuple[tuple[str, str], ...] = ()
     refused: tuple[refusals.Refused, ...] = ()
     doubtful: tuple[Order, ...] = ()
@@ -152,7 +154,10 @@ class Look(Struct, frozen=True, gc=False):
 
 
 def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: float, *, rolls: Rolls | None = None) -> Look:
-    """Fold what is seen, and say what is to be done now. ``rolls`` keep, for callers that look again and again, what has not changed."""
+    """Fold what is seen, and say what is to be done now. ``rolls`` keep, for callers that look again and again, what has not changed.
+
+    ``policy`` promises of machines what tags and rules say.
+    """
     rolls = rolls or Rolls()
     roll = rolls.of(cluster, facts.inventory)
     removing_held = facts.holds.sentence(REMOVING, now)
@@ -170,7 +175,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         memory,
         breakers=_folded(memory.breakers, found.fates),
         boots=_seen(memory.boots, found.arrived),
-        learned=_lessons(memory.learned, book, found, cluster, now),
+        learned=observed(_lessons(memory.learned, book, found, cluster, now), book, policy, now, roll=roll, teachers=rolls.teachers),
     )
     facts = _of_ours(facts, book, roll.foreign)
     memory = replace(memory, worked_on=_worked_on(memory.worked_on, facts, roll), ends=ending.remembered(memory.ends, roll.listed))
@@ -217,6 +222,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         arrivals=found,
         outcomes=wheel.outcomes,
         stray=wheel.stray,
+        unfit=wheel.unfit,
         kept=kept,
         refused=tuple(one for one in refused if isinstance(one, refusals.Refused)),
         doubtful=doubtful,

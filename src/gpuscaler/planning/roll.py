@@ -16,6 +16,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.scale_down.idle import busy_until
+from gpuscaler.planning.teachers import Teachers
 
 
 class Listed:
@@ -123,6 +124,7 @@ class Rolls:
     """One roll after the other, and which nodes are idle: of what did not change nothing is worked out again."""
 
     def __init__(self) -> None:
+        self.teachers = Teachers()
         self._roll: Roll | None = None
         self._on_node: Mapping[str, Mapping[str, Pod]] = {}
         #: Nodes with pods that are not ending, and until when others are waited for.

@@ -16,8 +16,10 @@ from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.acts import Act, Close, Lift, Nominate
 from gpuscaler.planning.arrivals import foreign, is_half
+from gpuscaler.planning.filters.nodes import admits, explain_selector
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import members
+from gpuscaler.planning.observing import LABELS_SECONDS
 from gpuscaler.planning.opening import CALM_SECONDS, Line, calm, is_restless, waiting
 from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.readiness import missing
@@ -40,11 +42,19 @@ RARER = 0.125
 BOUND_AT_ONCE = frozenset({"coscheduling", "volcano", "workload"})
 
 
+class Unfit(Struct, frozen=True, gc=False):
+    """The node of a machine that was bought for ``pod`` is not what that selects by; ``why`` is the label, with what was seen."""
+
+    pod: str
+    node: str
+    why: str
+
+
 class Steering(Struct, frozen=True, gc=False):
     """``steps`` change the ledger, ``outcomes`` the promises, ``acts`` are to be carried out now.
 
     ``stray`` are pods that were bound to another node than the promised one, or whose room there is taken by others; ``suspected`` those
-    that a node was opened for in vain.
+    that a node was opened for in vain, ``unfit`` those whose node lacks a label that they select by.
     """
 
     steps: tuple[ledger.Event, ...] = ()
@@ -52,6 +62,7 @@ class Steering(Struct, frozen=True, gc=False):
     suspected: tuple[refusals.Suspected, ...] = ()
     acts: tuple[Act, ...] = ()
     stray: tuple[str, ...] = ()
+    unfit: tuple[Unfit, ...] = ()
 
 
 def steer(
@@ -80,7 +91,9 @@ def steer(
         wheel.keep(promise)
     wheel.open_foreign(roll or Roll.of(cluster, None))
     wheel.release()
-    return Steering(tuple(wheel.steps), tuple(wheel.outcomes), tuple(wheel.suspected), tuple(wheel.acts), tuple(wheel.stray))
+    return Steering(
+        tuple(wheel.steps), tuple(wheel.outcomes), tuple(wheel.suspected), tuple(wheel.acts), tuple(wheel.stray), tuple(wheel.unfit)
+    )
 
 
 def promised_on(book: Ledger, cluster: Cluster, policy: Policy, placements: tuple[Placement, ...], now: float) -> tuple[ledger.Event, ...]:
@@ -116,6 +129,7 @@ class _Wheel:
         self.suspected: list[refusals.Suspected] = []
         self.acts: list[Act] = []
         self.stray: list[str] = []
+        self.unfit: list[Unfit] = []
         self.unready_gangs = {
             gang for one in book.coming if not one.ready for pod in one.pods if (gang := self.gang(pod)) and not self.is_bound(pod)
         }
@@ -159,6 +173,9 @@ class _Wheel:
             return
         if is_closed(node) and self.held(machine):
             return
+        if self.misses_labels(machine, node):
+            return
+        machine = next(one for one in self.book.coming if one.id == machine.id)
         waiting = self.seated(machine)
         if not is_closed(node) or (keeps and not waiting):
             # It never had our taint, somebody took it off, or it stays closed until large pods are planned onto it.
@@ -169,6 +186,20 @@ class _Wheel:
             # One that was meant for nobody need not wait for its turn.
             called = 0.0 if machine.pods else self.now
             self.fold(ledger.Promised(Promise(node.name, machine.key, waiting, self.now, closes=keeps, called=called)))
+
+    def misses_labels(self, machine: Coming, node: Node) -> bool:
+        """Whether to wait for labels that promised pods select by. Where those do not come, the promises are broken before it opens."""
+        unfit = [pod for pod in self.waiting(machine.pods) if not admits(pod.spec, node)]
+        if not unfit:
+            return False
+        if self.now < machine.ready + LABELS_SECONDS and is_closed(node):
+            return True
+        for pod in unfit:
+            why = explain_selector(pod.spec, node)
+            self.unfit.append(Unfit(pod.key, node.name, why))
+            self.outcomes.append(promises.Broken(machine.key, pod.spec.digest, self.now, f"node {node.name}: {why}", certain=True))
+        self.fold(ledger.Unfit(machine.id, tuple(pod.key for pod in unfit)))
+        return False
 
     def follow(self, machine: Coming, promise: Promise) -> None:
         """Let the promise of a closed machine be what plans say by now: who was planned for it later, and who for another machine.

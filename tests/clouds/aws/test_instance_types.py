@@ -4,7 +4,7 @@ import pytest
 
 from gpuscaler import catalogue
 from gpuscaler.catalogue import MIB
-from gpuscaler.clouds.aws.instance_types import type_of, with_disk
+from gpuscaler.clouds.aws.instance_types import type_of, with_disk, with_local_disks, with_pods
 
 
 def reply(name: str = "x9.xlarge", **told: Any) -> dict[str, Any]:
@@ -92,3 +92,20 @@ def test_a_larger_disk_leaves_more_for_pods() -> None:
 def test_an_entry_that_cannot_be_understood_says_what_was_seen(odd: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         type_of(reply(**odd))
+
+
+def test_local_disks_count_where_pods_files_are_on_them() -> None:
+    """A p5.48xlarge: eight disks of 3,840 GB."""
+    kind = type_of(reply(InstanceStorageInfo={"TotalSizeInGB": 30_720}))
+
+    assert with_local_disks(kind).allocatable["ephemeral-storage"] > 25_000 * 2**30
+    assert kind.allocatable["ephemeral-storage"] == 17 * 2**30
+    assert with_local_disks(plain := type_of(reply())) is plain
+
+
+def test_a_kubelet_that_takes_another_number_of_pods_keeps_memory_for_each_of_them() -> None:
+    kind = type_of(reply())
+
+    assert with_pods(kind, 0) is kind
+    assert with_pods(kind, 110).allocatable["pods"] == 110
+    assert kind.allocatable["memory"] - with_pods(kind, 110).allocatable["memory"] == (110 - kind.allocatable["pods"]) * 11 * MIB

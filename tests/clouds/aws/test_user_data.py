@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from tests.clouds.aws.user_data import encoded, node_config
 
+from gpuscaler.clouds.aws.launches import launch_of
 from gpuscaler.clouds.aws.user_data import UserDataError, kubelet_of
 from gpuscaler.model.taints import Taint
 
@@ -121,3 +122,39 @@ def test_the_form_of_the_page_about_the_simulated_account_is_read() -> None:
     script = line.partition("printf '")[2].partition("' |")[0].replace("\\n", "\n")
 
     assert kubelet_of(encoded(script)).taints == (ARRIVING,)
+
+
+RAID0 = """apiVersion: node.eks.aws/v1alpha1
+kind: NodeConfig
+spec:
+  instance:
+    localStorage:
+      strategy: RAID0
+  kubelet:
+    config:
+      maxPods: 110
+"""
+COMMANDS = """[settings.bootstrap-commands.k8s-ephemeral-storage]
+commands = [
+  ["apiclient", "ephemeral-storage", "init"],
+  ["apiclient", "ephemeral-storage", "bind", "--dirs", "/var/lib/containerd", "/var/lib/kubelet", "/var/log/pods"],
+]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "local_disks", "pods"),
+    [
+        (RAID0, True, 110),
+        ("#!/bin/bash\n/etc/eks/bootstrap.sh prod --local-disks raid0 --kubelet-extra-args '--max-pods=58'\n", True, 58),
+        (COMMANDS, True, 0),
+        (NODEADM, False, 110),
+        (BOTTLEROCKET, False, 42),
+        (RAID0.replace("RAID0", "Mount"), False, 110),
+    ],
+    ids=["nodeadm", "bootstrap.sh", "Bottlerocket", "no local disks", "Bottlerocket without", "mounted one by one"],
+)
+def test_launch_templates_say_where_pods_files_are_and_how_many_pods_a_node_takes(text: str, local_disks: bool, pods: int) -> None:
+    launch = launch_of({"UserData": encoded(text)})
+
+    assert (launch.local_disks, launch.pods) == (local_disks, pods)

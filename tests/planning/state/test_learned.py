@@ -1,16 +1,22 @@
 """Learned templates: what machines offer in truth."""
 
+from collections.abc import Mapping
 from functools import reduce
+from typing import Any
 
 import msgspec
-from tests.planning.building import GI, NOW, offering, pod, pool, room, spec
+from msgspec.structs import replace
+from tests.planning.building import GI, NOW, PRODUCT, ZONE, node, offering, pod, pool, room, spec
 
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.pools import Policy
+from gpuscaler.model.live_templates import shown_by
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pools import Offering, Policy
+from gpuscaler.model.taints import Taint
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import State
-from gpuscaler.planning.state.learned import Learned, Seen, corrected, step
+from gpuscaler.planning.state.learned import FORGET_SECONDS, Learned, Observed, Seen, corrected, step
 
 SMALL, BIG = offering("small", 1.0, memory=32), offering("big", 3.0, memory=128)
 POLICY = Policy((pool(SMALL, BIG),))
@@ -67,12 +73,101 @@ def test_every_zone_and_market_of_the_kind_learns() -> None:
     assert corrected_other.allocatable["memory"] == 30 * GI
 
 
+def watched(*nodes: Node, at: float = NOW, revision: str = "", of: Offering = SMALL) -> Observed:
+    """What live nodes of the small kind show."""
+    return Observed(of.pool, of.instance_type, at, revision, shown_by(of, nodes) if nodes else None)
+
+
+def like(of: Offering = SMALL, *, labels: Mapping[str, str | None] | None = None, **amounts: int) -> Node:
+    changed = {**of.labels, **(labels or {})}
+    kept = {key: value for key, value in changed.items() if value is not None}
+    return replace(node("n", of), labels=kept, allocatable={**of.allocatable, **amounts})
+
+
+def kind(learned: Learned, policy: Policy = POLICY) -> Offering:
+    return corrected(policy, learned).pools[0].offerings[0]
+
+
+def test_live_nodes_correct_upwards_too_and_the_lowest_of_them_counts() -> None:
+    learned = step(Learned(), watched(like(memory=40 * GI, pods=250), like(memory=36 * GI, pods=110)))
+
+    assert (kind(learned).allocatable["memory"], kind(learned).allocatable["pods"]) == (36 * GI, 110)
+
+
+def test_huge_pages_and_other_resources_that_all_live_nodes_have_are_promised_and_parts_of_gpus_are_not() -> None:
+    more: dict[str, Any] = {"hugepages-2Mi": 5 * GI, "vpc.amazonaws.com/efa": 4, "nvidia.com/mig-1g.5gb": 7}
+    learned = step(Learned(), watched(like(**more), like(**{**more, "hugepages-1Gi": GI})))
+
+    found = kind(learned).allocatable
+    assert {name: found.get(name) for name in (*more, "hugepages-1Gi")} == {
+        "hugepages-2Mi": 5 * GI,
+        "vpc.amazonaws.com/efa": 4,
+        "nvidia.com/mig-1g.5gb": None,
+        "hugepages-1Gi": None,
+    }
+
+
+def test_of_gpus_a_live_node_says_nothing() -> None:
+    none: dict[str, Any] = {"nvidia.com/gpu": 0}
+
+    assert kind(step(Learned(), watched(like(**none)))).allocatable["nvidia.com/gpu"] == 1
+
+
+def test_the_next_machine_can_only_lower_what_live_nodes_agree_on() -> None:
+    learned = step(Learned(), watched(like(memory=40 * GI)))
+
+    assert kind(step(learned, seen(NOW + 1.0, memory=64))).allocatable["memory"] == 40 * GI
+    assert kind(step(learned, seen(NOW + 1.0, memory=30))).allocatable["memory"] == 30 * GI
+
+
+def test_labels_and_taints_are_those_of_live_nodes_but_for_place_and_market() -> None:
+    taint = Taint("dedicated", "ml")
+    nodes = (replace(like(labels={"team": "ml", ZONE: "z9", "karpenter.sh/capacity-type": "spot", PRODUCT: None}), taints=(taint,)),) * 2
+
+    found = kind(step(Learned(), watched(*nodes)))
+
+    assert (found.labels["team"], PRODUCT in found.labels, found.taints) == ("ml", False, (taint,))
+    assert (found.labels[ZONE], found.labels["karpenter.sh/capacity-type"]) == (SMALL.labels[ZONE], "on-demand")
+
+
+def test_a_new_revision_forgets_what_machines_of_the_one_before_showed() -> None:
+    learned = step(Learned(), watched(like(memory=40 * GI, labels={PRODUCT: None}), revision="1"))
+    newer = step(learned, watched(at=NOW + 60.0, revision="2"))
+
+    assert kind(learned).allocatable["memory"] == 40 * GI
+    assert kind(newer) == SMALL
+    (lesson,) = newer.lessons
+    assert (lesson.revision, lesson.revised) == ("2", NOW + 60.0)
+
+
+def test_labels_that_no_node_has_confirmed_for_a_day_are_forgotten_and_amounts_are_not() -> None:
+    learned = step(Learned(), watched(like(memory=40 * GI, labels={PRODUCT: None})))
+
+    early, late = (step(learned, watched(at=NOW + after)) for after in (FORGET_SECONDS - 1.0, FORGET_SECONDS + 1.0))
+
+    assert early == learned
+    assert (PRODUCT in kind(late).labels, kind(late).allocatable["memory"]) == (True, 40 * GI)
+
+
+def test_nodes_that_show_the_same_again_change_nothing_that_would_have_to_be_written() -> None:
+    learned = step(Learned(), watched(like(memory=40 * GI)))
+
+    assert step(learned, watched(like(memory=40 * GI), at=NOW + 60.0)) is learned
+    assert step(learned, watched(like(memory=40 * GI), at=NOW + 7200.0)) is not learned
+
+
+def test_the_words_of_a_lesson_name_both_amounts() -> None:
+    (lesson,) = step(Learned(), watched(like(memory=40 * GI))).lessons
+
+    assert lesson.shown.words == ("small: a node of this group offers 40Gi of memory, the template 32Gi; the nodes are right",)
+
+
 def test_a_policy_with_nothing_to_correct_stays_itself() -> None:
     assert corrected(POLICY, Learned()) is POLICY
     assert corrected(POLICY, after(seen(memory=32))) is POLICY
 
 
 def test_lessons_survive_a_restart() -> None:
-    learned = after(seen())
+    learned = step(after(seen()), watched(like(memory=40 * GI, labels={PRODUCT: None}), revision="7"))
 
     assert msgspec.json.decode(msgspec.json.encode(learned), type=Learned) == learned

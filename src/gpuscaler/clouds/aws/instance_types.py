@@ -58,6 +58,7 @@ def _type(reply: Reply) -> InstanceType:
         zone_ids=known.zone_ids if known else {},
         source=_SOURCE,
         allocatable_source=_RULE,
+        instance_store=int((reply.get("InstanceStorageInfo") or {}).get("TotalSizeInGB") or 0) * 10**9,
     )
 
 
@@ -124,3 +125,19 @@ def with_disk(kind: InstanceType, gib: int) -> InstanceType:
         return kind
     room = max(int(gib * 0.9 * 1024) - 1024, 0) * MIB
     return msgspec.structs.replace(kind, allocatable={**kind.allocatable, "ephemeral-storage": room})
+
+
+def with_local_disks(kind: InstanceType) -> InstanceType:
+    """The type where pods' files are on all its local disks as one (RAID 0); one without local disks is as it was."""
+    if not kind.instance_store:
+        return kind
+    room = max(int(kind.instance_store * 0.9) // MIB - 1024, 0) * MIB
+    return msgspec.structs.replace(kind, allocatable={**kind.allocatable, "ephemeral-storage": room})
+
+
+def with_pods(kind: InstanceType, pods: int) -> InstanceType:
+    """The type where the kubelet takes ``pods`` pods, whatever the addresses, and keeps memory for each. 0 leaves the rule's number."""
+    if not pods or pods == kind.allocatable["pods"]:
+        return kind
+    memory = kind.allocatable["memory"] - (pods - kind.allocatable["pods"]) * _A_POD * MIB
+    return msgspec.structs.replace(kind, allocatable={**kind.allocatable, "pods": pods, "memory": max(memory, 0)})

@@ -1,6 +1,9 @@
 """What machines are made from: launch template versions, and launch configurations, their predecessors."""
 
+import base64
+import binascii
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
@@ -16,6 +19,10 @@ ARRIVING = "gpuscaler.io/arriving"
 #: Names of the disk that pods' files are on: Amazon Linux, Ubuntu, Bottlerocket's second one.
 _ROOTS = ("/dev/xvda", "/dev/sda1", "/dev/xvdb")
 _EFA = ("efa", "efa-only")
+#: How nodeadm (``localStorage.strategy``) and the older bootstrap.sh are asked for one file system on all local disks.
+_RAID0 = re.compile(rb"strategy[\"']?:\s*[\"']?RAID0|--local-disks[ =]raid0", re.IGNORECASE)
+#: What Bottlerocket's bootstrap commands call it (``apiclient ephemeral-storage init``, then ``bind``).
+_BOTTLEROCKET = b"ephemeral-storage"
 #: ``MarketType`` of a launch template.
 _MARKETS = ("spot", "capacity-block")
 
@@ -26,6 +33,7 @@ class Registers(TypedDict):
     arriving: bool
     taints: tuple[Taint, ...] | None
     unusable: str
+    pods: int
 
 
 class Launch(Struct, frozen=True):
@@ -35,7 +43,8 @@ class Launch(Struct, frozen=True):
     registers the node with our start-up taint, ``taints`` are those of a flag in user data, None where it has none, and ``unusable`` is why
     the kubelet would not start with these user data. ``outdated`` marks a launch configuration. ``digest`` is another one where anything
     is, understood here or not. ``source`` is what a person calls it; ``left`` are the devices whose disks it has outlive the machine, and
-    ``unsaid`` those of which it does not say whether they do.
+    ``unsaid`` those of which it does not say whether they do. ``pods`` is how many the kubelet takes, 0 where user data do not say, and
+    ``local_disks``, whether they put pods' files on all local disks as one.
     """
 
     image: str = ""
@@ -55,6 +64,8 @@ class Launch(Struct, frozen=True):
     source: str = "launch template"
     left: tuple[str, ...] = ()
     unsaid: tuple[str, ...] = ()
+    pods: int = 0
+    local_disks: bool = False
 
 
 def launch_of(data: Reply, source: str = "launch template") -> Launch:
@@ -73,6 +84,7 @@ def launch_of(data: Reply, source: str = "launch template") -> Launch:
         reservations=tuple(filter(None, [target.get("CapacityReservationId")])),
         reservation_groups=(group,) if group else (),
         **_registers(data.get("UserData")),
+        local_disks=_local_disks(data.get("UserData")),
         digest=_digest(data),
         source=source,
         left=_deleted(data, said=False),
@@ -93,6 +105,7 @@ def configuration_of(data: Reply) -> Launch:
         spot_max_price=_dollars(price),
         disk=_disk(data),
         **_registers(data.get("UserData")),
+        local_disks=_local_disks(data.get("UserData")),
         outdated=True,
         digest=_digest(data),
         source=f"launch configuration {data.get('LaunchConfigurationName') or ''}",
@@ -130,8 +143,17 @@ def _registers(user_data: str | None) -> Registers:
     try:
         kubelet = kubelet_of(user_data or "")
     except UnreadableError:
-        return {"arriving": False, "taints": None, "unusable": ""}
+        return {"arriving": False, "taints": None, "unusable": "", "pods": 0}
     except UserDataError as error:
-        return {"arriving": False, "taints": None, "unusable": str(error)}
+        return {"arriving": False, "taints": None, "unusable": str(error), "pods": 0}
     arriving = any(taint.key == ARRIVING for taint in kubelet.taints)
-    return {"arriving": arriving, "taints": kubelet.taints if kubelet.replaces else None, "unusable": ""}
+    return {"arriving": arriving, "taints": kubelet.taints if kubelet.replaces else None, "unusable": "", "pods": kubelet.max_pods}
+
+
+def _local_disks(user_data: str | None) -> bool:
+    """Whether pods' files are on all local disks as one: nodeadm's and bootstrap.sh's RAID0, Bottlerocket's ``ephemeral-storage``."""
+    try:
+        text = base64.b64decode(user_data or "", validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    return bool(_RAID0.search(text)) or (_BOTTLEROCKET in text and b"bind" in text)

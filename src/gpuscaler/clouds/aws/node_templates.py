@@ -7,7 +7,7 @@ from msgspec import Struct
 from gpuscaler.catalogue import InstanceType
 from gpuscaler.catalogue.node_labels import node_labels
 from gpuscaler.clouds.aws.hints import Hints
-from gpuscaler.clouds.aws.instance_types import with_disk
+from gpuscaler.clouds.aws.instance_types import with_disk, with_local_disks, with_pods
 from gpuscaler.clouds.aws.launches import ARRIVING, Launch
 from gpuscaler.clouds.aws.nodegroups import Nodegroup
 from gpuscaler.model.pods import Resources
@@ -50,7 +50,8 @@ class NodeTemplate(Struct, frozen=True):
 
     def allocatable(self, launch: Launch, kind: InstanceType) -> Resources:
         """EFA devices are there only if the launch template attaches them."""
-        found = {**with_disk(kind, launch.disk).allocatable}
+        sized = with_local_disks(kind) if launch.local_disks and kind.instance_store else with_disk(kind, launch.disk)
+        found = {**with_pods(sized, launch.pods).allocatable}
         if launch.efa:
             found[_EFA] = min(launch.efa, kind.efa or launch.efa)
         return {**found, **self.hints.resources}

@@ -98,6 +98,9 @@ def of_look(before: Memory, seen: Look, cluster: Cluster, forecasts: Mapping[str
     yield from _leaving(before, seen, now)
     for remark in seen.remarks:
         yield Happening(now, kinds.NOTICED, remark.text, node=remark.node, machine=remark.machine)
+    for one in seen.unfit:
+        text = f"node {one.node} was bought for pod {one.pod}, which it does not admit: {one.why}; no other like it is bought for the pod"
+        yield Happening(now, kinds.BROKEN, text, pods=(one.pod,), node=one.node)
     for pod, node in seen.memory.ledger.broken:
         if (pod, node) not in before.ledger.broken:
             text = f"node {node} was opened for pod {pod} and did not take it; it is planned anew"

@@ -73,6 +73,9 @@ def _of_pod(latest: Latest, pod: Pod, key: str, now: float) -> Iterator[str]:
         if entry.pod == key:
             yield "no machine can be bought for it now:"
             yield from (f"  pool {one.pool}: {one.excluded_by}: {one.detail}" for one in entry.reasons)
+            pools = {one.pool for one in entry.reasons}
+            lessons = (one for one in latest.memory.learned.lessons if one.pool in pools)
+            yield from (f"  pool {one.pool}: {word}" for one in lessons for word in one.shown.words)
             yield from () if entry.reasons else ("  there is no pool",)
     for ignored in plan.ignored:
         if ignored.pod == key:

@@ -110,6 +110,13 @@ def _admits_any(spec: PodSpec, node: Node) -> bool:
     return all(wanted <= labels.items() and (affinity is None or affinity.matches(labels, node.name)) for labels in node.may_be)
 
 
+def admits(spec: PodSpec, node: Node) -> bool:
+    """Whether selector and node affinity of ``spec`` admit ``node``."""
+    if any(node.labels.get(key) != value for key, value in spec.node_selector):
+        return False
+    return spec.node_affinity is None or spec.node_affinity.matches(node.labels, node.name)
+
+
 def explain_taint(spec: PodSpec, node: Node) -> str:
     taint = untolerated(node.taints, spec.tolerations)
     return f"taint {taint} is not tolerated"

@@ -54,6 +54,7 @@ from gpuscaler.planning.state.steps import (
     Redeemed,
     Registered,
     Settled,
+    Unfit,
     Withdrawing,
     Withdrawn,
 )
@@ -97,6 +98,7 @@ __all__ = [
     "Redeemed",
     "Registered",
     "Settled",
+    "Unfit",
     "Withdrawal",
     "Withdrawing",
     "Withdrawn",
@@ -181,7 +183,9 @@ def _of_order(ledger: Ledger, event: Intended | Answered | Doubted | Settled | W
             return replace(ledger, withdrawals=tuple(one for one in ledger.withdrawals if one.token != token))
 
 
-def _of_machine(ledger: Ledger, event: Found | Recognised | Adopted | Registered | Ready | Opened | Lost | Planned | Exchanged) -> Ledger:
+def _of_machine(
+    ledger: Ledger, event: Found | Recognised | Adopted | Registered | Ready | Opened | Lost | Planned | Unfit | Exchanged
+) -> Ledger:
     match event:
         case Found(machine=machine, instance=instance, offering=offering, at=at, launched=launched):
             return _tidied(_machine(ledger, machine, lambda one: _granted(one, instance, offering, at=at, launched=launched)))
@@ -201,6 +205,11 @@ def _of_machine(ledger: Ledger, event: Found | Recognised | Adopted | Registered
         case Planned(pods=pods):
             coming = tuple(one if (to := pods.get(one.id, ())) == one.pods else replace(one, pods=to) for one in ledger.coming)
             return ledger if coming == ledger.coming else replace(ledger, coming=coming)
+        case Unfit(machine=machine, pods=unfit):
+            left = (
+                replace(one, pods=tuple(pod for pod in one.pods if pod not in unfit)) if one.id == machine else one for one in ledger.coming
+            )
+            return replace(ledger, coming=tuple(left))
         case Exchanged(machine=machine, pairs=pairs):
             come, back = dict(pairs), {new: old for old, new in pairs}
             swaps = (come if one.id == machine else back for one in ledger.coming)

@@ -27,12 +27,16 @@ class Kept(Struct, frozen=True, gc=False, tag=True):
 
 
 class Broken(Struct, frozen=True, gc=False, tag=True):
-    """A machine of ``offering`` is ready and did not take a pod of the class ``pods``; ``detail`` is what the scheduler said."""
+    """A machine of ``offering`` is ready and did not take a pod of the class ``pods``; ``detail`` is what the scheduler said.
+
+    ``certain``: it never will, since the machine lacks what the pod selects by. Nothing is left to chance, and once is enough.
+    """
 
     offering: Key
     pods: str
     at: float
     detail: str = ""
+    certain: bool = False
 
 
 class Pair(Struct, frozen=True, gc=False):
@@ -64,6 +68,7 @@ def step(promises: Promises, event: Kept | Broken) -> Promises:
     if known is not None and event.at < known.until:
         return Promises(promises.pairs, promises.kept, promises.broken + 1)
     broken = 1 if known is None else known.broken + 1
+    broken = max(broken, BROKEN) if event.certain else broken
     pause = min(PAUSE_SECONDS * 2.0 ** min(20, broken - BROKEN), LONGEST_SECONDS) if broken >= BROKEN else 0.0
     pair = Pair(event.offering, event.pods, broken, event.at, event.at + pause, event.detail)
     return Promises((*others, pair), promises.kept, promises.broken + 1)

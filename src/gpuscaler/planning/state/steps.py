@@ -122,6 +122,13 @@ class Planned(Struct, frozen=True, gc=False, tag=True):
     pods: Mapping[str, tuple[str, ...]]
 
 
+class Unfit(Struct, frozen=True, gc=False, tag=True):
+    """``machine`` turned out not to be what ``pods`` select by: they are planned again, and it is there for others."""
+
+    machine: str
+    pods: tuple[str, ...]
+
+
 class Exchanged(Struct, frozen=True, gc=False, tag=True):
     """``machine`` takes, of each of ``pairs``, the second pod in the place of the first, which waits for what the second waited for."""
 
@@ -183,6 +190,7 @@ Event = (
     | Opened
     | Lost
     | Planned
+    | Unfit
     | Exchanged
     | Promised
     | Redeemed

@@ -1,0 +1,52 @@
+"""The live nodes of each pool and instance type, and what they show of its template."""
+
+from collections.abc import Mapping
+
+from gpuscaler.model.instances import Instance
+from gpuscaler.model.live_templates import Shown, shown_by
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pools import Offering
+from gpuscaler.planning.membership import INSTANCE_TYPE_LABELS, POOL_LABEL, first_label
+from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
+
+#: A pool and an instance type.
+Kind = tuple[str, str]
+#: Machines that are alive, by id; None where no cloud lists any.
+Alive = Mapping[str, Instance] | None
+
+
+class Teachers:
+    """The nodes of each kind, and what they showed last: worked out again only for what has changed."""
+
+    def __init__(self) -> None:
+        self._nodes: Mapping[str, Node] | None = None
+        self._alive: Alive = None
+        self._kinds: dict[Kind, tuple[Node, ...]] = {}
+        self._shown: dict[Kind, tuple[Offering, tuple[Node, ...], Shown]] = {}
+
+    def of(self, nodes: Mapping[str, Node], alive: Alive) -> Mapping[Kind, tuple[Node, ...]]:
+        """Those of ``nodes`` that could teach, the newest first, by kind."""
+        if self._nodes is not nodes or self._alive is not alive:
+            self._nodes, self._alive = nodes, alive
+            found: dict[Kind, list[Node]] = {}
+            for node in nodes.values():
+                kind = kind_of(node, alive)
+                if kind is not None and node.ready and not node.deleted and all(taint.key != LEAVING_TAINT for taint in node.taints):
+                    found.setdefault(kind, []).append(node)
+            self._kinds = {kind: tuple(sorted(some, key=lambda one: (-one.created, one.name))) for kind, some in found.items()}
+        return self._kinds
+
+    def shown(self, kind: Kind, offering: Offering, nodes: tuple[Node, ...]) -> Shown:
+        known = self._shown.get(kind)
+        if known is None or known[0] is not offering or known[1] != nodes:
+            known = self._shown[kind] = (offering, nodes, shown_by(offering, nodes))
+        return known[2]
+
+
+def kind_of(node: Node, alive: Alive) -> Kind | None:
+    """The pool and the instance type of a node's machine: by the cloud's list where there is one, else by its labels."""
+    if alive is not None:
+        machine = alive.get(node.provider_id)
+        return None if machine is None else (machine.pool, machine.instance_type)
+    pool, instance_type = node.labels.get(POOL_LABEL), first_label(node, INSTANCE_TYPE_LABELS)
+    return (pool, instance_type) if pool and instance_type else None
