@@ -13,9 +13,9 @@ class Instance(Struct, frozen=True, gc=False):
     """One machine. ``id`` is what ``spec.providerID`` of its Node says; ``launched`` is in seconds since the epoch, 0 when unknown.
 
     ``token`` is the idempotency token of the purchase that it came from, where the cloud keeps it; ``fault`` is what the cloud says is
-    wrong with it, in its words; ``ends`` is when the cloud takes it away, known since it was bought, in seconds since the epoch; 0 where it
-    does not. ``cause`` is why its cloud ends one that is ``stopping``, in words, where nobody here asked for that; it may be held for
-    ``held`` seconds at a time until ``until``, both 0 where it is not.
+    wrong with it, or why it has ended, in its words; ``ends`` is when the cloud takes it away, known since it was bought, in seconds since
+    the epoch; 0 where it does not. ``cause`` is why its cloud ends one that is ``stopping``, in words, where nobody here asked for that; it
+    may be held for ``held`` seconds at a time until ``until``, both 0 where it is not.
     """
 
     id: str

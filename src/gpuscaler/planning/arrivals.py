@@ -163,10 +163,12 @@ class _Look:
             if not one.instance or one.instance in self.roll.listed.alive or (node is not None and node.ready):
                 continue
             if inventory.at > max(one.granted, self.waits.began) + self.waits.lag + SKEW_SECONDS:
+                ended = self.roll.listed.by_id.get(one.instance)
+                why = f": {ended.fault}" if ended is not None and ended.fault else ""
                 if one.order and not one.node and one.key[1] != SPOT:
                     # Spot may just have been taken back; where others end before they are nodes, nothing starts as this pool has it.
-                    self.fates.append(events.Absent(one.key, one.asked, self.now, "it ended before it was a node"))
-                self.fates.append(events.Failed(one.key, self.now, "it ended before it opened"))
+                    self.fates.append(events.Absent(one.key, one.asked, self.now, f"it ended before it was a node{why}"))
+                self.fates.append(events.Failed(one.key, self.now, f"it ended before it opened{why}"))
                 self.fold(ledger.Lost(one.id))
 
     def register(self) -> None:

@@ -5,7 +5,9 @@ from gpuscaler import catalogue
 from gpuscaler.clouds.aws.findings import findings_of
 from gpuscaler.clouds.aws.groups import Group, Shares, TemplateRef
 from gpuscaler.clouds.aws.launches import Launch
+from gpuscaler.clouds.aws.nodegroups import Nodegroup
 from gpuscaler.clouds.aws.pools import Way, launch_of
+from gpuscaler.model.taints import Taint
 
 GOOD = Group(
     "gpus", "us-east-1", "", {}, 0, 5, 2, ("us-east-1a", "us-east-1b"),
@@ -89,3 +91,11 @@ def test_what_is_odd_about_its_machines_is_said_in_one_sentence(ways: tuple[Way,
 )
 def test_machines_are_bought_by_the_best_way_that_a_group_allows(change: dict[str, object], told: str, way: str) -> None:
     assert launch_of(msgspec.structs.replace(GOOD, **change), told) == way
+
+
+def test_a_configuration_file_counts_for_nothing_where_the_node_group_has_taints_of_its_own() -> None:
+    filed = Way("g5.xlarge", 1, Launch(instance_type="g5.xlarge", arriving=True, taints=None))
+    ours, gpu = Taint("gpuscaler.io/arriving"), Taint("nvidia.com/gpu", "true")
+    for taints, odd in (((), 0), ((gpu,), 1), ((gpu, ours), 0)):
+        found = findings_of(GOOD, (filed,), TYPES, Nodegroup("gpus", taints=taints))
+        assert len([one for one in found if "does not register nodes with the taint" in one]) == odd

@@ -12,7 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.clouds.aws.asking import Asking
-from gpuscaler.clouds.aws.groups import Machine
+from gpuscaler.clouds.aws.causes import verdict
+from gpuscaler.clouds.aws.groups import Machine, Reply
 from gpuscaler.clouds.aws.listing import details_of, instance_id, instance_of
 from gpuscaler.clouds.aws.pools import FoundPool
 from gpuscaler.clouds.aws.regions import VALUES, chunks
@@ -21,6 +22,8 @@ from gpuscaler.model.instances import TERMINATED, Instance
 
 #: The tag that Auto Scaling puts on the machines of a group.
 GROUP_TAG: Final = "aws:autoscaling:groupName"
+#: Reasons that are a person's, or a program's, who ended the machine.
+_ASKED_FOR: Final = ("Client.User", "Client.InstanceInitiated")
 #: States of EC2 on the way to the end; others are those of machines that go on.
 _GONE, _GOING = "terminated", ("shutting-down", "stopping", "stopped")
 #: A machine that is older than this and that EC2 does not know is one that it has forgotten, in seconds: a young one it may not know yet.
@@ -65,22 +68,23 @@ class Departed:
     async def _ask_for(self, asked: Mapping[str, tuple[str, Instance, float]]) -> None:
         regions = sorted({region for region, _, _ in asked.values()})
         asks = [(here, some) for here in regions for some in chunks((name for name, one in asked.items() if one[0] == here), VALUES)]
-        told: dict[str, str] = {}
+        told: dict[str, tuple[str, str]] = {}
         for found in await asyncio.gather(*(self._states(region, some) for region, some in asks)):
             told |= found
         now = self._ask.now()
         for name, (_, one, since) in asked.items():
-            state = told.get(instance_id(name), "")
+            state, reason = told.get(instance_id(name), ("", ""))
             forgotten = not state and (one.launched or since) < now - YOUNG_SECONDS
             if state == _GONE or forgotten:
-                self._ended[name] = _Ended(now, replace(one, state=TERMINATED))
+                self._ended[name] = _Ended(now, replace(one, state=TERMINATED, fault=reason))
             if (state and state not in _GOING) or forgotten:
                 del self._asked[name]
 
-    async def _states(self, region: str, names: list[str]) -> dict[str, str]:
+    async def _states(self, region: str, names: list[str]) -> dict[str, tuple[str, str]]:
+        """The state of each by EC2's id, and why it is so."""
         entries = await self._describe(region, {"instance-id": [instance_id(name) for name in names]})
         told = (one for entry in entries for one in entry.get("Instances") or ())
-        return {one["InstanceId"]: spelt(one["State"]["Name"], (_GONE, *_GOING)) for one in told}
+        return {one["InstanceId"]: (spelt(one["State"]["Name"], (_GONE, *_GOING)), reason_of(one)) for one in told}
 
     async def _sweep(self, region: str, groups: list[str]) -> tuple[str, list[Any]]:
         return region, await self._describe(region, {f"tag:{GROUP_TAG}": groups, "instance-state-name": [_GONE]})
@@ -98,6 +102,13 @@ class Departed:
             if found is not None:
                 machine = Machine(one["InstanceId"], one["InstanceType"], one["Placement"]["AvailabilityZone"], "Terminated")
                 yield instance_of(machine, found, details.get(machine.id))
+
+
+def reason_of(entry: Reply) -> str:
+    """Why EC2 ended a machine, in its words; empty where somebody asked for that."""
+    told = entry.get("StateReason") or {}
+    code, text = str(told.get("Code") or ""), str(told.get("Message") or "")
+    return "" if not code or code.startswith(_ASKED_FOR) else verdict(code, text).detail
 
 
 def _by_region(pools: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:

@@ -52,7 +52,11 @@ def _user_data(ways: Sequence[Way], taints: Sequence[Taint], promised: Sequence[
             text = f"its tags promise the taint {', '.join(map(str, missing))}, with which the user data of its {source} register no node"
             yield f"{text}: pods that do not tolerate it come to its machines; add it to --register-with-taints"
     theirs = any(taint.key == ARRIVING for taint in taints)
-    if not all(way.launch.arriving or way.launch.unusable or (theirs and way.launch.taints is None) for way in ways):
+    launches = [way.launch for way in ways]
+    # EKS writes the taints of a node group as a flag, in whose place no configuration file of the kubelet counts.
+    filed = not taints
+    found = (one.unusable or (one.arriving and (filed or one.taints is not None)) or (theirs and one.taints is None) for one in launches)
+    if not all(found):
         yield f"its user data does not register nodes with the taint {ARRIVING}:NoSchedule: pods may land elsewhere than planned; add it"
 
 
