@@ -19,7 +19,7 @@ from gpuscaler.kube.resources import LEASES, PODS
 RUN_FILE = """
 region: us-east-1
 cloud: simulated
-simulated: {boot: 500ms, device_plugin_delay: 100ms, capacity_error_delay: 100ms}
+simulated: {boot: 500ms, device_plugin_delay: 100ms, capacity_error_delay: 100ms, image_pull: 0s}
 http: {address: "127.0.0.1:0"}
 pools:
   - name: gpu
@@ -43,7 +43,7 @@ def started(cluster: Served, *more: str) -> subprocess.Popen[str]:
 
 
 async def holder(client: Client) -> str:
-    leases = [msgspec.json.decode(one) for one in await client.list_all(LEASES)]
+    leases = [msgspec.json.decode(one) for one in await client.list_all(LEASES, namespace="kube-system")]
     return leases[0]["spec"]["holderIdentity"] if leases else ""
 
 
@@ -52,7 +52,7 @@ async def submit(client: Client) -> None:
 
 
 async def bound(client: Client) -> bool:
-    pods = [msgspec.json.decode(one) for one in await client.list_all(PODS)]
+    pods = [msgspec.json.decode(one) for one in await client.list_all(PODS, namespace="default")]
     return bool(pods) and all(one["spec"].get("nodeName") for one in pods)
 
 
