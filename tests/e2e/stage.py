@@ -24,12 +24,14 @@ import yaml
 from gpuscaler.embedded.controlplane.building import API_SERVER, ASSETS, DEFAULT, Programs, Progress, programs
 from gpuscaler.embedded.controlplane.plane import ControlPlane
 from gpuscaler.embedded.kubelets import Kubelets
+from gpuscaler.embedded.leases import Leases
 from gpuscaler.kube.access import from_kubeconfig
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import NotFound
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.rate import RateLimit
+from gpuscaler.kube.reflector import Batch
 from gpuscaler.kube.resources import (
     CONFIG_MAPS,
     DAEMON_SETS,
@@ -309,13 +311,26 @@ class Stage:
         *,
         ahead: float = 0.0,
         pull: Callable[[str], float] = lambda _node: PULL,
-    ) -> AsyncIterator[None]:
-        """Kubelets whose clocks are ``ahead`` by so many seconds, and that take so many to ``pull`` an image."""
+    ) -> AsyncIterator[Kubelets]:
+        """Kubelets whose clocks are ``ahead`` by so many seconds, and that take so many to ``pull`` an image.
+
+        Nodes that are not ``ours`` are said to live, whoever runs their pods, or nobody.
+        """
         picture = Picture(self.admin, clock=asyncio.get_running_loop().time, random=Random(1), resources=(PODS, NODES))
         kubelets = Kubelets(self.admin, picture, now=lambda: time.time() + ahead, pull=pull, ours=ours)
-        tasks = [asyncio.create_task(part.run()) for part in (kubelets, picture)]
+        leases = Leases(self.admin, now=time.time, again=_left_alone)
+
+        def hear(batch: Batch) -> None:
+            for name, item in batch.changes.items() if batch.model is Node else ():
+                if isinstance(item, Node) and not ours(item):
+                    leases.keep(name, item.uid)
+                elif item is None:
+                    leases.leave(name)
+
+        picture.listen(hear)
+        tasks = [asyncio.create_task(part.run()) for part in (kubelets, leases, picture)]
         try:
-            yield
+            yield kubelets
             for task in tasks:
                 if task.done():
                     task.result()
@@ -323,6 +338,10 @@ class Stage:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _left_alone(_node: str) -> None:
+    """What a node that nobody plays says of itself stays."""
 
 
 @asynccontextmanager

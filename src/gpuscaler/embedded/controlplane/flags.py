@@ -9,8 +9,6 @@ HOST: Final = "127.0.0.1"
 #: The range of the addresses of services, and the first of it, at which pods would reach the API server.
 SERVICES, FIRST_SERVICE = "10.0.0.0/24", "10.0.0.1"
 ISSUER: Final = "https://kubernetes.default.svc"
-#: Nodes are played by what sends no heartbeats: silence says nothing about a machine here.
-SILENCE: Final = "24h"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +114,6 @@ def controllers(there: Layout, ports: Ports, *, features: str) -> Iterator[str]:
             "use-service-account-credentials": "true",
             "service-account-private-key-file": there.file("accounts.key"),
             "root-ca-file": there.file("ca.crt"),
-            "node-monitor-grace-period": SILENCE,
             "feature-gates": features,
         }
     )

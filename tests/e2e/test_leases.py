@@ -1,0 +1,43 @@
+"""Kubernetes' own controller manager, with its default flags, and nodes that are played."""
+
+import asyncio
+import time
+
+import pytest
+from tests.e2e.stage import Json, Stage, stage, until
+
+from gpuscaler.embedded.alone import PLAIN, node_named, ready_at
+from gpuscaler.kube.resources import LEASES, NODES
+
+pytestmark = pytest.mark.e2e
+SILENT, LIVES = "silent", "lives"
+
+
+def ready(node: Json) -> str:
+    return next(str(one["status"]) for one in node["status"]["conditions"] if one["type"] == "Ready")
+
+
+async def _play() -> dict[str, Json]:
+    async with stage("leases") as made, made.kubelets() as kubelets:
+        for name in (SILENT, LIVES):
+            node = node_named(name, PLAIN, {})
+            await made.admin.create(NODES, {**node, "status": {**node["status"], "conditions": ready_at(time.time())}})
+        await until("both nodes have a Lease", lambda: _leased(made))
+        kubelets.stop(SILENT)
+        await until("the node whose kubelet stopped is unreachable", lambda: _unreachable(made, SILENT))
+        return {node["metadata"]["name"]: node for node in await made.listed(NODES)}
+
+
+async def _leased(made: Stage) -> bool:
+    return len(await made.listed(LEASES, "kube-node-lease")) == 2
+
+
+async def _unreachable(made: Stage, name: str) -> bool:
+    node = await made.find(NODES, name)
+    return node is not None and any(one["key"] == "node.kubernetes.io/unreachable" for one in node["spec"].get("taints") or ())
+
+
+def test_nodes_stay_ready_while_their_kubelets_are_played_and_one_that_stops_is_unreachable() -> None:
+    nodes = asyncio.run(_play())
+
+    assert {name: ready(node) for name, node in nodes.items()} == {SILENT: "Unknown", LIVES: "True"}
