@@ -934,4 +934,18 @@ MUTANTS = (
         new="        if unusable and own:\n",
         removes="nothing is said of user data with which no kubelet starts",
     ),
+    Mutant(
+        case=96,
+        path="planning/desk.py",
+        old="    return ~closed\n",
+        new="    return np.ones(len(templates.nodes), dtype=np.bool_)\n",
+        removes="machines with GPUs are bought for pods that ask for none",
+    ),
+    Mutant(
+        case=96,
+        path="model/pools.py",
+        old="    if not is_boundless(policy):\n",
+        new="    if True:\n",
+        removes="without limits nothing bounds what is bought",
+    ),
 )

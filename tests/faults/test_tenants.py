@@ -12,10 +12,12 @@ from tests.hostile.workloads import (
     NOW,
     POOLS,
     Object,
+    apart,
     cluster_of,
     containers,
     gangs,
     mixed,
+    near,
     node,
     ordinary,
     pod,
@@ -29,6 +31,7 @@ from tests.planning.scale_down.test_consolidation import ANCHOR, crowd
 
 from gpuscaler.kube.resources import PODS
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pools import bounded
 from gpuscaler.planning import memory, planner
 from gpuscaler.planning.planner import Planner, plan
 from gpuscaler.planning.state import State
@@ -188,3 +191,17 @@ def test_f95_no_machine_is_given_back_to_save_less_than_waiting_for_its_pods_cos
 
     assert removed(down([room("a"), seated("x", "a"), *others])) == ["a"]
     assert removed(slow) == []
+
+
+def test_f96_three_hundred_pods_without_gpus_buy_no_machine_with_gpus() -> None:
+    few = [pod(n, apart(near({"matchLabels": {"a": "b"}})), labels={"a": "b"}, cpu="1m", gpu="0") for n in range(300)]
+    made = plan(cluster_of(few), State(), policy(POOLS), NOW)
+
+    assert not made.machines
+    assert {each.reasons[0].excluded_by for each in made.unplaced} == {"taint"}
+
+
+def test_f96_without_limits_no_more_is_bought_than_the_default_admits() -> None:
+    made = plan(cluster_of([pod(n) for n in range(1000)]), State(), bounded(policy(POOLS)), NOW)
+
+    assert 50.0 < sum(machine.price_per_hour for machine in made.machines) <= 100.0

@@ -8,7 +8,7 @@ from gpuscaler.cli.validate import validate
 
 def test_a_good_file_exits_0_with_one_line(tmp_path: Path) -> None:
     path = tmp_path / "pools.yaml"
-    path.write_text("region: us-east-1\npools: [{name: a, types: [g5.xlarge, g6.xlarge], markets: [spot, on-demand]}]")
+    path.write_text("region: us-east-1\npools: [{name: a, types: [g5.xlarge, g6.xlarge], markets: [spot, on-demand]}]\nlimits: none")
 
     done = CliRunner().invoke(validate, [str(path)])
 

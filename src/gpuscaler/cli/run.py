@@ -103,5 +103,6 @@ async def _run(file: "SettingsFile", access: "Access", *, dry_run: bool) -> None
                 make_provider=partial(aws.make, folder=_cache()) if file.settings.cloud == "aws" else providers.make,
                 make_records=partial(make_records, pod=pod, set_level=set_level),
                 dry_run=dry_run,
+                default_limit=True,
             )
             await until_terminated(running.run())

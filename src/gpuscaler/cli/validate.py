@@ -13,6 +13,7 @@ import click
 def validate(file: Path | None, schema: bool) -> None:
     """Check a pools file or a run file: exit 0 when it is good, 2 with every mistake and its place when it is not."""
     # Imported here, so that other commands start without YAML and the catalogue.
+    from gpuscaler.model.pools import bounded, boundless_warning
     from gpuscaler.settings import SettingsError, load_settings
     from gpuscaler.settings.schema import pools_file_schema
 
@@ -35,3 +36,5 @@ def validate(file: Path | None, schema: bool) -> None:
     offerings = sum(len(pool.offerings) for pool in policy.pools)
     types = {offering.instance_type for pool in policy.pools for offering in pool.offerings}
     click.echo(f"{file}: good; pools: {len(policy.pools)}, offerings: {offerings}, instance types: {len(types)}")
+    if not settings.limits_stated and (warning := boundless_warning(bounded(policy))):
+        click.echo(f"{file}: warning: {warning}", err=True)

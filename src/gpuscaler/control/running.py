@@ -26,7 +26,7 @@ from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.resources import CONFIG_MAPS, LEASES, NAMESPACES, NODES, PODS
 from gpuscaler.kube.transport import Transport
 from gpuscaler.model.decoding.interning import Interner
-from gpuscaler.model.pools import Policy
+from gpuscaler.model.pools import Policy, bounded, boundless_warning
 from gpuscaler.settings.run_settings import PaceSettings, RunSettings
 
 _LOG = structlog.get_logger(__name__)
@@ -120,7 +120,10 @@ MakeRecords = Callable[[RunSettings, Place], Records]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """One process of the controller. ``namespace`` holds where the settings name none."""
+    """One process of the controller. ``namespace`` holds where the settings name none.
+
+    With ``default_limit``, settings that bound nothing get a modest limit in dollars per hour.
+    """
 
     file: SettingsFile
     transport: Transport
@@ -130,6 +133,7 @@ class Running:
     make_provider: MakeProvider
     make_records: MakeRecords
     dry_run: bool = False
+    default_limit: bool = False
 
     async def run(self) -> None:
         """Run until cancelled; the lease is then given back.
@@ -204,6 +208,7 @@ class _Leading:
         self._running, self._place, self._records = running, place, records
         self._controller: Controller | None = None
         self._made: Made | None = None
+        self._warned = ""
 
     async def run(self) -> None:
         """Lead until cancelled: each time that somebody else wrote, or might have, everything is read anew."""
@@ -241,7 +246,7 @@ class _Leading:
             client=place.client,
             provider=made.provider,
             store=MemoryStore(place.client, namespace=place.namespace),
-            policy=place.expander.policy(made.policy(settings)),
+            policy=self._policy(made, settings),
             recorder=self._records,
             now=place.now,
             attempts=place.attempts,
@@ -284,7 +289,18 @@ class _Leading:
     def plan_anew(self) -> None:
         """Pools, or what is said of them, may be others."""
         if self._controller is not None and self._made is not None:
-            self._controller.set_policy(self._place.expander.policy(self._made.policy(self._running.file.settings)))
+            self._controller.set_policy(self._policy(self._made, self._running.file.settings))
+
+    def _policy(self, made: Made, settings: RunSettings) -> Policy:
+        """What holds now, bounded where nobody has set any bound."""
+        policy = self._place.expander.policy(made.policy(settings))
+        if self._running.default_limit and not settings.limits_stated:
+            policy = bounded(policy)
+        if (warning := boundless_warning(policy)) != self._warned:
+            self._warned = warning
+            if warning:
+                _LOG.warning("no limit is set", problem=warning)
+        return policy
 
 
 def broken(trouble: str) -> None:

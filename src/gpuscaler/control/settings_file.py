@@ -58,7 +58,10 @@ class SettingsFile:
 
 def changed_keys(before: RunSettings, now: RunSettings) -> tuple[str, ...]:
     """The keys of the run file whose values differ; ``policy`` stands for all of a pools file."""
-    return tuple(name for name in msgspec.structs.asdict(now) if getattr(before, name) != getattr(now, name))
+    names = (name for name in msgspec.structs.asdict(now) if name != "limits_stated")
+    changed = tuple(name for name in names if getattr(before, name) != getattr(now, name))
+    # That limits are spoken of at all is part of what a pools file says.
+    return ("policy", *changed) if before.limits_stated != now.limits_stated and "policy" not in changed else changed
 
 
 def late_keys(before: RunSettings, now: RunSettings) -> tuple[str, ...]:

@@ -43,6 +43,9 @@ _REPLACED = ("min", "max", "spare", "idle_after", "unready_after", "priority", "
 def overridden(pool: Pool, override: PoolOverride) -> Pool:
     """``pool`` with what ``override`` says."""
     changes = {field: value for field in _REPLACED if (value := getattr(override, field)) is not None}
+    if override.min_gpus_per_pod is not None:
+        # What is said of pools counts, 0 too: then machines are bought for pods without GPUs.
+        changes["buys_without_gpus"] = True
     taints = {(taint.key, taint.effect): taint for taint in override.taints}
     offerings = []
     for offering in pool.offerings:

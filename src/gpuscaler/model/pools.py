@@ -1,10 +1,11 @@
 """Pools, offerings, limits and the policy a plan obeys. Prices are US dollars per hour, durations seconds."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from gpuscaler.model.accelerators import gpus_of
+from gpuscaler.model.accelerators import ACCELERATORS, GPU_MILLI, gpus_of
 from gpuscaler.model.pods import PodSpec, Resources
 from gpuscaler.model.taints import Taint, untolerated
 
@@ -87,7 +88,8 @@ class Pool(Struct, frozen=True, gc=False):
     Machines of a pool with ``min_gpus_per_pod`` stay closed, and take only pods that ask for so many GPUs at least and that a plan places
     there; 0 is no such rule. ``revision`` tells apart what machines are made from, such as versions of a launch template, where the cloud
     says so: a new one may mend what an older one was refused for. A machine whose node has not been Ready for ``unready_after`` is ended;
-    0 is never.
+    0 is never. Without ``buys_without_gpus`` no machine is bought for pods that ask for no accelerator; on machines that are there they may
+    run all the same.
     """
 
     name: str
@@ -106,6 +108,13 @@ class Pool(Struct, frozen=True, gc=False):
     revision: str = ""
     names_zone: bool = False
     unready_after: float = UNREADY_AFTER
+    buys_without_gpus: bool = True
+
+
+def for_gpus(offerings: Iterable[Offering]) -> bool:
+    """Whether all of ``offerings`` have accelerators: unless its settings say otherwise such a pool buys nothing for pods without any."""
+    found = [any(offering.allocatable.get(name, 0) > 0 for name in (*ACCELERATORS, GPU_MILLI)) for offering in offerings]
+    return bool(found) and all(found)
 
 
 def is_scattered(pool: Pool) -> bool:
@@ -117,6 +126,7 @@ class Limits(Struct, frozen=True, gc=False):
     """Limits over all pools; None is no limit. Existing and upcoming machines count.
 
     ``fruitless_per_hour`` is how many machines of a pool may come to nothing within an hour before nothing more is bought there.
+    ``assumed`` limits were set by nobody.
     """
 
     gpus: int | None = None
@@ -124,6 +134,11 @@ class Limits(Struct, frozen=True, gc=False):
     dollars_per_hour: float | None = None
     machines_per_minute: int | None = None
     fruitless_per_hour: int = 10
+    assumed: bool = False
+
+
+#: What `gpuscaler run` buys at most, in dollars per hour, where neither limits nor the size of each pool are set.
+DEFAULT_DOLLARS = 100.0
 
 
 class Policy(Struct, frozen=True, gc=False):
@@ -146,3 +161,26 @@ class Policy(Struct, frozen=True, gc=False):
 def unpriced(policy: Policy) -> frozenset[tuple[str, str, str, str]]:
     """The offerings whose price is guessed from their size, since no region has one: nothing that runs is moved for it."""
     return frozenset(one.key for pool in policy.pools for one in pool.offerings if one.price_from == BY_SIZE)
+
+
+def is_boundless(policy: Policy) -> bool:
+    """Whether nothing bounds what ``policy`` buys: it has no limit, and some pool no size."""
+    some = (policy.limits.gpus, policy.limits.machines, policy.limits.dollars_per_hour)
+    return all(limit is None for limit in some) and any(pool.max is None for pool in policy.pools)
+
+
+def bounded(policy: Policy) -> Policy:
+    """``policy`` with a modest limit where nothing bounds what it buys."""
+    if not is_boundless(policy):
+        return policy
+    return replace(policy, limits=replace(policy.limits, dollars_per_hour=DEFAULT_DOLLARS, assumed=True))
+
+
+def boundless_warning(policy: Policy) -> str:
+    """What a person should know of the limit that nobody set; empty where there is none."""
+    if not policy.limits.assumed:
+        return ""
+    return (
+        f"limits: saw none, and pools without a max, expected one of them; machines are bought for at most "
+        f"${DEFAULT_DOLLARS:g} an hour in all; set limits, or limits: none for no limit"
+    )

@@ -1,9 +1,10 @@
 """Which pods are demand, grouped into classes and gangs, and which are not, with the reason."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
+from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.cluster import Bucket, ClassKey, Cluster
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.pods import Pod, PodAffinityTerm, PodOptions, PodSpec
@@ -21,7 +22,8 @@ class PodClass:
 
     ``announced`` more are wanted by their owners and not created yet: they shape the mix, and are bought for once they exist. ``wishes``
     are terms that every node for them must match although the scheduler does not insist on it. ``market_because`` says why the markets of
-    ``options`` are not the pods' own now; empty when they are. Offerings in ``paused`` are not bought for them.
+    ``options`` are not the pods' own now; empty when they are. Offerings in ``paused`` are not bought for them. ``beside_gpus`` says
+    that others of their gang ask for accelerators.
     """
 
     spec: PodSpec
@@ -32,6 +34,7 @@ class PodClass:
     wishes: tuple[NodeSelectorTerm, ...] = ()
     market_because: str = ""
     paused: frozenset[Key] = frozenset()
+    beside_gpus: bool = False
 
     @property
     def count(self) -> int:
@@ -124,6 +127,11 @@ def demand(cluster: Cluster, state: State, policy: Policy, now: float, *, live: 
         nominated=tuple(sorted(nominated, key=lambda n: (n.node, n.one.order))),
         ignored=tuple(sorted(ignored, key=lambda entry: entry.pod)),
     )
+
+
+def asks_for_device(one: PodClass) -> bool:
+    """Whether the pods of a class ask for an accelerator, or for a part of one."""
+    return any(amount > 0 and is_device(name) for name, amount in one.spec.requests.items())
 
 
 def pod_class(pod: Pod, keys: tuple[str, ...], announced: int = 0) -> PodClass:
@@ -303,6 +311,8 @@ def gather(cluster: Cluster, classes: Sequence[PodClass], nominated: Sequence[No
         if not asked and source == "annotation":
             asked = parallelism(cluster, namespace, name)
         total = sum(one.count for one in members)
+        if any(map(asks_for_device, members)):
+            members = [one if asks_for_device(one) else replace(one, beside_gpus=True) for one in members]
         gangs.append(
             Gang(
                 name=f"{namespace}/{name}",

@@ -12,7 +12,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import MARKETS
 from gpuscaler.model.table import Array, Mask
-from gpuscaler.planning.demand import PodClass
+from gpuscaler.planning.demand import PodClass, asks_for_device
 from gpuscaler.planning.effort import Effort
 from gpuscaler.planning.keeping import least_gpus
 from gpuscaler.planning.limits import Remaining
@@ -189,11 +189,19 @@ def usable_templates(templates: Templates, one: PodClass) -> Mask:
 
 
 def wanted_templates(templates: Templates, one: PodClass) -> Mask:
-    """Templates of an architecture and a market that a class admits."""
-    usable = np.ones(len(templates.nodes), dtype=np.bool_)
+    """Templates of an architecture and a market that a class admits, and that are bought for pods like it."""
+    usable = open_to(templates, one)
     if not admits_arch(one.spec, one.wishes):
         usable = usable & ~templates.foreign_arch
     return usable & of_market(templates, one)
+
+
+def open_to(templates: Templates, one: PodClass) -> Mask:
+    """Templates that are bought for pods that ask for as many accelerators as a class, or for none."""
+    closed = templates.for_gpus
+    if closed is None or one.beside_gpus or asks_for_device(one):
+        return np.ones(len(templates.nodes), dtype=np.bool_)
+    return ~closed
 
 
 def of_market(templates: Templates, one: PodClass) -> Mask:

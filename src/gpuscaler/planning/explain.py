@@ -9,9 +9,9 @@ from gpuscaler.model.pools import Pool, is_scattered
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.deadline import SPOT
 from gpuscaler.planning.demand import PodClass
-from gpuscaler.planning.desk import Desk, of_market
+from gpuscaler.planning.desk import Desk, of_market, open_to
 from gpuscaler.planning.failover import HURRY
-from gpuscaler.planning.keeping import MIN_GPUS, explain_min_gpus
+from gpuscaler.planning.keeping import FOR_GPUS, MIN_GPUS, explain_min_gpus
 from gpuscaler.planning.plans import EXCLUSIONS, Reason
 from gpuscaler.planning.templates import ARCH, admits_arch
 from gpuscaler.planning.topology import without_hosts
@@ -31,6 +31,7 @@ WORDS: Mapping[str, str] = {
     "PodTopologySpread": "topology",
     "InterPodAffinity": "topology",
     MIN_GPUS: "taint",
+    FOR_GPUS: "taint",
 }
 
 
@@ -93,6 +94,8 @@ def hurdles(desk: Desk, one: PodClass) -> list[tuple[str, Mask]]:
     """What a pod must get past on each template, most static first: (the filter's name or our word, templates that pass)."""
     passes = {name: mask[desk.template_rows] for name, mask in desk.room.verdict(without_hosts(one.spec), one.labels).passes.items()}
     ours = {"resource": desk.templates.holds_one(one.spec), "market": of_market(desk.templates, one)}
+    if desk.templates.for_gpus is not None:
+        ours[FOR_GPUS] = open_to(desk.templates, one)
     if not admits_arch(one.spec):
         ours["architecture"] = ~desk.templates.foreign_arch
     named = [(WORDS.get(name, name), name, mask) for name, mask in (passes | ours).items()]
@@ -116,6 +119,9 @@ def told(desk: Desk, one: PodClass, row: int, *, word: str, gang: str) -> tuple[
         return word, f"{where} is {offering.market}; the pod wants {', '.join(one.options.market)}{because}"
     if word == MIN_GPUS:
         return WORDS[word], f"{where} {explain_min_gpus(one.spec, desk.templates.pools[row].min_gpus_per_pod)}"
+    if word == FOR_GPUS:
+        advice = f"set min_gpus_per_pod: 0 on pool {offering.pool} to buy it for others, too"
+        return WORDS[word], f"{where} is bought for pods that ask for GPUs, the pod asks for none; {advice}"
     if word:
         _, detail = desk.room.reason(without_hosts(one.spec), one.labels, desk.first_template + row)
         # What a machine will be called is known once it is there; the template's name is nobody's business.
@@ -166,7 +172,8 @@ def limited(desk: Desk, row: int) -> str:
         return f"{offering.instance_type} has {gpus} GPU{'s' if gpus != 1 else ''}, the limit leaves {left.gpus} (limits.gpus)"
     if left.dollars_per_hour is not None and offering.price > left.dollars_per_hour + 1e-9:
         money = f"${offering.price:.2f}/h, the limit leaves ${left.dollars_per_hour:.2f}/h"
-        return f"{offering.instance_type} costs {money} (limits.dollars_per_hour)"
+        whose = "the default, since no limits are set" if left.assumed else "limits.dollars_per_hour"
+        return f"{offering.instance_type} costs {money} ({whose})"
     return ""
 
 

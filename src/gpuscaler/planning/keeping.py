@@ -17,6 +17,8 @@ from gpuscaler.model.taints import Toleration
 
 #: What keeps small pods away, beside the names of kube-scheduler's plug-ins.
 MIN_GPUS = "MinGpusPerPod"
+#: What keeps machines from being bought for pods without accelerators.
+FOR_GPUS = "ForGpus"
 ARRIVING_TAINT = "gpuscaler.io/arriving"
 _LIFTED = Toleration(key=ARRIVING_TAINT, operator="Exists")
 

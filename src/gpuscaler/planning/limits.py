@@ -34,8 +34,8 @@ class Fleet:
 class Remaining:
     """Room under the limits, counted down as a plan buys. None is no limit.
 
-    ``spent`` counts what was bought of offerings of which only so many can be had, by their key. ``held`` says why nothing is bought while
-    a person holds it.
+    ``spent`` counts what was bought of offerings of which only so many can be had, by their key. ``assumed`` says that nobody has set
+    them, ``held`` why nothing is bought while a person holds it.
     """
 
     machines: int | None
@@ -43,6 +43,7 @@ class Remaining:
     dollars_per_hour: float | None
     pools: dict[str, int] = field(default_factory=dict)
     spent: dict[tuple[str, str, str, str], int] = field(default_factory=dict)
+    assumed: bool = False
     held: str = ""
 
     def copy(self) -> "Remaining":
@@ -206,7 +207,7 @@ def remaining(policy: Policy, state: State, have: Mapping[str, Fleet]) -> Remain
     dollars = None if limits.dollars_per_hour is None else max(0.0, limits.dollars_per_hour - spent)
     counted = {name: fleet.machines - fleet.vacated for name, fleet in have.items()}
     pools = {pool.name: max(0, pool.max - counted[pool.name]) for pool in policy.pools if pool.max is not None}
-    return Remaining(machines, gpus, dollars, pools, held=state.buying_held)
+    return Remaining(machines, gpus, dollars, pools, assumed=limits.assumed, held=state.buying_held)
 
 
 def least(*bounds: int | None) -> int | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.pools import Policy, unpriced
+from gpuscaler.model.pools import Policy, boundless_warning, unpriced
 from gpuscaler.planning.demand import Demand, PodClass, demand
 from gpuscaler.planning.desk import Desk, Queue, Solved, Stage, Taken
 from gpuscaler.planning.ending import closing, told, without_closed
@@ -110,7 +110,7 @@ class Planner:
                 ignored=wants.ignored,
                 down=down,
                 set_aside=cluster.set_aside,
-                warnings=seen.warnings + cluster.warnings,
+                warnings=tuple(filter(None, (boundless_warning(policy),))) + seen.warnings + cluster.warnings,
             )
         )
         if state.removing_held:

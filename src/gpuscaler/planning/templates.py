@@ -144,6 +144,13 @@ class Templates:
         """The GPUs that a pod must ask for at least on each template; None where anybody may go anywhere."""
         return np.array([pool.min_gpus_per_pod for pool in self.pools], dtype=np.int64) if self._thresholds else None
 
+    @cached_property
+    def for_gpus(self) -> Mask | None:
+        """Templates that are not bought for pods without accelerators; None where all are."""
+        if all(pool.buys_without_gpus for pool in self.pools):
+            return None
+        return np.array([not pool.buys_without_gpus for pool in self.pools], dtype=np.bool_)
+
     def rank_of(self, spec: PodSpec) -> int:
         """How many of the pools' different ``min_gpus_per_pod`` a pod meets: those of one rank may go to the same pools."""
         return bisect_right(self._thresholds, gpus_in(spec.requests)) if self._thresholds else 0

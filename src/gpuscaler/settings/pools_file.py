@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.options import LONGEST, MAX_GRACE
-from gpuscaler.model.pools import MARKETS, UNREADY_AFTER, Limits, Offering, Policy, Pool, Spare
+from gpuscaler.model.pools import MARKETS, UNREADY_AFTER, Limits, Offering, Policy, Pool, Spare, for_gpus
 from gpuscaler.settings.cursor import MAX_VALUES, Cursor, Report, TooMuchError
 from gpuscaler.settings.document import read_document
 from gpuscaler.settings.errors import Problem, SettingsError
@@ -143,6 +143,8 @@ def _schedulers(at: Cursor) -> tuple[str, ...]:
 
 
 def _limits(at: Cursor) -> Limits:
+    if at.entry.value == "none":
+        return Limits()
     fields = at.mapping(LIMIT_KEYS)
     counts = {
         key: number
@@ -206,6 +208,7 @@ def _pool(at: Cursor, region: str) -> Pool | None:
         idle_after=600.0 if idle is None else idle,
         unready_after=UNREADY_AFTER if unready is None else unready,
         min_gpus_per_pod=_large(fields["min_gpus_per_pod"], offerings) if "min_gpus_per_pod" in fields else 0,
+        buys_without_gpus="min_gpus_per_pod" in fields or not for_gpus(offerings),
         priority=priority or 0,
         arch=arch,
         match_labels=labels,

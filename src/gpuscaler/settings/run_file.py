@@ -76,6 +76,7 @@ def read_run(fields: Fields, policy: Policy, folder: Path) -> RunSettings:
         http=_http(fields["http"], folder) if "http" in fields else default.http,
         history=_history(fields["history"], folder) if "history" in fields else default.history,
         log=_log(fields["log"]) if "log" in fields else default.log,
+        limits_stated="limits" in fields,
     )
 
 

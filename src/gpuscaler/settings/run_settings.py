@@ -176,7 +176,8 @@ class LogSettings(Struct, frozen=True, gc=False):
 class RunSettings(Struct, frozen=True, gc=False):
     """A run file. ``cloud`` is empty in a pools file, which ``plan`` takes and ``run`` does not.
 
-    ``namespace`` is where Lease, memory and status are; empty for the pod's own, else kube-system.
+    ``namespace`` is where Lease, memory and status are; empty for the pod's own, else kube-system. ``limits_stated`` tells whether the file
+    speaks of limits at all, if only to say that there are none.
     """
 
     policy: Policy
@@ -190,3 +191,4 @@ class RunSettings(Struct, frozen=True, gc=False):
     http: HttpSettings = HttpSettings()
     history: HistorySettings = HistorySettings()
     log: LogSettings = LogSettings()
+    limits_stated: bool = False

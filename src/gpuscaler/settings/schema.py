@@ -209,17 +209,16 @@ def _offering() -> Schema:
 
 
 def _limits() -> Schema:
-    return _object(
-        {
-            "gpus": _optional(_count("GPUs of all pools.")),
-            "machines": _optional(_count("Machines of all pools.")),
-            "dollars_per_hour": _optional({"type": "number", "minimum": 0}),
-            "machines_per_minute": _optional(_count("Machines bought in any minute.")),
-            "fruitless_per_hour": _optional(
-                {**_count("Machines of a pool that may come to nothing within an hour before no more are bought there."), "minimum": 1}
-            ),
-        }
-    )
+    keys: dict[str, Schema] = {
+        "gpus": _optional(_count("GPUs of all pools.")),
+        "machines": _optional(_count("Machines of all pools.")),
+        "dollars_per_hour": _optional({"type": "number", "minimum": 0}),
+        "machines_per_minute": _optional(_count("Machines bought in any minute.")),
+        "fruitless_per_hour": _optional(
+            {**_count("Machines of a pool that may come to nothing within an hour before no more are bought there."), "minimum": 1}
+        ),
+    }
+    return {"anyOf": [_object(keys), {"const": "none"}]}
 
 
 def _budget() -> Schema:

@@ -19,7 +19,7 @@ from gpuscaler.clouds.aws.reservations import ACTIVE, EXPIRED, Reservation
 from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.labels import is_label_value
-from gpuscaler.model.pools import BY_SIZE, UNREADY_AFTER, Offering, Pool, is_scattered
+from gpuscaler.model.pools import BY_SIZE, UNREADY_AFTER, Offering, Pool, for_gpus, is_scattered
 
 #: How machines are bought in a group; ``auto`` in the settings takes the first that the group allows.
 LAUNCH, DESIRED, FLEET = "launch-instances", "desired-capacity", "fleet"
@@ -254,6 +254,7 @@ def _pool(group: Group, offerings: tuple[Offering, ...], template: NodeTemplate,
         unready_after=UNREADY_AFTER if unready is None else unready,
         arch=None if others else arch,
         match_labels=template.telling(group.zones),
+        buys_without_gpus=not for_gpus(offerings),
     )
 
 

@@ -1,0 +1,99 @@
+"""What is bought where nobody has set a bound, and for whom machines with GPUs are bought."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.hostile.workloads import NOW, cluster_of, gangs, node, pod
+
+from gpuscaler.cli import main
+from gpuscaler.model.pools import DEFAULT_DOLLARS, Limits, bounded, boundless_warning
+from gpuscaler.planning.planner import plan
+from gpuscaler.planning.state import State
+from gpuscaler.settings.pools_file import parse_settings
+
+POOL = "region: us-east-1\npools:\n  - {name: gpu, types: [g5.xlarge], zones: [us-east-1a]MORE}\n"
+MIXED = "region: us-east-1\npools:\n  - {name: all, types: [g5.xlarge, m6i.xlarge], zones: [us-east-1a]}\n"
+
+
+def settings(more: str = "", rest: str = "") -> str:
+    return POOL.replace("MORE", more) + rest
+
+
+@pytest.mark.parametrize(
+    ("text", "stated", "assumed"),
+    [
+        (settings(), False, True),
+        (settings(rest="limits:\n"), False, True),
+        (settings(rest="limits: {machines_per_minute: 5}\n"), True, True),
+        (settings(more=", max: 5"), False, False),
+        (settings(rest="limits: {gpus: 8}\n"), True, False),
+        (settings(rest="limits: {}\n"), True, True),
+        (settings(rest="limits: none\n"), True, True),
+    ],
+)
+def test_where_nothing_bounds_what_is_bought_a_modest_limit_is_assumed(text: str, stated: bool, assumed: bool) -> None:
+    found = parse_settings(text)
+    policy = bounded(found.policy)
+
+    assert found.limits_stated == stated
+    assert policy.limits.assumed == assumed
+    assert bool(boundless_warning(policy)) == assumed
+    if assumed:
+        assert policy.limits.dollars_per_hour == DEFAULT_DOLLARS
+    else:
+        assert policy is found.policy
+
+
+def test_no_limit_is_said_in_a_word() -> None:
+    assert parse_settings(settings(rest="limits: none\n")).policy.limits == Limits()
+
+
+@pytest.mark.parametrize(("rest", "warns"), [("", True), ("limits: none\n", False), ("limits: {gpus: 8}\n", False)])
+def test_validate_warns_of_settings_without_a_bound(tmp_path: Path, rest: str, warns: bool) -> None:
+    (tmp_path / "pools.yaml").write_text(settings(rest=rest))
+    answer = CliRunner().invoke(main, ["validate", str(tmp_path / "pools.yaml")])
+
+    assert answer.exit_code == 0
+    assert ("warning: limits: saw none" in answer.stderr) == warns
+
+
+def test_what_the_assumed_limit_keeps_out_is_told_that_nobody_set_it() -> None:
+    policy = bounded(parse_settings(settings()).policy)
+    made = plan(cluster_of(pod(n) for n in range(300)), State(), policy, NOW)
+
+    assert 0 < sum(machine.price_per_hour for machine in made.machines) <= DEFAULT_DOLLARS
+    assert "the default, since no limits are set" in made.unplaced[0].reasons[0].detail
+    assert made.warnings[0].startswith("limits: saw none")
+
+
+def test_no_machine_with_gpus_is_bought_for_pods_without() -> None:
+    made = plan(cluster_of([pod("small", gpu="0")]), State(), parse_settings(settings()).policy, NOW)
+
+    assert not made.machines
+    ((reason,),) = (each.reasons for each in made.unplaced)
+    assert reason.excluded_by == "taint"
+    assert "is bought for pods that ask for GPUs, the pod asks for none; set min_gpus_per_pod: 0" in reason.detail
+
+
+@pytest.mark.parametrize("text", [settings(more=", min_gpus_per_pod: 0"), MIXED])
+def test_a_pool_that_says_so_or_has_other_machines_serves_them(text: str) -> None:
+    made = plan(cluster_of([pod("small", gpu="0")]), State(), parse_settings(text).policy, NOW)
+
+    assert [machine.pods for machine in made.machines] == [("tenant/small",)]
+
+
+def test_pods_without_gpus_take_the_room_of_machines_that_are_there_and_these_are_not_kept() -> None:
+    policy = parse_settings(settings()).policy
+    made = plan(cluster_of([node("n1"), pod("small", gpu="0")]), State(), policy, NOW)
+
+    assert [(placement.pod, placement.node) for placement in made.placements] == [("tenant/small", "n1")]
+    assert policy.pools[0].min_gpus_per_pod == 0
+
+
+def test_a_launcher_without_gpus_comes_with_its_gang() -> None:
+    members = gangs(2, 2, alike=True)
+    members[0]["spec"]["containers"][0]["resources"]["limits"] = {}
+    made = plan(cluster_of(members), State(), parse_settings(settings()).policy, NOW)
+
+    assert sorted(key for machine in made.machines for key in machine.pods) == ["tenant/p0", "tenant/p1"]
