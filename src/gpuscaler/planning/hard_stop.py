@@ -49,8 +49,9 @@ def bounded(plan: Plan, cluster: Cluster, policy: Policy, *, book: Ledger, break
 def most(plan: Plan, pool: Pool, book: Ledger, cluster: Cluster, policy: Policy) -> Mapping[str, int]:
     """How many machines of ``pool`` may be on their way with those of ``plan``, by what they are for."""
     new = [machine for machine in plan.machines if machine.pool == pool.name]
-    coming = [one for one in book.coming if one.key[0] == pool.name]
-    keys = {key for machine in new for key in machine.pods} | {key for one in coming for key in (*one.pods, *one.bought_for)}
+    coming = {one.id: one for one in book.coming if one.key[0] == pool.name}
+    keys = {key for machine in new for key in machine.pods} | {key for one in coming.values() for key in (*one.pods, *one.bought_for)}
+    keys |= {placement.pod for placement in plan.placements if placement.node in coming}
     open_now = 0
     if pool.min:
         closed = {one.node for one in book.coming}
@@ -64,12 +65,21 @@ def most(plan: Plan, pool: Pool, book: Ledger, cluster: Cluster, policy: Policy)
     }
 
 
-def on_their_way(pool: str, book: Ledger, cluster: Cluster) -> Mapping[str, int]:
+def on_their_way(plan: Plan, pool: str, book: Ledger, cluster: Cluster) -> Mapping[str, int]:
     """The machines of ``pool`` that were ordered for what still waits, by what they are for."""
     found = {DEMAND: 0, SPARE: 0, REPLACEMENT: 0}
+    taken = {placement.node for placement in plan.placements} | {one.id for one in book.coming if one.pods}
+    needed = {name for one in book.leaving for name in one.needs}
     for one in book.coming:
-        if one.key[0] == pool and one.order and (one.purpose != DEMAND or _is_wanted(one, book, cluster)):
-            found[one.purpose if one.purpose in found else DEMAND] += 1
+        if one.key[0] != pool or not one.order:
+            continue
+        if one.purpose == REPLACEMENT and one.id in needed:
+            found[REPLACEMENT] += 1
+        elif one.purpose == SPARE and one.id not in taken:
+            found[SPARE] += 1
+        elif one.id in taken if one.purpose in (SPARE, REPLACEMENT) else _is_wanted(one, book, cluster):
+            # A spare machine that pods take is for these.
+            found[DEMAND] += 1
     return found
 
 
@@ -89,7 +99,7 @@ def _is_wanted(one: Coming, book: Ledger, cluster: Cluster) -> bool:
 
 def _beyond(plan: Plan, pool: Pool, book: Ledger, cluster: Cluster, policy: Policy) -> dict[str, Cut]:
     """The machines of ``plan`` in ``pool`` that are too many, the last first, by their ids."""
-    allowed, coming = most(plan, pool, book, cluster, policy), on_their_way(pool.name, book, cluster)
+    allowed, coming = most(plan, pool, book, cluster, policy), on_their_way(plan, pool.name, book, cluster)
     found: dict[str, Cut] = {}
     for purpose, bound in allowed.items():
         new = [machine.id for machine in plan.machines if (machine.pool, machine.purpose) == (pool.name, purpose)]
