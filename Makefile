@@ -82,8 +82,8 @@ e2e: $(READY) ## the tests on a real control plane of KUBERNETES=1.35.4, which i
 aws-contract: $(READY) ## the same calls to your own AWS account, ACCOUNT=its number, and to our endpoint; every difference; machines for DOLLARS=0
 	@$(BIN)/python -m tests.embedded.aws.contract --account "$(ACCOUNT)" --dollars $(DOLLARS)
 
-soak: $(READY) ## RUNS=10000 schedules of faults and restarts against the controller, a tenth as many deaths, an eighth as many of two leaders, and as many of others who change a group; SEED=1
-	@SOAK_RUNS=$(RUNS) SOAK_SEED=$(SEED) $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/control/test_invariants.py tests/control/test_restarts.py tests/control/test_leadership.py tests/clouds/aws/test_withdrawing.py
+soak: $(READY) ## RUNS=10000 schedules of faults and restarts against the controller, a tenth as many deaths, an eighth as many of two leaders, and as many of others who change a group, and a hundredth of hostile workloads; SEED=1
+	@SOAK_RUNS=$(RUNS) SOAK_SEED=$(SEED) $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/control/test_invariants.py tests/control/test_restarts.py tests/control/test_leadership.py tests/clouds/aws/test_withdrawing.py tests/hostile/test_random.py
 
 mutants: $(READY) ## take out of the program, one after the other, what handles each fault: the test of that fault must fail
 	@$(BIN)/python -m tests.faults

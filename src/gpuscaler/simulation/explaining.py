@@ -45,8 +45,15 @@ def pool_changes(a: Policy, b: Policy) -> list[str]:
     for field in ("limits", "preferences", "min_saving"):
         before, after = (msgspec.to_builtins(getattr(policy, field, None)) for policy in (a, b))
         if before != after:
-            lines.append(f"{field}: {_plain(before)} → {_plain(after)}")
+            lines.append(f"{field}: {_plain(_differing(before, after))} → {_plain(_differing(after, before))}")
     return lines
+
+
+def _differing(value: object, other: object) -> object:
+    """Of a mapping what the other one says otherwise; anything else as it is."""
+    if not (isinstance(value, dict) and isinstance(other, dict)):
+        return value
+    return {key: inner for key, inner in value.items() if other.get(key) != inner}
 
 
 def _pool_changes(a: Pool, b: Pool) -> list[str]:
