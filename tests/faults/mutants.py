@@ -223,7 +223,7 @@ MUTANTS = (
     Mutant(
         case=17,
         path="planning/arrivals.py",
-        old='                self.fates.append(events.Failed(one.key, self.now, "it ended before it opened"))\n',
+        old='                self.fates.append(events.Failed(one.key, self.now, f"it ended before it opened{why}"))\n',
         new="",
         removes="a machine that dies before it opens says nothing of its offering",
     ),
