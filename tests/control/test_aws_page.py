@@ -13,6 +13,7 @@ from tests.control.aws_stage import Stage, aws_stage
 from tests.docs.test_examples import blocks
 
 from gpuscaler.clouds.aws.user_data import kubelet_of
+from gpuscaler.embedded.aws.faults import Fault
 from gpuscaler.model.taints import Taint
 
 pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'gpuscaler[aws]'")
@@ -57,6 +58,8 @@ def command(text: str) -> tuple[str, dict[str, Any]]:
 class Account(Aws):
     """An account of the page's cluster with one group, which is well but for what ``told`` says."""
 
+    launch = "auto"
+
     def made(self, tags: Mapping[str, str] = TAGS, *, data: Mapping[str, Any] = GOOD, **told: Any) -> "Account":
         self.template("gpus", **data)
         if "MixedInstancesPolicy" not in told:
@@ -66,7 +69,7 @@ class Account(Aws):
 
     def said(self) -> str:
         """All that a look says: warnings of pools, reasons of what was set aside."""
-        found = self.look(CLUSTER)
+        found = self.look(CLUSTER, launch=self.launch)
         return "\n".join((*(text for one in found.pools for text in one.warnings), *(one.reason for one in found.set_aside)))
 
     def tag(self, **tags: str) -> None:
@@ -87,6 +90,36 @@ class Account(Aws):
     def nodegroup(self, **told: Any) -> None:
         names = {"clusterName": CLUSTER, "nodegroupName": "gpus"}
         self.client("eks").create_nodegroup(**names, subnets=["subnet-useast1a"], nodeRole=ROLE, **told)
+
+    def one_zone(self) -> None:
+        self.client("autoscaling").update_auto_scaling_group(AutoScalingGroupName="gpus", AvailabilityZones=["us-east-1a"])
+
+    def priced(self) -> None:
+        """The Pricing API may be asked now."""
+        self.endpoint.faults.all.clear()
+
+
+FLAG = "kubelet --register-with-taints=gpuscaler.io/arriving=:NoSchedule"
+
+
+def zonal() -> Account:
+    """A group of two zones in which the cloud chooses, since it is told a number only: LaunchInstances takes no mixed markets."""
+    shares = {"OnDemandBaseCapacity": 0, "OnDemandPercentageAboveBaseCapacity": 100}
+    policy = {**MIXED, "InstancesDistribution": shares}
+    overrides = {"LaunchTemplate": {**MIXED["LaunchTemplate"], "Overrides": [{"InstanceType": "g5.xlarge"}]}}  # type: ignore[dict-item]
+    account = Account().made(MixedInstancesPolicy={**policy, **overrides}, AvailabilityZones=["us-east-1a", "us-east-1b"])
+    account.client("autoscaling").suspend_processes(AutoScalingGroupName="gpus", ScalingProcesses=["AZRebalance"])
+    account.launch = "desired-capacity"
+    return account
+
+
+def unpriced() -> Account:
+    """A type whose price in its region neither the catalogue nor the Pricing API tells."""
+    account = Account(regions=("us-east-1", "ap-south-2"))
+    account.endpoint.faults.all.append(Fault(service="pricing", code="AccessDenied", status=403))
+    account.template("gpus", region="ap-south-2", **GOOD)
+    account.group("gpus", TAGS, region="ap-south-2", LaunchTemplate={"LaunchTemplateName": "gpus", "Version": "$Latest"})
+    return account
 
 
 def replaced() -> Account:
@@ -146,6 +179,12 @@ CASES: dict[str, tuple[Callable[[], Account], Callable[[Account, str], None]]] =
     ),
     "its user data does not register": (lambda: Account().made(data={"InstanceType": "g5.xlarge"}), recipe),
     "the user data … replace": (replaced, mend_nodegroup),
+    "its tags promise the taint": (
+        lambda: Account().made({**TAGS, f"{TAINT}/nvidia.com/gpu": "true:NoSchedule"}, data={**GOOD, "UserData": encoded(FLAG)}),
+        lambda one, _: one.version(UserData=encoded(f"{FLAG},nvidia.com/gpu=true:NoSchedule")),
+    ),
+    "AWS chooses the zone of each machine": (zonal, lambda one, _: one.one_zone()),
+    "no price of": (unpriced, lambda one, _: one.priced()),
     "no kubelet starts": (
         lambda: Account().made(data={**GOOD, "UserData": encoded("kubelet --register-with-taints=dedicated=nvidia.com/gpu=true")}),
         recipe,
