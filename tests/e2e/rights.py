@@ -24,7 +24,7 @@ Outcomes = dict["Right", BaseException | None]
 REVIEWS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False)
 RBAC = "rbac.authorization.k8s.io"
 #: Where an installation does not live, and has a right all the same.
-ELSEWHERE = "kube-system"
+ELSEWHERE, NODE_LEASES = "kube-system", "kube-node-lease"
 
 
 class Right(NamedTuple):
@@ -47,7 +47,8 @@ class Right(NamedTuple):
 
 def parts(role: Json) -> Iterator[tuple[Right, Json]]:
     """Each right of a role, with a rule that allows nothing else."""
-    place = ELSEWHERE if role["metadata"].get("namespace") == ELSEWHERE else ""
+    namespace = role["metadata"].get("namespace", "")
+    place = namespace if namespace in (ELSEWHERE, NODE_LEASES) else ""
     for rule in role["rules"]:
         for group in rule["apiGroups"]:
             for resource in rule["resources"]:

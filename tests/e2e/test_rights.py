@@ -16,8 +16,8 @@ import structlog
 from tests.e2e.beginning import BEGINS, begins
 from tests.e2e.objects import deployment, pod, pod_spec
 from tests.e2e.reading import reads
-from tests.e2e.rights import ELSEWHERE, QUICK, Installed, Outcomes, Right, granted, installed, keep, somebody
-from tests.e2e.stage import Controller, Stage, stage, until
+from tests.e2e.rights import ELSEWHERE, NODE_LEASES, QUICK, Installed, Outcomes, Right, granted, installed, keep, somebody
+from tests.e2e.stage import CLOUD, Controller, Stage, stage, until
 
 from gpuscaler.control.acting import Actor
 from gpuscaler.embedded.providers import naming_in
@@ -43,6 +43,10 @@ WRITING = [
 LOOKS = [Right("watch", "events"), Right("get", "configmaps", place=ELSEWHERE)]
 MARKING, EVICTING = Right("get", "nodes"), Right("create", "pods/eviction")
 COUNTING, DELETING = Right("patch", "events", EVENTS.group), Right("delete", "pods")
+#: Rights to play nodes: their device plugins, and the Leases of their kubelets.
+PLUGINS = Right("create", "daemonsets", "apps", place=ELSEWHERE)
+BEGINNING, RENEWING = (Right(verb, "leases", LEASES.group, place=NODE_LEASES) for verb in ("create", "patch"))
+PLAYS = "plays"
 #: The namespaces of installations that buy.
 OPENS, WRITES_DOWN = "opens", "writes"
 #: The namespace of the installation that removes, the pools that it does so in, and one beside them.
@@ -67,6 +71,7 @@ async def _play() -> Outcomes:
                 _buys(made, found, OPENS, *OPENING),
                 _buys(made, found, WRITES_DOWN, *WRITING),
                 _removes(made, found),
+                _plays(made, found),
                 begins(made, found),
                 _alone(made, found, logs),
             )
@@ -158,6 +163,31 @@ async def _writes(here: Installed, controller: Controller, *, pool: str, right: 
     assert len(controller.told("ordered", pool=pool)) == 1
     await made.scale("Deployment", "serve", pool, 0)
     await made.empty(pool)
+
+
+# One that plays its nodes
+
+
+async def _plays(made: Stage, found: Outcomes) -> None:
+    here = await installed(made, PLAYS)
+    await here.take(PLUGINS, BEGINNING, RENEWING)
+    cloud = {**CLOUD, "kubelet": True}
+    run_file = here.stage.run_file(PLAYS, [{"name": PLAYS, "types": ["g4dn.xlarge"]}], cloud=cloud, **QUICK)
+    controller = here.stage.start(run_file, await here.stage.kubeconfig(), name=PLAYS)
+    await keep(found, [PLUGINS, BEGINNING, RENEWING], _is_played(here, controller))
+    controller.check()
+
+
+async def _is_played(here: Installed, controller: Controller) -> None:
+    """Machines are bought and become nodes all the same; once plugins may be made and Leases be renewed, their pods run."""
+    await here.stage.create(deployment("serve", 1, pod_spec(PLAYS)), PLAYS)
+    for right in (PLUGINS, BEGINNING):
+        await here.named(controller, right)
+    await here.give(PLUGINS, BEGINNING)
+    await here.named(controller, RENEWING)
+    await here.give(RENEWING)
+    await here.stage.bound(PLAYS, 1)
+    assert len(controller.told("ordered", pool=PLAYS)) == 1
 
 
 # One that removes

@@ -43,7 +43,8 @@ class Leases:
         self._made: dict[str, float] = {}
         self._slots = asyncio.Semaphore(abreast)
         self._stirred = asyncio.Event()
-        self._refused = False
+        #: What was refused, and told.
+        self._refused: set[str] = set()
 
     def keep(self, node: str, uid: str) -> None:
         """Renew the Lease of this node from now on."""
@@ -75,8 +76,9 @@ class Leases:
                 await self._write(node)
             except (ApiError, Unreachable) as error:
                 # The next renewal is soon enough.
-                if isinstance(error, Forbidden) and not self._refused:
-                    self._refused = True
+                what = "patch" if node in self._made else "create"
+                if isinstance(error, Forbidden) and what not in self._refused:
+                    self._refused.add(what)
                     _LOG.warning("the Lease of a node that is played may not be renewed", node=node, problem=str(error))
 
     async def _write(self, node: str) -> None:
@@ -88,7 +90,8 @@ class Leases:
             try:
                 await self._client.create(LEASES, lease_of(node, uid, moment), namespace=NAMESPACE)
             except AlreadyExists:
-                pass
+                # Whether it was renewed meanwhile is not known.
+                self._made[node] = float("-inf")
             else:
                 self._made[node] = now
                 return
@@ -97,7 +100,7 @@ class Leases:
         except NotFound:
             self._made.pop(node, None)
             return
-        if now - self._made.get(node, float("-inf")) > DURATION:
+        if now - self._made.get(node, now) > DURATION:
             await self._again(node)
         self._made[node] = now
 
