@@ -1,0 +1,28 @@
+"""Kubelets that stop for good: nothing says so but the Lease of their node, which goes stale."""
+
+from tests.control.leaving import run
+from tests.control.world import ONE_GPU_MACHINES
+from tests.faults.kit import bought, faulty
+
+
+async def test_f75_pods_of_a_node_whose_kubelet_stops_run_elsewhere_and_its_machine_is_ended_once() -> None:
+    async with faulty(ONE_GPU_MACHINES) as here:
+        await run(here, "web", 3)
+        await bought(here, 3)
+        await here.sleep(90.0)
+        first, *_ = here.cluster.core.list()
+        here.cluster.kubelets.stop(first.id)
+        await here.sleep(60.0)
+        (node,) = [one for one in await here.nodes() if one["metadata"]["name"] == first.id]
+        assert {"node.kubernetes.io/unreachable"} <= {taint["key"] for taint in node["spec"]["taints"]}
+        assert first.ended_at is None
+        # The pod is deleted after five minutes, and nothing ends it there; what comes in its place needs a machine.
+        await bought(here, 4, within=600.0)
+        await here.sleep(3600.0)
+
+        assert first.ended_at is not None
+        assert len(here.cluster.core.history()) == 4
+        assert first.id not in {one["metadata"]["name"] for one in await here.nodes()}
+        bound = await here.bound()
+        assert len(bound) == 3
+        assert set(bound.values()) == {one.id for one in here.cluster.core.list()}
