@@ -515,6 +515,20 @@ MUTANTS = (
         removes="the last replica of what the cluster needs is moved like any other",
     ),
     Mutant(
+        case=71,
+        path="planning/labelling.py",
+        old=" or node.provider_id not in roll.listed.alive:\n",
+        new=" or node.bought is not None:\n",
+        removes="nodes do not get the label of their pool",
+    ),
+    Mutant(
+        case=71,
+        path="control/acting.py",
+        old="self._one_slot if isinstance(act, Label) else self._slots",
+        new="self._slots",
+        removes="that labels are forbidden is found out for each node",
+    ),
+    Mutant(
         case=35,
         path="planning/state/breakers.py",
         old="        case events.CONFIGURATION | events.UNAUTHORISED:\n            return Target(pool)\n",

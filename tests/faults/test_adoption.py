@@ -18,6 +18,8 @@ from gpuscaler.clouds.markets import Markets, Steps
 from gpuscaler.clouds.protocol import INTERRUPTION, Notice
 from gpuscaler.clouds.simulated_provider import provider_id
 from gpuscaler.embedded import machines
+from gpuscaler.embedded.failures import Failure
+from gpuscaler.embedded.faults import Fault
 from gpuscaler.kube.resources import DEPLOYMENTS, NODES, POD_DISRUPTION_BUDGETS, PODS
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import POOL_LABEL
@@ -244,3 +246,43 @@ async def test_f74_the_last_ready_replica_of_what_the_cluster_needs_is_not_moved
         assert set(before.values()) == {first, second}
         assert await everywhere(here) == before
         assert here.desired("eks-system") == 2
+
+
+def label_of(node: dict[str, Any]) -> str | None:
+    found: str | None = node["metadata"]["labels"].get(POOL_LABEL)
+    return found
+
+
+async def test_f71_nodes_of_ours_get_the_label_of_their_pool_and_no_other_node_does() -> None:
+    async with faulty(IDLE) as here:
+        await launch(here)
+        await here.sleep(60.0)
+        await run(here, "web")
+        await here.sleep(30.0)
+        (ours,) = await here.nodes()
+        theirs = {"name": "theirs", "labels": {"kubernetes.io/hostname": "theirs", POOL_LABEL: "somebody-elses"}}
+        await here.user.create(NODES, {**ours, "metadata": theirs, "spec": {"providerID": "simulated:///us-east-1a/theirs"}})
+        await here.user.merge_patch(NODES, ours["metadata"]["name"], {"metadata": {"labels": {POOL_LABEL: "wrong"}}})
+        await here.sleep(30.0)
+
+        assert label_of(ours) == "gpu"
+        assert sorted(str(label_of(node)) for node in await here.nodes()) == ["gpu", "somebody-elses"]
+        assert len([request for _, request in watch_of(here).to("/nodes/", "PATCH") if POOL_LABEL.encode() in request.body]) == 2
+
+
+async def test_f71_where_labels_may_not_be_written_that_is_said_once_and_tried_ever_more_rarely() -> None:
+    async with faulty(IDLE) as here:
+        said = 'nodes "sim-00001" is forbidden: User "gpuscaler" cannot patch resource "nodes" in API group "" at the cluster scope'
+        await launch(here, 3)
+        await here.sleep(90.0)
+        for node in await here.nodes():
+            await here.user.merge_patch(NODES, node["metadata"]["name"], {"metadata": {"labels": {POOL_LABEL: None}}})
+        here.cluster.api.faults.add(Fault(method="PATCH", path=r"/nodes/[^/?]+\?", refusal=Failure(403, "Forbidden", said)))
+        since = here.now()
+        await run(here, "web", replicas=3)
+        await here.sleep(300.0)
+
+        tried = [at for at, request in watch_of(here).to("/nodes/", "PATCH") if at > since and POOL_LABEL.encode() in request.body]
+        assert 2 <= len(tried) <= 8
+        assert tried[-1] - tried[-2] >= 50.0
+        assert await all_bound(here)

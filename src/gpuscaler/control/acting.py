@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,6 +24,7 @@ from gpuscaler.planning.acts import (
     Discourage,
     Evict,
     Exclude,
+    Label,
     Lift,
     Mark,
     Nominate,
@@ -32,6 +33,7 @@ from gpuscaler.planning.acts import (
 from gpuscaler.planning.discouraging import SOFT, SOFT_TAINTS
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.leaving.labels import EXCLUDE_LABEL, EXCLUDE_VALUE
+from gpuscaler.planning.membership import POOL_LABEL
 from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 
 #: So many writes are under way at once.
@@ -129,6 +131,8 @@ class Actor:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._slots = asyncio.Semaphore(ABREAST)
+        #: Labels are for people, and never in the way of anything else. What is forbidden is said of the first node, and not of each.
+        self._one_slot = asyncio.Semaphore(1)
         #: Machines that are taken back are marked before anything else is done: their pods have two minutes, or half a one.
         self._at_once, self._slots_at_once = client.at_once(), asyncio.Semaphore(ABREAST)
         #: What was forbidden, by the kind of act and the namespace.
@@ -139,6 +143,7 @@ class Actor:
             Mark: lambda act: self._write(act.node, _taint(LEAVING_TAINT, present=True), client=self._at_once),
             Unmark: lambda act: self._write(act.node, _unmarked),
             Discourage: lambda act: self._write(act.node, _taints(SOFT_KEYS, [WireTaint(key, SOFT) for key in act.taints])),
+            Label: lambda act: self._write(act.node, _labelled(act.pool)),
             Exclude: self._exclude,
             Checkpoint: self._checkpoint,
             Evict: self._evict,
@@ -161,9 +166,7 @@ class Actor:
 
     async def _done(self, act: Act, gate: "_Gate") -> Outcome:
         kind = (type(act), act.pod.split("/", 1)[0] if isinstance(act, Nominate | Checkpoint | Evict | Delete) else "")
-        # Those who wait for each other must not wait for slots that they hold. They are few.
-        slots = nullcontext() if isinstance(act, Lift) else self._slots_at_once if isinstance(act, Mark) else self._slots
-        async with slots:
+        async with self._slots_of(act):
             now, rest = asyncio.get_running_loop().time(), self._resting.get(kind)
             if rest is not None and now < rest.until:
                 return Outcome(act, rest.said, rest.until - now, tried=False)
@@ -179,6 +182,12 @@ class Actor:
                 return Outcome(act, str(error), getattr(error, "retry_after", None) or 0.0)
             self._resting.pop(kind, None)
             return found if isinstance(found, Outcome) else Outcome(act, found)
+
+    def _slots_of(self, act: Act) -> AbstractAsyncContextManager[None]:
+        """Those who wait for each other must not wait for slots that they hold. They are few."""
+        if isinstance(act, Lift):
+            return nullcontext()
+        return self._slots_at_once if isinstance(act, Mark) else self._one_slot if isinstance(act, Label) else self._slots
 
     async def _nominate(self, act: Nominate) -> str:
         return await self._patch_pod(act.pod, {"metadata": {"uid": act.uid}, "status": {"nominatedNodeName": act.node or None}})
@@ -312,6 +321,15 @@ def _taints(ours: frozenset[str], wanted: list[WireTaint]) -> Change:
         if {one.key for one in taints} & ours == {one.key for one in wanted}:
             return {}
         return {"spec": {"taints": [one for one in taints if one.key not in ours] + wanted or None}}
+
+    return change
+
+
+def _labelled(pool: str) -> Change:
+    """Let a node say which pool it is of."""
+
+    def change(node: WireNode) -> dict[str, Any]:
+        return {} if (node.metadata.labels or {}).get(POOL_LABEL) == pool else {"metadata": {"labels": {POOL_LABEL: pool}}}
 
     return change
 

@@ -5,7 +5,7 @@ harmless: what is remembered is written before anything is sent, and every write
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -31,7 +31,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning import failover, quarantine, restarting
-from gpuscaler.planning.acts import ON_MACHINES, Act, End, Evict, Extend
+from gpuscaler.planning.acts import ON_MACHINES, Act, End, Evict, Extend, Label
 from gpuscaler.planning.arrivals import Waits
 from gpuscaler.planning.hard_stop import bounded
 from gpuscaler.planning.leaving import Refusal
@@ -109,6 +109,7 @@ class Controller:
         self._policy = policy
         self._planner, self._rolls = Planner(policy), Rolls()
         self._acting: set[asyncio.Task[list[Outcome]]] = set()
+        self._labelling: asyncio.Task[list[Outcome]] | None = None
         self._unevicted: list[Refusal] = []
         self._unseen: dict[str, str] = {}
         self._failure: BaseException | None = None
@@ -390,11 +391,19 @@ class Controller:
                 self._cloud.withdraw(one)
         for order in seen.doubtful:
             self._cloud.buy(order)
-        others: list[Act] = [act for act in seen.acts if not isinstance(act, ON_MACHINES)]
+        others: list[Act] = [act for act in seen.acts if not isinstance(act, ON_MACHINES) and not isinstance(act, Label)]
         if others:
-            task = asyncio.get_running_loop().create_task(self._actor.carry_out(others))
-            self._acting.add(task)
-            task.add_done_callback(self._acted)
+            self._acting.add(self._carry_out(others))
+        # Labels are written beside the rest: nothing waits for what becomes of them.
+        labels = [act for act in seen.acts if isinstance(act, Label)]
+        if labels and (self._labelling is None or self._labelling.done()):
+            self._labelling = self._carry_out(labels)
+            self._acting.add(self._labelling)
+
+    def _carry_out(self, acts: Sequence[Act]) -> asyncio.Task[list[Outcome]]:
+        task = asyncio.get_running_loop().create_task(self._actor.carry_out(acts))
+        task.add_done_callback(self._acted)
+        return task
 
     def _stopped(self, task: asyncio.Task[None]) -> None:
         """Without the cloud's list nothing arrives and nothing leaves: whatever ended the watch ends the loop too, and is seen."""
@@ -452,7 +461,7 @@ class Controller:
         plan = replace(plan, warnings=(*plan.warnings, *unshown), solve_seconds=round(self._time() - began, 6))
         if not self._fresh(self._now()) or any(each.kind != Pod.__name__ for each in self.memory.poison):
             plan = without_removals(plan)
-        plan = bounded(plan, cluster, policy, book=self.memory.ledger, breakers=self.memory.breakers, now=now)
+        plan = bounded(plan, cluster, policy, book=self.memory.ledger, breakers=self.memory.breakers, now=now, unlisted=state.unlisted)
         await breathe()
         if (plan.machines or plan.removals) and await self._stopped_meanwhile(held, now):
             self._alarm.plan_by(self._time())

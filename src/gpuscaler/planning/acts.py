@@ -48,6 +48,14 @@ class Discourage(Struct, frozen=True, gc=False, tag=True):
     reason: str
 
 
+class Label(Struct, frozen=True, gc=False, tag=True):
+    """Let a node bear the label ``gpuscaler.io/pool`` with this value."""
+
+    node: str
+    pool: str
+    reason: str
+
+
 class Exclude(Struct, frozen=True, gc=False, tag=True):
     """Ask load balancers to send nothing to a node with our leaving taint any more."""
 
@@ -113,6 +121,6 @@ class Clear(Struct, frozen=True, gc=False, tag=True):
     reason: str
 
 
-Act = Nominate | Lift | Close | Mark | Unmark | Discourage | Exclude | Checkpoint | Evict | Delete | End | Extend | Clear
+Act = Nominate | Lift | Close | Mark | Unmark | Discourage | Label | Exclude | Checkpoint | Evict | Delete | End | Extend | Clear
 #: Acts that are asked of the cloud.
 ON_MACHINES = (End, Extend)

@@ -34,28 +34,45 @@ DEMAND, SPARE, REPLACEMENT = "demand", "spare", "replacement"
 MORE = 1
 
 
-def bounded(plan: Plan, cluster: Cluster, policy: Policy, *, book: Ledger, breakers: Breakers, now: float) -> Plan:
-    """``plan`` without machines that are more than what waits could need, and with a sentence for each pool that lost some."""
+def bounded(
+    plan: Plan,
+    cluster: Cluster,
+    policy: Policy,
+    *,
+    book: Ledger,
+    breakers: Breakers,
+    now: float,
+    unlisted: Set[str] = frozenset(),
+) -> Plan:
+    """``plan`` without machines that are more than what waits could need, and with a sentence for each pool that lost some.
+
+    Nodes that are ``unlisted`` are no machines of any pool.
+    """
     if not plan.machines:
         return plan
     dropped: dict[str, Cut] = {}
     for pool in policy.pools:
         if any(machine.pool == pool.name for machine in plan.machines):
-            dropped |= _beyond(plan, pool, book, cluster, policy)
+            dropped |= _beyond(plan, pool, book, cluster, open_machines(pool, book, cluster, policy, unlisted))
     dropped |= _more_than_a_probe(plan, breakers, cluster, now)
     return without(plan, _with_their_gangs(plan, dropped, cluster), cluster) if dropped else plan
 
 
-def most(plan: Plan, pool: Pool, book: Ledger, cluster: Cluster, policy: Policy) -> Mapping[str, int]:
-    """How many machines of ``pool`` may be on their way with those of ``plan``, by what they are for."""
+def open_machines(pool: Pool, book: Ledger, cluster: Cluster, policy: Policy, unlisted: Set[str]) -> int:
+    """The machines of ``pool`` that are open, where that matters: for its minimum."""
+    if not pool.min:
+        return 0
+    closed = {one.node for one in book.coming}
+    found = members(cluster.nodes, policy, unlisted)
+    return sum(name not in closed and member.pool.name == pool.name for name, member in found.items())
+
+
+def most(plan: Plan, pool: Pool, book: Ledger, cluster: Cluster, open_now: int) -> Mapping[str, int]:
+    """How many machines of ``pool``, of which ``open_now`` are open, may be on their way with those of ``plan``, by what they are for."""
     new = [machine for machine in plan.machines if machine.pool == pool.name]
     coming = {one.id: one for one in book.coming if one.key[0] == pool.name}
     keys = {key for machine in new for key in machine.pods} | {key for one in coming.values() for key in (*one.pods, *one.bought_for)}
     keys |= {placement.pod for placement in plan.placements if placement.node in coming}
-    open_now = 0
-    if pool.min:
-        closed = {one.node for one in book.coming}
-        open_now = sum(name not in closed and member.pool.name == pool.name for name, member in members(cluster.nodes, policy).items())
     moving = {move.pod for removal in plan.removals if removal.needs for move in removal.moves}
     moving |= {key for one in book.leaving for key in one.pods}
     return {
@@ -97,9 +114,9 @@ def _is_wanted(one: Coming, book: Ledger, cluster: Cluster) -> bool:
     return any(waits(key, book, cluster) for key in one.bought_for or one.pods)
 
 
-def _beyond(plan: Plan, pool: Pool, book: Ledger, cluster: Cluster, policy: Policy) -> dict[str, Cut]:
+def _beyond(plan: Plan, pool: Pool, book: Ledger, cluster: Cluster, open_now: int) -> dict[str, Cut]:
     """The machines of ``plan`` in ``pool`` that are too many, the last first, by their ids."""
-    allowed, coming = most(plan, pool, book, cluster, policy), on_their_way(plan, pool.name, book, cluster)
+    allowed, coming = most(plan, pool, book, cluster, open_now), on_their_way(plan, pool.name, book, cluster)
     found: dict[str, Cut] = {}
     for purpose, bound in allowed.items():
         new = [machine.id for machine in plan.machines if (machine.pool, machine.purpose) == (pool.name, purpose)]

@@ -25,6 +25,7 @@ from gpuscaler.planning.arrivals import Arrivals, Waits, arrivals
 from gpuscaler.planning.crowded import crowded
 from gpuscaler.planning.discouraging import discourage
 from gpuscaler.planning.hard_stop import bounded
+from gpuscaler.planning.labelling import labels_due
 from gpuscaler.planning.letting_go import LetGo, encourage, let_go
 from gpuscaler.planning.limits import slack
 from gpuscaler.planning.observing import observed
@@ -194,7 +195,12 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     book = ledger.folded(book, wheel.steps)
     refused = refusing.refused(memory.refusals, cluster, attempts=facts.attempts, said=facts.said, now=now)
     avoided = reduce(refusals.step, (*refused, *wheel.suspected), memory.refusals)
-    acts: tuple[Act, ...] = (*wheel.acts, *discourage(cluster, policy, roll.unlisted), *encourage(cluster, facts.inventory))
+    acts: tuple[Act, ...] = (
+        *wheel.acts,
+        *discourage(cluster, policy, roll.unlisted),
+        *encourage(cluster, facts.inventory),
+        *labels_due(cluster, policy, roll),
+    )
     kept: tuple[tuple[str, str], ...] = ()
     if facts.fresh:
         departure = leaving.take_leave(book, cluster, facts.inventory, policy, now=now, unseen=facts.unseen, roll=roll, held=removing_held)
@@ -388,7 +394,7 @@ def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, sta
     Whatever the plan says, no more machines are on their way than what waits could need.
     """
     book = memory.ledger
-    plan = bounded(plan, cluster, policy, book=book, breakers=memory.breakers, now=now)
+    plan = bounded(plan, cluster, policy, book=book, breakers=memory.breakers, now=now, unlisted=state.unlisted)
     known = {one.id for one in book.coming}
     meant: dict[str, list[str]] = defaultdict(list)
     for placement in plan.placements:

@@ -1,0 +1,32 @@
+"""The label ``gpuscaler.io/pool``, written on nodes that the cloud's list shows to be a pool's: for people, and for affinities of pods.
+
+Nothing is decided by it here. It stays where the pool is gone: what it says was true when it was written.
+"""
+
+from collections.abc import Iterator
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.acts import Label
+from gpuscaler.planning.membership import POOL_LABEL
+from gpuscaler.planning.roll import Roll
+
+#: So many labels at most are written after one look: at an installation all nodes lack theirs.
+MOST = 20
+
+
+def labels_due(cluster: Cluster, policy: Policy, roll: Roll) -> Iterator[Label]:
+    """The nodes whose label does not say which pool they are of, as many as are written at a time."""
+    pools = {pool.name for pool in policy.pools}
+    written = 0
+    for node in cluster.nodes.values():
+        pool = node.bought[0] if node.bought is not None else ""
+        if node.labels.get(POOL_LABEL) == pool or pool not in pools or node.deleted or node.provider_id not in roll.listed.alive:
+            continue
+        # Of two nodes that say they are one machine, neither is sure to be it.
+        if len(roll.by_machine[node.provider_id]) > 1:
+            continue
+        yield Label(node.name, pool, "the cloud lists its machine for this pool")
+        written += 1
+        if written >= MOST:
+            return
