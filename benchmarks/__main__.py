@@ -10,7 +10,10 @@ from rich.table import Table
 
 from benchmarks.figures import Figure
 
-MODULES = ("cost", "speed", "fleet", "scale_down", "replay", "simulation", "live", "restarts", "real", "exporter", "metrics", "aws")
+MODULES = (
+    *("cost", "speed", "fleet", "scale_down", "replay", "simulation", "live", "restarts", "real"),
+    *("exporter", "metrics", "aws", "hostile"),
+)
 
 
 def main(names: list[str]) -> int:

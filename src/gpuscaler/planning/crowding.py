@@ -275,6 +275,10 @@ class _Packing:
         turns = cheap[(copies[cheap] == copies[kind]) & (self.price[cheap] == self.price[kind])]
         caps = [cap for _, cap in self.rules.sets[self.rules.of_lot[index]]]
         per_machine = min([int(copies[kind]), *caps])
+        if per_machine < 1:
+            # A skew that no API server admits.
+            self.unmet[index] = count
+            return
         machines = -(-count // per_machine)
         rows = np.arange(self.open, self.open + machines)
         self.open += machines
