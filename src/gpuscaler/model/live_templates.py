@@ -35,6 +35,8 @@ _PLACE = (
     "karpenter.sh/capacity-type",
     "eks.amazonaws.com/capacityType",
     "kubernetes.azure.com/scalesetpriority",
+    "cloud.google.com/gke-spot",
+    "cloud.google.com/gke-provisioning",
 )
 #: A difference of so much of a resource is worth a word.
 WORTH_A_WORD = 0.01

@@ -20,14 +20,15 @@ def observed(known: learned.Learned, book: Ledger, policy: Policy, now: float, *
     """``known`` with what the live nodes of ``policy``'s pools show; ``policy`` says what tags and rules promise."""
     there = teachers.of(roll.nodes, None if roll.listed.instances is None else roll.listed.alive)
     arriving = {one.node: one.ready for one in book.coming if one.node}
-    for pool in policy.pools:
-        for offering in {one.instance_type: one for one in reversed(pool.offerings)}.values():
-            kind = (pool.name, offering.instance_type)
-            lesson = learned.lesson_of(known, *kind)
-            since = lesson.revised if lesson is not None and lesson.revision == pool.revision else 0.0
-            nodes = settled(there.get(kind, ()), offering, arriving, since=since, now=now)
-            shown = teachers.shown(kind, offering, nodes) if nodes else None
-            known = learned.step(known, learned.Observed(*kind, now, pool.revision, trusted(shown, nodes)))
+    lessons = {(one.pool, one.instance_type): one for one in known.lessons}
+    templates = teachers.templates(policy)
+    # Of most types there is neither a node nor a lesson.
+    for kind in sorted((there.keys() | lessons.keys()) & templates.keys()):
+        (offering, revision), lesson = templates[kind], lessons.get(kind)
+        since = lesson.revised if lesson is not None and lesson.revision == revision else 0.0
+        nodes = settled(there.get(kind, ()), offering, arriving, since=since, now=now)
+        shown = teachers.shown(kind, offering, nodes) if nodes else None
+        known = learned.step(known, learned.Observed(*kind, now, revision, trusted(shown, nodes)))
     return known
 
 

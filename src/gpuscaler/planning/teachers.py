@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from gpuscaler.model.instances import Instance
 from gpuscaler.model.live_templates import Shown, shown_by
 from gpuscaler.model.nodes import Node
-from gpuscaler.model.pools import Offering
+from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.planning.membership import INSTANCE_TYPE_LABELS, POOL_LABEL, first_label
 from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 
@@ -21,6 +21,8 @@ class Teachers:
     def __init__(self) -> None:
         self._nodes: Mapping[str, Node] | None = None
         self._alive: Alive = None
+        self._policy: Policy | None = None
+        self._templates: dict[Kind, tuple[Offering, str]] = {}
         self._kinds: dict[Kind, tuple[Node, ...]] = {}
         self._shown: dict[Kind, tuple[Offering, tuple[Node, ...], Shown]] = {}
 
@@ -35,6 +37,14 @@ class Teachers:
                     found.setdefault(kind, []).append(node)
             self._kinds = {kind: tuple(sorted(some, key=lambda one: (-one.created, one.name))) for kind, some in found.items()}
         return self._kinds
+
+    def templates(self, policy: Policy) -> Mapping[Kind, tuple[Offering, str]]:
+        """The first offering of each kind, which promises what all of them do but for place and market, and its pool's revision."""
+        if self._policy is not policy:
+            self._policy = policy
+            every = ((pool, offering) for pool in reversed(policy.pools) for offering in reversed(pool.offerings))
+            self._templates = {(pool.name, offering.instance_type): (offering, pool.revision) for pool, offering in every}
+        return self._templates
 
     def shown(self, kind: Kind, offering: Offering, nodes: tuple[Node, ...]) -> Shown:
         known = self._shown.get(kind)
