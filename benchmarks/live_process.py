@@ -81,6 +81,9 @@ class Cloud:
     async def extend(self, ids: Sequence[str]) -> None:
         """Nothing holds a machine here."""
 
+    async def protect(self, ids: Sequence[str], *, on: bool) -> None:
+        """No group balances zones here."""
+
     async def notices(self) -> Sequence[Notice]:
         return ()
 

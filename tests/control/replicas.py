@@ -171,6 +171,9 @@ class Desk:
     async def extend(self, ids: Sequence[str]) -> None:
         await self._write("extend", lambda: self._inner.extend(ids))
 
+    async def protect(self, ids: Sequence[str], *, on: bool) -> None:
+        await self._write("protect", lambda: self._inner.protect(ids, on=on))
+
     async def notices(self) -> Sequence[Notice]:
         found: Sequence[Notice] = await self._read(self._inner.notices)
         return found

@@ -166,6 +166,9 @@ class MortalProvider:
     async def extend(self, ids: Sequence[str]) -> None:
         await self._deaths.step(lambda: self._inner.extend(ids))
 
+    async def protect(self, ids: Sequence[str], *, on: bool) -> None:
+        await self._deaths.step(lambda: self._inner.protect(ids, on=on))
+
     async def notices(self) -> Sequence[Notice]:
         return (*await self._inner.notices(), *self._more)
 

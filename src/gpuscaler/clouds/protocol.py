@@ -166,6 +166,10 @@ class Provider(Protocol):
         """Ask the cloud to hold machines that it ends for as long again, since they are still being emptied, where it offers that."""
         ...
 
+    async def protect(self, ids: Sequence[str], *, on: bool) -> None:
+        """Have the groups of these machines end none of them by themselves, or let them again where ``on`` is False."""
+        ...
+
     async def notices(self) -> Sequence[Notice]:
         """What has been announced since the last call."""
         ...

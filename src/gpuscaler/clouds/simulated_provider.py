@@ -236,6 +236,9 @@ class SimulatedProvider:
     async def extend(self, ids: Sequence[str]) -> None:
         """Nothing here holds a machine that is being ended."""
 
+    async def protect(self, ids: Sequence[str], *, on: bool) -> None:
+        """Nothing here ends machines by itself."""
+
     async def notices(self) -> Sequence[Notice]:
         await self._call()
         found, self._notices = self._notices, []

@@ -10,9 +10,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.clouds.protocol import (
+    CONFIGURATION,
     INTERRUPTION,
     MAINTENANCE,
     TERMINATION,
+    UNAUTHORISED,
+    UNKNOWN,
     Bought,
     CloudError,
     LostAnswerError,
@@ -24,6 +27,8 @@ from gpuscaler.clouds.protocol import (
 from gpuscaler.kube.errors import ApiError, Unreachable
 from gpuscaler.kube.leases import NotLeaderError
 from gpuscaler.model.instances import ALIVE, Instance, Inventory
+from gpuscaler.planning import balancing
+from gpuscaler.planning.acts import Protect
 from gpuscaler.planning.state import events, ledger
 
 _LOG = structlog.get_logger(__name__)
@@ -77,6 +82,7 @@ class Cloud:
         #: Why the cloud takes machines away that are no interrupted spot, in words, by id.
         self.why: Mapping[str, str] = {}
         self._listing = asyncio.Lock()
+        self._guarded: list[balancing.Answered] = []
         #: What goes wrong now, by what was asked.
         self._troubles: dict[str, str] = {}
         #: What was announced beside interruptions and is known already, by machine and word.
@@ -234,6 +240,15 @@ class Cloud:
         """Ask the cloud to hold a machine that it ends for longer; where that fails it lasts as long as was said."""
         self._spawn(self._extend(instance))
 
+    def protect(self, act: Protect) -> None:
+        """Protect machines from their group, or take that off again; what came of it is kept for :meth:`guarded`."""
+        self._spawn(self._protect(act))
+
+    def guarded(self) -> tuple[balancing.Answered, ...]:
+        """What came of protecting machines since the last call."""
+        found, self._guarded = tuple(self._guarded), []
+        return found
+
     def withdraw(self, one: ledger.Withdrawal) -> None:
         self._spawn(self._withdraw(one))
 
@@ -311,6 +326,27 @@ class Cloud:
             _LOG.exception("a machine could not be ended", machine=instance)
             detail = unforeseen(error)
         self._ended.append(Ended(instance, node, found or detail, bool(found)))
+
+    async def _protect(self, act: Protect) -> None:
+        problem = ""
+        try:
+            self._fence(CALL_SECONDS)
+            async with asyncio.timeout(CALL_SECONDS):
+                await self.provider.protect(act.instances, on=act.on)
+            # The list confirms it.
+            await self.refresh()
+        except CloudError as error:
+            # A machine that is not in service yet, a throttle or a lost connection says nothing of the group.
+            problem = spoken(error) if error.cause in (UNAUTHORISED, CONFIGURATION) else UNKNOWN
+        except (LostAnswerError, TimeoutError):
+            problem = UNKNOWN
+        except STOPPING:
+            raise
+        except Exception as error:  # noqa: BLE001  # nothing that a cloud answers ends what serves all pods
+            _LOG.exception("machines could not be protected", machines=act.instances)
+            problem = unforeseen(error)
+        if problem != UNKNOWN:
+            self._guarded += [balancing.Answered(name, act.pool, act.on, problem) for name in act.instances]
 
     async def _extend(self, instance: str) -> None:
         try:

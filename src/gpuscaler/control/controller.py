@@ -31,7 +31,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning import failover, quarantine, restarting
-from gpuscaler.planning.acts import ON_MACHINES, Act, End, Evict, Extend, Label
+from gpuscaler.planning.acts import ON_MACHINES, Act, End, Evict, Extend, Label, Protect
 from gpuscaler.planning.arrivals import Waits
 from gpuscaler.planning.hard_stop import bounded
 from gpuscaler.planning.leaving import Refusal
@@ -345,6 +345,7 @@ class Controller:
             going=self._cloud.going,
             worked_on=self._cloud.worked_on,
             why=self._cloud.why,
+            guarded=self._cloud.guarded(),
             announced=announced,
             vanished=vanished,
             unevicted=unevicted,
@@ -385,6 +386,8 @@ class Controller:
                 self._cloud.end(act.instance, act.node, partial(newcomer, self._client, act.node, known) if act.look else None)
             elif isinstance(act, Extend):
                 self._cloud.extend(act.instance)
+            elif isinstance(act, Protect):
+                self._cloud.protect(act)
         self._cloud.expect(self.memory.ledger)
         for one in self.memory.ledger.withdrawals:
             if one.token in seen.withdrawals:

@@ -15,7 +15,8 @@ class Instance(Struct, frozen=True, gc=False):
     ``token`` is the idempotency token of the purchase that it came from, where the cloud keeps it; ``fault`` is what the cloud says is
     wrong with it, or why it has ended, in its words; ``ends`` is when the cloud takes it away, known since it was bought, in seconds since
     the epoch; 0 where it does not. ``cause`` is why its cloud ends one that is ``stopping``, in words, where nobody here asked for that; it
-    may be held for ``held`` seconds at a time until ``until``, both 0 where it is not.
+    may be held for ``held`` seconds at a time until ``until``, both 0 where it is not. Its group ends one that is ``protected`` for no
+    reason of its own.
     """
 
     id: str
@@ -31,6 +32,7 @@ class Instance(Struct, frozen=True, gc=False):
     cause: str = ""
     until: float = 0.0
     held: float = 0.0
+    protected: bool = False
 
     @property
     def key(self) -> tuple[str, str, str, str]:

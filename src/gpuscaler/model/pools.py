@@ -89,7 +89,7 @@ class Pool(Struct, frozen=True, gc=False):
     there; 0 is no such rule. ``revision`` tells apart what machines are made from, such as versions of a launch template, where the cloud
     says so: a new one may mend what an older one was refused for. A machine whose node has not been Ready for ``unready_after`` is ended;
     0 is never. Without ``buys_without_gpus`` no machine is bought for pods that ask for no accelerator; on machines that are there they may
-    run all the same.
+    run all the same. ``balances`` says that its group ends machines by itself to even out zones, but for those that are protected.
     """
 
     name: str
@@ -109,6 +109,7 @@ class Pool(Struct, frozen=True, gc=False):
     names_zone: bool = False
     unready_after: float = UNREADY_AFTER
     buys_without_gpus: bool = True
+    balances: bool = False
 
 
 def for_gpus(offerings: Iterable[Offering]) -> bool:

@@ -113,6 +113,15 @@ class Extend(Struct, frozen=True, gc=False, tag=True):
     node: str
 
 
+class Protect(Struct, frozen=True, gc=False, tag=True):
+    """Protect machines of a pool from being ended by their group, or take that off again where ``on`` is False."""
+
+    pool: str
+    instances: tuple[str, ...]
+    on: bool = True
+    node: str = ""
+
+
 class Clear(Struct, frozen=True, gc=False, tag=True):
     """Delete the Node of a machine that is gone, where nobody else does; ``uid`` makes it that Node and no other of its name."""
 
@@ -121,6 +130,6 @@ class Clear(Struct, frozen=True, gc=False, tag=True):
     reason: str
 
 
-Act = Nominate | Lift | Close | Mark | Unmark | Discourage | Label | Exclude | Checkpoint | Evict | Delete | End | Extend | Clear
+Act = Nominate | Lift | Close | Mark | Unmark | Discourage | Label | Exclude | Checkpoint | Evict | Delete | End | Extend | Protect | Clear
 #: Acts that are asked of the cloud.
-ON_MACHINES = (End, Extend)
+ON_MACHINES = (End, Extend, Protect)

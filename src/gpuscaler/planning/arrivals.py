@@ -1,7 +1,7 @@
 """What the cluster and the cloud's list say about machines of the ledger: which is which, which is ready, which never came."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from msgspec import Struct
 
@@ -61,14 +61,24 @@ class Arrivals(Struct, frozen=True, gc=False):
 
 
 def arrivals(
-    book: Ledger, cluster: Cluster, inventory: Inventory | None, policy: Policy, *, waits: Waits, now: float, roll: Roll | None = None
+    book: Ledger,
+    cluster: Cluster,
+    inventory: Inventory | None,
+    policy: Policy,
+    *,
+    waits: Waits,
+    now: float,
+    roll: Roll | None = None,
+    exposed: Set[str] = frozenset(),
 ) -> Arrivals:
     """What has become of the machines of ``book``. Without an ``inventory`` only the cluster speaks, and no machine is called gone.
 
-    ``roll`` is that of ``cluster`` and ``inventory``, where it is known.
+    ``roll`` is that of ``cluster`` and ``inventory``, where it is known. ``exposed`` are machines that must not open before they are
+    protected from being ended by their group, by id.
     """
     look = _Look(book, cluster, policy, waits, now)
     look.roll = roll or Roll.of(cluster, inventory)
+    look.exposed = exposed
     look.name(inventory)
     look.recognise()
     if inventory is not None:
@@ -82,6 +92,7 @@ class _Look:
     """One look; ``book`` runs ahead with the steps that were found."""
 
     roll: Roll
+    exposed: Set[str] = frozenset()
 
     def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, waits: Waits, now: float) -> None:
         self.book = book
@@ -158,8 +169,13 @@ class _Look:
 
     def miss(self, inventory: Inventory) -> None:
         """Machines that the cloud no longer lists have died, unless their node says that they live."""
+        by_group = {one.id for one in self.roll.listed.ended}
         for one in self.book.coming:
             node = self.cluster.nodes.get(one.node)
+            if one.instance in by_group and node is None:
+                # What a group ends of its own accord, to balance zones perhaps, says nothing of the offering.
+                self.fold(ledger.Lost(one.id))
+                continue
             if not one.instance or one.instance in self.roll.listed.alive or (node is not None and node.ready):
                 continue
             if inventory.at > max(one.granted, self.waits.began) + self.waits.lag + SKEW_SECONDS:
@@ -194,6 +210,8 @@ class _Look:
 
     def lacking(self, one: Coming, node: Node) -> Lack | None:
         """What the node of a machine still lacks; None when it is ready."""
+        if one.instance in self.exposed:
+            return Lack("its group balances zones, and it is not protected from scale-in")
         return lack(node, taken_for(one.key, self.offerings), self.pools.get(one.key[0]), asked_for(one.pods, self.cluster))
 
     def _learn(self, one: Coming, node: Node, registered: float) -> None:

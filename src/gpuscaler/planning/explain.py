@@ -35,6 +35,10 @@ WORDS: Mapping[str, str] = {
 }
 
 
+#: Exclusions that another zone of the pool may be free of.
+PLACES = ("selector", "affinity", "volume", "topology")
+
+
 def reasons(desk: Desk, one: PodClass, pools: Sequence[Pool], gang: str = "") -> tuple[Reason, ...]:
     """One reason per pool, in the pools' order; of a pool's offerings the one that came nearest speaks. ``gang`` is what a gang lacks."""
     rows: dict[str, list[int]] = {pool.name: [] for pool in pools}
@@ -55,8 +59,18 @@ def reasons(desk: Desk, one: PodClass, pools: Sequence[Pool], gang: str = "") ->
         word = stages[first[row]][0] if first[row] < len(stages) else ""
         excluded_by, detail = told(desk, one, row, word=word, gang=gang)
         fitting = {desk.templates.offerings[r].zone for r in rows[pool.name] if first[r] == len(stages)}
-        found.append(Reason(pool.name, excluded_by, detail + zone_advice(pool, one, fitting, gang=gang)))
+        advice = zone_advice(pool, one, fitting, gang=gang)
+        if excluded_by in PLACES and (elsewhere := paused(desk, one, pool, rows[pool.name])):
+            excluded_by, advice = "market", f"{advice}; {elsewhere}"
+        found.append(Reason(pool.name, excluded_by, detail + advice))
     return tuple(found)
+
+
+def paused(desk: Desk, one: PodClass, pool: Pool, rows: Sequence[int]) -> str:
+    """Why an offering of ``pool`` that would do for a pod, by its labels and taints, is not asked now; empty where there is none such."""
+    asked = {desk.templates.offerings[row].key for row in rows}
+    able = (offering for offering in pool.offerings if offering.key not in asked and offering.admits(one.spec))
+    return next((f"{offering.instance_type} in {offering.zone}: {why}" for offering in able if (why := desk.trouble(offering.key))), "")
 
 
 def sets(desk: Desk, pool: Pool, rows: Sequence[int]) -> list[list[int]]:

@@ -17,7 +17,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import BUYING, REMOVING, Holds
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning import ending, leaving, reclaiming, refusing, restarting, steering, unready
+from gpuscaler.planning import balancing, ending, leaving, reclaiming, refusing, restarting, steering, unready
 from gpuscaler.planning.acts import Act
 from gpuscaler.planning.adopting import adopted
 from gpuscaler.planning.alternatives import alternatives
@@ -44,6 +44,7 @@ from gpuscaler.planning.state.clocks import IdleClocks
 from gpuscaler.planning.state.efforts import Efforts
 from gpuscaler.planning.state.entries import SKEW_SECONDS
 from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.guarding import Guarding
 from gpuscaler.planning.state.learned import Learned
 from gpuscaler.planning.state.ledger import Coming, Leaving, Ledger, Order, Promise, Withdrawal
 from gpuscaler.planning.state.promises import Promises
@@ -95,6 +96,7 @@ class Memory(Struct, frozen=True, gc=False):
     efforts: Efforts = Efforts()
     poison: tuple[Poison, ...] = ()
     unready: Unready = Unready()
+    guarding: Guarding = Guarding()
     away: Mapping[str, Away] = {}
 
 
@@ -103,7 +105,7 @@ class Facts(Struct, frozen=True, gc=False):
 
     ``said`` are the scheduler's words then, by pod. ``going`` are machines that the cloud has announced to take away, and
     ``worked_on`` those that it will work on, by id and with the moment, 0 where that is not known; ``why`` says why some are taken away,
-    where that is not the cloud's usual reason; ``announced`` is all that it has
+    where that is not the cloud's usual reason; ``guarded`` is what came of protecting machines; ``announced`` is all that it has
     announced beside taking away, by id and in a word, told once. ``vanished`` are machines that it listed before and does
     not list any more. ``unevicted`` is what evictions have come to nothing by since the last look, ``unseen`` are
     nodes on which a last look has found pods that no watch has shown, in words. ``tried`` is when a pod that waits was last seen to be
@@ -116,6 +118,7 @@ class Facts(Struct, frozen=True, gc=False):
     going: Mapping[str, float] = {}
     worked_on: Mapping[str, float] = {}
     why: Mapping[str, str] = {}
+    guarded: tuple[balancing.Answered, ...] = ()
     announced: tuple[tuple[str, str], ...] = ()
     vanished: tuple[Instance, ...] = ()
     unevicted: tuple[leaving.Refusal, ...] = ()
@@ -166,7 +169,9 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     waits = replace(facts.waits, seen=-math.inf) if removing_held else facts.waits
     before, strangers = memory, adopted(memory.ledger, cluster, facts.inventory, policy, waits=facts.waits, now=now, roll=roll)
     book = ledger.folded(memory.ledger, strangers)
-    found = arrivals(book, cluster, facts.inventory, policy, waits=waits, now=now, roll=roll)
+    guarded = balancing.observe(memory.guarding, book, cluster, policy, roll=roll, answers=facts.guarded, now=now)
+    memory = replace(memory, guarding=guarded.guarding)
+    found = arrivals(book, cluster, facts.inventory, policy, waits=waits, now=now, roll=roll, exposed=guarded.exposed)
     found = replace(found, steps=(*strangers, *found.steps))
     found_coming = named_in(memory.ledger, found)
     book = ledger.folded(memory.ledger, found.steps)
@@ -196,6 +201,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     refused = refusing.refused(memory.refusals, cluster, attempts=facts.attempts, said=facts.said, now=now)
     avoided = reduce(refusals.step, (*refused, *wheel.suspected), memory.refusals)
     acts: tuple[Act, ...] = (
+        *guarded.acts,
         *wheel.acts,
         *discourage(cluster, policy, roll.unlisted),
         *encourage(cluster, facts.inventory),
@@ -203,7 +209,17 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     )
     kept: tuple[tuple[str, str], ...] = ()
     if facts.fresh:
-        departure = leaving.take_leave(book, cluster, facts.inventory, policy, now=now, unseen=facts.unseen, roll=roll, held=removing_held)
+        departure = leaving.take_leave(
+            book,
+            cluster,
+            facts.inventory,
+            policy,
+            now=now,
+            unseen=facts.unseen,
+            roll=roll,
+            held=removing_held,
+            unsafe=guarded.unsafe,
+        )
         book = ledger.folded(book, departure.steps)
         acts, kept = (*acts, *departure.acts), departure.kept
         memory = replace(
@@ -213,7 +229,8 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         )
     book, withdrawals, doubtful = _sent_again(book, facts, now)
     there = roll.listed.alive.keys() | roll.by_machine.keys()
-    tried, verdicts = efforts.judged(memory.efforts, efforts.left(found_coming, book, there, now), cluster.pods, now)
+    ended = {one.id for one in roll.listed.ended}
+    tried, verdicts = efforts.judged(memory.efforts, efforts.left(found_coming, book, there, now, ended=ended), cluster.pods, now)
     memory = replace(memory, efforts=tried, breakers=_folded(memory.breakers, verdicts))
     kept_or_broken = reduce(promises.step, wheel.outcomes, memory.promises)
     return Look(
@@ -285,6 +302,7 @@ def recalled(memory: Memory, now: float) -> Memory:
     idle = IdleClocks({name: min(since, now) for name, since in memory.clocks.since.items()})
     known = breakers.recalled(memory.breakers)
     silent, away = unready.recalled(memory.unready, now), restarting.recalled(memory.away, now)
+    memory = replace(memory, guarding=balancing.recalled(memory.guarding, now))
     return replace(memory, ledger=book, clocks=idle, breakers=known, unready=silent, away=away)
 
 
@@ -377,6 +395,7 @@ def state_of(memory: Memory, policy: Policy, now: float) -> State:
         vanishing=vanishing(memory),
         broken_promises=frozenset(pod for pod, _ in book.broken),
         ending=unready.ending(memory.unready),
+        unbalancing=balancing.closed(memory.guarding, policy),
     )
     keys = [offering.key for pool in policy.pools for offering in pool.offerings]
     return with_breakers(state, breakers_of(memory, policy, now), keys, now)

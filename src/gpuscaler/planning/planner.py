@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy, boundless_warning, unpriced
+from gpuscaler.planning.balancing import balanced
 from gpuscaler.planning.demand import Demand, PodClass, demand
 from gpuscaler.planning.desk import Desk, Queue, Solved, Stage, Taken
 from gpuscaler.planning.ending import closing, told, without_closed
@@ -16,6 +18,7 @@ from gpuscaler.planning.failover import in_their_markets
 from gpuscaler.planning.families import admitted_by_others, doubtful
 from gpuscaler.planning.gangs import Refused, settle_gang
 from gpuscaler.planning.limits import remaining
+from gpuscaler.planning.membership import Member
 from gpuscaler.planning.picture import Picture, Pictures, without
 from gpuscaler.planning.plans import Plan, Reason, Unplaced
 from gpuscaler.planning.preferences import place_classes, place_gang
@@ -29,7 +32,7 @@ from gpuscaler.planning.state import State
 from gpuscaler.planning.state.telling import trouble
 from gpuscaler.planning.templates import Templates
 from gpuscaler.planning.upcoming import choices_of
-from gpuscaler.planning.writing import Draft, without_removals, write
+from gpuscaler.planning.writing import Draft, purchases, without_removals, write
 
 #: How often all is decided anew because what was decided later shuts out pods that spread.
 TRIES = 4
@@ -84,6 +87,8 @@ class Planner:
     ) -> tuple[Plan, Solved | None]:
         """A plan, with the problem and duals that prove its lower bound (``mix.certificate`` checks them); None without purchases."""
         policy, state = self.policy, without_closed(state, self._closes, now)
+        if state.unbalancing:
+            state = msgspec.structs.replace(state, blocked_offerings=state.blocked_offerings | state.unbalancing.keys())
         asked = Asked(cluster, state, policy, now, should_stop, live)
         if self._templates is None or not self._templates.hold_for(cluster, state.blocked_offerings, state.probed_offerings):
             self._templates = Templates(cluster, policy, state.blocked_offerings, state.probed_offerings)
@@ -113,9 +118,16 @@ class Planner:
                 warnings=tuple(filter(None, (boundless_warning(policy),))) + seen.warnings + cluster.warnings,
             )
         )
+        made = in_even_zones(made, cluster, policy, state, seen.by_node)
         if state.removing_held:
             made = without_removals(made, state.removing_held)
         return (of_waiting(made, leaving, cluster) if leaving else made), proof
+
+
+def in_even_zones(made: Plan, cluster: Cluster, policy: Policy, state: State, members: Mapping[str, Member]) -> Plan:
+    """The plan with its machines in the emptiest zones that serve their pods at the same price, where their group balances zones."""
+    machines = balanced(made.machines, cluster, policy, state, members)
+    return made if machines == made.machines else msgspec.structs.replace(made, machines=machines, purchases=purchases(machines))
 
 
 def desk_for(asked: Asked, seen: Picture, room: Room, templates: Templates) -> Desk:
@@ -132,7 +144,9 @@ def desk_for(asked: Asked, seen: Picture, room: Room, templates: Templates) -> D
         work=asked.policy.work_budget,
         stages=stages(asked.cluster, seen) if room is not seen.room else (),
         should_stop=asked.should_stop,
-        trouble=lambda key: trouble(asked.state.breakers, key, asked.now) or told(asked.policy, key, asked.now),
+        trouble=lambda key: (
+            trouble(asked.state.breakers, key, asked.now) or told(asked.policy, key, asked.now) or asked.state.unbalancing.get(key, "")
+        ),
         unsettled=asked.state.unsettled_offerings,
         idle_price=lambda row: idle_price(asked, seen, row),
         undecided={row: tuple(row_of[key] for key in keys if key in row_of) for row, keys in chosen.items()},

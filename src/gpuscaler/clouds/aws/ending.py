@@ -1,5 +1,6 @@
 """Ending machines by their ids, and letting go of those that a lifecycle hook holds."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from gpuscaler.clouds.aws.asking import Asking, RefusedError
@@ -53,6 +54,12 @@ async def let_go(ask: Asking, group: Group, hook: str, instance: str) -> None:
 async def heartbeat(ask: Asking, group: Group, hook: str, instance: str) -> None:
     """Have the hook of that name hold a machine for its time again. Raises CloudError; one that is over is no error."""
     await _act(ask, group, "RecordLifecycleActionHeartbeat", hook=hook, instance=instance)
+
+
+async def protect(ask: Asking, region: str, group: str, instances: Sequence[str], *, on: bool) -> None:
+    """Protect machines of a group from scale-in, or take that off. Raises CloudError."""
+    parameters = {"AutoScalingGroupName": group, "InstanceIds": list(instances), "ProtectedFromScaleIn": on}
+    await ask.write("autoscaling", region, "SetInstanceProtection", **parameters)
 
 
 async def _act(ask: Asking, group: Group, operation: str, *, hook: str, instance: str, **more: str) -> None:

@@ -60,6 +60,7 @@ def instance_of(machine: Machine, found: FoundPool, detail: Detail | None, *, to
         token=token,
         fault="" if machine.healthy else f"group {found.group.name} finds it unhealthy",
         ends=found.ends.get(detail.reservation, 0.0) if detail is not None else 0.0,
+        protected=machine.protected,
     )
 
 

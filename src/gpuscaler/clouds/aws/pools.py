@@ -163,7 +163,8 @@ def pool_of(group: Group, source: str, known: Surroundings, *, name: str = "", l
     if way_to_buy == FLEET:
         warnings.append(f"{NO_FLEETS}: it is told a desired capacity instead; set launch to auto")
     pool = _pool(group, offerings, template, max(weights.values()), launch=way_to_buy)
-    pool = msgspec.structs.replace(pool, revision=_revision(group, ways))
+    balances = balances_zones(group, managed=source == "eks" or group.name in known.nodegroups)
+    pool = msgspec.structs.replace(pool, revision=_revision(group, ways), balances=balances)
     if is_scattered(pool):
         warnings.append(SCATTERED)
     known_reservations = [known.reservations.get(ident) for way in ways for ident in reserved_for(group, way.launch)]
@@ -256,6 +257,14 @@ def _pool(group: Group, offerings: tuple[Offering, ...], template: NodeTemplate,
         match_labels=template.telling(group.zones),
         buys_without_gpus=not for_gpus(offerings),
     )
+
+
+def balances_zones(group: Group, *, managed: bool) -> bool:
+    """Whether the group ends machines to even out zones. In managed node groups that does not stop where its process is suspended.
+
+    Source: aws/containers-roadmap#1453.
+    """
+    return len(set(group.zones)) > 1 and (managed or "AZRebalance" not in group.suspended)
 
 
 def _revision(group: Group, ways: tuple[Way, ...]) -> str:

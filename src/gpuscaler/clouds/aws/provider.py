@@ -15,7 +15,7 @@ from gpuscaler.clouds.aws.causes import widened
 from gpuscaler.clouds.aws.delivering import Delivering
 from gpuscaler.clouds.aws.departed import Departed
 from gpuscaler.clouds.aws.discovery import Discovery, Found
-from gpuscaler.clouds.aws.ending import end, heartbeat, let_go
+from gpuscaler.clouds.aws.ending import end, heartbeat, let_go, protect
 from gpuscaler.clouds.aws.groups import Group, GroupError, Machine, group_of
 from gpuscaler.clouds.aws.inbox import Inbox
 from gpuscaler.clouds.aws.increments import Increments
@@ -45,6 +45,8 @@ from gpuscaler.model.pools import Pool
 
 #: Threads that calls are made in, and how many ids DescribeInstances is asked for at a time.
 THREADS, DESCRIBED = 16, 100
+#: How many machines SetInstanceProtection takes.
+PROTECTED_AT_ONCE = 50
 #: Why a machine on demand goes that neither we nor its group ended.
 ENDED_OUTSIDE = "EC2 ends it, and neither gpuscaler nor its group asked for that"
 
@@ -354,6 +356,17 @@ class AwsProvider:
                 group, _ = self._known.machines[instance]
                 for name in await self._hooks_of(group, instance):
                     await heartbeat(self._ask, group, name, instance)
+
+    async def protect(self, ids: Sequence[str], *, on: bool) -> None:
+        """Protect machines from scale-in, or take that off again. Raises CloudError for the first group that refuses."""
+        by_group: dict[tuple[str, str], list[str]] = {}
+        for instance in map(instance_id, ids):
+            if instance in self._known.machines:
+                group, _ = self._known.machines[instance]
+                by_group.setdefault((group.region, group.name), []).append(instance)
+        for (region, group_name), names in by_group.items():
+            for some in chunks(names, PROTECTED_AT_ONCE):
+                await protect(self._ask, region, group_name, some, on=on)
 
     async def _hooks_of(self, group: Group, instance: str) -> tuple[str, ...]:
         """The names of hooks that hold ``instance`` and that we may act on.

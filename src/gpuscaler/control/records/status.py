@@ -20,6 +20,7 @@ from gpuscaler.model.holds import ACTIVITIES, Holds
 from gpuscaler.model.pools import Offering, Policy, unpriced
 from gpuscaler.planning import restarting
 from gpuscaler.planning.alike import may_be, offered, taken_for
+from gpuscaler.planning.balancing import described as uneven
 from gpuscaler.planning.limits import worth
 from gpuscaler.planning.membership import Member, members
 from gpuscaler.planning.memory import breakers_of
@@ -197,6 +198,7 @@ def status_of(
                 *troubles,
                 *prices_unknown(policy),
                 *(one.text for one in unready),
+                *uneven(memory.guarding, policy),
                 *restarting.reports(memory.away, now),
             )
         )[:MOST],

@@ -23,6 +23,7 @@ from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT, unhealthy
 from gpuscaler.planning.scale_down.idle import STUCK_AFTER
 from gpuscaler.planning.state import ledger
 from gpuscaler.planning.state.entries import CLEARING, DETACHING, DRAINING, ENDING, MARKING, REOPENING, WAITING, Leaving
+from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.state.ledger import Ledger
 from gpuscaler.planning.state.sparing import GivenUp
 
@@ -62,6 +63,7 @@ def take_leave(
     unseen: Mapping[str, str] | None = None,
     roll: Roll | None = None,
     held: str = "",
+    unsafe: Mapping[Key, str] | None = None,
 ) -> Departure:
     """The next steps of all removals under way. ``unseen`` are nodes on which a last look has found pods, in words.
 
@@ -72,6 +74,7 @@ def take_leave(
     door = _Door(book, cluster, policy, now, roll)
     door.listed_at = 0.0 if inventory is None else inventory.at
     door.unseen = unseen or {}
+    door.unsafe = unsafe or {}
     door.deliveries = () if inventory is None else inventory.deliveries
     door.held = held
     halted = bool(book.leaving) and is_halted(book, roll, policy)
@@ -105,6 +108,7 @@ class _Door:
         self.given_up: list[GivenUp] = []
         self.unseen: Mapping[str, str] = {}
         self.deliveries: tuple[Delivery, ...] = ()
+        self.unsafe: Mapping[Key, str] = {}
         self.held = ""
 
     @cached_property
@@ -299,6 +303,9 @@ class _Door:
         A machine that never opened has come here at once, and nothing of it is looked at.
         """
         opened = one.since > one.at
+        if opened and not one.forced and one.offering in self.unsafe:
+            self.note(replace(one, detail=self.unsafe[one.offering]))
+            return
         if opened and node is not None and not node.deleted and self.turned_back(one, node, residents(self.cluster, node, self.now)):
             return
         if node is None or one.forced or one.tried or not opened or self.now >= one.since + SETTLE_SECONDS:

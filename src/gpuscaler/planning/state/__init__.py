@@ -86,3 +86,4 @@ class State(Struct, frozen=True, gc=False):
     buying_held: str = ""
     removing_held: str = ""
     ending: tuple[Ending, ...] = ()
+    unbalancing: Mapping[Key, str] = {}

@@ -45,10 +45,13 @@ class Efforts(Struct, frozen=True, gc=False):
     lately: Mapping[str, tuple[float, ...]] = {}
 
 
-def left(before: Iterable[Coming], book: Ledger, there: Set[str], now: float) -> Iterator[Effort]:
-    """The machines of ``before`` that ``book`` does not have any more. ``there`` are machines that the cloud or a node knows."""
+def left(before: Iterable[Coming], book: Ledger, there: Set[str], now: float, *, ended: Set[str] = frozenset()) -> Iterator[Effort]:
+    """The machines of ``before`` that ``book`` does not have any more. ``there`` are machines that the cloud or a node knows.
+
+    ``ended`` are those that their group ends of its own accord: to balance zones, perhaps.
+    """
     known = {one.id for one in book.coming}
-    taken = {one.instance for one in book.leaving if one.forced}
+    taken = {one.instance for one in book.leaving if one.forced} | ended
     opened = {one.node for one in book.promises}
     for one in before:
         # Who is not there any more and was bought on spot was taken back, as far as anybody knows.

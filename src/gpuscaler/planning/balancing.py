@@ -1,0 +1,265 @@
+"""Pools whose groups balance zones by ending machines: what is bought keeps them balanced, and what cannot be is protected first.
+
+An Auto Scaling group over several zones launches a machine in its emptiest zone and ends one in the fullest, whatever runs there
+(AZRebalance), unless that machine is protected from scale-in. Purchases and removals of ours must not set that off: where one leaves a zone
+with two machines more than another, the busy machines of that zone are protected, and none opens there before that is confirmed.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import PENDING, RUNNING, Instance
+from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.pools import Offering, Policy, Pool
+from gpuscaler.planning.acts import Protect
+from gpuscaler.planning.alternatives import holds, is_bound, total
+from gpuscaler.planning.membership import Member
+from gpuscaler.planning.plans import Machine
+from gpuscaler.planning.roll import Roll
+from gpuscaler.planning.scale_down.idle import is_idle
+from gpuscaler.planning.state import State
+from gpuscaler.planning.state.entries import REOPENING, Coming
+from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.guarding import Guarding
+from gpuscaler.planning.state.ledger import Ledger
+from gpuscaler.planning.templates import Overhead
+
+#: By so many machines more than another a zone has too many: then the group balances.
+UNEVEN = 2
+#: The cloud is asked again to protect a machine whose protection has not shown after so long, in seconds.
+AGAIN_SECONDS = 15.0
+#: A machine that a group starts is awaited for so long at most, in seconds, before others of the group open.
+STARTING_SECONDS = 300.0
+#: What a cloud has refused is asked of it again after so long, in seconds: rights come back when a person gives them.
+REFUSED_SECONDS = 3600.0
+#: What AWS calls the process, and what to do so that it cannot hurt.
+ADVICE = "make one group per zone, or suspend AZRebalance where it is no managed node group"
+
+
+class Answered(Struct, frozen=True, gc=False):
+    """What came of protecting a machine of ``pool``, or of taking its protection off; ``problem`` is empty where it was done."""
+
+    instance: str
+    pool: str
+    on: bool
+    problem: str = ""
+
+
+class Found(Struct, frozen=True, gc=False):
+    """``guarding`` is what is remembered, ``exposed`` are machines that must not open before they are protected, by id.
+
+    ``unsafe`` says of offerings why no machine of them may be ended yet: the group would end others then.
+    """
+
+    guarding: Guarding
+    acts: tuple[Protect, ...] = ()
+    exposed: frozenset[str] = frozenset()
+    unsafe: Mapping[Key, str] = {}
+
+
+def observe(
+    before: Guarding, book: Ledger, cluster: Cluster, policy: Policy, *, roll: Roll, answers: Iterable[Answered], now: float
+) -> Found:
+    """Which machines are to be protected from scale-in now, and which need that no longer."""
+    balancing = [pool for pool in policy.pools if pool.balances]
+    if roll.listed.instances is None or not (balancing or before.machines):
+        return Found(before)
+    since = {name: at for name, at in before.since.items() if now < at + REFUSED_SECONDS and any(pool.name == name for pool in balancing)}
+    refused = {name: why for name, why in before.refused.items() if name in since}
+    machines = {name: pool for name, pool in before.machines.items() if name in roll.listed.alive}
+    for answer in answers:
+        if answer.problem:
+            refused[answer.pool], since[answer.pool] = answer.problem, now
+        elif answer.on:
+            machines[answer.instance] = answer.pool
+            refused.pop(answer.pool, None)
+            since.pop(answer.pool, None)
+        else:
+            machines.pop(answer.instance, None)
+    levels = {pool.name: level(pool, book, roll) for pool in balancing}
+    crowded = {name: over(counts, UNEVEN) for name, counts in levels.items() if over(counts, UNEVEN)}
+    needed = [one for pool in balancing for one in _needed(pool.name, crowded.get(pool.name, ()), book, cluster, roll=roll, now=now)]
+    bare = [one for one in needed if not one.protected]
+    fuller = {name: zones for name, counts in levels.items() if (zones := over(counts, 1))}
+    free = [roll.listed.alive[name] for name, pool in machines.items() if roll.listed.alive[name].zone not in fuller.get(pool, ())]
+    asked = {name: at for name, at in before.asked.items() if now < at + AGAIN_SECONDS}
+    able = [one for one in bare if one.state == RUNNING]
+    acts = (*_protects(able, asked, on=True), *_protects((one for one in free if one.protected), asked, on=False))
+    asked |= {name: now for act in acts for name in act.instances}
+    unsafe = {
+        offering.key: f"it waits until machine {one.id} of its group is protected from scale-in, which zone balance would end else"
+        for one in bare
+        for pool in balancing
+        if pool.name == one.pool and one.id not in {entry.instance for entry in book.coming}
+        for offering in pool.offerings
+        if offering.zone not in crowded.get(pool.name, ())
+    }
+    unlisted = {entry.instance for entry in book.coming if entry.instance and entry.instance not in roll.listed.by_id}
+    unlisted = {entry.instance for entry in book.coming if entry.instance in unlisted and entry.key[3] in crowded.get(entry.key[0], ())}
+    awaiting = {entry.instance for pool in balancing for entry in _beside_rebalance(pool, book, roll, now)}
+    exposed = frozenset(one.id for one in bare) | unlisted | awaiting
+    return Found(Guarding(machines, asked, refused, since, crowded, fuller), acts, exposed, unsafe)
+
+
+def _beside_rebalance(pool: Pool, book: Ledger, roll: Roll, now: float) -> Iterator[Coming]:
+    """Machines on their way while their group starts one by itself in another zone: it may have chosen which of them to end for it."""
+    ordered = {one.instance for one in book.coming if one.order}
+    started = {
+        one.zone
+        for one in roll.listed.by_pool.get(pool.name, ())
+        if one.state == PENDING and one.id not in ordered and not one.token and now < one.launched + STARTING_SECONDS
+    }
+    for one in book.coming if started else ():
+        if one.key[0] == pool.name and one.instance and started - {one.key[3]}:
+            listed = roll.listed.by_id.get(one.instance)
+            if listed is not None and not listed.protected:
+                yield one
+
+
+def level(pool: Pool, book: Ledger, roll: Roll) -> Mapping[str, int]:
+    """How many machines of ``pool`` each of its zones has, those that are on their way counted and those that leave not."""
+    leaving = {one.instance for one in book.leaving if one.step != REOPENING}
+    counts = Counter({offering.zone: 0 for offering in pool.offerings})
+    counts.update(one.zone for one in roll.listed.by_pool.get(pool.name, ()) if one.id not in leaving)
+    for one in book.coming:
+        zones = {key[3] for key in one.offerings[: one.meant]}
+        if one.key[0] == pool.name and not one.instance and len(zones) == 1:
+            counts.update(zones)
+        elif one.key[0] == pool.name and one.instance and one.instance not in roll.listed.by_id:
+            counts[one.key[3]] += 1
+    return counts
+
+
+def over(counts: Mapping[str, int], many: int) -> tuple[str, ...]:
+    """Zones that have at least so ``many`` machines more than the emptiest."""
+    least = min(counts.values(), default=0)
+    return tuple(sorted(zone for zone, count in counts.items() if count >= least + many))
+
+
+def _needed(pool: str, zones: Sequence[str], book: Ledger, cluster: Cluster, *, roll: Roll, now: float) -> Iterator[Instance]:
+    """Machines of ``pool`` in those ``zones`` that something would be lost with, or that are about to open."""
+    leaving = {one.instance for one in book.leaving if one.step != REOPENING}
+    promised = {one.node for one in book.promises}
+    for one in roll.listed.by_pool.get(pool, ()) if zones else ():
+        if one.zone not in zones or one.id in leaving:
+            continue
+        nodes = roll.by_machine.get(one.id, ())
+        pods = [pod for node in nodes for pod in cluster.on_node.get(node.name, {}).values()]
+        coming = any(entry.instance == one.id for entry in book.coming)
+        if coming or any(node.name in promised for node in nodes) or not is_idle(pods, now):
+            yield one
+
+
+def _protects(machines: Iterable[Instance], asked: Mapping[str, float], *, on: bool) -> Iterator[Protect]:
+    by_pool: dict[str, list[str]] = {}
+    for one in machines:
+        if one.id not in asked:
+            by_pool.setdefault(one.pool, []).append(one.id)
+    yield from (Protect(pool, tuple(sorted(ids)), on) for pool, ids in sorted(by_pool.items()))
+
+
+def recalled(guarding: Guarding, now: float) -> Guarding:
+    """``guarding`` without moments after ``now``, which another clock has written."""
+    asked, since = ({name: min(at, now) for name, at in known.items()} for known in (guarding.asked, guarding.since))
+    return replace(guarding, asked=asked, since=since)
+
+
+# Buying
+
+
+def closed(guarding: Guarding, policy: Policy) -> Mapping[Key, str]:
+    """Offerings that are not bought since they would unbalance their group further, and its machines cannot be protected; why, by key."""
+    found: dict[Key, str] = {}
+    for pool in policy.pools:
+        why, zones = guarding.refused.get(pool.name), guarding.fuller.get(pool.name, ())
+        if not pool.balances or why is None:
+            continue
+        for one in pool.offerings:
+            if one.zone in zones:
+                text = (
+                    f"one machine more in {one.zone} would have AZRebalance end machines there, and they cannot be protected from scale-in"
+                )
+                found[one.key] = f"{text} ({why}): {ADVICE}"
+    return found
+
+
+def balanced(
+    machines: Sequence[Machine], cluster: Cluster, policy: Policy, state: State, members: Mapping[str, Member]
+) -> tuple[Machine, ...]:
+    """``machines`` of a plan, in the emptiest zones that serve their pods at the same price."""
+    pools = {pool.name: pool for pool in policy.pools if pool.balances and (pool.chooser == "buyer" or pool.names_zone)}
+    if not pools or not any(one.pool in pools for one in machines):
+        return tuple(machines)
+    counts = _standing(pools, cluster, state, members)
+    overhead = Overhead(cluster)
+    chosen: list[Machine] = []
+    for one in machines:
+        pool = pools.get(one.pool)
+        if pool is None:
+            chosen.append(one)
+            continue
+        zones = [one.zone, *sorted(zone for zone in counts[one.pool] if zone != one.zone)]
+        able = [moved for zone in zones if (moved := _moved(one, zone, pool, cluster, state, overhead=overhead)) is not None]
+        best = min(able, key=lambda moved: counts[one.pool][moved.zone], default=one)
+        counts[one.pool][best.zone] += 1
+        chosen.append(best)
+    return tuple(chosen)
+
+
+def _standing(pools: Mapping[str, Pool], cluster: Cluster, state: State, members: Mapping[str, Member]) -> dict[str, Counter[str]]:
+    counts = {name: Counter({offering.zone: 0 for offering in pool.offerings}) for name, pool in pools.items()}
+    coming = {machine.node for machine in state.upcoming if machine.node}
+    for name, member in members.items():
+        if member.pool.name in counts and name not in coming and name not in state.disrupting and name in cluster.nodes:
+            bought = cluster.nodes[name].bought
+            zone = bought[3] if bought is not None else member.offering.zone if member.offering is not None else ""
+            counts[member.pool.name][zone] += 1
+    for machine in state.upcoming:
+        if machine.pool in counts:
+            counts[machine.pool][machine.zone] += 1
+    return counts
+
+
+def _moved(machine: Machine, zone: str, pool: Pool, cluster: Cluster, state: State, *, overhead: Overhead) -> Machine | None:
+    """``machine`` bought in ``zone``, None where its pods would not go there, it costs more, or nothing may be asked for."""
+    if zone == machine.zone:
+        return machine
+    pods = [cluster.pods.get(key) for key in machine.pods]
+    if machine.purpose == "replacement" or any(pod is None or is_bound(pod) for pod in pods):
+        return None
+    specs = [pod.spec for pod in pods if pod is not None]
+    by_key = {one.key: one for one in pool.offerings}
+    wanted = {(one.market, one.instance_type) for one in machine.choices} or {(machine.market, machine.instance_type)}
+    there = [by_key.get((pool.name, market, kind, zone)) for market, kind in wanted]
+    refused = state.blocked_offerings | state.half_open_offerings | state.unsettled_offerings
+    if any(one is None or one.key in refused or one.count is not None or not _serves(one, specs, overhead) for one in there):
+        return None
+    prices = {(one.market, one.instance_type): one.price for one in there if one is not None}
+    if any(price > by_key[pool.name, market, kind, machine.zone].price + 1e-9 for (market, kind), price in prices.items()):
+        return None
+    choices = tuple(replace(one, zone=zone, price_per_hour=prices[one.market, one.instance_type]) for one in machine.choices)
+    return replace(machine, zone=zone, price_per_hour=prices[machine.market, machine.instance_type], choices=choices)
+
+
+def _serves(offering: Offering, specs: Sequence[PodSpec], overhead: Overhead) -> bool:
+    return holds(offering, total(specs), overhead) and all(offering.admits(spec) for spec in specs)
+
+
+def described(guarding: Guarding, policy: Policy) -> Iterator[str]:
+    """A sentence about each group whose zones are uneven, or whose machines gpuscaler has protected for that, for people."""
+    for pool in policy.pools:
+        zones = guarding.crowded.get(pool.name, ())
+        many = sum(owner == pool.name for owner in guarding.machines.values())
+        if not pool.balances or not (zones or many):
+            continue
+        text = f"pool {pool.name}: its pods need more machines in some zones of its group than in others, which AZRebalance would even out"
+        if zones:
+            text = f"pool {pool.name}: {', '.join(zones)} has more machines than other zones of its group, which AZRebalance would even out"
+        if pool.name in guarding.refused:
+            yield f"{text} by ending some; they cannot be protected from scale-in ({guarding.refused[pool.name]}): {ADVICE}"
+        else:
+            yield f"{text}; gpuscaler has protected {many} of its machines from scale-in meanwhile: {ADVICE}"

@@ -1,0 +1,153 @@
+"""F77: groups over several zones that balance them by ending machines (AZRebalance)."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.control.aws_stage import Stage, aws_stage
+from tests.control.world import pod
+
+from gpuscaler.embedded.aws.faults import denied
+from gpuscaler.kube.resources import PODS
+
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+ZONES = ["us-east-1a", "us-east-1b", "us-east-1c"]
+PAIR: dict[str, Any] = {"AvailabilityZones": ZONES[:2], "NewInstancesProtectedFromScaleIn": False}
+THREE: dict[str, Any] = {"AvailabilityZones": ZONES, "NewInstancesProtectedFromScaleIn": False}
+
+
+async def train(here: Stage, name: str, zone: str, *, seconds: int = 7200) -> None:
+    """A training pod that is bound to a zone, as by its volume."""
+    body = pod(name, 1, {"gpuscaler.io/run-for": f"{seconds}s"})
+    body["spec"]["nodeSelector"] = {"topology.kubernetes.io/zone": zone}
+    await here.user.create(PODS, body, namespace="default")
+
+
+async def all_bound(here: Stage) -> bool:
+    bound = await here.bound()
+    return bool(bound) and all(bound.values())
+
+
+def running(here: Stage) -> dict[str, str]:
+    """Zones of the machines that have not ended, by id."""
+    return {one.id: one.machine.offering.zone for one in here.region.instances.values() if one.ended_at is None}
+
+
+def balanced_away(here: Stage) -> list[str]:
+    """What the group ended to even out zones."""
+    texts = (one for one in here.region.groups["gpus"].activities if one.description.startswith("Terminating"))
+    return [one.description for one in texts if "balance" in one.cause]
+
+
+async def lost(here: Stage, first: dict[str, str]) -> list[str]:
+    alive = {node["metadata"]["name"] for node in await here.nodes()}
+    now = await here.bound()
+    return sorted(name for name, node in first.items() if now.get(name) != node or node not in alive)
+
+
+async def test_f77_pods_of_one_zone_keep_their_machines_although_their_group_balances(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus", **PAIR)
+        here.start()
+        for number in range(4):
+            await train(here, f"train-{number}", ZONES[0])
+        await here.until(lambda: all_bound(here), 600)
+        first = await here.bound()
+        await here.sleep(900.0)
+        (said,) = (await here.status()).troubles
+        assert "pool gpus: us-east-1a has more machines than other zones of its group, which AZRebalance would even out" in said
+        assert "has protected 4 of its machines from scale-in" in said
+        assert "make one group per zone" in said
+        await here.sleep(3000.0)
+
+        assert await lost(here, first) == []
+        assert sorted(running(here).values()) == ["us-east-1a"] * 4
+
+
+async def test_f77_machines_at_one_price_are_bought_in_the_emptiest_zone(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus", **THREE)
+        here.start()
+        for name in ("notebook-a", "notebook-b", "notebook-c", "notebook-d"):
+            await here.deploy(name)
+            await here.sleep(20.0)
+        await here.until(lambda: all_bound(here), 300)
+        await here.sleep(600.0)
+
+        assert balanced_away(here) == []
+        assert len(here.machines()) == 4
+        assert sorted(running(here).values()) == ["us-east-1a", "us-east-1a", "us-east-1b", "us-east-1c"]
+        assert "SetInstanceProtection" not in here.session.asked
+
+
+async def test_f77_several_machines_of_one_order_are_spread_over_the_zones(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus", **THREE)
+        here.start()
+        await here.deploy("serve", replicas=6)
+        await here.until(lambda: all_bound(here), 300)
+        await here.sleep(300.0)
+
+        assert balanced_away(here) == []
+        assert sorted(running(here).values()) == sorted(ZONES * 2)
+
+
+async def test_f77_what_is_given_back_sets_no_rebalance_off_that_ends_busy_machines(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus", **PAIR)
+        here.start()
+        for number in range(2):
+            await train(here, f"long-{number}", ZONES[0])
+            await train(here, f"short-{number}", ZONES[1], seconds=300)
+        await here.until(lambda: all_bound(here), 300)
+        first = {name: node for name, node in (await here.bound()).items() if name.startswith("long")}
+        await here.sleep(2000.0)
+
+        assert await lost(here, first) == []
+        assert balanced_away(here) == []
+        assert sorted(running(here).values()) == ["us-east-1a"] * 2
+        busy = [one for one in here.region.instances.values() if one.ended_at is None]
+        assert [one.protected for one in busy] == [True, True]
+
+
+async def test_f77_protection_is_taken_off_again_once_zones_are_even(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus", **PAIR)
+        here.start()
+        for number in range(2):
+            await train(here, f"a-{number}", ZONES[0])
+        await here.until(lambda: all_bound(here), 600)
+        for number in range(2):
+            await train(here, f"b-{number}", ZONES[1])
+        await here.until(lambda: all_bound(here), 600)
+        await here.sleep(900.0)
+
+        assert sorted(running(here).values()) == ["us-east-1a"] * 2 + ["us-east-1b"] * 2
+        assert not any(one.protected for one in here.region.instances.values() if one.ended_at is None)
+        assert (await here.status()).troubles == ()
+
+
+async def test_f77_where_machines_cannot_be_protected_no_pod_is_put_where_it_would_be_lost(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus", **PAIR)
+        here.endpoint.faults.all.append(denied("SetInstanceProtection"))
+        here.start()
+        for number in range(4):
+            await train(here, f"train-{number}", ZONES[0])
+
+        async def explained() -> bool:
+            waiting = (await here.status()).waiting
+            return any("they cannot be protected from scale-in" in one.reason for one in waiting)
+
+        await here.sleep(15.0)
+        await here.until(explained, 120)
+        await here.sleep(300.0)
+        first = {name: node for name, node in (await here.bound()).items() if node}
+        await here.sleep(2400.0)
+
+        assert first
+        assert await lost(here, first) == []
+        # What would leave a zone empty stays, and says why.
+        (held, *_) = (await here.status()).removals
+        assert "of its group is protected from scale-in" in held.held
