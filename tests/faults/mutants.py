@@ -594,7 +594,7 @@ MUTANTS = (
     Mutant(
         case=67,
         path="planning/memory.py",
-        old="    return with_stops(known, memory.unfamiliar, now)\n",
+        old="    return with_stops(known, {**of_others(memory.ledger, policy), **memory.unfamiliar}, now)\n",
         new="    return with_stops(known, {}, now)\n",
         removes="more is bought in a pool whose machines are not understood",
     ),

@@ -53,7 +53,7 @@ from gpuscaler.planning.state.sparing import Sparing
 from gpuscaler.planning.state.telling import told
 from gpuscaler.planning.state.unready import Unready
 from gpuscaler.planning.templates import Overhead
-from gpuscaler.planning.unfamiliar import unfamiliar, with_stops
+from gpuscaler.planning.unfamiliar import of_others, unfamiliar, with_stops
 from gpuscaler.planning.withholding import probes
 
 Dated = TypeVar("Dated", Order, Coming, Promise, Leaving, Withdrawal)
@@ -404,7 +404,7 @@ def state_of(memory: Memory, policy: Policy, now: float) -> State:
 def breakers_of(memory: Memory, policy: Policy, now: float) -> Breakers:
     """All that stops buying at ``now``: what clouds refused, machines that nobody understands, and too many that came to nothing."""
     known = efforts.with_hourly(memory.breakers, memory.efforts, policy.limits.fruitless_per_hour, now)
-    return with_stops(known, memory.unfamiliar, now)
+    return with_stops(known, {**of_others(memory.ledger, policy), **memory.unfamiliar}, now)
 
 
 def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, state: State, now: float) -> tuple[Memory, tuple[Order, ...]]:

@@ -27,7 +27,7 @@ def unfamiliar(known: Mapping[str, Key], book: Ledger, policy: Policy, roll: Rol
     settings offered once are no such machines: they are what they were bought as.
     """
     offerings, pools = offered(policy), {pool.name for pool in policy.pools}
-    coming = {one.instance: one.offering for one in book.coming if one.instance and one.offering is not None}
+    coming = {one.instance: one.offering for one in book.coming if one.order and one.instance and one.offering is not None}
     listed = {name: instance.key for name, instance in roll.listed.alive.items()}
     # Without a list, who is not a node may be there all the same.
     stays = {
@@ -36,6 +36,16 @@ def unfamiliar(known: Mapping[str, Key], book: Ledger, policy: Policy, roll: Rol
         if name in listed or name in roll.by_machine or roll.listed.instances is None
     }
     found = {**stays, **coming}
+    return {name: key for name, key in sorted(found.items()) if key not in offerings and key[0] in pools}
+
+
+def of_others(book: Ledger, policy: Policy) -> Mapping[str, Key]:
+    """Machines under keys that their pools do not offer which other people started and that are not open yet, by id.
+
+    Once such a machine is open it is a node like others: nobody here asked for it, and no order brings the next one.
+    """
+    offerings, pools = offered(policy), {pool.name for pool in policy.pools}
+    found = {one.instance: one.key for one in book.coming if one.instance and not one.order}
     return {name: key for name, key in sorted(found.items()) if key not in offerings and key[0] in pools}
 
 

@@ -1,0 +1,53 @@
+"""In healthy simulated runs, spot that runs dry, failures and half grants included, the hard stop never cuts a plan."""
+
+from random import Random
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.simulation.pools import C8, FIXED, G1, G4, trace
+
+from gpuscaler.clouds.delays import Faults
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pools import Policy, Pool
+from gpuscaler.planning.hard_stop import bounded
+from gpuscaler.planning.planner import Planner
+from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.state import State
+from gpuscaler.planning.state.breakers import Breakers
+from gpuscaler.planning.state.ledger import Coming, Ledger
+from gpuscaler.simulation.replay import run
+from gpuscaler.simulation.traces import Job
+
+SPOT = tuple(replace(one, market="spot", price=0.4 * one.price) for one in (G1, G4))
+POLICY = Policy((Pool("gpu", (G1, G4, *SPOT), idle_after=300, min=1), Pool("cpu", (C8,), idle_after=300)))
+FAULTS = Faults(never_registers=0.1, partial_grants=0.3, gpu_hours_between_failures=20.0)
+
+
+def jobs(seed: int) -> list[Job]:
+    dice = Random(seed)
+    return [Job(f"j-{n}", dice.uniform(0, 7200), dice.choice((300, 1800, 7200)), gpus=dice.choice((1, 1, 2, 4))) for n in range(60)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_plan_of_a_replay_is_cut(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, bought_for, plans = Planner.plan, dict[str, tuple[str, ...]](), [0]
+
+    def checked(self: Planner, cluster: Cluster, state: State, now: float, **more: Any) -> Plan:
+        made = planned(self, cluster, state, now, **more)
+        for one in state.upcoming:
+            bought_for.setdefault(one.id, one.pods)
+        coming = tuple(
+            Coming(one.id, "order", (key,), 0.0, now, pods=one.pods, bought_for=bought_for[one.id])
+            for one in state.upcoming
+            for key in [(one.pool, one.market, one.instance_type, one.zone)]
+        )
+        plans[0] += bool(made.machines and coming)
+        assert bounded(made, cluster, self.policy, book=Ledger(coming=coming), breakers=Breakers(), now=now).cut == ()
+        return made
+
+    monkeypatch.setattr(Planner, "plan", checked)
+    result = run(trace(*jobs(seed)), POLICY, name="gpuscaler", delays=FIXED, faults=FAULTS, seed=seed)
+
+    assert result.served == 60
+    assert plans[0] > 5
