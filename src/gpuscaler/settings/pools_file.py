@@ -6,6 +6,8 @@ A run file is a pools file with a few keys more, so whoever reads the one reads 
 from collections.abc import Collection
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.options import LONGEST, MAX_GRACE
 from gpuscaler.model.pools import MARKETS, UNREADY_AFTER, Limits, Offering, Policy, Pool, Spare, for_gpus
@@ -152,7 +154,7 @@ def _limits(at: Cursor) -> Limits:
         if key in fields and key != "dollars_per_hour" and (number := _count(fields[key], key)) is not None
     }
     dollars = fields["dollars_per_hour"].number(expected="dollars per hour, 0 or more") if "dollars_per_hour" in fields else None
-    return Limits(dollars_per_hour=dollars, **counts)
+    return replace(Limits(dollars_per_hour=dollars), **counts)
 
 
 def _count(at: Cursor, key: str) -> int | None:
