@@ -20,7 +20,7 @@ from tests.hostile.workloads import CASES, LIMITED, NOW, POOLS, Object, mixed, o
 
 from benchmarks.figures import Figure
 from gpuscaler.kube.client import Client
-from gpuscaler.kube.resources import LEASES, NODES, PODS
+from gpuscaler.kube.resources import LEASES, NAMESPACES, NODES, PODS
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.decoding.interning import Interner
@@ -110,12 +110,14 @@ def peak() -> float:
 
 def leading() -> Figure:
     """Two controllers while 1,900 pods with affinity wait: how often the lease changes hands once one of them leads."""
-    with TemporaryDirectory() as name, served(Path(name)) as cluster:
-        (Path(name) / "run.yaml").write_text(RUN_FILE)
-        controllers = [started(cluster, Path(name) / "run.yaml") for _ in range(2)]
+    with TemporaryDirectory() as folder, served(Path(folder)) as cluster:
+        (Path(folder) / "run.yaml").write_text(RUN_FILE)
+        controllers = [started(cluster, Path(folder) / "run.yaml") for _ in range(2)]
         try:
             cluster.until(held, within=60)
             before = cluster.ask(transitions)
+            for name in ("tenant", "others"):
+                cluster.ask(lambda client, space=name: client.create(NAMESPACES, {"metadata": {"name": space}}))
             for each in [*mixed(1900), *ordinary(20)]:
                 cluster.ask(lambda client, one=each: create(client, one))
             time.sleep(MINUTES * 60)
