@@ -14,7 +14,7 @@ from gpuscaler.embedded.aws.state import Instance
 from gpuscaler.embedded.aws.writing import at
 from gpuscaler.embedded.aws.zones import VPC, subnet_id, zone_id
 
-_CODES: Final = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48}
+_CODES: Final = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopped": 80}
 #: A series of spot prices is shown hour by hour, so many at most.
 HOURS: Final = 24
 

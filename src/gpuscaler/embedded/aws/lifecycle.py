@@ -19,19 +19,24 @@ REMEMBERED: Final = 3600.0
 def enter(region: Region, group: Group, machine: CloudMachine, choice: Choice) -> Instance:
     """A machine that was launched for a group is Pending in it."""
     instance = register(region, machine, choice, group=group.name)
+    instance.weight = choice.weight
+    admit(region, group, instance)
+    return instance
+
+
+def admit(region: Region, group: Group, instance: Instance) -> None:
+    """An instance becomes a member of its group."""
     tags = {tag["Key"]: tag["Value"] for tag in group.tags.values() if tag["PropagateAtLaunch"]}
     instance.tags |= tags | {"aws:autoscaling:groupName": group.name}
-    instance.weight = choice.weight
     before = group.has
     group.members[instance.id] = instance
     cause = activities.started(region, group, before)
     instance.activity = activities.add(
-        region, group, f"Launching a new EC2 instance: {instance.id}", cause, status="PreInService", zone=machine.offering.zone
+        region, group, f"Launching a new EC2 instance: {instance.id}", cause, status="PreInService", zone=instance.machine.offering.zone
     )
     note(region, group)
     if most := group.settings.get("MaxInstanceLifetime"):
         region.put(region.now + most, partial(_too_old, region, instance))
-    return instance
 
 
 def _too_old(region: Region, instance: Instance, now: float) -> None:
@@ -68,8 +73,13 @@ def register(region: Region, machine: CloudMachine, choice: Choice, *, group: st
     region.instances[instance.id] = instance
     volumes.attach(region, instance, data)
     notices.state_change(region, instance)
-    region.put(region.now + region.conditions.pending, partial(_runs, region, instance))
+    start(region, instance)
     return instance
+
+
+def start(region: Region, instance: Instance) -> None:
+    """An instance that is pending runs a while later."""
+    region.put(region.now + region.conditions.pending, partial(_runs, region, instance))
 
 
 def _runs(region: Region, instance: Instance, _now: float) -> None:
@@ -172,6 +182,7 @@ def gone(region: Region, group: Group | None, instance: Instance) -> None:
     region.put(region.now + REMEMBERED, partial(_forget, region, instance))
     if group is not None:
         group.members.pop(instance.id, None)
+        group.warm.pop(instance.id, None)
         note(region, group)
         region.wake(group)
 
@@ -188,7 +199,7 @@ def _forget(region: Region, instance: Instance, _now: float) -> None:
 
 def terminate(region: Region, instance: Instance) -> None:
     """EC2's own TerminateInstances: no hook, no protection; the group sees it as a lost instance."""
-    if instance.state in {"pending", "running"}:
+    if instance.state in {"pending", "running", "stopped"}:
         _close(region, instance, status="Cancelled")
         instance.lifecycle = "Terminating"
         _shut_down(region, region.groups.get(instance.group), instance)

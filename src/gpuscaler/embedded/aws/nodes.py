@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gpuscaler.catalogue import MIB, InstanceType
 from gpuscaler.catalogue.node_labels import gpu_feature_discovery
 from gpuscaler.clouds.aws.user_data import Kubelet, UserDataError, kubelet_of
-from gpuscaler.clouds.machines import CloudEvent, CloudMachine
+from gpuscaler.clouds.machines import REGISTERED, VISIBLE, CloudEvent, CloudMachine
 from gpuscaler.embedded.aws.instance_types import known as known_type
 from gpuscaler.embedded.aws.instances import private_name
 from gpuscaler.embedded.aws.kubelet_writes import finish, shown_memory
@@ -57,6 +57,9 @@ def follow(region: Region, machines: Machines) -> None:
         machine = event.machine
         instance = region.instances.get(machine.id) if machine is not None else None
         if machine is None or instance is None or not instance.group:
+            return
+        if instance.lifecycle.startswith("Warmed") and event.kind in {REGISTERED, VISIBLE}:
+            instance.held.append(event)
             return
         try:
             shown = dressed(region, instance, machine)

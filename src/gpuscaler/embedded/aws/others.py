@@ -98,25 +98,32 @@ def _configurations(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _put_warm_pool(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    made = groups.group(region, params["AutoScalingGroupName"])
+    group = groups.group(region, params["AutoScalingGroupName"])
     kept = ("MaxGroupPreparedCapacity", "MinSize", "InstanceReusePolicy")
     told = {key: params[key] for key in kept if key in params}
-    made.settings["WarmPoolConfiguration"] = {"MinSize": 0, "PoolState": params.get("PoolState", "Stopped"), **told}
-    made.settings["WarmPoolSize"] = 0
-    lifecycle.note(region, made)
+    group.settings["WarmPoolConfiguration"] = {"MinSize": 0, "PoolState": params.get("PoolState", "Stopped"), **told}
+    group.settings["WarmPoolSize"] = len(group.warm)
+    lifecycle.note(region, group)
+    region.wake(group)
     return {}
 
 
 def _warm_pool(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    told = groups.group(region, params["AutoScalingGroupName"]).settings.get("WarmPoolConfiguration")
-    return {"Instances": [], **({"WarmPoolConfiguration": told} if told else {})}
+    group = groups.group(region, params["AutoScalingGroupName"])
+    told = group.settings.get("WarmPoolConfiguration")
+    shown = [lifecycle.shown(one, weighted=False) for one in group.warm.values()]
+    return {"Instances": shown, **({"WarmPoolConfiguration": told} if told else {})}
 
 
 def _delete_warm_pool(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    made = groups.group(region, params["AutoScalingGroupName"])
+    group = groups.group(region, params["AutoScalingGroupName"])
+    if group.warm and not params.get("ForceDelete"):
+        raise AwsError("ResourceInUse", "You cannot delete a warm pool while there are instances in it.")
     for key in ("WarmPoolConfiguration", "WarmPoolSize"):
-        made.settings.pop(key, None)
-    lifecycle.note(region, made)
+        group.settings.pop(key, None)
+    for instance in list(group.warm.values()):
+        lifecycle.terminate(region, instance)
+    lifecycle.note(region, group)
     return {}
 
 

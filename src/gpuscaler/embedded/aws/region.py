@@ -96,6 +96,10 @@ class Region:
                 self.hardware.advance(self.now)
         self.now = max(self.now, now)
 
+    def tell(self, event: CloudEvent) -> None:
+        """Have everybody hear what happened to a machine, who did not before."""
+        self._hear(event)
+
     def _hear(self, event: CloudEvent) -> None:
         for listener in self.heard:
             listener(event)

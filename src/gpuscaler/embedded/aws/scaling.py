@@ -6,7 +6,7 @@ from math import ceil
 from typing import Final
 
 from gpuscaler.clouds.machines import LOST, NOTICE, RECLAIMED, CloudEvent, CloudMachine
-from gpuscaler.embedded.aws import activities, choosing, lifecycle, notices
+from gpuscaler.embedded.aws import activities, choosing, lifecycle, notices, warm_pools
 from gpuscaler.embedded.aws.errors import AwsError
 from gpuscaler.embedded.aws.refusals import Failure, activity_text
 from gpuscaler.embedded.aws.region import Region
@@ -40,6 +40,7 @@ def look(region: Region, group: Group) -> None:
     elif lacks == 0 and not risky:
         _balance(region, group)
     _replaced(region, group)
+    warm_pools.prepare(region, group)
 
 
 def launch_missing(region: Region, group: Group, units: int) -> None:
@@ -70,6 +71,8 @@ def launch(region: Region, group: Group, market: str, zone: str, units: int) -> 
         found = choosing.ordered(region, group, market, zone)
     except AwsError as error:
         return 0, [Failure(error.code, error.message, market, "", zone, units)]
+    while granted < units and (prepared := warm_pools.take(region, group, market, zone)) is not None:
+        granted += prepared.weight
     for choice in found:
         if granted >= units:
             break

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gpuscaler.clouds.machines import CloudMachine
+from gpuscaler.clouds.machines import CloudEvent, CloudMachine
 from gpuscaler.embedded.aws.errors import AwsError
 
 #: Lifecycle states in which an instance counts towards what a group has.
@@ -91,7 +91,8 @@ class Instance:
 
     ``state`` is EC2's. ``doomed`` will end while it is pending; a ``risky`` one is to be replaced before it ends, because of ``why``,
     or of the longer ``cause``. ``token`` and ``hook`` belong to the lifecycle action that it waits for, ``activity`` is the one that
-    launched or ends it. ``launch`` is the data of the launch template or configuration that it was made from.
+    launched or ends it. ``held`` is what its kubelet said while it was prepared in a warm pool. ``launch`` is the data of the launch
+    template or configuration that it was made from.
     """
 
     machine: CloudMachine
@@ -111,6 +112,7 @@ class Instance:
     risky: bool = False
     why: str = "a rebalance"
     cause: str = ""
+    held: list[CloudEvent] = field(default_factory=list)
     hook: str = ""
     token: str = ""
     waits_until: float = 0.0
@@ -151,6 +153,7 @@ class Group:
     activities: list[Activity] = field(default_factory=list)
     refreshes: list[Any] = field(default_factory=list)
     updates: list[Any] = field(default_factory=list)
+    warm: dict[str, Instance] = field(default_factory=dict)
     cause: str = ""
     wakes_at: float | None = None
     retry_at: float = 0.0

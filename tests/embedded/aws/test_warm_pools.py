@@ -1,0 +1,89 @@
+"""Machines that a group prepares beforehand."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.control.aws_stage import Stage, aws_stage
+from tests.embedded.aws.conftest import Aws
+from tests.embedded.aws.making import group_of, ids, make_group
+
+from gpuscaler.clouds.delays import Delay, Delays
+from gpuscaler.embedded.aws.conditions import Conditions
+
+SLOW = Delays(boot=Delay(200.0, 200.0, 200.0), device_plugin=Delay(5.0, 5.0, 5.0))
+
+
+def pool(scaling: Any, name: str = "gpus") -> list[str]:
+    return [one["LifecycleState"] for one in scaling.describe_warm_pool(AutoScalingGroupName=name)["Instances"]]
+
+
+def test_machines_are_prepared_stopped_and_taken_before_others_are_launched(aws: Aws) -> None:
+    scaling = make_group(aws, MaxSize=3)
+    scaling.put_warm_pool(AutoScalingGroupName="gpus", MaxGroupPreparedCapacity=2)
+    aws.later(5)
+    assert pool(scaling) == ["Warmed:Pending"] * 2
+    aws.later(600)
+    assert pool(scaling) == ["Warmed:Stopped"] * 2
+    assert (ids(scaling), group_of(scaling)["WarmPoolSize"]) == ([], 2)
+    prepared = {one["InstanceId"] for one in scaling.describe_warm_pool(AutoScalingGroupName="gpus")["Instances"]}
+    (found, _) = (one["Instances"][0] for one in aws.client("ec2").describe_instances()["Reservations"])
+    assert found["State"]["Name"] == "stopped"
+
+    scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
+    aws.later(20)
+
+    assert set(ids(scaling)) < prepared
+    assert [one["LifecycleState"] for one in group_of(scaling)["Instances"]] == ["InService"]
+    assert pool(scaling) == ["Warmed:Stopped"]
+
+
+def test_a_pool_goes_with_its_machines(aws: Aws) -> None:
+    scaling = make_group(aws)
+    scaling.put_warm_pool(AutoScalingGroupName="gpus", MinSize=1, MaxGroupPreparedCapacity=0)
+    aws.later(600)
+    assert pool(scaling) == ["Warmed:Stopped"]
+
+    scaling.delete_warm_pool(AutoScalingGroupName="gpus", ForceDelete=True)
+    aws.later(120)
+
+    assert pool(scaling) == []
+    assert {one["Instances"][0]["State"]["Name"] for one in aws.client("ec2").describe_instances()["Reservations"]} == {"terminated"}
+
+
+async def test_a_prepared_machine_is_a_node_long_before_one_could_boot(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path, Conditions(boot=SLOW)) as here:
+        here.group("gpus", MaxSize=1)
+        scaling = here.client("autoscaling")
+        scaling.put_warm_pool(AutoScalingGroupName="gpus", MinSize=0)
+        await here.sleep(400)
+        assert pool(scaling) == ["Warmed:Stopped"]
+        assert await here.nodes() == []
+
+        await raised(here)
+        assert await nodes_after(here, 60) == 1
+
+
+async def raised(here: Stage) -> None:
+    here.client("autoscaling").set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
+
+
+async def nodes_after(here: Stage, seconds: float) -> int:
+    await here.sleep(seconds)
+    return len(await here.nodes())
+
+
+@pytest.mark.parametrize("launch", ["auto", "desired-capacity"])
+async def test_a_pod_is_served_from_a_warm_pool(launch: str, tmp_path: Path) -> None:
+    async with aws_stage(tmp_path, Conditions(boot=SLOW)) as here:
+        here.group("gpus", MaxSize=2)
+        here.client("autoscaling").put_warm_pool(AutoScalingGroupName="gpus", MaxGroupPreparedCapacity=1)
+        await here.sleep(400)
+        here.start(here.settings(launch=launch))
+        await here.submit("train")
+
+        async def bound() -> bool:
+            return all((await here.bound()).values())
+
+        await here.until(bound, 120)
+        assert here.desired("gpus") == 1
