@@ -50,6 +50,7 @@ pools:
     markets: [spot, on-demand]
     zones: [us-east-1a, us-east-1b]
     idle_after: 60s
+    min_gpus_per_pod: 0
     max: 12
 """
 PROTECTED = {"karpenter.sh/do-not-disrupt": "true"}
