@@ -194,7 +194,8 @@ class Pair:
         spec = {"minAvailable": 0, "selector": {"matchLabels": {"app": "web"}}}
         await made.admin.create(POD_DISRUPTION_BUDGETS, {**body, "spec": spec}, namespace=name)
         web = deployment("web", REPLICAS, pod_spec(name))
-        web["spec"]["template"]["metadata"]["annotations"] = {"gpuscaler.io/grace": f"{GRACE:g}s"}
+        notes = {"gpuscaler.io/grace": f"{GRACE:g}s", "gpuscaler.io/disruption": "allow"}
+        web["spec"]["template"]["metadata"]["annotations"] = notes
         await made.create(web, name)
         await made.create(deployment("fills", 1, pod_spec(name)), name)
         (self.leaves,) = set((await made.bound(name, REPLICAS + 1)).values())
