@@ -852,6 +852,13 @@ MUTANTS = (
     ),
     Mutant(
         case=77,
+        path="planning/balancing.py",
+        old="{**guarded, **before.machines}.items()",
+        new="before.machines.items()",
+        removes="protection that the withdrawal of an order needed stays for ever",
+    ),
+    Mutant(
+        case=77,
         path="planning/planner.py",
         old="        made = in_even_zones(made, cluster, policy, state, seen.by_node)\n",
         new="",

@@ -151,3 +151,20 @@ async def test_f77_where_machines_cannot_be_protected_no_pod_is_put_where_it_wou
         # What would leave a zone empty stays, and says why.
         (held, *_) = (await here.status()).removals
         assert "of its group is protected from scale-in" in held.held
+
+
+async def test_f77_protection_that_an_unfilled_order_needed_is_taken_off_again(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus", NewInstancesProtectedFromScaleIn=False)
+        here.start(here.settings(launch="desired-capacity"))
+        await here.submit("first", run_for="7200s")
+        await here.until(lambda: all_bound(here), 600)
+        (machine,) = running(here)
+        here.limit(1)
+        await here.submit("second", run_for="7200s")
+        await here.until(lambda: here.region.instances[machine].protected, 600)
+        await here.sleep(300.0)
+
+        assert here.desired("gpus") == 1
+        assert not here.region.instances[machine].protected
+        assert here.region.instances[machine].ended_at is None

@@ -16,7 +16,7 @@ class Instance(Struct, frozen=True, gc=False):
     wrong with it, or why it has ended, in its words; ``ends`` is when the cloud takes it away, known since it was bought, in seconds since
     the epoch; 0 where it does not. ``cause`` is why its cloud ends one that is ``stopping``, in words, where nobody here asked for that; it
     may be held for ``held`` seconds at a time until ``until``, both 0 where it is not. Its group ends one that is ``protected`` for no
-    reason of its own.
+    reason of its own; this program has protected one that is ``guarded`` while its group was lowered.
     """
 
     id: str
@@ -33,6 +33,7 @@ class Instance(Struct, frozen=True, gc=False):
     until: float = 0.0
     held: float = 0.0
     protected: bool = False
+    guarded: bool = False
 
     @property
     def key(self) -> tuple[str, str, str, str]:

@@ -66,11 +66,12 @@ def observe(
 ) -> Found:
     """Which machines are to be protected from scale-in now, and which need that no longer."""
     balancing = [pool for pool in policy.pools if pool.balances]
-    if roll.listed.instances is None or not (balancing or before.machines):
+    if roll.listed.instances is None or not (balancing or before.machines or roll.listed.guarded):
         return Found(before)
     since = {name: at for name, at in before.since.items() if now < at + REFUSED_SECONDS and any(pool.name == name for pool in balancing)}
     refused = {name: why for name, why in before.refused.items() if name in since}
-    machines = {name: pool for name, pool in before.machines.items() if name in roll.listed.alive}
+    guarded = {one.id: one.pool for one in roll.listed.guarded}
+    machines = {name: pool for name, pool in {**guarded, **before.machines}.items() if name in roll.listed.alive}
     for answer in answers:
         if answer.problem:
             refused[answer.pool], since[answer.pool] = answer.problem, now
@@ -85,7 +86,9 @@ def observe(
     needed = [one for pool in balancing for one in _needed(pool.name, crowded.get(pool.name, ()), book, cluster, roll=roll, now=now)]
     bare = [one for one in needed if not one.protected]
     fuller = {name: zones for name, counts in levels.items() if (zones := over(counts, 1))}
-    free = [roll.listed.alive[name] for name, pool in machines.items() if roll.listed.alive[name].zone not in fuller.get(pool, ())]
+    lowered = {one.order.pool for one in book.withdrawals if one.order is not None}
+    calm = {name: pool for name, pool in machines.items() if pool not in lowered}
+    free = [roll.listed.alive[name] for name, pool in calm.items() if roll.listed.alive[name].zone not in fuller.get(pool, ())]
     asked = {name: at for name, at in before.asked.items() if now < at + AGAIN_SECONDS}
     able = [one for one in bare if one.state == RUNNING]
     acts = (*_protects(able, asked, on=True), *_protects((one for one in free if one.protected), asked, on=False))

@@ -30,6 +30,8 @@ class Listed:
         self.ends: Mapping[str, float] = {name: one.ends for name, one in self.by_id.items() if one.ends}
         #: Those that are listed as history.
         self.over: Mapping[str, Instance] = {name: one for name, one in self.by_id.items() if one.state == TERMINATED}
+        #: Those that this program has protected while their group was lowered.
+        self.guarded: tuple[Instance, ...] = tuple(one for one in self.by_id.values() if one.guarded and one.protected)
         #: Those that their cloud is ending for a reason of its own.
         self.ended: tuple[Instance, ...] = tuple(one for one in self.by_id.values() if one.cause and one.state == STOPPING)
 

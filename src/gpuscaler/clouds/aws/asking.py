@@ -48,6 +48,8 @@ class Asking:
         self._calls, self._executor, self._fence = calls, executor, fence
         self.now, self.sleep = now, sleep
         self.wrote: dict[tuple[str, str], tuple[float, int, int]] = {}
+        #: EC2's ids of machines that were protected from scale-in while their group was lowered.
+        self.protected: set[str] = set()
         errors = import_module("botocore.exceptions")
         self._refused: type[Exception] = errors.ClientError
         self._broken: type[Exception] = errors.BotoCoreError

@@ -272,6 +272,7 @@ class _Driver:
         for first in range(0, len(names), MOST_PROTECTED):
             some = list(names[first : first + MOST_PROTECTED])
             await self._write("SetInstanceProtection", InstanceIds=some, ProtectedFromScaleIn=True)
+            self._ask.protected.update(some)
 
     async def _write(self, operation: str, **parameters: Any) -> None:
         await self._ask.write("autoscaling", self._region, operation, AutoScalingGroupName=self._name, **parameters)

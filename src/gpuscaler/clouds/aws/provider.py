@@ -231,6 +231,7 @@ class AwsProvider:
     def _instance(self, group: Group, machine: Machine) -> Instance:
         found = self._known.pools[group.region, group.name]
         made = instance_of(machine, found, self._details.get(machine.id), token=self._increments.tokens.get(machine.id, ""))
+        made = replace(made, guarded=machine.id in self._ask.protected)
         ended = self._terminations.of(machine.id)
         return made if ended is None else replace(made, cause=ended.why, until=ended.until, held=ended.seconds)
 
@@ -238,6 +239,7 @@ class AwsProvider:
         """Let go of what is known of machines that are gone; those that were just bought may not be listed yet."""
         self._details = {name: one for name, one in self._details.items() if name in machines}
         self._ended &= machines.keys()
+        self._ask.protected &= machines.keys()
         self._announced &= machines.keys()
         tokens = self._increments.tokens
         if len(tokens) > 2 * len(machines) + 1000:
@@ -367,6 +369,7 @@ class AwsProvider:
         for (region, group_name), names in by_group.items():
             for some in chunks(names, PROTECTED_AT_ONCE):
                 await protect(self._ask, region, group_name, some, on=on)
+                self._ask.protected.difference_update(some)
 
     async def _hooks_of(self, group: Group, instance: str) -> tuple[str, ...]:
         """The names of hooks that hold ``instance`` and that we may act on.
