@@ -157,6 +157,15 @@ def test_a_node_of_no_pool_is_never_removed_and_says_so() -> None:
     assert node_lines(latest(foreign), "other") == ("it belongs to no pool of the settings: it is never removed",)
 
 
+def test_a_node_that_looks_like_ours_and_is_on_no_list_says_so_and_shows_no_price() -> None:
+    known = latest(node("other", G1, provider_id="aws:///z1/i-9"))
+    known.unlisted = frozenset({"other"})
+
+    assert node_lines(known, "other") == (
+        "it is not a machine of any pool here: the cloud does not list aws:///z1/i-9; it is never removed",
+    )
+
+
 def test_a_machine_that_is_no_node_yet_is_found_by_its_id() -> None:
     granted = Ledger(coming=(machine(instance="i-1", offering=G1.key, granted=NOW - 20),))
 
