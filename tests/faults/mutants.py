@@ -46,6 +46,13 @@ MUTANTS = (
         removes="a machine that is not open yet teaches nothing about labels",
     ),
     Mutant(
+        case=88,
+        path="planning/state/learned.py",
+        old="    if known is not None and known.revision != event.revision:\n",
+        new="    if known is not None and known.revision != event.revision and not known.revision:\n",
+        removes="what machines of an older launch template lacked is held against those of a newer one",
+    ),
+    Mutant(
         case=89,
         path="planning/state/learned.py",
         old="    if lesson.both_ways:\n",

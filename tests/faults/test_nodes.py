@@ -27,10 +27,10 @@ EKS = {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "gpus"}
 REPLACING = "kubelet --register-with-taints=gpuscaler.io/arriving=:NoSchedule"
 
 
-async def select(here: Stage, name: str, product: str) -> None:
-    """A pod that wants a GPU of one model."""
+async def select(here: Stage, name: str, product: str, *, by: str = PRODUCT) -> None:
+    """A pod that wants a GPU of one model, or another label."""
     made = pod(name, 1, {})
-    made["spec"]["nodeSelector"] = {PRODUCT: product}
+    made["spec"]["nodeSelector"] = {by: product}
     await here.user.create(PODS, made, namespace="default")
 
 
@@ -58,6 +58,26 @@ async def test_f60_where_discovery_labels_nodes_and_a_tag_says_so_the_machine_is
 
         await here.until(lambda: all_bound(here), 180)
         assert len(here.machines()) == 1
+
+
+async def test_f88_a_label_that_a_tag_promises_and_user_data_forgot_costs_one_machine_until_the_launch_template_is_mended(
+    tmp_path: Path,
+) -> None:
+    async with aws_stage(tmp_path) as here:
+        tags = {**DISCOVERED, f"{CA}/node-template/label/team": "ml"}
+        here.group("gpus", tags=tags, user_data=REPLACING)
+        here.start(here.settings(more="pools:\n  - {name: gpus, idle_after: 1m}\n"))
+        await select(here, "train", "ml", by="team")
+        await here.sleep(1800)
+        assert here.wrote()["LaunchInstances"] == 1
+        assert await here.bound() == {"train": ""}
+
+        data = {"ImageId": "ami-0123", "InstanceType": "g5.xlarge", "UserData": encoded(f"{REPLACING} --node-labels=team=ml")}
+        here.client("ec2").create_launch_template_version(LaunchTemplateName="gpus", LaunchTemplateData=data)
+        await here.sleep(600)
+
+        assert await all_bound(here)
+        assert here.wrote()["LaunchInstances"] == 2
 
 
 async def test_f61_a_gang_gets_machines_of_two_types_with_one_gpu_model_though_no_label_tells_it(tmp_path: Path) -> None:

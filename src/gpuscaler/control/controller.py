@@ -38,7 +38,7 @@ from gpuscaler.planning.leaving import Refusal
 from gpuscaler.planning.memory import Facts, Look, Memory, breakers_of, look, ordered, recalled, state_of, vanishing
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.roll import Rolls
-from gpuscaler.planning.state import State, asking, breakers, events, learned, ledger
+from gpuscaler.planning.state import State, asking, breakers, events, learned, ledger, promises
 from gpuscaler.planning.state.ledger import named
 from gpuscaler.planning.storage_places import with_storage_places
 from gpuscaler.planning.withholding import withheld
@@ -143,10 +143,10 @@ class Controller:
     def set_policy(self, policy: Policy) -> None:
         """From the next plan on, ``policy`` holds; what waited for another configuration is tried again."""
         if policy != self._policy:
-            known = self.memory.breakers
+            known, trusted = self.memory.breakers, self.memory.promises
             for change in failover.changed(self._policy, policy, self._now()):
-                known = breakers.step(known, change)
-            self._policy, self.memory = policy, replace(self.memory, breakers=known)
+                known, trusted = breakers.step(known, change), promises.mended(trusted, change.pool)
+            self._policy, self.memory = policy, replace(self.memory, breakers=known, promises=trusted)
             self._alarm.plan_by(self._time())
 
     def plan_soon(self) -> None:

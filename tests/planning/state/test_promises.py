@@ -7,7 +7,7 @@ import pytest
 from tests.planning.building import offering, planned, pod, pool, reasons, spec
 
 from gpuscaler.planning.state import State
-from gpuscaler.planning.state.promises import Broken, Kept, Promises, paused, step
+from gpuscaler.planning.state.promises import Broken, Kept, Promises, mended, paused, step
 
 CHEAP, DEAR = offering("cheap", 0.5), offering("dear", 2.0)
 PODS = "digest"
@@ -41,6 +41,19 @@ def test_two_broken_promises_pause_the_pair_for_an_hour_and_no_other() -> None:
 
     assert paused(promises, 3609.0) == {PODS: frozenset({CHEAP.key})}
     assert paused(promises, 3610.0) == {}
+
+
+def test_one_that_could_never_be_kept_pauses_the_pair_at_once() -> None:
+    promises = after(Broken(CHEAP.key, PODS, 0.0, "node n: label team=ml wanted", certain=True))
+
+    assert paused(promises, 3599.0) == {PODS: frozenset({CHEAP.key})}
+
+
+def test_a_pool_whose_machines_are_made_from_something_else_is_trusted_again() -> None:
+    promises = after(broken(0.0), broken(10.0))
+
+    assert mended(promises, "another") is promises
+    assert mended(promises, "main").pairs == mended(promises, "").pairs == ()
 
 
 def test_several_pairs_are_paused_side_by_side() -> None:

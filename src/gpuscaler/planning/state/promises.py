@@ -74,6 +74,12 @@ def step(promises: Promises, event: Kept | Broken) -> Promises:
     return Promises((*others, pair), promises.kept, promises.broken + 1)
 
 
+def mended(promises: Promises, pool: str) -> Promises:
+    """The promises once machines of ``pool``, or of every pool where that is empty, are made from something else."""
+    left = tuple(pair for pair in promises.pairs if pool and pair.offering[0] != pool)
+    return promises if left == promises.pairs else Promises(left, promises.kept, promises.broken)
+
+
 def paused(promises: Promises, now: float) -> Mapping[str, frozenset[Key]]:
     """The offerings that are not bought now, by the digest of the pods they are not bought for."""
     resting = sorted((pair.pods, pair.offering) for pair in promises.pairs if now < pair.until)
