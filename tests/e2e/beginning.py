@@ -6,6 +6,7 @@ from tests.e2e.objects import deployment, pod_spec
 from tests.e2e.rights import QUICK, Installed, Outcomes, Right, installed, keep
 from tests.e2e.stage import PATIENCE, Controller, Stage, until
 
+from gpuscaler.embedded.plugins import NAMESPACE as PLUGINS
 from gpuscaler.kube.resources import LEASES
 
 #: Rights that nothing begins without, and those that are missed one after the other until a pod runs.
@@ -15,8 +16,8 @@ NEXT = [
     Right("create", "leases", LEASES.group),
     Right("create", "configmaps"),
     Right("create", "nodes"),
-    Right("patch", "nodes/status"),
     Right("get", "pods"),
+    Right("patch", "nodes/status"),
     Right("delete", "nodes"),
 ]
 #: Its namespace, whose machines' pods it plays itself, and its pools.
@@ -39,7 +40,7 @@ async def begins(made: Stage, found: Outcomes) -> None:
     await made.namespace(SMALL)
     await made.create(deployment("serve", 1, pod_spec(SMALL)), SMALL)
     controller = here.stage.start(*words, name=BEGINS)
-    steps = [_sees_no_namespace, _leads, _remembers, _registers, _shows, _runs, _clears]
+    steps = [_sees_no_namespace, _leads, _remembers, _registers, _runs, _shows, _clears]
     for right, step in zip(NEXT, steps, strict=True):
         await keep(found, [right], step(here, controller, right))
         await here.give(right)
@@ -92,12 +93,31 @@ async def _registers(here: Installed, controller: Controller, right: Right) -> N
     await until("the machine is a node", lambda: here.stage.nodes(SMALL))
 
 
+async def _runs(here: Installed, controller: Controller, right: Right) -> None:
+    """The pod of the device plugin is the first that is to run on the machine."""
+    await here.named(controller, right)
+    (node,) = await here.stage.nodes(SMALL)
+
+    async def phases() -> set[str]:
+        pods = await here.stage.pods(PLUGINS)
+        return {one["status"]["phase"] for one in pods if one["spec"].get("nodeName") == node["metadata"]["name"]}
+
+    assert await phases() == {"Pending"}
+    await here.give(right)
+
+    async def runs() -> bool:
+        return await phases() == {"Running"}
+
+    await until("the device plugin runs", runs)
+
+
 async def _shows(here: Installed, controller: Controller, right: Right) -> None:
     await here.named(controller, right)
     (node,) = await here.stage.nodes(SMALL)
     assert "nvidia.com/gpu" not in node["status"]["allocatable"]
     await here.give(right)
     await _placed(here, SMALL)
+    await here.stage.bound(SMALL, 1)
 
 
 async def _placed(here: Installed, space: str) -> None:
@@ -105,14 +125,6 @@ async def _placed(here: Installed, space: str) -> None:
         return any(one["spec"].get("nodeName") for one in await here.stage.pods(space))
 
     await until(f"the pod of {space} has a node", seen)
-
-
-async def _runs(here: Installed, controller: Controller, right: Right) -> None:
-    await here.named(controller, right)
-    (one,) = await here.stage.pods(SMALL)
-    assert one["status"]["phase"] == "Pending"
-    await here.give(right)
-    await here.stage.bound(SMALL, 1)
 
 
 async def _clears(here: Installed, controller: Controller, right: Right) -> None:

@@ -31,8 +31,12 @@ def _workload(kind: str, name: str, spec: Json, **more: Any) -> Json:
     return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": told}
 
 
-def deployment(name: str, replicas: int, spec: Json) -> Json:
-    return _workload("Deployment", name, spec, replicas=replicas)
+def deployment(name: str, replicas: int, spec: Json, *, movable: bool = False) -> Json:
+    """A Deployment, all of whose pods may be moved at once to save money where it is ``movable``."""
+    made = _workload("Deployment", name, spec, replicas=replicas)
+    if movable:
+        made["spec"]["template"]["metadata"]["annotations"]["gpuscaler.io/disruption"] = "allow"
+    return made
 
 
 def stateful_set(name: str, replicas: int, spec: Json) -> Json:

@@ -219,10 +219,10 @@ async def _evicts(here: Installed, controller: Controller) -> None:
     made = here.stage
     for pool in (DRAINED, BESIDE):
         await made.namespace(pool)
-    await made.create(deployment("goes", 1, pod_spec(DRAINED, gpus=3)), DRAINED)
-    await made.create(deployment("small", 1, pod_spec(DRAINED)), DRAINED)
+    await made.create(deployment("goes", 1, pod_spec(DRAINED, gpus=3), movable=True), DRAINED)
+    await made.create(deployment("small", 1, pod_spec(DRAINED), movable=True), DRAINED)
     await made.bound(DRAINED, 2)
-    await made.create(deployment("other", 1, pod_spec(DRAINED, gpus=2)), DRAINED)
+    await made.create(deployment("other", 1, pod_spec(DRAINED, gpus=2), movable=True), DRAINED)
     before = await made.bound(DRAINED, 3)
     assert len(set(before.values())) == 2
     async with here.without(EVICTING):
