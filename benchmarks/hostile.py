@@ -16,11 +16,11 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 from tests.cli.serving import Served, served
-from tests.hostile.workloads import CASES, LIMITED, NOW, POOLS, Object, mixed, ordinary, policy
+from tests.hostile.workloads import CASES, LIMITED, NOW, POOLS, mixed, ordinary, policy
 
 from benchmarks.figures import Figure
 from gpuscaler.kube.client import Client
-from gpuscaler.kube.resources import LEASES, NAMESPACES, NODES, PODS
+from gpuscaler.kube.resources import LEASES, NODES, PODS
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.decoding.interning import Interner
@@ -116,10 +116,8 @@ def leading() -> Figure:
         try:
             cluster.until(held, within=60)
             before = cluster.ask(transitions)
-            for name in ("tenant", "others"):
-                cluster.ask(lambda client, space=name: client.create(NAMESPACES, {"metadata": {"name": space}}))
-            for each in [*mixed(1900), *ordinary(20)]:
-                cluster.ask(lambda client, one=each: create(client, one))
+            cluster.load(*({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in ("tenant", "others")))
+            cluster.load(*mixed(1900), *ordinary(20))
             time.sleep(MINUTES * 60)
             after, nodes, served_now = cluster.ask(transitions), cluster.ask(count_nodes), cluster.ask(bound)
             alive = sum(each.poll() is None for each in controllers)
@@ -141,11 +139,6 @@ def started(cluster: Served, path: Path) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-c", "from gpuscaler.cli import run; run()", "run"]
     command += ["--config", str(path), "--kubeconfig", str(cluster.kubeconfig)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
-async def create(client: Client, each: Object) -> None:
-    made = {**each, "status": {}}
-    await client.create(PODS, made, namespace=each["metadata"]["namespace"])
 
 
 async def lease(client: Client) -> dict[str, object]:
