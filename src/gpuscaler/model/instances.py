@@ -52,6 +52,7 @@ class Delivery(Struct, frozen=True, gc=False):
     missing: int = 0
     failing: str = ""
     early: bool = False
+    surplus: int = 0
 
 
 class Inventory(Struct, frozen=True, gc=False):

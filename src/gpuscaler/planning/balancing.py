@@ -6,7 +6,7 @@ with two machines more than another, the busy machines of that zone are protecte
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -62,7 +62,15 @@ class Found(Struct, frozen=True, gc=False):
 
 
 def observe(
-    before: Guarding, book: Ledger, cluster: Cluster, policy: Policy, *, roll: Roll, answers: Iterable[Answered], now: float
+    before: Guarding,
+    book: Ledger,
+    cluster: Cluster,
+    policy: Policy,
+    *,
+    roll: Roll,
+    answers: Iterable[Answered],
+    now: float,
+    surplus: Set[str] = frozenset(),
 ) -> Found:
     """Which machines are to be protected from scale-in now, and which need that no longer."""
     balancing = [pool for pool in policy.pools if pool.balances]
@@ -103,23 +111,31 @@ def observe(
     }
     unlisted = {entry.instance for entry in book.coming if entry.instance and entry.instance not in roll.listed.by_id}
     unlisted = {entry.instance for entry in book.coming if entry.instance in unlisted and entry.key[3] in crowded.get(entry.key[0], ())}
-    awaiting = {entry.instance for pool in balancing for entry in _beside_rebalance(pool, book, roll, now)}
+    awaiting = {
+        entry.instance
+        for pool in balancing
+        for entry in _beside_rebalance(pool, machines, book, roll, now=now, surplus=pool.name in surplus)
+    }
     exposed = frozenset(one.id for one in bare) | unlisted | awaiting
     return Found(Guarding(machines, asked, refused, since, crowded, fuller), acts, exposed, unsafe)
 
 
-def _beside_rebalance(pool: Pool, book: Ledger, roll: Roll, now: float) -> Iterator[Coming]:
-    """Machines on their way while their group starts one by itself in another zone: it may have chosen which of them to end for it."""
+def _beside_rebalance(pool: Pool, ours: Mapping[str, str], book: Ledger, roll: Roll, *, now: float, surplus: bool) -> Iterator[Coming]:
+    """Machines on their way while their group starts one by itself in another zone: it may have chosen which of them to end for it.
+
+    That one of them has been protected since, and is among ``ours``, comes too late then.
+    """
     ordered = {one.instance for one in book.coming if one.order}
     started = {
         one.zone
         for one in roll.listed.by_pool.get(pool.name, ())
         if one.state == PENDING and one.id not in ordered and not one.token and now < one.launched + STARTING_SECONDS
     }
-    for one in book.coming if started else ():
-        if one.key[0] == pool.name and one.instance and started - {one.key[3]}:
+    for one in book.coming if started or surplus else ():
+        beside = bool(started - {one.key[3]}) or (surplus and now < one.granted + STARTING_SECONDS)
+        if one.key[0] == pool.name and one.instance and beside:
             listed = roll.listed.by_id.get(one.instance)
-            if listed is not None and not listed.protected:
+            if listed is not None and (not listed.protected or one.instance in ours):
                 yield one
 
 

@@ -169,7 +169,8 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     waits = replace(facts.waits, seen=-math.inf) if removing_held else facts.waits
     before, strangers = memory, adopted(memory.ledger, cluster, facts.inventory, policy, waits=facts.waits, now=now, roll=roll)
     book = ledger.folded(memory.ledger, strangers)
-    guarded = balancing.observe(memory.guarding, book, cluster, policy, roll=roll, answers=facts.guarded, now=now)
+    surplus = {one.pool for one in (facts.inventory.deliveries if facts.inventory is not None else ()) if one.surplus}
+    guarded = balancing.observe(memory.guarding, book, cluster, policy, roll=roll, answers=facts.guarded, now=now, surplus=surplus)
     memory = replace(memory, guarding=guarded.guarding)
     found = arrivals(book, cluster, facts.inventory, policy, waits=waits, now=now, roll=roll, exposed=guarded.exposed)
     found = replace(found, steps=(*strangers, *found.steps))

@@ -33,7 +33,9 @@ class Delivering:
         self._since = {key: self._since.get(key, now) for key in lacks}
         failures = dict(zip(lacks, await asyncio.gather(*(self._failure(*key) for key in lacks)), strict=True))
         return tuple(
-            Delivery(found.pool.name, lacks.get(key, 0), failures.get(key, ""), early=group.capacity_rebalance)
+            Delivery(
+                found.pool.name, lacks.get(key, 0), failures.get(key, ""), early=group.capacity_rebalance, surplus=max(0, group.surplus)
+            )
             for found, group in here
             for key in [(group.region, group.name)]
         )

@@ -1,0 +1,83 @@
+"""A group over three zones that balances them, pods bound to zones and others, people that end machines, and restarts."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.control.aws_stage import Stage, aws_stage
+from tests.control.world import luck, pod
+
+from gpuscaler.kube.resources import PODS
+
+pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'gpuscaler[aws]'")
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+ZONES = ["us-east-1a", "us-east-1b", "us-east-1c"]
+SHORT = "pools:\n  - {name: gpus, idle_after: 30s}\n"
+#: So long anything may happen, in seconds.
+CHAOS = 900.0
+
+
+class Watched:
+    """Which pods run on which machine, looked at all the time, and which of them went because their group balanced its zones."""
+
+    def __init__(self, here: Stage) -> None:
+        self.here = here
+        self.lost: list[str] = []
+        self._busy: Mapping[str, list[str]] = {}
+        self._seen: set[str] = set()
+
+    async def look(self) -> None:
+        for one in self.here.region.groups["gpus"].activities:
+            if one.id in self._seen or not one.description.startswith("Terminating") or "balance" not in one.cause:
+                continue
+            self._seen.add(one.id)
+            machine = one.description.rpartition(" ")[2]
+            self.lost += [f"{name} on {machine}" for name in self._busy.get(machine, [])]
+        machines = {node["metadata"]["name"]: node["spec"]["providerID"].rpartition("/")[2] for node in await self.here.nodes()}
+        busy: dict[str, list[str]] = {}
+        for name, one in (await self.here.pods()).items():
+            running = one.get("status", {}).get("phase") == "Running" and "deletionTimestamp" not in one["metadata"]
+            if running and not one["metadata"].get("ownerReferences") and one["spec"].get("nodeName") in machines:
+                busy.setdefault(machines[one["spec"]["nodeName"]], []).append(name)
+        self._busy = busy
+
+
+async def submit(here: Stage, name: str, zone: str, seconds: int) -> None:
+    body = pod(name, 1, {"gpuscaler.io/run-for": f"{seconds}s"})
+    if zone:
+        body["spec"]["nodeSelector"] = {"topology.kubernetes.io/zone": zone}
+    await here.user.create(PODS, body, namespace="default")
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_no_running_pod_is_lost_to_a_rebalance_that_we_set_off(seed: int, tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        dice, watched = luck(seed, "balance"), Watched(here)
+        here.group("gpus", AvailabilityZones=ZONES, NewInstancesProtectedFromScaleIn=False, MaxSize=20)
+        hook: dict[str, Any] = {"LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING", "HeartbeatTimeout": 300}
+        here.client("autoscaling").put_lifecycle_hook(AutoScalingGroupName="gpus", LifecycleHookName="drain", **hook)
+        text = here.settings(queue_url=here.queue(), more=SHORT)
+        here.start(text)
+        until, lives, number = here.now() + CHAOS, 1, 0
+        due = 0.0
+        while here.now() < until:
+            await here.sleep(0.5)
+            await watched.look()
+            if here.now() < due:
+                continue
+            due = here.now() + dice.uniform(5.0, 60.0)
+            match dice.choice(("bound", "bound", "free", "restart")):
+                case "restart":
+                    lives += 1
+                    await here.stop()
+                    here.start(text, identity=f"life-{lives}")
+                case what:
+                    for _ in range(dice.randint(1, 3)):
+                        number += 1
+                        zone = dice.choice(ZONES[:2]) if what == "bound" else ""
+                        await submit(here, f"pod-{number}", zone, dice.randint(60, 400))
+
+        assert number > 0
+        assert watched.lost == []
