@@ -16,7 +16,7 @@ from gpuscaler.model.holds import ACTIVITIES, Hold, Holds
 _LOG = structlog.get_logger(__name__)
 NAME = "gpuscaler-hold"
 #: How often the ConfigMap is read, in seconds. It is also read right before a purchase or a removal begins, and at each step of a removal.
-POLL_SECONDS = 2.0
+POLL_SECONDS = 5.0
 #: How long one read may take, in seconds: purchases and the next steps of removals wait for it.
 READ_SECONDS = 2.0
 #: How often a change of the ConfigMap is tried against others who change it at the same time.
