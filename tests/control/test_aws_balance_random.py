@@ -29,18 +29,18 @@ class Watched:
         self._seen: set[str] = set()
 
     async def look(self) -> None:
-        for one in self.here.region.groups["gpus"].activities:
-            if one.id in self._seen or not one.description.startswith("Terminating") or "balance" not in one.cause:
+        for activity in self.here.region.groups["gpus"].activities:
+            if activity.id in self._seen or not activity.description.startswith("Terminating") or "balance" not in activity.cause:
                 continue
-            self._seen.add(one.id)
-            machine = one.description.rpartition(" ")[2]
+            self._seen.add(activity.id)
+            machine = activity.description.rpartition(" ")[2]
             self.lost += [f"{name} on {machine}" for name in self._busy.get(machine, [])]
         machines = {node["metadata"]["name"]: node["spec"]["providerID"].rpartition("/")[2] for node in await self.here.nodes()}
         busy: dict[str, list[str]] = {}
-        for name, one in (await self.here.pods()).items():
-            running = one.get("status", {}).get("phase") == "Running" and "deletionTimestamp" not in one["metadata"]
-            if running and not one["metadata"].get("ownerReferences") and one["spec"].get("nodeName") in machines:
-                busy.setdefault(machines[one["spec"]["nodeName"]], []).append(name)
+        for name, body in (await self.here.pods()).items():
+            running = body.get("status", {}).get("phase") == "Running" and "deletionTimestamp" not in body["metadata"]
+            if running and not body["metadata"].get("ownerReferences") and body["spec"].get("nodeName") in machines:
+                busy.setdefault(machines[body["spec"]["nodeName"]], []).append(name)
         self._busy = busy
 
 
