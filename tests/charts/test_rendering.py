@@ -187,7 +187,7 @@ def test_one_copy_has_no_budget_that_would_block_a_drain_for_ever() -> None:
     made = render({"controller": {"replicas": 1}, "config": {"leader_election": {"enabled": False}}})
 
     assert [name for name in made if name.startswith("PodDisruptionBudget/")] == []
-    assert not [rule for one in made.values() for rule in one.get("rules", ()) if "leases" in rule["resources"]]
+    assert not [rule for rule in made["Role/gpuscaler-controller"]["rules"] if "leases" in rule["resources"]]
 
 
 def test_the_pod_meets_the_restricted_standard_and_writes_only_its_volumes() -> None:
@@ -220,7 +220,8 @@ def test_an_account_that_is_there_already_is_used_and_bound() -> None:
 
     assert [name for name in made if name.startswith("ServiceAccount/")] == []
     assert made["Deployment/gpuscaler-controller"]["spec"]["template"]["spec"]["serviceAccountName"] == "buyer"
-    assert bound == [[{"kind": "ServiceAccount", "name": "buyer", "namespace": "gpuscaler"}]] * 3
+    # Everywhere, in its own namespace, where priorities are; and where the simulated cloud has device plugins and kubelets.
+    assert bound == [[{"kind": "ServiceAccount", "name": "buyer", "namespace": "gpuscaler"}]] * 5
 
 
 def test_all_that_is_watched_may_be_listed_and_watched() -> None:
@@ -268,8 +269,10 @@ def test_what_is_its_own_is_written_by_name_and_in_its_own_namespace() -> None:
 
     elsewhere = {name for name, one in made.items() if one["metadata"].get("namespace", "machines") != "machines"}
     priorities = "machines:gpuscaler-controller-priorities"
+    # The simulated cloud, whose nodes gpuscaler itself plays, writes in two namespaces of the cluster.
+    played = {f"machines:gpuscaler-controller-{what}" for what in ("device-plugins", "kubelets")}
 
-    assert elsewhere == {f"Role/{priorities}", f"RoleBinding/{priorities}"}
+    assert elsewhere == {f"{kind}/{name}" for kind in ("Role", "RoleBinding") for name in (priorities, *played)}
     assert made[f"Role/{priorities}"]["rules"] == [
         {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["cluster-autoscaler-priority-expander"], "verbs": ["get"]}
     ]
