@@ -44,13 +44,15 @@ class Ledger:
         """Take ``count`` copies of ``spec`` from ``row``, or from each of several distinct rows; give them back where negative."""
         self._own(PODS)[row] -= count
         for resource, amount in spec.requests.items():
-            if not amount or resource == PODS:
-                continue
-            free = self._own(resource)
-            if amount <= _ORDINARY:
-                free[row] -= amount * count
-            else:
-                free[row] = _less(free[row], amount, count)
+            if amount and resource != PODS:
+                self._take(resource, row, amount, count)
+
+    def _take(self, resource: str, row: int | Array, amount: int, count: int | Array) -> None:
+        free = self._own(resource)
+        if amount <= _ORDINARY:
+            free[row] -= amount * count
+        else:
+            free[row] = _less(free[row], amount, count)
 
     def _own(self, resource: str) -> Array:
         array = self.free(resource)
