@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from tests.control.violations import judged
 from tests.control.world import ONE_GPU_MACHINES, Notes, World, world
 
 from gpuscaler.clouds.protocol import Bought, LostAnswerError, Notice, Order, Provider, Refusal, Unfilled
@@ -113,8 +114,9 @@ class Line:
             # Whoever gives the lease back has nothing under way any more.
             self.register.until.pop(self.name, None)
         if what and not self.pause.stopped:
-            await self.register.begin(self.name, what, WRITE_SECONDS)
-            await self.register.here.watchman.write(request)
+            with judged():
+                await self.register.begin(self.name, what, WRITE_SECONDS)
+                await self.register.here.watchman.write(request)
 
         async def call() -> tuple[int, Mapping[str, str], bytes]:
             async with self.inner.exchange(request) as answer:
@@ -154,7 +156,8 @@ class Desk:
     async def _write(self, what: str, call: Callable[[], Awaitable[Any]]) -> Any:
         self.writes += 1
         if not self._pause.stopped:
-            await self._register.begin(self._name, what, CALL_SECONDS)
+            with judged():
+                await self._register.begin(self._name, what, CALL_SECONDS)
         try:
             return await self._pause.through(call, what=what)
         except Unreachable as error:
@@ -180,7 +183,8 @@ class Desk:
 
     async def buy(self, order: Order) -> Bought:
         if not self._pause.stopped:
-            await self._register.here.watchman.buy(order)
+            with judged():
+                await self._register.here.watchman.buy(order)
         found: Bought = await self._write("buy", lambda: self._inner.buy(order))
         return found
 
@@ -192,7 +196,8 @@ class Desk:
 
     async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:
         if not self._pause.stopped:
-            await self._register.here.watchman.remove(ids)
+            with judged():
+                await self._register.here.watchman.remove(ids)
         found: Mapping[str, Refusal | None] = await self._write("remove", lambda: self._inner.remove(ids))
         return found
 

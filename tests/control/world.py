@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import msgspec
+from tests.control.violations import judged
 
 from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.clouds.protocol import Bought, Notice, Order, Provider, Refusal, Unfilled
@@ -117,7 +118,8 @@ class MortalTransport:
                 yield answer
             return
 
-        await self._watchman.write(request)
+        with judged():
+            await self._watchman.write(request)
 
         async def call() -> Answer:
             async with self._inner.exchange(request) as answer:
@@ -148,7 +150,8 @@ class MortalProvider:
         return await self._inner.inventory()
 
     async def buy(self, order: Order) -> Bought:
-        await self._watchman.buy(order)
+        with judged():
+            await self._watchman.buy(order)
         found: Bought = await self._deaths.step(lambda: self._inner.buy(order))
         return found
 
@@ -159,7 +162,8 @@ class MortalProvider:
         await self._deaths.step(lambda: self._inner.withdraw(rest))
 
     async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:
-        await self._watchman.remove(ids)
+        with judged():
+            await self._watchman.remove(ids)
         found: Mapping[str, Refusal | None] = await self._deaths.step(lambda: self._inner.remove(ids))
         return found
 

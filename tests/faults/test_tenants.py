@@ -1,5 +1,6 @@
 """F90 to F96: what whoever may create pods in one namespace, or send to the queue, could write to stop the controller for all."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -24,6 +25,8 @@ from tests.hostile.workloads import (
     policy,
     random_ports,
 )
+from tests.planning.building import node as built
+from tests.planning.building import spec
 from tests.planning.scale_down.kit import down, removed
 from tests.planning.scale_down.kit import node as room
 from tests.planning.scale_down.kit import pod as seated
@@ -32,8 +35,10 @@ from tests.planning.scale_down.test_consolidation import ANCHOR, crowd
 from gpuscaler.kube.resources import PODS
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import bounded
+from gpuscaler.model.table import NodeTable
 from gpuscaler.planning import memory, planner
 from gpuscaler.planning.planner import Planner, plan
+from gpuscaler.planning.rows import Rows
 from gpuscaler.planning.state import State
 
 __all__ = ["shop"]
@@ -57,6 +62,8 @@ async def test_f90_a_pod_whose_containers_sum_up_to_more_than_can_be_counted_sto
         assert (await here.bound())["a"]
         assert here.notes.last is not None
         assert [aside.object for aside in here.notes.last.set_aside] == ["Pod default/poison"]
+        assert here.controller is not None
+        assert here.controller.failures.count == 0, "it was set aside only after planning had failed with it"
 
 
 def test_f90_many_bound_pods_of_the_largest_request_fill_their_node_alone() -> None:
@@ -64,6 +71,15 @@ def test_f90_many_bound_pods_of_the_largest_request_fill_their_node_alone() -> N
     made = plan(cluster_of([node("n1"), node("n2"), *crowd, *ordinary(1)]), State(), policy(POOLS), NOW)
 
     assert [placement.node for placement in made.placements] == ["n2"]
+
+
+def test_f91_rows_that_are_joined_thousands_of_times_are_judged_without_recursion() -> None:
+    rows = Rows(NodeTable([built("first")]))
+    for number in range(2 * sys.getrecursionlimit()):
+        rows = rows.extended([built(f"more-{number}")])
+    mask, _ = rows.verdict(spec())
+
+    assert mask.all()
 
 
 def test_f91_six_hundred_gangs_are_planned_for_without_recursion() -> None:
