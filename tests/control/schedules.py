@@ -189,6 +189,13 @@ def holds(here: World, *, gpus: float) -> None:
     assert not here.notes.cut, f"a plan was cut: {here.notes.cut[0]}"
     if here.controller is not None:
         counts_nothing_twice(here.controller.memory.ledger)
+        foresees(here)
+
+
+def foresees(here: World) -> None:
+    """The controller goes on after any error; none is ours but where one is made on purpose."""
+    failures = here.controller.failures if here.controller is not None else None
+    assert failures is None or here.fails_on_purpose or not failures.count, f"an error that was not foreseen: {failures.trouble}"
 
 
 def counts_nothing_twice(book: ledger.Ledger) -> None:

@@ -252,6 +252,8 @@ class World:
         self.user = self.cluster.client("user")
         self.notes = Notes()
         self.controller: Controller | None = None
+        #: Whether a test makes errors in the controller that it does not foresee.
+        self.fails_on_purpose = False
         self.deaths = Deaths()
         self.watchman = Watchman()
         #: Notices that the cloud repeats whenever it is asked, beside its own.

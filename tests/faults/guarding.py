@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from tests.control.schedules import STRANGER, Guard, counts_nothing_twice
+from tests.control.schedules import STRANGER, Guard, counts_nothing_twice, foresees
 from tests.control.world import World, pod
 from tests.planning import claims
 
@@ -103,6 +103,7 @@ class Watch(Guard):
         """Raise what was broken: limits (I5), what the ledger counts (I3), room that a plan gave twice (I11), or anything sent before."""
         for error in self.broken:
             raise error
+        foresees(self._here)
         # Where all is recorded, a service takes the place of notes.
         cut = getattr(self._here.notes, "cut", [])
         assert not cut, f"a plan was cut: {cut[0]}"

@@ -108,6 +108,7 @@ async def test_f93_a_pod_that_makes_us_fail_is_found_and_set_aside_while_others_
 ) -> None:
     curse(monkeypatch, place)
     async with faulty() as here:
+        here.fails_on_purpose = True
         for number in range(5):
             await here.submit(f"early-{number}")
         await create(here, pod("poison", namespace="default"))
@@ -127,6 +128,7 @@ async def test_f93_a_pod_that_makes_us_fail_is_found_and_set_aside_while_others_
 async def test_f93_what_was_set_aside_is_known_after_a_restart_and_tried_again_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     curse(monkeypatch, "planning")
     async with faulty() as here:
+        here.fails_on_purpose = True
         await create(here, pod("poison", namespace="default"))
         await here.submit("a")
         await bought(here, 1)
@@ -146,8 +148,9 @@ async def test_f93_an_error_that_no_object_causes_is_reported_and_ends_with_its_
     def broken(*_given: Any, **_more: Any) -> Any:
         raise ZeroDivisionError("a mistake of ours")
 
-    monkeypatch.setattr(planner, "demand", broken)
     async with faulty() as here:
+        here.fails_on_purpose = True
+        monkeypatch.setattr(planner, "demand", broken)
         await here.submit("a")
         await here.sleep(120.0)
 
