@@ -81,7 +81,7 @@ async def _fill(made: Stage) -> tuple[str, str]:
     await made.namespace(NAME)
     await made.admin.create(PERSISTENT_VOLUME_CLAIMS, claim("data", ATTACHED), namespace=NAME)
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
-    await made.create(deployment("saves", 1, pod_spec(NAME, volumes=volumes)), NAME)
+    await made.create(deployment("saves", 1, pod_spec(NAME, volumes=volumes), movable=True), NAME)
     await made.create(deployment("fills", 1, pod_spec(NAME, gpus=3)), NAME)
     (leaves,) = set((await made.bound(NAME, 2)).values())
     await made.create(deployment("goes", 1, pod_spec(NAME, gpus=3)), NAME)
