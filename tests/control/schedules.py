@@ -119,11 +119,15 @@ class Guard(Watchman):
             return
         shut = (one for one in nodes if any(taint["key"] == ARRIVING_TAINT for taint in one["spec"].get("taints") or ()))
         opened = {one["spec"].get("providerID", "") for one in nodes} - {one["spec"].get("providerID", "") for one in shut}
+        # What is being ended, such as a machine that did not come in time, is replaced.
+        opened |= {one.instance for one in book.leaving}
         there = [one for one in self._here.cluster.core.list() if one.offering.pool == order.pool and provider_id(one) not in opened]
         coming = [one for one in there if one.purchase in self.waited and one.purchase != order.token]
         needed = waiting.union(*(self.waited[one.purchase] for one in coming))
         most = len(needed) + pool.min + pool.spare.machines + pool.spare.gpus + 1
-        assert len(coming) + order.count <= most, f"{len(coming)} machines are on their way, {order.count} are ordered, {most} are needed"
+        assert len(coming) + order.count <= most, (
+            f"{[(one.id, one.purchase) for one in coming]} are on their way, {order.count} are ordered, {most} are needed"
+        )
 
     async def remove(self, ids: Sequence[str]) -> None:
         book = (await self.written()).ledger
