@@ -18,9 +18,9 @@ from gpuscaler.planning.scale_down import Down
 from gpuscaler.planning.templates import Kind
 from gpuscaler.planning.topology import selects, shape
 
-#: The warning of a plan whose removals were left out.
 #: The blocker of nodes that would go but for a hold.
 HOLD = "hold"
+#: The warning of a plan whose removals were left out.
 REMOVALS_WITHHELD = "nothing is given back now: what is known of the cluster or of the cloud is old or incomplete"
 
 
