@@ -144,7 +144,7 @@ def metrics(**told: Any) -> None:
 
 def _parsed(told: dict[str, Any]) -> "Options":
     """The flags as they are used. Raises FlagError and SettingsError."""
-    from gpuscaler.metrics.api.reviews import Ttl
+    from gpuscaler.kube.reviews import Ttl
     from gpuscaler.metrics.command import Options, TrustFlags, header, seconds, split
     from gpuscaler.metrics.command_settings import MetricsSettings, load
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpuscaler.metrics.api.reviews import ALWAYS_ALLOWED, USUAL, Ttl
+from gpuscaler.kube.reviews import ALWAYS_ALLOWED, USUAL, Ttl
 from gpuscaler.metrics.command_settings import MetricsSettings
 from gpuscaler.model.durations import DurationError, parse_duration
 

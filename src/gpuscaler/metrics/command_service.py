@@ -17,10 +17,10 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.incluster import in_cluster
 from gpuscaler.kube.rate import RateLimit
+from gpuscaler.kube.reviews import Reviews
 from gpuscaler.metrics.api.answering import Answering
 from gpuscaler.metrics.api.figures import RequestFigures, page
 from gpuscaler.metrics.api.publishing import Place, Publisher, SelfMade
-from gpuscaler.metrics.api.reviews import Reviews
 from gpuscaler.metrics.api.server import Api, listen
 from gpuscaler.metrics.api.trust import Trust, TrustError, WatchedTrust
 from gpuscaler.metrics.autoscale.controller import AutoscaleController

@@ -15,9 +15,9 @@ from yarl import URL
 
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Unreachable
+from gpuscaler.kube.reviews import Reviews
 from gpuscaler.kube.transport import Answer, Request
 from gpuscaler.metrics.api.answering import Answering
-from gpuscaler.metrics.api.reviews import Reviews
 from gpuscaler.metrics.api.server import Api, listen
 from gpuscaler.metrics.api.trust import trust_in
 from gpuscaler.metrics.values import EVERYTHING, MetricInfo, SourceError, UnknownMetric, Value

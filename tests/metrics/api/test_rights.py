@@ -8,9 +8,8 @@ from tests.metrics.api.scene import HPA, Reviewing, pod, scene
 
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Unreachable
-from gpuscaler.metrics.api.identity import User
-from gpuscaler.metrics.api.paths import Attributes
-from gpuscaler.metrics.api.reviews import Reviews, Ttl
+from gpuscaler.kube.reviews import Reviews, Ttl
+from gpuscaler.kube.users import Attributes, User
 
 REAL = pytest.mark.looptime(False)
 V1 = "/apis/custom.metrics.k8s.io/v1beta1"

@@ -12,21 +12,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import NameOID
 from msgspec import Struct
 
+from gpuscaler.kube.users import NOBODY, User, authenticated, bearer_token
 from gpuscaler.metrics.api.trust import Trust
-
-ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED = "system:anonymous", "system:authenticated", "system:unauthenticated"
-
-
-class User(Struct, frozen=True):
-    """``extra`` has lower-case keys."""
-
-    name: str
-    groups: tuple[str, ...] = ()
-    uid: str = ""
-    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
-
-
-NOBODY = User(ANONYMOUS, (UNAUTHENTICATED,))
 
 
 class UnauthorizedError(Exception):
@@ -86,7 +73,7 @@ async def identify(peer: Peer | None, headers: Headers, *, trust: Trust, tokens:
             return vouched
         if peer.user is not None and now <= peer.user_until:
             return peer.user
-    token = _bearer(headers.get("Authorization") or "")
+    token = bearer_token(headers.get("Authorization") or "")
     if token:
         user = await tokens(token)
         if user is None:
@@ -95,13 +82,6 @@ async def identify(peer: Peer | None, headers: Headers, *, trust: Trust, tokens:
     if peer is not None:
         raise UnauthorizedError
     return NOBODY
-
-
-def authenticated(user: User) -> User:
-    """``user`` as a member of the group of all who are known."""
-    if user.name == ANONYMOUS or AUTHENTICATED in user.groups or UNAUTHENTICATED in user.groups:
-        return user
-    return User(user.name, (*user.groups, AUTHENTICATED), user.uid, user.extra)
 
 
 def proxied(headers: Headers, trust: Trust) -> User | None:
@@ -117,11 +97,6 @@ def proxied(headers: Headers, trust: Trust) -> User | None:
         if prefix is not None:
             extra[unquote(header[len(prefix) :])] = tuple(headers.getall(header, []))
     return authenticated(User(name, groups, uid, tuple(sorted(extra.items()))))
-
-
-def _bearer(header: str) -> str:
-    scheme, _, token = header.strip().partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _vouched_until(leaf: x509.Certificate, authorities: Sequence[x509.Certificate]) -> float:

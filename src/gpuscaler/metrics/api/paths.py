@@ -9,25 +9,14 @@ from urllib.parse import parse_qs, unquote
 
 from msgspec import Struct
 
+from gpuscaler.kube.users import Attributes
+
 CUSTOM, EXTERNAL = "custom.metrics.k8s.io", "external.metrics.k8s.io"
 #: The versions of each group, the preferred one first.
 VERSIONS: Mapping[str, tuple[str, ...]] = {CUSTOM: ("v1beta2", "v1beta1"), EXTERNAL: ("v1beta1",)}
 #: HTTP methods by the verbs of authorisation.
 _VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _NAMESPACE_PARTS = frozenset({"status", "finalize"})
-
-
-class Attributes(Struct, frozen=True, gc=False):
-    """What authorisation is asked about; without a resource, it is about a path."""
-
-    verb: str
-    path: str
-    group: str = ""
-    version: str = ""
-    resource: str = ""
-    subresource: str = ""
-    namespace: str = ""
-    name: str = ""
 
 
 class Metric(Struct, frozen=True, gc=False):

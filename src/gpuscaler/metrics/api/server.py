@@ -12,10 +12,11 @@ from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
 
 from gpuscaler.kube.errors import ApiError, Unreachable
+from gpuscaler.kube.reviews import Verdict
+from gpuscaler.kube.users import Attributes, User
 from gpuscaler.metrics.api.answering import Answering, Reply
-from gpuscaler.metrics.api.identity import Peer, UnauthorizedError, User, identify, peer_of, proxied
-from gpuscaler.metrics.api.paths import Asked, Attributes, read
-from gpuscaler.metrics.api.reviews import Verdict
+from gpuscaler.metrics.api.identity import Peer, UnauthorizedError, identify, peer_of, proxied
+from gpuscaler.metrics.api.paths import Asked, read
 from gpuscaler.metrics.api.statuses import Failure, forbidden, internal, unauthorized
 from gpuscaler.metrics.api.trust import Trust
 
@@ -37,7 +38,7 @@ Found = TypeVar("Found")
 
 
 class Rights(Protocol):
-    """Whom a token is of, and what a user may do; see :class:`gpuscaler.metrics.api.reviews.Reviews`."""
+    """Whom a token is of, and what a user may do; see :class:`gpuscaler.kube.reviews.Reviews`."""
 
     async def user_of(self, token: str) -> User | None: ...
     def settled(self, user: User, asked: Attributes) -> Verdict | None: ...

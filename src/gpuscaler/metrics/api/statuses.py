@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from gpuscaler.kube.users import Attributes
 from gpuscaler.metrics.api.encoding import encoded
-from gpuscaler.metrics.api.paths import Attributes
 
 _HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 

@@ -14,8 +14,7 @@ from msgspec import Struct
 
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.resources import Resource
-from gpuscaler.metrics.api.identity import User
-from gpuscaler.metrics.api.paths import Attributes
+from gpuscaler.kube.users import Attributes, User
 
 MASTERS = "system:masters"
 #: Probes need no rights.
