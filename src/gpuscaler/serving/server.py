@@ -1,13 +1,24 @@
-"""A small HTTP server over routes."""
+"""HTTP servers of aiohttp behind bounded connections."""
 
+import asyncio
 import ssl
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
+import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_request import BaseRequest
 
+from gpuscaler.serving.connections import Bounds, Connection, Connections
+from gpuscaler.serving.listening import Listener, bind
+
+_LOG = structlog.get_logger(__name__)
 #: Seconds that requests get to end when the server stops.
 SHUTDOWN = 2.0
+BOUNDS = Bounds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,21 +26,90 @@ class Server:
     """A server that listens on ``port`` until :meth:`close`."""
 
     port: int
-    runner: web.AppRunner
+    listener: Listener
+    runner: web.BaseRunner
 
     async def close(self) -> None:
+        self.listener.stop()
         await self.runner.cleanup()
+        await self.listener.close()
 
 
-async def serve(routes: Iterable[web.RouteDef], *, host: str, port: int, tls: ssl.SSLContext | None = None) -> Server:
+async def serve(
+    routes: Iterable[web.RouteDef], *, host: str, port: int, tls: ssl.SSLContext | None = None, bounds: Bounds = BOUNDS
+) -> Server:
     """Serve ``routes`` at ``host`` (empty: all addresses); ``port`` 0 takes a free one. Raises OSError where it cannot be had."""
     app = web.Application()
     app.add_routes(routes)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN, handle_signals=False)
+    runner = web.AppRunner(app, shutdown_timeout=SHUTDOWN, handle_signals=False)
+    return await serve_runner(runner, host=host, port=port, tls=tls, bounds=bounds)
+
+
+async def serve_runner(
+    runner: web.BaseRunner, *, host: str, port: int, tls: ssl.SSLContext | None, bounds: Bounds = BOUNDS, **options: Any
+) -> Server:
+    """Serve what ``runner`` runs; ``options`` are those of aiohttp's protocol. Raises OSError where the address cannot be had."""
     await runner.setup()
+    assert runner.server is not None
     try:
-        await web.TCPSite(runner, host or None, port, ssl_context=tls).start()
+        sockets = await bind(host, port)
     except OSError:
         await runner.cleanup()
         raise
-    return Server(runner.addresses[0][1], runner)
+    connections = Connections(bounds, asyncio.get_running_loop().time)
+    listener = Listener(sockets, connections, _maker(runner.server, connections, options), tls, _warn)
+    listener.start()
+    return Server(listener.port, listener, runner)
+
+
+def _maker(server: Any, connections: Connections, options: dict[str, Any]) -> Callable[[Connection], asyncio.Protocol]:
+    answer: Callable[[BaseRequest], Awaitable[web.StreamResponse]] = server.request_handler
+
+    async def handle(request: BaseRequest) -> web.StreamResponse:
+        if isinstance(request.protocol, _Requests):
+            connections.asked(request.protocol.connection)
+        return await answer(request)
+
+    server.request_handler = handle
+    return lambda connection: _Requests(server, connection, connections, options)
+
+
+def _warn(text: str) -> None:
+    _LOG.warning(text)
+
+
+class _Requests(RequestHandler):
+    """aiohttp's side of a connection, which says how far its requests are."""
+
+    __slots__ = ("connection", "connections")
+
+    def __init__(self, server: Any, connection: Connection, connections: Connections, options: dict[str, Any]) -> None:
+        loop = asyncio.get_running_loop()
+        super().__init__(server, loop=loop, keepalive_timeout=connections.bounds.idle, access_log=None, **options)  # type: ignore[arg-type]
+        self.connection, self.connections = connection, connections
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if transport.get_extra_info("peercert"):
+            # Before the first byte: heads of proxies are larger than those of strangers may be.
+            self.connections.trust(self.connection)
+        super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self.connections.read(self.connection, len(data)):
+            super().data_received(data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.connections.gone(self.connection)
+        super().connection_lost(exc)
+
+    async def finish_response(
+        self, request: BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        done = await super().finish_response(request, resp, start_time)
+        self.connections.answered(self.connection)
+        return done
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        # Whoever sends no HTTP is told so, and writes nothing into our log.
+        if not isinstance(kw.get("exc_info"), HttpProcessingError):
+            super().log_exception(*args, **kw)

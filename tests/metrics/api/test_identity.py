@@ -142,12 +142,14 @@ async def test_a_token_that_cannot_be_checked_is_not_good_and_not_remembered(tmp
         assert (await made.ask(PATH, None, [("Authorization", "Bearer good")])).status == 200
 
 
-async def test_a_head_larger_than_a_mebibyte_is_not_read_to_its_end_and_one_that_is_smaller_may_come_again_and_again(
-    tmp_path: Path,
+@pytest.mark.parametrize(("known", "lines"), [(False, 1), (True, 15)])
+async def test_a_head_may_be_64_kib_long_and_a_mebibyte_beside_a_certificate_again_and_again(
+    tmp_path: Path, known: bool, lines: int
 ) -> None:
     async with scene(tmp_path) as made:
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(made.url.rpartition(":")[2]), ssl=made.context(None))
-        fields = b"".join(b"X-%d: %s\r\n" % (number, b"x" * 60_000) for number in range(15))
+        context = made.context(made.clients.issue("somebody") if known else None)
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(made.url.rpartition(":")[2]), ssl=context)
+        fields = b"".join(b"X-%d: %s\r\n" % (number, b"x" * 60_000) for number in range(lines))
         for _ in range(3):
             writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n" + fields + b"\r\n")
             assert (await reader.readuntil(b"\r\n\r\nok")).startswith(b"HTTP/1.1 200 OK")

@@ -4,11 +4,10 @@ import asyncio
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import structlog
 from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
 
 from gpuscaler.kube.errors import ApiError, Unreachable
@@ -19,16 +18,15 @@ from gpuscaler.metrics.api.identity import Peer, UnauthorizedError, identify, pe
 from gpuscaler.metrics.api.paths import Asked, read
 from gpuscaler.metrics.api.statuses import Failure, forbidden, internal, unauthorized
 from gpuscaler.metrics.api.trust import Trust
+from gpuscaler.serving.server import Server, serve_runner
 
 _LOG = structlog.get_logger(__name__)
-#: Seconds that requests get to end when the server stops, and that a connection may stay unused: more than proxies keep theirs.
-SHUTDOWN, KEEP_ALIVE = 5.0, 120.0
+#: Seconds that requests get to end when the server stops.
+SHUTDOWN = 5.0
 #: Bytes of a line of the head of a request: selectors are part of the first, and tokens of another.
 _LONGEST = 65_536
 #: Lines of it: a user may be in hundreds of groups, each in a header.
 _MOST_HEADERS = 4096
-#: Bytes of a request, as Go's server has it: all of its head is kept before anybody is asked who they are.
-_LARGEST = 2**20
 #: Requests that are remembered as they were read, and how long their paths may be: clients ask the same over and over.
 _MOST, _SHORT = 4096, 2048
 _JSON: Mapping[str, str] = {"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
@@ -138,67 +136,13 @@ def _remember(known: dict[Key, Found], key: Key, found: Found) -> None:
     known[key] = found
 
 
-class _Connection(RequestHandler):
-    """Cut where it sends more than a request may have."""
-
-    __slots__ = ("unread",)
-
-    def __init__(self, *told: Any, **options: Any) -> None:
-        super().__init__(*told, **options)
-        #: Bytes since the last request.
-        self.unread = 0
-
-    def data_received(self, data: bytes) -> None:
-        self.unread += len(data)
-        if self.unread <= _LARGEST:
-            super().data_received(data)
-        elif self.transport is not None:
-            self.transport.abort()
-
-
-class _Server(web.Server):
-    def __call__(self) -> _Connection:
-        return _Connection(self, loop=self._loop, **self._kwargs)
-
-
-@dataclass(frozen=True, slots=True)
-class Listening:
-    """A server that listens on ``port`` until :meth:`close`."""
-
-    port: int
-    runner: web.ServerRunner
-
-    async def close(self) -> None:
-        await self.runner.cleanup()
-
-
-async def listen(api: Api, *, host: str, port: int, tls: ssl.SSLContext | None) -> Listening:
+async def listen(api: Api, *, host: str, port: int, tls: ssl.SSLContext | None) -> Server:
     """Serve ``api`` at ``host``, where ``0.0.0.0`` is all addresses of either kind, as Go has it; ``port`` 0 takes a free one.
 
     Raises OSError where the address cannot be had.
     """
-
-    async def handle(request: BaseRequest) -> web.Response:
-        if isinstance(request.protocol, _Connection):
-            request.protocol.unread = 0
-        return await api.handle(request)
-
     # Without aiohttp's routes, which decode %2A and send redirects, and which cost more than everything else that is done here.
-    server = _Server(
-        handle,
-        keepalive_timeout=KEEP_ALIVE,
-        access_log=None,
-        max_line_size=_LONGEST,
-        max_field_size=_LONGEST,
-        max_headers=_MOST_HEADERS,
+    runner = web.ServerRunner(web.Server(api.handle), shutdown_timeout=SHUTDOWN)
+    return await serve_runner(
+        runner, host=host, port=port, tls=tls, max_line_size=_LONGEST, max_field_size=_LONGEST, max_headers=_MOST_HEADERS
     )
-    runner = web.ServerRunner(server, shutdown_timeout=SHUTDOWN)
-    await runner.setup()
-    try:
-        # A free port would be another one for each kind of address.
-        everywhere = host in ("0.0.0.0", "::") and port != 0
-        await web.TCPSite(runner, None if everywhere else host, port, ssl_context=tls, backlog=1024).start()
-    except OSError:
-        await runner.cleanup()
-        raise
-    return Listening(runner.addresses[0][1], runner)

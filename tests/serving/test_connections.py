@@ -1,0 +1,131 @@
+"""Which connections are kept: by number, peer, bytes and time. The clock is by hand."""
+
+from dataclasses import dataclass, field
+
+from gpuscaler.serving.connections import Bounds, Connection, Connections
+
+BOUNDS = Bounds(connections=6, by_peer=4, trusted=3, first_byte=5, head=10, answer=60, idle=75, most_bytes=100, most_trusted_bytes=1000)
+
+
+@dataclass
+class Door:
+    now: float = 0.0
+    closed: list[str] = field(default_factory=list)
+    connections: Connections = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.connections = Connections(BOUNDS, lambda: self.now)
+
+    def open(self, peer: str, name: str) -> Connection:
+        self.now += 0.001
+        return self.connections.open(peer, lambda: self.closed.append(name))
+
+    def after(self, seconds: float) -> list[str]:
+        self.now += seconds
+        self.connections.expire()
+        return self.closed
+
+
+def test_beyond_the_bound_of_a_peer_its_own_connection_that_is_idle_longest_is_closed() -> None:
+    door = Door()
+    door.open("probe", "probe")
+    for number in range(6):
+        door.open("flood", str(number))
+
+    assert door.closed == ["0", "1"]
+    assert door.connections.closed == {"connections of one peer": 2}
+
+
+def test_beyond_all_connections_the_peer_with_most_loses_one() -> None:
+    door = Door()
+    door.open("probe", "probe")
+    for number in range(3):
+        door.open("a", f"a{number}")
+    for number in range(3):
+        door.open("b", f"b{number}")
+
+    assert door.closed == ["a0"]
+
+
+def test_bytes_make_a_connection_no_younger_and_an_answer_does() -> None:
+    door = Door()
+    asks, drips, *_ = [door.open("flood", name) for name in ("asks", "drips", "idle", "late")]
+    door.connections.asked(asks)
+    door.connections.answered(asks)
+    door.now += 1
+    door.connections.read(drips, 1)
+    door.open("flood", "new")
+
+    assert door.closed == ["drips"]
+
+
+def test_what_is_being_answered_is_closed_only_where_nothing_else_is_left() -> None:
+    door = Door()
+    busy = [door.open("clients", f"busy{number}") for number in range(3)]
+    door.open("clients", "idle")
+    for connection in busy:
+        door.connections.asked(connection)
+    newer = door.open("clients", "newer")
+    assert door.closed == ["idle"]
+    door.connections.asked(newer)
+    door.open("clients", "newest")
+    assert door.closed == ["idle", "newest"]
+
+
+def test_peers_with_a_certificate_have_a_bound_of_their_own() -> None:
+    door = Door()
+    proxies = [door.open("proxy", f"proxy{number}") for number in range(3)]
+    for connection in proxies:
+        door.connections.trust(connection)
+    for number in range(30):
+        door.open("proxy", f"stranger{number}")
+    assert not any(name.startswith("proxy") for name in door.closed)
+
+    another = door.open("other", "another")
+    door.connections.trust(another)
+    assert door.closed[-1] == "proxy0"
+
+
+def test_each_step_of_a_request_has_its_time() -> None:
+    door = Door()
+    silent, drips, kept, answering = (door.open("peer", name) for name in ("silent", "drips", "kept", "answering"))
+    door.now = 0
+    for connection in (drips, kept, answering):
+        assert door.connections.read(connection, 1)
+    for connection in (kept, answering):
+        door.connections.asked(connection)
+    door.connections.answered(kept)
+    assert door.after(4) == []
+    assert door.connections.read(drips, 1)
+    assert door.after(2) == ["silent"]
+    assert door.after(5) == ["silent", "drips"]
+    assert door.after(50) == ["silent", "drips", "answering"]
+    assert door.after(15) == ["silent", "drips", "answering", "kept"]
+    assert len(door.connections) == 0
+    assert set(door.connections.closed) == {
+        "time: no byte",
+        "time: no whole head",
+        "time: an answer that was not taken",
+        "time: no further request",
+    }
+    door.connections.gone(silent)
+
+
+def test_a_request_has_its_bytes_and_each_one_anew() -> None:
+    door = Door()
+    connection = door.open("peer", "greedy")
+    for _ in range(5):
+        assert door.connections.read(connection, 90)
+        door.connections.asked(connection)
+        door.connections.answered(connection)
+    assert door.connections.read(connection, 90)
+    assert not door.connections.read(connection, 11)
+    assert door.closed == ["greedy"]
+
+
+def test_without_connections_there_is_nothing_to_close() -> None:
+    door = Door()
+    door.connections.make_room()
+    door.connections.gone(door.open("peer", "one"))
+    door.connections.make_room()
+    assert door.closed == []

@@ -1,0 +1,223 @@
+"""Servers under attack: idle connections, heads without an end, and answers that nobody takes; others are answered all the while."""
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from gpuscaler.serving.authorities import Authority
+from gpuscaler.serving.connections import Bounds
+from gpuscaler.serving.listening import bind, peer_of
+from gpuscaler.serving.server import Server, serve
+from gpuscaler.serving.tls import LiveTls
+
+pytestmark = pytest.mark.looptime(False)
+
+#: Small, so that a test has to wait for none of them.
+BOUNDS = Bounds(connections=8, by_peer=4, first_byte=0.2, head=0.3, answer=0.3, idle=0.2)
+
+
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuscaler.serving.listening.LOOK", 0.02)
+
+
+@asynccontextmanager
+async def served(*routes: web.RouteDef, tls: ssl.SSLContext | None = None, bounds: Bounds = BOUNDS) -> AsyncIterator[Server]:
+    async def well(_request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    server = await serve([web.get("/healthz", well), *routes], host="127.0.0.1", port=0, tls=tls, bounds=bounds)
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+def secured(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """For a server, and for a client that believes it."""
+    authority = Authority("serving", now=time.time())
+    files = authority.issue("server", hosts=("127.0.0.1",)).write(folder, "server")
+    return LiveTls(*files).context, ssl.create_default_context(cadata=authority.certificate.decode())
+
+
+async def probe(server: Server, trust: ssl.SSLContext | None = None, *, path: str = "/healthz") -> int:
+    url = f"{'https' if trust else 'http'}://127.0.0.1:{server.port}{path}"
+    async with aiohttp.ClientSession() as session, session.get(url, ssl=trust or True) as answer:
+        return answer.status
+
+
+def connected(stack: ExitStack, server: Server, *, source: str = "127.0.0.1") -> socket.socket:
+    made = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 5, (source, 0)))
+    made.setblocking(False)
+    return made
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not true():  # noqa: ASYNC110  # what is waited for is the kernel's doing
+            await asyncio.sleep(0.01)
+
+
+async def closed(made: socket.socket) -> bool:
+    try:
+        while await asyncio.wait_for(asyncio.get_running_loop().sock_recv(made, 65536), 5):
+            pass
+    except ConnectionError:
+        pass
+    return True
+
+
+@pytest.mark.parametrize("secure", [False, True])
+async def test_idle_connections_of_one_peer_keep_nobody_out_and_begin_no_handshake(tmp_path: Path, secure: bool) -> None:
+    context, trust = secured(tmp_path) if secure else (None, None)
+    async with served(tls=context, bounds=Bounds(connections=8, by_peer=4)) as server:
+        with ExitStack() as stack:
+            idle = []
+            for number in range(40):
+                idle.append(connected(stack, server, source=f"127.0.0.{2 + number % 5}"))
+                await asyncio.sleep(0)
+            assert await probe(server, trust) == 200
+            assert len(server.listener.connections) <= 8
+            assert server.listener._handshakes == set()
+            assert await closed(idle[0])
+
+
+async def test_a_connection_without_a_byte_a_whole_head_or_a_further_request_is_closed_in_time() -> None:
+    async with served() as server:
+        with ExitStack() as stack:
+            silent, drips, kept = (connected(stack, server) for _ in range(3))
+            drips.send(b"GET /healthz HTTP/1.1\r\nHost")
+            kept.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert await closed(silent)
+            assert await closed(drips)
+            assert await closed(kept)
+            assert set(server.listener.connections.closed) <= {"time: no byte", "time: no whole head", "time: no further request"}
+            assert len(server.listener.connections) == 0
+
+
+async def test_a_handshake_that_does_not_go_on_is_ended(tmp_path: Path) -> None:
+    context, trust = secured(tmp_path)
+    async with served(tls=context) as server:
+        with ExitStack() as stack:
+            begun = connected(stack, server)
+            begun.send(b"\x16\x03\x01\x02\x00\x01")
+            assert await closed(begun)
+            assert await probe(server, trust) == 200
+
+
+async def test_a_handshake_is_ended_where_its_peer_has_too_many(tmp_path: Path) -> None:
+    context, trust = secured(tmp_path)
+    async with served(tls=context, bounds=Bounds(connections=8, by_peer=4)) as server:
+        with ExitStack() as stack:
+            begun = []
+            for _ in range(12):
+                begun.append(connected(stack, server))
+                begun[-1].send(b"\x16\x03\x01\x02\x00\x01")
+                await asyncio.sleep(0.01)
+            assert await closed(begun[0])
+            assert len(server.listener._handshakes) <= 4
+            assert await probe(server, trust) == 200
+
+
+async def test_an_answer_that_nobody_takes_is_cut() -> None:
+    async def large(_request: web.Request) -> web.Response:
+        return web.Response(body=b"x" * 32 * 2**20)
+
+    async with served(web.get("/large", large)) as server:
+        with ExitStack() as stack:
+            slow = connected(stack, server)
+            slow.send(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+            await until(lambda: bool(server.listener.connections.closed))
+            assert server.listener.connections.closed == {"time: an answer that was not taken": 1}
+
+
+async def test_a_head_beyond_its_bytes_is_cut_and_others_are_answered() -> None:
+    async with served() as server:
+        with ExitStack() as stack:
+            greedy = connected(stack, server)
+            fields = b"".join(b"X-%d: %s\r\n" % (number, b"x" * 1000) for number in range(10_000))
+            with pytest.raises(ConnectionError):
+                await asyncio.get_running_loop().sock_sendall(greedy, b"GET /healthz HTTP/1.1\r\n" + fields)
+            assert await probe(server) == 200
+
+
+async def test_failures_to_accept_are_told_once_and_make_room(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    failing = True
+
+    class Exhausted(socket.socket):
+        def accept(self) -> Any:
+            if failing:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().accept()
+
+    monkeypatch.setattr("gpuscaler.serving.listening.AGAIN", 0.01)
+    async with served() as server:
+        with ExitStack() as stack:
+            idle = connected(stack, server)
+            await until(lambda: len(server.listener.connections) > 0)
+            old = server.listener.sockets[0]
+            asyncio.get_running_loop().remove_reader(old)
+            one = Exhausted(fileno=old.detach())
+            server.listener.sockets[0] = one
+            server.listener.start()
+            waiting = asyncio.create_task(probe(server))
+            assert await closed(idle)
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+            failing = False
+            assert await waiting == 200
+    told = capsys.readouterr()
+    assert (told.out + told.err).count("connections cannot be accepted: Too many open files") == 1
+
+
+async def test_what_is_no_http_leaves_no_traceback_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with served() as server:
+        with ExitStack() as stack, caplog.at_level(logging.DEBUG):
+            for text in (b"GET /\x00 HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost : x\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"x" * 9000):
+                noise = connected(stack, server)
+                noise.send(text)
+                assert await closed(noise)
+
+    assert not [line for line in caplog.records if line.levelno >= logging.INFO or line.exc_info]
+
+
+async def test_an_error_of_ours_keeps_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    async def broken(_request: web.Request) -> web.Response:
+        raise ValueError("ours")
+
+    async with served(web.get("/broken", broken)) as server:
+        assert await probe(server, path="/broken") == 500
+
+    assert [line.exc_info[1].args for line in caplog.records if line.exc_info and line.exc_info[1]] == [("ours",)]
+
+
+async def test_it_listens_at_every_address_of_a_name_and_of_the_machine() -> None:
+    for host in ("localhost", "", "0.0.0.0"):
+        sockets = await bind(host, 0)
+        assert len({one.getsockname()[1] for one in sockets}) == 1
+        for one in sockets:
+            one.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "peer"),
+    [
+        (("10.0.0.7", 5), "10.0.0.7"),
+        (("::ffff:10.0.0.7", 5, 0, 0), "10.0.0.7"),
+        (("2001:db8::1:0:0:0:9", 5, 0, 0), "2001:0db8:0000:0001::/64"),
+        (("fe80::1%eth0", 5, 0, 2), "fe80:0000:0000:0000::/64"),
+    ],
+)
+def test_a_peer_is_an_address_and_of_ipv6_its_network(address: tuple[Any, ...], peer: str) -> None:
+    assert peer_of(address) == peer
