@@ -9,7 +9,8 @@ from typing import Any, Final
 from gpuscaler.embedded import bodies, discovery, openapi, reviews
 from gpuscaler.embedded.disruptions import Disruptions
 from gpuscaler.embedded.failures import Failure, Severed, bad_request, method_not_allowed, no_such_path, unauthorized
-from gpuscaler.embedded.faults import Faults
+from gpuscaler.embedded.faults import Fault, Faults
+from gpuscaler.embedded.forwarding import Forwards
 from gpuscaler.embedded.kinds import BY_NAME, NAMESPACES, PRIORITY_CLASSES, Kind
 from gpuscaler.embedded.parts import Parts
 from gpuscaler.embedded.patches import Patcher
@@ -21,6 +22,7 @@ from gpuscaler.embedded.selecting import Filter
 from gpuscaler.embedded.store import Object, Store, key_of
 from gpuscaler.embedded.watching import Watches
 from gpuscaler.embedded.writing import Deletion, Writer, deletion
+from gpuscaler.kube.portforward import PodPort
 from gpuscaler.kube.transport import Answer, Request
 
 NAMES_AT_START: Final = ("default", "kube-system", "kube-public", "kube-node-lease")
@@ -33,7 +35,7 @@ class ApiServer:
     ``clock`` tells POSIX seconds. ``tokens`` are the bearer tokens that are taken, None takes everyone. ``history`` is how many changes
     of a kind a watch can be resumed over. ``seed`` makes uids and generated names the same in every run. ``streaming_lists`` False
     refuses watches that begin with a list, as Kubernetes 1.33 does. Faults go through ``faults``, programs that play pods through
-    ``proxies``. Budgets have a status, which evictions need, only while ``disruptions.run()`` runs.
+    ``proxies`` and ``forwards``. Budgets have a status, which evictions need, only while ``disruptions.run()`` runs.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class ApiServer:
         self._patcher = Patcher(self.store, self._writer)
         self._parts = Parts(self.store, self._writer, self._patcher)
         self.proxies = Proxies(self.store)
+        self.forwards = Forwards(self.store)
         self.disruptions = Disruptions(self.store, clock=clock, timestamp=self._writer.now)
         for name in NAMES_AT_START:
             self._writer.create(NAMESPACES, "", {"metadata": {"name": name}})
@@ -111,20 +114,35 @@ class ApiServer:
 
     async def _answer(self, request: Request) -> Answer:
         try:
-            self._authenticate(request)
-            fault = self.faults.pick(request)
-            if fault is not None and fault.delay:
-                await asyncio.sleep(fault.delay)
-            if fault is not None and fault.refusal is not None:
-                raise fault.refusal
-            if fault is not None and fault.sever == "before":
-                raise Severed
+            fault = await self._admitted(request)
             answer = await self.proxies.answer(request) or self._dispatch(request)
             if fault is not None and fault.sever == "after":
                 raise Severed
             return self.faults.spoiled(answer, fault)
         except Failure as failure:
             return reply(failure.body(), status=failure.code, headers=failure.headers())
+
+    async def forwarded(self, request: Request) -> PodPort | Answer | None:
+        """The port of a pod that ``request`` asks to be forwarded, or a refusal; None for a request about something else."""
+        if not self.forwards.concerns(request):
+            return None
+        try:
+            await self._admitted(request)
+            return self.forwards.find(request)
+        except Failure as failure:
+            return reply(failure.body(), status=failure.code, headers=failure.headers())
+
+    async def _admitted(self, request: Request) -> Fault | None:
+        """The fault that is to happen after the request was let in. Raises :class:`Failure` and :class:`Severed`."""
+        self._authenticate(request)
+        fault = self.faults.pick(request)
+        if fault is not None and fault.delay:
+            await asyncio.sleep(fault.delay)
+        if fault is not None and fault.refusal is not None:
+            raise fault.refusal
+        if fault is not None and fault.sever == "before":
+            raise Severed
+        return fault
 
     def _authenticate(self, request: Request) -> None:
         if self._tokens is None:

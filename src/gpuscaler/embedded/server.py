@@ -10,6 +10,8 @@ from aiohttp import ClientConnectionResetError, web
 
 from gpuscaler.embedded.api import ApiServer
 from gpuscaler.embedded.failures import Severed
+from gpuscaler.embedded.forwarding import forward
+from gpuscaler.kube.portforward import PodPort
 from gpuscaler.kube.transport import Answer, Request
 
 #: The largest body that is read, in bytes. Larger than what is taken, so that a client reads why it was refused.
@@ -53,6 +55,11 @@ async def _handle(api: ApiServer, request: web.Request) -> web.StreamResponse:
     headers = {name.lower(): value for name, value in request.headers.items()}
     asked = Request(request.method, request.rel_url.raw_path, dict(request.query), headers, await request.read())
     try:
+        found = await api.forwarded(asked)
+        if isinstance(found, PodPort):
+            return await forward(request, found, api.forwards.local(found))
+        if found is not None:
+            return await _send(request, found)
         async with api.handle(asked) as answer:
             return await _send(request, answer)
     except Severed:

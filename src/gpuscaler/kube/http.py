@@ -16,14 +16,23 @@ from yarl import URL
 from gpuscaler import __version__
 from gpuscaler.kube.access import Access
 from gpuscaler.kube.credentials import Presented
-from gpuscaler.kube.errors import AccessError, CredentialsError, Unreachable
+from gpuscaler.kube.errors import AccessError, ApiError, CredentialsError, Unreachable, error_of
 from gpuscaler.kube.tls import Contexts
 from gpuscaler.kube.transport import Answer, Request
 
 _LOG = structlog.get_logger(__name__)
 #: A watch of a large cluster brings megabytes at once; with less, reading is paused and resumed for every piece.
 _BUFFER: Final = 2**21
+_MOST_OF_A_REFUSAL: Final = 65_536
 _FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError)
+
+
+class _RefusedError(Exception):
+    """A WebSocket was refused."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__()
+        self.error = error
 
 
 class _BrokenError(aiohttp.ClientConnectionError):
@@ -69,6 +78,50 @@ class HttpTransport:
             else:
                 response.close()
 
+    @asynccontextmanager
+    async def websocket(self, request: Request, protocol: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """A WebSocket that speaks ``protocol``. Raises :class:`ApiError` where it is refused and :class:`Unreachable` without an answer."""
+        opened, failure = await self._upgraded(request, protocol)
+        if opened is None:
+            raise failure
+        try:
+            yield opened
+        finally:
+            await opened.close()
+
+    async def _upgraded(self, request: Request, protocol: str) -> tuple[aiohttp.ClientWebSocketResponse | None, ApiError | Unreachable]:
+        """The WebSocket once it is open, or why there is none."""
+        try:
+            async with asyncio.timeout(request.timeout):
+                presented = await self.access.credentials.current()
+                try:
+                    return await self._open(request, presented, protocol), Unreachable()
+                except _RefusedError as refused:
+                    renewed = await self.access.credentials.renewed(presented) if refused.error.status == 401 else None
+                    if renewed is None:
+                        return None, refused.error
+                return await self._open(request, renewed, protocol), Unreachable()
+        except _RefusedError as refused:
+            return None, refused.error
+        except CredentialsError as error:
+            return None, error
+        except AccessError as error:
+            return None, CredentialsError(str(error))
+        except _FAILURES as error:
+            return None, self._unreachable(request, error)
+
+    async def _open(self, request: Request, presented: Presented, protocol: str) -> aiohttp.ClientWebSocketResponse:
+        return await self._opened().ws_connect(
+            self._url(request),
+            protocols=(protocol,),
+            headers=self._headers(request, presented),
+            proxy=self.access.proxy or None,
+            ssl=await self._ssl(presented),
+            server_hostname=self.access.tls.server_name or None,
+            max_msg_size=0,
+            timeout=aiohttp.ClientWSTimeout(ws_close=1.0),
+        )
+
     async def _head(self, request: Request) -> tuple[ClientResponse | None, Unreachable]:
         """The response once its head is there, or why there is none."""
         try:
@@ -97,21 +150,28 @@ class HttpTransport:
         return await self._send(request, renewed)
 
     async def _send(self, request: Request, presented: Presented) -> ClientResponse:
-        ours = {"user-agent": f"gpuscaler/{__version__}", "accept-encoding": "gzip" if self.access.compress else "identity"}
-        headers = [*{**ours, **request.headers}.items(), *self.access.headers, *presented.headers.items()]
-        secure = self.access.server.startswith("https:")
-        query = f"?{urlencode(request.query)}" if request.query else ""
         return await self._opened().request(
             request.method,
-            URL(f"{self.access.server}{request.path}{query}", encoded=True),
+            self._url(request),
             data=request.body or None,
-            headers=headers,
+            headers=self._headers(request, presented),
             allow_redirects=False,
             proxy=self.access.proxy or None,
-            ssl=await self._contexts.current(presented.certificate) if secure else True,
+            ssl=await self._ssl(presented),
             server_hostname=self.access.tls.server_name or None,
             timeout=aiohttp.ClientTimeout(total=None, sock_read=request.timeout),
         )
+
+    def _url(self, request: Request) -> URL:
+        query = f"?{urlencode(request.query)}" if request.query else ""
+        return URL(f"{self.access.server}{request.path}{query}", encoded=True)
+
+    def _headers(self, request: Request, presented: Presented) -> list[tuple[str, str]]:
+        ours = {"user-agent": f"gpuscaler/{__version__}", "accept-encoding": "gzip" if self.access.compress else "identity"}
+        return [*{**ours, **request.headers}.items(), *self.access.headers, *presented.headers.items()]
+
+    async def _ssl(self, presented: Presented) -> ssl.SSLContext | bool:
+        return await self._contexts.current(presented.certificate) if self.access.server.startswith("https:") else True
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -120,7 +180,7 @@ class HttpTransport:
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 read_bufsize=_BUFFER,
-                middlewares=(_writes_once,),
+                middlewares=(_writes_once, _upgrades_or_says_why),
             )
         return self._session
 
@@ -152,6 +212,18 @@ async def _writes_once(request: ClientRequest, handler: ClientHandlerType) -> Cl
         if request.method == "GET":
             raise
         raise _BrokenError from error
+
+
+async def _upgrades_or_says_why(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+    """Keep what an API server says where it refuses a WebSocket: aiohttp throws it away, and would follow a redirect."""
+    response = await handler(request)
+    if "sec-websocket-key" not in request.headers or response.status == 101:
+        return response
+    try:
+        body = await response.content.read(_MOST_OF_A_REFUSAL)
+    finally:
+        response.close()
+    raise _RefusedError(error_of(response.status, {name.lower(): value for name, value in response.headers.items()}, body))
 
 
 def _said(error: Exception, request: Request, access: Access) -> str:
