@@ -9,17 +9,19 @@ from http import HTTPStatus
 import aiohttp
 import pytest
 
-from gpuscaler.exporter import answering
-from gpuscaler.exporter.answering import LONGEST_HEAD, MOST_CONNECTIONS, Answer, PageServer
+from gpuscaler.exporter.answering import BOUNDS, LONGEST_HEAD, Answer, PageServer
+from gpuscaler.serving.connections import Bounds
 
 pytestmark = pytest.mark.looptime(False)
 
 
 @asynccontextmanager
 async def served(
-    page: Callable[[], Answer] = lambda: Answer(b"hello\n", "text/plain; version=0.0.4"), host: str = "127.0.0.1"
+    page: Callable[[], Answer] = lambda: Answer(b"hello\n", "text/plain; version=0.0.4"),
+    host: str = "127.0.0.1",
+    bounds: Bounds = BOUNDS,
 ) -> AsyncIterator[PageServer]:
-    server = PageServer({"/metrics": page})
+    server = PageServer({"/metrics": page}, bounds=bounds)
     await server.start(host, 0)
     try:
         yield server
@@ -38,6 +40,11 @@ async def say(server: PageServer, text: bytes) -> bytes:
         await writer.wait_closed()
 
 
+def held(server: PageServer) -> int:
+    assert server._listener is not None
+    return len(server._listener.connections)
+
+
 async def test_a_page_is_served_over_a_connection_that_stays() -> None:
     async with served() as server, aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
         for _ in range(3):
@@ -45,7 +52,7 @@ async def test_a_page_is_served_over_a_connection_that_stays() -> None:
                 assert (answer.status, await answer.text()) == (200, "hello\n")
                 assert answer.headers["Content-Type"] == "text/plain; version=0.0.4"
                 assert answer.headers["Connection"] == "keep-alive"
-        assert len(server._connections) == 1
+        assert held(server) == 1
 
 
 async def test_a_page_is_made_anew_for_each_request() -> None:
@@ -91,9 +98,10 @@ async def test_what_comes_in_the_body_of_a_request_is_not_taken_for_the_next_one
 
 
 async def test_a_client_that_says_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answering, "PATIENCE", 0.05)
-    async with served() as server:
+    monkeypatch.setattr("gpuscaler.serving.listening.LOOK", 0.01)
+    async with served(bounds=Bounds(first_byte=0.05, head=0.05)) as server:
         assert await say(server, b"GET /metrics HTT") == b""
+        assert await say(server, b"") == b""
 
 
 async def test_a_client_that_goes_away_leaves_nothing_behind() -> None:
@@ -103,20 +111,23 @@ async def test_a_client_that_goes_away_leaves_nothing_behind() -> None:
         await writer.drain()
         writer.transport.abort()
         assert (await say(server, b"GET /metrics HTTP/1.0\r\n\r\n")).endswith(b"hello\n")
-        assert server._connections == set()
+        assert held(server) == 0
 
 
-async def test_too_many_connections_are_closed_and_do_not_stop_the_others() -> None:
+@pytest.mark.parametrize("peers", [1, 20])
+async def test_idle_connections_blind_nobody_and_those_idle_longest_are_closed(peers: int) -> None:
     async with served() as server:
-        held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(MOST_CONNECTIONS)]
+        opened = [
+            await asyncio.open_connection("127.0.0.1", server.port, local_addr=(f"127.0.0.{2 + number % peers}", 0))
+            for number in range(160)
+        ]
+        for _ in range(3):
+            assert (await say(server, b"GET /metrics HTTP/1.0\r\n\r\n")).endswith(b"hello\n")
+        assert held(server) <= min(peers * BOUNDS.by_peer, BOUNDS.connections)
         with suppress(ConnectionResetError):
-            assert await say(server, b"GET /metrics HTTP/1.0\r\n\r\n") == b""
-        reader, writer = held[0]
-        writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
-        assert (await reader.read()).endswith(b"hello\n")
-        for _, one in held:
-            one.close()
-            await one.wait_closed()
+            assert await opened[0][0].read() == b""
+        for _, one in opened:
+            one.transport.abort()
 
 
 async def test_a_port_that_is_taken_is_an_error_of_the_system() -> None:

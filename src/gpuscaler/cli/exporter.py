@@ -137,7 +137,7 @@ async def _run(*, listen: tuple[str, int], interval: float, backend: str, device
             clock=time.monotonic,
             wall=time.time,
         )
-        server = PageServer(exporter.pages())
+        server = PageServer(exporter.pages(), lambda text: _log("warning", text))
         try:
             await server.start(*listen)
         except (OSError, UnicodeError) as error:

@@ -6,18 +6,17 @@ much around it for its bounds as there is here.
 """
 
 import asyncio
-import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
+from gpuscaler.serving.connections import Bounds, Connection, Connections
+from gpuscaler.serving.listening import Listener, bind
+
 #: Of the head of a request; what browsers and Prometheus send is a tenth of it.
 LONGEST_HEAD = 16384
-#: Seconds that a client gets for a request, and a connection without one is kept.
-PATIENCE = 60.0
-#: Connections at once; more are closed at once.
-MOST_CONNECTIONS = 64
+BOUNDS = Bounds(connections=64, by_peer=8, head=5.0, answer=30.0, most_bytes=2 * LONGEST_HEAD)
 
 PLAIN = "text/plain; charset=utf-8"
 
@@ -35,52 +34,52 @@ Pages = Mapping[str, Callable[[], Answer]]
 
 @dataclass(slots=True)
 class PageServer:
-    """Serves ``pages`` from :meth:`start` until :meth:`close`; ``port`` is the one that was taken."""
+    """Serves ``pages`` from :meth:`start` until :meth:`close`; ``port`` is the one that was taken, and ``say`` told what is wrong."""
 
     pages: Pages
+    say: Callable[[str], None] = lambda _text: None
+    bounds: Bounds = BOUNDS
     port: int = field(default=0, init=False)
-    _server: asyncio.Server | None = field(default=None, init=False)
-    _connections: "set[asyncio.Task[None]]" = field(default_factory=set, init=False)
+    _listener: Listener | None = field(default=None, init=False)
+    _clients: "set[asyncio.Task[None]]" = field(default_factory=set, init=False)
 
     async def start(self, host: str, port: int) -> None:
         """At ``host`` (empty: all addresses); ``port`` 0 takes a free one. Raises OSError where it cannot be had."""
-        if not host and socket.has_dualstack_ipv6():
-            # One socket for IPv4 and IPv6: two would each take another free port.
-            both = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-            self._server = await asyncio.start_server(self._connection, sock=both, limit=LONGEST_HEAD)
-        else:
-            self._server = await asyncio.start_server(self._connection, host or "0.0.0.0", port, limit=LONGEST_HEAD)
-        self.port = self._server.sockets[0].getsockname()[1]
+        connections = Connections(self.bounds, asyncio.get_running_loop().time)
+        make = _maker(self._serve, connections)
+        self._listener = Listener(await bind(host, port), connections, make, None, self.say)
+        self._listener.start()
+        self.port = self._listener.port
 
     async def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            for connection in self._connections:
-                connection.cancel()
-            await asyncio.gather(*self._connections, return_exceptions=True)
-            await self._server.wait_closed()
+        if self._listener is not None:
+            await self._listener.close()
+            for client in self._clients:
+                client.cancel()
+            await asyncio.gather(*self._clients, return_exceptions=True)
 
-    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, client: "_Client") -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._connections.add(task)
+        self._clients.add(task)
         try:
             # Cancelled by nobody but close(), which waits for it; asyncio would log what is cancelled as an error.
-            with suppress(TimeoutError, ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-                while len(self._connections) <= MOST_CONNECTIONS and await self._request(reader, writer):
-                    pass
+            with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                while await self._request(client):
+                    client.connections.answered(client.connection)
         finally:
-            self._connections.discard(task)
-            writer.close()
+            self._clients.discard(task)
+            client.writer.close()
 
-    async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _request(self, client: "_Client") -> bool:
         """Answer one; whether the connection stays."""
+        writer = client.writer
         try:
-            async with asyncio.timeout(PATIENCE):
-                head = await reader.readuntil(b"\r\n\r\n")
+            head = await client.reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             await self._write(writer, wrong(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), body=True, stays=False)
             return False
+        client.connections.asked(client.connection)
         first, *fields = head.decode("latin-1").lower().split("\r\n")
         words = first.split(" ")
         if len(words) != 3 or not words[2].startswith("http/1."):
@@ -112,8 +111,47 @@ class PageServer:
             "\r\n",
         ]
         writer.write("\r\n".join(head).encode() + (answer.body if body else b""))
-        async with asyncio.timeout(PATIENCE):
-            await writer.drain()
+        await writer.drain()
+
+
+@dataclass(slots=True)
+class _Client:
+    connection: Connection
+    connections: Connections
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
+def _maker(serve: Callable[[_Client], Awaitable[None]], connections: Connections) -> Callable[[Connection], asyncio.Protocol]:
+    def make(connection: Connection) -> asyncio.Protocol:
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await serve(_Client(connection, connections, reader, writer))
+
+        return _Stream(connection, connections, asyncio.StreamReader(LONGEST_HEAD), connected)
+
+    return make
+
+
+class _Stream(asyncio.StreamReaderProtocol):
+    """asyncio's side of a connection, which says what comes over it."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        connections: Connections,
+        reader: asyncio.StreamReader,
+        connected: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+    ) -> None:
+        super().__init__(reader, connected)
+        self.connection, self.connections = connection, connections
+
+    def data_received(self, data: bytes) -> None:
+        if self.connections.read(self.connection, len(data)):
+            super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.connections.gone(self.connection)
+        super().connection_lost(exc)
 
 
 def wrong(status: HTTPStatus) -> Answer:
