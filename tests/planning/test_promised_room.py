@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.planning.building import NOW, REPLICAS, node, offering, pod, pool, spec
+from tests.planning.building import HOST, NOW, REPLICAS, near, node, offering, pod, pool, spec
 
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pods import Owner, Pod
@@ -62,6 +62,17 @@ def test_nor_while_the_scheduler_has_not_tried_the_pod_that_came_back() -> None:
 
     assert removed(node("a", KIND, taints=LEAVING), back, *other, going="a") == []
     assert removed(node("a", KIND, taints=LEAVING), *other, going="a") == ["b"]
+
+
+def test_no_pod_is_moved_to_be_near_one_that_still_waits() -> None:
+    def beside(key: str) -> list[str]:
+        seeker = pod("x", spec(gpus=1, affinity=(near(HOST, app=key),)), on="b", uid="x", options=CHEAP, created=NOW - 7200.0)
+        waiting = pod("web-new", spec(gpus=1), labels={"app": "web"}, unschedulable=True)
+        found = runs("web-old", "b", gpus=1, labels={"app": "web"}), runs("db", "free", gpus=1, labels={"app": "db"}, options=STAYS)
+        return removed(node("b", KIND), seeker, waiting, *found)
+
+    assert beside("db") == ["b"]
+    assert beside("web") == []
 
 
 def test_evictions_that_are_still_to_come_are_taken_off_what_a_budget_allows() -> None:

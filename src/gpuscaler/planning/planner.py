@@ -330,6 +330,7 @@ def give_back(asked: Asked, desk: Desk, seen: Picture, memory: Memory) -> Down:
             policy=asked.policy,
             now=asked.now,
             room=room,
+            present=seen.room if taken else None,
             members=seen.by_node,
             taken=frozenset(room.table.names[row] for row in taken),
             templates=desk.templates.less(desk.remaining.spent).settled(asked.state.unsettled_offerings | unpriced(asked.policy)),

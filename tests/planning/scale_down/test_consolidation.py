@@ -345,3 +345,32 @@ def test_pods_without_accelerators_leave_a_gpu_machine_for_another() -> None:
     gpus = offering("g.big", 5.0, allocatable={**BIG, "nvidia.com/gpu": 8})
     answer = down([node("g"), node("h", gpus), node("i", gpus), *crowd("x", "h", 1), *crowd("y", "i", 2)], pool(offering(), gpus))
     assert {"h", "i"} & set(removed(answer))
+
+
+#: Wants to be in a zone with a pod of the app "b", as its own kind is.
+NEAR_B = spec(affinity=(PodAffinityTerm(ZONE, selector(app="b"), ("default",)),))
+B = {"app": "b"}
+
+
+def test_a_pod_does_not_follow_one_that_is_still_to_come_from_a_machine_that_leaves() -> None:
+    """While b-0 runs, its zone is the only one for b-1. Room near b-1 is kept for b-0, which does not make that its zone yet."""
+    there, here = offering(zone="z2"), offering()
+    pods = [pod("b-0", "leaving", NEAR_B, labels=B), pod("b-1", "n2", NEAR_B, labels=B)]
+    nodes = [node("leaving", there, ready=False), node("n1", here), node("n2", here), *crowd("y", "n1", 1, options=ANCHOR)]
+    state = State(disrupting=frozenset({"leaving"}), idle_seconds={})
+    assert removed(down([*nodes, *pods], pool(here, there), state=state)) == []
+    assert removed(down([*nodes, *pods[1:]], pool(here, there), state=state)) == ["n2"]
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_pod_does_not_stay_with_one_that_goes_with_its_machine_for_good(alone: bool) -> None:
+    """A DaemonSet's pod is all that draws it to the zone, and it is on the machine that is given back."""
+    agents = [pod("agent-0", "n1", labels=B, owner=DAEMON)] + ([] if alone else [pod("agent-1", "n2", labels=B, owner=DAEMON)])
+    answer = down([node("n1"), node("n2"), pod("x", "n1", NEAR_B), *crowd("y", "n2", 1, options=ANCHOR), *agents])
+    assert removed(answer) == ([] if alone else ["n1"])
+
+
+def test_a_pod_does_not_stay_with_one_below_the_priority_cutoff_that_goes_with_its_machine() -> None:
+    low = pod("b", "n1", spec(priority=-50), labels=B)
+    answer = down([node("n1"), node("n2"), pod("x", "n1", NEAR_B), low, *crowd("y", "n2", 1, options=ANCHOR)])
+    assert removed(answer) == []

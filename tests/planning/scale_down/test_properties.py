@@ -126,10 +126,14 @@ def everything_is_answered_for(asked: Situation, answer: Down) -> None:
 
 
 def moves_can_be_made(asked: Situation, answer: Down) -> None:
-    """Every pod that must move does so once, to a machine that stays or is bought and, at that moment, passes every filter there."""
+    """Every pod that must move does so once, to a machine that stays or is bought and, at that moment, passes every filter there.
+
+    That holds while pods that go with their machines for good are still there, and when they are gone.
+    """
     cluster = asked.cluster
     new = {machine.id: machine for machine in answer.machines}
-    room = asked.room.extended([template(machine) for machine in answer.machines])
+    before = asked.room.extended([template(machine) for machine in answer.machines])
+    after = before.copy()
     gone = {removal.node for removal in answer.removals}
     for removal in answer.removals:
         here = cluster.on_node.get(removal.node, {}).values()
@@ -137,14 +141,18 @@ def moves_can_be_made(asked: Situation, answer: Down) -> None:
         expected = [one.key for one in staying if one.spec.priority >= asked.policy.priority_cutoff]
         assert sorted(move.pod for move in removal.moves) == sorted(expected)
         assert {move.to for move in removal.moves if move.to in new} == set(removal.needs)
+        for lost in here:
+            if lost.key not in expected:
+                after.remove(lost.spec, lost.labels, after.table.row[removal.node])
         for move in removal.moves:
             mine = cluster.pods[move.pod]
-            room.remove(mine.spec, mine.labels, room.table.row[removal.node])
-            target = room.table.row[move.to]
             assert move.to not in gone | asked.state.disrupting
             assert move.to in new or cluster.nodes[move.to].ready
-            assert room.verdict(mine.spec, mine.labels).mask[target], (move, room.reason(mine.spec, mine.labels, target))
-            room.place(mine.spec, mine.labels, target)
+            for room in (before, after):
+                room.remove(mine.spec, mine.labels, room.table.row[removal.node])
+                target = room.table.row[move.to]
+                assert room.verdict(mine.spec, mine.labels).mask[target], (move, room.reason(mine.spec, mine.labels, target))
+                room.place(mine.spec, mine.labels, target)
 
 
 def template(machine: Machine) -> Node:

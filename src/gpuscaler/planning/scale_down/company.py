@@ -15,6 +15,7 @@ from gpuscaler.planning.room import Room
 from gpuscaler.planning.scale_down.manners import Manner
 from gpuscaler.planning.scale_down.running import RunningClass
 from gpuscaler.planning.scale_down.survey import Candidate
+from gpuscaler.planning.scale_down.worlds import Worlds
 
 #: Names the resource of which every machine has one for each group of siblings that keep apart.
 APART = "apart:"
@@ -59,12 +60,12 @@ class Company:
     """What the rules about other pods leave open to classes that do not depend on the order of moves.
 
     ``seats`` tells a row on which each class runs. Rules over domains give the same answer for every pod of a class in one domain, before
-    and after any number of moves within it, so one question settles all of them. At most ``looks`` classes are asked about; pods of others
-    stay where they are.
+    and after any number of moves within it, so one question settles all of them. The filters are asked ``looks`` times at most; pods of
+    classes that are not asked about stay where they are.
     """
 
-    def __init__(self, room: Room, manners: Mapping[RunningClass, Manner], seats: Mapping[RunningClass, int], *, looks: int) -> None:
-        self._room = room.copy()
+    def __init__(self, worlds: Worlds, manners: Mapping[RunningClass, Manner], seats: Mapping[RunningClass, int], *, looks: int) -> None:
+        self._worlds = worlds.copy()
         self._manners = manners
         self._seats = seats
         self._looks = looks
@@ -76,15 +77,15 @@ class Company:
         if not manner.keys and not manner.apart:
             return None
         mask = self._memo.get(one)
-        if mask is None and len(self._memo) >= self._looks:
-            return np.zeros(len(self._room), dtype=np.bool_)
+        if mask is None and len(self._memo) * len(self._worlds) >= self._looks:
+            return np.zeros(len(self._worlds.planned), dtype=np.bool_)
         if mask is None:
             seat = self._seats[one]
-            self._room.remove(one.spec, one.labels, seat)
-            passes = self._room.verdict(one.spec, one.labels).passes
-            self._room.place(one.spec, one.labels, seat)
+            self._worlds.remove(one.spec, one.labels, seat)
+            passes = self._worlds.verdict(one.spec, one.labels).passes
+            self._worlds.place(one.spec, one.labels, seat)
             asked = [passes[name] for name in SOCIAL if name in passes]
-            mask = self._memo[one] = np.logical_and.reduce(asked) if asked else np.ones(len(self._room), dtype=np.bool_)
+            mask = self._memo[one] = np.logical_and.reduce(asked) if asked else np.ones(len(self._worlds.planned), dtype=np.bool_)
         return mask
 
     def settled(self, one: RunningClass) -> bool:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpuscaler.planning.plans import Move
-from gpuscaler.planning.room import Room
 from gpuscaler.planning.scale_down.blockers import Blocker
 from gpuscaler.planning.scale_down.budgets import CONSOLIDATION
 from gpuscaler.planning.scale_down.company import Company
@@ -24,6 +23,7 @@ from gpuscaler.planning.scale_down.packing import pack
 from gpuscaler.planning.scale_down.running import RunningClass
 from gpuscaler.planning.scale_down.situation import Situation
 from gpuscaler.planning.scale_down.survey import Candidate
+from gpuscaler.planning.scale_down.worlds import Worlds
 
 #: Candidates that are tried one by one after all have been tried together.
 SINGLE_TRIES = 40
@@ -34,6 +34,7 @@ class Deletion:
     """The work of one consolidation.
 
     ``classes`` are those of the pods that have to move, in their order, ``manners`` how they may, ``seats`` a row where each of them runs.
+    ``worlds`` are the rooms in which their moves must be possible.
     ``admitted`` are the candidates whose accounts are booked, ``steps`` the exact moves of those that got past them, ``pinned`` the rows
     that these moves lead to.
     """
@@ -44,6 +45,7 @@ class Deletion:
     classes: Sequence[RunningClass]
     manners: Mapping[RunningClass, Manner]
     seats: Mapping[RunningClass, int]
+    worlds: Worlds
     admitted: set[Candidate] = field(default_factory=set)
     steps: dict[Candidate, list[Step]] = field(default_factory=dict)
     pinned: set[int] = field(default_factory=set)
@@ -71,9 +73,9 @@ class Deletion:
 
 def delete(work: Deletion, candidates: Sequence[Candidate]) -> tuple[Fleet, Emptied]:
     """Empty as many of ``candidates`` as fit elsewhere; returns those that may move freely, in their order, and what became of them."""
-    room = work.situation.room
+    worlds, room = work.worlds, work.situation.room
     looks = looks_within(work.situation.policy.work_budget, room)
-    company = Company(room, work.manners, work.seats, looks=looks)
+    company = Company(worlds, work.manners, work.seats, looks=looks)
     free = [one for one in work.classes if not work.manners[one].exact]
     fleet = fleet_of(candidates, work.classes, free=free, homes=work.homes, company=company)
     order = leaving_order(fleet, room).tolist()
@@ -81,14 +83,14 @@ def delete(work: Deletion, candidates: Sequence[Candidate]) -> tuple[Fleet, Empt
     admit(work, ordered)
     bound = set(work.classes) - set(free)
     if not all(bound.isdisjoint(candidate.load) for candidate in ordered):
-        room = move_exactly(work, ordered, bound, looks=looks)
-        company = Company(room, work.manners, work.seats, looks=looks)
+        worlds = move_exactly(work, ordered, bound, looks=looks)
+        company = Company(worlds, work.manners, work.seats, looks=looks)
     left = [n for n in order if candidates[n] in work.steps or bound.isdisjoint(candidates[n].load)]
     loose = [number for number in left if candidates[number].row not in work.pinned]
     # Machines that were cleared exactly come back with all their pods.
     cleared = [candidate.row for candidate in work.steps]
     before = fleet.free[cleared]
-    fleet = fleet.narrowed(np.array(loose, dtype=np.int64), free, room, company)
+    fleet = fleet.narrowed(np.array(loose, dtype=np.int64), free, worlds.planned, company)
     fleet.free[cleared] = before
     leaving = np.array([candidate in work.admitted for candidate in fleet.candidates], dtype=np.bool_)
     emptied = empty_together(fleet, leaving=leaving, targets=work.homes.targets)
@@ -108,9 +110,9 @@ def admit(work: Deletion, candidates: Sequence[Candidate]) -> None:
             work.ledger.blocked[candidate.name] = blocker
 
 
-def move_exactly(work: Deletion, candidates: Sequence[Candidate], bound: Collection[RunningClass], *, looks: int) -> Room:
-    """Try to clear admitted candidates of pods that depend on others; returns the room after those moves."""
-    mover = Mover(work.situation.room, work.homes, looks=looks)
+def move_exactly(work: Deletion, candidates: Sequence[Candidate], bound: Collection[RunningClass], *, looks: int) -> Worlds:
+    """Try to clear admitted candidates of pods that depend on others; returns the worlds after those moves."""
+    mover = Mover(work.worlds, work.homes, looks=looks)
     preference = np.zeros(len(work.situation.room), dtype=np.int64)
     for position, candidate in enumerate(candidates):
         preference[candidate.row] = len(candidates) - position
@@ -134,7 +136,7 @@ def move_exactly(work: Deletion, candidates: Sequence[Candidate], bound: Collect
         if candidate.row in work.pinned and candidate in work.admitted:
             work.take_back(candidate)
             work.ledger.blocked[candidate.name] = Blocker("in-use", "pods of machines that leave move here")
-    return mover.room
+    return mover.worlds
 
 
 def squeeze(work: Deletion, fleet: Fleet, emptied: Emptied) -> None:
@@ -172,10 +174,10 @@ def recheck(work: Deletion, fleet: Fleet, emptied: Emptied) -> None:
     """Replay the exact moves without those of machines that came back; whoever relied on them stays too."""
     if all(candidate in work.admitted for candidate in work.steps):
         return
-    room = work.situation.room.copy()
+    worlds = work.worlds.copy()
     for number in np.flatnonzero(emptied.leaving).tolist():
         candidate = fleet.candidates[number]
-        if not still_holds(room, work.steps.get(candidate, ())):
+        if not still_holds(worlds, work.steps.get(candidate, ())):
             emptied.leaving[number] = False
             work.take_back(candidate)
             work.ledger.blocked[candidate.name] = Blocker("in-use", "its pods could only move together with those of a machine that stays")

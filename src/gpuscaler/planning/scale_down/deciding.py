@@ -22,6 +22,7 @@ from gpuscaler.planning.scale_down.situation import Down, Situation
 from gpuscaler.planning.scale_down.spare import held
 from gpuscaler.planning.scale_down.survey import Candidate, Memory, Survey, survey
 from gpuscaler.planning.scale_down.valuing import value_blocker
+from gpuscaler.planning.scale_down.worlds import Worlds
 
 
 def scale_down(situation: Situation, memory: Memory | None = None) -> Down:
@@ -84,7 +85,8 @@ def consolidate(situation: Situation, ledger: Ledger, first: Survey, kept: Mappi
     movable, local = localised(movable, rules)
     seats = seats_of(movable)
     moving = sorted(seats.keys() & local.keys(), key=lambda one: one.order)
-    work = Deletion(situation, ledger, homes, moving, local, seats)
+    worlds = Worlds.of(situation, moving, {candidate.name for candidate in movable} | {removal.node for removal in ledger.removals})
+    work = Deletion(situation, ledger, homes, moving, local, seats, worlds)
     fleet, emptied = delete(work, movable)
     replace_machines(work, fleet, emptied)
     for name, blocker in in_use(fleet, emptied, homes.targets).items():

@@ -12,6 +12,7 @@ from gpuscaler.planning.scale_down.blockers import Blocker
 from gpuscaler.planning.scale_down.homes import Homes
 from gpuscaler.planning.scale_down.running import RunningClass, first_key
 from gpuscaler.planning.scale_down.survey import Candidate
+from gpuscaler.planning.scale_down.worlds import Worlds
 
 #: Rows that filters may look at for each unit of the policy's work budget.
 ROWS_PER_WORK = 2
@@ -33,14 +34,14 @@ def looks_within(work: int, room: Room) -> int:
 
 
 class Mover:
-    """Moves pods in a copy of the room, asking the filters about ``looks`` pods at most."""
+    """Moves pods in a copy of the worlds, asking the filters of one world ``looks`` times at most."""
 
-    def __init__(self, room: Room, homes: Homes, *, looks: int) -> None:
-        self.room = room.copy()
+    def __init__(self, worlds: Worlds, homes: Homes, *, looks: int) -> None:
+        self.worlds = worlds.copy()
         self._homes = homes
         self._looks = looks
         self._hopeless: dict[RunningClass, str] = {}
-        self._leaving = np.zeros(len(room), dtype=np.bool_)
+        self._leaving = np.zeros(len(worlds.planned), dtype=np.bool_)
 
     @property
     def exhausted(self) -> bool:
@@ -60,29 +61,29 @@ class Mover:
         self._leaving[candidate.row] = True
         for one in order:
             for pod in sorted(candidate.load[one], key=lambda pod: pod.key):
-                self.room.remove(one.spec, one.labels, candidate.row)
+                self.worlds.remove(one.spec, one.labels, candidate.row)
                 target = self._choose(one, preference)
                 if target is None:
-                    why = refusals(self.room, one, self._homes.admitting(one), self._homes.targets & ~self._leaving)
-                    self.room.place(one.spec, one.labels, candidate.row)
+                    why = refusals(self.worlds, one, self._homes.admitting(one), self._homes.targets & ~self._leaving)
+                    self.worlds.place(one.spec, one.labels, candidate.row)
                     self._undo(steps)
                     self._leaving[candidate.row] = False
                     if not steps and not one.spec.spread and not one.spec.affinity:
                         # Nothing that happens later in this plan makes room for such a pod.
                         self._hopeless[one] = why
                     return fits_nowhere(pod.key, why)
-                self.room.place(one.spec, one.labels, target)
+                self.worlds.place(one.spec, one.labels, target)
                 steps.append(Step(one, pod, candidate.row, target))
         return steps
 
     def _undo(self, steps: Sequence[Step]) -> None:
         for step in reversed(steps):
-            self.room.remove(step.one.spec, step.one.labels, step.target)
-            self.room.place(step.one.spec, step.one.labels, step.source)
+            self.worlds.remove(step.one.spec, step.one.labels, step.target)
+            self.worlds.place(step.one.spec, step.one.labels, step.source)
 
     def _choose(self, one: RunningClass, preference: Array) -> int | None:
-        self._looks -= 1
-        rows = np.flatnonzero(self.room.verdict(one.spec, one.labels).mask & self._homes.admitting(one) & ~self._leaving)
+        self._looks -= len(self.worlds)
+        rows = np.flatnonzero(self.worlds.verdict(one.spec, one.labels).mask & self._homes.admitting(one) & ~self._leaving)
         return int(rows[np.argmin(preference[rows])]) if len(rows) else None
 
 
@@ -90,12 +91,12 @@ def fits_nowhere(pod: str, why: str) -> Blocker:
     return Blocker("in-use", f"pod {pod} fits on no other node: {why}")
 
 
-def refusals(room: Room, one: RunningClass, admitting: Mask, others: Mask) -> str:
+def refusals(worlds: Worlds, one: RunningClass, admitting: Mask, others: Mask) -> str:
     """How many of the rows ``others`` each filter rejects, as kube-scheduler words it; ``admitting`` is what else a home must have."""
     total = int(others.sum())
     if not total:
         return "there is no other open node"
-    verdict = room.verdict(one.spec, one.labels)
+    verdict = worlds.verdict(one.spec, one.labels)
     counts = {name: int((mask & others).sum()) for name, mask in verdict.excluded.items()}
     said = [f"{count} {name}" for name, count in sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])) if count]
     unlike = int((others & verdict.mask & ~admitting).sum())
@@ -104,17 +105,17 @@ def refusals(room: Room, one: RunningClass, admitting: Mask, others: Mask) -> st
     return f"of {total} open node{'s' if total != 1 else ''}, " + ", ".join(said or ["none has room beside the pods that move with it"])
 
 
-def still_holds(room: Room, steps: Sequence[Step]) -> bool:
-    """Make ``steps`` in ``room``; whether every filter admits each of them in turn. On failure nothing has changed."""
+def still_holds(worlds: Worlds, steps: Sequence[Step]) -> bool:
+    """Make ``steps`` in ``worlds``; whether every filter admits each of them in turn. On failure nothing has changed."""
     done: list[Step] = []
     for step in steps:
-        room.remove(step.one.spec, step.one.labels, step.source)
-        admitted = bool(room.verdict(step.one.spec, step.one.labels).mask[step.target])
-        room.place(step.one.spec, step.one.labels, step.target)
+        worlds.remove(step.one.spec, step.one.labels, step.source)
+        admitted = bool(worlds.verdict(step.one.spec, step.one.labels).mask[step.target])
+        worlds.place(step.one.spec, step.one.labels, step.target)
         done.append(step)
         if not admitted:
             for back in reversed(done):
-                room.remove(back.one.spec, back.one.labels, back.target)
-                room.place(back.one.spec, back.one.labels, back.source)
+                worlds.remove(back.one.spec, back.one.labels, back.target)
+                worlds.place(back.one.spec, back.one.labels, back.source)
             return False
     return True

@@ -16,14 +16,20 @@ from gpuscaler.planning.room import Room
 from gpuscaler.planning.scale_down.blockers import is_arriving, promised_nodes
 from gpuscaler.planning.scale_down.idle import is_idle, leaves_with_machine
 from gpuscaler.planning.scale_down.situation import Situation
+from gpuscaler.planning.scale_down.worlds import without_pods
 
 
 def reserved(situation: Situation, leaving: Set[str]) -> Situation:
-    """``situation`` with room taken for the pods of ``leaving`` machines; the nodes that give it are ``taken``."""
+    """``situation`` once the pods of ``leaving`` machines have left them, with room taken for those that come back.
+
+    The nodes that give it are ``taken``.
+    """
+    on_node = situation.cluster.on_node
+    here = [pod for name in leaving for pod in on_node.get(name, {}).values()]
     moving = pods_under_way(situation, leaving)
-    if not moving:
+    if not here and not moving:
         return situation
-    room = situation.room.copy()
+    room = without_pods(situation.room, here)
     order = preferred_rows(situation, room, leaving)
     taken: set[int] = set()
     for pods in moving:
@@ -34,7 +40,7 @@ def reserved(situation: Situation, leaving: Set[str]) -> Situation:
         room.place_all(pods[0].spec, pods[0].labels, order[used], counts[used])
         taken.update(order[used].tolist())
     names = frozenset(room.table.names[row] for row in taken)
-    return replace(situation, room=room, taken=situation.taken | names)
+    return replace(situation, room=room, present=situation.present or situation.room, taken=situation.taken | names)
 
 
 def pods_under_way(situation: Situation, leaving: Set[str]) -> list[list[Pod]]:

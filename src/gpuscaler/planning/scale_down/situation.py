@@ -19,6 +19,7 @@ class Situation:
     """Everything that decides what may go.
 
     ``room`` holds existing nodes, then upcoming machines, with every placement of this plan made; it is copied, never changed.
+    ``present`` is the room in which nothing of that has come, nor anything else that is under way; None where it is the same.
     ``members`` tells each node's pool and offering. ``taken`` are nodes that pending, nominated or promised pods need.
     ``untried`` are pods that the scheduler has still to try: those that come back from machines that leave are among them.
     ``templates`` are the machines that could replace others, ``limits`` how many of them may still be bought after this plan's
@@ -34,6 +35,7 @@ class Situation:
     taken: frozenset[str]
     templates: Templates
     limits: Limits
+    present: Room | None = None
     untried: tuple[Pod, ...] = ()
     should_stop: Callable[[], bool] | None = None
 

@@ -1,0 +1,89 @@
+"""The rooms in all of which a move must be possible, since it is not known what comes first.
+
+A plan counts on pods that are not there yet: it places pending pods, and keeps room for those that are about to leave other machines. And
+machines that leave take pods with them that do not come back. Such pods take room and keep others away, be they there or not; but nobody
+may rely on their company. For the same reason kube-scheduler filters twice where pods are nominated to a node, with them and without
+(``RunFilterPluginsWithNominatedPods`` in ``pkg/scheduler/framework/runtime``).
+"""
+
+from collections.abc import Iterable, Iterator, Set
+
+from gpuscaler.model.labels import LabelSet
+from gpuscaler.model.pods import Pod, PodSpec
+from gpuscaler.planning.filters.peers import PeerIndex
+from gpuscaler.planning.room import Room, Verdict
+from gpuscaler.planning.scale_down.idle import leaves_with_machine
+from gpuscaler.planning.scale_down.manners import rules_of
+from gpuscaler.planning.scale_down.running import RunningClass
+from gpuscaler.planning.scale_down.situation import Situation
+
+
+class Worlds:
+    """Rooms over the same rows that change together. The first, ``planned``, is that in which everything has come."""
+
+    def __init__(self, planned: Room, others: Iterable[Room] = ()) -> None:
+        self._rooms = (planned, *others)
+
+    @classmethod
+    def of(cls, situation: Situation, classes: Iterable[RunningClass], leaving: Set[str]) -> "Worlds":
+        """The worlds for pods of ``classes``; ``leaving`` are the nodes that this plan may remove."""
+        others = [] if situation.present is None else [situation.present]
+        gone = list(company_lost(situation, classes, leaving))
+        if gone:
+            others.append(without_pods(situation.room, gone))
+        return cls(situation.room, others)
+
+    def __len__(self) -> int:
+        return len(self._rooms)
+
+    @property
+    def planned(self) -> Room:
+        return self._rooms[0]
+
+    def copy(self) -> "Worlds":
+        planned, *others = [room.copy() for room in self._rooms]
+        return Worlds(planned, others)
+
+    def verdict(self, spec: PodSpec, labels: LabelSet) -> Verdict:
+        """Which rows admit a pod in every world; a filter passes a row where it does so in all of them."""
+        first, *others = [room.verdict(spec, labels) for room in self._rooms]
+        mask, passes = first.mask, dict(first.passes)
+        for other in others:
+            mask = mask & other.mask
+            for name, passing in other.passes.items():
+                passes[name] = passes[name] & passing if name in passes else passing
+        return Verdict(mask, passes)
+
+    def place(self, spec: PodSpec, labels: LabelSet, row: int) -> None:
+        for room in self._rooms:
+            room.place(spec, labels, row)
+
+    def remove(self, spec: PodSpec, labels: LabelSet, row: int) -> None:
+        for room in self._rooms:
+            room.remove(spec, labels, row)
+
+
+def without_pods(room: Room, pods: Iterable[Pod]) -> Room:
+    """A copy of ``room`` without ``pods``, which are bound."""
+    room = room.copy()
+    for pod in pods:
+        if not pod.finished:
+            room.remove(pod.spec, pod.labels, room.table.row[pod.node_name], terminating=pod.deleted > 0)
+    return room
+
+
+def company_lost(situation: Situation, classes: Iterable[RunningClass], leaving: Set[str]) -> Iterator[Pod]:
+    """Pods that go for good when ``leaving`` nodes do and that ``classes`` must be near to, or are spread with."""
+    cluster, policy = situation.cluster, situation.policy
+    queries = {watch.query for one in classes for watch in rules_of(one.spec, pending=False) if not watch.repels}
+    if not queries:
+        return
+    index = PeerIndex(situation.room.table, cluster)
+    peers = {peer for query in queries for peer in index.candidates(query) if index.match((query,), peer)}
+    nodes = {name for peer in peers for name in cluster.peers[peer]} & leaving
+    wanted = {(peer.namespace, peer.labels) for peer in peers}
+    for name in nodes:
+        for pod in cluster.on_node.get(name, {}).values():
+            goes = pod.spec.priority < policy.priority_cutoff or leaves_with_machine(pod, situation.now)
+            if goes and (pod.namespace, pod.labels) in wanted:
+                yield pod
