@@ -73,6 +73,7 @@ async def test_a_machine_is_told_from_the_order_to_its_end_each_step_once() -> N
     assert ours == [
         kinds.PLANNED,
         kinds.ORDERED,
+        kinds.ANSWERED,
         kinds.GRANTED,
         kinds.REGISTERED,
         kinds.READY,

@@ -88,14 +88,14 @@ def happened(before: Leaving | None, after: Leaving | None) -> list[tuple[str, s
 def test_what_holds_a_removal_up_is_told_once() -> None:
     held = leaving(detail=HELD)
 
-    assert happened(leaving(), held) == [(kinds.HELD, f"its removal waits: {HELD}")]
+    assert happened(leaving(), held) == [(kinds.HELD, f"the removal of node n1 waits: {HELD}")]
     assert happened(held, held) == []
 
 
 def test_a_machine_that_the_cloud_takes_is_told_with_the_time_that_is_left() -> None:
     taken = leaving(forced=True, ends=NOW + 120.0, step=MARKING, pods=("default/p",))
 
-    assert happened(None, taken) == [(kinds.DECIDED, "it is to be removed: idle; it goes in 2m; 1 pod to move first")]
+    assert happened(None, taken) == [(kinds.DECIDED, "node n1 is to be removed: idle; it goes in 2m; 1 pod to move first")]
 
 
 def test_the_status_lists_removals_for_people(capsys: pytest.CaptureFixture[str]) -> None:

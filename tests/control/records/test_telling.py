@@ -1,12 +1,15 @@
 """What is told of machines that come faster than they are looked at, and of acts that come to nothing."""
 
 import pytest
+import structlog
 from tests.planning.building import NOW, node, offering, pod, pool
 
 from gpuscaler.control.acting import Outcome
 from gpuscaler.control.cloud import Answered
 from gpuscaler.control.records import happening as kinds
 from gpuscaler.control.records.happening import Happening
+from gpuscaler.control.records.latest import Latest
+from gpuscaler.control.records.logging import LogLines
 from gpuscaler.control.records.records import Records, Sink
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.instances import Instance, Inventory
@@ -15,7 +18,7 @@ from gpuscaler.model.taints import Taint
 from gpuscaler.planning.acts import Nominate
 from gpuscaler.planning.memory import Facts, Memory, look, ordered, state_of
 from gpuscaler.planning.planner import plan
-from gpuscaler.planning.state import ledger
+from gpuscaler.planning.state import events, ledger
 
 KIND = offering("g.1", memory=32)
 POLICY = Policy((pool(KIND),))
@@ -116,6 +119,65 @@ def test_a_machine_that_ends_before_it_opened_is_told_as_lost(node_came: bool) -
     told = [one for one in life.kept.told if one.kind in (kinds.LOST, kinds.OPENED)]
     assert [(one.kind, one.machine, one.node) for one in told] == [(kinds.LOST, "i-1", "n" if node_came else "")]
     assert told[0].text.endswith("is lost: it ended before it opened")
+
+
+def answer_of(*, asked: int, granted: int = 0, pending: int = 0, refused: tuple[events.Refused, ...] = ()) -> list[tuple[str, str, str]]:
+    """What is told of one answer to an order of ``asked`` machines."""
+    kept = Kept()
+    order = ledger.Order("t", KIND.pool, (KIND.key,), asked, at=NOW, since=NOW)
+    step = ledger.Answered("t", NOW, tuple((f"i-{number}", KIND.key) for number in range(granted)), pending)
+    Records((kept,), Latest(policy=POLICY)).answered(Answered(order, (step,), refused), NOW)
+    return [(one.kind, one.text, one.cause) for one in kept.told]
+
+
+def test_grants_and_refusals_of_one_order_are_counted_in_one_line() -> None:
+    (kind, text, cause), *rest = answer_of(asked=10, granted=3, refused=(events.Refused(KIND.key, NOW, detail="none left"),))
+    where = f"g.1 on-demand in {KIND.zone}"
+
+    assert (kind, cause) == (kinds.ANSWERED, "capacity")
+    assert text.startswith(f"3 of 10 machines granted: 3 x {where} ($1.00/h each, ready in about 4m")
+    assert text.endswith(f"; 7 not granted: {where} refused: no capacity (none left)")
+    assert [kind for kind, *_ in rest] == [kinds.GRANTED] * 3 + [kinds.REFUSED]
+
+
+def test_machines_that_are_accepted_without_a_name_are_counted_apart() -> None:
+    (told,) = [text for kind, text, _ in answer_of(asked=3, granted=1, pending=2) if kind == kinds.ANSWERED]
+
+    assert told.startswith("1 of 3 machines granted: 1 x g.1")
+    assert told.endswith("; 2 more accepted, whose names follow")
+
+
+def test_an_answer_that_comes_in_parts_is_counted_in_parts() -> None:
+    life = Life()
+    machines = tuple(ledger.Coming(f"m{number}", "t", (KIND.key,), 1.0, NOW) for number in range(3))
+    order = ledger.Order("t", KIND.pool, (KIND.key,), 3, at=NOW, since=NOW)
+    life.records.sent(order, machines, Memory(), NOW)
+    for step in (ledger.Answered("t", NOW, (("i-1", KIND.key),), 2), ledger.Answered("t", NOW + 5, (("i-2", KIND.key),))):
+        fates = () if step.pending else (events.Refused(KIND.key, NOW),)
+        life.records.answered(Answered(order, (step,), fates), NOW)
+
+    assert [one.text.partition(" (")[0] for one in life.kept.told if one.kind == kinds.ANSWERED] == [
+        f"1 of 3 machines granted: 1 x g.1 on-demand in {KIND.zone}",
+        f"1 of 2 machines granted: 1 x g.1 on-demand in {KIND.zone}",
+    ]
+
+
+@pytest.mark.parametrize(("step", "words"), [(ledger.Answered("t", NOW), ()), (ledger.Doubted("t", NOW), (kinds.ANSWER_LOST,))])
+def test_an_answer_that_neither_grants_nor_refuses_has_no_count(step: ledger.Event, words: tuple[str, ...]) -> None:
+    kept = Kept()
+    order = ledger.Order("t", KIND.pool, (KIND.key,), 1, at=NOW, since=NOW)
+    Records((kept,)).answered(Answered(order, (step,), ()), NOW)
+
+    assert tuple(one.kind for one in kept.told) == words
+
+
+def test_the_log_has_the_count_and_the_parts_at_debug_only() -> None:
+    told = [(kinds.ANSWERED, ""), (kinds.ANSWERED, "capacity"), (kinds.GRANTED, ""), (kinds.REFUSED, "capacity"), (kinds.INSTEAD, "")]
+    with structlog.testing.capture_logs() as lines:
+        for kind, cause in told:
+            LogLines().happened(Happening(NOW, kind, "x", offering=KIND.key, order="t", cause=cause))
+
+    assert [line["log_level"] for line in lines] == ["info", "warning", "debug", "debug", "debug"]
 
 
 def test_what_is_forbidden_is_told_when_it_is_tried_and_not_while_it_rests() -> None:

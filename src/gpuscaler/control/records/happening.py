@@ -10,7 +10,8 @@ from gpuscaler.planning.state.events import Key
 
 #: Kinds of happenings, in the order in which a machine's life meets them.
 PLANNED, UNPLACED = "planned", "unplaced"
-ORDERED, GRANTED, INSTEAD, REFUSED, ANSWER_LOST, UNFILLED = "ordered", "granted", "granted-instead", "refused", "answer-lost", "unfilled"
+ORDERED, ANSWERED, GRANTED, INSTEAD, REFUSED = "ordered", "answered", "granted", "granted-instead", "refused"
+ANSWER_LOST, UNFILLED = "answer-lost", "unfilled"
 REGISTERED, READY, OPENED, LOST, BROKEN = "registered", "ready", "opened", "lost", "promise-broken"
 DECIDED, MARKED, DRAINING, ENDING, KEPT, REMOVED = "removal-decided", "marked", "draining", "ending", "kept", "removed"
 HELD, CHECKPOINT, EVICTED = "removal-held", "checkpoint-requested", "evicted"

@@ -1,16 +1,18 @@
-"""One line of the log for each decision and for each thing that came of one; never one for each pod."""
+"""One line of the log for each decision and for each thing that came of one; never one for each pod or each machine of an order."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
-from gpuscaler.control.records.happening import EVICTED, TROUBLE, Happening
+from gpuscaler.control.records.happening import ANSWERED, EVICTED, GRANTED, INSTEAD, REFUSED, TROUBLE, Happening
 from gpuscaler.control.records.records import Sink
 
 _LOG = structlog.get_logger("gpuscaler.control")
 #: So many pods are named; of the others there is the number.
 NAMED = 3
+#: Pod by pod or machine by machine: the line of the removal, or of the order and its answer, has said all of it at once.
+PARTS = frozenset({EVICTED, GRANTED, INSTEAD, REFUSED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,6 @@ class LogLines(Sink):
         if what.late is not None:
             fields["late_seconds"] = round(what.late, 1)
         told = {name: value for name, value in fields.items() if value or name == "late_seconds"}
-        # Evictions are pod by pod, and the line of the removal that they belong to has said why.
-        log = _LOG.warning if what.kind in TROUBLE else _LOG.debug if what.kind == EVICTED else _LOG.info
+        trouble = what.kind in TROUBLE or (what.kind == ANSWERED and what.cause)
+        log = _LOG.debug if what.kind in PARTS else _LOG.warning if trouble else _LOG.info
         log(what.text, kind=what.kind, at=what.at, **told)

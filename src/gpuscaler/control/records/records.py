@@ -238,9 +238,12 @@ class Records:
         self._tell(telling.of_order(order, machines, self.latest.policy, memory.boots, now))
 
     def _answered(self, answer: Answered, now: float) -> None:
+        token, policy, boots = answer.order.token, self.latest.policy, self.latest.memory.boots
+        # What is answered in parts is counted in parts.
+        asked = sum(one.order == token and not one.instance for one in self._seen.ledger.coming) or answer.order.count
         self._fold(*answer.steps)
-        pods = self._orders.get(answer.order.token, ())
-        for what in telling.of_answer(answer, pods, self.latest.policy, self.latest.memory.boots, now):
+        self._tell(telling.counted_answer(answer, asked, policy, boots, now))
+        for what in telling.of_answer(answer, self._orders.get(token, ()), policy, boots, now):
             self._tell(what)
 
     def _acted(self, outcome: Outcome, now: float) -> None:

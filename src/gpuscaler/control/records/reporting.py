@@ -36,8 +36,9 @@ SHOWN = 20
 INLINE = 1_000
 #: Times that have passed, in sentences.
 _NUMBERS = re.compile(r"\d+")
-#: What happens to every machine says nothing new beside its order, and beside the decision to remove it.
-_STEPS = frozenset({kinds.GRANTED, kinds.REGISTERED, kinds.READY, kinds.MARKED, kinds.DRAINING, kinds.ENDING, kinds.EVICTED})
+#: What happens to every machine says nothing new beside its order and what came of that, and beside the decision to remove it.
+_OF_AN_ORDER = frozenset({kinds.GRANTED, kinds.INSTEAD, kinds.REFUSED, kinds.REGISTERED, kinds.READY})
+_STEPS = _OF_AN_ORDER | {kinds.MARKED, kinds.DRAINING, kinds.ENDING, kinds.EVICTED}
 
 
 class Reporter(Sink):

@@ -1,5 +1,6 @@
 """What the controller tells its recorder, as happenings. Pure: the same calls give the same happenings."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from gpuscaler.control.acting import Outcome
@@ -7,7 +8,7 @@ from gpuscaler.control.cloud import Answered, Ended
 from gpuscaler.control.records import costing
 from gpuscaler.control.records import happening as kinds
 from gpuscaler.control.records.happening import Happening
-from gpuscaler.control.records.words import counted, expected, hourly, money, offering, some, spoken
+from gpuscaler.control.records.words import counted, expected, hourly, money, offering, some, soon, spoken
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Owner, Pod
@@ -83,10 +84,34 @@ def of_answer(answer: Answered, pods: tuple[str, ...], policy: Policy | None, bo
                 yield Happening(now, kinds.ANSWER_LOST, text, offering=wanted, order=token)
     for fate in answer.fates:
         if isinstance(fate, events.Refused):
-            said = f" ({fate.detail})" if fate.detail else ""
-            text = f"{offering(fate.offering)} refused: {WORDS.get(fate.cause, fate.cause)}{said}"
             waiting = () if fate.filled else pods
-            yield Happening(now, kinds.REFUSED, text, pods=waiting, offering=fate.offering, order=token, cause=fate.cause)
+            yield Happening(now, kinds.REFUSED, of_refusal(fate), pods=waiting, offering=fate.offering, order=token, cause=fate.cause)
+
+
+def of_refusal(fate: events.Refused) -> str:
+    """That an offering was refused, and why, as the cloud says it."""
+    said = f" ({fate.detail})" if fate.detail else ""
+    return f"{offering(fate.offering)} refused: {WORDS.get(fate.cause, fate.cause)}{said}"
+
+
+def counted_answer(answer: Answered, asked: int, policy: Policy | None, boots: Boots, now: float) -> Happening | None:
+    """All that an answer grants and refuses of the ``asked`` machines, counted in one line; None where it says neither."""
+    step = next((one for one in answer.steps if isinstance(one, ledger.Answered)), None)
+    refusals = list(dict.fromkeys(of_refusal(fate) for fate in answer.fates if isinstance(fate, events.Refused)))
+    if step is None or not (step.granted or refusals):
+        return None
+    parts = []
+    for key, number in Counter(key for _, key in step.granted).items():
+        price = costing.price_of(policy, key)
+        each = f"{money(price)}/h{' each' if number > 1 else ''}, " if price is not None else ""
+        parts.append(f"{number} x {offering(key)} ({each}{soon(forecast(boots, key))})")
+    if step.pending:
+        parts.append(f"{step.pending} more accepted, whose names follow")
+    short = asked - len(step.granted) - step.pending
+    parts += [f"{short} not granted: {refusals[0]}", *refusals[1:]] if short > 0 and refusals else refusals
+    text = f"{len(step.granted)} of {counted(asked, 'machine')} granted: {'; '.join(parts)}"
+    cause = next((fate.cause for fate in answer.fates if isinstance(fate, events.Refused)), "") if short > 0 else ""
+    return Happening(now, kinds.ANSWERED, text, offering=answer.order.offerings[0], order=answer.order.token, cause=cause)
 
 
 def of_look(before: Memory, seen: Look, cluster: Cluster, forecasts: Mapping[str, Forecast], now: float) -> Iterator[Happening]:
@@ -143,7 +168,7 @@ def _arriving(
                 took = now - (one.began or now)
                 said = forecasts.get(machine)
                 late = None if said is None else took - said.typical
-                against = "" if said is None else f", {spoken(said.typical)} was forecast"
+                against = "" if said is None else f" (forecast: {spoken(said.typical)})"
                 yield Happening(
                     now,
                     kinds.READY,
@@ -197,19 +222,19 @@ def _leaving(before: Memory, seen: Look, now: float) -> Iterator[Happening]:
     going = {one.node: one for one in seen.memory.ledger.leaving}
     kept = dict(seen.kept)
     for node, why in seen.kept:
-        yield _of_leaving(going.get(node) or known.get(node), node, kinds.KEPT, f"it stays after all: {why}", now)
+        yield _of_leaving(going.get(node) or known.get(node), node, kinds.KEPT, f"node {node} stays after all: {why}", now)
     for node, one in going.items():
         earlier = known.get(node)
         if earlier is None:
             moved = f"; {counted(len(one.pods), 'pod')} to move first" if one.pods else ""
             ends = f"; it goes in {spoken(one.ends - now)}" if one.ends else ""
-            yield _of_leaving(one, node, kinds.DECIDED, f"it is to be removed: {one.reason}{ends}{moved}", now)
+            yield _of_leaving(one, node, kinds.DECIDED, f"node {node} is to be removed: {one.reason}{ends}{moved}", now)
         if one.detail and (earlier is None or earlier.detail != one.detail):
-            yield _of_leaving(one, node, kinds.HELD, f"its removal waits: {one.detail}", now)
+            yield _of_leaving(one, node, kinds.HELD, f"the removal of node {node} waits: {one.detail}", now)
         if one.step == DRAINING and one.pods and (earlier is None or earlier.step != DRAINING):
-            yield _of_leaving(one, node, kinds.DRAINING, f"its pods are evicted: {one.reason}", now)
+            yield _of_leaving(one, node, kinds.DRAINING, f"the pods of node {node} are evicted: {one.reason}", now)
         if one.step == ENDING and (earlier is None or earlier.step != ENDING):
-            yield _of_leaving(one, node, kinds.ENDING, f"its machine is ended: {one.reason}", now)
+            yield _of_leaving(one, node, kinds.ENDING, f"the machine of node {node} is ended: {one.reason}", now)
     for node, one in known.items():
         if node not in going and node not in kept and one.step in (ENDING, CLEARING):
             yield _of_leaving(one, node, kinds.REMOVED, f"node {node} is gone: {one.reason}", now)
@@ -228,7 +253,11 @@ def of_outcome(outcome: Outcome, now: float) -> Happening | None:
         text = f"save your work within {spoken(act.seconds)}: node {act.node} leaves"
         return Happening(now, kinds.CHECKPOINT, text, pods=(act.pod,), node=act.node)
     if not outcome.detail:
-        return Happening(now, kinds.MARKED, f"closed to new pods: {act.reason}", node=act.node) if isinstance(act, Mark) else None
+        return (
+            Happening(now, kinds.MARKED, f"node {act.node} is closed to new pods: {act.reason}", node=act.node)
+            if isinstance(act, Mark)
+            else None
+        )
     if outcome.budget or not outcome.tried:
         # That a PodDisruptionBudget holds is no failure; the removal says what it waits for. What is not tried was told when it was.
         return None

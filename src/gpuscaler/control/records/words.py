@@ -32,8 +32,13 @@ def counted(number: int, noun: str) -> str:
 
 def expected(forecast: Forecast, price: str) -> str:
     """``ready in about 3m40s, p95 6m, $1.01/h``; a forecast that nothing was seen for says so."""
+    return f"{soon(forecast)}, {price}"
+
+
+def soon(forecast: Forecast) -> str:
+    """``ready in about 3m40s, p95 6m``, and what that rests on where it is not enough machines of its kind."""
     assumed = "" if forecast.seen else " (assumed, none of its kind was seen yet)"
-    return f"ready in about {spoken(forecast.typical)}, p95 {spoken(forecast.late)}{assumed}, {price}"
+    return f"ready in about {spoken(forecast.typical)}, p95 {spoken(forecast.late)}{assumed}"
 
 
 def hourly(least: float, most: float) -> str:

@@ -54,7 +54,12 @@ def _alike(one: Happening, other: Happening) -> bool:
         return False
     if one.kind == kinds.REFUSED:
         return (one.offering or ("",) * 4)[1] == (other.offering or ("",) * 4)[1]
-    return one.kind in {kinds.DECIDED, kinds.KEPT} and one.text == other.text
+    return one.kind in {kinds.DECIDED, kinds.KEPT} and _reason(one) == _reason(other)
+
+
+def _reason(one: Happening) -> str:
+    """Why a node goes or stays, without its name, which differs."""
+    return one.text.removeprefix(f"node {one.node} ").removeprefix("is to be removed: ")
 
 
 def _line(group: list[Happening]) -> Line:
@@ -65,7 +70,7 @@ def _line(group: list[Happening]) -> Line:
         what, _, more = first.text.partition(" ordered")
         text = f"{what} for {some(first.pods, 1)}{more}" if first.pods else f"{what}{more}"
     elif first.kind in {kinds.DECIDED, kinds.KEPT}:
-        text = f"{some(tuple(one.node for one in group))}: {first.text.removeprefix('it is to be removed: ')}"
+        text = f"{some(tuple(one.node for one in group))}: {_reason(first)}"
     else:
         text = first.text
     return Line(first.at, first.kind, WORDS[first.kind], text)
