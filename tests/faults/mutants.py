@@ -671,9 +671,9 @@ MUTANTS = (
     Mutant(
         case=41,
         path="metrics/evaluating.py",
-        old='    return "negative" if number < 0 else ""\n',
+        old='    return "negative" if number < 0 and not below_zero else ""\n',
         new='    return ""\n',
-        removes="a negative number is one to scale by",
+        removes="a negative number is one to scale by, whatever measured it",
     ),
     Mutant(
         case=41,

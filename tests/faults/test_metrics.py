@@ -13,6 +13,7 @@ from gpuscaler.metrics.api.answering import Answering
 from gpuscaler.metrics.api.paths import read
 from gpuscaler.metrics.api.statuses import Failure
 from gpuscaler.metrics.prometheus import PrometheusAway
+from gpuscaler.metrics.rules.builtin import builtin
 from gpuscaler.model.quantities import parse_milli
 from gpuscaler.planning.horizontal.history import History
 from gpuscaler.planning.horizontal.reading import read_autoscaler
@@ -127,7 +128,7 @@ async def test_f41_a_metric_that_says_nothing_is_an_error_and_costs_no_replica(
     double = PrometheusDouble()
     scrape(double, 40.0)()
     hpa = Hpa()
-    async with serving(*(pod(name, app="llm") for name in NAMES), prometheus=double) as here:
+    async with serving(*(pod(name, app="llm") for name in NAMES), rules=builtin(), prometheus=double) as here:
         await asyncio.sleep(5)
         await hpa.run(here, 60, scrape(double, 40.0))
         assert not hpa.outcomes[-1].error

@@ -15,7 +15,7 @@ from gpuscaler.kube.client import Client
 from gpuscaler.metrics.discovering import Discoverer, Looks
 from gpuscaler.metrics.evaluating import Evaluator, Timing
 from gpuscaler.metrics.objects import Objects
-from gpuscaler.metrics.rules.reading import read
+from gpuscaler.metrics.rules.reading import RuleSet, read
 from gpuscaler.metrics.source import PrometheusSource
 
 #: Of Alibaba Cloud's write-up (2018), with a rule whose query cannot be asked of all objects at once, and an external one.
@@ -60,7 +60,11 @@ def pod(name: str, namespace: str = "ml", **labels: str) -> dict[str, Any]:
 
 @asynccontextmanager
 async def serving(
-    *objects: Mapping[str, Any], rules: str = RULES, prometheus: PrometheusDouble | None = None, relist: float = 60.0, **timing: float
+    *objects: Mapping[str, Any],
+    rules: str | RuleSet = RULES,
+    prometheus: PrometheusDouble | None = None,
+    relist: float = 60.0,
+    **timing: float,
 ) -> AsyncIterator[Serving]:
     """Running, and not yet asked anything; the caller lets time pass."""
     clock = asyncio.get_running_loop().time
@@ -69,7 +73,12 @@ async def serving(
     client = Client(MemoryTransport(api))
     prometheus = prometheus or PrometheusDouble()
     source = PrometheusSource(
-        Discoverer(prometheus, read(rules), wall=lambda: EPOCH + clock(), looks=Looks(interval=relist, max_age=600)),
+        Discoverer(
+            prometheus,
+            read(rules) if isinstance(rules, str) else rules,
+            wall=lambda: EPOCH + clock(),
+            looks=Looks(interval=relist, max_age=600),
+        ),
         Evaluator(prometheus, clock=clock, timing=Timing(**timing)),
         Objects(client, clock=clock, random=Random(1)),
         clock=clock,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuscaler.metrics.evaluating import Cell, Combine, Evaluator, Question, Table, Timing
+from gpuscaler.metrics.evaluating import Cell, Combine, Evaluator, Question, Series, Table, Timing
 from gpuscaler.metrics.prometheus import PrometheusAway, PrometheusError, QueryRefused, Sample
 
 EPOCH = 1_780_000_000.0
@@ -127,12 +127,42 @@ async def test_a_number_has_the_time_and_age_of_the_oldest_sample_behind_it() ->
         assert (await answer(evaluator)).cells == {("team", "a"): Cell(40, EPOCH + 30, 70)}
 
 
-async def test_a_number_whose_raw_samples_are_gone_is_absent() -> None:
+async def test_a_number_without_raw_samples_is_of_the_time_of_its_evaluation() -> None:
     prometheus = duties(a="40", b="50")
     del prometheus.ages["ages(duty)"][0]
+    await asyncio.sleep(100)
     async with evaluating(prometheus) as evaluator:
-        assert numbers(await answer(evaluator)) == {"b": 50}
+        assert (await answer(evaluator)).cells == {("team", "a"): Cell(40, EPOCH + 100, 0), ("team", "b"): Cell(50, EPOCH + 95, 5)}
+        assert evaluator.counts.dropped == {}
+
+
+async def test_zero_in_place_of_a_queue_that_is_gone_is_a_value() -> None:
+    prometheus = FakePrometheus({"sum(queue) or vector(0)": [({}, "0")]}, {"age": []})
+    async with evaluating(prometheus) as evaluator:
+        table = await answer(evaluator, Question("queue", "sum(queue) or vector(0)", "age"))
+    assert table.series == (Series({}, Cell(0, EPOCH, 0)),)
+
+
+async def test_a_number_whose_raw_sample_is_forgotten_between_the_two_queries_is_not_taken_for_one_without() -> None:
+    prometheus = duties(a="2")
+    prometheus.ages["ages(duty)"] = [(pod("a"), 295.0)]
+    async with evaluating(prometheus) as evaluator:
+        await answer(evaluator)
+        # The number is still there, and the companion, a moment later, sees no sample any more.
+        prometheus.ages["ages(duty)"] = []
+        await asyncio.sleep(12)
+        assert numbers(await answer(evaluator)) == {}
         assert evaluator.counts.dropped == {"stale": 1}
+        await asyncio.sleep(10)
+        assert numbers(await answer(evaluator)) == {"a": 2}
+
+
+async def test_a_negative_number_is_served_where_the_rule_is_a_persons() -> None:
+    async with evaluating(duties(a="-40", b="50")) as evaluator:
+        question = Question("duty", "sum(duty)", "ages(duty)", "", "namespace", "pod", below_zero=True)
+        assert numbers(await answer(evaluator, question)) == {"a": -40, "b": 50}
+        assert numbers(await answer(evaluator)) == {"b": 50}
+        assert evaluator.counts.dropped == {"negative": 1}
 
 
 @pytest.mark.parametrize(("text", "reason"), [("NaN", "NaN"), ("+Inf", "infinite"), ("-Inf", "infinite"), ("-1", "negative"), ("x", "NaN")])

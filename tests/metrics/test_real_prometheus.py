@@ -10,6 +10,8 @@ from random import Random
 from typing import TypeVar
 
 import pytest
+import yaml
+from aiohttp import web
 from tests.metrics.building import pod
 from tests.metrics.real_exporter import exporter
 from tests.metrics.real_prometheus import PATIENCE, RealPrometheus, binary, real_prometheus
@@ -22,6 +24,7 @@ from gpuscaler.metrics.evaluating import Evaluator, Timing
 from gpuscaler.metrics.objects import Objects
 from gpuscaler.metrics.prometheus import Prometheus, QueryRefused, access_of, server_of
 from gpuscaler.metrics.rules.builtin import builtin
+from gpuscaler.metrics.rules.reading import RuleSet, read
 from gpuscaler.metrics.source import PrometheusSource
 from gpuscaler.metrics.values import Unavailable, UnknownMetric, Value
 from gpuscaler.model.quantities import parse_milli
@@ -33,14 +36,33 @@ APP = parse_selector("app=llm")
 T = TypeVar("T")
 
 
+#: What people write to scale from zero, over a queue whose exporter may go away with it: metrics and their queries.
+FROM_ZERO = {
+    "queue_or_zero": "sum(<<.Series>>) or vector(0)",
+    "rate_or_zero": "sum(rate(<<.Series>>[5s])) or vector(0)",
+    "number": "scalar(sum(<<.Series>>) or vector(7))",
+    "gone": "absent(<<.Series>>)",
+    "below": "sum(<<.Series>>) - 10",
+    "nothing": "sum(<<.Series>>) * NaN",
+}
+
+
+def rules() -> RuleSet:
+    external = [
+        {"seriesQuery": "queue_length", "resources": {"namespaced": False}, "name": {"as": name}, "metricsQuery": query}
+        for name, query in FROM_ZERO.items()
+    ]
+    return read(yaml.safe_dump({"externalRules": external}))
+
+
 @asynccontextmanager
-async def serving(url: str) -> AsyncIterator[PrometheusSource]:
+async def serving(url: str, rules: RuleSet | None = None, stale: float = 120.0) -> AsyncIterator[PrometheusSource]:
     api = ApiServer(time.time)
     api.load([pod("training-0", app="llm"), pod("inference-0", app="llm"), pod("idle-0", app="llm")])
     prometheus = Prometheus([server_of(access_of(url))], clock=time.monotonic, timeout=5.0)
     source = PrometheusSource(
-        Discoverer(prometheus, builtin(), wall=time.time, looks=Looks(interval=1.0, max_age=600)),
-        Evaluator(prometheus, clock=time.monotonic, timing=Timing(period=1.0)),
+        Discoverer(prometheus, rules or builtin(), wall=time.time, looks=Looks(interval=1.0, max_age=600)),
+        Evaluator(prometheus, clock=time.monotonic, timing=Timing(period=1.0, stale=stale)),
         Objects(Client(MemoryTransport(api)), clock=time.monotonic, random=Random(1)),
         clock=time.monotonic,
     )
@@ -125,6 +147,46 @@ async def test_prometheus_that_comes_back_is_asked_again_without_a_restart_of_ou
         await here.prometheus.start()
         await until(here.ask, both)
         assert here.source.objects.lists == 1
+
+
+@asynccontextmanager
+async def queue() -> AsyncIterator[tuple[str, web.AppRunner]]:
+    """An exporter of a queue, and where it is."""
+
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(text="queue_length 4\n")
+
+    app = web.Application()
+    app.router.add_get("/metrics", page)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield site.name.removeprefix("http://"), runner
+    finally:
+        await runner.cleanup()
+
+
+async def test_idioms_of_scaling_from_zero_are_values_whether_or_not_there_is_a_sample(tmp_path: Path) -> None:
+    async with (
+        queue() as (target, exporting),
+        real_prometheus(binary(), tmp_path, target) as prometheus,
+        serving(prometheus.url, rules(), stale=8.0) as source,
+    ):
+
+        async def ask() -> dict[str, list[str]]:
+            if len(source.external_metrics()) < len(FROM_ZERO):
+                return {}
+            return {name: [one.quantity for one in await source.external(namespace="ml", metric=name)] for name in FROM_ZERO}
+
+        there = {"queue_or_zero": ["4"], "rate_or_zero": ["0"], "number": ["4"], "gone": [], "below": ["-6"], "nothing": []}
+        assert await until(ask, lambda found: found == there) == there
+        await exporting.cleanup()
+        empty = {"queue_or_zero": ["0"], "rate_or_zero": ["0"], "number": ["7"], "gone": ["1"], "below": [], "nothing": []}
+        assert await until(ask, lambda found: found == empty) == empty
+        zero = (await source.external(namespace="ml", metric="queue_or_zero"))[0]
+        assert abs(time.time() - zero.timestamp) < PATIENCE
 
 
 async def test_what_a_rule_asks_wrongly_is_said_in_prometheus_own_words(tmp_path: Path) -> None:

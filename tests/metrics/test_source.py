@@ -9,6 +9,7 @@ from tests.metrics.prometheus_double import EPOCH, PrometheusDouble
 
 from gpuscaler.kube.resources import PODS
 from gpuscaler.metrics.prometheus import PrometheusAway
+from gpuscaler.metrics.rules.builtin import builtin
 from gpuscaler.metrics.rules.reading import read
 from gpuscaler.metrics.values import EVERYTHING, MetricInfo, Rejected, Unavailable, UnknownMetric, Value
 from gpuscaler.model.selector_text import parse_selector
@@ -307,3 +308,29 @@ async def test_a_metric_whose_first_series_comes_is_served_as_soon_as_somebody_a
             await ask(here, "http_requests")
         await asyncio.sleep(31)
         assert told(await ask(here, "http_requests")) == {"p0": "7"}
+
+
+NEGATIVE = "!gpuscaler.io/autoscale"
+
+
+async def test_a_negative_number_is_what_a_persons_rule_means_and_no_measurement_of_a_gpu() -> None:
+    double = loaded(1, 1)
+    double.put("nvidia_gpu_duty_cycle", -10.0, uuid="GPU-0-0", node_name="n0", pod_name="p0", namespace_name="ml")
+    for rules, found in ((RULES, {"p0": "-10"}), (builtin(), {})):
+        async with serving(*pods(1), rules=rules, prometheus=double) as here:
+            await asyncio.sleep(5)
+            assert told(await ask(here)) == found
+
+
+async def test_autoscalers_made_from_annotations_get_no_negative_number_of_any_rule() -> None:
+    double = loaded(2, 1)
+    double.put("nvidia_gpu_duty_cycle", -10.0, uuid="GPU-0-0", node_name="n0", pod_name="p0", namespace_name="ml")
+    double.put("queue_length", -3.0, namespace="ml")
+    selector = parse_selector(NEGATIVE)
+    async with serving(*pods(2), prometheus=double) as here:
+        await asyncio.sleep(5)
+        assert told(await ask(here)) == {"p0": "-10", "p1": "10"}
+        assert told(await ask(here, metric_selector=selector)) == {"p1": "10"}
+        assert [one.quantity for one in await here.source.external(namespace="ml", metric="queue_length")] == ["-3"]
+        assert await here.source.external(namespace="ml", metric="queue_length", metric_selector=selector) == ()
+        assert not any("gpuscaler.io" in query for query in double.asked)

@@ -6,7 +6,7 @@ companion that asks for the :func:`timestamp` of the raw series. Both times are 
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
@@ -28,7 +28,7 @@ class Question(Struct, frozen=True, gc=False):
 
     ``namespace_label`` and ``name_label`` are the labels of both results that say which object a number is of; an empty namespace label
     says that all are of ``namespace``. Without a name label every element is one series of an external metric. Several elements of one
-    object are combined. ``metric`` is for messages and figures.
+    object are combined. ``below_zero`` is whether a negative number is one to serve. ``metric`` is for messages and figures.
     """
 
     metric: str
@@ -39,10 +39,14 @@ class Question(Struct, frozen=True, gc=False):
     name_label: str = ""
     combine: Combine = "mean"
     scope: str = "cluster"
+    below_zero: bool = False
 
 
 class Cell(Struct, frozen=True, gc=False):
-    """A number, the Unix time of the oldest sample behind it, and how old that was when the query was evaluated, in seconds."""
+    """A number, the Unix time of the oldest sample behind it, and how old that was when the query was evaluated, in seconds.
+
+    Of one without any sample behind it, as ``or vector(0)`` makes it, the time is that of the evaluation.
+    """
 
     number: float
     timestamp: float
@@ -58,11 +62,15 @@ class Series(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """What a question's answer was: numbers by object, or series of an external metric. ``at`` is when it was asked, monotonic."""
+    """What a question's answer was: numbers by object, or series of an external metric. ``at`` is when it was asked, monotonic.
+
+    ``sampled`` is when the oldest raw sample of each object was taken, in Unix seconds.
+    """
 
     at: float
     cells: dict[Key, Cell]
     series: tuple[Series, ...] = ()
+    sampled: Mapping[Key, float] = field(default_factory=dict)
 
 
 class Asking(Protocol):
@@ -248,7 +256,7 @@ class Evaluator:
                 state.tried_at = began = self._clock()
                 self.counts.add(self.counts.evaluations, question.scope)
                 values, ages = await self._both(question)
-            state.table = await self._tabled(question, values, ages, began)
+            state.table = await self._tabled(state, values, ages, began)
             state.error = None
             self._trim(state)
         except PrometheusError as error:
@@ -272,7 +280,8 @@ class Evaluator:
             raise first from None
         return values.result(), ages.result()
 
-    async def _tabled(self, question: Question, values: Sequence[Sample], ages: Sequence[Sample], at: float) -> Table:
+    async def _tabled(self, state: State, values: Sequence[Sample], ages: Sequence[Sample], at: float) -> Table:
+        question = state.question
         oldest: dict[Key, float] = {}
         for place, sample in enumerate(ages):
             key, stamp = self._key(question, sample), sample.number
@@ -285,25 +294,34 @@ class Evaluator:
         series: list[Series] = []
         for place, sample in enumerate(values):
             key, number = self._key(question, sample), sample.number
-            reason = unusable(number)
+            reason = unusable(number, below_zero=question.below_zero)
             if reason:
                 # One sample that cannot be used leaves nothing to say about its object: a mean of the others is another thing.
                 self.counts.add(self.counts.dropped, reason)
                 found.setdefault(key, []).append(math.nan)
-            elif key not in oldest:
+            elif key not in oldest and self._just_gone(state, key, evaluated):
                 self.counts.add(self.counts.dropped, "stale")
             elif question.name_label:
                 found.setdefault(key, []).append(number)
             else:
-                series.append(Series(sample.metric, Cell(number, oldest[key], evaluated - oldest[key])))
+                series.append(Series(sample.metric, _cell(number, oldest.get(key), evaluated)))
             if place % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
         cells = {
-            key: Cell(number, oldest[key], evaluated - oldest[key])
+            key: _cell(number, oldest.get(key), evaluated)
             for key, numbers in found.items()
-            if key in oldest and not math.isnan(number := combined(question.combine, numbers))
+            if not math.isnan(number := combined(question.combine, numbers))
         }
-        return Table(at, cells, tuple(series))
+        return Table(at, cells, tuple(series), oldest)
+
+    def _just_gone(self, state: State, key: Key, evaluated: float) -> bool:
+        """Whether the raw sample was too old when it was seen last.
+
+        The two queries are not of the very same moment: a sample that Prometheus forgets between them is seen by the first one only, and
+        its number would pass for one that needs no sample.
+        """
+        before = state.table.sampled.get(key) if state.table is not None else None
+        return before is not None and evaluated - before > self.timing.stale
 
     def _key(self, question: Question, sample: Sample) -> Key:
         labels = sample.metric
@@ -313,17 +331,24 @@ class Evaluator:
         return namespace, labels.get(question.name_label, "")
 
 
+def _cell(number: float, sampled: float | None, evaluated: float) -> Cell:
+    return Cell(number, evaluated, 0.0) if sampled is None else Cell(number, sampled, evaluated - sampled)
+
+
 def _size(state: State) -> int:
     return len(state.table.cells) + len(state.table.series) if state.table is not None else 0
 
 
-def unusable(number: float) -> str:
-    """Why a number is none to scale by. The HorizontalPodAutoscaler takes any number at its word: a negative one ends all replicas."""
+def unusable(number: float, *, below_zero: bool = False) -> str:
+    """Why a number is none to scale by. The HorizontalPodAutoscaler takes any number at its word: a negative one ends all replicas.
+
+    Where it is what a person's rule makes, ``below_zero``, it is served as prometheus-adapter does.
+    """
     if math.isnan(number):
         return "NaN"
     if math.isinf(number):
         return "infinite"
-    return "negative" if number < 0 else ""
+    return "negative" if number < 0 and not below_zero else ""
 
 
 def combined(how: Combine, numbers: Sequence[float]) -> float:

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from gpuscaler.metrics.evaluating import Question
 from gpuscaler.metrics.objects import Key
 from gpuscaler.metrics.rules.combining import adds_up
@@ -11,8 +13,8 @@ from gpuscaler.metrics.rules.matchers import QueryError
 from gpuscaler.metrics.rules.promql.tokens import PromqlError
 from gpuscaler.metrics.rules.resources import Resource
 from gpuscaler.metrics.rules.rule import NAMESPACES
-from gpuscaler.metrics.rules.separating import prove, selectors
-from gpuscaler.metrics.values import Rejected
+from gpuscaler.metrics.rules.separating import is_scalar, prove, selectors
+from gpuscaler.metrics.values import NOT_BELOW_ZERO, Rejected
 from gpuscaler.model.selectors import LabelSelector
 
 #: What names of objects that are measured are made of. A request may name anything, and a template may put names anywhere in a query.
@@ -27,11 +29,14 @@ def of_objects(metric: str, origin: Origin, *, namespace: str, selection: Sequen
     """
     rule, resource = origin.rule, origin.resource
     assert resource is not None
+    selector, below_zero = _told(origin, selector)
     try:
         breadth = prove(rule, origin.series, resource).breadth
         if breadth == "names":
-            return _narrow(metric, origin, resource, namespace=namespace, selection=selection, selector=selector)
-        return _wide(metric, origin, resource, namespace="" if breadth == "cluster" else namespace, selector=selector)
+            found = _narrow(metric, origin, resource, namespace=namespace, selection=selection, selector=selector)
+        else:
+            found = _wide(metric, origin, resource, namespace="" if breadth == "cluster" else namespace, selector=selector)
+        return replace(found, below_zero=below_zero)
     except QueryError as error:
         raise Rejected(str(error)) from error
 
@@ -39,12 +44,32 @@ def of_objects(metric: str, origin: Origin, *, namespace: str, selection: Sequen
 def of_series(metric: str, origin: Origin, *, namespace: str, selector: LabelSelector) -> Question:
     """The question for the external ``metric``. Raises :class:`Rejected`."""
     asked = namespace if origin.rule.namespaced else ""
+    selector, below_zero = _told(origin, selector)
     try:
         _check_names((asked,) if asked else ())
         promql = origin.rule.external_query(origin.series, namespace=asked, selector=selector.requirements)
     except QueryError as error:
         raise Rejected(str(error)) from error
-    return Question(metric, promql, _ages(promql, origin), namespace=asked, scope="namespace" if asked else "cluster")
+    ages = _ages(promql, origin)
+    if _is_number(promql):
+        # As prometheus-adapter has it, one number without labels is a value, too.
+        promql = f"vector({promql})"
+    return Question(metric, promql, ages, namespace=asked, scope="namespace" if asked else "cluster", below_zero=below_zero)
+
+
+def _told(origin: Origin, selector: LabelSelector) -> tuple[LabelSelector, bool]:
+    """What ``selector`` says of series, and whether a number below zero is one to serve."""
+    series = tuple(one for one in selector.requirements if one != NOT_BELOW_ZERO)
+    if len(series) == len(selector.requirements):
+        return selector, origin.rule.below_zero
+    return LabelSelector(series), False
+
+
+def _is_number(promql: str) -> bool:
+    try:
+        return is_scalar(promql)
+    except PromqlError:
+        return False
 
 
 def _wide(metric: str, origin: Origin, resource: Resource, *, namespace: str, selector: LabelSelector) -> Question:
@@ -86,14 +111,20 @@ def _question(metric: str, origin: Origin, promql: str, *, namespace: str, label
 
 
 def _ages(promql: str, origin: Origin, *groups: str) -> str:
-    """The times of the raw samples that ``promql`` sees, the oldest for each combination of ``groups``."""
+    """The times of the raw samples that ``promql`` sees, the oldest for each combination of ``groups``.
+
+    Where no series of a combination is there any more, a range may still see what it was: then it is the time of its newest sample.
+    """
     try:
         read = selectors(promql)
     except PromqlError:
-        read = ()
+        read = {}
     # Two series may differ in nothing but their names, which timestamp() takes away: each gets a label of its own selector.
-    times = [
-        f'label_replace(timestamp({one}),"gpuscaler_selector","{place}","","")' if place else f"timestamp({one})"
-        for place, one in enumerate(read or (origin.series,))
-    ]
-    return f"min by ({','.join(groups)}) ({' or '.join(times)})"
+    by = f"by ({','.join(groups)})"
+    now = _united(f"timestamp({one})" for one in read or (origin.series,))
+    before = _united(f"max_over_time(timestamp({one})[{reach:g}s:])" for one, reach in read.items() if reach)
+    return f"min {by} ({now}){f' or max {by} ({before})' if before else ''}"
+
+
+def _united(vectors: Iterable[str]) -> str:
+    return " or ".join(f'label_replace({one},"gpuscaler_selector","{place}","","")' if place else one for place, one in enumerate(vectors))

@@ -12,10 +12,12 @@ from typing import Protocol
 from msgspec import Struct
 
 from gpuscaler.model.quantities import format_quantity
-from gpuscaler.model.selectors import LabelSelector
+from gpuscaler.model.selectors import LabelSelector, Requirement
 
 #: Every selector that was not given: it matches everything.
 EVERYTHING = LabelSelector()
+#: Among what is asked of series: a number below zero is none, whatever the rule says. Autoscalers made from annotations ask so.
+NOT_BELOW_ZERO = Requirement("gpuscaler.io/autoscale", "DoesNotExist")
 
 
 class Value(Struct, frozen=True, gc=False):

@@ -73,6 +73,12 @@ async def test_a_star_asks_for_all_objects_that_the_selector_matches_however_it_
         ("namespaces/n/pods/p/m", {"group_resource": "pods", "namespace": "n", "name": "p"}),
         ("namespaces/n/jobs.batch/j/m", {"group_resource": "jobs.batch", "namespace": "n", "name": "j"}),
         ("namespaces/n/pods./p/m", {"group_resource": "pods", "namespace": "n", "name": "p"}),
+        ("namespaces/n/deployments/d/m", {"group_resource": "deployments.apps", "namespace": "n", "name": "d"}),
+        ("namespaces/n/Deployment/d/m", {"group_resource": "deployments.apps", "namespace": "n", "name": "d"}),
+        ("namespaces/n/ingresses.networking/i/m", {"group_resource": "ingresses.networking.k8s.io", "namespace": "n", "name": "i"}),
+        ("namespaces/n/rollouts/r/m", {"group_resource": "rollouts.argoproj.io", "namespace": "n", "name": "r"}),
+        ("namespaces/n/rollouts.argoproj/r/m", {"group_resource": "rollouts.argoproj.io", "namespace": "n", "name": "r"}),
+        ("namespaces/n/widgets/w/m", {"group_resource": "widgets", "namespace": "n", "name": "w"}),
         ("nodes/x/m", {"group_resource": "nodes", "namespace": "", "name": "x"}),
         ("nodes/*/m", {"group_resource": "nodes", "namespace": "", "labels": EVERYTHING}),
         ("namespaces/n/metrics/m", {"group_resource": "namespaces", "namespace": "", "name": "n"}),
@@ -82,9 +88,26 @@ async def test_a_star_asks_for_all_objects_that_the_selector_matches_however_it_
 )
 async def test_every_path_asks_for_what_it_says(tmp_path: Path, path: str, asked: dict[str, object]) -> None:
     async with scene(tmp_path) as made:
+        made.source.infos.append(MetricInfo("rollouts.argoproj.io", True, "m"))
         for version in (V1, V2):
             await made.get(f"{version}/{path}")
             assert made.source.asked[-1] == {"metric": "m", "selector": EVERYTHING, **asked}
+
+
+async def test_a_deployment_without_its_group_is_described_in_full_and_refused_as_it_was_called(tmp_path: Path) -> None:
+    async with scene(tmp_path) as made:
+        made.source.infos.append(MetricInfo("deployments.apps", True, "load"))
+        made.source.values = [Value("load", "3", NOW, "deployments.apps", "n", "d")]
+        items = (await made.get(f"{V2}/namespaces/n/deployments/d/load")).json["items"]
+        assert [(one["describedObject"], one["value"]) for one in items] == [
+            ({"kind": "Deployment", "namespace": "n", "name": "d", "apiVersion": "apps/v1"}, "3")
+        ]
+        unknown = await made.get(f"{V2}/namespaces/n/deployments/d/other")
+        assert (unknown.status, unknown.json["message"]) == (404, "the server could not find the metric other for deployments")
+        absent = await made.get(f"{V2}/namespaces/n/deployments/other/load")
+        assert (absent.status, absent.json["message"]) == (404, "the server could not find the metric load for deployments other")
+        # Rights are asked for what the path says, as the API server reads it.
+        assert made.reviewing.specs[-1]["resourceAttributes"]["resource"] == "deployments"
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,17 @@ async def test_an_annotation_makes_an_autoscaler_that_its_workload_owns_and_tell
         assert made["spec"]["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
         assert (made["spec"]["minReplicas"], made["spec"]["maxReplicas"]) == (2, 8)
         assert made["spec"]["metrics"] == [
-            {"type": "Pods", "pods": {"metric": {"name": "duty_cycle_current"}, "target": {"type": "AverageValue", "averageValue": "60"}}}
+            {
+                "type": "Pods",
+                "pods": {
+                    # A number below zero is none, whatever a rule makes of the GPUs.
+                    "metric": {
+                        "name": "duty_cycle_current",
+                        "selector": {"matchExpressions": [{"key": "gpuscaler.io/autoscale", "operator": "DoesNotExist"}]},
+                    },
+                    "target": {"type": "AverageValue", "averageValue": "60"},
+                },
+            }
         ]
         owner = made["metadata"]["ownerReferences"][0]
         assert (owner["kind"], owner["name"], owner["controller"]) == ("Deployment", "web", True)

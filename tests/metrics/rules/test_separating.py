@@ -5,7 +5,7 @@ from tests.metrics.rules.making import DEPLOYMENT, NODE, POD, SUM, a_rule
 
 from gpuscaler.metrics.rules.builtin import builtin
 from gpuscaler.metrics.rules.promql.tokens import PromqlError
-from gpuscaler.metrics.rules.separating import prove, selectors
+from gpuscaler.metrics.rules.separating import is_scalar, prove, selectors
 
 S = "<<.Series>>{<<.LabelMatchers>>}"
 BY = "by (<<.GroupBy>>)"
@@ -109,9 +109,41 @@ def test_tells_which_series_a_query_reads() -> None:
     query = a_rule(f'sum(rate({S}[5m])) {BY} / sum(y{{<<.LabelMatchers>>,a="b"}}) {BY} + sum(rate({S}[1m])) {BY}').query(
         "x", resource=POD, namespace="n", names=["p"]
     )
-    assert selectors(query) == ('x{namespace="n",pod="p"}', 'y{namespace="n",pod="p",a="b"}')
+    assert selectors(query) == {'x{namespace="n",pod="p"}': 300, 'y{namespace="n",pod="p",a="b"}': 0}
     with pytest.raises(PromqlError):
         selectors("sum(")
+
+
+@pytest.mark.parametrize(
+    ("query", "seconds"),
+    [
+        ("x", 0),
+        ("rate(x[1h30m])", 5400),
+        ("rate(x[90])", 90),
+        ("x offset 500ms", 0.5),
+        ("x offset -5m", 0),
+        ("max_over_time(sum(rate(x[1m] offset 2m) + 1)[10m:5s])", 780),
+        ("max_over_time((x + vector(0))[1d:] offset 1w)", 691_200),
+    ],
+)
+def test_tells_how_far_back_a_query_looks(query: str, seconds: float) -> None:
+    assert selectors(query) == {"x": seconds}
+
+
+@pytest.mark.parametrize(
+    ("query", "scalar"),
+    [
+        ("1", True),
+        ("scalar(sum(x)) / 2", True),
+        ("-time()", True),
+        ("(pi())", True),
+        ("vector(1)", False),
+        ("scalar(x) * x", False),
+        ("-x", False),
+    ],
+)
+def test_tells_numbers_from_vectors(query: str, scalar: bool) -> None:
+    assert is_scalar(query) is scalar
 
 
 @pytest.mark.parametrize("query", ["(" * 100 + "x" + ")" * 100, "x" + " + x" * 5000, "-" * 200 + "x"])

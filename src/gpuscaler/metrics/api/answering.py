@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from gpuscaler.metrics.api import bodies, discovery, openapi, statuses
 from gpuscaler.metrics.api.identity import Headers
 from gpuscaler.metrics.api.paths import CUSTOM, EXTERNAL, VERSIONS, Asked, Metric, Query
-from gpuscaler.metrics.values import EVERYTHING, Rejected, Source, Unavailable, UnknownMetric, Value
+from gpuscaler.metrics.rules.resources import RESOURCES_BY_TEXT, mapped
+from gpuscaler.metrics.values import EVERYTHING, MetricInfo, Rejected, Source, Unavailable, UnknownMetric, Value
 from gpuscaler.model.selector_text import SelectorError, Term, parse_terms
 from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.serving.health import Check, said
@@ -48,6 +50,8 @@ class Answering:
     _questions: dict[Query, _Question] = field(default_factory=dict, init=False)
     _encoded: dict[tuple[Metric, Query], tuple[Sequence[Value], bytes]] = field(default_factory=dict, init=False)
     _bytes: int = field(default=0, init=False)
+    #: What the source serves, and the resources of it.
+    _known: tuple[Sequence[MetricInfo], frozenset[str]] = field(default=((), frozenset()), init=False)
 
     async def answer(self, asked: Asked, headers: Headers) -> Reply:
         """The answer to ``asked``. Raises :class:`~gpuscaler.metrics.api.statuses.Failure`."""
@@ -65,7 +69,8 @@ class Answering:
 
     async def _metric(self, metric: Metric, query: Query) -> Reply:
         question = self._question(query, metric)
-        values = await self._values(metric, question)
+        asked, metric = metric, self._mapped(metric)
+        values = await self._values(metric, question, asked)
         key = metric, query
         held = self._encoded.get(key)
         if held is not None and held[0] is values:
@@ -100,7 +105,19 @@ class Answering:
             raise statuses.bad_request("fieldSelector metadata.name doesn't match requested name")
         return found
 
-    async def _values(self, metric: Metric, question: _Question) -> Sequence[Value]:
+    def _mapped(self, metric: Metric) -> Metric:
+        """``metric`` of the resource that is meant: its group may be left out or cut short, and a singular stand for the plural."""
+        text = metric.group_resource
+        if metric.group == EXTERNAL or text in RESOURCES_BY_TEXT:
+            return metric
+        infos = self.source.custom_metrics()
+        if infos is not self._known[0]:
+            self._known = infos, frozenset(one.group_resource for one in infos)
+        found = mapped(text, self._known[1])
+        return metric if found == text else replace(metric, group_resource=found)
+
+    async def _values(self, metric: Metric, question: _Question, asked: Metric) -> Sequence[Value]:
+        """Errors call the resource as it is in what was ``asked``."""
         source = self.source
         try:
             if metric.group == EXTERNAL:
@@ -121,18 +138,18 @@ class Answering:
                 metric_selector=question.series,
             )
         except UnknownMetric as error:
-            raise self._unknown(metric, str(error)) from error
+            raise self._unknown(metric, str(error), asked.group_resource) from error
         except Unavailable as error:
             raise statuses.internal(": ".join(filter(None, ("unable to fetch metrics", str(error))))) from error
         except Rejected as error:
             raise statuses.bad_request(str(error)) from error
         return (one,)
 
-    def _unknown(self, metric: Metric, why: str) -> statuses.Failure:
+    def _unknown(self, metric: Metric, why: str, resource: str) -> statuses.Failure:
         if metric.group == EXTERNAL:
             return statuses.not_found_external(metric.metric, metric.namespace, why)
         served = any(one.metric == metric.metric and one.group_resource == metric.group_resource for one in self.source.custom_metrics())
-        return statuses.not_found(metric.group_resource, metric.metric, metric.name if served and metric.name != "*" else "", why)
+        return statuses.not_found(resource, metric.metric, metric.name if served and metric.name != "*" else "", why)
 
     def _page(self, asked: Asked, headers: Headers) -> Reply:
         match asked.parts:

@@ -6,10 +6,12 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from gpuscaler.metrics.autoscale.annotation import ANNOTATION, PROFILES, AnnotationError, Autoscale, read
+from gpuscaler.metrics.values import NOT_BELOW_ZERO
 
 #: Marks our autoscalers; its value is the workload's UID. One without it is a person's or another program's, and never touched.
 OWNED_BY = "gpuscaler.io/autoscale-of"
 _MANAGED = "app.kubernetes.io/managed-by"
+_SELECTOR = {"matchExpressions": [{"key": NOT_BELOW_ZERO.key, "operator": NOT_BELOW_ZERO.operator}]}
 
 
 class Annotated(Struct, frozen=True):
@@ -129,7 +131,7 @@ def _body(workload: Annotated, wanted: Autoscale, ours: Existing | None, served:
             {
                 "type": aim.kind,
                 aim.kind.lower(): {
-                    "metric": {"name": _chosen(aim.candidates, ours, served)},
+                    "metric": {"name": _chosen(aim.candidates, ours, served), "selector": _SELECTOR},
                     "target": {"type": "AverageValue", "averageValue": aim.target},
                 },
             }

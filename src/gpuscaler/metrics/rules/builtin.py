@@ -9,6 +9,7 @@ dcgm-exporter 4, vLLM, SGLang, Text Generation Inference, Triton and the Gateway
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import yaml
@@ -83,8 +84,10 @@ _GATEWAY = "^inference_(pool|extension)_.*(queue_size|utilization)$"
 
 
 def builtin(resources: Resources | None = None) -> RuleSet:
-    """The built-in rules."""
-    return read(text(), source="built-in rules", resources=resources)
+    """The built-in rules. Of what they measure nothing is negative: such a number is a fault, and never one to scale by."""
+    rules = read(text(), source="built-in rules", resources=resources)
+    custom, external = (tuple(replace(rule, below_zero=False) for rule in several) for several in (rules.rules, rules.external))
+    return RuleSet(custom, external, rules.problems, rules.notes)
 
 
 def text() -> str:

@@ -3,7 +3,7 @@
 Source: ``k8s.io/apimachinery/pkg/api/meta`` (``DefaultRESTMapper``, ``PriorityRESTMapper``).
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
 
@@ -57,6 +57,10 @@ WELL_KNOWN: tuple[Resource, ...] = (
 )
 
 
+#: The same by how they are called in full.
+RESOURCES_BY_TEXT: Mapping[str, Resource] = {one.text: one for one in WELL_KNOWN}
+
+
 class Resources:
     """The resources that there are, in the order in which they are looked up."""
 
@@ -90,6 +94,20 @@ class Resources:
         """The resource of ``pods`` or ``deployments.apps``. Raises :class:`ResourceError`."""
         name, _, group = text.partition(".")
         return self.find(name, group)
+
+
+def mapped(text: str, served: Collection[str]) -> str:
+    """What ``text``, a resource in a path, is called in full: as the API server finds ``deployments`` in ``apps``.
+
+    ``served`` are the resources that metrics are served of, custom ones among them. What is found nowhere stays as it is.
+    """
+    if text in RESOURCES_BY_TEXT or text in served:
+        return text
+    others = [custom(*one.partition(".")[::2]) for one in sorted(served) if one not in RESOURCES_BY_TEXT]
+    try:
+        return Resources((*WELL_KNOWN, *others)).parsed(text).text
+    except ResourceError:
+        return text
 
 
 def custom(name: str, group: str) -> Resource:

@@ -31,7 +31,8 @@ class Filter:
 class Rule:
     """A rule of ``rules`` or ``externalRules``; ``place`` says which (``rules[2]``).
 
-    ``namespaced`` is whether an external metric's query has the namespace's matcher: queries of objects always do.
+    ``namespaced`` is whether an external metric's query has the namespace's matcher: queries of objects always do. ``below_zero`` is
+    whether a negative number is served as it is: what a person's rule makes is what was meant, while no GPU is used by less than nothing.
     """
 
     place: str
@@ -42,6 +43,7 @@ class Rule:
     labelling: Labelling
     template: Template
     namespaced: bool = True
+    below_zero: bool = True
 
     def takes(self, series: str) -> bool:
         """Whether series of this name are this rule's, as far as its filters say."""

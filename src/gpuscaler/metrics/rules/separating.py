@@ -7,7 +7,7 @@ are; joins with series of others, ``absent``, ``topk`` over all and labels that 
 An expression is thought of as a shape: a number, a vector that no object changes, a vector without labels, or one that is split by object.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -89,9 +89,34 @@ def prove(rule: Rule, series: str, resource: Resource) -> Proof:
     return Proof("namespace", why)
 
 
-def selectors(query: str) -> tuple[str, ...]:
-    """The series that ``query`` reads, each selector once, without ranges. Raises :class:`~.promql.tokens.PromqlError`."""
-    return tuple(dict.fromkeys(one.text for one in _selectors(parse(query))))
+def selectors(query: str) -> Mapping[str, float]:
+    """The series that ``query`` reads: each selector, without ranges, and how far back it is looked, in seconds.
+
+    Raises :class:`~.promql.tokens.PromqlError`.
+    """
+    found: dict[str, float] = {}
+    for one in _selectors(parse(query)):
+        found[one.text] = max(one.reach, found.get(one.text, 0.0))
+    return found
+
+
+def is_scalar(query: str) -> bool:
+    """Whether the answer to ``query`` is one number rather than a vector. Raises :class:`~.promql.tokens.PromqlError`."""
+    return _is_scalar(parse(query))
+
+
+def _is_scalar(expression: Expression) -> bool:
+    match expression:
+        case Literal():
+            return True
+        case Call():
+            return expression.function in ("scalar", "time", "pi") or (
+                expression.function == "-" and all(map(_is_scalar, expression.arguments))
+            )
+        case Operation():
+            return _is_scalar(expression.left) and _is_scalar(expression.right)
+        case _:
+            return False
 
 
 def _selectors(expression: Expression) -> Iterator[Selector]:

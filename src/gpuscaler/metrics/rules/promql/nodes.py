@@ -1,4 +1,4 @@
-"""What a query is made of. Offsets and ``@`` are left out: they move all series alike."""
+"""What a query is made of. ``@`` is left out: it moves all series alike."""
 
 from dataclasses import dataclass
 
@@ -19,11 +19,15 @@ class Matcher:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """``name{matchers}``, as ``text``; the name may be empty. A range's duration is no part of it."""
+    """``name{matchers}``, as ``text``; the name may be empty. A range's duration is no part of it.
+
+    ``reach`` is how far ranges, subqueries and offsets around it look back together, in seconds; 0 where there are none.
+    """
 
     name: str
     matchers: tuple[Matcher, ...]
     text: str
+    reach: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuscaler.metrics.rules.promql.nodes import Aggregation, Call, Expression, Literal, Matcher, Operation, Selector
 from gpuscaler.metrics.rules.promql.tokens import PromqlError, Token, tokens
@@ -17,6 +17,8 @@ _MOST_DEEP = 60
 #: A chain of operators is as deep as it is long.
 _MOST_OPERATORS = 100
 _NUMBERS = frozenset({"inf", "nan"})
+_PART = re.compile("([0-9]+)(ms|[smhdwy])")
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
 
 
 def parse(query: str) -> Expression:
@@ -94,7 +96,7 @@ class _Parser:
         """Ranges, subqueries, offsets and ``@`` after an expression."""
         while True:
             if self.takes("["):
-                self._duration()
+                expression = _reaching(expression, self._duration())
                 if self.takes(":"):
                     if not self.sees("]"):
                         self._duration()
@@ -102,8 +104,10 @@ class _Parser:
                     raise PromqlError("saw a range of an expression, expected a subquery such as [5m:1m]")
                 self.expect("]")
             elif self.takes("offset"):
-                self.takes("-")
-                self._duration()
+                # One into the future moves nothing further back.
+                ahead = self.takes("-")
+                seconds = self._duration()
+                expression = expression if ahead else _reaching(expression, seconds)
             elif self.takes("@"):
                 if self.takes("start", "end"):
                     self.expect("(")
@@ -113,10 +117,18 @@ class _Parser:
             else:
                 return expression
 
-    def _duration(self) -> None:
-        if self.token.kind not in ("duration", "number"):
-            raise PromqlError(f"saw {self.token.text!r}, expected a duration such as 5m")
+    def _duration(self) -> float:
+        """In seconds, as numbers are, too."""
+        token = self.token
+        if token.kind not in ("duration", "number"):
+            raise PromqlError(f"saw {token.text!r}, expected a duration such as 5m")
         self.place += 1
+        if token.kind == "duration":
+            return sum(int(count) * _UNITS[unit] for count, unit in _PART.findall(token.text))
+        try:
+            return float(token.text)
+        except ValueError:
+            raise PromqlError(f"saw {token.text!r}, expected a duration such as 5m") from None
 
     def _primary(self, depth: int) -> Expression:
         token = self.token
@@ -211,6 +223,19 @@ class _Parser:
         if operator.text not in ("=", "!=", "=~", "!~") or value.kind != "string":
             raise PromqlError(f"saw {label}{operator.text}{value.text}, expected a matcher")
         return Matcher(label, operator.text, unquote(value.text))
+
+
+def _reaching(expression: Expression, seconds: float) -> Expression:
+    """``expression`` with every selector in it looking back so much further."""
+    match expression:
+        case Selector():
+            return replace(expression, reach=expression.reach + seconds)
+        case Call() | Aggregation():
+            return replace(expression, arguments=tuple(_reaching(one, seconds) for one in expression.arguments))
+        case Operation():
+            return replace(expression, left=_reaching(expression.left, seconds), right=_reaching(expression.right, seconds))
+        case _:
+            return expression
 
 
 def unquote(text: str) -> str:
