@@ -4,8 +4,13 @@ Asynchronous tests run in virtual time (looptime): ``asyncio.sleep`` and time-ou
 event loop makes no progress meanwhile. Tests over sockets, threads or processes say ``@pytest.mark.looptime(False)``.
 """
 
+import ast
 import asyncio
+import gc
+import signal
+import sys
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,6 +23,31 @@ def pytest_configure() -> None:
     # looptime asks for the current event loop also around tests that have none, and up to Python 3.13 asking makes one that nobody closes.
     # Once a loop, or none, was set, asking raises what looptime expects.
     asyncio.set_event_loop(None)
+    # A shell starts its background jobs with SIGINT ignored, and programs hand that on: those that tests interrupt would go on.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if sys.version_info < (3, 12):
+        ast.parse = _alone(ast.parse)
+
+
+def _alone(parse: Any) -> Any:
+    """``parse`` while nothing is collected, as pytest does to show where a test failed.
+
+    Up to CPython 3.11 a finaliser that runs meanwhile and parses too, such as one whose warning is shown with its traceback, ends this
+    with "AST constructor recursion depth mismatch", and pytest with an internal error.
+    """
+
+    def parse_alone(*arguments: Any, **options: Any) -> ast.AST:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            tree: ast.AST = parse(*arguments, **options)
+        finally:
+            if collects:
+                gc.enable()
+        return tree
+
+    return parse_alone
 
 
 @pytest.hookimpl(wrapper=True)

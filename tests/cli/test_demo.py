@@ -174,7 +174,7 @@ def test_ctrl_c_ends_it_with_130_and_the_summary_until_then_where_there_is_no_te
 
     assert b" buys " in first or b" so far; GPUs: " in first
     assert running.returncode == 130, rest.decode()
-    assert b"\nEnded after 0:" in rest
+    assert b"Ended after 0:" in rest.splitlines(keepends=True)[0] or b"\nEnded after 0:" in rest
     assert b"Report: gpuscaler-demo/report.html" in rest
     assert rest.endswith(b"interrupted\n")
     assert b"Traceback" not in rest

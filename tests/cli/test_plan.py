@@ -350,8 +350,10 @@ def gpuscaler(*arguments: str, **options: Any) -> subprocess.CompletedProcess[st
 
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["tables", "JSON"])
 def test_a_full_disk_is_told_and_ends_with_2(desktop: Desktop, form: tuple[str, ...]) -> None:
+    # With PYTHONUNBUFFERED the interpreter has nothing left to write at its end.
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
     with Path("/dev/full").open("w", encoding="utf-8") as full:
-        done = gpuscaler("plan", "--cluster", desktop.objects(pod("a")), "--pools", desktop.pools, *form, stdout=full)
+        done = gpuscaler("plan", "--cluster", desktop.objects(pod("a")), "--pools", desktop.pools, *form, stdout=full, env=buffered)
     assert done.returncode == 2
     assert done.stderr == "saw No space left on device, expected to write the result; make room, or write elsewhere\n"
 

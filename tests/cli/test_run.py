@@ -34,10 +34,10 @@ def cluster(tmp_path: Path) -> Iterator[Served]:
         yield server
 
 
-def started(cluster: Served, *more: str) -> subprocess.Popen[str]:
+def started(cluster: Served, *more: str, under: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     path = cluster.kubeconfig.parent / "run.yaml"
     path.write_text(RUN_FILE)
-    command = [sys.executable, "-c", "from gpuscaler.cli import run; run()", "run"]
+    command = [*under, sys.executable, "-c", "from gpuscaler.cli import run; run()", "run"]
     command += ["--config", str(path), "--kubeconfig", str(cluster.kubeconfig), *more]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -70,6 +70,25 @@ def test_it_serves_pods_until_it_is_stopped_and_gives_the_lease_back(cluster: Se
 
     assert (process.returncode, "Traceback" in output) == (status, False), output
     assert cluster.ask(holder) == ""
+
+
+def test_started_with_ctrl_c_ignored_as_in_the_background_of_a_shell_it_goes_on_until_sigterm(cluster: Served) -> None:
+    with started(cluster, under=("sh", "-c", "trap '' INT; exec \"$@\"", "sh")) as process:
+        try:
+            cluster.until(led)
+            process.send_signal(signal.SIGINT)
+            cluster.ask(submit)
+            cluster.until(bound, within=60)
+            process.send_signal(signal.SIGTERM)
+            output, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+
+    assert (process.returncode, "Traceback" in output) == (0, False), output
+
+
+async def led(client: Client) -> bool:
+    return bool(await holder(client))
 
 
 def test_a_dry_run_says_what_it_would_buy_and_writes_nothing(cluster: Served) -> None:

@@ -2,8 +2,10 @@
 
 import errno
 import importlib
+import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 
 import click
 
@@ -72,7 +74,14 @@ def run() -> None:
             raise
         name = f"{error.filename}: " if error.filename else ""
         click.echo(f"{name}saw {error.strerror or error}, expected to write the result; make room, or write elsewhere", err=True)
+        _drop_unwritten()
         sys.exit(2)
+
+
+def _drop_unwritten() -> None:
+    """Let what the full disk did not take go nowhere: the interpreter writes it again when it ends, and would end with 120."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -273,11 +273,8 @@ class Evaluator:
             async with asyncio.TaskGroup() as tasks:
                 values = tasks.create_task(self._prometheus.query(question.promql))
                 ages = tasks.create_task(self._prometheus.query(question.ages))
-        except* PrometheusError as errors:
-            first: BaseException = errors
-            while isinstance(first, BaseExceptionGroup):
-                first = first.exceptions[0]
-            raise first from None
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
         return values.result(), ages.result()
 
     async def _tabled(self, state: State, values: Sequence[Sample], ages: Sequence[Sample], at: float) -> Table:

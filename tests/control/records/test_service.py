@@ -1,6 +1,7 @@
 """Everything that records together, beside a controller in the embedded cluster in virtual time."""
 
 import asyncio
+import sqlite3
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -110,6 +111,17 @@ async def test_pods_that_wait_are_told_of_offerings_that_were_refused() -> None:
     refusals = [note for name, reason, note in told if (name, reason) == ("Pod a", "OfferingRefused")]
     assert refusals
     assert refusals[0].startswith("g4dn.xlarge on-demand in us-east-1a refused: no capacity")
+
+
+async def test_the_history_is_closed_at_the_end_also_where_the_api_server_hangs() -> None:
+    async with serviced() as (here, service):
+        await here.submit("a")
+        await here.submit("b")
+        here.cluster.api.faults.add(Fault(path="/events", delay=1e6))
+        await here.sleep(10.0)
+
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        service.keeper.history.decisions()
 
 
 async def test_the_status_shows_pools_pods_breakers_decisions_and_troubles() -> None:

@@ -217,8 +217,8 @@ class Service(Records):
 
     async def _last_events(self) -> None:
         try:
-            async with asyncio.timeout(FLUSH_SECONDS):
-                await self.events.flush()
+            # In a task of its own: up to CPython 3.11.2 asyncio.timeout is no TimeoutError in a task that was cancelled before.
+            await asyncio.wait_for(self.events.flush(), FLUSH_SECONDS)
         except TimeoutError:
             _LOG.warning("the last Events were not written in time")
 

@@ -1,0 +1,57 @@
+"""What our code must do without because the oldest interpreter that is promised, CPython 3.11.2, has it wrong."""
+
+import ast
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def raises_in_except_star(source: str) -> list[int]:
+    """The lines that raise inside ``except*``: up to CPython 3.11.3 an ExceptionGroup comes out, whatever is raised there."""
+    handlers = [handler for node in ast.walk(ast.parse(source)) if isinstance(node, ast.TryStar) for handler in node.handlers]
+    return [inner.lineno for handler in handlers for inner in ast.walk(handler) if isinstance(inner, ast.Raise)]
+
+
+def sources() -> Iterator[Path]:
+    for folder in ("src", "tests", "tools", "benchmarks"):
+        yield from (ROOT / folder).rglob("*.py")
+
+
+def test_nothing_is_raised_inside_except_star() -> None:
+    found = [f"{path.relative_to(ROOT)}:{line}" for path in sources() for line in raises_in_except_star(path.read_text())]
+
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("body", "lines"), [("raise ValueError from None", [4]), ("raise", [4]), ("if error:\n        raise error", [5]), ("print(error)", [])]
+)
+def test_a_raise_inside_except_star_is_found(body: str, lines: list[int]) -> None:
+    assert raises_in_except_star(f"try:\n    work()\nexcept* OSError as error:\n    {body}\n") == lines
+
+
+class ParsesWhenCollected:
+    """Garbage whose end parses source, as the traceback of a warning does that is shown for it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        _deeper(20)
+
+
+def _deeper(depth: int) -> ast.AST:
+    return ast.parse("1 + 1") if depth == 0 else _deeper(depth - 1)
+
+
+def test_source_is_parsed_beside_garbage_that_parses_too() -> None:
+    source = Path(ast.__file__).read_text()
+    for _ in range(10):
+        for _ in range(50):
+            ParsesWhenCollected()
+        ast.parse(source)
+    gc.collect()
