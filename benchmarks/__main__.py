@@ -12,7 +12,7 @@ from benchmarks.figures import Figure
 
 MODULES = (
     *("cost", "speed", "fleet", "scale_down", "replay", "simulation", "live", "restarts", "real"),
-    *("exporter", "metrics", "aws", "hostile"),
+    *("exporter", "metrics", "aws", "hostile", "attacks"),
 )
 
 

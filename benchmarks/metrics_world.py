@@ -118,6 +118,9 @@ class Allowing:
     def __init__(self, api: ApiServer, world: World) -> None:
         self._api, self._world = api, world
 
+    async def forwarded(self, _request: Request) -> None:
+        """No port of a pod is asked for."""
+
     @asynccontextmanager
     async def handle(self, request: Request) -> AsyncIterator[Answer]:
         listed = request.path.endswith("/pods") and "watch" not in request.query

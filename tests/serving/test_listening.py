@@ -17,7 +17,7 @@ from aiohttp import web
 
 from gpuscaler.serving.authorities import Authority
 from gpuscaler.serving.connections import Bounds
-from gpuscaler.serving.listening import bind, peer_of
+from gpuscaler.serving.listening import Listener, bind, peer_of
 from gpuscaler.serving.server import Server, serve
 from gpuscaler.serving.tls import LiveTls
 
@@ -114,6 +114,19 @@ async def test_a_handshake_that_does_not_go_on_is_ended(tmp_path: Path) -> None:
             begun.send(b"\x16\x03\x01\x02\x00\x01")
             assert await closed(begun)
             assert await probe(server, trust) == 200
+
+
+async def test_a_connection_that_its_peer_gives_up_begins_no_handshake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context, _ = secured(tmp_path)
+    begun: list[object] = []
+    monkeypatch.setattr(Listener, "_begin", lambda *told: begun.append(told))
+    async with served(tls=context, bounds=Bounds()) as server:
+        with ExitStack() as stack:
+            connected(stack, server)
+            await until(lambda: len(server.listener.connections) == 1)
+        await until(lambda: len(server.listener.connections) == 0)
+        assert begun == []
+        assert server.listener.connections.closed == {}
 
 
 async def test_a_handshake_is_ended_where_its_peer_has_too_many(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from gpuscaler.serving.connections import Connection, Connections
 #: Connections that the system completes before they are accepted here.
 BACKLOG = 1024
 #: Connections that are accepted before others have their turn.
-AT_ONCE = 8
+AT_ONCE = 64
 #: Seconds between two looks for what took too long; after accepting failed; and without a closed connection until that is said again.
 LOOK, AGAIN, QUIET = 1.0, 0.5, 300.0
 #: Seconds that a client gets to confirm the end of TLS.
@@ -98,6 +98,10 @@ class Listener:
 
         def begin() -> None:
             loop.remove_reader(accepted)
+            if _is_over(accepted):
+                self.connections.gone(connection)
+                accepted.close()
+                return
             self.connections.read(connection, 0)
             task = loop.create_task(self._begin(accepted, connection))
             connection.close = task.cancel
@@ -162,6 +166,16 @@ async def bind(host: str, port: int) -> list[socket.socket]:
             one.close()
         raise
     return sockets
+
+
+def _is_over(accepted: socket.socket) -> bool:
+    """Whether the peer closed it without a byte, which is no reason to begin a handshake."""
+    try:
+        return not accepted.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def peer_of(address: tuple[Any, ...]) -> str:
