@@ -231,16 +231,23 @@ async def test_the_aggregator_reads_values_of_pods_with_a_certificate_that_it_wa
         assert served - created == set(re.findall(r"^\| `(gpuscaler_metrics_\w+)`", PAGE.read_text(), re.MULTILINE))
 
 
-async def test_prometheus_away_is_an_error_that_says_so_and_over_when_it_is_back(tmp_path: Path) -> None:
-    async with running(tmp_path) as made:
-        made.world.prometheus.put("nvidia_gpu_duty_cycle", 40.0, pod_name="serve-a", namespace_name="work")
-        await made.until(PATH, lambda status, _: status == 200)
-        made.world.prometheus.error = PrometheusAway("down for repairs")
-        away = await made.until(PATH, lambda status, _: status != 200)
-        assert away["message"].startswith("Internal error occurred: unable to fetch metrics: ")
-        assert "down for repairs" in away["message"]
-        made.world.prometheus.error = None
-        await made.until(PATH, lambda status, _: status == 200)
+async def test_prometheus_away_is_an_error_that_says_so_and_over_when_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuscaler.metrics.outages.LOOK", 0.1)
+    with structlog.testing.capture_logs() as logs:
+        async with running(tmp_path) as made:
+            made.world.prometheus.put("nvidia_gpu_duty_cycle", 40.0, pod_name="serve-a", namespace_name="work")
+            await made.until(PATH, lambda status, _: status == 200)
+            made.world.prometheus.error = PrometheusAway("down for repairs")
+            away = await made.until(PATH, lambda status, _: status != 200)
+            assert away["message"].startswith("Internal error occurred: unable to fetch metrics: ")
+            assert "down for repairs" in away["message"]
+            await made.until(PATH, lambda *_: "Prometheus does not answer" in [one["event"] for one in logs])
+            made.world.prometheus.error = None
+            await made.until(PATH, lambda status, _: status == 200)
+            await made.until(PATH, lambda *_: "Prometheus answers again" in [one["event"] for one in logs])
+    told = [one for one in logs if one["event"].startswith("Prometheus")]
+    assert [one["event"] for one in told] == ["Prometheus does not answer", "Prometheus answers again"]
+    assert "down for repairs" in told[0]["problem"]
 
 
 async def test_rules_that_change_are_served_and_who_may_not_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ class RulesFile:
     def _parsed(self, text: str) -> RuleSet:
         rules = read(text, source=str(self.path))
         for problem in rules.problems:
-            _LOG.warning("a rule is left out", file=str(self.path), problem=str(problem))
+            _LOG.warning("a rule is left out", problem=problem.told(str(self.path)))
         for note in rules.notes:
-            _LOG.info("a rule is odd", file=str(self.path), note=str(note))
+            _LOG.info("a rule is odd", note=note.told(str(self.path)))
         return rules

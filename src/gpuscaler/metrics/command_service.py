@@ -32,6 +32,7 @@ from gpuscaler.metrics.discovering import Discoverer, Looks
 from gpuscaler.metrics.evaluating import Evaluator, Timing
 from gpuscaler.metrics.figures import SourceFigures
 from gpuscaler.metrics.objects import Objects
+from gpuscaler.metrics.outages import Telling
 from gpuscaler.metrics.prometheus import Prometheus, Server, access_of, server_of
 from gpuscaler.metrics.source import PrometheusSource
 from gpuscaler.serving.health import Check, said
@@ -136,6 +137,8 @@ class MetricsService:
                     tasks.create_task(self.tls.run(), name="watch certificates")
                     if isinstance(source, PrometheusSource):
                         tasks.create_task(self.rules.run(source.discoverer.use), name="watch rules")
+                        telling = Telling(source.outages, self.clocks.monotonic, self._timing.period)
+                        tasks.create_task(telling.run(), name="say what fails")
                     tasks.create_task(Publisher(objects, self.place, self.made).run(), name="look after APIServices")
                     tasks.create_task(source.run(), name="keep values current")
                     tasks.create_task(tell(api.answering.ready), name="say what is wrong")

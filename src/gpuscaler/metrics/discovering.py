@@ -44,7 +44,8 @@ class Discoverer:
     def __init__(self, prometheus: Series, rules: RuleSet, *, wall: Callable[[], float], looks: Looks | None = None) -> None:
         self.rules = rules
         self.found = Discovery()
-        self.troubles: dict[str, str] = {}
+        #: By series query, why it was not answered.
+        self.errors: dict[str, PrometheusError] = {}
         self.failures = 0
         self.looked = False
         self._prometheus, self._wall, self._looks = prometheus, wall, looks or Looks()
@@ -53,13 +54,18 @@ class Discoverer:
         #: Whether somebody asked for what is not known since the last look, and whether that was long enough ago to look again for it.
         self._missed = self._rested = False
 
+    @property
+    def troubles(self) -> dict[str, str]:
+        """By series query, in words."""
+        return {query: f"series {query}: {error}" for query, error in self.errors.items()}
+
     async def run(self) -> None:
         """Look again and again, until cancelled; soon after a look that found trouble or a question for what is not known."""
         while True:
             await self.look()
             self._again.clear()
             self._missed = self._rested = False
-            pause = min(self._looks.interval, AGAIN) if self.troubles else self._looks.interval
+            pause = min(self._looks.interval, AGAIN) if self.errors else self._looks.interval
             if await self._told_within(min(pause, SOON)) or self._missed or pause <= SOON:
                 continue
             self._rested = True
@@ -94,8 +100,8 @@ class Discoverer:
         outcomes = await asyncio.gather(*(self._of(query, rules, limit, end) for query in queries))
         found = {query: series for query, series in zip(queries, outcomes, strict=True) if series is not None}
         self._series = {query: found.get(query, self._series.get(query, ())) for query in queries}
-        self.troubles = {query: text for query, text in self.troubles.items() if query in self._series}
-        self.looked = self.looked or len(self.troubles) < len(queries) or not queries
+        self.errors = {query: error for query, error in self.errors.items() if query in self._series}
+        self.looked = self.looked or len(self.errors) < len(queries) or not queries
         if rules is self.rules:
             self.found = rules.discover(self._series)
 
@@ -110,9 +116,9 @@ class Discoverer:
             labels = await asyncio.gather(*(self._labels(query, name, limit, (start, end)) for name in wanted))
         except PrometheusError as error:
             self.failures += 1
-            self.troubles[query] = f"series {query}: {error}"
+            self.errors[query] = error
             return None
-        self.troubles.pop(query, None)
+        self.errors.pop(query, None)
         return tuple(one for several in labels for one in several)
 
     async def _labels(self, query: str, name: str, limit: asyncio.Semaphore, span: tuple[float, float]) -> Sequence[Mapping[str, str]]:

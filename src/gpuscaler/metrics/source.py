@@ -9,6 +9,7 @@ from gpuscaler.metrics.answers import Answers
 from gpuscaler.metrics.discovering import Discoverer
 from gpuscaler.metrics.evaluating import Evaluator, Question, State, Table
 from gpuscaler.metrics.objects import Objects
+from gpuscaler.metrics.outages import Finding, evaluations, judged, looks
 from gpuscaler.metrics.prometheus import PrometheusError
 from gpuscaler.metrics.questions import of_objects, of_series
 from gpuscaler.metrics.rules import resources as named
@@ -49,6 +50,10 @@ class PrometheusSource:
         if not self.discoverer.looked:
             return "; ".join(self.discoverer.troubles.values()) or "Prometheus was not asked for series yet"
         return ""
+
+    def outages(self) -> Finding:
+        """What fails now, and what is answered."""
+        return judged(evaluations(self.evaluator), looks(self.discoverer))
 
     async def for_object(
         self, *, group_resource: str, namespace: str, name: str, metric: str, metric_selector: LabelSelector = EVERYTHING

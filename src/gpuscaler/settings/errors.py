@@ -13,6 +13,11 @@ class Problem(NamedTuple):
     line: int | None
     message: str
 
+    def told(self, source: str) -> str:
+        """The sentence for a person, with its place in the file ``source``."""
+        place = source if self.line is None else f"{source}:{self.line}"
+        return f"{place}: {self.path}: {self.message}" if self.path else f"{place}: {self.message}"
+
 
 class SettingsError(ValueError):
     """A settings file that cannot be used. ``problems`` holds all of its mistakes, in the order of the file."""
@@ -20,11 +25,4 @@ class SettingsError(ValueError):
     def __init__(self, source: str, problems: tuple[Problem, ...]) -> None:
         self.source = source
         self.problems = problems
-        super().__init__("\n".join(self._lines()))
-
-    def _lines(self) -> list[str]:
-        lines = []
-        for path, line, message in self.problems:
-            place = self.source if line is None else f"{self.source}:{line}"
-            lines.append(f"{place}: {path}: {message}" if path else f"{place}: {message}")
-        return lines
+        super().__init__("\n".join(problem.told(source) for problem in problems))
