@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 #: Rows of the table of what was set aside before the rest is only counted; ``--json`` has everything.
 ROWS = 20
-#: Names of pools before those of one warning are only counted.
-NAMES = 3
 
 
 @click.command()
@@ -125,6 +123,7 @@ def print_found(found: "Found") -> None:
     from rich.table import Table
 
     from gpuscaler.cli.printing import count, uncut_console
+    from gpuscaler.clouds.aws.describing import by_warning, some_names
 
     console = uncut_console()
     console.print(f"{count(len(found.pools), 'pool')}, {len(found.set_aside)} set aside.\n")
@@ -136,24 +135,14 @@ def print_found(found: "Found") -> None:
             table.add_row(*_row(one))
         console.print(table)
         console.print()
-    for warning, names in _by_warning(found).items():
-        more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
-        console.print(f"{', '.join(names[:NAMES])}{more}: {warning}", markup=False)
+    for warning, names in by_warning(found.pools).items():
+        console.print(f"{some_names(names)}: {warning}", markup=False)
     if found.set_aside:
         console.print("\nSet aside:")
         for aside in found.set_aside[:ROWS]:
             console.print(f"  {aside.object}: {aside.reason}", markup=False)
         if len(found.set_aside) > ROWS:
             console.print(f"  and {len(found.set_aside) - ROWS} more (--json has all)")
-
-
-def _by_warning(found: "Found") -> dict[str, list[str]]:
-    """The pools of each warning: most are true of many."""
-    names: dict[str, list[str]] = {}
-    for one in found.pools:
-        for warning in one.warnings:
-            names.setdefault(warning, []).append(one.pool.name)
-    return names
 
 
 def _row(one: Any) -> tuple[str, ...]:

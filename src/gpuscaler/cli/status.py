@@ -42,6 +42,7 @@ def status(kubeconfig: Path | None, context: str, namespace: str, as_json: bool)
 def print_status(found: "Status", now: float) -> None:
     """The status for a person."""
     from gpuscaler.cli.printing import uncut_console
+    from gpuscaler.control.records.held import told as all_held
     from gpuscaler.control.records.removals import told
     from gpuscaler.control.records.reporting import OLD_SECONDS
     from gpuscaler.control.records.status import summary
@@ -62,6 +63,8 @@ def print_status(found: "Status", now: float) -> None:
     limits = [f"{one.name} {one.used:g} of {one.most:g}" for one in found.limits]
     if limits:
         line(f"\nLimits: {'; '.join(limits)}.")
+    if found.held:
+        line(f"\n{all_held(found.held)}")
     promised = found.promises_kept + found.promises_broken
     if promised:
         line(f"\nPromises kept: {found.promises_kept:,} of {promised:,} pods came to run where a machine was opened for them.")

@@ -132,6 +132,15 @@ async def test_a_group_is_told_a_number_where_a_fleet_is_asked_for(shop: Callabl
     assert any("aws.launch is fleet" in warning for warning in found.warnings)
 
 
+async def test_a_finding_of_several_groups_is_one_warning(shop: Callable[..., Shop]) -> None:
+    one = shop(NewInstancesProtectedFromScaleIn=False)
+    for name in ("more", "others", "rest"):
+        one.aws.group(name, instance_type="g5.xlarge", NewInstancesProtectedFromScaleIn=False)
+    unprotected = [text for text in (await one.provider.look()).warnings if "not protected from scale-in" in text]
+
+    assert [text.partition(":")[0] for text in unprotected] == ["pools gpus, more, others and 1 more"]
+
+
 async def test_who_tells_a_group_a_number_leaves_the_choice_of_the_zone_to_it(shop: Callable[..., Shop]) -> None:
     for one in (shop(launch="fleet"), shop(launch="desired-capacity")):
         assert [pool.chooser for pool in await one.provider.pools()] == ["cloud"]

@@ -3,16 +3,20 @@
 from typing import Any
 
 import msgspec
+import pytest
 from tests.planning.building import NOW, node, offering, pod, pool, spec
 
+from gpuscaler.cli.status import print_status
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.reporting import body_of
 from gpuscaler.control.records.status import MOST, NAMED, Process, Status, status_of, summary
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pools import Limits, Policy
+from gpuscaler.model.taints import Taint
+from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.memory import Memory
-from gpuscaler.planning.plans import Plan, Reason, Unplaced
+from gpuscaler.planning.plans import BlockedNode, Plan, Reason, Unplaced
 from gpuscaler.planning.state.breakers import Breaker, Breakers, Target
 from gpuscaler.planning.state.ledger import Coming, Leaving, Ledger
 
@@ -86,6 +90,47 @@ def test_lists_are_bounded_and_counts_are_of_all() -> None:
     assert (found.unplaced, len(found.waiting)) == (500, MOST)
     assert (found.set_aside_count, len(found.set_aside)) == (500, MOST)
     assert len(msgspec.json.encode(body_of(found, "kube-system"))) < 100_000
+
+
+def test_nodes_with_the_same_finding_are_one_warning() -> None:
+    seven = {**G8.allocatable, "nvidia.com/gpu": 7}
+    (warning,) = status(*(node(f"n{number}", G8, allocatable=seven) for number in range(5))).warnings
+
+    assert warning.startswith("5 nodes, n0, n1, n2 and 2 more show 7 of 8 nvidia.com/gpu that a g.8 has; plans go by what is shown;")
+
+
+def test_nodes_that_a_taint_keeps_closed_for_the_same_reason_are_one_warning() -> None:
+    closed = [node(f"n{number}", G8, taints=(Taint(ARRIVING_TAINT),), created=NOW - 3600.0) for number in range(3)]
+    (warning,) = status(*closed).warnings
+
+    assert warning.startswith(f"3 nodes, n0, n1, n2 are closed by the taint {ARRIVING_TAINT}, and nothing here opens or removes")
+
+
+def test_what_holds_machines_is_one_line_with_how_many_and_what_they_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    stays = (
+        BlockedNode("n1", "job", "pod default/a belongs to a running Job and states no restart cost"),
+        BlockedNode("n2", "job", "pod default/b belongs to a running Job and states no restart cost"),
+        BlockedNode("n3", "pdb", "budget default/web allows no eviction"),
+        BlockedNode("n4", "in-use", "pod default/c fits on no other node"),
+        BlockedNode("other", "not-listed", "it is somebody else's"),
+    )
+    found = status(node("n1", G8), node("n2", G8), node("n3", G1), node("n4", G1), node("other", G8), plan=Plan(blocked_nodes=stays))
+    print_status(found, NOW)
+
+    assert [(one.blocker, one.machines, one.dollars_per_hour, one.node) for one in found.held] == [
+        ("job", 2, 13.0, "n1"),
+        ("pdb", 1, 1.0, "n3"),
+    ]
+    assert (
+        "\nHeld: 2 machines ($13.00/h) by Jobs or gangs without gpuscaler.io/restart-cost, or with one above the saving; "
+        "1 machine ($1.00/h) by PodDisruptionBudgets. gpuscaler why node n1 names what it is there.\n"
+    ) in capsys.readouterr().out
+
+
+def test_where_nothing_holds_a_machine_there_is_no_line_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    print_status(status(node("n1", G1), plan=Plan(blocked_nodes=(BlockedNode("n1", "in-use", "pods run on it"),))), NOW)
+
+    assert "Held" not in capsys.readouterr().out
 
 
 def test_the_summary_is_a_line_for_people() -> None:

@@ -8,12 +8,15 @@ from tests.planning.building import NOW, node, offering, pod, pool, spec
 from gpuscaler.control.records import happening as kinds
 from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.latest import Latest
+from gpuscaler.control.records.records import Records
 from gpuscaler.control.records.why import why_node, why_pod
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pods import Owner
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.memory import Memory
+from gpuscaler.planning.planner import plan as make_plan
 from gpuscaler.planning.plans import BlockedNode, Ignored, Placement, Plan, Reason, Unplaced
+from gpuscaler.planning.state import State
 from gpuscaler.planning.state.boots import Boots, Kind
 from gpuscaler.planning.state.clocks import IdleClocks
 from gpuscaler.planning.state.entries import Eviction
@@ -134,6 +137,23 @@ def test_a_node_that_stays_says_what_blocks_it_and_who_runs_there() -> None:
         "it stays: restart-cost: pod default/a would lose its work",
         "1 pod runs there: default/a",
     )
+
+
+def test_a_busy_node_says_what_the_last_plan_found_that_asked_whether_its_pods_fit_elsewhere() -> None:
+    cluster = Cluster.of([node("n1", G1), pod("a", spec(gpus=1), on="n1", ready=True, options={"disruption": "allow"})])
+    records = Records()
+    stays: list[str] = []
+    for at, asks in ((0.0, False), (10.0, True), (50.0, False)):
+        state = State(consolidating=asks)
+        records.planned(make_plan(cluster, state, POLICY, NOW + at), cluster, state, POLICY, NOW + at)
+        stays += [line for line in why_node(records.latest, "n1", [], NOW + at).now if line.startswith("it stays")]
+
+    found = "it stays: in-use: pod default/a fits on no other node: there is no other open node"
+    assert stays == [
+        "it stays: in-use: pods run on it; whether they fit elsewhere was not examined yet, which is done about once a minute",
+        found,
+        f"{found} (found 40s ago)",
+    ]
 
 
 def test_a_node_that_idles_says_for_how_long_daemons_apart() -> None:

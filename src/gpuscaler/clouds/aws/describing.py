@@ -1,10 +1,13 @@
 """A pool that was found, as the JSON of ``gpuscaler pools`` shows it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gpuscaler.clouds.aws.pools import FoundPool
 from gpuscaler.model.pools import Offering
+
+#: Names of pools before those of one warning are only counted.
+NAMES = 3
 
 
 def described(one: FoundPool) -> dict[str, Any]:
@@ -31,6 +34,20 @@ def described(one: FoundPool) -> dict[str, Any]:
         ],
         "warnings": list(one.warnings),
     }
+
+
+def by_warning(pools: Iterable[FoundPool]) -> dict[str, list[str]]:
+    """The names of the pools of each warning: most are true of many."""
+    names: dict[str, list[str]] = {}
+    for one in pools:
+        for warning in one.warnings:
+            names.setdefault(warning, []).append(one.pool.name)
+    return names
+
+
+def some_names(names: Sequence[str]) -> str:
+    """The first of ``names``, and how many more there are."""
+    return ", ".join(names[:NAMES]) + (f" and {len(names) - NAMES} more" if len(names) > NAMES else "")
 
 
 def common_labels(offerings: Iterable[Offering]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from gpuscaler.clouds.aws.calls import Calls
 from gpuscaler.clouds.aws.causes import widened
 from gpuscaler.clouds.aws.delivering import Delivering
 from gpuscaler.clouds.aws.departed import Departed
+from gpuscaler.clouds.aws.describing import by_warning, some_names
 from gpuscaler.clouds.aws.discovery import Discovery, Found
 from gpuscaler.clouds.aws.ending import end, heartbeat, let_go, protect
 from gpuscaler.clouds.aws.groups import Group, GroupError, Machine, group_of
@@ -149,7 +150,10 @@ class AwsProvider:
             warnings=(
                 *self._queue_warnings(),
                 *self._terminations.warnings(),
-                *(f"pool {one.pool.name}: {warning}" for one in seen.pools for warning in one.warnings),
+                *(
+                    f"{'pool' if len(names) == 1 else 'pools'} {some_names(names)}: {warning}"
+                    for warning, names in by_warning(seen.pools).items()
+                ),
             ),
             ways={name: ": ".join(filter(None, self.way(name))) for name in self._found},
             failed=self._failed,

@@ -1,10 +1,12 @@
 """What somebody should look at: removals that are stopped, machines of nobody's pool, or with fewer devices than they were sold with."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from gpuscaler.control.records.words import counted
+from gpuscaler.control.records.words import counted, some
 from gpuscaler.model.accelerators import ACCELERATORS
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.nodes import Node
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.letting_go import LetGo
 from gpuscaler.planning.membership import Member
@@ -27,6 +29,7 @@ def findings(plan: Plan, cluster: Cluster, found: Mapping[str, Member], unpooled
             f"{', …' if one.machines > 1 else ''}), expected pools that are known here; nothing of it is counted, opened or removed; "
             f"add the pool, or take this cluster's name off its machines where they are somebody else's"
         )
+    short: dict[str, list[str]] = defaultdict(list)
     for name, member in found.items():
         offering, shown = member.offering, cluster.nodes[name].allocatable
         if offering is None:
@@ -34,10 +37,12 @@ def findings(plan: Plan, cluster: Cluster, found: Mapping[str, Member], unpooled
         for device in ACCELERATORS:
             most = offering.allocatable.get(device, 0)
             if 0 < shown.get(device, 0) < most:
-                yield (
-                    f"node {name} shows {shown[device]} of {most} {device} that a {offering.instance_type} has; "
-                    f"it is planned with those it shows; look at its driver's log for a device that has failed, and replace it"
-                )
+                short[f"{shown[device]} of {most} {device} that a {offering.instance_type} has"].append(name)
+    for what, names in short.items():
+        yield (
+            f"{nodes(names)} {'shows' if len(names) == 1 else 'show'} {what}; plans go by what is shown; "
+            f"look at the driver's log there for a device that has failed, and replace the machine"
+        )
 
 
 def is_let_go(one: LetGo) -> str:
@@ -52,13 +57,21 @@ def is_let_go(one: LetGo) -> str:
 def closed(cluster: Cluster, found: Mapping[str, Member], book: Ledger, now: float) -> Iterator[str]:
     """A sentence for each node that our taint has kept closed for long, and that nothing here opens; ``found`` tells the pools of nodes."""
     under_way = {one.node for one in book.coming} | {one.node for one in book.promises} | {one.node for one in book.leaving}
+    shut: dict[str, list[Node]] = defaultdict(list)
     for node in cluster.table.tainted(ARRIVING_TAINT):
         member = found.get(node.name)
         kept = member is not None and member.pool.min_gpus_per_pod
         if node.name in under_way or kept or now < node.created + CLOSED_SECONDS:
             continue
-        whose = "the cloud lists it for no pool here" if member is None else f"it is a machine of pool {member.pool.name}"
+        shut["the cloud lists it for no pool here" if member is None else f"it is a machine of pool {member.pool.name}"].append(node)
+    for whose, here in shut.items():
+        first, are = here[0], "is" if len(here) == 1 else "are"
         yield (
-            f"node {node.name} is closed by the taint {ARRIVING_TAINT}, and nothing here opens or removes it: "
-            f"{whose} ({node.provider_id or 'it has no spec.providerID'}); take the taint off, or add its group to the pools"
+            f"{nodes([one.name for one in here])} {are} closed by the taint {ARRIVING_TAINT}, and nothing here opens or removes it: "
+            f"{whose} ({first.provider_id or 'it has no spec.providerID'}); take the taint off, or add its group to the pools"
         )
+
+
+def nodes(names: Sequence[str]) -> str:
+    """``node a``, or ``5 nodes, a, b, c and 2 more``."""
+    return f"node {names[0]}" if len(names) == 1 else f"{len(names)} nodes, {some(tuple(names))}"

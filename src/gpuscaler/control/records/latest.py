@@ -8,7 +8,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.letting_go import LetGo
 from gpuscaler.planning.memory import Memory
-from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.plans import BlockedNode, Plan
 from gpuscaler.planning.roll import Unpooled
 from gpuscaler.planning.state.boots import Forecast
 
@@ -19,6 +19,7 @@ class Latest:
 
     ``found`` knows the pools of the account, where there is one. ``unpooled`` are machines of pools that nobody here knows, ``unlisted``
     nodes that belong to no pool, since the cloud's list does not have their machines. ``let_go`` are pools that are ours no longer.
+    ``weighed`` is why nodes stay, as the last plan has found that asked whether their pods fit elsewhere, at ``weighed_at``.
     """
 
     cluster: Cluster = field(default_factory=Cluster)
@@ -33,3 +34,5 @@ class Latest:
     unpooled: tuple[Unpooled, ...] = ()
     unlisted: frozenset[str] = frozenset()
     let_go: tuple[LetGo, ...] = ()
+    weighed: Mapping[str, BlockedNode] = field(default_factory=dict)
+    weighed_at: float = 0.0

@@ -173,6 +173,8 @@ class Records:
     def _planned(self, plan: Plan, cluster: Cluster, state: State, policy: Policy, now: float) -> None:
         latest = self.latest
         latest.plan, latest.policy, latest.cluster, latest.planned_at, latest.decision = plan, policy, cluster, now, ""
+        if state.consolidating:
+            latest.weighed, latest.weighed_at = {one.node: one for one in plan.blocked_nodes}, now
         self._each("a plan", lambda sink: sink.planned(plan))
         # A dry run decides the same at every turn, since nothing comes of it: once is enough.
         same = (plan.purchases, plan.removals, len(plan.unplaced))

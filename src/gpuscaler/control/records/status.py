@@ -10,6 +10,7 @@ from gpuscaler.clouds.protocol import Looked
 from gpuscaler.control.records.costing import range_of_coming
 from gpuscaler.control.records.findings import closed, findings, is_let_go
 from gpuscaler.control.records.happening import Happening
+from gpuscaler.control.records.held import Held, held
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.removals import RemovalNow, removals_of
 from gpuscaler.control.records.words import counted, offering, spoken
@@ -156,6 +157,7 @@ class Status(Struct, frozen=True):
     promises_kept: int = 0
     promises_broken: int = 0
     unready: tuple[UnreadyNow, ...] = ()
+    held: tuple[Held, ...] = ()
 
 
 def status_of(
@@ -215,6 +217,7 @@ def status_of(
         promises_kept=memory.promises.kept,
         promises_broken=memory.promises.broken,
         unready=unready[:MOST],
+        held=held(latest, found, now),
     )
 
 

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from gpuscaler.control.records import costing
 from gpuscaler.control.records.happening import Happening
+from gpuscaler.control.records.held import staying
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.removals import of_leaving, of_resident
 from gpuscaler.control.records.status import Said, coming
@@ -137,15 +138,14 @@ def _of_node(latest: Latest, node: Node | None, name: str, machine: Coming | Non
 
 def _stays(latest: Latest, name: str, now: float) -> Iterator[str]:
     here = [pod for pod in latest.cluster.on_node.get(name, {}).values() if not leaves_with_machine(pod, now)]
-    for blocked in latest.plan.blocked_nodes:
-        if blocked.node == name:
-            word, detail = blocked.blocker, blocked.detail
-            if blocked.detail == NOT_NOW.detail:
-                # Most plans do not ask who may be moved; what keeps the node is known all the same.
-                leaving = frozenset(one.node for one in latest.memory.ledger.leaving)
-                kept = Disruption(latest.cluster, leaving).blocker(here) or NOT_NOW
-                word, detail = kept.word, kept.detail
-            yield f"it stays: {word}: {detail}"
+    # Most plans do not ask which pods may be moved; what keeps the node is known all the same.
+    unasked = any(one.node == name and one.detail == NOT_NOW.detail for one in latest.plan.blocked_nodes)
+    leaving = frozenset(one.node for one in latest.memory.ledger.leaving)
+    kept = Disruption(latest.cluster, leaving).blocker(here) if unasked else None
+    if kept is not None:
+        yield f"it stays: {kept.word}: {kept.detail}"
+    else:
+        yield from (f"it stays: {one.blocker}: {one.detail}" for one in staying(latest, now) if one.node == name)
     if here:
         keys = tuple(sorted(pod.key for pod in here))
         yield f"{counted(len(here), 'pod')} {'runs' if len(here) == 1 else 'run'} there: {some(keys)}"
