@@ -87,10 +87,17 @@ def situation(
     state: State | None = None,
     now: float = NOW,
     taken: Iterable[str] = (),
+    places: Mapping[str, str] | None = None,
     **policy: Any,
 ) -> Situation:
-    """Where ``items`` stand, with nothing pending. Without ``state`` every node has been idle for an hour."""
+    """Where ``items`` stand. Without ``state`` every node has been idle for an hour.
+
+    ``places`` says, by name, to which node the plan sends pods that wait.
+    """
     cluster = Cluster.of(items)
+    room = Room.of(cluster)
+    for key, name in (places or {}).items():
+        room.place(cluster.pods[key].spec, cluster.pods[key].labels, room.table.row[name])
     state = State(idle_seconds=dict.fromkeys(cluster.nodes, 3600.0)) if state is None else state
     rules = Policy(pools or (pool(),), **policy)
     belongs = members(cluster.nodes, rules)
@@ -100,9 +107,10 @@ def situation(
         state=state,
         policy=rules,
         now=now,
-        room=Room.of(cluster),
+        room=room,
+        present=Room.of(cluster) if places else None,
         members=belongs,
-        taken=frozenset(taken),
+        taken=frozenset((*taken, *(places or {}).values())),
         templates=Templates(cluster, rules, state.blocked_offerings).settled(state.unsettled_offerings),
         limits=remaining(rules, state, have).for_mix(),
     )

@@ -4,17 +4,19 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.planning.scale_down.kit import DAEMON, JOB, NOW, REPLICAS, node, offering, pod, pool, selector, situation, spec
 
-from gpuscaler.model.cluster import Item
+from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import HostPort, Pod, PodAffinityTerm, PodSpec, SpreadConstraint
 from gpuscaler.model.pools import Budget, Pool, Spare
 from gpuscaler.model.taints import Taint, Toleration
 from gpuscaler.model.workloads import PodDisruptionBudget
 from gpuscaler.planning.plans import Machine
+from gpuscaler.planning.room import Room
 from gpuscaler.planning.scale_down import Down, Situation, scale_down
 from gpuscaler.planning.scale_down.idle import leaves_with_machine
 from gpuscaler.planning.state import State
@@ -92,7 +94,8 @@ def clusters(draw: st.DrawFn) -> tuple[list[Item], Pool, State]:
         node(f"n{number}", draw(st.sampled_from(OFFERS)), ready=draw(st.integers(0, 9)) > 0) for number in range(draw(st.integers(1, 7)))
     ]
     names = [one.name for one in nodes]
-    pending = [pod("pending", of=draw(specs("a")), labels={"app": "a", "tier": "x"})] if draw(st.integers(0, 5)) == 0 else []
+    app = draw(st.sampled_from(APPS))
+    pending = [pod("pending", of=draw(specs(app)), labels={"app": app, "tier": "x"})] if draw(st.integers(0, 3)) == 0 else []
     limits = [
         PodDisruptionBudget("default", f"pdb-{app}", selector(app=app), draw(st.integers(0, 3)))
         for app in draw(st.sets(st.sampled_from(APPS)))
@@ -107,7 +110,8 @@ def clusters(draw: st.DrawFn) -> tuple[list[Item], Pool, State]:
 @given(clusters(), st.randoms(use_true_random=False))
 def test_a_plan_can_be_carried_out_and_overdraws_nothing(made: tuple[list[Item], Pool, State], shuffle: Any) -> None:
     items, rules, state = made
-    asked = situation(items, rules, state=state)
+    places = place_of_waiting(items)
+    asked = situation(items, rules, state=state, places=places)
     answer = scale_down(asked)
     everything_is_answered_for(asked, answer)
     moves_can_be_made(asked, answer)
@@ -115,7 +119,16 @@ def test_a_plan_can_be_carried_out_and_overdraws_nothing(made: tuple[list[Item],
     the_books_balance(asked, answer)
     other = list(items)
     shuffle.shuffle(other)
-    assert scale_down(situation(other, rules, state=state)) == answer
+    assert scale_down(situation(other, rules, state=state, places=places)) == answer
+
+
+def place_of_waiting(items: Sequence[Item]) -> dict[str, str]:
+    """A node that admits the pod that waits, if any does: the first of them by name."""
+    cluster = Cluster.of(items)
+    room = Room.of(cluster)
+    waiting = [one for one in cluster.pods.values() if not one.node_name]
+    admitted = {one.key: room.table.names[row] for one in waiting for row in np.flatnonzero(room.verdict(one.spec, one.labels).mask)[:1]}
+    return {key: name for key, name in admitted.items() if cluster.nodes[name].ready}
 
 
 def everything_is_answered_for(asked: Situation, answer: Down) -> None:
@@ -128,12 +141,13 @@ def everything_is_answered_for(asked: Situation, answer: Down) -> None:
 def moves_can_be_made(asked: Situation, answer: Down) -> None:
     """Every pod that must move does so once, to a machine that stays or is bought and, at that moment, passes every filter there.
 
-    That holds while pods that go with their machines for good are still there, and when they are gone.
+    That holds whether or not pods that wait have come, and while pods that go with their machines for good are there as when they are gone.
     """
     cluster = asked.cluster
     new = {machine.id: machine for machine in answer.machines}
-    before = asked.room.extended([template(machine) for machine in answer.machines])
-    after = before.copy()
+    fresh = [template(machine) for machine in answer.machines]
+    before, later = (asked.present or asked.room).extended(fresh), asked.room.extended(fresh)
+    after = later.copy()
     gone = {removal.node for removal in answer.removals}
     for removal in answer.removals:
         here = cluster.on_node.get(removal.node, {}).values()
@@ -148,7 +162,7 @@ def moves_can_be_made(asked: Situation, answer: Down) -> None:
             mine = cluster.pods[move.pod]
             assert move.to not in gone | asked.state.disrupting
             assert move.to in new or cluster.nodes[move.to].ready
-            for room in (before, after):
+            for room in (before, later, after):
                 room.remove(mine.spec, mine.labels, room.table.row[removal.node])
                 target = room.table.row[move.to]
                 assert room.verdict(mine.spec, mine.labels).mask[target], (move, room.reason(mine.spec, mine.labels, target))
