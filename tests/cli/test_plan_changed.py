@@ -1,5 +1,6 @@
 """What if: ``gpuscaler plan`` with more pods, fewer pools, other prices."""
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,37 @@ def test_prices_of_a_type_or_of_one_of_its_markets_can_be_others(desktop: Deskto
     dearer = desktop.plan(file, more=(*without, "--price", "g.1/spot=2"))
     assert [(one["market"], one["price_per_hour"]) for one in dearer["machines"]] == [("on-demand", 1.5)]
     assert machines(desktop.plan(file, more=(*without, "--price", "g.1=20"))) == ["g.8"]
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "Job", "StatefulSet"])
+def test_who_gives_a_manifest_as_the_cluster_is_told_of_add_pods(desktop: Desktop, kind: str) -> None:
+    maker = {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "train"}, "spec": {"replicas": 2, "template": template(1)}}
+    file = desktop.objects({**maker, "spec": {**maker["spec"], "selector": {"matchLabels": {"app": "a"}}}}, name="train.yaml")
+    hint = f"note: {file}: saw {kind} train and no pods, expected pods, which are what is planned for; --add-pods {file} makes them\n"
+
+    assert hint in desktop.run("--cluster", file, "--pools", desktop.pools).stderr
+    assert hint in desktop.run("--cluster", desktop.objects(node("n1")), "--cluster", file, "--pools", desktop.pools).stderr
+    assert (
+        "note:" not in desktop.run("--cluster", desktop.objects(node("n1"), pod("a")), "--cluster", file, "--pools", desktop.pools).stderr
+    )
+
+
+def test_a_file_with_nothing_that_is_planned_from_is_named(desktop: Desktop) -> None:
+    file = desktop.objects({"apiVersion": "eksctl.io/v1alpha5", "kind": "ClusterConfig", "metadata": {"name": "gaia"}})
+    done = desktop.run("--cluster", file, "--pools", desktop.pools)
+
+    assert f"note: {file}: saw ClusterConfig gaia, expected nodes and pods, as kubectl get nodes,pods" in done.stderr
+    assert done.exit_code == 0
+    assert "note:" not in desktop.run("--cluster", desktop.objects(node("n1"), name="nodes.yaml"), "--pools", desktop.pools).stderr
+
+
+@pytest.mark.parametrize(
+    "content", [b"[]", gzip.compress(b"apiVersion: v1\nkind: List\nitems: []\n"), b"kind: List\napiVersion: v1\nitems: []\n"]
+)
+def test_a_cluster_without_anything_has_no_hint(desktop: Desktop, content: bytes) -> None:
+    done = desktop.run("--cluster", desktop.write("cluster.yaml", content), "--pools", desktop.pools)
+
+    assert (done.exit_code, "Nothing to buy." in done.stdout, "note:" in done.stderr) == (0, True, False)
 
 
 def test_added_pods_wait_for_a_place_beside_those_that_are_there(desktop: Desktop) -> None:

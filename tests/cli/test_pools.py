@@ -133,7 +133,7 @@ def test_nodes_of_the_cluster_are_compared_with_what_tags_promise(asked: Any, se
     assert done.exit_code == 0, done.output
     first = json.loads(done.stdout)["pools"][0]
     assert "team" not in first["labels"]
-    assert any(text.startswith("the label team=ml is on none of its 1 node") for text in first["warnings"])
+    assert any(text.startswith("the label team=ml is on none of its 1 node, and nodes count: ") for text in first["warnings"])
 
 
 def test_without_a_cluster_nothing_is_adopted(asked: Any) -> None:
@@ -164,7 +164,12 @@ def test_nobody_who_asks_exits_5_and_says_so(asked: Any, monkeypatch: pytest.Mon
     done = asked()
 
     assert done.exit_code == 5
-    assert "Unable to locate credentials" in done.stdout
+    assert "Unable to locate credentials; expected those of AWS's own chain: AWS_PROFILE, " in done.stdout
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_an_account_without_a_pool_exits_1(asked: Any, options: tuple[str, ...]) -> None:
+    assert asked(*options, aws="cluster: nobodys").exit_code == 1
 
 
 def test_an_endpoint_that_does_not_answer_exits_3(asked: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
+import structlog
 
 from gpuscaler.clouds.protocol import UNKNOWN, CloudError, Looked
 from gpuscaler.control.pools import FoundPools
+from gpuscaler.model.aside import SetAside
 from gpuscaler.model.pools import Limits, Policy, Pool
 
 GPU, MORE = Pool("gpu", ()), Pool("more", ())
@@ -48,6 +50,16 @@ async def test_pools_of_the_account_take_the_place_of_those_of_the_file() -> Non
     policy = found.policy(Policy((), limits=Limits(gpus=8)))
 
     assert ([pool.name for pool in policy.pools], policy.limits.gpus) == (["gpu", "more"], 8)
+
+
+async def test_an_account_without_a_pool_is_logged_with_the_reasons() -> None:
+    aside = tuple(SetAside(f"AutoScalingGroup r/{name}", f"the tag says cluster {name}") for name in "abcde")
+    with structlog.testing.capture_logs() as lines:
+        await Account(Looked(set_aside=aside)).found().begin()
+
+    (line,) = lines
+    assert (line["log_level"], line["set_aside"]) == ("warning", 5)
+    assert line["problem"] == "; ".join(f"AutoScalingGroup r/{name}: the tag says cluster {name}" for name in "abc")
 
 
 async def test_it_looks_every_three_minutes_or_so_and_tells_when_pools_changed() -> None:

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from math import isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -22,6 +23,8 @@ COUNTED: Mapping[str, str] = {
 }
 #: More pods than this from one file are a mistake.
 MOST_PODS = 100_000
+#: Files that are larger than this are no manifest.
+MOST_BYTES = 4 * 1024**2
 
 
 def without_pools(policy: "Policy", names: Sequence[str]) -> "Policy":
@@ -107,6 +110,39 @@ def with_pods(cluster: "Cluster", files: Sequence[str], *, now: float) -> "Clust
                     seen.add(item.key)
                 added.append(item)
     return cluster.apply(Delta(tuple(added)))
+
+
+def hints(cluster: "Cluster", files: Sequence[str]) -> Iterator[str]:
+    """What people may have meant who gave ``files`` as a cluster that has no pods: manifests are no snapshot of what runs."""
+    if cluster.pods:
+        return
+    for file in files:
+        objects = [f"{one['kind']} {_mapping(one.get('metadata')).get('name', '')}".strip() for one in _readable(file)]
+        makers = [name for name in objects if name.partition(" ")[0] in COUNTED]
+        if makers:
+            yield f"{file}: saw {_few(makers)} and no pods, expected pods, which are what is planned for; --add-pods {file} makes them"
+        elif objects and not cluster.nodes:
+            yield f"{file}: saw {_few(objects)}, expected nodes and pods, as kubectl get nodes,pods --all-namespaces -o yaml prints them"
+
+
+def _readable(file: str) -> list[dict[str, Any]]:
+    """The objects of a small YAML or JSON file; nothing of any other. Standard input has been read by now."""
+    import yaml
+
+    try:
+        path = Path(file)
+        if file == "-" or path.stat().st_size > MOST_BYTES:
+            return []
+        documents = list(yaml.load_all(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    except (OSError, yaml.YAMLError, ValueError, RecursionError):
+        return []
+    listed = [items for one in documents if isinstance(items := _mapping(one).get("items"), list)]
+    mappings = (one for some in (documents, *listed) for one in some if isinstance(one, dict))
+    return [one for one in mappings if isinstance(one.get("kind"), str) and not one["kind"].endswith("List")]
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _objects(file: str) -> Iterator[dict[str, Any]]:

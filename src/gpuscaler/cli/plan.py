@@ -57,7 +57,7 @@ def plan(
     """Print what would be bought and given back, for a cluster as it is or as it might be. Nothing is changed anywhere."""
     from msgspec.structs import replace
 
-    from gpuscaler.cli.changing import with_pods, with_prices, without_pools
+    from gpuscaler.cli.changing import hints, with_pods, with_prices, without_pools
     from gpuscaler.cli.printing import plan_json, print_plan
     from gpuscaler.cli.proofs import write_proof
     from gpuscaler.planning.planner import Planner
@@ -72,6 +72,8 @@ def plan(
     policy = with_prices(without_pools(settings.policy, without_pool), prices)
     known = from_files(files, policy) if files else from_cluster(kubeconfig, context, settings, policy, moment)
     known = known if account is None else _belonging(known, account, ours=not files)
+    for note in hints(known.cluster, files):
+        click.echo(f"note: {note}", err=True)
     cluster = with_pods(known.cluster, add_pods, now=moment)
     began = time.perf_counter()
     made, solved = Planner(known.policy).plan_and_proof(cluster, known.state, moment)

@@ -36,7 +36,7 @@ ROWS = 20
 def pools(*, config: Path, as_json: bool, cache: Path | None, compare: bool, kubeconfig: Path | None, context: str) -> None:
     """Print the pools that were found in the account, from where, and what was set aside. Nothing is changed.
 
-    Exits with 3 when a region could not be read, 5 when AWS does not know who asks or does not allow it.
+    Exits with 1 when there is no pool, 3 when a region could not be read, 5 when AWS does not know who asks or does not allow it.
     """
     from gpuscaler.embedded.controlplane.building import cache_of
 
@@ -50,6 +50,8 @@ def pools(*, config: Path, as_json: bool, cache: Path | None, compare: bool, kub
         print_found(found)
     if found.failed:
         sys.exit(FORBIDDEN if found.forbidden else UNREACHABLE)
+    if not found.pools:
+        sys.exit(1)
 
 
 def _settings(path: Path) -> "RunSettings":

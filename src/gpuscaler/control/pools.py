@@ -16,6 +16,8 @@ _LOG = structlog.get_logger(__name__)
 LOOK_SECONDS, JITTER = 180.0, 0.2
 #: After a look that brought nothing at all, the next one comes so soon at first, in seconds.
 AGAIN_SECONDS = 5.0
+#: So many reasons why groups were set aside are logged where there is no pool at all; ``gpuscaler pools`` prints every one.
+SHOWN = 3
 
 
 class FoundPools:
@@ -50,7 +52,12 @@ class FoundPools:
             _LOG.warning("nothing is known of the account yet; it is looked at again", problem=self.trouble, seconds=pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LOOK_SECONDS)
-        _LOG.info("pools found", pools=len(self.newest.pools), set_aside=len(self.newest.set_aside))
+        found = self.newest
+        if found.pools:
+            _LOG.info("pools found", pools=len(found.pools), set_aside=len(found.set_aside))
+        else:
+            why = [f"{one.object}: {one.reason}" for one in found.set_aside[:SHOWN]]
+            _LOG.warning("no pool was found, so that nothing can be bought", set_aside=len(found.set_aside), problem="; ".join(why))
 
     async def run(self) -> None:
         """Look again and again, until cancelled."""

@@ -97,7 +97,7 @@ def _labels(offering: Offering, nodes: Sequence[Node]) -> tuple[dict[str, str | 
             continue
         (found[key],) = values
         if found[key] is None:
-            said.append(f"the label {key}={value} is on none of its {many}, which are right: remove its tag, or set it on nodes")
+            said.append(f"the label {key}={value} is on none of its {many}, and nodes count: remove its tag, or set it on nodes")
         else:
             said.append(f"the label {key} is {found[key]} on its {many}, expected {value}; the nodes are right")
     shared = set(nodes[0].labels.items()).intersection(*(node.labels.items() for node in nodes[1:]))
@@ -121,7 +121,7 @@ def _taints(offering: Offering, nodes: Sequence[Node]) -> tuple[tuple[Taint, ...
         if taint.effect in HARD_EFFECTS and not taint.key.startswith(_PASSING)
     )
     many = _nodes(nodes)
-    said = [f"the taint {taint} is on none of its {many}, which are right: remove its tag, or set it on nodes" for taint in missing]
+    said = [f"the taint {taint} is on none of its {many}, and nodes count: remove its tag, or set it on nodes" for taint in missing]
     said += [f"the taint {taint} is on its {many} and in no tag; the nodes are right" for taint in new]
     return new, missing, said
 

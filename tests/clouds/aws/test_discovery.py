@@ -171,13 +171,15 @@ def test_an_unknown_type_is_set_aside_and_the_others_of_its_group_count() -> Non
     aws = Aws()
     aws.template("gpus", InstanceType="g5.xlarge")
     aws.group("gpus", **mixed("gpus", {"InstanceType": "g2.2xlarge"}, {"InstanceType": "g5.xlarge"}))
-    aws.group("retired", instance_type="g2.8xlarge")
+    aws.group("retired", instance_type="g2.8xlarge", NewInstancesProtectedFromScaleIn=False)
 
     found = aws.look()
 
     assert [offering.instance_type for offering in pool(found, "gpus").pool.offerings] == ["g5.xlarge"]
     assert any("region us-east-1 does not offer type g2.2xlarge" in text for text in pool(found, "gpus").warnings)
-    assert "region us-east-1 does not offer type g2.8xlarge" in reasons(found)["retired"]
+    fatal, *others = reasons(found)["retired"].split("; ")
+    assert fatal == "region us-east-1 does not offer type g2.8xlarge"
+    assert any("not protected from scale-in" in text for text in others)
 
 
 def test_one_group_that_cannot_be_understood_does_not_stop_the_others() -> None:

@@ -21,6 +21,10 @@ from gpuscaler.clouds.protocol import THROTTLED, UNAUTHORISED, UNKNOWN, CloudErr
 CONNECT_SECONDS, READ_SECONDS = 5.0, 10.0
 #: A throttled or broken read is tried so many times, after waits of up to so many seconds, doubling each time.
 TRIES, FIRST_WAIT, LONGEST_WAIT = 5, 0.25, 4.0
+_CREDENTIALS = (
+    "expected those of AWS's own chain: AWS_PROFILE, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in a cluster IRSA or Pod Identity "
+    "for the controller's ServiceAccount"
+)
 _MISSING = "saw no package boto3, expected it for cloud: aws; install gpuscaler[aws]"
 #: Codes of IAM's refusals; other codes of the cause ``unauthorised`` doubt who asks.
 _DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"})
@@ -140,8 +144,9 @@ class Calls:
 
     def _told(self, error: Any, *, service: str, region: str, operation: str) -> CloudError:
         if not isinstance(error, self._errors.ClientError):
-            cause = UNAUTHORISED if isinstance(error, self._errors.NoCredentialsError | self._errors.PartialCredentialsError) else UNKNOWN
-            return CloudError(cause, f"{service} in {region}: {error}")
+            if isinstance(error, self._errors.NoCredentialsError | self._errors.PartialCredentialsError):
+                return CloudError(UNAUTHORISED, f"{service} in {region}: {error}; {_CREDENTIALS}")
+            return CloudError(UNKNOWN, f"{service} in {region}: {error}")
         code = error.response.get("Error", {}).get("Code", "")
         message = error.response.get("Error", {}).get("Message", "")
         if code in _DENIED:

@@ -150,12 +150,15 @@ def pool_of(group: Group, source: str, known: Surroundings, *, name: str = "", l
         raise GroupError(f"its capacity is counted in {group.unit}, expected units: machines")
     hints = hints_of(group.tags)
     ways = ways_of(group, known)
-    warnings = [*hints.warnings, *findings_of(group, ways, known.types, known.nodegroups.get(group.name)), *_unusable(group, ways, known)]
+    # What a group without any offering is set aside for stands before everything else that is odd about it.
+    warnings = [*_unusable(group, ways, known)]
     name = name or pool_name(group, hints)
     template = NodeTemplate(name, group.region, hints, known.nodegroups.get(group.name), openai=source == "kops")
     offerings = _offerings(group, ways, known, template, warnings)
+    warnings = warnings or ([] if offerings else ["saw no availability zone, expected one"])
+    warnings += [*hints.warnings, *findings_of(group, ways, known.types, known.nodegroups.get(group.name))]
     if not offerings:
-        raise GroupError("; ".join(dict.fromkeys(warnings)) or "saw no availability zone, expected one")
+        raise GroupError("; ".join(dict.fromkeys(warnings)))
     if name != group.name:
         warnings.append(f"it is called {name} here")
     weights = {way.instance_type: way.weight for way in ways}
