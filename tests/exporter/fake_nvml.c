@@ -58,7 +58,7 @@ typedef struct {
 typedef struct {
   char uuid[96], name[96], pci[32];
   uint32_t minor, lost, mig, gpm, utilization, memory_utilization, temperature, power, fan, encoder, decoder, sm_clock, memory_clock;
-  uint32_t hanging, process_count, xid, xid_count, sample_count, peak;
+  uint32_t hanging, process_count, xid, xid_count, sample_count, peak, recovery;
   uint64_t total, used, reserved, energy, limits, sample_time;
   int32_t result[64];
   uint32_t asked[64];
@@ -248,6 +248,12 @@ int nvmlDeviceGetFieldValues(void *device, int count, FieldValue *values) {
       case 82: values[i].type = 1; values[i].value.small = 61; break;
       case 138: values[i].value.large = values[i].scope == 0xFFFFFFFF ? 2048 : 1; break;
       case 139: values[i].value.large = values[i].scope == 0xFFFFFFFF ? 1024 : 1; break;
+      case 230:
+        values[i].type = 1;
+        values[i].value.small = gpu_of(device)->recovery;
+        /* 99: a driver that does not say. */
+        if (gpu_of(device)->recovery == 99) values[i].result = NOT_SUPPORTED;
+        break;
       case 29: case 30: case 31:
         values[i].value.large = values[i].field == 31 ? 1 : 30 - values[i].field + 4;
         if (retires) break;

@@ -42,7 +42,7 @@ class Process(ctypes.Structure):
 
 _NUMBERS = (
     "minor lost mig gpm utilization memory_utilization temperature power fan encoder decoder sm_clock memory_clock "
-    "hanging process_count xid xid_count sample_count peak"
+    "hanging process_count xid xid_count sample_count peak recovery"
 ).split()
 
 
@@ -59,6 +59,7 @@ class Gpu(ctypes.Structure):
     xid_count: int
     sample_time: int
     peak: int
+    recovery: int
     process_count: int
     process: ctypes.Array[Process]
     part: ctypes.Array[Part]

@@ -7,7 +7,7 @@ from tests.exporter.scraping import Scrape, scrape
 
 from gpuscaler.exporter import exposition
 from gpuscaler.exporter.exposition import Page
-from gpuscaler.exporter.fields import FIELDS, severity
+from gpuscaler.exporter.fields import FIELDS
 from gpuscaler.exporter.lines import Devices, Event, Reading, Unavailable
 from gpuscaler.exporter.measured import Measured
 from gpuscaler.exporter.parts import Attribution, Device, Instance, Owner, Process
@@ -267,7 +267,7 @@ def test_xid_errors_are_counted_with_their_severity() -> None:
     assert said.value("gpuscaler_gpu_xid_errors_total", xid="79", severity="critical", uuid="GPU-a") == 2
     assert said.value("gpuscaler_gpu_xid_errors_total", xid="31", severity="application") == 1
     assert said.value("gpuscaler_gpu_last_xid_error_timestamp_seconds", xid="79", severity="critical") == 1_000_101
-    assert severity(1) == "other"
+    assert said.value("gpuscaler_gpu_xid_errors_total", xid="1", severity="other", action="unknown") == 1
 
 
 def test_the_errors_of_a_gpu_stay_when_it_is_gone() -> None:
@@ -276,7 +276,7 @@ def test_the_errors_of_a_gpu_stay_when_it_is_gone() -> None:
     found.take(Devices((), "580", "13.0"))
 
     assert page(found).samples["gpuscaler_gpu_xid_errors_total"] == [
-        ({"node_name": "node-1", "uuid": "GPU-a", "xid": "79", "severity": "critical"}, 1)
+        ({"node_name": "node-1", "uuid": "GPU-a", "xid": "79", "severity": "critical", "action": "power_cycle"}, 1)
     ]
 
 

@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.exporter.child import ATTENTIVE, IMPATIENT, INTERVAL, Child, measuring
 from tests.exporter.fake_nvml import GIB, NO_PERMISSION, NOT_LOADED, STALE, UNKNOWN, FakeNvml, build
 
+from gpuscaler.exporter.lines import Reading
 from gpuscaler.exporter.parts import Instance, Process
 
 FIRST = "GPU-00000000-0000-4000-8000-000000000000"
@@ -209,6 +211,25 @@ def test_xid_errors_are_told_with_their_gpu(nvml: FakeNvml) -> None:
         told = [child.event() for _ in range(2)]
 
     assert [(event.device, event.code) for event in told] == [(SECOND, 79), (SECOND, 79)]
+
+
+def test_what_the_driver_asks_for_is_told_until_the_gpu_is_cured(nvml: FakeNvml) -> None:
+    def asked(reading: Reading) -> list[str]:
+        return [key.partition(":")[2] for key, value in reading.values.items() if key.startswith("recovery_action:") and value]
+
+    def asks(name: str, reading: Reading) -> bool:
+        return asked(reading) == [name]
+
+    nvml.gpu[1].recovery = 99
+    with measuring(nvml.environment) as child:
+        seen = [asked(child.reading(FIRST))]
+        for number, name in ((1, "reset"), (2, "reboot"), (42, "unknown"), (0, "none")):
+            nvml.gpu[0].recovery = number
+            seen.append(asked(child.reading(FIRST, partial(asks, name))))
+        silent = asked(child.reading(SECOND))
+
+    assert seen == [["none"], ["reset"], ["reboot"], ["unknown"], ["none"]]
+    assert silent == []
 
 
 def test_a_gpu_that_falls_off_the_bus_is_told_as_lost_until_it_is_back(nvml: FakeNvml) -> None:

@@ -7,7 +7,8 @@ from tests.exporter.child import measuring
 from tests.exporter.fake_nvml import FakeNvml
 
 from gpuscaler.exporter import fields
-from gpuscaler.exporter.fields import APPLICATION_XIDS, CRITICAL_XIDS, FIELDS, WINDOWS
+from gpuscaler.exporter.fields import FIELDS, WINDOWS
+from gpuscaler.exporter.xids import RECOVERY_ACTIONS, catalogue
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "exporter.md").read_text()
 NAMED = set(re.findall(r"`((?:nvidia|gpuscaler)_(?:gpu|exporter)_\w*\w)`", PAGE))
@@ -55,9 +56,14 @@ def test_the_example_alerts_ask_for_metrics_that_there_are() -> None:
     assert asked - NAMED == set()
 
 
-def test_every_xid_with_a_severity_is_on_the_page() -> None:
-    for codes in (CRITICAL_XIDS, APPLICATION_XIDS):
-        assert ", ".join(map(str, sorted(codes))) in PAGE
+def test_the_page_has_the_whole_catalogue_of_errors_and_its_date() -> None:
+    codes: dict[str, list[int]] = {}
+    for code, found in catalogue().errors.items():
+        codes.setdefault(found.action, []).append(code)
+    for action, several in codes.items():
+        assert re.search(rf"^\| `{action}` \| .* \| {', '.join(map(str, several))} \|$", PAGE, re.MULTILINE), action
+    assert f"catalogue of {catalogue().date}" in PAGE
+    assert all(f"`{action}`" in PAGE for action in RECOVERY_ACTIONS)
 
 
 def test_a_backend_says_nothing_that_has_no_field(nvml: FakeNvml) -> None:

@@ -201,8 +201,31 @@ async def test_a_gpu_that_fell_off_the_bus_is_told_and_has_no_figures(nvml: Fake
     assert found.values("nvidia_gpu_temperature_celsius", uuid=SECOND) == [34]
     assert when == pytest.approx(time.time(), abs=30)
     assert f"{FIRST}: fell off the bus" in front
-    assert f"{FIRST}: XID 79, " in front
+    assert f"{FIRST}: XID 79 (the GPU fell off the bus), " in front
     assert "all is well" not in front
+
+
+async def test_what_the_driver_asks_for_is_believed_before_the_catalogue(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml.gpu[1].recovery = 99
+    async with exporting(nvml, monkeypatch) as running:
+        await running.until(running.working("gpus"))
+        for gpu in nvml.gpu[0], nvml.gpu[1]:
+            gpu.xid, gpu.xid_count = 95, 1
+        await running.until(lambda found: len(found.values("gpuscaler_gpu_xid_errors_total", action="reset")) == 2)
+        before = running.exporter.pages()["/"]().body.decode()
+        nvml.gpu[0].recovery = 4
+        found = await running.until(
+            lambda found: found.values("gpuscaler_gpu_recovery_action", uuid=FIRST, action="drain_and_reset") == [1]
+        )
+        after = running.exporter.pages()["/"]().body.decode()
+
+    # The first one's driver says that nothing is to be done; the second one's says nothing.
+    assert f"{FIRST}: XID" not in before
+    assert f"{SECOND}: XID 95 (memory error that was not contained), " in before
+    assert "; reset the GPU; by NVIDIA's catalogue of 2025-10-29" in before
+    assert f"{FIRST}: the driver asks for a recovery (drain_and_reset): end what uses it, and reset the GPU" in after
+    assert found.values("gpuscaler_gpu_recovery_action", uuid=FIRST, action="none") == [0]
+    assert found.values("gpuscaler_gpu_recovery_action", uuid=SECOND) == []
 
 
 async def test_attribution_that_breaks_costs_the_pods_and_not_the_gpus(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:

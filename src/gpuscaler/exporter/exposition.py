@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from gpuscaler.exporter.fields import FIELDS, WINDOWS, Field, severity
+from gpuscaler.exporter.fields import FIELDS, WINDOWS, Field
 from gpuscaler.exporter.measured import Known, Measured
 from gpuscaler.exporter.parts import Attribution, Device, Instance, Owner, Process
+from gpuscaler.exporter.xids import action, severity
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SHARED_PREFIX = "nvidia_gpu_"
@@ -137,7 +138,7 @@ def events(page: Page, measured: Measured, *, node: str, epoch: float) -> None:
     names = {device.uuid: device for device in measured.devices}
     for (uuid, code), (count, at) in sorted(measured.events.items()):
         labels = device_labels(names.get(uuid) or Device(uuid, -1, -1, ""), None, node)
-        labels = f'{labels},xid="{code}",severity="{severity(code)}"'
+        labels = f'{labels},xid="{code}",severity="{severity(code)}",action="{action(code)}"'
         lines = page.add("gpuscaler_gpu_xid_errors_total", "Errors that the driver told of, by NVIDIA's XID number", "counter")
         lines.append(f"gpuscaler_gpu_xid_errors_total{{{labels}}} {count}")
         lines = page.add("gpuscaler_gpu_last_xid_error_timestamp_seconds", "When the driver told of such an error last")

@@ -181,16 +181,14 @@ FIELDS: Mapping[str, Field] = {
         "nvmlDeviceGetFieldValues",
         _AMPERE,
     ),
+    "recovery_action": Field(
+        "gpuscaler_gpu_recovery_action",
+        "1 for what the driver asks for so that the GPU can be used again",
+        "nvmlDeviceGetFieldValues",
+        "on MIG devices, and where the driver does not say",
+        labels=("action",),
+    ),
     "lost": Field("gpuscaler_gpu_lost", "1 where the GPU fell off the bus", "any", "on MIG devices"),
 }
 #: Trailing windows, in seconds.
 WINDOWS = (15, 60)
-#: XID errors that are faults of the program that ran, not of the GPU; the device plugin of NVIDIA leaves these out of its health, too.
-APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-#: Those after which the GPU, or its link, is to be reset or replaced (NVIDIA's XID catalogue).
-CRITICAL_XIDS = frozenset({46, 48, 62, 63, 64, 74, 79, 94, 95, 119, 120, 121, 140})
-
-
-def severity(xid: int) -> str:
-    """``critical``, ``application``, or ``other``."""
-    return "critical" if xid in CRITICAL_XIDS else "application" if xid in APPLICATION_XIDS else "other"

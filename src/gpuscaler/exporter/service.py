@@ -9,12 +9,12 @@ from gpuscaler import __version__
 from gpuscaler.exporter import exposition
 from gpuscaler.exporter.answering import Answer, Pages
 from gpuscaler.exporter.exposition import Page, device_labels, number, written
-from gpuscaler.exporter.fields import severity
 from gpuscaler.exporter.footprint import footprint
 from gpuscaler.exporter.lines import Line
 from gpuscaler.exporter.measured import Measured
 from gpuscaler.exporter.parts import Attribution, Attributor
 from gpuscaler.exporter.supervising import Pace, Sampler
+from gpuscaler.exporter.xids import WORDS, catalogue, severity
 
 #: A reading is served for so many intervals, and for so many seconds at least.
 EXPIRY = 3, 5.0
@@ -164,6 +164,21 @@ class Exporter:
                 yield f"{known.key}: fell off the bus; reset or replace it"
         for uuid in sorted(self.sampler.hung):
             yield f"{uuid}: the driver does not answer for it; see dmesg, and reset the GPU"
+        yield from self._asked(now)
+
+    def _asked(self, now: float) -> Iterator[str]:
+        """What drivers ask for, and what errors do of GPUs whose driver does not say."""
+        told: set[str] = set()
+        for known in self.measured.known(now):
+            for key, value in known.reading.values.items():
+                name, _, asked = key.partition(":")
+                if name == "recovery_action" and value:
+                    told.add(known.key)
+                    if asked != "none":
+                        yield f"{known.key}: the driver asks for a recovery ({asked}): {WORDS[asked]}"
+        errors = catalogue()
         for (uuid, code), (_, at) in sorted(self.measured.events.items()):
-            if severity(code) == "critical":
-                yield f"{uuid}: XID {code}, {now - at:.0f} s ago; reset or replace it"
+            if severity(code) == "critical" and uuid not in told:
+                found = errors.errors[code]
+                said = f"{uuid}: XID {code} ({found.what}), {now - at:.0f} s ago"
+                yield f"{said}; {WORDS[found.action]}; by NVIDIA's catalogue of {errors.date}"

@@ -9,6 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from gpuscaler.exporter.backends.nvml.library import Handle, nvml
+from gpuscaler.exporter.xids import RECOVERY_ACTIONS, UNKNOWN, recovery
 
 Values = Mapping[str, float]
 
@@ -149,6 +150,16 @@ def together(handle: Handle, *, asked: Fields) -> Values:
     return values
 
 
+def recovery_action(handle: Handle) -> Values:
+    """What the driver wants done: each action by its name, 1 for the one that it is; nothing where it does not say."""
+    (answer,) = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+    member = _MEMBERS.get(answer.valueType)
+    if answer.nvmlReturn != nvml.NVML_SUCCESS or member is None:
+        return {}
+    asked = recovery(int(getattr(answer.value, member)))
+    return {f"recovery_action:{name}": float(name == asked) for name in (*RECOVERY_ACTIONS, UNKNOWN)}
+
+
 def pcie_replays(handle: Handle) -> Values:
     return {"pcie_replays": nvml.nvmlDeviceGetPcieReplayCounter(handle)}
 
@@ -200,6 +211,7 @@ GPU: tuple[Probe, ...] = (
     ),
     Probe(remapped_rows, slow=True),
     Probe(partial(together, asked=_RETIRED), slow=True),
+    Probe(recovery_action, slow=True),
 )
 #: Of a MIG device: what NVML tells of no part of a GPU (power, temperature, clocks) is told of the GPU only.
 MIG: tuple[Probe, ...] = (Probe(memory, Probe(memory_before_v2)),)

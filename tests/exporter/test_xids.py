@@ -1,0 +1,34 @@
+"""What XID errors and the driver itself ask for."""
+
+import pytest
+
+from gpuscaler.exporter.xids import CRITICAL, RECOVERY_ACTIONS, UNKNOWN, WORDS, action, catalogue, recovery, severity
+
+
+@pytest.mark.parametrize(
+    ("codes", "wanted"),
+    [
+        # What trusted lists call faults and the catalogue does not: a row was remapped, an error was contained, the link to the CPU.
+        ((63, 92, 121), ("none", "other")),
+        ((43,), ("none", "other")),
+        ((13, 31, 68, 94), ("restart_program", "application")),
+        ((62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158), ("reset", "critical")),
+        ((48, 74, 144, 150), ("examine", "critical")),
+        ((79,), ("power_cycle", "critical")),
+        ((151, 167, 169, 173), ("reboot", "critical")),
+        ((54, 142), ("repair", "critical")),
+        ((45, 154, 159), ("depends", "other")),
+        ((1, 168, 9999), ("unknown", "other")),
+    ],
+)
+def test_an_error_asks_for_what_the_catalogue_says(codes: tuple[int, ...], wanted: tuple[str, str]) -> None:
+    assert {(action(code), severity(code)) for code in codes} == {wanted}
+
+
+def test_every_action_that_asks_for_something_can_be_said() -> None:
+    assert WORDS.keys() >= (CRITICAL | set(RECOVERY_ACTIONS) | {UNKNOWN}) - {"none"}
+    assert {found.action for found in catalogue().errors.values()} <= CRITICAL | {"none", "restart_program", "depends"}
+
+
+def test_an_action_of_a_newer_driver_is_unknown_and_no_error() -> None:
+    assert [recovery(number) for number in (0, 1, 7, 8, 255)] == ["none", "reset", "system_reboot", "unknown", "unknown"]
