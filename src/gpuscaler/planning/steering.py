@@ -27,7 +27,7 @@ from gpuscaler.planning.refusing import tried_in_vain
 from gpuscaler.planning.roll import Roll
 from gpuscaler.planning.state import ledger, promises, refusals
 from gpuscaler.planning.state.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
-from gpuscaler.planning.yielding import has_room, has_rules, overtaken
+from gpuscaler.planning.yielding import falls_short, has_room, has_rules, overtaken
 
 #: Writes that have not shown after so long are made again; after ``PATIENCE`` a machine whose turn it is opens without nominations.
 REPEAT_SECONDS, PATIENCE_SECONDS = 5.0, 30.0
@@ -362,9 +362,12 @@ class _Wheel:
                 detail = f"node {promise.node} did not take it{': ' if words else ''}{words}"
                 self.outcomes.append(promises.Broken(promise.offering, pod.spec.digest, self.now, detail))
             elif not has_room((pod,), node, self.cluster):
-                # Others came first. Every nomination that is cleared wakes all pods that wait: to write it in vain spoils those of others.
+                # Every nomination that is cleared wakes all pods that wait: to write it in vain spoils those of others.
                 self.fold(ledger.Broken(key, node.name))
-                self.stray.append(key)
+                if short := falls_short(pod, node, self.cluster):
+                    self.outcomes.append(promises.Broken(promise.offering, pod.spec.digest, self.now, short))
+                else:
+                    self.stray.append(key)  # others came first
             else:
                 left.append(key)
                 if pod.nominated_node != node.name and self.now >= due:

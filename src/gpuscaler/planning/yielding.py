@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.labels import LabelSet
+from gpuscaler.model.live_templates import spoken
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodOptions, PodSpec
 from gpuscaler.model.taints import untolerated
@@ -33,6 +34,20 @@ def has_room(pods: Iterable[Pod], node: Node, cluster: Cluster) -> bool:
             if free[resource] < 0:
                 return False
     return True
+
+
+def falls_short(pod: Pod, node: Node, cluster: Cluster) -> str:
+    """What ``node`` has too little of for ``pod``, had it none but its DaemonSets' and mirror pods, in words; "" where it has enough.
+
+    A resource of which it shows none at all is left out: the device plugin may be restarting.
+    """
+    here = [one for one in cluster.on_node.get(node.name, {}).values() if one.options.mirror or one.owner.kind in ("DaemonSet", "Node")]
+    for resource, amount in (*wanted(pod.spec).items(), (PODS, 1)):
+        shown = node.allocatable.get(resource, 0)
+        room = shown - sum(1 if resource == PODS else wanted(one.spec).get(resource, 0) for one in here)
+        if shown and room < amount:
+            return f"node {node.name} has {spoken(resource, max(0, room))} {resource}, and it asks for {spoken(resource, amount)}"
+    return ""
 
 
 def rivals(promised: Iterable[Pod], node: Node, others: Mapping[str, Iterable[Pod]], cluster: Cluster) -> Set[str]:

@@ -128,8 +128,17 @@ def of_look(before: Memory, seen: Look, cluster: Cluster, forecasts: Mapping[str
         yield Happening(now, kinds.BROKEN, text, pods=(one.pod,), node=one.node)
     for pod, node in seen.memory.ledger.broken:
         if (pod, node) not in before.ledger.broken:
-            text = f"node {node} was opened for pod {pod} and did not take it; it is planned anew"
+            why = _why_not(seen, cluster.pods.get(pod), node)
+            text = f"node {node} was opened for pod {pod} and did not take it{why}; it is planned anew"
             yield Happening(now, kinds.BROKEN, text, pods=(pod,), node=node)
+
+
+def _why_not(seen: Look, pod: Pod | None, node: str) -> str:
+    """What is known of why ``node`` did not take ``pod``, as the rest of a sentence."""
+    pairs = seen.memory.promises.pairs if pod is not None else ()
+    known = (one.detail for one in pairs if pod is not None and one.pods == pod.spec.digest and f"node {node} " in one.detail)
+    words = next(known, "").removeprefix(f"node {node} did not take it").removeprefix(": ")
+    return f": {words}" if words else ""
 
 
 def _known(before: Memory, seen: Look) -> Mapping[str, Coming]:
