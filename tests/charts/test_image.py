@@ -128,7 +128,8 @@ def cluster(programs: Path, kubeconfig: Path) -> Iterator[None]:
 def test_the_program_writes_nothing_outside_of_its_history(built: Path, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(WATCHING)
     (tmp_path / "run.yaml").write_text(
-        "{region: us-east-1, cloud: simulated, namespace: kube-system, history: {folder: history}, http: {address: '127.0.0.1:0'}, "
+        "{region: us-east-1, cloud: simulated, namespace: kube-system, history: {folder: history}, "
+        "http: {address: '127.0.0.1:0'}, pages: {address: '127.0.0.1:0'}, "
         "simulated: {kubelet: false, boot: 1s}, pools: [{name: gpu, types: [g5.xlarge]}]}"
     )
     (tmp_path / "history").mkdir()

@@ -4,12 +4,13 @@ import asyncio
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,7 +26,6 @@ from tests.planning import building as on_paper
 
 from gpuscaler import __version__
 from gpuscaler.cli import main
-from gpuscaler.cli.leading import OutOfReachError, proxied
 from gpuscaler.control.records import packing
 from gpuscaler.control.records.history import FILE, Made, open_history
 from gpuscaler.control.records.packing import packed
@@ -34,9 +34,9 @@ from gpuscaler.control.records.reporting import body_of, status_in
 from gpuscaler.control.records.status import Process, Status
 from gpuscaler.embedded.failures import Failure
 from gpuscaler.embedded.faults import Fault
-from gpuscaler.embedded.proxying import to_local
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import NotFound
+from gpuscaler.kube.portforward import PodPort
 from gpuscaler.kube.resources import CONFIG_MAPS, PODS
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pools import Policy
@@ -48,6 +48,7 @@ region: us-east-1
 cloud: simulated
 simulated: {boot: 300ms, device_plugin_delay: 100ms, capacity_error_delay: 100ms}
 http: {address: "127.0.0.1:0"}
+pages: {address: "127.0.0.1:0"}
 pools:
   - name: gpu
     types: [g4dn.xlarge]
@@ -55,12 +56,17 @@ pools:
 """
 
 
+HERE, AT = socket.gethostname(), "where its pages are at http://"
+SSH = "ssh -L 8081:127.0.0.1:8081 elsewhere does"
+
+
 @dataclass
 class Led:
-    """A cluster that a controller leads, whose pages are at ``url``; the controller plays the pod ``leader``."""
+    """A cluster that a controller leads, whose pages are at ``url`` and metrics at ``metrics``; the controller plays the pod ``leader``."""
 
     cluster: Served
     url: str
+    metrics: str
     log: list[str]
 
 
@@ -92,14 +98,15 @@ def running(folder: Path) -> Iterator[Led]:
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stderr is not None
-                log = []
+                log, urls = [], []
                 for line in process.stderr:
                     log.append(line)
                     if "serves" in line:
+                        urls.append(f"http://127.0.0.1:{msgspec.json.decode(line)['port']}")
+                    if len(urls) == 2:
                         break
-                port = msgspec.json.decode(log[-1])["port"]
                 cluster.until(bound, within=40)
-                yield Led(cluster, f"http://127.0.0.1:{port}", log)
+                yield Led(cluster, urls[1], urls[0], log)
                 process.send_signal(signal.SIGTERM)
                 rest, _ = "", process.wait(20)
                 log += [rest, *process.stderr.readlines()]
@@ -160,40 +167,88 @@ def test_why_asks_the_leader_at_an_address(led: Led) -> None:
     )
 
 
-def test_why_asks_the_leader_through_the_proxy_of_its_pod_or_events_where_that_is_forbidden(led: Led) -> None:
-    port = int(led.url.rpartition(":")[2])
-    status = msgspec.structs.replace(written(led), leader=Process("me", "0", "leader", "kube-system", port))
+def led_by(led: Led, leader: Process) -> None:
+    """Let a status in namespace default name ``leader``."""
+    status = msgspec.structs.replace(written(led), leader=leader)
 
-    async def play(client: Client) -> None:
-        await client.create(PODS, {**pod("leader", 0), "apiVersion": "v1"}, namespace="kube-system")
+    async def write(client: Client) -> None:
+        with suppress(NotFound):
+            await client.delete(CONFIG_MAPS, "gpuscaler-status", namespace="default")
         await client.create(CONFIG_MAPS, body_of(status, "default"), namespace="default")
 
-    led.cluster.api.proxies.register("kube-system", "leader", port, to_local(led.url))
-    led.cluster.ask(play)
+    led.cluster.ask(write)
 
-    done = ask(led, "why", "pod", "train", "--namespace", "default")
+
+def test_why_and_replay_ask_the_leader_by_a_forwarded_port_of_its_pod_and_say_which_right_is_needed(led: Led) -> None:
+    async def play(client: Client) -> None:
+        await client.create(PODS, {**pod("leader", 0), "apiVersion": "v1"}, namespace="kube-system")
+
+    led.cluster.ask(play)
+    led.cluster.until(lambda client: on_a_node(client, "leader"))
+    where = PodPort(namespace="kube-system", pod="leader", port=8081)
+    led.cluster.api.forwards.register(where, int(led.url.rpartition(":")[2]))
+    led_by(led, Process("me", "0", "leader", "kube-system", 8081, "127.0.0.1"))
+
+    done, listed = ask(led, "why", "pod", "train", "--namespace", "default"), ask(led, "replay", "--namespace", "default")
+
+    assert (done.exit_code, listed.exit_code) == (0, 0), done.output + listed.output
+    assert "it is on node sim-" in done.output
+    assert "cannot be asked" not in done.output
+    assert "buys 1 machine" in listed.output
+
+    words = 'pods "leader" is forbidden: User "me" cannot create resource "pods/portforward"'
+    led.cluster.api.faults.add(Fault(path="/pods/leader/portforward", refusal=Failure(403, "Forbidden", words)))
+    done, listed = ask(led, "why", "pod", "train", "--namespace", "default"), ask(led, "replay", "--namespace", "default")
+    led.cluster.api.faults.clear()
+
+    assert (done.exit_code, listed.exit_code) == (0, 3), done.output + listed.output
+    assert f"The leader cannot be asked ({words} (403 Forbidden); expected get and create on pods/portforward" in done.output
+    assert "TriggeredScaleUp" in done.output
+    assert "get and create on pods/portforward in namespace kube-system" in listed.output
+
+
+async def on_a_node(client: Client, name: str) -> bool:
+    found = msgspec.json.decode(await client.get(PODS, name, namespace="kube-system"))
+    return bool(found["spec"].get("nodeName"))
+
+
+def test_why_asks_a_leader_that_runs_in_no_pod_on_this_machine_by_itself(led: Led) -> None:
+    written(led)
+    done = ask(led, "why", "pod", "train")
 
     assert done.exit_code == 0, done.output
     assert "it is on node sim-" in done.output
     assert "cannot be asked" not in done.output
 
-    words = 'pods "leader" is forbidden: User "me" cannot get resource "pods/proxy"'
-    led.cluster.api.faults.add(Fault(path="/pods/leader.*/proxy", refusal=Failure(403, "Forbidden", words)))
+
+@pytest.mark.parametrize(
+    ("leader", "said"),
+    [
+        (
+            Process("me", "0", port=8081, address="127.0.0.1", host="elsewhere"),
+            f"runs in no pod but on elsewhere, {AT}127.0.0.1:8081; ask there, or forward that port to this machine, as {SSH}, and name",
+        ),
+        (Process("me", "0", port=80, address="203.0.113.1", host=HERE), f"{AT}203.0.113.1:80; ask there"),
+        (Process("me", "0", port=1, address="127.0.0.1", host=HERE), "cannot connect to 127.0.0.1:1"),
+        (Process("me", "0", "gone", "kube-system", 8081, "127.0.0.1"), 'its pages cannot be forwarded: pods "gone" not found'),
+        (Process("me", "0"), "leader me: serves no pages (pages.enabled is false)"),
+    ],
+    ids=["on another machine", "at an address of another machine", "that has ended", "whose pod has ended", "without pages"],
+)
+def test_why_answers_from_events_where_the_leader_cannot_be_reached_and_says_so(led: Led, leader: Process, said: str) -> None:
+    led_by(led, leader)
     done = ask(led, "why", "pod", "train", "--namespace", "default")
-    led.cluster.api.faults.clear()
 
     assert done.exit_code == 0, done.output
-    assert f"The leader cannot be asked (403: {words}); what Events say:" in done.output
-    assert "TriggeredScaleUp" in done.output
-
-
-def test_why_answers_from_events_where_the_leader_cannot_be_reached(led: Led) -> None:
-    written(led)
-    done = ask(led, "why", "pod", "train")
-
-    assert done.exit_code == 0, done.output
-    assert "runs outside of the cluster; name its address with --leader); what Events say:" in done.output
+    assert said in done.output
     assert re.search(r"ago  TriggeredScaleUp  g4dn\.xlarge \S+ in us-east-1a ordered: ready in about", done.output)
+
+
+def test_a_token_is_not_sent_to_a_leader_without_tls(led: Led, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret")
+    done = ask(led, "why", "pod", "train", "--leader", led.url, "--leader-token-file", str(tmp_path / "token"))
+
+    assert f"saw {led.url} with --leader-token-file, expected https://" in done.output
 
 
 @pytest.mark.parametrize("name", ["a/b/c", "/b", "a/", ""])
@@ -235,7 +290,7 @@ def test_the_pages_of_health_and_metrics_are_served(led: Led) -> None:
         async with aiohttp.ClientSession() as session:
             found = {}
             for path in ("healthz", "readyz", "metrics"):
-                async with session.get(f"{led.url}/{path}") as answer:
+                async with session.get(f"{led.metrics}/{path}") as answer:
                     found[path] = (answer.status, await answer.text())
             return found
 
@@ -244,6 +299,27 @@ def test_the_pages_of_health_and_metrics_are_served(led: Led) -> None:
     assert pages["readyz"] == (200, "[+]loop ok\n[+]synced ok\nok\n")
     assert "gpuscaler_leader 1.0" in pages["metrics"][1]
     assert "gpuscaler_loop_lag_seconds_bucket" in pages["metrics"][1]
+
+
+def test_metrics_and_health_are_at_one_address_and_what_tells_of_pods_only_at_the_other(led: Led) -> None:
+    async def get(url: str) -> int:
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            return answer.status
+
+    told = ("status", "why/pod/default/train", "why/node/n", "decisions", "decisions/x", "decisions/x/inputs")
+    assert {asyncio.run(get(f"{led.metrics}/{path}")) for path in told} == {404}
+    assert asyncio.run(get(f"{led.url}/status")) == 200
+    assert {asyncio.run(get(f"{led.url}/{path}")) for path in ("metrics", "healthz", "readyz")} == {404}
+
+
+def test_a_web_site_whose_name_leads_to_this_machine_reads_no_pages(led: Led) -> None:
+    async def get(host: str) -> int:
+        async with aiohttp.ClientSession() as session, session.get(f"{led.url}/status", headers={"Host": host}) as answer:
+            return answer.status
+
+    others = ("rebound.example", "rebound.example:8081", "127.0.0.1.rebound.example", "10.0.0.1", "[")
+    assert {asyncio.run(get(host)) for host in others} == {403}
+    assert {asyncio.run(get(host)) for host in ("localhost", "[::1]:8081", "127.9.9.9")} == {200}
 
 
 def test_every_line_of_the_log_is_json_with_a_time_a_level_and_a_message(led: Led) -> None:
@@ -400,11 +476,3 @@ def test_replay_of_a_file_that_is_none_says_what_was_expected(tmp_path: Path, op
     for name, said in (("nothing", "saw No such file"), ("odd", "expected the")):
         done = CliRunner().invoke(main, ["replay", "x", option, str(tmp_path / name)])
         assert (done.exit_code, said in done.output) == (2, True), done.output
-
-
-def test_a_leader_in_a_pod_with_tls_is_reached_through_its_secure_proxy_and_one_without_pages_not_at_all() -> None:
-    assert proxied(Process("a_1", "0", "gpuscaler-7d", "infra", 8443, tls=True)) == (
-        "/api/v1/namespaces/infra/pods/https:gpuscaler-7d:8443/proxy"
-    )
-    with pytest.raises(OutOfReachError, match=r"leader a_1: serves no pages \(http.enabled is false\)"):
-        proxied(Process("a_1", "0", "gpuscaler-7d", "infra"))

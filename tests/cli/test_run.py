@@ -21,6 +21,7 @@ region: us-east-1
 cloud: simulated
 simulated: {boot: 500ms, device_plugin_delay: 100ms, capacity_error_delay: 100ms, image_pull: 0s}
 http: {address: "127.0.0.1:0"}
+pages: {address: "127.0.0.1:0"}
 pools:
   - name: gpu
     types: [g4dn.xlarge]

@@ -158,7 +158,7 @@ class Stage:
             identity=identity,
             clocks=Clocks(),
             make_provider=made,
-            make_records=partial(service.make, pod="", set_level=lambda _level: None),
+            make_records=partial(service.make, pod="", host="here", set_level=lambda _level: None),
             dry_run=dry_run,
         )
         self._lives.append(asyncio.get_running_loop().create_task(running.run()))

@@ -230,7 +230,12 @@ def _run_file(made: Stage, series: Path) -> Path:
         # A machine that is busy with other things answers late, and the notice is short.
         "leader_election": {"lease": "60s", "renew": "40s"},
     }
-    told |= {"http": {"address": "127.0.0.1:0"}, "history": {"folder": "history"}, "pace": {"resync": "2s"}}
+    told |= {
+        "http": {"address": "127.0.0.1:0"},
+        "pages": {"address": "127.0.0.1:0"},
+        "history": {"folder": "history"},
+        "pace": {"resync": "2s"},
+    }
     path = made.folder / "run.yaml"
     path.write_text(yaml.safe_dump(told))
     (made.folder / "history").mkdir()

@@ -40,7 +40,14 @@ def test_the_defaults_of_the_reference_are_those_of_the_program() -> None:
     """Each default that the page gives, written into a file, changes nothing."""
     smallest = "region: us-east-1\npools: [{name: a, types: [g5.xlarge]}]\n"
     rows = re.findall(r"^### (.*)$|^## (.*)$|^\| `(\w+)` \| [^|]+ \| `([^`|]+)` \|", RUN_PAGE, re.MULTILINE)
-    groups = {"Pace": "pace", "Leader election": "leader_election", "Rate limit": "rate_limit", "HTTP": "http", "History": "history"}
+    groups = {
+        "Pace": "pace",
+        "Leader election": "leader_election",
+        "Rate limit": "rate_limit",
+        "HTTP": "http",
+        "Pages": "pages",
+        "History": "history",
+    }
     groups |= {"Log": "log", "The simulated cloud": "simulated"}
     group, checked = "", 0
     for deeper, heading, key, default in rows:

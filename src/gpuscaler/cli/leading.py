@@ -1,11 +1,13 @@
-"""Asking the controller that leads: found through the status that it writes, reached through the API server's pod proxy."""
+"""Asking the controller that leads: found through the status that it writes, reached through a forwarded port of its pod."""
 
+import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 import click
-import msgspec
 
 from gpuscaler.cli.reaching import namespace_of, told
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from gpuscaler.control.records.status import Process, Status
     from gpuscaler.kube.access import Access
     from gpuscaler.kube.client import Client
+    from gpuscaler.kube.http import HttpTransport
     from gpuscaler.kube.transport import Transport
 
 #: Exit status where gpuscaler has never written its status.
@@ -34,10 +37,47 @@ def namespace_option(command: Callable[..., None]) -> Callable[..., None]:
     return click.option("--namespace", default="", metavar="NAME", help="Where gpuscaler runs; the default is kube-system.")(command)
 
 
-def leader_option(command: Callable[..., None]) -> Callable[..., None]:
-    """``--leader``."""
-    text = "Ask the leader at this address, such as http://127.0.0.1:8080, and not through the API server."
-    return click.option("--leader", default="", metavar="URL", help=text)(command)
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """What the command line says of where the leader is; without a ``url``, its status says it."""
+
+    url: str = ""
+    token_file: Path | None = None
+    authority: Path | None = None
+
+    def access(self) -> "Access":
+        """Raises :class:`OutOfReachError` for what cannot be used together."""
+        from gpuscaler.kube.access import Access
+        from gpuscaler.kube.credentials import Fixed, TokenFile
+        from gpuscaler.kube.tls import Tls
+
+        if self.token_file is not None and not self.url.startswith("https:"):
+            raise OutOfReachError(f"--leader: saw {self.url} with --leader-token-file, expected https://…, over which a token may be sent")
+        tls = Tls(owner="--leader", authority_file=self.authority, remedy="name the authority of its certificate with --leader-ca-file")
+        credentials = Fixed() if self.token_file is None else TokenFile(self.token_file, "--leader-token-file")
+        return Access(server=self.url.rstrip("/"), source="--leader", tls=tls, credentials=credentials)
+
+
+def leader_options(command: Callable[..., None]) -> Callable[..., None]:
+    """``--leader``, ``--leader-token-file`` and ``--leader-ca-file``, as a :class:`Leader` in ``leader``."""
+
+    @wraps(command)
+    def wrapped(*, leader: str, leader_token_file: Path | None, leader_ca_file: Path | None, **others: object) -> None:
+        command(leader=Leader(leader, leader_token_file, leader_ca_file), **others)
+
+    text = "Ask the leader at this address, such as http://127.0.0.1:8081, and not through the API server."
+    made: Callable[..., None] = wrapped
+    for option in (
+        _file_option("--leader-ca-file", "Who vouches for the certificate of --leader, as PEM; the default is what the system trusts."),
+        _file_option("--leader-token-file", "Present the token in this file to --leader, which must have TLS."),
+        click.option("--leader", default="", metavar="URL", help=text),
+    ):
+        made = option(made)
+    return made
+
+
+def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return click.option(name, type=click.Path(path_type=Path), metavar="FILE", help=text)
 
 
 async def read_status(client: "Client", namespace: str) -> "Status":
@@ -61,60 +101,70 @@ async def read_status(client: "Client", namespace: str) -> "Status":
         raise ValueError(f"ConfigMap {namespace}/{NAME}: {error}") from error
 
 
-class WireStatus(msgspec.Struct):
-    """What an API server answers itself, where it does not hand a request on."""
-
-    kind: str = ""
-    message: str = ""
-
-
-async def ask(transport: "Transport", prefix: str, path: str) -> tuple[int, bytes]:
-    """Status and body of what the leader answers. Raises :class:`OutOfReachError` where it is not the leader that answers."""
+async def ask(transport: "Transport", path: str) -> tuple[int, bytes]:
+    """Status and body of what the leader answers. Raises :class:`OutOfReachError` where nothing answers."""
     from gpuscaler.kube.errors import Unreachable
     from gpuscaler.kube.transport import Request
 
     try:
-        async with transport.exchange(Request("GET", prefix + path, timeout=PATIENCE)) as answer:
-            body = b"".join([piece async for piece in answer.pieces])
+        async with transport.exchange(Request("GET", path, timeout=PATIENCE)) as answer:
+            return answer.status, b"".join([piece async for piece in answer.pieces])
     except Unreachable as error:
         raise OutOfReachError(str(error)) from error
-    if answer.status >= 400:
-        try:
-            said = msgspec.json.decode(body, type=WireStatus)
-        except msgspec.MsgspecError:
-            return answer.status, body
-        if said.kind == "Status":
-            raise OutOfReachError(f"{answer.status}: {said.message}")
-    return answer.status, body
 
 
-def proxied(leader: "Process") -> str:
-    """The path of a leader's pages on the API server. Raises :class:`OutOfReachError` where it has none.
+async def ask_pod(transport: "HttpTransport", leader: "Process", path: str) -> tuple[int, bytes]:
+    """The same of a leader in a pod, through a forwarded port of it.
 
-    It goes through its pod's proxy and not a Service's, which may hand a question to a copy that does not lead.
+    Its pages listen at the pod's own loopback address, where nobody else comes to. The pod's and not a Service's, which may lead to a copy
+    that does not lead.
     """
-    if not leader.pod:
-        raise OutOfReachError(f"leader {leader.identity}: runs outside of the cluster; name its address with --leader")
-    if not leader.port:
-        raise OutOfReachError(f"leader {leader.identity}: serves no pages (http.enabled is false)")
-    scheme = "https:" if leader.tls else ""
-    return f"/api/v1/namespaces/{quote(leader.namespace)}/pods/{scheme}{quote(leader.pod)}:{leader.port}/proxy"
+    from gpuscaler.kube.errors import ApiError, Forbidden, Unreachable
+    from gpuscaler.kube.portforward import NotAnsweredError, PodPort, get_page
+
+    where = PodPort(namespace=leader.namespace, pod=leader.pod, port=leader.port)
+    try:
+        return await get_page(transport, where, path, within=PATIENCE)
+    except Forbidden as error:
+        needed = f"get and create on pods/portforward in namespace {leader.namespace}"
+        raise OutOfReachError(f"{error}; expected {needed}, as the chart's Role for readers has them: bind it to this user") from error
+    except (ApiError, NotAnsweredError, Unreachable) as error:
+        raise OutOfReachError(f"the port of its pages cannot be forwarded: {error}") from error
 
 
-async def asked(access: "Access", transport: "Transport", leader: str, *, namespace: str, path: str) -> tuple[int, bytes]:
-    """What the leader answers to ``path``: the one at the URL ``leader``, else the one that the status in ``namespace`` names."""
+async def ask_here(leader: "Process", path: str) -> tuple[int, bytes]:
+    """The same of a leader that runs in no pod, but on this machine."""
     from gpuscaler.kube.access import Access
+    from gpuscaler.kube.http import HttpTransport
+    from gpuscaler.settings.run_settings import is_loopback
+
+    # Whoever can write the status must not choose whom this machine asks.
+    host = f"[{leader.address}]" if ":" in leader.address else leader.address
+    url = f"http://{host}:{leader.port}"
+    if not is_loopback(leader.address) or leader.host != socket.gethostname():
+        raise OutOfReachError(
+            f"leader {leader.identity}: runs in no pod but on {leader.host}, where its pages are at {url}; ask there, or forward that port "
+            f"to this machine, as ssh -L {leader.port}:{host}:{leader.port} {leader.host} does, and name it with --leader"
+        )
+    async with HttpTransport(Access(server=url, source=f"the status of leader {leader.identity}")) as direct:
+        return await ask(direct, path)
+
+
+async def asked(access: "Access", transport: "HttpTransport", leader: Leader, *, namespace: str, path: str) -> tuple[int, bytes]:
+    """What the leader answers to ``path``: the one that ``leader`` says, else the one that the status in ``namespace`` names."""
     from gpuscaler.kube.client import Client
     from gpuscaler.kube.http import HttpTransport
 
-    if leader:
-        async with HttpTransport(Access(server=leader.rstrip("/"), source="--leader")) as direct:
-            return await ask(direct, "", path)
-    status = await read_status(Client(transport), namespace_of(namespace, access))
-    return await ask(transport, proxied(status.leader), path)
+    if leader.url:
+        async with HttpTransport(leader.access()) as direct:
+            return await ask(direct, path)
+    found = (await read_status(Client(transport), namespace_of(namespace, access))).leader
+    if not found.port:
+        raise OutOfReachError(f"leader {found.identity}: serves no pages (pages.enabled is false)")
+    return await (ask_pod(transport, found, path) if found.pod else ask_here(found, path))
 
 
-def talk(access: "Access", talking: Callable[["Transport"], Awaitable[int]]) -> int:
+def talk(access: "Access", talking: Callable[["HttpTransport"], Awaitable[int]]) -> int:
     """Run ``talking`` with a transport to the cluster, and say what went wrong in the usual words; returns the exit status."""
     import asyncio
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuscaler.cli.leading import NotInstalledError, OutOfReachError, asked, leader_option, namespace_option, talk
+from gpuscaler.cli.leading import Leader, NotInstalledError, OutOfReachError, asked, leader_options, namespace_option, talk
 from gpuscaler.cli.reaching import UNREACHABLE, access_options, find
 from gpuscaler.cli.status import line
 
 if TYPE_CHECKING:
     from gpuscaler.control.records.history import Brief
-    from gpuscaler.kube.transport import Transport
+    from gpuscaler.kube.http import HttpTransport
 
 #: Exit status where the plan is another one now.
 DIFFERENT = 1
@@ -22,7 +22,7 @@ DIFFERENT = 1
 @click.argument("name", metavar="[ID]", default="")
 @access_options
 @namespace_option
-@leader_option
+@leader_options
 @click.option("--history", type=click.Path(path_type=Path), metavar="FILE", help="Read this history.db, and ask nobody.")
 @click.option("--inputs", type=click.Path(path_type=Path), metavar="FILE", help="Read the inputs of a decision that --save wrote.")
 @click.option(
@@ -35,7 +35,7 @@ def replay(
     kubeconfig: Path | None,
     context: str,
     namespace: str,
-    leader: str,
+    leader: Leader,
     history: Path | None,
     inputs: Path | None,
     save: Path | None,
@@ -53,7 +53,7 @@ def replay(
         sys.exit(from_history(history, name, save, as_json=as_json))
     access = find(kubeconfig, context)
 
-    async def talking(transport: "Transport") -> int:
+    async def talking(transport: "HttpTransport") -> int:
         path = f"/decisions/{name}/inputs" if name else "/decisions"
         try:
             status, body = await asked(access, transport, leader, namespace=namespace, path=path)

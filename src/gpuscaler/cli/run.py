@@ -101,7 +101,7 @@ async def _run(file: "SettingsFile", access: "Access", *, dry_run: bool) -> None
                 identity=f"{socket.gethostname()}_{uuid4().hex[:12]}",
                 clocks=Clocks(),
                 make_provider=partial(aws.make, folder=_cache()) if file.settings.cloud == "aws" else providers.make,
-                make_records=partial(make_records, pod=pod, set_level=set_level),
+                make_records=partial(make_records, pod=pod, host=socket.gethostname(), set_level=set_level),
                 dry_run=dry_run,
                 default_limit=True,
             )

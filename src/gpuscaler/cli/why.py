@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuscaler.cli.leading import NOT_INSTALLED, NotInstalledError, OutOfReachError, asked, leader_option, namespace_option, talk
+from gpuscaler.cli.leading import NOT_INSTALLED, Leader, NotInstalledError, OutOfReachError, asked, leader_options, namespace_option, talk
 from gpuscaler.cli.reaching import access_options, find
 from gpuscaler.cli.status import happened, line
 
 if TYPE_CHECKING:
     from gpuscaler.control.records.why import Answer
+    from gpuscaler.kube.http import HttpTransport
     from gpuscaler.kube.transport import Transport
 
 
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 @click.argument("name", metavar="NAME")
 @access_options
 @namespace_option
-@leader_option
+@leader_options
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
-def why(*, kind: str, name: str, kubeconfig: Path | None, context: str, namespace: str, leader: str, as_json: bool) -> None:
+def why(*, kind: str, name: str, kubeconfig: Path | None, context: str, namespace: str, leader: Leader, as_json: bool) -> None:
     """Explain the pod or HorizontalPodAutoscaler NAMESPACE/NAME (or NAME, in the namespace "default") or the node NAME.
 
     The controller that leads is asked; where it cannot be reached, Events tell what it said last. Of an autoscaler each link is looked at
@@ -36,7 +37,7 @@ def why(*, kind: str, name: str, kubeconfig: Path | None, context: str, namespac
     if kind == "hpa":
         sys.exit(talk(access, lambda transport: chain(transport, subject, as_json=as_json)))
 
-    async def talking(transport: "Transport") -> int:
+    async def talking(transport: "HttpTransport") -> int:
         import msgspec
 
         from gpuscaler.control.records.why import Answer

@@ -16,6 +16,7 @@ from gpuscaler.settings.run_settings import (
     LATER_CLOUDS,
     LEVELS,
     AbsentResource,
+    AuthenticatedSettings,
     AwsSettings,
     Dry,
     ElectionSettings,
@@ -24,15 +25,17 @@ from gpuscaler.settings.run_settings import (
     LogSettings,
     MachineQuota,
     PaceSettings,
+    PagesSettings,
     RateSettings,
     Reclaim,
     RunSettings,
     Simulated,
     SimulatedFaults,
     Span,
+    is_loopback,
 )
 
-RUN_KEYS = ("cloud", "simulated", "aws", "namespace", "pace", "leader_election", "rate_limit", "http", "history", "log")
+RUN_KEYS = ("cloud", "simulated", "aws", "namespace", "pace", "leader_election", "rate_limit", "http", "pages", "history", "log")
 SPANS = ("boot", "device_plugin_delay", "capacity_error_delay", "image_pull")
 SIMULATED_KEYS = (*SPANS, "dry", "quotas", "reclaim", "faults", "seed", "kubelet")
 DRY_KEYS = ("pool", "type", "market", "zone")
@@ -46,6 +49,8 @@ PACE_KEYS = ("debounce", "patience", "resync", "register_timeout", "ready_timeou
 ELECTION_KEYS = ("enabled", "name", "lease", "renew", "retry")
 RATE_KEYS = ("qps", "burst")
 HTTP_KEYS = ("enabled", "address", "certificate", "key", "alive_within")
+PAGES_KEYS = ("enabled", "address", "authenticated")
+AUTHENTICATED_KEYS = ("address", "certificate", "key")
 HISTORY_KEYS = ("folder", "decisions", "bytes")
 LOG_KEYS = ("level",)
 
@@ -74,6 +79,7 @@ def read_run(fields: Fields, policy: Policy, folder: Path) -> RunSettings:
         leader_election=_election(fields["leader_election"]) if "leader_election" in fields else default.leader_election,
         rate_limit=_rate(fields["rate_limit"]) if "rate_limit" in fields else default.rate_limit,
         http=_http(fields["http"], folder) if "http" in fields else default.http,
+        pages=_pages(fields["pages"], folder) if "pages" in fields else default.pages,
         history=_history(fields["history"], folder) if "history" in fields else default.history,
         log=_log(fields["log"]) if "log" in fields else default.log,
         limits_stated="limits" in fields,
@@ -267,27 +273,60 @@ def _rate(at: Cursor) -> RateSettings:
 
 def _http(at: Cursor, folder: Path) -> HttpSettings:
     fields, default = at.mapping(HTTP_KEYS), HttpSettings()
-    host, port = _address(fields["address"]) if "address" in fields else (default.host, default.port)
-    for key, other in (("certificate", "key"), ("key", "certificate")):
-        if key in fields and other not in fields:
-            at.say(f"saw {key} without {other}, expected both or neither; add {other}")
+    host, port = _address(fields["address"], (default.host, default.port)) if "address" in fields else (default.host, default.port)
+    _both_or_neither(at, fields)
     return HttpSettings(
         enabled=_value(fields, "enabled", Cursor.boolean, default.enabled),
         host=host,
         port=port,
-        certificate=_path(fields["certificate"], folder, "the path of a certificate as PEM") if "certificate" in fields else "",
-        key=_path(fields["key"], folder, "the path of a private key as PEM") if "key" in fields else "",
+        **_certificate(fields, folder),
         alive_within=_wait(fields, "alive_within", default.alive_within),
     )
 
 
-def _address(at: Cursor) -> tuple[str, int]:
+def _both_or_neither(at: Cursor, fields: Fields) -> None:
+    for key, other in (("certificate", "key"), ("key", "certificate")):
+        if key in fields and other not in fields:
+            at.say(f"saw {key} without {other}, expected both or neither; add {other}")
+
+
+def _certificate(fields: Fields, folder: Path) -> dict[str, str]:
+    """Paths of a certificate and its key, empty where they are left out."""
+    words = {"certificate": "the path of a certificate as PEM", "key": "the path of a private key as PEM"}
+    return {key: _path(fields[key], folder, what) if key in fields else "" for key, what in words.items()}
+
+
+def _pages(at: Cursor, folder: Path) -> PagesSettings:
+    fields, default = at.mapping(PAGES_KEYS), PagesSettings()
+    host, port = _address(fields["address"], (default.host, default.port)) if "address" in fields else (default.host, default.port)
+    if not is_loopback(host):
+        fields["address"].wrong(
+            "a loopback address such as 127.0.0.1:8081, since whoever reaches it reads names and annotations of all pods; "
+            "for another one set pages.authenticated"
+        )
+    return PagesSettings(
+        enabled=_value(fields, "enabled", Cursor.boolean, default.enabled),
+        host=host,
+        port=port,
+        authenticated=_authenticated(fields["authenticated"], folder) if "authenticated" in fields else default.authenticated,
+    )
+
+
+def _authenticated(at: Cursor, folder: Path) -> AuthenticatedSettings:
+    fields = at.mapping(AUTHENTICATED_KEYS, required=AUTHENTICATED_KEYS)
+    if len(fields) < len(AUTHENTICATED_KEYS):
+        return AuthenticatedSettings()
+    host, port = _address(fields["address"], ("", 0))
+    return AuthenticatedSettings(host=host, port=port, **_certificate(fields, folder))
+
+
+def _address(at: Cursor, default: tuple[str, int]) -> tuple[str, int]:
     text = at.text("HOST:PORT, such as 127.0.0.1:8080 or :8080")
     found = _ADDRESS.fullmatch(text or "")
     if text is not None and (found is None or int(found[3]) > 65535):
         at.wrong("HOST:PORT, such as 127.0.0.1:8080 or :8080")
         found = None
-    return (found[1] or found[2] or "", int(found[3])) if found else (HttpSettings().host, HttpSettings().port)
+    return (found[1] or found[2] or "", int(found[3])) if found else default
 
 
 def _history(at: Cursor, folder: Path) -> HistorySettings:

@@ -1,6 +1,7 @@
 """What `gpuscaler run` is told: the policy, and how to carry it out. Every field is described in ``docs/reference/run-file.md``."""
 
 from collections.abc import Mapping
+from ipaddress import ip_address
 
 from msgspec import Struct
 
@@ -148,7 +149,7 @@ class RateSettings(Struct, frozen=True, gc=False):
 
 
 class HttpSettings(Struct, frozen=True, gc=False):
-    """Where metrics, health and explanations are served; an empty ``host`` means all addresses.
+    """Where metrics and health are served, to whoever can connect; an empty ``host`` means all addresses.
 
     ``certificate`` and ``key`` are paths of PEM files; without them there is no TLS. ``alive_within`` seconds must the loop have turned in.
     """
@@ -159,6 +160,38 @@ class HttpSettings(Struct, frozen=True, gc=False):
     certificate: str = ""
     key: str = ""
     alive_within: float = 120.0
+
+
+def is_loopback(host: str) -> bool:
+    """Whether ``host``, a name or an address, leads to this machine and to no other."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class AuthenticatedSettings(Struct, frozen=True, gc=False):
+    """Where pages are served to whoever has a token of the cluster and the right to read them; nowhere without a ``port``.
+
+    An empty ``host`` means all addresses; ``certificate`` and ``key`` are paths of PEM files, and required, since tokens come in.
+    """
+
+    host: str = ""
+    port: int | None = None
+    certificate: str = ""
+    key: str = ""
+
+
+class PagesSettings(Struct, frozen=True, gc=False):
+    """Where status, explanations and decisions are served, which tell names and annotations of all tenants' pods.
+
+    ``host`` is a loopback address: whoever reaches it reads them. ``enabled`` None means where anything is served at all.
+    """
+
+    enabled: bool | None = None
+    host: str = "127.0.0.1"
+    port: int = 8081
+    authenticated: AuthenticatedSettings = AuthenticatedSettings()
 
 
 class HistorySettings(Struct, frozen=True, gc=False):
@@ -189,6 +222,7 @@ class RunSettings(Struct, frozen=True, gc=False):
     leader_election: ElectionSettings = ElectionSettings()
     rate_limit: RateSettings = RateSettings()
     http: HttpSettings = HttpSettings()
+    pages: PagesSettings = PagesSettings()
     history: HistorySettings = HistorySettings()
     log: LogSettings = LogSettings()
     limits_stated: bool = False

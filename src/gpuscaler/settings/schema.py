@@ -52,6 +52,7 @@ def _run() -> Schema:
     wait, flag, share = _duration(), {"type": "boolean"}, {"type": "number", "minimum": 0, "maximum": 1}
     dns = {"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"}
     number = {"type": "number", "exclusiveMinimum": 0}
+    address = {"type": "string", "pattern": "^(\\[[0-9A-Fa-f:.]+\\]|[A-Za-z0-9.-]*):[0-9]{1,5}$"}
     groups: dict[str, Schema] = {
         "simulated": {
             **{key: _span() for key in SPANS},
@@ -91,10 +92,15 @@ def _run() -> Schema:
         "rate_limit": {"qps": {**number, "default": 50}, "burst": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1, "default": 100}},
         "http": {
             "enabled": {**flag, "default": True},
-            "address": {"type": "string", "pattern": "^(\\[[0-9A-Fa-f:.]+\\]|[A-Za-z0-9.-]*):[0-9]{1,5}$", "default": ":8080"},
+            "address": {**address, "default": ":8080"},
             "certificate": path,
             "key": path,
             "alive_within": wait,
+        },
+        "pages": {
+            "enabled": flag,
+            "address": {**address, "default": "127.0.0.1:8081"},
+            "authenticated": _object({"address": address, "certificate": path, "key": path}, required=["address", "certificate", "key"]),
         },
         "history": {
             "folder": path,

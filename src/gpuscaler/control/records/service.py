@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -13,13 +12,14 @@ from gpuscaler.control.controller import Controller
 from gpuscaler.control.records.announcing import Announcer
 from gpuscaler.control.records.history import open_history
 from gpuscaler.control.records.keeping import Keeper
+from gpuscaler.control.records.listening import Listeners
 from gpuscaler.control.records.logging import LogLines
 from gpuscaler.control.records.metrics import Gauges, Metrics
 from gpuscaler.control.records.pages import Pages
 from gpuscaler.control.records.records import Records
 from gpuscaler.control.records.reporting import Reporter
 from gpuscaler.control.records.status import Process
-from gpuscaler.control.running import Place, UnusableError
+from gpuscaler.control.running import Place
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.events import EventRecorder, Reference
 from gpuscaler.kube.picture import Picture
@@ -27,9 +27,7 @@ from gpuscaler.kube.rate import RateLimit
 from gpuscaler.model.holds import Holds
 from gpuscaler.serving import exposition
 from gpuscaler.serving.health import Health
-from gpuscaler.serving.server import Server, serve
-from gpuscaler.serving.tls import CertificateError, LiveTls
-from gpuscaler.settings.run_settings import HttpSettings, RunSettings
+from gpuscaler.settings.run_settings import PagesSettings, RunSettings
 
 _LOG = structlog.get_logger(__name__)
 #: Events and the status must not wait behind the controller's own writes, nor these behind them.
@@ -46,10 +44,10 @@ FLUSH_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What the records need of the process. ``pod`` is the name of its pod, empty outside a cluster; ``now`` the wall clock.
+    """What the records need of the process. ``pod`` is the name of its pod, empty outside a cluster; ``host`` that of its machine.
 
-    ``client`` is fenced by the election and withholds writes on a dry run. ``troubles`` tells what is wrong elsewhere, ``set_level`` is
-    told which lines of the log are wanted; ``holds`` are what people have stopped.
+    ``now`` is the wall clock. ``client`` is fenced by the election and withholds writes on a dry run. ``troubles`` tells what is wrong
+    elsewhere, ``set_level`` is told which lines of the log are wanted; ``holds`` are what people have stopped.
     """
 
     client: Client
@@ -59,13 +57,17 @@ class Surroundings:
     now: Callable[[], float]
     troubles: Callable[[], tuple[str, ...]]
     pod: str = ""
+    host: str = ""
     dry_run: bool = False
     set_level: Callable[[str], None] = lambda _level: None
     holds: Callable[[], Holds] = Holds
 
 
-def make(settings: RunSettings, place: Place, *, pod: str, set_level: Callable[[str], None]) -> "Service":
-    """The records of ``gpuscaler run``. ``pod`` is the name of the process' pod, empty outside a cluster; ``set_level`` is the log's."""
+def make(settings: RunSettings, place: Place, *, pod: str, host: str, set_level: Callable[[str], None]) -> "Service":
+    """The records of ``gpuscaler run``. ``pod`` is the name of the process' pod, empty outside a cluster; ``host`` that of its machine.
+
+    ``set_level`` is the log's.
+    """
     here = Surroundings(
         client=place.client,
         picture=place.picture,
@@ -74,6 +76,7 @@ def make(settings: RunSettings, place: Place, *, pod: str, set_level: Callable[[
         now=place.now,
         troubles=place.troubles,
         pod=pod,
+        host=host,
         dry_run=place.dry_run,
         set_level=set_level,
         holds=lambda: place.brake.holds,
@@ -91,15 +94,15 @@ class Service(Records):
     events: EventRecorder = field(init=False)
     keeper: Keeper = field(init=False)
     reporter: Reporter = field(init=False)
-    #: The port that pages are served at, 0 while none is.
-    port: int = field(default=0, init=False)
+    listeners: Listeners = field(default_factory=Listeners, init=False)
     _controller: Controller | None = field(default=None, init=False)
     _led_since: float = field(default=0.0, init=False)
+    _pages: PagesSettings = field(init=False)
     _history_trouble: str = field(default="", init=False)
-    _tls: LiveTls | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         here, kept = self.here, self.settings.history
+        self._pages = self.settings.pages
         # Until the first plan, what the file says; then what planning goes by.
         self.latest.policy = self.settings.policy
         history, self._history_trouble = open_history("" if here.dry_run else kept.folder, decisions=kept.decisions, most_bytes=kept.bytes)
@@ -124,7 +127,8 @@ class Service(Records):
 
     def process(self) -> Process:
         here = self.here
-        return Process(here.identity, __version__, here.pod, here.namespace, self.port, self._tls is not None)
+        port = self.listeners.ports.get("pages", 0)
+        return Process(here.identity, __version__, here.pod, here.namespace, port, self._pages.host if port else "", here.host)
 
     def leads(self) -> bool:
         return self._controller is not None
@@ -133,9 +137,8 @@ class Service(Records):
         """Everything that is wrong now, a sentence each."""
         controller = self._controller
         leading = (controller.trouble, controller.cloud.trouble) if controller is not None else ()
-        tls = self._tls.trouble if self._tls is not None else ""
         pools = self.latest.found.trouble if self.latest.found is not None else ""
-        own = (*leading, pools, self._history_trouble, self.keeper.trouble, self.reporter.trouble, tls)
+        own = (*leading, pools, self._history_trouble, self.keeper.trouble, self.reporter.trouble, *self.listeners.trouble)
         lost = f"{self.failures} records could not be made; the log says which kinds" if self.failures else ""
         return tuple(one for one in (*self.here.troubles(), *own, lost) if one)
 
@@ -171,16 +174,15 @@ class Service(Records):
 
     async def run(self) -> None:
         """Keep, tell and serve until cancelled; then write what was not written yet."""
-        server = await self._serve(self.settings.http)
         try:
+            await self._serve()
             async with asyncio.TaskGroup() as tasks:
                 for part in (self.keeper.run, self.reporter.run, self.events.run, self._measure):
                     tasks.create_task(self._keep_up(part))
-                if self._tls is not None:
-                    tasks.create_task(self._keep_up(self._tls.run))
+                for tls in self.listeners.tls:
+                    tasks.create_task(self._keep_up(tls.run))
         finally:
-            if server is not None:
-                await server.close()
+            await self.listeners.close()
             await self._last_events()
             self.keeper.history.close()
 
@@ -194,26 +196,16 @@ class Service(Records):
                 _LOG.exception("a part of the records broke; it begins anew", part=part.__qualname__)
             await asyncio.sleep(AGAIN_SECONDS)
 
-    async def _serve(self, http: HttpSettings) -> Server | None:
-        if not http.enabled:
-            return None
-        try:
-            self._tls = LiveTls(Path(http.certificate), Path(http.key)) if http.certificate else None
-        except CertificateError as error:
-            raise UnusableError(f"http.certificate: {error}") from error
-        pages = Pages(self.latest, self.keeper, self.reporter, leading=self.leads, now=self.here.now)
-        health = Health(alive={"loop": self.alive}, ready={"synced": self.synced})
-        routes = [*health.routes(), *exposition.routes(self.metrics.registry), *pages.routes()]
-        try:
-            server = await serve(routes, host=http.host, port=http.port, tls=None if self._tls is None else self._tls.context)
-        except OSError as error:
-            where = f"{http.host or 'all addresses'}, port {http.port}"
-            raise UnusableError(
-                f"http: saw {error.strerror or error} for {where}, expected to listen there; set http.address, or http.enabled: false"
-            ) from error
-        self.port = server.port
-        _LOG.info("serves metrics, health and explanations", host=http.host or "all addresses", port=server.port, tls=self._tls is not None)
-        return server
+    async def _serve(self) -> None:
+        http, told = self.settings.http, self._pages
+        if http.enabled:
+            health = Health(alive={"loop": self.alive}, ready={"synced": self.synced})
+            await self.listeners.metrics(http, [*health.routes(), *exposition.routes(self.metrics.registry)])
+        if http.enabled if told.enabled is None else told.enabled:
+            pages = Pages(self.latest, self.keeper, self.reporter, leading=self.leads, now=self.here.now).routes()
+            await self.listeners.pages(told, pages)
+            if told.authenticated.port is not None:
+                await self.listeners.authenticated(told.authenticated, pages, self.here.client)
 
     async def _last_events(self) -> None:
         try:

@@ -121,14 +121,18 @@ class UnreadyNow(Struct, frozen=True, omit_defaults=True):
 
 
 class Process(Struct, frozen=True):
-    """Who wrote a status, and how its pages are reached: ``pod`` is empty outside a cluster, ``port`` 0 where nothing is served."""
+    """Who wrote a status, and where its pages are: at ``port`` of the loopback ``address`` of ``pod``, or outside a cluster of ``host``.
+
+    ``port`` is 0 where none are served.
+    """
 
     identity: str = ""
     version: str = ""
     pod: str = ""
     namespace: str = ""
     port: int = 0
-    tls: bool = False
+    address: str = ""
+    host: str = ""
 
 
 class Status(Struct, frozen=True):

@@ -1,0 +1,70 @@
+"""Who may read the pages: at a loopback address whoever reaches it, elsewhere whoever the API server vouches for."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import structlog
+from aiohttp import web
+from yarl import URL
+
+from gpuscaler.kube.errors import ApiError, Unreachable
+from gpuscaler.kube.reviews import Reviews
+from gpuscaler.kube.users import Attributes, authenticated, bearer_token
+from gpuscaler.settings.run_settings import is_loopback
+
+_LOG = structlog.get_logger(__name__)
+#: Raises the answer to whoever may not ask.
+Guard: TypeAlias = Callable[[web.Request], Awaitable[None]]
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def guarded(routes: Iterable[web.RouteDef], guard: Guard) -> list[web.RouteDef]:
+    """``routes``, each of which asks ``guard`` first."""
+    return [web.route(one.method, one.path, _after(guard, one.handler)) for one in routes]
+
+
+def _after(guard: Guard, handler: Handler) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        await guard(request)
+        return await handler(request)
+
+    return handle
+
+
+async def addressed_by_loopback(request: web.Request) -> None:
+    """Refuse requests that name another host: a browser here sends such for a web site whose name leads to a loopback address."""
+    if not is_loopback(_named(request.host)):
+        raise web.HTTPForbidden(text="expected a request to a loopback address: the pages are for this machine, or for a forwarded port\n")
+
+
+def _named(host: str) -> str:
+    """The name in a Host header; empty where it has none."""
+    try:
+        return URL(f"http://{host}").host or ""
+    except ValueError:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Vouched:
+    """Admits whoever presents a token of the cluster and may ``get`` the path; the API server is asked about both."""
+
+    reviews: Reviews
+
+    async def __call__(self, request: web.Request) -> None:
+        token = bearer_token(request.headers.get("Authorization", ""))
+        try:
+            # Nobody without a token makes the API server work.
+            user = await self.reviews.user_of(token) if token else None
+            if user is None:
+                raise web.HTTPUnauthorized(text="expected a bearer token of this cluster\n", headers={"WWW-Authenticate": "Bearer"})
+            verdict = await self.reviews.verdict(authenticated(user), Attributes("get", request.path))
+        except (ApiError, Unreachable) as error:
+            _LOG.warning("whether a page may be read could not be checked", problem=str(error))
+            raise web.HTTPServiceUnavailable(text="the API server cannot be asked who this is; the log says why\n") from error
+        if not verdict.allowed:
+            why = f": {verdict.reason}" if verdict.reason else ""
+            raise web.HTTPForbidden(
+                text=f"user {user.name!r} may not get {request.path}{why}; expected the right to get it as a non-resource URL\n"
+            )

@@ -1,0 +1,84 @@
+"""What is served, and where: metrics and health to everybody, pages to this machine, and to others where they are authenticated."""
+
+import asyncio
+import ssl
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import structlog
+from aiohttp import web
+
+from gpuscaler.control.records.guarding import Vouched, addressed_by_loopback, guarded
+from gpuscaler.control.running import UnusableError
+from gpuscaler.kube.client import Client, no_fence
+from gpuscaler.kube.rate import RateLimit
+from gpuscaler.kube.reviews import Reviews
+from gpuscaler.serving.server import serve
+from gpuscaler.serving.tls import CertificateError, LiveTls
+from gpuscaler.settings.run_settings import AuthenticatedSettings, HttpSettings, PagesSettings
+
+_LOG = structlog.get_logger(__name__)
+#: Questions to the API server about who somebody is: so many a second, at once, and seconds for an answer.
+QPS, BURST, REVIEW_SECONDS = 20.0, 100, 10.0
+#: What is served at the addresses of a key.
+_SERVED = {
+    "http": "metrics and health",
+    "pages": "status, explanations and decisions, to this machine",
+    "pages.authenticated": "status, explanations and decisions, to whoever may read them",
+}
+
+
+@dataclass(slots=True)
+class Listeners:
+    """Servers by the keys of their settings, until :meth:`close`. ``ports`` says where they listen."""
+
+    ports: dict[str, int] = field(default_factory=dict, init=False)
+    tls: list[LiveTls] = field(default_factory=list, init=False)
+    _open: AsyncExitStack = field(default_factory=AsyncExitStack, init=False)
+
+    @property
+    def trouble(self) -> tuple[str, ...]:
+        """What is wrong with certificates, a sentence each."""
+        return tuple(one.trouble for one in self.tls if one.trouble)
+
+    async def metrics(self, http: HttpSettings, routes: Iterable[web.RouteDef]) -> None:
+        """Serve ``routes`` to whoever can connect. Raises :class:`UnusableError`, as all that follow."""
+        tls = self._certified("http", http.certificate, http.key) if http.certificate else None
+        await self._listen("http", routes, host=http.host, port=http.port, tls=tls)
+
+    async def pages(self, pages: PagesSettings, routes: Iterable[web.RouteDef]) -> None:
+        """Serve ``routes`` to this machine; in a pod that is whoever may forward a port of it."""
+        await self._listen("pages", guarded(routes, addressed_by_loopback), host=pages.host, port=pages.port)
+
+    async def authenticated(self, told: AuthenticatedSettings, routes: Iterable[web.RouteDef], client: Client) -> None:
+        """Serve ``routes`` to whoever the API server, asked by ``client``, says may read them."""
+        # That changes nothing, so a copy that does not lead may ask, and one that only looks on.
+        asking = replace(client, fence=no_fence, dry_run=False, limit=RateLimit(qps=QPS, burst=BURST), write_timeout=REVIEW_SECONDS)
+        reviews = Reviews(asking, asking, clock=asyncio.get_running_loop().time, always=frozenset())
+        tls = self._certified("pages.authenticated", told.certificate, told.key)
+        await self._listen("pages.authenticated", guarded(routes, Vouched(reviews)), host=told.host, port=told.port or 0, tls=tls)
+
+    async def close(self) -> None:
+        await self._open.aclose()
+
+    def _certified(self, group: str, certificate: str, key: str) -> ssl.SSLContext:
+        try:
+            tls = LiveTls(Path(certificate), Path(key))
+        except CertificateError as error:
+            raise UnusableError(f"{group}.certificate: {error}") from error
+        self.tls.append(tls)
+        return tls.context
+
+    async def _listen(self, key: str, routes: Iterable[web.RouteDef], *, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        try:
+            server = await serve(routes, host=host, port=port, tls=tls)
+        except OSError as error:
+            where, instead = f"{host or 'all addresses'}, port {port}", "leave it out" if "." in key else f"{key}.enabled: false"
+            raise UnusableError(
+                f"{key}: saw {error.strerror or error} for {where}, expected to listen there; set {key}.address, or {instead}"
+            ) from error
+        self._open.push_async_callback(server.close)
+        self.ports[key] = server.port
+        _LOG.info(f"serves {_SERVED[key]}", host=host or "all addresses", port=server.port, tls=tls is not None)

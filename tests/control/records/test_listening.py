@@ -1,0 +1,109 @@
+"""Who reads which page at which address, with TLS, tokens and an API server that reviews."""
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+import trustme
+from aiohttp import web
+from tests.metrics.api.scene import Reviewing
+from tests.serving.test_server import written
+
+from gpuscaler.control.records.listening import Listeners
+from gpuscaler.control.running import UnusableError
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.leases import NotLeaderError
+from gpuscaler.settings.run_settings import AuthenticatedSettings, HttpSettings, PagesSettings
+
+pytestmark = pytest.mark.looptime(False)
+
+
+async def told(_request: web.Request) -> web.Response:
+    return web.Response(text="ok")
+
+
+ROUTES = [web.get("/why/pod/{namespace}/{name}", told), web.get("/status", told)]
+
+
+def not_leading(_seconds: float) -> None:
+    raise NotLeaderError("this copy does not lead")
+
+
+@asynccontextmanager
+async def asking(folder: Path, api: Reviewing) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
+    """Pages behind authentication, of a copy that does not lead and only looks on."""
+    authority = trustme.CA()
+    certificate, key = written(folder, authority)
+    trust = ssl.create_default_context()
+    authority.configure_trust(trust)
+    listeners = Listeners()
+    settings = AuthenticatedSettings("127.0.0.1", 0, str(certificate), str(key))
+    await listeners.authenticated(settings, ROUTES, Client(api, fence=not_leading, dry_run=True))
+    try:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as session:
+            yield session, f"https://127.0.0.1:{listeners.ports['pages.authenticated']}"
+    finally:
+        await listeners.close()
+
+
+async def get(session: aiohttp.ClientSession, url: str, token: str = "") -> tuple[int, str]:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    async with session.get(url, headers=headers) as answer:
+        return answer.status, await answer.text()
+
+
+async def test_elsewhere_pages_are_for_those_whom_the_api_server_knows_and_lets_read_that_path(tmp_path: Path) -> None:
+    jane = {"username": "jane", "uid": "7", "groups": ["ops"]}
+    api = Reviewing(
+        tokens={"good": jane, "also": {"username": "joe"}},
+        allows=lambda spec: spec["user"] == "jane" and spec["nonResourceAttributes"]["path"].startswith("/why/"),
+        reason="no such role",
+    )
+    async with asking(tmp_path, api) as (session, url):
+        assert await get(session, f"{url}/status") == (401, "expected a bearer token of this cluster\n")
+        assert api.specs == []
+        assert (await get(session, f"{url}/status", "bad"))[0] == 401
+        assert await get(session, f"{url}/why/pod/default/a", "good") == (200, "ok")
+        assert api.specs[-1] == {
+            "user": "jane",
+            "groups": ["ops", "system:authenticated"],
+            "uid": "7",
+            "nonResourceAttributes": {"verb": "get", "path": "/why/pod/default/a"},
+        }
+        refused = "may not get /status: no such role; expected the right to get it as a non-resource URL\n"
+        assert await get(session, f"{url}/status", "good") == (403, f"user 'jane' {refused}")
+        assert (await get(session, f"{url}/why/pod/default/a", "also"))[0] == 403
+
+
+async def test_nobody_is_let_in_while_the_api_server_is_away(tmp_path: Path) -> None:
+    async with asking(tmp_path, Reviewing(tokens={"good": {"username": "jane"}}, away=True)) as (session, url):
+        assert await get(session, f"{url}/status", "good") == (503, "the API server cannot be asked who this is; the log says why\n")
+
+
+async def test_a_token_is_of_no_use_without_tls(tmp_path: Path) -> None:
+    async with asking(tmp_path, Reviewing()) as (session, url):
+        with pytest.raises(aiohttp.ClientError):
+            await get(session, url.replace("https:", "http:") + "/status", "good")
+
+
+@pytest.mark.parametrize(
+    ("group", "said"),
+    [
+        ("http", "http: saw .* for 203.0.113.1, port 1, expected to listen there; set http.address, or http.enabled: false"),
+        ("pages", "pages: saw .* for 203.0.113.1, port 1, expected to listen there; set pages.address, or pages.enabled: false"),
+        ("pages.authenticated", "pages.authenticated.certificate: /nowhere/tls.crt: saw No such file"),
+    ],
+)
+async def test_an_address_that_cannot_be_had_is_named_by_its_key(group: str, said: str) -> None:
+    listeners, away = Listeners(), AuthenticatedSettings("203.0.113.1", 1, "/nowhere/tls.crt", "/nowhere/tls.key")
+    starts = {
+        "http": lambda: listeners.metrics(HttpSettings(host=away.host, port=1), ROUTES),
+        "pages": lambda: listeners.pages(PagesSettings(host=away.host, port=1), ROUTES),
+        "pages.authenticated": lambda: listeners.authenticated(away, ROUTES, Client(Reviewing())),
+    }
+    with pytest.raises(UnusableError, match=said):
+        await starts[group]()
+    await listeners.close()
