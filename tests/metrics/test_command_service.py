@@ -250,6 +250,17 @@ async def test_prometheus_away_is_an_error_that_says_so_and_over_when_it_is_back
     assert "down for repairs" in told[0]["problem"]
 
 
+async def test_an_expired_certificate_for_another_service_is_said_at_start(tmp_path: Path) -> None:
+    pair = Authority("theirs", now=time.time() - 400 * 86_400).issue("server", hosts=("gpuscaler-metrics.monitoring.svc",))
+    certificate, key = pair.write(tmp_path, "theirs")
+    with structlog.testing.capture_logs() as logs:
+        async with running(tmp_path, certificate=certificate, key=key), asyncio.timeout(60):
+            while not (found := [one["problem"] for one in logs if one["event"] == "to be mended" and one["about"] == "certificate"]):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    assert f"{certificate}: it expired on " in found[0]
+    assert "saw it for gpuscaler-metrics.monitoring.svc, expected gpuscaler-metrics.default.svc" in found[0]
+
+
 async def test_rules_that_change_are_served_and_who_may_not_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuscaler.metrics.command_rules.LOOK_SECONDS", 0.1)
     async with running(tmp_path) as made:

@@ -35,6 +35,7 @@ from gpuscaler.metrics.objects import Objects
 from gpuscaler.metrics.outages import Telling
 from gpuscaler.metrics.prometheus import Prometheus, Server, access_of, server_of
 from gpuscaler.metrics.source import PrometheusSource
+from gpuscaler.metrics.upkeep import Upkeep
 from gpuscaler.serving.health import Check, said
 from gpuscaler.serving.tls import CertificateError, LiveTls
 
@@ -139,7 +140,11 @@ class MetricsService:
                         tasks.create_task(self.rules.run(source.discoverer.use), name="watch rules")
                         telling = Telling(source.outages, self.clocks.monotonic, self._timing.period)
                         tasks.create_task(telling.run(), name="say what fails")
-                    tasks.create_task(Publisher(objects, self.place, self.made).run(), name="look after APIServices")
+                    groups = self.options.settings.apis
+                    tasks.create_task(Publisher(objects, self.place, self.made, groups).run(), name="look after APIServices")
+                    own = tokens if self.accesses.objects.in_pod else None
+                    upkeep = Upkeep(self.tls, self.place.hosts()[1], own, access, groups, self.clocks.wall)
+                    tasks.create_task(upkeep.run(), name="look for what is to be mended")
                     tasks.create_task(source.run(), name="keep values current")
                     tasks.create_task(tell(api.answering.ready), name="say what is wrong")
                     if self.options.settings.autoscale:

@@ -108,6 +108,19 @@ async def test_an_api_service_that_is_missing_or_trusts_anybody_is_said(tmp_path
     assert registry.writes == ["v1beta1.custom.metrics.k8s.io"]
 
 
+async def test_who_brings_a_certificate_hears_that_nobody_checks_it_and_nothing_of_an_api_that_is_not_served() -> None:
+    registry = Registry(custom1=OURS, custom2=OURS)
+    registry.objects["v1beta2.custom.metrics.k8s.io"]["spec"]["insecureSkipTLSVerify"] = True
+    publisher = Publisher(registry.client, PLACE, None, ("custom.metrics.k8s.io",))
+
+    assert await publisher.look()
+    assert {name: state for name, state in publisher.states.items() if state} == {
+        "v1beta2.custom.metrics.k8s.io": "insecureSkipTLSVerify is set, so that whoever stands in the way can make up metrics; "
+        "put the authority of its certificate in caBundle instead"
+    }
+    assert registry.writes == []
+
+
 async def test_a_write_that_came_too_late_is_made_again_on_what_is_there(tmp_path: Path) -> None:
     registry, one = Registry(custom1=OURS, custom2=OURS, external=OURS), made(tmp_path, [NOW])
     registry.clash = 1

@@ -7,7 +7,7 @@ server each have their own authority: all of them stand in ``caBundle``. An APIS
 import asyncio
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -112,13 +112,14 @@ _api_service = msgspec.json.Decoder(WireApiService).decode
 class Publisher:
     """Keeps the authorities of ``made`` in the APIServices that lead to ``place``, while :meth:`run` runs.
 
-    Without ``made``, which is where files were given, it only looks. ``states`` says by APIService what is wrong with it, empty where
-    nothing is; those of others are in ``others`` with the service that they lead to.
+    Without ``made``, which is where files were given, it only looks. Of the groups only those of ``groups`` are served. ``states`` says by
+    APIService what is wrong with it, empty where nothing is; those of others are in ``others`` with the service that they lead to.
     """
 
     client: Client
     place: Place
     made: SelfMade | None
+    groups: Collection[str] = tuple(VERSIONS)
     states: dict[str, str] = field(default_factory=dict, init=False)
     others: dict[str, str] = field(default_factory=dict, init=False)
     _following: Authority | None = field(default=None, init=False)
@@ -137,7 +138,7 @@ class Publisher:
             self._following = made.renew()
         following = self._following
         wanted = [one for one in (made.authority if made else b"", following.certificate if following else b"") if one]
-        names = [f"{version}.{group}" for group, versions in VERSIONS.items() for version in versions]
+        names = [f"{version}.{group}" for group, versions in VERSIONS.items() if group in self.groups for version in versions]
         done = all([await self._one(name, wanted) for name in names])
         if following is not None and made is not None and done:
             # Only now does whoever asks believe what will be served.
@@ -175,7 +176,8 @@ class Publisher:
             )
         self.others.pop(name, None)
         if found.spec.insecure_skip_tls_verify:
-            return "insecureSkipTLSVerify is set, so that whoever stands in the way can make up metrics; remove it" if wanted else ""
+            instead = "remove it" if wanted else "put the authority of its certificate in caBundle instead"
+            return f"insecureSkipTLSVerify is set, so that whoever stands in the way can make up metrics; {instead}"
         bundle = merged(found.spec.ca_bundle or "", wanted) if wanted else found.spec.ca_bundle
         if bundle != found.spec.ca_bundle:
             change = {"metadata": {"resourceVersion": found.metadata.resource_version}, "spec": {"caBundle": bundle}}
