@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.planning.building import offering
 
 from gpuscaler.planning.state.boots import LATE_SECONDS, REMEMBERED, TYPICAL_SECONDS, Arrived, Boots, Forecast, forecast, step
+from gpuscaler.planning.state.events import Key
 
 KEY = offering("g.1", zone="z1").key
 ELSEWHERE = offering("g.1", zone="z2", market="spot").key
@@ -19,12 +20,37 @@ def after(*seconds: float) -> Boots:
     return reduce(step, (Arrived(KEY, one, one) for one in seconds), Boots())
 
 
-def test_of_a_kind_that_nobody_has_seen_the_usual_is_assumed() -> None:
-    assert forecast(after(10.0), OTHER) == Forecast(TYPICAL_SECONDS, LATE_SECONDS, 0)
+def test_where_nothing_was_seen_the_usual_is_assumed_or_what_the_cloud_is_set_to() -> None:
+    told = Forecast(25.0, 30.0, basis="simulated.boot")
+
+    assert forecast(Boots(), OTHER) == Forecast(TYPICAL_SECONDS, LATE_SECONDS, 0)
+    assert forecast(Boots(), OTHER, told) == told
+
+
+@pytest.mark.parametrize(
+    ("key", "basis"),
+    [
+        (OTHER, "as 2 of other types of its pool took; none of its kind was seen yet"),
+        (offering("g.1", pool="elsewhere").key, "as 2 of its type in other pools took; none of its kind was seen yet"),
+        (offering("g.2", pool="elsewhere").key, "as 2 of other types took; none of its kind was seen yet"),
+    ],
+)
+def test_of_a_kind_that_nobody_has_seen_other_machines_speak(key: Key, basis: str) -> None:
+    found = forecast(after(10.0, 20.0), key, Forecast(1.0, 1.0))
+
+    assert (found.typical, found.seen, found.basis) == (30.0, 0, basis)
+
+
+def test_what_few_machines_say_says_how_many_they_were() -> None:
+    assert [forecast(after(*[10.0] * number), KEY).basis for number in (1, 4, 5)] == [
+        "1 of its kind seen so far",
+        "4 of its kind seen so far",
+        "",
+    ]
 
 
 def test_one_machine_speaks_for_the_next_whatever_its_zone_and_market() -> None:
-    assert forecast(after(100.0), ELSEWHERE) == Forecast(200.0, 200.0, 1)
+    assert forecast(after(100.0), ELSEWHERE) == Forecast(200.0, 200.0, 1, "1 of its kind seen so far")
 
 
 def test_of_several_the_typical_is_in_the_middle_and_the_late_near_the_end() -> None:
@@ -36,11 +62,11 @@ def test_of_several_the_typical_is_in_the_middle_and_the_late_near_the_end() -> 
 
 
 def test_only_the_newest_machines_count() -> None:
-    assert forecast(after(*[500.0] * 10, *[5.0] * REMEMBERED), KEY) == Forecast(10.0, 10.0, REMEMBERED)
+    assert forecast(after(*[500.0] * 10, *[5.0] * REMEMBERED), KEY) == Forecast(10.0, 10.0, REMEMBERED, "")
 
 
 def test_a_clock_that_runs_backwards_is_taken_for_no_time_at_all() -> None:
-    assert forecast(after(-30.0), KEY) == Forecast(0.0, 0.0, 1)
+    assert forecast(after(-30.0), KEY) == Forecast(0.0, 0.0, 1, "1 of its kind seen so far")
 
 
 def test_kinds_are_kept_apart() -> None:

@@ -27,7 +27,7 @@ from gpuscaler.planning.acts import Delete, Evict
 from gpuscaler.planning.memory import Look, Memory
 from gpuscaler.planning.plans import Plan, Reason
 from gpuscaler.planning.state import State, ledger
-from gpuscaler.planning.state.boots import Forecast, forecast
+from gpuscaler.planning.state.boots import Forecast
 
 _LOG = structlog.get_logger(__name__)
 #: So many pods are told in one turn why they wait; the others are told in the next ones, so that no turn is held up.
@@ -142,6 +142,9 @@ class Records:
         before, self._seen = self._seen, seen.memory
         self.decisions = max(self.decisions, seen.memory.decisions)
         self._decisions = {**seen.memory.decided, **self._decisions}
+        # What was known before this look is what the forecast was that people were told.
+        granted = [one for one in book.coming if one.granted]
+        expected = {key: latest.outlook(key) for key in {one.key for one in granted if one.id not in latest.forecasts}}
         latest.memory = seen.memory
         latest.cluster, latest.looked_at, latest.unpooled = cluster, now, seen.unpooled
         latest.unlisted = seen.unlisted
@@ -156,8 +159,7 @@ class Records:
         if {one.node for one in before.ledger.leaving} != {one.node for one in book.leaving}:
             # A removal that was given up may be decided again in the same words.
             self._same = None
-        # What was known before this look is what the forecast was that people were told.
-        forecasts = {one.id: latest.forecasts.get(one.id) or forecast(before.boots, one.key) for one in book.coming if one.granted}
+        forecasts = {one.id: latest.forecasts.get(one.id) or expected[one.key] for one in granted}
         known: dict[str, Forecast] = {**latest.forecasts, **forecasts}
         self._each("a look", lambda sink: sink.looked(seen))
         if self._begun:
@@ -237,15 +239,15 @@ class Records:
         self._orders[order.token] = tuple(pod for one in machines for pod in one.pods)
         if self.latest.decision:
             self._decisions[order.token] = self.latest.decision
-        self._tell(telling.of_order(order, machines, self.latest.policy, memory.boots, now))
+        self._tell(telling.of_order(order, machines, self.latest.policy, self.latest.outlook, now))
 
     def _answered(self, answer: Answered, now: float) -> None:
-        token, policy, boots = answer.order.token, self.latest.policy, self.latest.memory.boots
+        token, policy, outlook = answer.order.token, self.latest.policy, self.latest.outlook
         # What is answered in parts is counted in parts.
         asked = sum(one.order == token and not one.instance for one in self._seen.ledger.coming) or answer.order.count
         self._fold(*answer.steps)
-        self._tell(telling.counted_answer(answer, asked, policy, boots, now))
-        for what in telling.of_answer(answer, self._orders.get(token, ()), policy, boots, now):
+        self._tell(telling.counted_answer(answer, asked, policy, outlook, now))
+        for what in telling.of_answer(answer, self._orders.get(token, ()), policy, outlook, now):
             self._tell(what)
 
     def _acted(self, outcome: Outcome, now: float) -> None:

@@ -25,6 +25,7 @@ from gpuscaler.kube.events import EventRecorder, Reference
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.model.holds import Holds
+from gpuscaler.planning.state.boots import Forecast
 from gpuscaler.serving import exposition
 from gpuscaler.serving.health import Health
 from gpuscaler.settings.run_settings import PagesSettings, RunSettings
@@ -84,6 +85,16 @@ def make(settings: RunSettings, place: Place, *, pod: str, host: str, set_level:
     return Service(here=here, settings=settings)
 
 
+def set_to(settings: RunSettings) -> Forecast | None:
+    """What the settings of the simulated cloud say of the time from a grant to a usable machine; None of any other cloud."""
+    if settings.cloud != "simulated":
+        return None
+    boot, plugin = settings.simulated.boot, settings.simulated.device_plugin_delay
+    return Forecast(
+        boot.mode + plugin.mode, boot.high + plugin.high, basis="simulated.boot and device_plugin_delay; no machine was seen yet"
+    )
+
+
 @dataclass(slots=True)
 class Service(Records):
     """A recorder with everything that keeps, tells and serves what it records, while :meth:`run` runs."""
@@ -105,6 +116,7 @@ class Service(Records):
         self._pages = self.settings.pages
         # Until the first plan, what the file says; then what planning goes by.
         self.latest.policy = self.settings.policy
+        self.latest.simulated = set_to(self.settings)
         history, self._history_trouble = open_history("" if here.dry_run else kept.folder, decisions=kept.decisions, most_bytes=kept.bytes)
         self.metrics, self.keeper = Metrics(), Keeper(history)
         ours = Reference("Pod", here.pod, here.namespace) if here.pod else None
@@ -159,6 +171,7 @@ class Service(Records):
         """Who leads in this process, None when nobody does: what the next one finds at its first look is no news."""
         self._controller, self._led_since = controller, self.here.now()
         self.forget()
+        self.latest.inventory = lambda: None if controller is None else controller.cloud.inventory
         if controller is not None:
             _LOG.info("this process leads", identity=self.here.identity)
         else:
@@ -168,6 +181,7 @@ class Service(Records):
     def settings_changed(self, settings: RunSettings, /) -> None:
         """What can change while it runs does; addresses and files of the history hold until the next start."""
         self.settings = settings
+        self.latest.simulated = set_to(settings)
         self.here.set_level(settings.log.level)
 
     # What runs

@@ -27,7 +27,6 @@ from gpuscaler.planning.membership import Member, members
 from gpuscaler.planning.memory import breakers_of
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.readiness import asked_for, lack
-from gpuscaler.planning.state.boots import forecast
 from gpuscaler.planning.state.breakers import Breakers, counts, is_open
 from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.state.ledger import Coming, Ledger
@@ -348,7 +347,7 @@ def coming(one: Coming, latest: Latest, now: float) -> str:
     """Where a machine that is on its way stands, and when it should be ready."""
     if one.ready:
         return f"{offering(one.key)} is ready as node {one.node} and is being opened"
-    expected = forecast(latest.memory.boots, one.key)
+    expected = latest.outlook(one.key)
     if not one.granted:
         return (
             f"{offering(one.key)} is asked for, since {spoken(now - one.asked)}; it takes about {spoken(expected.typical)} from its grant"

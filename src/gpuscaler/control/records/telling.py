@@ -1,7 +1,7 @@
 """What the controller tells its recorder, as happenings. Pure: the same calls give the same happenings."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from gpuscaler.control.acting import Outcome
 from gpuscaler.control.cloud import Answered, Ended
@@ -19,9 +19,13 @@ from gpuscaler.planning.leaving.residents import is_daemon
 from gpuscaler.planning.memory import Look, Memory
 from gpuscaler.planning.plans import Cut, Plan, Reason
 from gpuscaler.planning.state import events, ledger
-from gpuscaler.planning.state.boots import Boots, Forecast, forecast
+from gpuscaler.planning.state.boots import Forecast
 from gpuscaler.planning.state.entries import CLEARING, DRAINING, ENDING, Coming, Leaving
+from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.state.telling import WORDS
+
+#: What to expect of the next machine of an offering.
+Outlook = Callable[[Key], Forecast]
 
 _UNTAINTED = "pods may come to it before those that it was bought for; have its pool's nodes register with the taint"
 
@@ -52,19 +56,19 @@ def of_reasons(reasons: tuple[Reason, ...], pods: tuple[str, ...], now: float) -
     return Happening(now, kinds.UNPLACED, f"no machine can be bought for it now: {said}", pods=pods)
 
 
-def of_order(order: ledger.Order, machines: tuple[Coming, ...], policy: Policy | None, boots: Boots, now: float) -> Happening:
+def of_order(order: ledger.Order, machines: tuple[Coming, ...], policy: Policy | None, outlook: Outlook, now: float) -> Happening:
     """A purchase that is being sent, with what is expected of it."""
     key = order.offerings[0]
     meant = max((one.meant for one in machines), default=1)
     number = f"{order.count} x " if order.count > 1 else ""
     others = f" (or another of {meant} offerings, as the cloud chooses)" if meant > 1 else ""
     price = costing.of_coming(machines[0], policy) if machines else hourly(0.0, 0.0)
-    text = f"{number}{offering(key)} ordered{others}: {expected(forecast(boots, key), price)}"
+    text = f"{number}{offering(key)} ordered{others}: {expected(outlook(key), price)}"
     pods = tuple(pod for one in machines for pod in one.pods)
     return Happening(now, kinds.ORDERED, text, pods=pods, machines=order.count, offering=key, order=order.token)
 
 
-def of_answer(answer: Answered, pods: tuple[str, ...], policy: Policy | None, boots: Boots, now: float) -> Iterator[Happening]:
+def of_answer(answer: Answered, pods: tuple[str, ...], policy: Policy | None, outlook: Outlook, now: float) -> Iterator[Happening]:
     """What a cloud answered. ``pods`` are those that the order was for."""
     wanted, token = answer.order.offerings[0], answer.order.token
     for step in answer.steps:
@@ -76,7 +80,7 @@ def of_answer(answer: Answered, pods: tuple[str, ...], policy: Policy | None, bo
                     yield Happening(now, kinds.GRANTED, text, machine=instance, offering=key, order=token)
                 for key in dict.fromkeys(key for _, key in granted if key != wanted):
                     price = costing.price_of(policy, key) or 0.0
-                    said = expected(forecast(boots, key), hourly(price, price))
+                    said = expected(outlook(key), hourly(price, price))
                     text = f"{offering(key)} granted instead of {offering(wanted)}: {said}"
                     yield Happening(now, kinds.INSTEAD, text, pods=pods, offering=key, order=token)
             case ledger.Doubted():
@@ -94,7 +98,7 @@ def of_refusal(fate: events.Refused) -> str:
     return f"{offering(fate.offering)} refused: {WORDS.get(fate.cause, fate.cause)}{said}"
 
 
-def counted_answer(answer: Answered, asked: int, policy: Policy | None, boots: Boots, now: float) -> Happening | None:
+def counted_answer(answer: Answered, asked: int, policy: Policy | None, outlook: Outlook, now: float) -> Happening | None:
     """All that an answer grants and refuses of the ``asked`` machines, counted in one line; None where it says neither."""
     step = next((one for one in answer.steps if isinstance(one, ledger.Answered)), None)
     refusals = list(dict.fromkeys(of_refusal(fate) for fate in answer.fates if isinstance(fate, events.Refused)))
@@ -104,7 +108,7 @@ def counted_answer(answer: Answered, asked: int, policy: Policy | None, boots: B
     for key, number in Counter(key for _, key in step.granted).items():
         price = costing.price_of(policy, key)
         each = f"{money(price)}/h{' each' if number > 1 else ''}, " if price is not None else ""
-        parts.append(f"{number} x {offering(key)} ({each}{soon(forecast(boots, key))})")
+        parts.append(f"{number} x {offering(key)} ({each}{soon(outlook(key))})")
     if step.pending:
         parts.append(f"{step.pending} more accepted, whose names follow")
     short = asked - len(step.granted) - step.pending

@@ -37,8 +37,8 @@ def expected(forecast: Forecast, price: str) -> str:
 
 def soon(forecast: Forecast) -> str:
     """``ready in about 3m40s, p95 6m``, and what that rests on where it is not enough machines of its kind."""
-    assumed = "" if forecast.seen else " (assumed, none of its kind was seen yet)"
-    return f"ready in about {spoken(forecast.typical)}, p95 {spoken(forecast.late)}{assumed}"
+    late = f", p95 {spoken(forecast.late)}" if forecast.late > forecast.typical else ""
+    return f"ready in about {spoken(forecast.typical)}{late}{f' ({forecast.basis})' if forecast.basis else ''}"
 
 
 def hourly(least: float, most: float) -> str:
