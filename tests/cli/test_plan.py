@@ -207,7 +207,7 @@ def test_an_annotation_that_cannot_be_read_is_told_with_its_object_and_ignored(d
     file = desktop.objects(odd, pod("a"))
     made = desktop.plan(file)
     assert machines(made) == ["g.1", "g.1"]
-    told = "Pod default/odd: gpuscaler.io/spot-wait: saw 'soon', expected a duration such as 90s, 10m or 1h30m; ignored"
+    told = "Pod default/odd: gpuscaler.io/spot-wait: saw a value of 4 characters, expected a duration such as 90s, 10m or 1h30m; ignored"
     assert made["warnings"] == [told]
     assert told in desktop.run("--cluster", file, "--pools", desktop.pools, *NOW).stdout
 

@@ -1,5 +1,7 @@
 """Annotations and labels of pods, typed."""
 
+import re
+
 import msgspec
 import pytest
 
@@ -62,7 +64,7 @@ def test_each_annotation_is_typed(name: str, value: str, expected: PodOptions) -
 def test_an_unreadable_value_is_a_warning_and_is_ignored(name: str, value: str, expected: str) -> None:
     found, (warning,) = pod_options(msgspec.convert({name: value}, PodAnnotations), {})
     assert found == NO_OPTIONS
-    assert warning.startswith(f"{name}: saw {value!r}, expected ")
+    assert re.match(rf"{name}: saw a value of {len(value)} characters?, expected ", warning)
     assert expected in warning
 
 

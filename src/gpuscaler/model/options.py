@@ -1,7 +1,7 @@
 """Annotations and labels of pods that planning understands, typed.
 
-Names: DESIGN, "Annotations and taints of our own" and "Names on the wire". A value that cannot be read becomes a warning on the pod
-and is otherwise ignored.
+Names: DESIGN, "Annotations and taints of our own" and "Names on the wire". A value that cannot be read becomes a warning on the pod,
+which does not repeat it, and is otherwise ignored.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from gpuscaler.model.durations import DurationError, parse_positive_duration
 from gpuscaler.model.pods import PodOptions
 from gpuscaler.model.pools import MARKETS
-from gpuscaler.model.quantities import shortened
+from gpuscaler.model.quantities import shortened, unrepeated
 from gpuscaler.model.selectors import integer
 
 T = TypeVar("T")
@@ -107,7 +107,7 @@ class _Reader:
         return most
 
     def warn(self, name: str, text: str, expected: str) -> None:
-        self.warnings.append(f"{name}: saw {shortened(text)}, expected {expected}; ignored")
+        self.warnings.append(f"{name}: saw {unrepeated(text)}, expected {expected}; ignored")
 
 
 def pod_options(

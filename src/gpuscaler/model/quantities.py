@@ -41,6 +41,11 @@ def shortened(value: object, limit: int = 60) -> str:
     return text if len(text) <= limit + 2 else f"{text[:limit]}…"
 
 
+def unrepeated(text: str) -> str:
+    """A text of somebody's own that could not be read: its owner has it, and others, who read logs and pages, have no use for it."""
+    return f"a value of {len(text)} {'character' if len(text) == 1 else 'characters'}"
+
+
 def parse(text: str | int | float) -> Fraction:
     """The exact value of ``text``. A JSON number is read by its shortest decimal form, so 0.1 is one tenth.
 

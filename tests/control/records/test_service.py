@@ -15,6 +15,7 @@ import msgspec
 import pytest
 import trustme
 from prometheus_client import generate_latest
+from structlog.testing import capture_logs
 from tests.control.records.test_records import DRY, IDLE_SOON
 from tests.control.world import ONE_GPU_MACHINES, World, pod, world
 from tests.serving.test_server import written
@@ -22,10 +23,12 @@ from tests.serving.test_server import written
 from gpuscaler.clouds.markets import Markets, Steps
 from gpuscaler.control.records import happening, reporting
 from gpuscaler.control.records.happening import Happening
+from gpuscaler.control.records.inputs import unpacked
 from gpuscaler.control.records.records import Sink
 from gpuscaler.control.records.reporting import CHANGED_SECONDS, REFRESH_SECONDS, status_in
 from gpuscaler.control.records.service import Service, Surroundings
 from gpuscaler.control.records.status import Process, Status, status_of
+from gpuscaler.control.records.why import why_pod
 from gpuscaler.control.running import UnusableError
 from gpuscaler.embedded.faults import Fault, broken
 from gpuscaler.kube.errors import NotFound
@@ -100,6 +103,24 @@ async def test_a_waiting_pod_and_its_node_are_told_everything_in_events() -> Non
         "ScaleDownRemoving",
     ]
     assert "idle" in next(note for _, reason, note in later if reason == "ScaleDown")
+
+
+async def test_an_annotation_that_cannot_be_read_is_named_and_repeated_nowhere() -> None:
+    with capture_logs() as lines:
+        async with serviced() as (here, service):
+            await here.submit("odd", **{"gpuscaler.io/market": "hunter2"})
+            await here.sleep(90.0)
+            written = await here.user.get(CONFIG_MAPS, "gpuscaler-status", namespace=NAMESPACE)
+            page = repr(why_pod(service.latest, "default/odd", [], here.now()))
+            (made,) = service.keeper.history.decisions(most=1)
+            decision = service.keeper.history.decision(made.id, inputs=True)
+            assert decision is not None
+            assert decision.inputs is not None
+            inputs = repr(unpacked(decision.inputs))
+
+    assert "gpuscaler.io/market: saw a value of 7 characters, expected a comma list of spot" in page
+    assert "default/odd" in inputs
+    assert not any("hunter2" in text for text in (written.decode(), page, inputs, repr(lines), repr(await events(here))))
 
 
 async def test_pods_that_wait_are_told_of_offerings_that_were_refused() -> None:

@@ -80,7 +80,9 @@ def test_annotations_of_other_autoscalers_protect_a_node(annotations: Json, expe
 def test_a_protecting_annotation_that_cannot_be_read_protects_and_warns() -> None:
     found = node(annotations={"karpenter.sh/do-not-disrupt": "please"})
     assert found.do_not_disrupt
-    assert found.warnings == ('karpenter.sh/do-not-disrupt: saw \'please\', expected "true" or "false"; the node is left alone',)
+    assert found.warnings == (
+        'karpenter.sh/do-not-disrupt: saw a value of 6 characters, expected "true" or "false"; the node is left alone',
+    )
 
 
 def test_an_unreadable_quantity_sets_the_node_aside() -> None:

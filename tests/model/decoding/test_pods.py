@@ -343,7 +343,11 @@ def test_options_that_cannot_be_read_are_warnings_on_each_pod() -> None:
     one, two = pod(annotations=annotations, interner=interner), pod(annotations=annotations, interner=interner, labels={"a": "b"})
     assert one.options is two.options
     assert one.options.market == ("spot",)
-    assert one.warnings == two.warnings == ("gpuscaler.io/spot-wait: saw 'soon', expected a duration such as 90s, 10m or 1h30m; ignored",)
+    assert (
+        one.warnings
+        == two.warnings
+        == ("gpuscaler.io/spot-wait: saw a value of 4 characters, expected a duration such as 90s, 10m or 1h30m; ignored",)
+    )
 
 
 def test_null_label_values_are_empty_as_go_reads_them() -> None:

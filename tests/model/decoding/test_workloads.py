@@ -219,6 +219,6 @@ def test_an_owner_whose_word_cannot_be_read_is_named_with_what_was_expected_unti
     cluster = Cluster.of([owner])
 
     assert owner.disruption == ""
-    assert cluster.warnings == ("StatefulSet n/x: gpuscaler.io/disruption: saw 'maybe', expected allow or never; ignored",)
+    assert cluster.warnings == ("StatefulSet n/x: gpuscaler.io/disruption: saw a value of 5 characters, expected allow or never; ignored",)
     assert cluster.apply(Delta(upserts=(workload("StatefulSet", "apps/v1"),))).warnings == ()
     assert cluster.apply(Delta(deletes=((Workload, owner.key),))).warnings == ()

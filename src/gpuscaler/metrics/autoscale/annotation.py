@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from msgspec import Struct
 
 from gpuscaler.metrics.rules.builtin import of_replicas
-from gpuscaler.model.quantities import QuantityError, format_quantity, parse
+from gpuscaler.model.quantities import QuantityError, format_quantity, parse, unrepeated
 
 ANNOTATION = "gpuscaler.io/autoscale"
 _MOST_REPLICAS = 2**31 - 1
@@ -79,7 +79,7 @@ def read(text: str) -> Autoscale:
     told = _pairs(text)
     profile = PROFILES.get(told.get("profile", ""))
     if "profile" in told and profile is None:
-        raise AnnotationError(f"saw profile={told['profile']}, expected one of {', '.join(PROFILES)}")
+        raise AnnotationError(f"saw a profile of another name, expected one of {', '.join(PROFILES)}")
     aims = [Aim("Pods", names, _target(key, told[key], most)) for key, (names, most) in _SHORT.items() if key in told]
     if "external" in told:
         aims.append(_external(told["external"]))
@@ -87,7 +87,7 @@ def read(text: str) -> Autoscale:
         target = _target("target", told["target"], None) if "target" in told else profile.aim.target
         aims.insert(0, Aim(profile.aim.kind, profile.aim.candidates, target))
     elif "target" in told:
-        raise AnnotationError(f"saw target={told['target']} without a profile, expected duty_cycle={told['target']} or a profile; add one")
+        raise AnnotationError("saw a target without a profile, expected duty_cycle=N or a profile; add one")
     if not aims:
         raise AnnotationError("saw nothing to scale by, expected duty_cycle=N, queue=N, external=NAME:N or profile=NAME; add one")
     minimum, maximum = _count(told, "min", 1), _count(told, "max", None)
@@ -110,10 +110,10 @@ def _check_wakes(aims: list[Aim]) -> None:
 
 def _pairs(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
-    for part in text.split(","):
+    for place, part in enumerate(text.split(","), start=1):
         key, mark, value = (piece.strip() for piece in part.partition("="))
         if not mark or not value or key not in KEYS:
-            raise AnnotationError(f"saw {part.strip()[:60]!r}, expected KEY=VALUE with a key of {', '.join(KEYS)}")
+            raise AnnotationError(f"saw {unrepeated(part.strip())} in part {place}, expected KEY=VALUE with a key of {', '.join(KEYS)}")
         if key in found:
             raise AnnotationError(f"saw {key} twice, expected it once; remove one")
         found[key] = value
@@ -127,14 +127,14 @@ def _target(key: str, text: str, most: int | None) -> str:
         value = parse(0)
     if value <= 0 or (most is not None and value > most):
         limit = f" and at most {most}" if most is not None else ""
-        raise AnnotationError(f"saw {key}={text}, expected a quantity above 0{limit}")
+        raise AnnotationError(f"{key}: saw {unrepeated(text)}, expected a quantity above 0{limit}")
     return format_quantity(value)
 
 
 def _external(text: str) -> Aim:
     found = _EXTERNAL.fullmatch(text)
     if found is None:
-        raise AnnotationError(f"saw external={text}, expected NAME:N, such as external=queue_length:10")
+        raise AnnotationError(f"external: saw {unrepeated(text)}, expected NAME:N, such as external=queue_length:10")
     return Aim("External", (found[1],), _target("external", found[2], None))
 
 
@@ -145,5 +145,5 @@ def _count(told: Mapping[str, str], key: str, default: int | None) -> int:
             raise AnnotationError(f"saw no {key}, expected how many replicas there may be; add {key}=N")
         return default
     if not text.isascii() or not text.isdigit() or int(text) > _MOST_REPLICAS:
-        raise AnnotationError(f"saw {key}={text}, expected a whole number of replicas")
+        raise AnnotationError(f"{key}: saw {unrepeated(text)}, expected a whole number of replicas")
     return int(text)

@@ -9,7 +9,7 @@ from gpuscaler.model.decoding.pods import Condition
 from gpuscaler.model.decoding.selecting import WireTaint
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.options import boolean
-from gpuscaler.model.quantities import shortened
+from gpuscaler.model.quantities import unrepeated
 from gpuscaler.model.requests import node_resources
 from gpuscaler.model.wire import Metadata, UnreadableError, Wire, WireObject, named, seconds
 
@@ -95,5 +95,5 @@ def _flag(name: str, value: str | None, warnings: list[str]) -> bool:
     try:
         return boolean(value.strip())
     except ValueError as error:
-        warnings.append(f"{name}: saw {shortened(value)}, expected {error}; the node is left alone")
+        warnings.append(f"{name}: saw {unrepeated(value)}, expected {error}; the node is left alone")
         return True
