@@ -11,11 +11,13 @@ from gpuscaler.clouds.protocol import INTERRUPTION, Notice, Order
 from gpuscaler.clouds.simulated_provider import CallFaults
 from gpuscaler.control.holding import NAME, POLL_SECONDS, Brake, change
 from gpuscaler.kube.client import Client
-from gpuscaler.kube.errors import Forbidden, Unreachable
+from gpuscaler.kube.errors import Forbidden, ServerError, Unreachable
 from gpuscaler.kube.resources import CONFIG_MAPS
 from gpuscaler.model.holds import Hold, Holds
 from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 
+#: Nested deeper than any reader goes.
+DEEP = '{"x": ' + "[" * 50_000 + "]" * 50_000 + "}"
 IDLE = f"{ONE_GPU_MACHINES}    idle_after: 60s\n"
 
 
@@ -170,7 +172,11 @@ async def test_the_next_process_obeys_a_hold_that_it_did_not_see_being_made() ->
         assert here.notes.orders == []
 
 
-@pytest.mark.parametrize("data", [{"buying": "true"}, {"buying": '{"until": "tomorrow"}'}, {"purchases": "{}"}])
+@pytest.mark.parametrize(
+    "data",
+    [{"buying": "true"}, {"buying": '{"until": "tomorrow"}'}, {"purchases": "{}"}, {"removing": DEEP}],
+    ids=["true", "tomorrow", "key", "deep"],
+)
 async def test_a_hold_that_cannot_be_understood_holds_everything_and_is_reported(data: dict[str, str]) -> None:
     async with world() as here:
         here.start()
@@ -199,6 +205,38 @@ async def test_a_config_map_that_cannot_be_read_changes_nothing_and_is_reported(
 
         assert brake.holds == Holds(removing=Hold(by="ann"))
         assert "could not be read, so holds stay as they were" in brake.trouble
+
+
+@pytest.mark.parametrize("failure", [Unreachable("nothing answers"), TimeoutError(), ServerError(503, "busy")], ids=repr)
+async def test_a_process_that_has_not_read_the_config_map_yet_holds_everything_until_it_can(failure: Exception) -> None:
+    async with world() as here:
+        brake = Brake(here.user, namespace="kube-system", now=here.now)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Client, "get", failing(failure))
+            assert await brake.poll()
+
+            assert len(brake.holds.sentences(here.now())) == 2
+            assert "could not be read, so everything is held until it can be" in brake.trouble
+
+        assert await brake.poll()
+        assert (brake.holds, brake.trouble) == (Holds(), "")
+
+
+async def test_a_role_from_before_there_were_holds_stops_nothing() -> None:
+    async with world() as here:
+        brake = Brake(here.user, namespace="kube-system", now=here.now)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Client, "get", failing(Forbidden(403, "no")))
+            assert not await brake.poll()
+
+        assert brake.holds == Holds()
+        assert "could not be read, so holds stay as they were" in brake.trouble
+
+
+def test_what_people_read_of_a_hold_is_no_longer_than_a_sentence() -> None:
+    (sentence,) = Holds(buying=Hold(by="b" * 10_000, reason="r" * 900_000)).sentences(0.0)
+
+    assert len(sentence) < 600
 
 
 def failing(failure: Exception) -> Callable[..., Awaitable[bytes]]:

@@ -90,7 +90,31 @@ def claiming(luck: Random, number: int, _count: int) -> tuple[Object, Object]:
     return {"volumes": [*volumes, {"name": "e", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}]}, {}
 
 
-RULES: tuple[Draw, ...] = (affinity, spreading, nodes_wanted, sums, host_ports, gang, annotated, tolerating, claiming)
+def alike_at_first(luck: Random, number: int, count: int) -> tuple[Object, Object]:
+    """Selectors whose first label all have, before those that tell them apart."""
+    keys = [f"k{n}" for n in range(luck.choice([1, 10, 60]))]
+    rule = {"topologyKey": luck.choice([HOST, ZONE]), "labelSelector": {"matchLabels": {"app": "x"}}, "matchLabelKeys": keys}
+    spread = {**rule, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+    return {"topologySpreadConstraints": [spread], **apart(rule, near({"matchLabels": {"app": "x", "b": str(number % count)}}, ZONE))}, {}
+
+
+def single_gang(_luck: Random, number: int, _count: int) -> tuple[Object, Object]:
+    return {}, {"gpuscaler.io/gang": f"s{number}", "gpuscaler.io/gang-size": "1"}
+
+
+RULES: tuple[Draw, ...] = (
+    affinity,
+    spreading,
+    nodes_wanted,
+    sums,
+    host_ports,
+    gang,
+    annotated,
+    tolerating,
+    claiming,
+    alike_at_first,
+    single_gang,
+)
 
 
 def nested(depth: int) -> Any:
@@ -99,8 +123,9 @@ def nested(depth: int) -> Any:
 
 
 def workload(luck: Random, count: int) -> list[Object]:
-    """``count`` pods of one tenant under one to three kinds of rules, some of them bound to one of two nodes."""
+    """``count`` pods of one tenant under one to three kinds of rules, in one namespace or many, some of them bound to one of two nodes."""
     kinds = luck.sample(RULES, luck.randint(1, 3))
+    spaces = luck.choice([1, 1, 10, count])
     found = [node("n1"), node("n2", allocatable={"memory": luck.choice(["15Gi", HUGE, "9e18"])})]
     for number in range(count):
         spec: Object = {}
@@ -115,7 +140,8 @@ def workload(luck: Random, count: int) -> list[Object]:
         made = pod(
             number,
             spec,
-            labels={"a": str(number), "b": str(number % 20), f"k{number % 9}": "v"},
+            labels={"app": "x", "a": str(number), "b": str(number % 20), f"k{number % 9}": "v"},
+            namespace="tenant" if spaces == 1 else f"tenant-{number % spaces}",
             annotations=annotations,
             cpu=f"{1000 + luck.randrange(count)}m",
         )

@@ -11,6 +11,8 @@ from gpuscaler.planning.state import State
 FEW = {
     "mixed": 250,
     "zonal": 250,
+    "many_namespaces": 700,
+    "alike_first": 300,
     "random_ports": 100,
     "many_ports": 60,
     "gangs": 200,

@@ -230,6 +230,23 @@ def anti(count: int) -> list[Object]:
     ]
 
 
+def many_namespaces(count: int) -> list[Object]:
+    """Each namespace has gangs and zone affinity of its own, few enough to pass for anybody."""
+    found = [*zonal(count // 2), *gangs(count - count // 2, 1)]
+    for n, each in enumerate(found):
+        each["metadata"] |= {"name": f"p{n}", "namespace": f"tenant-{n % (count // 3)}"}
+    return found
+
+
+def alike_first(count: int) -> list[Object]:
+    """Selectors whose first label all pods have, and fifty more that tell them apart."""
+    keys = [f"h{n}" for n in range(50)]
+    rules = [{"topologyKey": key, "labelSelector": {"matchLabels": {"app": "x"}}, "matchLabelKeys": keys} for key in (HOST, ZONE)]
+    spread = [{**rule, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"} for rule in rules]
+    labels = [{"app": "x", **dict.fromkeys(keys, str(n))} for n in range(count)]
+    return [pod(n, {"topologySpreadConstraints": spread, **apart(rules[0])}, labels=labels[n]) for n in range(count)]
+
+
 def zonal(count: int) -> list[Object]:
     draw = random.Random(3)
     rules = [together(near(chosen("b", draw.randrange(20)), ZONE)) for _ in range(count)]
@@ -256,6 +273,8 @@ CASES: Mapping[str, tuple[Callable[[int], list[Object]], int]] = {
     "mixed": (mixed, 1900),
     "anti": (anti, 1900),
     "zonal": (zonal, 1900),
+    "many_namespaces": (many_namespaces, 1900),
+    "alike_first": (alike_first, 1900),
 }
 
 

@@ -97,3 +97,36 @@ def test_rules_about_other_pods_cost_more_than_requests() -> None:
     ruled, *_ = wants(Cluster.of([pod("p", spec(gpus=1, affinity=(near(ZONE, a="b"),)))])).classes
 
     assert cost(ruled) > 4 * cost(plain)
+
+
+@pytest.mark.parametrize("spaces", [10, 300, 2000])
+def test_no_number_of_namespaces_full_of_rules_shuts_out_simple_pods_or_all_of_each_other(spaces: int) -> None:
+    rule = (near(ZONE, a="b"),)
+    crowd = [pod(f"p-{number}", spec(namespace=f"t{number}", cpu=number + 1, affinity=rule)) for number in range(spaces)]
+    simple = different(20, "others")
+    unit = cost(wants(Cluster.of(crowd[:1])).classes[0])
+    served, cuts = ration(*crowd, *simple, total=50 * CLASS)
+
+    assert sum(key.startswith("others/") for key in served) == 20
+    assert len(served) - 20 == min(spaces, 30 * CLASS // unit)
+    assert len(served) + sum(len(cut.keys) for cut in cuts) == spaces + 20
+
+
+def test_gangs_of_more_namespaces_than_there_are_shares_for_come_to_their_turn() -> None:
+    def gang(number: int) -> Pod:
+        options = {"gang": f"g{number}", "gang_size": 1, "gang_source": "annotation"}
+        return pod(f"m-{number}", spec(namespace=f"t{number}", cpu=number + 1), options=options)
+
+    crowd = [gang(number) for number in range(100)]
+    served = [ration(*crowd, total=100 * CLASS, now=NOW + turn * TURN_SECONDS)[0] for turn in range(100)]
+
+    assert all(served)
+    assert len(set().union(*served)) == 100
+
+
+def test_what_alone_takes_more_than_a_plan_may_is_told_so() -> None:
+    gang = {"gang": "g", "gang_size": 50, "gang_source": "annotation"}
+    members = [pod(f"m-{number}", spec(cpu=number + 1), options=gang) for number in range(50)]
+    _, (cut,) = ration(*members, total=100 * CLASS)
+
+    assert "units of work, more than the 100000 of one plan" in cut.detail

@@ -9,7 +9,7 @@ import structlog
 from msgspec.structs import replace
 
 from gpuscaler.kube.client import Client
-from gpuscaler.kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
+from gpuscaler.kube.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound, Unreachable
 from gpuscaler.kube.resources import CONFIG_MAPS
 from gpuscaler.model.holds import ACTIVITIES, Hold, Holds
 
@@ -36,7 +36,8 @@ class Brake:
     """Knows the holds of the ConfigMap ``namespace/gpuscaler-hold``.
 
     ``holds`` are those that were last read. ``trouble`` says what is wrong with the ConfigMap, empty where nothing is: one that cannot be
-    understood holds everything, since a person wanted something stopped; one that cannot be read changes nothing.
+    understood holds everything, since a person wanted something stopped; one that cannot be read changes nothing. Until it was read for
+    the first time everything is held, since a hold may be there that the process before obeyed.
     """
 
     def __init__(self, client: Client, *, namespace: str, now: Callable[[], float]) -> None:
@@ -44,6 +45,7 @@ class Brake:
         # A brake must not wait behind hundreds of evictions.
         self._client, self._namespace, self._now = client.at_once(), namespace, now
         self._in_force = Holds()
+        self._known = False
 
     @property
     def place(self) -> str:
@@ -61,13 +63,18 @@ class Brake:
         try:
             async with asyncio.timeout(READ_SECONDS):
                 data = await self._client.get(CONFIG_MAPS, NAME, namespace=self._namespace)
+            self._known = True
             self.holds, self.trouble = holds_in(data), ""
         except NotFound:
-            self.holds, self.trouble = Holds(), ""
+            self._known, self.holds, self.trouble = True, Holds(), ""
         except (ApiError, Unreachable, TimeoutError) as error:
-            why = str(error) or f"no answer within {READ_SECONDS:g} s"
-            self.trouble = f"{self.place} could not be read, so holds stay as they were: {why}"
-        except (ValueError, RecursionError) as error:
+            # Where the rules forbid it, they are older than holds: without them nobody can have made one.
+            self._known = self._known or isinstance(error, Forbidden)
+            if not self._known:
+                self.holds = Holds(Hold(reason=UNREAD), Hold(reason=UNREAD))
+            state = "holds stay as they were" if self._known else "everything is held until it can be"
+            self.trouble = f"{self.place} could not be read, so {state}: {str(error) or f'no answer within {READ_SECONDS:g} s'}"
+        except ValueError as error:
             self.holds = Holds(Hold(reason=UNREADABLE), Hold(reason=UNREADABLE))
             self.trouble = (
                 f"{self.place}: saw {error}, expected what `gpuscaler hold` writes; buying and removing are held until it is mended: "
@@ -84,18 +91,23 @@ class Brake:
 
 #: The reason of holds that stand for a ConfigMap that cannot be understood.
 UNREADABLE = f"the ConfigMap {NAME} cannot be understood"
+#: The reason of holds that stand for a ConfigMap that was never read yet.
+UNREAD = f"the ConfigMap {NAME} could not be read yet"
 
 
 def holds_in(config_map: bytes) -> Holds:
     """The holds of a ConfigMap as :func:`body_of` makes it. Raises ValueError for what is not one."""
-    data = msgspec.json.decode(config_map, type=WireConfigMap).data or {}
+    try:
+        data = msgspec.json.decode(config_map, type=WireConfigMap).data or {}
+    except RecursionError as error:
+        raise ValueError(f"an object of {len(config_map)} bytes that is nested too deeply") from error
     if odd := sorted(data.keys() - set(ACTIVITIES)):
         raise ValueError(f"the key {odd[0]!r}")
     held: dict[str, Hold] = {}
     for activity, text in data.items():
         try:
             held[activity] = msgspec.json.decode(text, type=Hold)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise ValueError(f"{text[:80]!r} under {activity} ({error})") from error
     return Holds(**held)
 

@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 from msgspec import Struct
 
 BUYING, REMOVING = "buying", "removing"
+#: What people read of a name or a reason: it is shown with every pod that waits.
+MOST_CHARACTERS = 200
 #: Everything that can be held.
 ACTIVITIES = (BUYING, REMOVING)
 
@@ -42,8 +44,8 @@ class Holds(Struct, frozen=True, gc=False, omit_defaults=True):
         if hold is None:
             return ""
         end = "until it is resumed" if hold.until is None else f"until {moment(hold.until)}"
-        asked = f" (asked for by {hold.by})" if hold.by else ""
-        why = f": {hold.reason}" if hold.reason else ""
+        asked = f" (asked for by {_cut(hold.by)})" if hold.by else ""
+        why = f": {_cut(hold.reason)}" if hold.reason else ""
         return f"{activity} is on hold {end}{asked}{why}; `gpuscaler resume --{activity}` ends the hold"
 
     def sentences(self, now: float) -> tuple[str, ...]:
@@ -54,3 +56,7 @@ class Holds(Struct, frozen=True, gc=False, omit_defaults=True):
 def moment(at: float) -> str:
     """A time of day as people read it, in UTC. Times beyond the year 9999 are shown as that year."""
     return f"{datetime.fromtimestamp(max(0.0, min(at, 253_402_300_799.0)), UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"

@@ -93,7 +93,14 @@ class LabelSelector(Struct, frozen=True, gc=False):
     requirements: tuple[Requirement, ...] = ()
 
     def matches(self, labels: Labels) -> bool:
-        return all(requirement.matches(labels) for requirement in self.requirements)
+        # Called millions of times: most requirements are met or not by one label alone.
+        for requirement in self.requirements:
+            if requirement.operator == "In":
+                if labels.get(requirement.key) not in requirement.values:
+                    return False
+            elif not requirement.matches(labels):
+                return False
+        return True
 
     @property
     def valid(self) -> bool:

@@ -12,6 +12,7 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.model.selectors import LabelSelector, NodeSelectorTerm
 from gpuscaler.model.workloads import PodGroup
 from gpuscaler.planning.plans import Ignored
+from gpuscaler.planning.selector_index import SelectorIndex
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.events import Key
 
@@ -234,33 +235,12 @@ def merge(classes: Sequence[PodClass], selectors: Sequence[LiveSelector]) -> lis
     """
     joined: dict[tuple[object, ...], list[PodClass]] = {}
     signatures: dict[LabelSet, tuple[int, ...]] = {}
-    index = _Selectors(selectors)
+    index = SelectorIndex(live.selector for live in selectors)
     for one in classes:
         if one.labels not in signatures:
-            signatures[one.labels] = index.matching(one.labels)
+            signatures[one.labels] = tuple(n for n in index.near(one.labels) if selectors[n].selector.matches(one.labels))
         joined.setdefault((one.spec.digest, signatures[one.labels], one.options), []).append(one)
     return [alike[0] if len(alike) == 1 else join(alike) for alike in joined.values()]
-
-
-class _Selectors:
-    """Selectors by a label that they ask for, to find those that match without trying all."""
-
-    def __init__(self, selectors: Sequence[LiveSelector]) -> None:
-        self._selectors = [live.selector for live in selectors]
-        self._by_label: dict[tuple[str, str], list[int]] = {}
-        self._others: list[int] = []
-        for number, selector in enumerate(self._selectors):
-            asked = next((requirement for requirement in selector.requirements if requirement.operator == "In"), None)
-            if asked is None:
-                self._others.append(number)
-                continue
-            for value in dict.fromkeys(asked.values):
-                self._by_label.setdefault((asked.key, value), []).append(number)
-
-    def matching(self, labels: LabelSet) -> tuple[int, ...]:
-        """The numbers of the selectors that match ``labels``."""
-        near = [*self._others, *(number for label in labels.items() for number in self._by_label.get(label, ()))]
-        return tuple(sorted(number for number in near if self._selectors[number].matches(labels)))
 
 
 def join(alike: Sequence[PodClass]) -> PodClass:

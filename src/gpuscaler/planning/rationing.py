@@ -2,24 +2,32 @@
 
 Whoever may create pods in one namespace writes the rules that planning has to weigh. A plan for all of them must not take so long that
 nothing is bought for anybody. So work is estimated before any is done, by counting rules and never by a clock, and where there is too much
-of it each namespace gets an equal share, and in it each owner. A share that is not needed goes to the others. Pods beyond it are reported,
-and planned for once those before them have their machines. Demand of which the estimate is within the bound is planned for as it is.
+of it each namespace gets an equal share, and in it each owner; simple pods and those with many rules have shares apart, so that no number
+of namespaces full of rules shuts out what costs next to nothing. A share that is not needed goes to the others, and so does what is left
+of shares that are too small for any class or gang of their owner. Pods beyond it are reported, and planned for once those before them have
+their machines. Demand of which the estimate is within the bound is planned for as it is.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pods import PodAffinityTerm, SpreadConstraint
 from gpuscaler.planning.demand import Demand, Gang, PodClass
 from gpuscaler.planning.templates import HOSTNAME
 
 K = TypeVar("K")
+H = TypeVar("H", bound=Hashable)
+#: Whether it is more than simple, its namespace, and its owner.
+_Whose: TypeAlias = tuple[bool, str, str]
 
 #: What all demand of one plan may cost, in units of about a microsecond on one core of a 2020s server.
 TOTAL = 2_500_000
 #: What one class costs at least, and what each kind of rule adds.
 CLASS, GANG, GANG_CLASS, WIDE, WIDE_ANTI, HOST, SPREAD, WORD = 1_000, 8_000, 6_000, 4_500, 2_500, 300, 500, 15
+#: What costs no more than this is simple: requests, tolerations, a spread or a rule about pods on one host.
+SIMPLE = 2 * CLASS
 #: Among equals another one is the first after so many seconds: what cannot be served at all must not keep the others from being tried.
 TURN_SECONDS = 60.0
 
@@ -54,17 +62,38 @@ def rationed(wants: Demand, cluster: Cluster, now: float, *, first: Set[str] = f
         return wants, []
     shares = _shares(items, total)
     admitted: set[int] = set()
-    cuts = []
-    for (namespace, owner), mine in _grouped(items, lambda item: (item.namespace, item.owner)).items():
-        share = left = shares[namespace, owner]
+    waiting: dict[_Whose, list[_Item]] = {}
+    for whose, mine in _grouped(items, _whose).items():
+        left = shares[whose]
         for item in _turned(sorted(mine, key=lambda item: item.order), now):
             if item.units <= left:
                 left -= item.units
                 admitted.add(id(item.what))
             else:
-                cuts.append(Cut(_keys(item.what), _because(item, share, mine)))
+                waiting.setdefault(whose, []).append(item)
+    spent = sum(item.units for item in items if id(item.what) in admitted)
+    beyond = _leftovers(waiting, total - spent, now)
+    admitted.update(id(item.what) for mine in waiting.values() for item in mine if id(item.what) not in beyond)
+    needs = {whose: sum(item.units for item in mine) for whose, mine in _grouped(items, _whose).items()}
+    late = (item for mine in waiting.values() for item in mine if id(item.what) in beyond)
+    cuts = [Cut(_keys(item.what), _because(item, shares[_whose(item)], needs[_whose(item)], total)) for item in late]
     classes = tuple(one for one in wants.classes if id(one) in admitted)
     return replace(wants, classes=classes, gangs=tuple(gang for gang in wants.gangs if id(gang) in admitted)), cuts
+
+
+def _leftovers(waiting: Mapping[_Whose, Sequence[_Item]], left: int, now: float) -> set[int]:
+    """The ids of what is not planned for, although ``left`` units that nobody has spent go to one owner after the other."""
+    start = int(now // TURN_SECONDS) * 61 % len(waiting) if waiting else 0
+    owners = sorted(waiting)
+    queues = [waiting[whose] for whose in (*owners[start:], *owners[:start])]
+    beyond: set[int] = set()
+    for round_ in range(max(map(len, queues), default=0)):
+        for queue in queues:
+            if round_ < len(queue) and queue[round_].units <= left:
+                left -= queue[round_].units
+            elif round_ < len(queue):
+                beyond.add(id(queue[round_].what))
+    return beyond
 
 
 def cost(one: PodClass) -> int:
@@ -75,8 +104,15 @@ def cost(one: PodClass) -> int:
     units += HOST * (len(spec.affinity) + len(spec.anti_affinity)) + SPREAD * len(spec.spread)
     units += WORD * (len(spec.host_ports) + len(spec.tolerations) + len(spec.requests) + len(spec.preferred_nodes))
     units += WORD * (len(spec.preferred_affinity) + len(spec.preferred_anti_affinity))
+    units += WORD * sum(map(_words, (*spec.affinity, *spec.anti_affinity, *spec.spread)))
     terms = spec.node_affinity.terms if spec.node_affinity is not None else ()
     return units + WORD * sum(1 + len(requirement.values) for term in terms for requirement in (*term.expressions, *term.fields))
+
+
+def _words(rule: PodAffinityTerm | SpreadConstraint) -> int:
+    """How much the selector of a rule says beyond one label."""
+    said = rule.selector.requirements if rule.selector is not None else ()
+    return max(0, sum(1 + len(requirement.values) for requirement in said) - 2)
 
 
 def _item(what: PodClass | Gang, cluster: Cluster, first: Set[str]) -> _Item:
@@ -102,20 +138,27 @@ def _grouped(items: Iterable[_Item], key: Callable[[_Item], K]) -> dict[K, list[
     return found
 
 
-def _shares(items: Sequence[_Item], total: int) -> dict[tuple[str, str], int]:
-    """What each owner may spend, by namespace and owner."""
-    found: dict[tuple[str, str], int] = {}
-    spaces = _grouped(items, lambda item: item.namespace)
-    of_spaces = levelled({name: sum(item.units for item in mine) for name, mine in spaces.items()}, total)
-    for name, mine in spaces.items():
-        needs = {owner: sum(item.units for item in theirs) for owner, theirs in _grouped(mine, lambda item: item.owner).items()}
-        found.update({(name, owner): share for owner, share in levelled(needs, of_spaces[name]).items()})
-    return found
+def _whose(item: _Item) -> _Whose:
+    return item.units > SIMPLE, item.namespace, item.owner
 
 
-def levelled(needs: Mapping[str, int], total: int) -> dict[str, int]:
+def _shares(items: Sequence[_Item], total: int) -> dict[_Whose, int]:
+    """What each owner may spend on simple pods, and on others."""
+    parts = {(): list(items)}
+    shares: dict[tuple[object, ...], int] = {(): total}
+    for depth in range(3):
+        finer: dict[tuple[object, ...], list[_Item]] = {}
+        for part, mine in parts.items():
+            within = {(*part, key): theirs for key, theirs in _grouped(mine, lambda item: _whose(item)[depth]).items()}  # noqa: B023
+            shares |= levelled({key: sum(item.units for item in theirs) for key, theirs in within.items()}, shares[part])
+            finer |= within
+        parts = finer
+    return {_whose(mine[0]): shares[part] for part, mine in parts.items()}
+
+
+def levelled(needs: Mapping[H, int], total: int) -> dict[H, int]:
     """Shares of ``total``: what each needs, or as much as any other that does not get what it needs."""
-    shares: dict[str, int] = {}
+    shares: dict[H, int] = {}
     left = total
     for place, (name, need) in enumerate(sorted(needs.items(), key=lambda entry: (entry[1], entry[0]))):
         shares[name] = min(need, left // (len(needs) - place))
@@ -132,10 +175,14 @@ def _turned(items: Sequence[_Item], now: float) -> list[_Item]:
     return found
 
 
-def _because(item: _Item, share: int, mine: Sequence[_Item]) -> str:
-    whose = f"namespace {item.namespace}"
-    needs = sum(each.units for each in mine)
+def _because(item: _Item, share: int, needs: int, total: int) -> str:
+    if item.units > total:
+        return (
+            f"planning for it takes {item.units} units of work, more than the {total} of one plan, so that it is not planned for while "
+            f"others wait; use fewer different pods, or fewer rules"
+        )
     return (
-        f"planning budget of {whose} used up: its pods of one owner have rules that take {needs} units of work to weigh, of which {share} "
-        f"are for them in this plan; it is planned for once those before it have their machines; use fewer different pods, or fewer rules"
+        f"planning budget of namespace {item.namespace} used up: its pods of one owner have rules that take {needs} units of work to "
+        f"weigh, of which {share} are for them in this plan; it is planned for once those before it have their machines; use fewer "
+        f"different pods, or fewer rules"
     )

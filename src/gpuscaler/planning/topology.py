@@ -9,6 +9,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodAffinityTerm, PodSpec, SpreadConstraint
 from gpuscaler.planning.demand import PodClass, covers
 from gpuscaler.planning.mix.problem import Together
+from gpuscaler.planning.selector_index import LabelIndex
 from gpuscaler.planning.templates import HOSTNAME
 
 
@@ -149,12 +150,15 @@ def _families(cluster: Cluster, classes: Sequence[PodClass], shapes: Sequence[Sh
         for constraint in its.host_spread:
             carriers.setdefault((constraint, one.spec.namespace), (set(), constraint, i))[0].add(i)
     families = []
+    index = LabelIndex((one.spec.namespace, one.labels) for one in classes)
     for who, rule, first in carriers.values():
         if isinstance(rule, SpreadConstraint):
-            matched = {j for j, other in enumerate(classes) if spreads_over(rule, classes[first], other)}
-            families.append((who, matched, rule.max_skew))
+            near = index.near(classes[first].spec.namespace, rule.selector)
+            families.append((who, {j for j in near if spreads_over(rule, classes[first], classes[j])}, rule.max_skew))
         else:
-            families.append((who, {j for j, other in enumerate(classes) if selects(cluster, rule, other)}, 1))
+            anywhere = rule.namespace_selector is not None
+            within = range(len(classes)) if anywhere else (j for space in rule.namespaces for j in index.near(space, rule.selector))
+            families.append((who, {j for j in within if selects(cluster, rule, classes[j])}, 1))
     return families
 
 

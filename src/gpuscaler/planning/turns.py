@@ -8,6 +8,7 @@ from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.planning.desk import Desk
 from gpuscaler.planning.families import Family
 from gpuscaler.planning.present import looks_at_others
+from gpuscaler.planning.selector_index import LabelIndex
 from gpuscaler.planning.templates import HOSTNAME
 from gpuscaler.planning.topology import selects, spreads_over
 
@@ -139,21 +140,10 @@ class _Index:
 
     def __init__(self, every: Sequence[Family]) -> None:
         self._every = every
-        self._all: dict[str, list[Family]] = {}
-        self._by_label: dict[tuple[str, str, str], list[Family]] = {}
-        for family in every:
-            namespace = family.model.spec.namespace
-            self._all.setdefault(namespace, []).append(family)
-            for key, value in family.model.labels.items():
-                self._by_label.setdefault((namespace, key, value), []).append(family)
+        self._index = LabelIndex((family.model.spec.namespace, family.model.labels) for family in every)
 
     def candidates(self, namespace: str, selector: LabelSelector | None) -> Iterator[Family]:
-        for requirement in selector.requirements if selector is not None else ():
-            if requirement.operator == "In":
-                for value in dict.fromkeys(requirement.values):
-                    yield from self._by_label.get((namespace, requirement.key, value), ())
-                return
-        yield from self._all.get(namespace, ())
+        return (self._every[number] for number in self._index.near(namespace, selector))
 
     def sought(self, desk: Desk, terms: Iterable[PodAffinityTerm]) -> Iterator[Family]:
         """Families that any of ``terms`` matches; one may come more than once."""

@@ -14,6 +14,7 @@ from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.model.table import Array, NodeTable
 from gpuscaler.model.workloads import Namespace
 from gpuscaler.planning.filters.tallies import Tallies
+from gpuscaler.planning.selector_index import SelectorIndex
 
 Namespaces = Mapping[str, Namespace]
 
@@ -123,6 +124,7 @@ class Peers:
         self.tallies = tallies
         self._index = index
         self._queries: list[tuple[Query, ...]] = []
+        self._asking = SelectorIndex()
         self._numbers: dict[tuple[Query, ...], int] = {}
         self._placed: dict[PeerKey, dict[int, int]] = {}
         self._touched: dict[PeerKey, tuple[int, tuple[int, ...]]] = {}
@@ -133,6 +135,7 @@ class Peers:
         if number is None:
             number = self._numbers[queries] = self.tallies.new(self._counted(queries))
             self._queries.append(queries)
+            self._asking.add(queries[0].selector)
         return number
 
     def add(self, peer: PeerKey, row: int, count: int) -> None:
@@ -151,7 +154,7 @@ class Peers:
         """The tallies that count ``peer``; only queries that are new since the last call are evaluated."""
         seen, numbers = self._touched.get(peer, (0, ()))
         if seen < len(self._queries):
-            numbers += tuple(n for n in range(seen, len(self._queries)) if self.matches(self._queries[n], peer))
+            numbers += tuple(n for n in self._asking.near(peer.labels, seen) if self.matches(self._queries[n], peer))
             self._touched[peer] = (len(self._queries), numbers)
         return numbers
 
@@ -176,7 +179,7 @@ class Peers:
 
     def _with(self, tallies: Tallies, index: PeerIndex) -> "Peers":
         new = Peers(tallies, index)
-        new._queries = self._queries.copy()
+        new._queries, new._asking = self._queries.copy(), self._asking.copy()
         new._numbers = dict(self._numbers)
         new._placed = {peer: dict(rows) for peer, rows in self._placed.items()}
         new._touched = dict(self._touched)

@@ -1,0 +1,91 @@
+"""Selectors by the labels that they ask for, and things by the labels that they have, so that not each is tried against each.
+
+A selector is found by one of its ``In`` requirements: the one that finds least. Which label that is, is not for whoever writes the selector
+to choose: a label that all have in front of one that each has alone would make every search as long as all of them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from gpuscaler.model.selectors import Labels, LabelSelector, Requirement
+
+
+class SelectorIndex:
+    """Selectors, numbered in the order in which they were added."""
+
+    def __init__(self, selectors: Iterable[LabelSelector | None] = ()) -> None:
+        self._count = 0
+        self._by_label: dict[tuple[str, str], list[int]] = {}
+        self._others: list[int] = []
+        self._shared = False
+        for selector in selectors:
+            self.add(selector)
+
+    def copy(self) -> "SelectorIndex":
+        """Another index of the same selectors; what is added to one is not in the other."""
+        new = SelectorIndex()
+        new._count, new._by_label, new._others = self._count, self._by_label, self._others
+        # What both have is copied when one of them is added to, which most never are.
+        new._shared = self._shared = True
+        return new
+
+    def add(self, selector: LabelSelector | None) -> int:
+        """The number of ``selector``; None matches nothing, and is never found."""
+        number, self._count = self._count, self._count + 1
+        if selector is None:
+            return number
+        if self._shared:
+            self._by_label = {label: numbers.copy() for label, numbers in self._by_label.items()}
+            self._others, self._shared = self._others.copy(), False
+        asked = _narrowest(selector, self._by_label)
+        if asked is None:
+            self._others.append(number)
+        for value in dict.fromkeys(asked.values if asked is not None else ()):
+            self._by_label.setdefault((asked.key, value), []).append(number)  # type: ignore[union-attr]  # no values without one
+        return number
+
+    def near(self, labels: Labels, since: int = 0) -> list[int]:
+        """The numbers from ``since`` on of the selectors that may match ``labels``, in order."""
+        lists = [self._others, *(self._by_label.get(label, ()) for label in labels.items())]
+        return sorted(number for numbers in lists for number in _from(numbers, since))
+
+
+class LabelIndex:
+    """Things by namespace and label, numbered as they were given."""
+
+    def __init__(self, things: Iterable[tuple[str, Labels]]) -> None:
+        self._all: dict[str, list[int]] = {}
+        self._by_label: dict[str, dict[tuple[str, str], list[int]]] = {}
+        for number, (namespace, labels) in enumerate(things):
+            self._all.setdefault(namespace, []).append(number)
+            mine = self._by_label.setdefault(namespace, {})
+            for label in labels.items():
+                mine.setdefault(label, []).append(number)
+
+    def near(self, namespace: str, selector: LabelSelector | None) -> Iterator[int]:
+        """The numbers of those in ``namespace`` that ``selector`` may match; all of them where there is none."""
+        by_label = self._by_label.get(namespace, {})
+        asked = _narrowest(selector, by_label) if selector is not None else None
+        if asked is None:
+            yield from self._all.get(namespace, ())
+        else:
+            for value in dict.fromkeys(asked.values):
+                yield from by_label.get((asked.key, value), ())
+
+
+def _narrowest(selector: LabelSelector, by_label: Mapping[tuple[str, str], Sequence[int]]) -> Requirement | None:
+    """The ``In`` requirement of ``selector`` whose labels find least, the first of several."""
+    best, least = None, 0
+    for requirement in selector.requirements:
+        if requirement.operator != "In":
+            continue
+        found = sum(len(by_label.get((requirement.key, value), ())) for value in requirement.values)
+        if best is None or (found, len(requirement.values)) < (least, len(best.values)):
+            best, least = requirement, found
+    return best
+
+
+def _from(numbers: Sequence[int], since: int) -> Iterable[int]:
+    """Those of ``numbers``, which are sorted, that are not below ``since``."""
+    if not numbers or numbers[-1] < since:
+        return ()
+    return numbers if numbers[0] >= since else (number for number in numbers if number >= since)

@@ -1,0 +1,73 @@
+"""Selectors and labels are found by what tells them apart, however they are written."""
+
+from itertools import product
+
+import pytest
+from tests.hostile.workloads import HOST, NOW, POOLS, ZONE, cluster_of, ordinary, pod, policy
+
+from gpuscaler.model.selectors import LabelSelector, Requirement
+from gpuscaler.planning.planner import plan
+from gpuscaler.planning.selector_index import LabelIndex, SelectorIndex
+from gpuscaler.planning.state import State
+
+REQUIREMENTS = (
+    Requirement("a", "In", ("1",)),
+    Requirement("a", "In", ("1", "2", "1")),
+    Requirement("b", "In", ("1",)),
+    Requirement("b", "NotIn", ("2",)),
+    Requirement("c", "Exists"),
+)
+SELECTORS = (LabelSelector(), *(LabelSelector(pair) for pair in product(REQUIREMENTS, repeat=2)))
+LABELS = ({}, {"a": "1"}, {"a": "2", "b": "1"}, {"a": "1", "b": "2", "c": "x"}, {"c": "1"})
+
+
+def test_every_selector_that_matches_is_found_once_and_in_order() -> None:
+    index = SelectorIndex([None, *SELECTORS])
+    for labels in LABELS:
+        found = index.near(labels)
+        assert {number for number, selector in enumerate(SELECTORS, 1) if selector.matches(labels)} <= set(found)
+        assert found == sorted(set(found))
+        assert index.near(labels, since=5) == [number for number in found if number >= 5]
+
+
+def test_what_is_added_to_a_copy_is_not_in_the_index_that_was_copied() -> None:
+    first = SelectorIndex(SELECTORS[:1])
+    second = first.copy()
+    second.add(SELECTORS[0])
+    first.add(SELECTORS[0])
+    third = second.copy()
+    third.add(SELECTORS[0])
+
+    assert [index.near({}) for index in (first, second, third)] == [[0, 1], [0, 1], [0, 1, 2]]
+
+
+@pytest.mark.parametrize("selector", SELECTORS)
+def test_everything_that_a_selector_matches_is_found_in_its_namespace(selector: LabelSelector) -> None:
+    things = [(space, labels) for space in ("x", "y") for labels in LABELS]
+    found = set(LabelIndex(things).near("y", selector))
+
+    assert {number for number, (space, labels) in enumerate(things) if space == "y" and selector.matches(labels)} <= found
+    assert all(things[number][0] == "y" for number in found)
+    assert list(LabelIndex(things).near("z", selector)) == []
+
+
+def test_a_label_that_all_have_does_not_hide_the_one_that_tells_them_apart() -> None:
+    selectors = [LabelSelector((Requirement("app", "In", ("x",)), Requirement("job", "In", (str(number),)))) for number in range(1000)]
+    labels = [{"app": "x", "job": str(number)} for number in range(1000)]
+
+    assert sum(len(SelectorIndex(selectors).near(one)) for one in labels) < 3000
+    index = LabelIndex(("", one) for one in labels)
+    assert sum(len(list(index.near("", selector))) for selector in selectors) == 1000
+
+
+def test_pods_that_each_select_themselves_by_fifty_labels_have_their_rules_counted() -> None:
+    keys = [f"h{number}" for number in range(50)]
+    rules = [
+        {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}, "matchLabelKeys": keys}
+        for key in (HOST, ZONE)
+    ]
+    crowd = [pod(number, {"topologySpreadConstraints": rules}, labels=dict.fromkeys(keys, str(number))) for number in range(1200)]
+    made = plan(cluster_of([*crowd, *ordinary(20)]), State(), policy(POOLS), NOW)
+
+    assert sum(key.startswith("others/") for machine in made.machines for key in machine.pods) == 20
+    assert any(reason.excluded_by == "budget" for entry in made.unplaced for reason in entry.reasons)
