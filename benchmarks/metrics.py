@@ -296,7 +296,11 @@ def scraping(port: int) -> ExporterSource:
     """A source that scrapes the one exporter at ``port``."""
     api = ApiServer(time.time)
     labels = {"app": "exporter"}
-    api.load([{**pod("exporter", "gpus", **labels), "status": {"phase": "Running", "podIP": "127.0.0.1"}}, pod("training-0")])
+    placed, measured = pod("exporter", "gpus", **labels), pod("training-0")
+    for one in (placed, measured):
+        one["spec"]["nodeName"] = "n1"
+    placed["metadata"]["ownerReferences"] = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "e", "uid": "e", "controller": True}]
+    api.load([{**placed, "status": {"phase": "Running", "podIP": "127.0.0.1"}}, measured])
     return ExporterSource(
         Objects(Client(MemoryTransport(api)), clock=time.monotonic, random=Random(1)),
         scraping=Scraping(namespace="gpus", selector=parse_selector("app=exporter"), port=port),

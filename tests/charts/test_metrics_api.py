@@ -68,7 +68,7 @@ def test_its_arguments_and_files_are_those_of_the_command() -> None:
 
 
 def test_without_rules_and_prometheus_it_scrapes_exporters() -> None:
-    found = render({**API, "metrics": {"enabled": True, "source": "exporters"}})
+    found = render({**API, "metrics": {"enabled": True, "source": "exporters", "settings": {"exporters": {"namespace": "gpus"}}}})
     words = found["Deployment/gpuscaler-metrics"]["spec"]["template"]["spec"]["containers"][0]["args"]
     told = cli.metrics.make_context("metrics", words[1:]).params
 
@@ -82,7 +82,7 @@ def test_without_rules_and_prometheus_it_scrapes_exporters() -> None:
         (True, {}, "gpuscaler"),
         (True, {"exporters": {"namespace": "other"}}, "other"),
         (True, {"exporters": {"port": 9500}}, "gpuscaler"),
-        (False, {}, ""),
+        (False, {"exporters": {"namespace": "gpus"}}, "gpus"),
     ],
 )
 def test_exporters_of_the_release_are_looked_for_in_its_own_namespace_alone(exporter: bool, told: dict[str, Any], namespace: str) -> None:
@@ -179,6 +179,7 @@ def test_the_pod_meets_the_restricted_standard_and_writes_only_its_certificate()
     [
         ({"prometheusUrl": ""}, "metrics.prometheusUrl: saw none"),
         ({"source": "exporters"}, "metrics.prometheusUrl: saw one"),
+        ({"source": "exporters", "prometheusUrl": ""}, "metrics.settings.exporters.namespace: saw none"),
         ({"prometheusUrl": "prometheus:9090"}, "/metrics/prometheusUrl"),
         ({"rules": {"rule": []}}, "rule"),
         ({"apis": {"custom": False, "external": False}}, "metrics.apis: saw none"),

@@ -68,7 +68,7 @@ async def _play() -> Seen:
 
 def rendered(*, autoscale: bool) -> list[Json]:
     """What the chart makes of the metrics API alone."""
-    metrics = {"enabled": True, "source": "exporters", "settings": {"autoscale": autoscale}}
+    metrics = {"enabled": True, "source": "exporters", "settings": {"autoscale": autoscale, "exporters": {"namespace": NAMESPACE}}}
     found = yaml.safe_load_all(text({"controller": {"enabled": False}, "metrics": metrics}, namespace=NAMESPACE))
     return [one for one in found if one]
 

@@ -132,6 +132,7 @@ def test_authorities_that_flags_name_take_the_place_of_the_config_map(tmp_path: 
     ("words", "said"),
     [
         (["--source=exporters", "--prometheus-url=http://p"], "--prometheus-url: saw one beside --source exporters"),
+        (["--source=exporters"], "--source exporters: saw no namespace of the exporters"),
         ([], "--prometheus-url: saw none"),
         (["--prometheus-url=http://p", "--prometheus-auth-incluster", "--prometheus-auth-config=x"], "saw both"),
         (["--prometheus-url=http://p", "--tls-cert-file=x"], "--tls-private-key-file: saw one of the two"),

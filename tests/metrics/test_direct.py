@@ -20,7 +20,7 @@ from gpuscaler.kube.resources import PODS
 from gpuscaler.metrics.direct import ExporterSource, Scraping, Trail
 from gpuscaler.metrics.evaluating import Timing
 from gpuscaler.metrics.objects import Objects
-from gpuscaler.metrics.pages import PageReader
+from gpuscaler.metrics.pages import LONGEST_LINE, MOST_FIGURES, MOST_NAMES, PageReader
 from gpuscaler.metrics.rules.builtin import builtin
 from gpuscaler.metrics.values import MetricInfo, UnknownMetric, Value
 from gpuscaler.model.selector_text import parse_selector
@@ -56,12 +56,19 @@ class Nodes:
 
 def exporter(name: str, address: str) -> dict[str, Any]:
     labels = {"app.kubernetes.io/component": "exporter"}
-    made = pod(name, "gpus", **labels)
+    made = on(f"n{int(address.rpartition('.')[2]) - 1}", pod(name, "gpus", **labels))
+    made["metadata"]["ownerReferences"] = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "e", "uid": "e", "controller": True}]
     return {**made, "status": {"phase": "Running", "podIP": address}}
 
 
+def on(node: str, made: dict[str, Any]) -> dict[str, Any]:
+    return {**made, "spec": {**made["spec"], "nodeName": node}}
+
+
 @asynccontextmanager
-async def scraped(pages: dict[str, str | int], *pods: dict[str, Any], stale: float = 30.0, patience: float = 5.0) -> AsyncIterator[Nodes]:
+async def scraped(
+    pages: dict[str, str | int], *pods: dict[str, Any], stale: float = 30.0, patience: float = 5.0, namespace: str = "gpus"
+) -> AsyncIterator[Nodes]:
     """Exporters at these loopback addresses, at one port."""
     nodes = Nodes(pages)
 
@@ -81,7 +88,7 @@ async def scraped(pages: dict[str, str | int], *pods: dict[str, Any], stale: flo
     nodes.client = Client(MemoryTransport(api))
     nodes.source = ExporterSource(
         Objects(nodes.client, clock=time.monotonic, random=Random(1)),
-        scraping=Scraping(namespace="gpus", selector=EXPORTERS, port=runner.addresses[0][1], interval=0.05, timeout=patience),
+        scraping=Scraping(namespace=namespace, selector=EXPORTERS, port=runner.addresses[0][1], interval=0.05, timeout=patience),
         timing=Timing(period=1.0, stale=stale),
         clock=time.monotonic,
         wall=time.time,
@@ -142,7 +149,9 @@ def _takes(query: str, labels: dict[str, str]) -> bool:
     return True
 
 
-PODS_ = (pod("p0", app="llm"), pod("p1", app="llm"), pod("other"))
+PODS_ = (on("n0", pod("p0", app="llm")), on("n0", pod("p1", app="llm")), on("n0", pod("other")))
+#: The second of two pods on a node of its own.
+APART = (PODS_[0], on("n1", pod("p1", app="llm")))
 
 
 async def test_pods_of_all_nodes_have_the_mean_of_their_gpus_rates_and_the_sum_of_their_memory() -> None:
@@ -151,7 +160,7 @@ async def test_pods_of_all_nodes_have_the_mean_of_their_gpus_rates_and_the_sum_o
         "127.0.0.1": page(duty(40), duty(60, uuid="b"), duty(1000, metric=memory), duty(500, uuid="b", metric=memory)),
         "127.0.0.2": page(duty(90, "p1", uuid="c", node="n1"), duty(7, "p1", uuid="c", node="n1", metric=memory)),
     }
-    async with scraped(pages, *PODS_) as nodes:
+    async with scraped(pages, *APART) as nodes:
         await becomes(nodes, {"p0": "50", "p1": "90"})
         await becomes(nodes, {"p0": "1500", "p1": "7"}, "memory_used_bytes_current")
         node = await nodes.source.for_object(group_resource="nodes", namespace="", name="n1", metric=DUTY)
@@ -196,14 +205,14 @@ async def test_a_new_sample_is_known_after_the_next_round() -> None:
 
 
 async def test_an_exporter_that_comes_is_scraped_and_one_that_goes_takes_its_numbers_along() -> None:
-    async with scraped({"127.0.0.1": page(duty(40)), "127.0.0.2": page(duty(90, "p1"))}, *PODS_) as nodes:
+    async with scraped({"127.0.0.1": page(duty(40)), "127.0.0.2": page(duty(90, "p1"))}, *APART) as nodes:
         await becomes(nodes, {"p0": "40", "p1": "90"})
         await nodes.client.delete(PODS, "exporter-1", namespace="gpus", grace=0)
         await becomes(nodes, {"p0": "40"})
 
 
 async def test_of_an_exporter_that_does_not_answer_the_last_numbers_are_good_until_they_are_too_old() -> None:
-    async with scraped({"127.0.0.1": page(duty(40)), "127.0.0.2": page(duty(90, "p1"))}, *PODS_, stale=1.0) as nodes:
+    async with scraped({"127.0.0.1": page(duty(40)), "127.0.0.2": page(duty(90, "p1"))}, *APART, stale=1.0) as nodes:
         await becomes(nodes, {"p0": "40", "p1": "90"})
         nodes.pages["127.0.0.2"] = 503
         await becomes(nodes, {"p0": "40"})
@@ -213,7 +222,7 @@ async def test_of_an_exporter_that_does_not_answer_the_last_numbers_are_good_unt
 
 
 async def test_an_exporter_that_hangs_holds_up_no_other() -> None:
-    async with scraped({"127.0.0.1": page(duty(40)), "127.0.0.2": page(duty(90, "p1"))}, *PODS_, stale=3600.0, patience=3600.0) as nodes:
+    async with scraped({"127.0.0.1": page(duty(40)), "127.0.0.2": page(duty(90, "p1"))}, *APART, stale=3600.0, patience=3600.0) as nodes:
         await becomes(nodes, {"p0": "40", "p1": "90"})
         nodes.pages["127.0.0.2"] = 0
         for value in (41, 42, 43):
@@ -272,6 +281,69 @@ def test_labels_are_read_as_they_were_written_and_counters_and_lines_without_a_p
         ("nvidia_gpu_duty_cycle", {"name": 'a "b" \\ c', "pod_name": "p"}, 5.0)
     ]
     assert reader.read(text).figures[0].labels is found.figures[0].labels
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (pod("p0", "tenant", **{"app.kubernetes.io/component": "exporter"}), "of another namespace"),
+        (pod("p0", "gpus", **{"app.kubernetes.io/component": "exporter"}), "made by no DaemonSet"),
+    ],
+)
+async def test_only_pods_of_a_daemon_set_in_the_named_namespace_are_exporters(made: dict[str, Any], said: str) -> None:
+    forged = {**on("n1", made), "status": {"phase": "Running", "podIP": "127.0.0.2"}}
+    if said == "of another namespace":
+        forged["metadata"]["ownerReferences"] = exporter("x", "127.0.0.2")["metadata"]["ownerReferences"]
+    async with scraped({"127.0.0.1": page(duty(40))}, *APART, forged) as nodes:
+        nodes.pages["127.0.0.2"] = page(duty(90, "p1"))
+        await becomes(nodes, {"p0": "40"})
+        nodes.pages["127.0.0.1"] = page(duty(41))
+        await becomes(nodes, {"p0": "41"})
+        assert {one.address for one in nodes.source.exporters.values()} == {"127.0.0.1"}
+
+
+async def test_without_a_namespace_nothing_is_an_exporter() -> None:
+    async with scraped({"127.0.0.1": page(duty(40))}, *PODS_, namespace="") as nodes:
+        assert nodes.source.exporters == {}
+
+
+async def test_an_exporter_is_believed_about_pods_of_its_own_node_only() -> None:
+    """Neither what runs elsewhere, nor what does not run at all, nor another node's name."""
+    pages: dict[str, str | int] = {
+        "127.0.0.1": page(duty(40)),
+        "127.0.0.2": page(duty(100), duty(100, "ghost"), duty(60, "p1", node="n0")),
+    }
+    async with scraped(pages, *APART) as nodes:
+        await becomes(nodes, {"p0": "40", "p1": "60"})
+        node = {name: await nodes.source.for_object(group_resource="nodes", namespace="", name=name, metric=DUTY) for name in ("n0", "n1")}
+        assert {name: value.quantity for name, value in node.items()} == {"n0": "40", "n1": "60"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'nvidia_gpu_duty_cycle{pod_name="x",' + b"a" * 2_000_000 + b"} 1",
+        b'nvidia_gpu_duty_cycle{pod_name="' + b"\\\\" * 1_000_000 + b"} 1",
+        b"nvidia_gpu_" + b"a" * 2_000_000,
+        b"nvidia_gpu_duty_cycle{" + b"} 1" * 700_000,
+        (b'nvidia_gpu_duty_cycle{pod_name="x",' + b"a" * 3_900 + b"} 1\n") * 1_000,
+        (b'nvidia_gpu_duty_cycle{pod_name="' + b"a=" * 1_900 + b"} 1\n") * 1_000,
+    ],
+)
+def test_a_page_is_read_in_a_time_that_grows_with_its_length_alone(text: bytes) -> None:
+    began = time.process_time()
+    figures = PageReader().read(text).figures
+    assert time.process_time() - began < 2
+    assert not any(figure.labels for figure in figures)
+
+
+def test_a_page_has_bounds_of_names_figures_and_lines() -> None:
+    names = "\n".join(duty(1, metric=f"nvidia_gpu_made_up_{number}") for number in range(5_000))
+    assert len({figure.metric for figure in PageReader().read(names.encode()).figures}) == MOST_NAMES
+    many = "\n".join(duty(number) for number in range(30_000))
+    assert len(PageReader().read(many.encode()).figures) == MOST_FIGURES
+    long = duty(1, more=f',model="{"x" * LONGEST_LINE}"')
+    assert PageReader().read(f"{long}\n{duty(2)}\n".encode()).figures[0].value == 2
 
 
 def test_three_minutes_are_looked_back() -> None:

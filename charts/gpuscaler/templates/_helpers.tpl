@@ -160,6 +160,7 @@ example, has external.metrics.k8s.io.
 {{- with .Values.metrics -}}
 {{- if and (not .prometheusUrl) (eq .source "prometheus") }}{{ fail "metrics.prometheusUrl: saw none, expected the URL of the cluster's Prometheus, such as http://prometheus.monitoring.svc:9090, or metrics.source exporters" }}{{ end -}}
 {{- if and .prometheusUrl (eq .source "exporters") }}{{ fail "metrics.prometheusUrl: saw one with metrics.source exporters, expected none: no Prometheus is asked" }}{{ end -}}
+{{- if and (eq .source "exporters") (not (or $.Values.exporter.enabled (.settings.exporters | default dict).namespace)) }}{{ fail "metrics.settings.exporters.namespace: saw none with metrics.source exporters, expected the namespace of the exporters' DaemonSet, or exporter.enabled: pods elsewhere could tell what they like of anybody's GPUs" }}{{ end -}}
 {{- if not (or .apis.custom .apis.external) }}{{ fail "metrics.apis: saw none of the two, expected one at least; set metrics.enabled to false for none" }}{{ end -}}
 {{- if and .tls.caBundle (not .tls.secretName) }}{{ fail "metrics.tls.caBundle: saw one without metrics.tls.secretName, expected both or neither: of its own certificate the server tells itself" }}{{ end -}}
 {{- end -}}

@@ -107,6 +107,11 @@ class Options:
             raise FlagError(
                 "--prometheus-url: saw one beside --source exporters, which asks no Prometheus, expected one of the two; remove one"
             )
+        if self.source == "exporters" and not self.settings.exporters.namespace:
+            raise FlagError(
+                "--source exporters: saw no namespace of the exporters, expected that of their DaemonSet, as other pods could tell what "
+                "they like of anybody's GPUs; set exporters.namespace in the file of --settings"
+            )
         if self.source == "prometheus" and not self.prometheus_urls:
             expected = "the URL of a Prometheus, such as http://prometheus.monitoring.svc:9090"
             raise FlagError(f"--prometheus-url: saw none, expected {expected}; add it, or --source exporters")

@@ -7,7 +7,7 @@ of three minutes) behind, ``gpuscaler_gpu_*`` without ``gpuscaler_`` and with th
 import asyncio
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -15,7 +15,7 @@ import aiohttp
 from gpuscaler.kube.resources import NAMESPACES, NODES, PODS
 from gpuscaler.metrics.answers import Answers
 from gpuscaler.metrics.evaluating import Cell, Combine, Counts, Question, State, Table, Timing, combined, unusable
-from gpuscaler.metrics.objects import Key, Objects
+from gpuscaler.metrics.objects import Described, Key, Objects
 from gpuscaler.metrics.pages import Figure, Page, PageReader
 from gpuscaler.metrics.values import EVERYTHING, MetricInfo, UnknownMetric, Value
 from gpuscaler.model.selectors import LabelSelector
@@ -29,6 +29,8 @@ EXPIRY = 5.0
 WANTED = 120.0
 #: Questions that are kept, and numbers of all of them: selectors on series make ever other ones.
 _MOST, _MOST_NUMBERS = 1_000, 500_000
+#: Metrics of all pages together; ours has some forty. Bytes of a page that are read at once.
+_MOST_METRICS, _SHORT = 500, 65_536
 #: Of each resource that is described: the labels that name its namespace and itself.
 _NAMED = {"pods": ("namespace_name", "pod_name"), "nodes": ("", "node_name"), "namespaces": ("", "namespace_name")}
 _RESOURCES = {"pods": PODS, "nodes": NODES, "namespaces": NAMESPACES}
@@ -39,7 +41,7 @@ _ADDS_UP = re.compile(r"(_bytes|_watts|_milliwatts|_per_second)(_max|_mean)?(_cu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scraping:
-    """Which pods are exporters (empty: in any namespace), their port, and how often they are scraped, in seconds.
+    """Which pods of DaemonSets are exporters, their port, and how often they are scraped, in seconds. Without a namespace there are none.
 
     ``share`` is how much of a core scraping may take: where there are so many exporters that it takes more, it is done more rarely.
     """
@@ -50,14 +52,15 @@ class Scraping:
     interval: float = 1.0
     timeout: float = 1.0
     share: float = 0.5
-    most_bytes: int = 16 * 2**20
+    most_bytes: int = 4 * 2**20
 
 
 @dataclass(slots=True)
 class Exporter:
-    """One exporter. ``at`` is when its page was asked for, monotonic; ``age`` how old what it says was then, in seconds."""
+    """One exporter, on ``node``. ``at`` is when its page was asked for, monotonic; ``age`` how old what it says was then, in seconds."""
 
     address: str
+    node: str
     reader: PageReader = field(default_factory=PageReader)
     page: Page = field(default_factory=lambda: Page((), None))
     at: float = float("-inf")
@@ -135,7 +138,8 @@ class ExporterSource:
         """Scrape every exporter once, at the same time; one that takes longer than a round is not waited for."""
         there, known = self._there(), self.exporters
         self.exporters = {
-            key: known[key] if key in known and known[key].address == address else Exporter(address) for key, address in there.items()
+            key: held if (held := known.get(key)) is not None and (held.address, held.node) == (pod.address, pod.node) else _exporter(pod)
+            for key, pod in there.items()
         }
         kept = set(map(id, self.exporters.values()))
         _cancel(one for one in known.values() if id(one) not in kept)
@@ -191,11 +195,12 @@ class ExporterSource:
     def external_metrics(self) -> Sequence[str]:
         return ()
 
-    def _there(self) -> dict[Key, str]:
-        """The addresses of exporters that run."""
-        keys = self.objects.pods.select(self.scraping.namespace, self.scraping.selector)
+    def _there(self) -> dict[Key, Described]:
+        """Exporters that run. Others than DaemonSets make pods with any labels they like."""
+        namespace, selector = self.scraping.namespace, self.scraping.selector
+        keys = self.objects.pods.select(namespace, selector) if namespace else ()
         found = ((key, self.objects.pods.described(key)) for key in keys)
-        return {key: pod.address for key, pod in found if pod is not None and pod.address}
+        return {key: pod for key, pod in found if pod is not None and pod.address and pod.daemon and pod.node}
 
     async def _scrape(self, session: aiohttp.ClientSession, exporter: Exporter) -> None:
         host = f"[{exporter.address}]" if ":" in exporter.address else exporter.address
@@ -209,10 +214,11 @@ class ExporterSource:
             return
         self.counts.add(self.counts.evaluations, "exporter")
         read = self._clock()
-        page = exporter.reader.read(text)
+        # What takes long to read is read beside everything else.
+        page = exporter.reader.read(text) if len(text) <= _SHORT else await asyncio.to_thread(exporter.reader.read, text)
         # What a page shows is at most five seconds old (the exporter sees to that); a node's clock may be off by more.
         told = self._wall() - page.measured if page.measured is not None else 0.0
-        exporter.page, exporter.at, exporter.trouble = page, began, ""
+        exporter.page, exporter.at, exporter.trouble = self._believed(page, exporter.node), began, ""
         exporter.age = told if 0 <= told <= EXPIRY else 0.0 if -EXPIRY <= told < 0 else EXPIRY
         self._follow(exporter)
         self._worked += self._clock() - read
@@ -226,6 +232,21 @@ class ExporterSource:
         if answer.status != 200:
             raise aiohttp.ClientPayloadError(f"saw status {answer.status}, expected 200")
         return bytes(text)
+
+    def _believed(self, page: Page, node: str) -> Page:
+        """Of what a node's page says only that of pods which are there, as the API server has it, and of the node itself."""
+        on_node: dict[int, Mapping[str, str] | None] = {}
+        figures = []
+        for figure in page.figures:
+            place = id(figure.labels)
+            if place not in on_node:
+                pod = self.objects.pods.described((figure.labels.get("namespace_name", ""), figure.labels.get("pod_name", "")))
+                there = pod is not None and pod.node == node
+                on_node[place] = {**figure.labels, "node_name": node} if there else None
+            labels = on_node[place]
+            if labels is not None:
+                figures.append(Figure(figure.metric, labels, figure.value))
+        return Page(tuple(figures), page.measured)
 
     def _follow(self, exporter: Exporter) -> None:
         """Keep up the means of three minutes."""
@@ -242,7 +263,8 @@ class ExporterSource:
         for exporter in self.exporters.values():
             for figure in exporter.page.figures:
                 for metric, value in _called(exporter, figure):
-                    found.setdefault(metric, []).append((exporter, Figure(metric, figure.labels, value)))
+                    if metric in found or len(found) < _MOST_METRICS:
+                        found.setdefault(metric, []).append((exporter, Figure(metric, figure.labels, value)))
         if found.keys() != self._metrics.keys():
             self._custom = tuple(sorted(MetricInfo(of, of == "pods", metric) for metric in found for of in _NAMED))
             self.answers.forget()
@@ -292,6 +314,10 @@ class ExporterSource:
             else:
                 cells[key] = Cell(combined(how, several), self._wall() - ages[key], ages[key])
         return Table(now, cells)
+
+
+def _exporter(pod: Described) -> Exporter:
+    return Exporter(pod.address, pod.node)
 
 
 def _cancel(exporters: Iterable[Exporter]) -> None:

@@ -1,6 +1,7 @@
 """The objects that metrics describe, by their labels, kept current by watches: no request lists anything."""
 
 import asyncio
+import sys
 from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, TypeAlias, cast
@@ -25,10 +26,17 @@ _MOST_SELECTIONS, _MOST_NAMES = 20_000, 1_000_000
 
 
 class Described(msgspec.Struct, frozen=True, gc=False):
-    """What is kept of an object; ``address`` is a running pod's IP."""
+    """What is kept of an object. Of a pod ``address`` is its IP while it runs; ``daemon`` says that a DaemonSet made it."""
 
     labels: LabelSet = NO_LABELS
     address: str = ""
+    node: str = ""
+    daemon: bool = False
+
+
+class _Owner(msgspec.Struct, gc=False):
+    kind: Any = None
+    controller: Any = None
 
 
 class _Metadata(msgspec.Struct, gc=False):
@@ -36,11 +44,16 @@ class _Metadata(msgspec.Struct, gc=False):
     namespace: str | None = None
     labels: dict[str, str] | None = None
     deleted: str | None = msgspec.field(default=None, name="deletionTimestamp")
+    owners: list[_Owner] | None = msgspec.field(default=None, name="ownerReferences")
 
 
 class _Status(msgspec.Struct, gc=False):
     phase: Any = None
     address: Any = msgspec.field(default=None, name="podIP")
+
+
+class _Spec(msgspec.Struct, gc=False):
+    node: Any = msgspec.field(default=None, name="nodeName")
 
 
 class _Object(msgspec.Struct, gc=False):
@@ -49,6 +62,7 @@ class _Object(msgspec.Struct, gc=False):
 
 class _Pod(msgspec.Struct, gc=False):
     metadata: _Metadata | None = None
+    spec: _Spec | None = None
     status: _Status | None = None
 
 
@@ -76,11 +90,21 @@ class LabelDecoder:
         identity = f"{metadata.namespace}/{name}" if metadata.namespace and name else name
         if not identity:
             return Found("", aside=SetAside(self._kind, "saw an object without a name"))
-        address = ""
-        if isinstance(found, _Pod) and found.status is not None and found.status.phase == "Running" and not metadata.deleted:
-            address = found.status.address if isinstance(found.status.address, str) else ""
+        described = Described(LabelSet(metadata.labels or {}))
+        if isinstance(found, _Pod):
+            described = _described(described.labels, metadata, found)
         # The reflector hands on whatever its decoder makes.
-        return Found(identity, cast("Any", (Described(LabelSet(metadata.labels or {}), address),)))
+        return Found(identity, cast("Any", (described,)))
+
+
+def _described(labels: LabelSet, metadata: _Metadata, pod: _Pod) -> Described:
+    address = ""
+    if pod.status is not None and pod.status.phase == "Running" and not metadata.deleted:
+        address = pod.status.address if isinstance(pod.status.address, str) else ""
+    # All pods of a node share its name.
+    node = sys.intern(pod.spec.node) if pod.spec is not None and isinstance(pod.spec.node, str) else ""
+    daemon = any(owner.kind == "DaemonSet" and owner.controller is True for owner in metadata.owners or ())
+    return Described(labels, address, node, daemon)
 
 
 class Index:
