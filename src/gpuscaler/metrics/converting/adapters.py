@@ -106,14 +106,15 @@ def adapters_own(objects: list[Json]) -> list[Json]:
         for volume in items(spec, "volumes"):
             names.add(("ConfigMap", text(seen(volume, "configMap").get("name"))))
             names.add(("Secret", text(seen(volume, "secret").get("secretName"))))
-    return workloads + [one for one in objects if one not in workloads and (_key(one) in names or _leads_to(one, labels))]
+    return workloads + [one for one in objects if one not in workloads and (_key(one) in names or leads_to(one, labels))]
 
 
 def _key(one: Json) -> tuple[str, str]:
     return text(one.get("kind")), text(seen(one, "metadata").get("name"))
 
 
-def _leads_to(one: Json, labels: list[Json]) -> bool:
+def leads_to(one: Json, labels: list[Json]) -> bool:
+    """Whether ``one`` is a Service to pods of any of ``labels``."""
     if one.get("kind") != "Service":
         return False
     selector = seen(one, "spec").get("selector")

@@ -22,6 +22,7 @@ from gpuscaler.metrics.converting.objects import (
     seen,
     text,
 )
+from gpuscaler.metrics.converting.settling import settle
 
 #: Versions that became another without a change of fields that matters.
 _RENAMED = {
@@ -98,6 +99,7 @@ def convert(objects: Iterable[Json], *, image: str) -> tuple[list[Json], list[No
     found = [copy.deepcopy(one) for one in objects]
     notes: list[Note] = []
     _place(found, notes)
+    settle(found, lambda one, message: _say(notes, name_of(one), message))
     roles = adapters.roles_of(adapters.accounts(found), found)
     for number, one in enumerate(found):
         say = partial(_say, notes, name_of(one))

@@ -1,0 +1,199 @@
+"""What goes along with prometheus-adapter to the namespace in which it runs: its bindings, what it mounts, its certificate.
+
+A pod reads Secrets and ConfigMaps of its own namespace only, a binding names its account's, and the API server asks a Service by a name
+with the namespace in it: where one of them stays behind, everything is applied and nothing works.
+"""
+
+from base64 import b64decode
+from binascii import Error as Base64Error
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from gpuscaler.metrics.certificates import mistakes
+from gpuscaler.metrics.converting.adapters import is_adapter, leads_to
+from gpuscaler.metrics.converting.objects import Json, containers, items, mapping, pod_template, seen, text
+
+#: Takes note of something about an object.
+Tell = Callable[[Json, str], None]
+_READER = "extension-apiserver-authentication-reader"
+_CERTIFICATE_FLAG = "--tls-cert-file="
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A workload of prometheus-adapter, where it runs, and by which names it is asked there."""
+
+    workload: Json
+    namespace: str
+    account: str
+    hosts: tuple[str, ...]
+
+
+def settle(objects: list[Json], tell: Tell) -> None:
+    """Put right among ``objects`` what does not fit where prometheus-adapter runs, and tell what cannot be."""
+    for home in homes(objects):
+        for one in objects:
+            if one.get("kind") in ("RoleBinding", "ClusterRoleBinding"):
+                _bind(one, home, objects, tell)
+        for kind, name, optional in sorted(set(references(home.workload))):
+            _bring(kind, name, home, objects, tell, optional=optional)
+        _certify(home, objects, tell)
+    for one in objects:
+        if one.get("kind") in ("Role", "ClusterRole"):
+            _narrow(one, tell)
+
+
+def homes(objects: Iterable[Json]) -> Iterator[Home]:
+    """Those that say where they run; without a namespace it is whatever ``kubectl`` is told."""
+    objects = list(objects)
+    for one in objects:
+        namespace = text(seen(one, "metadata").get("namespace"))
+        if namespace and any(map(is_adapter, containers(one))):
+            template = pod_template(one) or {}
+            spec, labels = seen(template, "spec"), seen(seen(template, "metadata"), "labels")
+            services = [text(seen(service, "metadata").get("name")) for service in objects if leads_to(service, [labels])]
+            account = text(spec.get("serviceAccountName") or spec.get("serviceAccount")) or "default"
+            yield Home(one, namespace, account, tuple(f"{name}.{namespace}.svc" for name in services))
+
+
+def references(workload: Json) -> Iterator[tuple[str, str, bool]]:
+    """Kind and name of each Secret and ConfigMap that its pods need, and whether they start without."""
+    spec = seen(pod_template(workload) or {}, "spec")
+    for volume in items(spec, "volumes"):
+        yield from _mounted(volume, "secretName")
+        for source in items(seen(volume, "projected"), "sources"):
+            yield from _mounted(source, "name")
+    for container in containers(workload):
+        for source in items(container, "envFrom"):
+            yield from _named(source, {"secretRef": "Secret", "configMapRef": "ConfigMap"})
+        for variable in items(container, "env"):
+            yield from _named(seen(variable, "valueFrom"), {"secretKeyRef": "Secret", "configMapKeyRef": "ConfigMap"})
+    for pulled in items(spec, "imagePullSecrets"):
+        if pulled.get("name"):
+            yield "Secret", text(pulled["name"]), False
+
+
+def _mounted(source: Json, secret_key: str) -> Iterator[tuple[str, str, bool]]:
+    for kind, key, name in (("Secret", "secret", secret_key), ("ConfigMap", "configMap", "name")):
+        found = seen(source, key)
+        if found.get(name):
+            yield kind, text(found[name]), found.get("optional") is True
+
+
+def _named(source: Json, kinds: dict[str, str]) -> Iterator[tuple[str, str, bool]]:
+    for key, kind in kinds.items():
+        found = seen(source, key)
+        if found.get("name"):
+            yield kind, text(found["name"]), found.get("optional") is True
+
+
+def _bind(binding: Json, home: Home, objects: list[Json], tell: Tell) -> None:
+    """Let ``binding`` name the account where it is now."""
+    subjects = [one for one in items(binding, "subjects") if one.get("kind") == "ServiceAccount" and text(one.get("name")) == home.account]
+    for subject in subjects:
+        before = text(subject.get("namespace"))
+        if before != home.namespace and not _is_there("ServiceAccount", home.account, before, objects):
+            subject["namespace"] = home.namespace
+            tell(binding, f"its subject ServiceAccount {home.account} is in {home.namespace} now{f', not in {before}' if before else ''}")
+    if subjects and binding.get("kind") == "RoleBinding":
+        metadata, role = mapping(binding, "metadata"), seen(binding, "roleRef")
+        wanted = "kube-system" if text(role.get("name")) == _READER else home.namespace
+        if not metadata.get("namespace"):
+            metadata["namespace"] = wanted
+            tell(binding, f"added the namespace {wanted}, in which its role is")
+            for one in objects:
+                if one.get("kind") == role.get("kind") == "Role" and text(seen(one, "metadata").get("name")) == text(role.get("name")):
+                    mapping(one, "metadata").setdefault("namespace", wanted)
+
+
+def _bring(kind: str, name: str, home: Home, objects: list[Json], tell: Tell, *, optional: bool) -> None:
+    """Let what the pods need be where they run."""
+    there = [one for one in objects if one.get("kind") == kind and text(seen(one, "metadata").get("name")) == name]
+    if any(text(seen(one, "metadata").get("namespace")) == home.namespace for one in there) or _makes(kind, name, home, objects, tell):
+        return
+    if not there:
+        if not optional:
+            tell(home.workload, f"its pods need the {kind} {name}, which is not among these objects: see that it is in {home.namespace}")
+        return
+    one = there[0]
+    before = text(seen(one, "metadata").get("namespace"))
+    if before and _is_needed(kind, name, before, objects):
+        tell(home.workload, f"its pods need the {kind} {name} in {home.namespace}; here it is in {before}, for others too: copy it")
+        return
+    mapping(one, "metadata")["namespace"] = home.namespace
+    tell(one, f"put into {home.namespace}, where the pods are that need it{f', and not into {before}' if before else ''}")
+
+
+def _makes(kind: str, name: str, home: Home, objects: list[Json], tell: Tell) -> bool:
+    """Whether cert-manager makes the Secret; its Certificate has to be there and for the right name."""
+    makers = [one for one in objects if one.get("kind") == "Certificate" and text(seen(one, "spec").get("secretName")) == name]
+    for one in makers if kind == "Secret" else ():
+        metadata, spec = mapping(one, "metadata"), mapping(one, "spec")
+        if text(metadata.get("namespace")) != home.namespace:
+            metadata["namespace"] = home.namespace
+            tell(one, f"put into {home.namespace}, where the pods are that need its Secret")
+        names = listed if isinstance(listed := spec.get("dnsNames"), list) else []
+        lacking = [host for host in home.hosts if host not in names]
+        if lacking:
+            spec["dnsNames"] = [*names, *lacking]
+            tell(one, f"added the name {', '.join(lacking)}, by which the API server asks")
+    return kind == "Secret" and bool(makers)
+
+
+def _certify(home: Home, objects: list[Json], tell: Tell) -> None:
+    """Tell where the certificate that is served is for another name than the one by which the API server asks."""
+    instead = "or leave out --tls-cert-file: gpuscaler metrics makes a certificate itself"
+    mounted = {name for kind, name, _ in references(home.workload) if kind == "Secret"}
+    secrets = [one for one in objects if one.get("kind") == "Secret" and text(seen(one, "metadata").get("name")) in mounted]
+    for key in _served(home.workload):
+        found = [(one, pem) for one in secrets if (pem := _pem(one, key))]
+        for host in home.hosts:
+            for one, pem in found:
+                for mistake in mistakes(pem, host=host):
+                    tell(one, f"{key}: {mistake}, {instead}")
+            if not found and not any(one.get("kind") == "Certificate" for one in objects):
+                tell(home.workload, f"see that the certificate {key} is for {host}, by which the API server asks, {instead}")
+
+
+def _served(workload: Json) -> Iterator[str]:
+    """The last part of the path of the certificate, which is its key in a Secret."""
+    for container in containers(workload):
+        for words in (container.get("command"), container.get("args")):
+            for word in words if isinstance(words, list) else []:
+                if text(word).startswith(_CERTIFICATE_FLAG):
+                    yield text(word).rpartition("/")[2].removeprefix(_CERTIFICATE_FLAG)
+
+
+def _pem(secret: Json, key: str) -> bytes:
+    plain = seen(secret, "stringData").get(key)
+    if plain is not None:
+        return text(plain).encode()
+    try:
+        return b64decode(text(seen(secret, "data").get(key)))
+    except (Base64Error, ValueError):
+        return b""
+
+
+def _narrow(role: Json, tell: Tell) -> None:
+    """Tell of rights that are wider than anything needs."""
+    for place, rule in enumerate(items(role, "rules")):
+        groups, verbs = ([text(one) for one in found] if isinstance(found := rule.get(key), list) else [] for key in ("apiGroups", "verbs"))
+        if "*" in verbs and any(group.endswith("metrics.k8s.io") for group in groups):
+            tell(role, f"rules[{place}]: every verb on {', '.join(groups)}; get and list are enough to read metrics")
+
+
+def _is_there(kind: str, name: str, namespace: str, objects: Iterable[Json]) -> bool:
+    return any(
+        one.get("kind") == kind
+        and (text(seen(one, "metadata").get("name")), text(seen(one, "metadata").get("namespace"))) == (name, namespace)
+        for one in objects
+    )
+
+
+def _is_needed(kind: str, name: str, namespace: str, objects: Iterable[Json]) -> bool:
+    """Whether another workload of the namespace needs it."""
+    return any(
+        text(seen(one, "metadata").get("namespace")) == namespace and (kind, name) in {found[:2] for found in references(one)}
+        for one in objects
+        if pod_template(one) is not None
+    )

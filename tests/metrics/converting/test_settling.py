@@ -1,0 +1,164 @@
+"""What goes along with prometheus-adapter to the namespace in which its APIService looks for it."""
+
+from base64 import b64encode
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuscaler.metrics.converting.converter import convert, read
+from gpuscaler.serving.authorities import Authority
+
+Json = dict[str, Any]
+NOW = 1_767_225_600.0
+INSTEAD = "or leave out --tls-cert-file: gpuscaler metrics makes a certificate itself"
+
+
+def deployment(**spec: Any) -> Json:
+    container = {
+        "name": "a",
+        "image": "k8s-prometheus-adapter:1",
+        "args": ["--tls-cert-file=/certs/serving.crt", "--tls-private-key-file=/certs/serving.key"],
+        **spec.pop("container", {}),
+    }
+    pods = {"serviceAccountName": "adapter", "containers": [container], "volumes": [volume("certs")], **spec}
+    template = {"metadata": {"labels": {"app": "adapter"}}, "spec": pods}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "adapter"},
+        "spec": {"selector": {"matchLabels": {"app": "adapter"}}, "template": template},
+    }
+
+
+def volume(secret: str, **more: Any) -> Json:
+    return {"name": secret, "secret": {"secretName": secret, **more}}
+
+
+def made(kind: str, name: str, namespace: str = "", version: str = "v1", **fields: Any) -> Json:
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name} | ({"namespace": namespace} if namespace else {}), **fields}
+
+
+def secret(*hosts: str, namespace: str = "") -> Json:
+    pem = Authority("test", now=NOW).issue("server", hosts=hosts).certificate
+    return made("Secret", "certs", namespace, data={"serving.crt": b64encode(pem).decode(), "serving.key": ""})
+
+
+def binding(kind: str, role: str, *, namespace: str = "", subject: str = "kube-system", account: str = "adapter") -> Json:
+    found = made(kind, f"b-{role}", namespace, "rbac.authorization.k8s.io/v1")
+    found["roleRef"] = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind.removesuffix("Binding"), "name": role}
+    found["subjects"] = [{"kind": "ServiceAccount", "name": account, "namespace": subject}]
+    return found
+
+
+SERVICE = made("Service", "adapter", spec={"selector": {"app": "adapter"}, "ports": [{"port": 443}]})
+ACCOUNT = made("ServiceAccount", "adapter")
+API = {
+    "apiVersion": "apiregistration.k8s.io/v1",
+    "kind": "APIService",
+    "metadata": {"name": "v1beta1.custom.metrics.k8s.io"},
+    "spec": {
+        "group": "custom.metrics.k8s.io",
+        "version": "v1beta1",
+        "groupPriorityMinimum": 100,
+        "versionPriority": 100,
+        "service": {"name": "adapter", "namespace": "monitoring"},
+    },
+}
+
+
+def moved(*objects: Json) -> tuple[dict[str, Json], list[str]]:
+    """The objects by kind and name, and what was told, after prometheus-adapter went to the namespace of its APIService."""
+    source = yaml.safe_dump_all([*objects, SERVICE, ACCOUNT, API])
+    found, notes = convert(read(source), image="ours:1")
+    return {f"{one['kind']}/{one['metadata']['name']}": one for one in found}, [f"{note.where}: {note.text}" for note in notes]
+
+
+def place(found: Json) -> str | None:
+    return found["metadata"].get("namespace")  # type: ignore[no-any-return]
+
+
+def test_bindings_name_the_account_where_it_is_now_and_stay_where_their_roles_are() -> None:
+    found, notes = moved(
+        deployment(),
+        secret("adapter.monitoring.svc"),
+        binding("ClusterRoleBinding", "reader"),
+        binding("RoleBinding", "extension-apiserver-authentication-reader", namespace="kube-system"),
+        binding("RoleBinding", "own"),
+        made("Role", "own", version="rbac.authorization.k8s.io/v1", rules=[]),
+        binding("ClusterRoleBinding", "autoscaler", account="horizontal-pod-autoscaler"),
+    )
+    subjects = {name: one["subjects"][0]["namespace"] for name, one in found.items() if "subjects" in one}
+    assert subjects == {
+        "ClusterRoleBinding/b-reader": "monitoring",
+        "RoleBinding/b-extension-apiserver-authentication-reader": "monitoring",
+        "RoleBinding/b-own": "monitoring",
+        "ClusterRoleBinding/b-autoscaler": "kube-system",
+    }
+    assert place(found["RoleBinding/b-extension-apiserver-authentication-reader"]) == "kube-system"
+    assert place(found["RoleBinding/b-own"]) == place(found["Role/own"]) == "monitoring"
+    assert "ClusterRoleBinding b-reader: its subject ServiceAccount adapter is in monitoring now, not in kube-system" in notes
+
+
+def test_a_binding_of_another_account_of_that_name_is_left() -> None:
+    found, _ = moved(deployment(), made("ServiceAccount", "adapter", "kube-system"), binding("ClusterRoleBinding", "reader"))
+    assert found["ClusterRoleBinding/b-reader"]["subjects"][0]["namespace"] == "kube-system"
+
+
+def test_a_secret_that_was_elsewhere_comes_along_and_one_that_is_missing_is_said() -> None:
+    container = {"envFrom": [{"secretRef": {"name": "tokens"}}, {"configMapRef": {"name": "maybe", "optional": True}}]}
+    found, notes = moved(
+        deployment(container=container, imagePullSecrets=[{"name": "pull"}]), secret("adapter.monitoring.svc", namespace="old")
+    )
+    assert place(found["Secret/certs"]) == "monitoring"
+    assert "Secret old/certs: put into monitoring, where the pods are that need it, and not into old" not in notes
+    assert "Secret monitoring/certs: put into monitoring, where the pods are that need it, and not into old" in notes
+    lacking = [note for note in notes if "not among these objects" in note]
+    assert lacking == [
+        f"Deployment monitoring/adapter: its pods need the Secret {name}, which is not among these objects: see that it is in monitoring"
+        for name in ("pull", "tokens")
+    ]
+
+
+def test_a_secret_that_others_need_where_it_is_stays_and_is_to_be_copied() -> None:
+    other = deployment(container={"image": "other"})
+    other["metadata"] = {"name": "other", "namespace": "old"}
+    found, notes = moved(deployment(), other, secret("adapter.monitoring.svc", namespace="old"))
+    assert place(found["Secret/certs"]) == "old"
+    assert (
+        "Deployment monitoring/adapter: its pods need the Secret certs in monitoring; here it is in old, for others too: copy it" in notes
+    )
+
+
+@pytest.mark.parametrize("hosts", [("adapter.monitoring.svc",), ("*.monitoring.svc",), ("adapter.kube-system.svc",)])
+def test_a_certificate_for_another_name_is_said_before_the_api_server_does(hosts: tuple[str, ...]) -> None:
+    _, notes = moved(deployment(), secret(*hosts))
+    wrong = (
+        "Secret monitoring/certs: serving.crt: saw it for adapter.kube-system.svc, expected adapter.monitoring.svc, "
+        f"by which the API server asks; reissue it for that name, {INSTEAD}"
+    )
+    assert [note for note in notes if "serving.crt" in note] == ([wrong] if "kube-system" in hosts[0] else [])
+
+
+def test_a_certificate_that_is_not_there_is_to_be_looked_at() -> None:
+    _, notes = moved(deployment())
+    expected = "see that the certificate serving.crt is for adapter.monitoring.svc, by which the API server asks"
+    assert f"Deployment monitoring/adapter: {expected}, {INSTEAD}" in notes
+
+
+def test_what_cert_manager_makes_is_made_where_it_is_needed_and_for_the_right_name() -> None:
+    certificate = made(
+        "Certificate", "serving", "kube-system", "cert-manager.io/v1", spec={"secretName": "certs", "dnsNames": ["adapter.kube-system.svc"]}
+    )
+    found, notes = moved(deployment(), certificate)
+    assert place(found["Certificate/serving"]) == "monitoring"
+    assert found["Certificate/serving"]["spec"]["dnsNames"] == ["adapter.kube-system.svc", "adapter.monitoring.svc"]
+    assert not [note for note in notes if "not among these objects" in note or "see that the certificate" in note]
+
+
+def test_a_role_that_allows_everything_with_metrics_is_said_and_left() -> None:
+    role = made("ClusterRole", "wide", version="rbac.authorization.k8s.io/v1")
+    role["rules"] = [{"apiGroups": ["custom.metrics.k8s.io"], "resources": ["*"], "verbs": ["*"]}]
+    found, notes = moved(deployment(), role)
+    assert found["ClusterRole/wide"]["rules"] == role["rules"]
+    assert "ClusterRole wide: rules[0]: every verb on custom.metrics.k8s.io; get and list are enough to read metrics" in notes
