@@ -1,5 +1,6 @@
 """A memory that somebody spoilt: who remembers writes it again, and who does not waits, says so, and does nothing meanwhile."""
 
+import zlib
 from base64 import b64encode
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from tests.control.test_faults import bought, lives
 from tests.control.world import ONE_GPU_MACHINES, World, world
 
-from gpuscaler.control.store import MemoryStore, OvertakenError, UnreadableError
+from gpuscaler.control.store import MOST_UNPACKED, MemoryStore, OvertakenError, UnreadableError
 from gpuscaler.embedded.faults import Fault
 from gpuscaler.kube.resources import CONFIG_MAPS, PODS
 from gpuscaler.planning.memory import Memory
@@ -134,4 +135,14 @@ async def test_what_is_no_memory_is_told_apart_from_none(packed: str) -> None:
         await spoil(here, packed)
 
         with pytest.raises(UnreadableError, match="saw a memory that cannot be read"):
+            await read(here)
+
+
+async def test_a_memory_that_would_fill_ours_is_not_unpacked() -> None:
+    """Whoever may write the ConfigMap makes a gibibyte of a megabyte."""
+    async with world() as here:
+        await MemoryStore(here.user, namespace=SPACE).save(Memory(decisions=1))
+        await spoil(here, b64encode(zlib.compress(msgspec.json.encode(Memory(decisions=1)) + b" " * MOST_UNPACKED)).decode())
+
+        with pytest.raises(UnreadableError, match="more than 64 MiB long"):
             await read(here)

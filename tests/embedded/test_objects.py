@@ -42,6 +42,7 @@ async def test_a_generated_name_begins_as_asked_and_no_two_are_alike() -> None:
         ({**config_map("d"), "metadata": {"name": "d", "namespace": "other"}}, 400, "BadRequest", "does not match the namespace"),
         ({**config_map("d"), "metadata": {"name": "d", "resourceVersion": "3"}}, 400, "BadRequest", "resourceVersion should not be set"),
         (b"[1", 400, "BadRequest", "unrecognized"),
+        (b'{"a":' * 200_000 + b"1" + b"}" * 200_000, 400, "BadRequest", "unrecognized"),
         (b"[1]", 400, "BadRequest", "must be of type object"),
     ],
 )

@@ -20,6 +20,8 @@ _LOG = structlog.get_logger(__name__)
 KEY, FORM_KEY, FORM = "memory", "form", "1"
 #: What a ConfigMap may hold in all, by Kubernetes' validation, less what the rest of the object takes.
 MOST_BYTES = 1_000_000
+#: Bytes of a memory, unpacked; it shrinks to about a tenth.
+MOST_UNPACKED = 64 * 2**20
 
 #: What to do about a memory of the controller that cannot be read.
 MEND = (
@@ -97,7 +99,7 @@ class Store(Generic[T]):
                 f"run the version of gpuscaler that wrote it, or delete the ConfigMap once no machine is on its way"
             )
         try:
-            return msgspec.json.decode(zlib.decompress(b64decode(packed, validate=True)), type=type(self._nothing))
+            return msgspec.json.decode(_unpacked(b64decode(packed, validate=True)), type=type(self._nothing))
         except (ValueError, zlib.error, msgspec.MsgspecError) as error:
             raise UnreadableError(
                 f"{self.place}: saw a memory that cannot be read ({error}), expected what gpuscaler wrote there; {self._mend}"
@@ -179,3 +181,14 @@ class MemoryStore(Store[Memory]):
 
     def __init__(self, client: Client, *, namespace: str, name: str = "gpuscaler-state") -> None:
         super().__init__(client, namespace=namespace, name=name, nothing=Memory(), mend=MEND)
+
+
+def _unpacked(packed: bytes) -> bytes:
+    """As zlib has it, which can make a thousand bytes of one. Raises ValueError and zlib.error."""
+    decompressor = zlib.decompressobj()
+    text = decompressor.decompress(packed, MOST_UNPACKED)
+    if decompressor.unconsumed_tail:
+        raise ValueError(f"it is more than {MOST_UNPACKED / 2**20:.0f} MiB long")
+    if not decompressor.eof:
+        raise ValueError("its end is not there")
+    return text

@@ -162,8 +162,9 @@ class ApiServer:
             if place.part:
                 return self._parts.answer(place, request)
             return self._on_object(place, request) if place.name else self._on_collection(place, request)
-        except (TypeError, AttributeError, KeyError, ValueError) as error:
-            # Objects are dicts here, and one whose parts have other types than Kubernetes gives them is found where those are used.
+        except (TypeError, AttributeError, KeyError, ValueError, RecursionError) as error:
+            # Objects are dicts here, and one whose parts have other types than Kubernetes gives them, or lie too deep, is found where
+            # those are used.
             if request.method in ("GET", "HEAD"):
                 raise
             raise bad_request(f"the object provided cannot be decoded as {place.kind.kind}: {type(error).__name__}: {error}") from error

@@ -36,7 +36,7 @@ def read(request: Request, *accepted: str) -> Any:
             # Through JSON, so that a time that YAML understands is text again.
             return msgspec.json.decode(msgspec.json.encode(yaml.load(request.body, Loader=yaml.CSafeLoader)))
         return msgspec.json.decode(request.body)
-    except (msgspec.MsgspecError, yaml.YAMLError, ValueError) as error:
+    except (msgspec.MsgspecError, yaml.YAMLError, ValueError, RecursionError) as error:
         raise bad_request(f"the object provided is unrecognized (must be of type object): couldn't get version/kind; {error}") from error
 
 

@@ -13,8 +13,9 @@ import msgspec
 from msgspec import Struct
 
 from gpuscaler.kube.client import Client
+from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.resources import Resource
-from gpuscaler.kube.users import Attributes, User
+from gpuscaler.kube.users import UNAUTHENTICATED, Attributes, User
 
 MASTERS = "system:masters"
 #: Probes need no rights.
@@ -26,6 +27,18 @@ _MOST = 8192
 
 Key = TypeVar("Key", bound=Hashable)
 Found = TypeVar("Found")
+
+
+#: Questions a second, and at once, about callers without credentials, and about tokens and whom they are of: whoever reaches the port can
+#: make up as many of both as there is time for. Callers whom a certificate vouches for never wait behind them.
+_UNKNOWN, _UNKNOWN_AT_ONCE = 10.0, 20
+_BY_TOKEN, _BY_TOKEN_AT_ONCE = 50.0, 100
+#: Seconds that one of these may wait for its turn.
+_LONGEST_QUEUE = 1.0
+
+
+class BusyError(Exception):
+    """Too many callers ask whom no certificate vouches for; the API server was not asked."""
 
 
 class Verdict(NamedTuple):
@@ -111,7 +124,7 @@ class Remembered(Generic[Key, Found]):
 class Reviews:
     """Asks ``tokens`` about tokens and ``access`` about rights. ``always`` are paths that everybody may read.
 
-    ``clock`` is monotonic, in seconds. Every method raises ApiError or Unreachable where there is no answer.
+    ``clock`` is monotonic, in seconds. Every method raises ApiError or Unreachable where there is no answer, and :class:`BusyError`.
     """
 
     def __init__(
@@ -124,6 +137,7 @@ class Reviews:
         always: frozenset[str] = ALWAYS_ALLOWED,
     ) -> None:
         self._tokens, self._access, self._always = tokens, access, always
+        self._unknown, self._by_token = RateLimit(_UNKNOWN, _UNKNOWN_AT_ONCE), RateLimit(_BY_TOKEN, _BY_TOKEN_AT_ONCE)
         self._users: Remembered[bytes, tuple[User | None]] = Remembered(clock, lambda _: ttl.token)
         self._verdicts: Remembered[tuple[User, Attributes], Verdict] = Remembered(
             clock, lambda one: ttl.allowed if one.allowed else ttl.denied
@@ -133,6 +147,7 @@ class Reviews:
         """The user of ``token``, or None where it is not good."""
 
         async def ask() -> tuple[User | None]:
+            await _turn(self._by_token)
             body = {"apiVersion": _TOKENS.api_version, "kind": _TOKENS.kind, "spec": {"token": token}}
             return (_user(await _asked(self._tokens, _TOKENS, body)),)
 
@@ -145,12 +160,17 @@ class Reviews:
             return Verdict(allowed=True)
         return self._verdicts.known((user, asked))
 
-    async def verdict(self, user: User, asked: Attributes) -> Verdict:
-        """Whether ``user`` may do it."""
+    async def verdict(self, user: User, asked: Attributes, *, vouched: bool = False) -> Verdict:
+        """Whether ``user`` may do it; ``vouched`` says that a certificate did for who the caller is."""
         known = self.settled(user, asked)
-        return known if known is not None else await self._verdicts.get((user, asked), lambda: self._ask(user, asked))
+        if known is not None:
+            return known
+        limit = self._unknown if UNAUTHENTICATED in user.groups else None if vouched else self._by_token
+        return await self._verdicts.get((user, asked), lambda: self._ask(user, asked, limit))
 
-    async def _ask(self, user: User, asked: Attributes) -> Verdict:
+    async def _ask(self, user: User, asked: Attributes, limit: RateLimit | None) -> Verdict:
+        if limit is not None:
+            await _turn(limit)
         spec: dict[str, Any] = {"user": user.name, "groups": user.groups}
         if user.uid:
             spec["uid"] = user.uid
@@ -163,6 +183,15 @@ class Reviews:
             spec["nonResourceAttributes"] = {"verb": asked.verb, "path": asked.path}
         status = await _asked(self._access, _ACCESS, {"apiVersion": _ACCESS.api_version, "kind": _ACCESS.kind, "spec": spec})
         return Verdict(status.allowed and not status.denied, status.reason)
+
+
+async def _turn(limit: RateLimit) -> None:
+    """Wait for it, unless too many wait already."""
+    delay = limit.reserve(asyncio.get_running_loop().time())
+    if delay > _LONGEST_QUEUE:
+        limit.give_back()
+        raise BusyError
+    await asyncio.sleep(delay)
 
 
 async def _asked(client: Client, resource: Resource, body: dict[str, Any]) -> WireStatus:

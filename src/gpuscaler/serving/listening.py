@@ -15,8 +15,8 @@ from gpuscaler.serving.connections import Connection, Connections
 
 #: Connections that the system completes before they are accepted here.
 BACKLOG = 1024
-#: Connections that are accepted before others have their turn.
-AT_ONCE = 64
+#: Connections that are accepted before others have their turn: so few that none is closed for newer ones before its request was read.
+AT_ONCE = 4
 #: Seconds between two looks for what took too long; after accepting failed; and without a closed connection until that is said again.
 LOOK, AGAIN, QUIET = 1.0, 0.5, 300.0
 #: Seconds that a client gets to confirm the end of TLS.

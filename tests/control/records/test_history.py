@@ -76,6 +76,18 @@ def test_inputs_are_only_read_where_they_are_asked_for() -> None:
     assert (without.inputs, with_inputs.inputs) == (None, b"x" * 100)
 
 
+def test_its_files_are_for_their_owner_alone_also_where_they_were_not(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    for _ in range(2):
+        history, trouble = open_history(str(tmp_path), decisions=3, most_bytes=1 << 20)
+        assert trouble == ""
+        assert {one.name: oct(one.stat().st_mode & 0o777) for one in tmp_path.iterdir()} == dict.fromkeys(
+            [one.name for one in tmp_path.iterdir()], "0o600"
+        )
+        history.close()
+        path.chmod(0o644)
+
+
 def test_a_file_keeps_it_over_restarts(tmp_path: Path) -> None:
     first, trouble = open_history(str(tmp_path / "new"), decisions=10, most_bytes=1_000)
     first.add([told(1, node="n")], [made(1)])

@@ -140,7 +140,8 @@ async def test_probes_say_ok_or_which_check_fails(tmp_path: Path) -> None:
         assert (await made.ask("/readyz?verbose", None)).body == b"[+]ping ok\n[+]loop ok\n[+]rules ok\nreadyz check passed\n"
         trouble["rules"] = "no series yet"
         failed = await made.ask("/readyz", None)
-        assert (failed.status, failed.body) == (500, b"[+]ping ok\n[+]loop ok\n[-]rules failed: no series yet\nreadyz check failed\n")
+        assert (failed.status, failed.body) == (500, b"[+]ping ok\n[+]loop ok\n[-]rules failed: reason withheld\nreadyz check failed\n")
+        assert b"[-]rules failed: no series yet\n" in (await made.get("/readyz")).body
         assert (await made.ask("/healthz", None)).status == 200
         assert (await made.get("/readyz/loop")).body == b"ok"
         assert (await made.get("/readyz/rules")).status == 500

@@ -3,13 +3,14 @@
 import asyncio
 from pathlib import Path
 
+import aiohttp
 import pytest
 from tests.metrics.api.scene import HPA, Reviewing, pod, scene
 
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Unreachable
-from gpuscaler.kube.reviews import Reviews, Ttl
-from gpuscaler.kube.users import Attributes, User
+from gpuscaler.kube.reviews import BusyError, Reviews, Ttl
+from gpuscaler.kube.users import NOBODY, Attributes, User
 
 REAL = pytest.mark.looptime(False)
 V1 = "/apis/custom.metrics.k8s.io/v1beta1"
@@ -96,6 +97,49 @@ async def test_an_answer_is_remembered_for_its_time_and_asked_for_once_by_many()
     plane.allows = lambda _: False
     assert not (await reviews.verdict(JANE, ASKED)).allowed
     assert len(plane.specs) == 3
+
+
+def about(path: str) -> Attributes:
+    return Attributes("get", path)
+
+
+@pytest.mark.parametrize("user", [NOBODY, User("tenant")])
+async def test_callers_without_a_certificate_wait_a_second_at_most_and_never_before_others(user: User) -> None:
+    """As time stands still, so many are asked about as may be at once and within the second."""
+    plane = Reviewing()
+    reviews = Reviews(Client(plane), Client(plane), clock=lambda: 0.0)
+    found = await asyncio.gather(*(reviews.verdict(user, about(f"/made/up/{number}")) for number in range(1000)), return_exceptions=True)
+    busy = [one for one in found if isinstance(one, BusyError)]
+    began = asyncio.get_running_loop().time()
+    assert (await reviews.verdict(JANE, ASKED, vouched=True)).allowed
+    assert asyncio.get_running_loop().time() - began < 0.1
+    assert len(plane.specs) == 1001 - len(busy) <= 151
+
+
+async def test_tokens_that_are_made_up_keep_nobody_with_a_certificate_waiting() -> None:
+    plane = Reviewing()
+    reviews = Reviews(Client(plane), Client(plane), clock=lambda: 0.0)
+    found = await asyncio.gather(*(reviews.user_of(f"made-up-{number}") for number in range(1000)), return_exceptions=True)
+    assert sum(isinstance(one, BusyError) for one in found) == 1000 - len(plane.specs) >= 849
+    assert (await reviews.verdict(JANE, ASKED, vouched=True)).allowed
+
+
+@REAL
+async def test_too_many_anonymous_requests_are_told_so_while_a_proxys_are_answered(tmp_path: Path) -> None:
+    async with scene(tmp_path) as made:
+        made.source.values = [pod("a", "1")]
+        connector = aiohttp.TCPConnector(ssl=made.context(None), limit=30)
+        async with aiohttp.ClientSession(made.url, connector=connector) as session:
+
+            async def ask(number: int) -> int:
+                async with session.get(f"/made/up/{number}") as answer:
+                    return answer.status
+
+            statuses = await asyncio.gather(*(ask(number) for number in range(100)))
+        assert 429 in statuses
+        assert (await made.get(f"{V1}/namespaces/default/pods/a/duty_cycle_current")).status == 200
+        reviewed = [spec for spec in made.reviewing.specs if spec["user"] == "system:anonymous"]
+        assert len(reviewed) < 60
 
 
 async def test_one_who_gives_up_does_not_take_the_answer_away_from_the_others() -> None:

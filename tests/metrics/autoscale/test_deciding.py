@@ -1,5 +1,7 @@
 """Decisions that no server shows at will."""
 
+import time
+
 from gpuscaler.metrics.autoscale.deciding import Annotated, Existing, decide
 
 WEB = Annotated("Deployment", "ml", "web", "new", "duty_cycle=60,max=8")
@@ -17,6 +19,24 @@ def test_the_autoscaler_of_a_workload_that_was_deleted_and_made_anew_is_waited_f
 def test_one_of_another_namespace_is_nobodys_business() -> None:
     (act,) = decide([WEB], [Existing("other", "web-gpuscaler", "uid", "1", ("Deployment", "web"), "", {})], served=SERVED)
     assert act.verb == "create"
+
+
+def test_one_of_another_namespace_with_our_mark_and_the_uid_of_the_workload_is_nobodys_business_either() -> None:
+    forged = Existing("tenant", "web-gpuscaler", "uid", "1", ("Deployment", "web"), WEB.uid, {})
+    (act,) = decide([WEB], [forged], served=SERVED)
+    assert act.verb == "create"
+    assert decide([Annotated("Deployment", "ml", "web", "new")], [forged], served=SERVED) == ()
+
+
+def test_the_time_to_decide_grows_with_the_number_of_workloads_alone() -> None:
+    workloads = [
+        Annotated("Deployment", f"ns-{number % 50}", f"web-{number}", f"uid-{number}", "duty_cycle=60,max=8") for number in range(6000)
+    ]
+    found = [Existing(one.namespace, f"{one.name}-gpuscaler", f"a{one.uid}", "1", (one.kind, one.name), one.uid, {}) for one in workloads]
+    began = time.process_time()
+    acts = decide(workloads, found, served=SERVED)
+    assert time.process_time() - began < 2
+    assert {act.verb for act in acts} == {"replace"}
 
 
 def test_a_workload_without_the_annotation_is_left_alone_with_whatever_scales_it() -> None:

@@ -9,7 +9,7 @@ from aiohttp import web
 from yarl import URL
 
 from gpuscaler.kube.errors import ApiError, Unreachable
-from gpuscaler.kube.reviews import Reviews
+from gpuscaler.kube.reviews import BusyError, Reviews
 from gpuscaler.kube.users import Attributes, authenticated, bearer_token
 from gpuscaler.settings.run_settings import is_loopback
 
@@ -60,6 +60,8 @@ class Vouched:
             if user is None:
                 raise web.HTTPUnauthorized(text="expected a bearer token of this cluster\n", headers={"WWW-Authenticate": "Bearer"})
             verdict = await self.reviews.verdict(authenticated(user), Attributes("get", request.path))
+        except BusyError:
+            raise web.HTTPTooManyRequests(text="too many tokens to ask about; try again later\n", headers={"Retry-After": "1"}) from None
         except (ApiError, Unreachable) as error:
             _LOG.warning("whether a page may be read could not be checked", problem=str(error))
             raise web.HTTPServiceUnavailable(text="the API server cannot be asked who this is; the log says why\n") from error

@@ -6,6 +6,7 @@ A file keeps it over restarts; on a dry run, and where there is no folder to wri
 import sqlite3
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,10 @@ def _opened(folder: Path) -> sqlite3.Connection:
 
 
 def _connected(path: Path) -> sqlite3.Connection:
+    # Names of pods and nodes are not for every user of a machine; SQLite gives the files beside it the same mode.
+    with suppress(OSError):
+        path.touch(mode=0o600)
+        path.chmod(0o600)
     connection = sqlite3.connect(path, check_same_thread=False)
     try:
         form = connection.execute("PRAGMA user_version").fetchone()[0]

@@ -53,8 +53,8 @@ class Answering:
     #: What the source serves, and the resources of it.
     _known: tuple[Sequence[MetricInfo], frozenset[str]] = field(default=((), frozenset()), init=False)
 
-    async def answer(self, asked: Asked, headers: Headers) -> Reply:
-        """The answer to ``asked``. Raises :class:`~gpuscaler.metrics.api.statuses.Failure`."""
+    async def answer(self, asked: Asked, headers: Headers, *, known: bool = True) -> Reply:
+        """The answer to ``asked``; whoever is not ``known`` hears no reasons of probes. Raises :class:`~.statuses.Failure`."""
         metric = asked.metric
         if metric is not None and metric.group in self.groups:
             # An external metric has no object, so that to rights its reading is a list.
@@ -65,7 +65,7 @@ class Answering:
             raise statuses.method_not_allowed(asked.attributes)
         if asked.invalid and asked.parts[1] in self.groups:
             raise statuses.bad_request(asked.invalid)
-        return self._page(asked, headers)
+        return self._page(asked, headers, known=known)
 
     async def _metric(self, metric: Metric, query: Query) -> Reply:
         question = self._question(query, metric)
@@ -151,7 +151,7 @@ class Answering:
         served = any(one.metric == metric.metric and one.group_resource == metric.group_resource for one in self.source.custom_metrics())
         return statuses.not_found(resource, metric.metric, metric.name if served and metric.name != "*" else "", why)
 
-    def _page(self, asked: Asked, headers: Headers) -> Reply:
+    def _page(self, asked: Asked, headers: Headers, *, known: bool) -> Reply:
         match asked.parts:
             case ():
                 return Reply(msgspec.json.encode({"paths": sorted(self._paths())}))
@@ -170,9 +170,9 @@ class Answering:
             case ("openapi", "v3", "apis", group, version) if group in self.groups and version in VERSIONS[group]:
                 return _tagged(openapi.version_3(group, version), headers)
             case ("healthz" | "livez" as probe, *check):
-                return health(probe, self.alive, check, verbose=asked.verbose)
+                return health(probe, self.alive, check, verbose=asked.verbose, reasons=known)
             case ("readyz", *check):
-                return health("readyz", {**self.alive, **self.ready}, check, verbose=asked.verbose)
+                return health("readyz", {**self.alive, **self.ready}, check, verbose=asked.verbose, reasons=known)
         page = self.pages.get(asked.attributes.path)
         return page(headers) if page is not None else Reply(b"404 page not found\n", 404, _TEXT)
 
@@ -208,14 +208,20 @@ def _tagged(body: bytes, headers: Headers, more: Mapping[str, str] = {}) -> Repl
     return Reply(body, headers=told)
 
 
-def health(probe: str, checks: Mapping[str, Check], chosen: Sequence[str], *, verbose: bool) -> Reply:
-    """As API servers answer probes: ``ok`` alone, or a line for each check where they are asked for or one fails."""
+def health(probe: str, checks: Mapping[str, Check], chosen: Sequence[str], *, verbose: bool, reasons: bool) -> Reply:
+    """As API servers answer probes: ``ok`` alone, or a line for each check where they are asked for or one fails.
+
+    ``reasons`` are what is wrong: addresses and errors of other servers, which are not for everybody who reaches the port.
+    """
     if chosen and (len(chosen) > 1 or chosen[0] not in {*checks, "ping"}):
         return Reply(b"404 page not found\n", 404, _TEXT)
     wrong = {name: said(check) for name, check in checks.items() if not chosen or name in chosen}
     if not any(wrong.values()) and not verbose:
         return Reply(b"ok", headers=_TEXT)
-    lines = ["[+]ping ok", *(f"[-]{name} failed: {why}" if why else f"[+]{name} ok" for name, why in wrong.items())]
+    lines = [
+        "[+]ping ok",
+        *(f"[-]{name} failed: {why if reasons else 'reason withheld'}" if why else f"[+]{name} ok" for name, why in wrong.items()),
+    ]
     failed = any(wrong.values())
     lines.append(f"{probe} check {'failed' if failed else 'passed'}")
     return Reply("\n".join([*lines, ""]).encode(), 500 if failed else 200, _TEXT)

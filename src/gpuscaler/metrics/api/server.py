@@ -11,12 +11,12 @@ from aiohttp import web
 from aiohttp.web_request import BaseRequest
 
 from gpuscaler.kube.errors import ApiError, Unreachable
-from gpuscaler.kube.reviews import Verdict
-from gpuscaler.kube.users import Attributes, User
+from gpuscaler.kube.reviews import BusyError, Verdict
+from gpuscaler.kube.users import UNAUTHENTICATED, Attributes, User
 from gpuscaler.metrics.api.answering import Answering, Reply
 from gpuscaler.metrics.api.identity import Peer, UnauthorizedError, identify, peer_of, proxied
 from gpuscaler.metrics.api.paths import Asked, read
-from gpuscaler.metrics.api.statuses import Failure, forbidden, internal, unauthorized
+from gpuscaler.metrics.api.statuses import Failure, forbidden, internal, too_many, unauthorized
 from gpuscaler.metrics.api.trust import Trust
 from gpuscaler.serving.server import Server, serve_runner
 
@@ -40,7 +40,7 @@ class Rights(Protocol):
 
     async def user_of(self, token: str) -> User | None: ...
     def settled(self, user: User, asked: Attributes) -> Verdict | None: ...
-    async def verdict(self, user: User, asked: Attributes) -> Verdict: ...
+    async def verdict(self, user: User, asked: Attributes, *, vouched: bool = False) -> Verdict: ...
 
 
 @dataclass(slots=True)
@@ -63,8 +63,8 @@ class Api:
         asked = self._asked(request)
         try:
             user = await self._user(request)
-            await self._authorise(user, asked)
-            reply = await self.answering.answer(asked, request.headers)
+            await self._authorise(user, asked, vouched=self._peer(request) is not None)
+            reply = await self.answering.answer(asked, request.headers, known=UNAUTHENTICATED not in user.groups)
         except Failure as failure:
             reply = Reply(failure.body(), failure.code)
         except Exception as error:  # noqa: BLE001  # whatever breaks, the client is told so as Kubernetes would
@@ -92,6 +92,8 @@ class Api:
             return await identify(peer, request.headers, trust=self.trust, tokens=self.rights.user_of, now=now)
         except UnauthorizedError:
             raise unauthorized() from None
+        except BusyError:
+            raise too_many() from None
         except (ApiError, Unreachable) as error:
             _LOG.warning("a token could not be checked", error=str(error))
             raise unauthorized() from error
@@ -118,11 +120,13 @@ class Api:
             _remember(self._peers, certificate, (self.trust, peer))
         return peer
 
-    async def _authorise(self, user: User, asked: Asked) -> None:
+    async def _authorise(self, user: User, asked: Asked, *, vouched: bool) -> None:
         verdict = self.rights.settled(user, asked.attributes)
         if verdict is None:
             try:
-                verdict = await self.rights.verdict(user, asked.attributes)
+                verdict = await self.rights.verdict(user, asked.attributes, vouched=vouched)
+            except BusyError:
+                raise too_many() from None
             except (ApiError, Unreachable) as error:
                 _LOG.warning("rights could not be checked", error=str(error))
                 raise Failure(500, "InternalError", f'Internal Server Error: "{asked.attributes.path}": {error}') from error

@@ -54,6 +54,12 @@ def unauthorized() -> Failure:
     return Failure(401, "Unauthorized", "Unauthorized")
 
 
+def too_many() -> Failure:
+    """Of callers that are not known."""
+    message = "too many requests of callers without a certificate, please try again later"
+    return Failure(429, "TooManyRequests", message, {"retryAfterSeconds": 1})
+
+
 def method_not_allowed(attributes: Attributes) -> Failure:
     message = "the server does not allow this method on the requested resource"
     return Failure(

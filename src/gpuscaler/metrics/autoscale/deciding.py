@@ -57,29 +57,42 @@ def decide(workloads: Iterable[Annotated], existing: Collection[Existing], *, se
     An autoscaler whose workload is gone is left to Kubernetes, which deletes what an object owns with it.
     """
     acts: list[Act] = []
+    known = _Known(existing)
     for workload in workloads:
-        ours = next((one for one in existing if one.owner == workload.uid), None)
+        ours = next(iter(known.by_owner.get((workload.namespace, workload.uid), ())), None)
         if workload.annotation is None:
             if ours is not None:
                 acts.append(Act("delete", "AutoscaleEnded", f"deleted {ours.name}: {ANNOTATION} is gone", workload, None, ours))
             continue
-        acts += _wanted(workload, workload.annotation, ours, existing, served)
+        acts += _wanted(workload, workload.annotation, ours, known, served)
     return tuple(acts)
 
 
-def _wanted(
-    workload: Annotated, text: str, ours: Existing | None, existing: Collection[Existing], served: Collection[str]
-) -> Iterable[Act]:
+class _Known:
+    """Autoscalers by what they are looked for: each within its namespace, as whoever has another one may write any UID there."""
+
+    def __init__(self, existing: Iterable[Existing]) -> None:
+        self.by_owner: dict[tuple[str, str], list[Existing]] = {}
+        self.by_target: dict[tuple[str, tuple[str, str]], list[Existing]] = {}
+        self.by_name: dict[tuple[str, str], Existing] = {}
+        for one in existing:
+            if one.owner:
+                self.by_owner.setdefault((one.namespace, one.owner), []).append(one)
+            self.by_target.setdefault((one.namespace, one.target), []).append(one)
+            self.by_name[one.namespace, one.name] = one
+
+
+def _wanted(workload: Annotated, text: str, ours: Existing | None, known: _Known, served: Collection[str]) -> Iterable[Act]:
     try:
         wanted = read(text)
     except AnnotationError as error:
         kept = f"; {ours.name} stays as it was" if ours else ""
         yield Act("refuse", "AutoscaleInvalid", f"{ANNOTATION}: {error}{kept}", workload)
         return
-    others = [one for one in existing if one.namespace == workload.namespace and one is not ours]
-    taken = next((one for one in others if one.target == (workload.kind, workload.name)), None)
+    same = known.by_target.get((workload.namespace, (workload.kind, workload.name)), ())
+    taken = next((one for one in same if one is not ours), None)
     if taken is None and ours is None:
-        taken = next((one for one in others if one.name == _name(workload)), None)
+        taken = known.by_name.get((workload.namespace, _name(workload)))
     if taken is not None:
         # One of ours for the same workload is that of a workload which was deleted and made anew: Kubernetes is about to delete it, too.
         if not taken.owner or taken.target[0] != workload.kind:
