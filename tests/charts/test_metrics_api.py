@@ -42,6 +42,7 @@ def test_the_metrics_api_is_installed_only_where_it_is_asked_for() -> None:
         "ClusterRoleBinding",
         "ConfigMap",
         "Deployment",
+        "NetworkPolicy",
         "PodDisruptionBudget",
         "RoleBinding",
         "Service",

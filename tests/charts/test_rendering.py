@@ -14,6 +14,10 @@ from gpuscaler.settings import load_settings
 pytestmark = pytest.mark.charts
 
 READS = {"get", "list", "watch"}
+CERTIFIED = {"address": ":8443", "certificate": "/tls/tls.crt", "key": "/tls/tls.key"}
+JANE = {"kind": "User", "name": "jane", "apiGroup": "rbac.authorization.k8s.io"}
+MONITORING = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+SAME_NAMESPACE: Object = {"podSelector": {}}
 
 
 def deployment(more: dict[str, Any] | None = None, **place: str) -> Object:
@@ -28,7 +32,9 @@ def container(more: dict[str, Any] | None = None) -> Object:
 
 
 def rules(more: dict[str, Any] | None = None) -> list[Object]:
-    return [rule for one in render(more).values() if one["kind"] in {"ClusterRole", "Role"} for rule in one["rules"]]
+    """Those of the controller's account."""
+    roles = [one for name, one in render(more).items() if name.startswith(("ClusterRole/", "Role/")) and not name.endswith("-reader")]
+    return [rule for one in roles for rule in one["rules"]]
 
 
 def on_aws(more: dict[str, Any]) -> dict[str, Object]:
@@ -64,6 +70,10 @@ def test_lint_has_nothing_to_say(values: dict[str, Any]) -> None:
         ({"config": {"http": {"address": "127.0.0.1:8080"}}}, "config.http.address: saw 127.0.0.1:8080"),
         ({"config": {"http": {"address": "[::1]:8080"}}}, "config.http.address: saw [::1]:8080"),
         ({"config": {"http": {"address": ":0"}}}, "config.http.address: saw :0"),
+        ({"config": {"pages": {"address": ":8081"}}}, "config.pages.address: saw :8081, expected a loopback address"),
+        ({"config": {"pages": {"authenticated": {"address": ":8443"}}}}, "/config/pages/authenticated"),
+        ({"config": {"pages": {"authenticated": {**CERTIFIED, "address": ":0"}}}}, "config.pages.authenticated.address: saw :0"),
+        ({"controller": {"readers": ["jane"]}}, "/controller/readers/0"),
         ({"controller": {"replicas": 0}}, "/controller/replicas"),
         ({"controller": {"replica": 3}}, "replica"),
         ({"controller": {"nodeSelector": {"zone": 1}}}, "/controller/nodeSelector/zone"),
@@ -325,6 +335,66 @@ def test_metrics_are_scraped_only_where_that_is_asked_for() -> None:
 EXPORTER: dict[str, Any] = {"controller": {"enabled": False}, "exporter": {"enabled": True}}
 
 
+def test_readers_may_forward_ports_and_read_the_status_and_nobody_may_by_default() -> None:
+    role = render()["Role/gpuscaler-reader"]
+    bound = render({"controller": {"readers": [JANE]}})["RoleBinding/gpuscaler-reader"]
+    allowed = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+
+    assert {("pods/portforward", "get"), ("pods/portforward", "create"), ("configmaps", "get")} <= allowed
+    assert "RoleBinding/gpuscaler-reader" not in render()
+    assert (bound["roleRef"]["name"], bound["subjects"]) == ("gpuscaler-reader", [JANE])
+
+
+def test_pages_for_whoever_has_a_token_are_a_port_and_the_controller_may_then_ask_whose_it_is() -> None:
+    found = render({"config": {"pages": {"authenticated": CERTIFIED}}, "controller": {"readers": [JANE]}})
+    (container,) = found["Deployment/gpuscaler-controller"]["spec"]["template"]["spec"]["containers"]
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    reviews = found["ClusterRoleBinding/gpuscaler:gpuscaler-controller-reviews"]
+
+    assert ports == {"http": 8080, "pages": 8443}
+    assert {one["name"] for one in found["Service/gpuscaler-controller"]["spec"]["ports"]} == {"http", "pages"}
+    assert reviews["roleRef"]["name"] == "system:auth-delegator"
+    assert found["ClusterRoleBinding/gpuscaler:gpuscaler-reader"]["subjects"] == [JANE]
+    (paths,) = found["ClusterRole/gpuscaler:gpuscaler-reader"]["rules"]
+    assert paths == {"nonResourceURLs": ["/status", "/why/*", "/decisions", "/decisions/*"], "verbs": ["get"]}
+    assert not [name for name in render() if "reviews" in name or name.startswith("ClusterRole/gpuscaler:gpuscaler-reader")]
+
+
+def policy(component: str, more: dict[str, Any] | None = None) -> dict[int, Any]:
+    """Who reaches which port of a component; None where everybody does."""
+    spec = render(more)[f"NetworkPolicy/gpuscaler-{component}"]["spec"]
+    assert spec["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == component
+    assert spec["policyTypes"] == ["Ingress"]
+    return {one["ports"][0]["port"]: one.get("from") for one in spec["ingress"]}
+
+
+def test_metrics_are_reached_from_the_same_namespace_and_monitoring_alone() -> None:
+    other = {"namespaceSelector": {"matchLabels": {"team": "sre"}}}
+
+    assert policy("controller") == {8080: [SAME_NAMESPACE, MONITORING]}
+    assert policy("controller", {"networkPolicy": {"scrapers": [other]}}) == {8080: [SAME_NAMESPACE, other]}
+    assert policy("controller", {"config": {"http": {"enabled": False}}}) == {}
+    assert policy("exporter", {"exporter": {"enabled": True, "port": 9401}}) == {9401: [SAME_NAMESPACE, MONITORING]}
+    assert not [name for name in render({"networkPolicy": {"enabled": False}}) if name.startswith("NetworkPolicy/")]
+
+
+def test_the_metrics_api_is_reached_by_everybody_until_it_is_said_where_api_servers_are() -> None:
+    servers = {"ipBlock": {"cidr": "10.0.0.0/28"}}
+    told = {"metrics": {"enabled": True, "prometheusUrl": "http://p"}, "exporter": {"enabled": True}}
+    named = {**told, "networkPolicy": {"apiServers": [servers]}}
+
+    assert policy("metrics", told) == {6443: None}
+    assert policy("metrics", named) == {6443: [servers, SAME_NAMESPACE, MONITORING]}
+    assert policy("exporter", named) == {9400: [SAME_NAMESPACE, MONITORING, servers]}
+
+
+def test_pages_for_whoever_has_a_token_are_reached_by_everybody_or_by_whom_is_named() -> None:
+    config = {"config": {"pages": {"authenticated": CERTIFIED}}}
+
+    assert policy("controller", config)[8443] is None
+    assert policy("controller", {**config, "networkPolicy": {"pages": [MONITORING]}})[8443] == [MONITORING]
+
+
 def exporter(more: dict[str, Any] | None = None) -> Object:
     found = render(merged(EXPORTER, more or {}))["DaemonSet/gpuscaler-exporter"]["spec"]["template"]["spec"]
     assert isinstance(found, dict)
@@ -333,8 +403,9 @@ def exporter(more: dict[str, Any] | None = None) -> Object:
 
 def test_the_exporter_is_installed_where_it_is_asked_for_and_then_needs_nothing_of_the_controller() -> None:
     assert [name for name in render() if "exporter" in name] == []
-    assert sorted(render(EXPORTER)) == ["DaemonSet/gpuscaler-exporter", "Service/gpuscaler-exporter", "ServiceAccount/gpuscaler-exporter"]
-    assert len(render({"exporter": {"enabled": True}})) == len(render()) + 3
+    kinds = ("DaemonSet", "NetworkPolicy", "Service", "ServiceAccount")
+    assert sorted(render(EXPORTER)) == [f"{kind}/gpuscaler-exporter" for kind in kinds]
+    assert len(render({"exporter": {"enabled": True}})) == len(render()) + len(kinds)
 
 
 def test_the_exporter_s_arguments_are_those_of_the_command() -> None:
@@ -416,6 +487,7 @@ def test_every_object_is_plain_yaml_of_one_document() -> None:
         "apps/v1",
         "policy/v1",
         "rbac.authorization.k8s.io/v1",
+        "networking.k8s.io/v1",
         "monitoring.coreos.com/v1",
     }
     assert yaml.safe_load((CHART / "Chart.yaml").read_text())["type"] == "application"

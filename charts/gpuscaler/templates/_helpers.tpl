@@ -83,6 +83,13 @@ automountServiceAccountToken: false
 {{- if and (ne (toString $http.enabled) "false") (regexMatch "^(127[.]|localhost:|\\[::1\\])|:0+$" (default ":8080" $http.address)) -}}
 {{- fail (printf "config.http.address: saw %s, expected an address that the kubelet and the Service reach, and a port other than 0; leave it out" $http.address) -}}
 {{- end -}}
+{{- $pages := $config.pages | default dict -}}
+{{- if not (regexMatch "^(127[.]|localhost:|\\[::1\\])" (default "127.0.0.1:8081" $pages.address)) -}}
+{{- fail (printf "config.pages.address: saw %s, expected a loopback address: whoever reaches it reads names and annotations of all pods; set config.pages.authenticated for another" $pages.address) -}}
+{{- end -}}
+{{- with ($pages.authenticated | default dict).address -}}
+{{- if regexMatch "^(127[.]|localhost:|\\[::1\\])|:0+$" . }}{{ fail (printf "config.pages.authenticated.address: saw %s, expected an address that others reach, and a port other than 0" .) }}{{ end -}}
+{{- end -}}
 {{- $alone := eq (toString ($config.leader_election | default dict).enabled) "false" -}}
 {{- if and $alone (gt (int .Values.controller.replicas) 1) (not .Values.controller.dryRun) -}}
 {{- fail (printf "controller.replicas: saw %v with config.leader_election.enabled false, expected 1: two that both act buy everything twice" .Values.controller.replicas) -}}
@@ -98,17 +105,33 @@ automountServiceAccountToken: false
 
 {{/* What of the run file takes effect only at the next start: a change of it starts the pods anew, any other is taken over live. */}}
 {{- define "gpuscaler.startSettings" -}}
-{{- $start := pick .Values.config "cloud" "simulated" "aws" "namespace" "leader_election" "rate_limit" "http" "history" -}}
+{{- $start := pick .Values.config "cloud" "simulated" "aws" "namespace" "leader_election" "rate_limit" "http" "pages" "history" -}}
 {{- if eq (toString .Values.config.cloud) "aws" }}{{ $_ := set $start "region" .Values.config.region }}{{ end -}}
 {{- toJson $start -}}
 {{- end }}
 
-{{/* Port of metrics, health and explanations; empty where nothing is served. */}}
+{{/* Port of metrics and health; empty where nothing is served. */}}
 {{- define "gpuscaler.controller.port" -}}
 {{- $http := .Values.config.http | default dict -}}
 {{- if and .Values.controller.enabled (ne (toString $http.enabled) "false") -}}
 {{- regexFind "[0-9]+$" (default ":8080" $http.address) -}}
 {{- end -}}
+{{- end }}
+
+{{/* Port of pages for whoever has a token; empty where there is none. */}}
+{{- define "gpuscaler.controller.pagesPort" -}}
+{{- $pages := .Values.config.pages | default dict -}}
+{{- if and .Values.controller.enabled (ne (toString (ternary (.Values.config.http | default dict).enabled $pages.enabled (kindIs "invalid" $pages.enabled))) "false") -}}
+{{- with ($pages.authenticated | default dict).address }}{{ regexFind "[0-9]+$" . }}{{ end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Whom the network lets in to metrics. */}}
+{{- define "gpuscaler.scrapers" -}}
+- podSelector: {}
+{{- with .Values.networkPolicy.scrapers }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- define "gpuscaler.controller.scheme" -}}
