@@ -55,6 +55,36 @@ def test_prices_of_a_type_or_of_one_of_its_markets_can_be_others(desktop: Deskto
     assert machines(desktop.plan(file, more=(*without, "--price", "g.1=20"))) == ["g.8"]
 
 
+@pytest.mark.parametrize("form", ["text", "ConfigMap"])
+def test_priorities_of_a_file_hold_for_files_too(desktop: Desktop, form: str) -> None:
+    file, text = desktop.objects(pod("a")), "{50: [gpu], 10: [other]}"
+    manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "data": {"priorities": text}}
+    given = desktop.write("cm.yaml", text) if form == "text" else desktop.objects(manifest, name="cm.yaml")
+    done = desktop.run("--cluster", file, "--pools", desktop.pools, "--priorities", given)
+
+    assert machines(desktop.plan(file)) == ["h.1"]
+    assert machines(desktop.plan(file, more=("--priorities", given))) == ["g.1"]
+    assert f"note: {given}: pool gpu (priority 50) comes before pool other (priority 10), which is cheaper" in done.stderr
+    assert "the priorities of pools cost $1.20 per hour in this plan" in done.stderr
+
+
+@pytest.mark.parametrize(("text", "said"), [("{50: [gpu", ":2: not YAML"), ("- a", ":1: saw a list, expected a mapping")])
+def test_priorities_that_cannot_be_understood_end_it(desktop: Desktop, text: str, said: str) -> None:
+    given = desktop.write("cm.yaml", text)
+    done = desktop.run("--cluster", desktop.objects(pod("a")), "--pools", desktop.pools, "--priorities", given)
+
+    assert (done.exit_code, f"{given}{said}" in done.stderr) == (2, True)
+    absent = desktop.run("--cluster", desktop.objects(pod("a")), "--pools", desktop.pools, "--priorities", given + "x")
+    assert (absent.exit_code, "cannot be read" in absent.stderr) == (2, True)
+
+
+def test_priorities_that_match_no_pool_are_told_and_change_nothing(desktop: Desktop) -> None:
+    given = desktop.write("cm.yaml", "{50: [nothing]}")
+    done = desktop.run("--cluster", desktop.objects(pod("a")), "--pools", desktop.pools, "--priorities", given)
+
+    assert f"note: {given}: saw no pattern that matches a pool (gpu, other), expected one" in done.stderr
+
+
 @pytest.mark.parametrize("kind", ["Deployment", "Job", "StatefulSet"])
 def test_who_gives_a_manifest_as_the_cluster_is_told_of_add_pods(desktop: Desktop, kind: str) -> None:
     maker = {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "train"}, "spec": {"replicas": 2, "template": template(1)}}

@@ -18,6 +18,20 @@ from gpuscaler.kube.client import Client
 from gpuscaler.planning.memory import Memory
 from gpuscaler.planning.state.ledger import Coming, Ledger
 
+TWO = """
+region: us-east-1
+pools:
+  - name: big
+    offerings: [{type: g.8, market: on-demand, zone: z1, price: 8.0, resources: {cpu: 64, memory: 512Gi, nvidia.com/gpu: 8, pods: 110}}]
+  - name: small
+    offerings: [{type: g.1, market: on-demand, zone: z1, price: 1.5, resources: {cpu: 8, memory: 64Gi, nvidia.com/gpu: 1, pods: 110}}]
+"""
+
+
+def priorities(text: str) -> dict[str, Any]:
+    name = {"name": "cluster-autoscaler-priority-expander", "namespace": "kube-system"}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": name, "data": {"priorities": text}}
+
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Served]:
@@ -47,6 +61,29 @@ def test_waiting_pods_of_the_cluster_are_planned_for(cluster: Served) -> None:
 
     assert machines(planned(cluster, "--context", "here")) == ["g.8"]
     assert cluster.api.writes == ()
+
+
+def test_the_priority_config_map_of_the_cluster_is_honoured_and_what_it_costs_is_said(cluster: Served) -> None:
+    cluster.load(node("n1", 0), pod("a"), priorities("{50: [big], 10: [small]}"))
+    pools = cluster.kubeconfig.parent / "two.yaml"
+    pools.write_text(TWO)
+    done = CliRunner().invoke(main, ["plan", "--pools", str(pools), "--kubeconfig", str(cluster.kubeconfig), "--json"])
+
+    assert machines(json.loads(done.stdout)) == ["g.8"]
+    place = "ConfigMap kube-system/cluster-autoscaler-priority-expander"
+    assert f"note: {place} is in force: 50: big; 10: small\n" in done.stderr
+    assert f"note: {place}: pool big (priority 50) comes before pool small (priority 10), which is cheaper" in done.stderr
+    assert (
+        "note: the priorities of pools cost $6.50 per hour in this plan: its machines for waiting pods cost $8.00 per hour" in done.stderr
+    )
+
+
+def test_a_priority_config_map_that_is_broken_is_named_and_the_plan_goes_by_the_file(cluster: Served) -> None:
+    cluster.load(node("n1", 0), pod("a"), priorities("{50: ["))
+    done = plan(cluster, "--json")
+
+    assert machines(json.loads(done.stdout)) == ["g.1"]
+    assert "note: ConfigMap kube-system/cluster-autoscaler-priority-expander, priorities:2: not YAML" in done.stderr
 
 
 def test_more_pods_can_be_added_to_those_of_the_cluster(cluster: Served, tmp_path: Path) -> None:

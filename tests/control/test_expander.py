@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from tests.control.managing import managed
 from tests.control.test_running import Cluster, Ticking
 from tests.control.world import pod
 
-from gpuscaler.control.expander import KEY, NAME, NAMESPACE, POLL_SECONDS, PriorityExpander
+from gpuscaler.control.expander import KEY, NAME, NAMESPACE, POLL_SECONDS, PriorityExpander, Standing
 from gpuscaler.embedded.api import ApiServer
 from gpuscaler.embedded.memory import MemoryTransport
 from gpuscaler.kube.client import Client
@@ -95,6 +96,48 @@ async def test_patterns_that_match_no_pool_are_told(api: ApiServer) -> None:
 
     assert given(expander) == [0, 0]
     assert expander.trouble.startswith("ConfigMap kube-system/cluster-autoscaler-priority-expander: saw no pattern that matches a pool")
+
+
+async def test_whether_it_is_in_force_is_said_at_any_time(api: ApiServer) -> None:
+    desk, expander = Desk(api), PriorityExpander(Client(MemoryTransport(api)))
+    place = "ConfigMap kube-system/cluster-autoscaler-priority-expander"
+    said = [expander.standing.text]
+    for text in (None, "{9: [dear]}", "{9: [", "{9: [nothing]}"):
+        if text is not None:
+            await desk.write(text)
+        await expander.poll()
+        given(expander)
+        said.append(expander.standing.text)
+    await desk.remove()
+    await expander.poll()
+    given(expander)
+
+    absent = f"those of the settings; there is no {place}"
+    assert said == ["", absent, *[f"{place} is in force: 9: dear; 8: cheap"] * 2, f"{place} is there and not in force: it matches no pool"]
+    assert expander.standing == Standing(absent)
+
+
+async def test_one_that_is_broken_from_the_start_is_said_not_to_be_in_force(api: ApiServer) -> None:
+    desk, expander = Desk(api), PriorityExpander(Client(MemoryTransport(api)))
+    await desk.write("{9: [")
+    await expander.poll()
+    given(expander)
+
+    assert "cluster-autoscaler-priority-expander is not in force (ConfigMap kube-system" in expander.standing.text
+
+
+async def test_what_is_odd_about_it_is_remarked_and_logged_once(api: ApiServer) -> None:
+    desk, expander = Desk(api), PriorityExpander(Client(MemoryTransport(api)))
+    await desk.write("{9: [dear, spot.*]}")
+    await expander.poll()
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(2):
+            given(expander)
+            expander.announce()
+
+    (remark,) = expander.standing.remarks
+    assert remark.endswith("cluster-autoscaler-priority-expander: its pattern 9: spot.* matches no pool")
+    assert [(line["event"], line["log_level"], line["problems"]) for line in lines] == [("priorities of pools", "warning", [remark])]
 
 
 class Failing(MemoryTransport):

@@ -112,6 +112,14 @@ def with_pods(cluster: "Cluster", files: Sequence[str], *, now: float) -> "Clust
     return cluster.apply(Delta(tuple(added)))
 
 
+def priorities_in(file: str) -> str:
+    """The YAML of priorities in ``file``: what a ConfigMap there has in its key ``priorities``, else all of it."""
+    with click.open_file(file, "rb") as stream:
+        text = stream.read().decode()
+    data = [_mapping(one.get("data")).get("priorities") for one in _mappings(text) if one.get("kind") == "ConfigMap"]
+    return next((one for one in data if isinstance(one, str)), text)
+
+
 def hints(cluster: "Cluster", files: Sequence[str]) -> Iterator[str]:
     """What people may have meant who gave ``files`` as a cluster that has no pods: manifests are no snapshot of what runs."""
     if cluster.pods:
@@ -127,18 +135,24 @@ def hints(cluster: "Cluster", files: Sequence[str]) -> Iterator[str]:
 
 def _readable(file: str) -> list[dict[str, Any]]:
     """The objects of a small YAML or JSON file; nothing of any other. Standard input has been read by now."""
+    try:
+        path = Path(file)
+        text = b"" if file == "-" or path.stat().st_size > MOST_BYTES else path.read_bytes()
+    except OSError:
+        return []
+    return [one for one in _mappings(text) if isinstance(one.get("kind"), str) and not one["kind"].endswith("List")]
+
+
+def _mappings(text: str | bytes) -> list[dict[str, Any]]:
+    """The mappings in YAML or JSON, those of Lists one by one; none where it is neither."""
     import yaml
 
     try:
-        path = Path(file)
-        if file == "-" or path.stat().st_size > MOST_BYTES:
-            return []
-        documents = list(yaml.load_all(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
-    except (OSError, yaml.YAMLError, ValueError, RecursionError):
+        documents = list(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    except (yaml.YAMLError, ValueError, RecursionError):
         return []
     listed = [items for one in documents if isinstance(items := _mapping(one).get("items"), list)]
-    mappings = (one for some in (documents, *listed) for one in some if isinstance(one, dict))
-    return [one for one in mappings if isinstance(one.get("kind"), str) and not one["kind"].endswith("List")]
+    return [one for some in (documents, *listed) for one in some if isinstance(one, dict)]
 
 
 def _few(names: Sequence[str]) -> str:

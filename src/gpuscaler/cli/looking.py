@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from gpuscaler.control.expander import PriorityExpander
 from gpuscaler.control.store import MemoryStore, StoreError
 from gpuscaler.kube.access import Access
 from gpuscaler.kube.client import Client
@@ -18,6 +19,7 @@ class Looked(NamedTuple):
     cluster: Cluster
     memory: Memory
     notes: tuple[str, ...]
+    expander: PriorityExpander
 
 
 async def look(access: Access, namespace: str) -> Looked:
@@ -35,4 +37,6 @@ async def look(access: Access, namespace: str) -> Looked:
         coming = len(memory.ledger.coming)
         if coming:
             notes.append(f"{store.place}: {coming} {'machine is' if coming == 1 else 'machines are'} on the way")
-        return Looked(seen.cluster, memory, tuple(notes))
+        expander = PriorityExpander(client)
+        await expander.poll()
+        return Looked(seen.cluster, memory, tuple(notes), expander)

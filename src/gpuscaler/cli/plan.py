@@ -12,9 +12,12 @@ import click
 from gpuscaler.cli.reaching import access_options, find, namespace_of, told
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpuscaler.cli.account import Account
     from gpuscaler.model.cluster import Cluster
     from gpuscaler.model.pools import Policy
+    from gpuscaler.planning.plans import Plan
     from gpuscaler.planning.state import State
     from gpuscaler.settings import RunSettings
 
@@ -39,6 +42,12 @@ FILE = click.Path(readable=False, allow_dash=True)
 )
 @click.option("--without-pool", multiple=True, metavar="NAME", help="What if this pool could buy nothing? May be repeated.")
 @click.option("--price", "prices", multiple=True, metavar="TYPE=USD", help="What if this type cost that much per hour? May be repeated.")
+@click.option(
+    "--priorities",
+    type=FILE,
+    metavar="FILE",
+    help="Priorities of pools: the ConfigMap cluster-autoscaler-priority-expander, or the YAML in it.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 @click.option("--proof", type=FILE, metavar="FILE", help="Write what proves the lower bound; gpuscaler check-proof checks it.")
 def plan(
@@ -51,6 +60,7 @@ def plan(
     add_pods: tuple[str, ...],
     without_pool: tuple[str, ...],
     prices: tuple[str, ...],
+    priorities: str | None,
     as_json: bool,
     proof: str | None,
 ) -> None:
@@ -71,6 +81,7 @@ def plan(
         settings = replace(settings, policy=account.policy)
     policy = with_prices(without_pools(settings.policy, without_pool), prices)
     known = from_files(files, policy) if files else from_cluster(kubeconfig, context, settings, policy, moment)
+    known = known if priorities is None else given_priorities(known, priorities)
     known = known if account is None else _belonging(known, account, ours=not files)
     for note in hints(known.cluster, files):
         click.echo(f"note: {note}", err=True)
@@ -78,6 +89,9 @@ def plan(
     began = time.perf_counter()
     made, solved = Planner(known.policy).plan_and_proof(cluster, known.state, moment)
     seconds = time.perf_counter() - began
+    if known.unordered is not None:
+        for note in cost_of_priorities(made, Planner(known.unordered).plan(cluster, known.state, moment)):
+            click.echo(f"note: {note}", err=True)
     if proof is not None:
         write_proof(proof, solved)
     if as_json:
@@ -87,11 +101,12 @@ def plan(
 
 
 class Known(NamedTuple):
-    """What is planned from."""
+    """What is planned from; ``unordered`` is the policy without the priorities that a ConfigMap gives its pools, None where none does."""
 
     cluster: "Cluster"
     policy: "Policy"
     state: "State"
+    unordered: "Policy | None" = None
 
 
 def _account(settings: "RunSettings") -> "Account":
@@ -138,10 +153,42 @@ def from_cluster(kubeconfig: Path | None, context: str, settings: "RunSettings",
     for note in seen.notes:
         click.echo(f"note: {note}", err=True)
     policy, unshown = withheld(learned.corrected(policy, seen.memory.learned), seen.memory.breakers, seen.cluster, now)
-    policy = with_storage_places(policy, seen.cluster)
-    for note in unshown:
-        click.echo(f"note: {note}", err=True)
-    return Known(seen.cluster, policy, state_of(seen.memory, policy, now))
+    unordered = with_storage_places(policy, seen.cluster)
+    policy = seen.expander.policy(unordered)
+    there = (seen.expander.standing.text,) if policy != unordered else ()
+    for note in (*unshown, seen.expander.trouble, *there, *seen.expander.standing.remarks):
+        if note:
+            click.echo(f"note: {note}", err=True)
+    return Known(seen.cluster, policy, state_of(seen.memory, policy, now), unordered if policy != unordered else None)
+
+
+def given_priorities(known: Known, path: str) -> Known:
+    """With the priorities of a file; what cannot be understood ends the command with exit code 2."""
+    from gpuscaler.cli.changing import priorities_in
+    from gpuscaler.settings import SettingsError
+    from gpuscaler.settings.inverting import remarks
+    from gpuscaler.settings.priorities import parse_priorities, prioritised
+
+    try:
+        found = parse_priorities(priorities_in(path), path)
+    except (OSError, UnicodeDecodeError, SettingsError) as error:
+        click.echo(str(error) if isinstance(error, SettingsError) else f"{path}: cannot be read: {error}", err=True)
+        sys.exit(2)
+    unordered = known.unordered or known.policy
+    policy, odd = prioritised(unordered, found)
+    for note in (odd,) if odd else remarks(policy, found):
+        click.echo(f"note: {path}: {note}", err=True)
+    return known._replace(policy=policy, unordered=unordered if policy != unordered else None)
+
+
+def cost_of_priorities(made: "Plan", free: "Plan") -> "Iterator[str]":
+    """What the priorities cost in a plan, against the plan ``free`` of them that serves as many pods."""
+    more = made.cost_per_hour - free.cost_per_hour
+    if more >= 0.005 and len(free.unplaced) <= len(made.unplaced):
+        yield (
+            f"the priorities of pools cost ${more:.2f} per hour in this plan: its machines for waiting pods cost ${made.cost_per_hour:.2f} "
+            f"per hour with them, and ${free.cost_per_hour:.2f} without"
+        )
 
 
 def parse_time(text: str) -> float:

@@ -65,6 +65,8 @@ def print_status(found: "Status", now: float) -> None:
         line(f"\nLimits: {'; '.join(limits)}.")
     if found.held:
         line(f"\n{all_held(found.held)}")
+    if found.priorities:
+        line(f"\nPriorities: {found.priorities}.")
     promised = found.promises_kept + found.promises_broken
     if promised:
         line(f"\nPromises kept: {found.promises_kept:,} of {promised:,} pods came to run where a machine was opened for them.")

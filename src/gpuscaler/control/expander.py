@@ -4,22 +4,34 @@ import asyncio
 from collections.abc import Callable
 
 import msgspec
+import structlog
 
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, NotFound, Unreachable
 from gpuscaler.kube.resources import CONFIG_MAPS
 from gpuscaler.model.pools import Policy
 from gpuscaler.settings.errors import SettingsError
+from gpuscaler.settings.inverting import remarks
 from gpuscaler.settings.priorities import Priorities, parse_priorities, prioritised
 
 NAMESPACE, NAME, KEY = "kube-system", "cluster-autoscaler-priority-expander", "priorities"
 PLACE = f"ConfigMap {NAMESPACE}/{NAME}"
 #: How often it is read, in seconds.
 POLL_SECONDS = 10.0
+#: Pools of one priority that are named.
+NAMED = 5
+_LOG = structlog.get_logger(__name__)
 
 
 class WireConfigMap(msgspec.Struct):
     data: dict[str, str] | None = None
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """Which priorities of pools hold, in a sentence, empty where nobody has looked; and what is odd about those of the ConfigMap."""
+
+    text: str = ""
+    remarks: tuple[str, ...] = ()
 
 
 class PriorityExpander:
@@ -29,6 +41,8 @@ class PriorityExpander:
         self._client = client
         self._priorities: Priorities | None = None
         self._wrong = self._odd = ""
+        self._asked = False
+        self._standing = self._announced = Standing()
 
     @property
     def trouble(self) -> str:
@@ -41,7 +55,31 @@ class PriorityExpander:
             return policy
         found, odd = prioritised(policy, self._priorities)
         self._odd = f"{PLACE}: {odd}" if odd else ""
+        if odd:
+            self._standing = Standing(f"{PLACE} is there and not in force: it matches no pool")
+            return found
+        odd_ones = tuple(f"{PLACE}: {one}" for one in remarks(found, self._priorities))
+        self._standing = Standing(f"{PLACE} is in force: {_order(found)}", odd_ones)
         return found
+
+    @property
+    def standing(self) -> Standing:
+        """What holds since the last :meth:`policy`."""
+        return self._standing if self._priorities is not None else Standing(self._absent())
+
+    def _absent(self) -> str:
+        if not self._asked:
+            return ""
+        return f"{PLACE} is not in force ({self._wrong})" if self._wrong else f"those of the settings; there is no {PLACE}"
+
+    def announce(self) -> None:
+        """Log what holds, once for as long as it is the same; of no ConfigMap there is nothing to say until one has gone."""
+        standing = self.standing
+        if standing != self._announced:
+            log = _LOG.warning if standing.remarks or self.trouble else _LOG.info
+            if PLACE in self._announced.text or self._priorities is not None:
+                log("priorities of pools", priorities=standing.text, problems=list(standing.remarks))
+            self._announced = standing
 
     async def run(self, changed: Callable[[], None]) -> None:
         """Read it until cancelled; ``changed`` is called when priorities are other ones."""
@@ -52,7 +90,7 @@ class PriorityExpander:
 
     async def poll(self) -> bool:
         """Read it once; whether priorities are other ones now."""
-        before = self._priorities
+        before, self._asked = self._priorities, True
         try:
             data = await self._client.get(CONFIG_MAPS, NAME, namespace=NAMESPACE)
             self._priorities, self._wrong = _read(data), ""
@@ -63,6 +101,18 @@ class PriorityExpander:
         except (SettingsError, msgspec.DecodeError) as error:
             self._wrong = f"{error}; the priorities of pools stay as they were"
         return self._priorities != before
+
+
+def _order(policy: Policy) -> str:
+    """Pools by their priority, the first to be used first."""
+    tiers: dict[int, list[str]] = {}
+    for pool in sorted(policy.pools, key=lambda one: (-one.priority, one.name)):
+        tiers.setdefault(pool.priority, []).append(pool.name)
+    return "; ".join(f"{number}: {', '.join(names[:NAMED])}{_more(names)}" for number, names in tiers.items())
+
+
+def _more(names: list[str]) -> str:
+    return f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
 
 
 def _read(data: bytes) -> Priorities:

@@ -294,6 +294,7 @@ class _Leading:
     def _policy(self, made: Made, settings: RunSettings) -> Policy:
         """What holds now, bounded where nobody has set any bound."""
         policy = self._place.expander.policy(made.policy(settings))
+        self._place.expander.announce()
         if self._running.default_limit and not settings.limits_stated:
             policy = bounded(policy)
         if (warning := boundless_warning(policy)) != self._warned:

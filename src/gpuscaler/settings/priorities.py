@@ -26,7 +26,12 @@ class Priorities(Struct, frozen=True, gc=False):
 
     def of(self, pool: str) -> int | None:
         """The highest number of which a pattern matches the name; None where none does."""
-        return next((number for number, patterns in self.tiers if any(re.search(one, pool) for one in patterns)), None)
+        return next((number for number, patterns in self.tiers if any(matches(one, pool) for one in patterns)), None)
+
+
+def matches(pattern: str, pool: str) -> bool:
+    """Whether ``pattern`` matches anywhere in the name of a pool."""
+    return re.search(pattern, pool) is not None
 
 
 def parse_priorities(text: str, source: str) -> Priorities:

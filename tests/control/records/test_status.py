@@ -7,6 +7,7 @@ import pytest
 from tests.planning.building import NOW, node, offering, pod, pool, spec
 
 from gpuscaler.cli.status import print_status
+from gpuscaler.control.expander import Standing
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.reporting import body_of
 from gpuscaler.control.records.status import MOST, NAMED, Process, Status, status_of, summary
@@ -131,6 +132,15 @@ def test_where_nothing_holds_a_machine_there_is_no_line_of_it(capsys: pytest.Cap
     print_status(status(node("n1", G1), plan=Plan(blocked_nodes=(BlockedNode("n1", "in-use", "pods run on it"),))), NOW)
 
     assert "Held" not in capsys.readouterr().out
+
+
+def test_the_status_says_which_priorities_hold_and_warns_of_what_is_odd(capsys: pytest.CaptureFixture[str]) -> None:
+    latest = Latest(policy=POLICY, priorities=lambda: Standing("the ConfigMap is in force: 9: gpu", ("its pattern 5: x matches no pool",)))
+    print_status(status_of(latest, Process("me"), troubles=(), happened=(), now=NOW), NOW)
+    said = capsys.readouterr().out
+
+    assert "\nPriorities: the ConfigMap is in force: 9: gpu.\n" in said
+    assert "\nWarnings:\n  its pattern 5: x matches no pool\n" in said
 
 
 def test_the_summary_is_a_line_for_people() -> None:

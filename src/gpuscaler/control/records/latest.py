@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from gpuscaler.control.expander import Standing
 from gpuscaler.control.pools import FoundPools
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Inventory
@@ -29,6 +30,7 @@ class Latest:
     nodes that belong to no pool, since the cloud's list does not have their machines. ``let_go`` are pools that are ours no longer.
     ``weighed`` is why nodes stay, as the last plan has found that asked whether their pods fit elsewhere, at ``weighed_at``.
     ``simulated`` is what the settings of the simulated cloud say of the time that machines take, ``inventory`` the cloud's newest list.
+    ``priorities`` tells which priorities of pools hold.
     """
 
     cluster: Cluster = field(default_factory=Cluster)
@@ -47,6 +49,7 @@ class Latest:
     weighed_at: float = 0.0
     simulated: Forecast | None = None
     inventory: Callable[[], Inventory | None] = lambda: None
+    priorities: Callable[[], Standing] = Standing
     _known: tuple[Inventory, Boots] | None = None
 
     def outlook(self, key: Key) -> Forecast:

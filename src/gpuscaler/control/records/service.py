@@ -9,6 +9,7 @@ import structlog
 
 from gpuscaler import __version__
 from gpuscaler.control.controller import Controller
+from gpuscaler.control.expander import Standing
 from gpuscaler.control.records.announcing import Announcer
 from gpuscaler.control.records.history import open_history
 from gpuscaler.control.records.keeping import Keeper
@@ -62,6 +63,7 @@ class Surroundings:
     dry_run: bool = False
     set_level: Callable[[str], None] = lambda _level: None
     holds: Callable[[], Holds] = Holds
+    priorities: Callable[[], Standing] = Standing
 
 
 def make(settings: RunSettings, place: Place, *, pod: str, host: str, set_level: Callable[[str], None]) -> "Service":
@@ -81,6 +83,7 @@ def make(settings: RunSettings, place: Place, *, pod: str, host: str, set_level:
         dry_run=place.dry_run,
         set_level=set_level,
         holds=lambda: place.brake.holds,
+        priorities=lambda: place.expander.standing,
     )
     return Service(here=here, settings=settings)
 
@@ -117,6 +120,7 @@ class Service(Records):
         # Until the first plan, what the file says; then what planning goes by.
         self.latest.policy = self.settings.policy
         self.latest.simulated = set_to(self.settings)
+        self.latest.priorities = here.priorities
         history, self._history_trouble = open_history("" if here.dry_run else kept.folder, decisions=kept.decisions, most_bytes=kept.bytes)
         self.metrics, self.keeper = Metrics(), Keeper(history)
         ours = Reference("Pod", here.pod, here.namespace) if here.pod else None

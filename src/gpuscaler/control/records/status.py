@@ -161,6 +161,7 @@ class Status(Struct, frozen=True):
     promises_broken: int = 0
     unready: tuple[UnreadyNow, ...] = ()
     held: tuple[Held, ...] = ()
+    priorities: str = ""
 
 
 def status_of(
@@ -178,6 +179,7 @@ def status_of(
     pools = tuple(replace(one, way=account.ways.get(one.name, "")) for one in pools)
     waiting = _waiting(latest, now)
     unready = _unready(latest, policy, now)
+    standing = latest.priorities()
     return Status(
         at=now,
         leader=leader,
@@ -215,12 +217,14 @@ def status_of(
                 *map(is_let_go, latest.let_go),
                 *plan.warnings,
                 *account.warnings,
+                *standing.remarks,
             )
         )[:MOST],
         promises_kept=memory.promises.kept,
         promises_broken=memory.promises.broken,
         unready=unready[:MOST],
         held=held(latest, found, now),
+        priorities=shortened(standing.text, SENTENCE),
     )
 
 

@@ -1,0 +1,70 @@
+"""What priorities of pools do to the bill: patterns that match nothing, and pools that come before cheaper ones."""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from gpuscaler.model.pools import Policy, Pool, unpriced
+from gpuscaler.settings.priorities import Priorities, matches
+
+#: Less than this by the hour is no difference, in dollars.
+LEAST = 0.005
+
+
+class Cost(Struct, frozen=True):
+    """What a pool's cheapest machine costs by the hour, and what it costs for each of its GPUs, or of its CPUs where it has none."""
+
+    machine: float
+    unit: float
+
+
+def remarks(policy: Policy, priorities: Priorities) -> tuple[str, ...]:
+    """All of it about ``policy``, which has its priorities from ``priorities``."""
+    return (*(f"its pattern {one} matches no pool" for one in unmatched(policy, priorities)), *inverted(policy))
+
+
+def unmatched(policy: Policy, priorities: Priorities) -> Iterator[str]:
+    """Patterns that match the name of no pool."""
+    names = [pool.name for pool in policy.pools]
+    for number, patterns in priorities.tiers:
+        yield from (f"{number}: {one}" for one in patterns if not any(matches(one, name) for name in names))
+
+
+def inverted(policy: Policy) -> Iterator[str]:
+    """A sentence about each pool that comes before a cheaper one, with the cheapest of those; pools with and without GPUs are apart."""
+    guessed = {key[0] for key in unpriced(policy)}
+    pools = [pool for pool in policy.pools if pool.offerings and pool.name not in guessed]
+    costs = {pool.name: cost(pool) for pool in pools}
+    for pool in sorted(pools, key=lambda one: (-one.priority, one.name)):
+        own = costs[pool.name]
+        later = [one for one in pools if one.priority < pool.priority and has_gpus(one) == has_gpus(pool)]
+        cheaper = [one for one in later if costs[one.name].machine < own.machine - LEAST]
+        if cheaper:
+            yield _sentence(pool, own, min(cheaper, key=lambda one: (costs[one.name].machine, one.name)), costs)
+
+
+def _sentence(pool: Pool, own: Cost, other: Pool, costs: dict[str, Cost]) -> str:
+    its, unit = costs[other.name], "GPU" if has_gpus(pool) else "CPU"
+    less = own.unit < its.unit
+    by_unit = f"{money(own.unit)} by the {unit} against {money(its.unit)}"
+    filled = f"filled machines are cheaper all the same ({by_unit})" if less else f"it is dearer by the {unit}, too ({by_unit})"
+    return (
+        f"pool {pool.name} (priority {pool.priority}) comes before pool {other.name} (priority {other.priority}), which is cheaper: "
+        f"a machine of it costs at least {money(own.machine)}/h, of the other {money(its.machine)}/h, so that a pod that fits both "
+        f"and runs alone costs {money(own.machine - its.machine)}/h more; {filled}"
+    )
+
+
+def cost(pool: Pool) -> Cost:
+    """What the cheapest machines of ``pool`` cost."""
+    units = (one.price / (one.gpus or max(1.0, one.allocatable.get("cpu", 0) / 1000)) for one in pool.offerings)
+    return Cost(min(one.price for one in pool.offerings), min(units))
+
+
+def has_gpus(pool: Pool) -> bool:
+    return any(one.gpus for one in pool.offerings)
+
+
+def money(dollars: float) -> str:
+    """Cents, or four digits where cents would say nothing."""
+    return f"${dollars:.2f}" if dollars >= 0.1 or dollars == 0 else f"${dollars:.4f}"

@@ -1,0 +1,62 @@
+"""What priorities of pools do to the bill."""
+
+from msgspec.structs import replace
+from tests.planning.building import offering
+
+from gpuscaler.model.pools import BY_SIZE, Offering, Policy, Pool
+from gpuscaler.settings.inverting import inverted, remarks
+from gpuscaler.settings.priorities import parse_priorities, prioritised
+
+
+def policy(**pools: Offering) -> Policy:
+    return Policy(tuple(Pool(name, (one,)) for name, one in pools.items()))
+
+
+def told(text: str, known: Policy) -> tuple[str, ...]:
+    priorities = parse_priorities(text, "it")
+    return remarks(prioritised(known, priorities)[0], priorities)
+
+
+SPOT4, ONE = offering("g.4", 2.27, gpus=4, market="spot"), offering("g.1", 0.65)
+
+
+def test_patterns_that_match_nothing_are_named_with_their_number() -> None:
+    assert told("{50: [spot, 'gpu-.*'], 10: [one]}", policy(spot=SPOT4, one=SPOT4)) == ("its pattern 50: gpu-.* matches no pool",)
+
+
+def test_a_pool_that_comes_before_a_cheaper_one_is_named_with_what_that_costs() -> None:
+    (only,) = told("{50: [spot], 10: [one]}", policy(spot=SPOT4, one=ONE))
+
+    assert only.startswith(
+        "pool spot (priority 50) comes before pool one (priority 10), which is cheaper: a machine of it costs at least $2.27/h"
+    )
+    assert "a pod that fits both and runs alone costs $1.62/h more; " in only
+    assert only.endswith("; filled machines are cheaper all the same ($0.57 by the GPU against $0.65)")
+
+
+def test_an_order_that_is_the_wrong_way_round_is_dearer_by_the_gpu_too() -> None:
+    (only,) = told("{1: [spot], 2: [demand]}", policy(spot=offering("g.1", 0.2, market="spot"), demand=ONE))
+
+    assert only.startswith("pool demand (priority 2) comes before pool spot (priority 1), which is cheaper: ")
+    assert only.endswith("it is dearer by the GPU, too ($0.65 by the GPU against $0.20)")
+
+
+def test_the_cheapest_of_those_that_come_later_is_named() -> None:
+    (only,) = told("{9: [dear], 5: [cheap, mid]}", policy(dear=SPOT4, mid=ONE, cheap=offering("g.1", 0.3)))
+
+    assert "comes before pool cheap (priority 5)" in only
+
+
+def test_an_order_that_costs_nothing_is_not_told() -> None:
+    guessed = replace(offering("h", 0.01, pool="guessed"), price_from=BY_SIZE)
+    known = policy(spot=offering("g.1", 0.2), one=ONE, cpu=offering("c.1", 0.05, gpus=0), guessed=guessed)
+
+    assert told("{50: [spot], 10: [one, cpu, guessed]}", known) == ()
+    assert list(inverted(known)) == []
+
+
+def test_pools_without_gpus_are_compared_with_each_other() -> None:
+    (only,) = told("{2: [big], 1: [small]}", policy(big=offering("c.8", 0.4, gpus=0, cpu=8), small=offering("c.2", 0.1, gpus=0, cpu=2)))
+
+    assert "pool big (priority 2) comes before pool small (priority 1)" in only
+    assert only.endswith("it is dearer by the CPU, too ($0.0500 by the CPU against $0.0500)")
