@@ -78,12 +78,41 @@ def test_peers_with_a_certificate_have_a_bound_of_their_own() -> None:
     for connection in proxies:
         door.connections.trust(connection)
     for number in range(30):
-        door.open("proxy", f"stranger{number}")
+        door.open("stranger", f"stranger{number}")
     assert not any(name.startswith("proxy") for name in door.closed)
 
-    another = door.open("other", "another")
-    door.connections.trust(another)
+    door.connections.trust(door.open("other", "another"))
     assert door.closed[-1] == "proxy0"
+
+
+def test_an_address_that_had_a_certificate_within_the_hour_is_none_of_a_stranger() -> None:
+    door = Door()
+    known = door.open("proxy", "known")
+    door.connections.trust(known)
+    for _ in range(2):
+        door.open("proxy", "again")
+    for number in range(30):
+        door.open(f"flood{number}", "flood")
+    assert set(door.closed) == {"flood"}
+    assert all(door.connections.turn("proxy") == 0 for _ in range(1000))
+
+    assert not door.connections.read(door.open("proxy", "large"), 101)
+    assert door.connections.read(known, 101)
+
+    door.now += 3601
+    for number in range(5):
+        door.open("proxy", f"later{number}")
+    assert door.closed[-1].startswith("later")
+
+
+def test_handshakes_of_one_address_begin_at_a_pace_and_those_of_others_do_not_wait() -> None:
+    door = Door()
+    began = [door.connections.turn("flood") for _ in range(45)]
+    assert began[:40] == [0.0] * 40
+    assert all(0 < wait <= 0.051 for wait in began[40:])
+    assert door.connections.turn("probe") == 0
+    door.now += 1
+    assert [door.connections.turn("flood") for _ in range(30)].count(0.0) == 20
 
 
 def test_each_step_of_a_request_has_its_time() -> None:

@@ -116,6 +116,15 @@ async def test_a_handshake_that_does_not_go_on_is_ended(tmp_path: Path) -> None:
             assert await probe(server, trust) == 200
 
 
+async def test_handshakes_beyond_the_pace_of_a_peer_wait_for_their_turn(tmp_path: Path) -> None:
+    context, trust = secured(tmp_path)
+    bounds = Bounds(connections=64, by_peer=32, handshakes=50.0, handshakes_at_once=2)
+    async with served(tls=context, bounds=bounds) as server:
+        began = asyncio.get_running_loop().time()
+        assert await asyncio.gather(*(probe(server, trust) for _ in range(8))) == [200] * 8
+        assert asyncio.get_running_loop().time() - began > 0.1
+
+
 async def test_a_connection_that_its_peer_gives_up_begins_no_handshake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context, _ = secured(tmp_path)
     begun: list[object] = []

@@ -19,8 +19,11 @@ class Bounds:
     #: Without a client certificate that was verified: altogether, and of one peer.
     connections: int = 64
     by_peer: int = 32
-    #: With one: front proxies hold many, and come from one address.
+    #: With one, and of addresses that had one within the hour: front proxies hold many, and come from one address.
     trusted: int = 256
+    #: Handshakes of a stranger's address, a second and at once: each takes a millisecond or two of our processor.
+    handshakes: float = 20.0
+    handshakes_at_once: int = 40
     #: Until the first byte; from there to the end of the head, the handshake of TLS included.
     first_byte: float = 5.0
     head: float = 10.0
@@ -31,6 +34,10 @@ class Bounds:
     #: Bytes of a request, head and body.
     most_bytes: int = 65_536
     most_trusted_bytes: int = 2**20
+
+
+#: Seconds for which an address is known by a certificate, and how many addresses are remembered.
+KNOWN, MOST_KNOWN = 3600.0, 1024
 
 
 class Stage(Enum):
@@ -49,7 +56,9 @@ class Connection:
     idle_since: float
     until: float
     stage: Stage = Stage.OPENED
+    #: Counted among those with a certificate, and whether this one has shown its own.
     trusted: bool = False
+    verified: bool = False
     #: Bytes since the last request.
     unread: int = 0
 
@@ -63,6 +72,9 @@ class Connections:
     closed: dict[str, int] = field(default_factory=dict, init=False)
     _strangers: dict[str, dict[Connection, None]] = field(default_factory=dict, init=False)
     _trusted: dict[str, dict[Connection, None]] = field(default_factory=dict, init=False)
+    #: Until when an address is known by a certificate, and when the last handshake of one would have begun at an even pace.
+    _known: dict[str, float] = field(default_factory=dict, init=False)
+    _paced: dict[str, float] = field(default_factory=dict, init=False)
 
     def __len__(self) -> int:
         return _count(self._strangers) + _count(self._trusted)
@@ -71,6 +83,9 @@ class Connections:
         """A new connection of ``peer``; one that is beyond the bounds is closed, which is the new one where all others are in use."""
         now = self.clock()
         connection = Connection(peer, close, now, now + self.bounds.first_byte)
+        if self._known.get(peer, now) > now:
+            self._join_trusted(connection)
+            return connection
         own = self._strangers.setdefault(peer, {})
         own[connection] = None
         if len(own) > self.bounds.by_peer:
@@ -84,11 +99,33 @@ class Connections:
         if self._strangers:
             self._end(_dispensable(self._strangers), "connections")
 
+    def turn(self, peer: str) -> float:
+        """Seconds that the next handshake of ``peer`` must wait; with 0 it has taken its turn."""
+        now, pace = self.clock(), 1 / self.bounds.handshakes
+        if self._known.get(peer, now) > now:
+            return 0.0
+        due = max(self._paced.get(peer, now), now)
+        wait = due - now - (self.bounds.handshakes_at_once - 1) * pace
+        # Less than a microsecond is the rounding of the sums above.
+        if wait > 1e-6:
+            return wait
+        if len(self._paced) >= MOST_KNOWN:
+            self._paced = {one: at for one, at in self._paced.items() if at > now}
+        self._paced[peer] = due + pace
+        return 0.0
+
     def trust(self, connection: Connection) -> None:
         """The certificate of this peer was verified."""
-        if connection.trusted or connection not in self._strangers.get(connection.peer, {}):
-            return
-        self.gone(connection)
+        connection.verified = True
+        self._known.pop(connection.peer, None)
+        self._known[connection.peer] = self.clock() + KNOWN
+        if len(self._known) > MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+        if connection in self._strangers.get(connection.peer, {}):
+            self.gone(connection)
+            self._join_trusted(connection)
+
+    def _join_trusted(self, connection: Connection) -> None:
         connection.trusted = True
         self._trusted.setdefault(connection.peer, {})[connection] = None
         if _count(self._trusted) > self.bounds.trusted:
@@ -99,7 +136,7 @@ class Connections:
         if connection.stage in {Stage.OPENED, Stage.KEPT}:
             connection.stage, connection.until = Stage.READING, self.clock() + self.bounds.head
         connection.unread += count
-        fits = connection.unread <= (self.bounds.most_trusted_bytes if connection.trusted else self.bounds.most_bytes)
+        fits = connection.unread <= (self.bounds.most_trusted_bytes if connection.verified else self.bounds.most_bytes)
         if not fits:
             self._end(connection, "bytes of a request")
         return fits

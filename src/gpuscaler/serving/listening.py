@@ -102,15 +102,22 @@ class Listener:
                 self.connections.gone(connection)
                 accepted.close()
                 return
+            delay = self.connections.turn(peer) if self.tls is not None else 0.0
+            if delay:
+                loop.call_later(delay, listen)
+                return
             self.connections.read(connection, 0)
             task = loop.create_task(self._begin(accepted, connection))
             connection.close = task.cancel
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)
 
+        def listen() -> None:
+            if accepted.fileno() >= 0:
+                loop.add_reader(accepted, begin)
+
         connection = self.connections.open(peer, close)
-        if accepted.fileno() >= 0:
-            loop.add_reader(accepted, begin)
+        listen()
 
     async def _begin(self, accepted: socket.socket, connection: Connection) -> None:
         """Hand the connection over to its protocol, after the handshake where there is one."""
