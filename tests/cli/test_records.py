@@ -476,3 +476,44 @@ def test_replay_of_a_file_that_is_none_says_what_was_expected(tmp_path: Path, op
     for name, said in (("nothing", "saw No such file"), ("odd", "expected the")):
         done = CliRunner().invoke(main, ["replay", "x", option, str(tmp_path / name)])
         assert (done.exit_code, said in done.output) == (2, True), done.output
+
+
+def test_status_says_how_the_metrics_api_does_with_or_without_a_controller(tmp_path: Path) -> None:
+    why = "tls: failed to verify certificate: x509: certificate has expired or is not yet valid"
+
+    class Plane(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            name = self.path.rpartition("/")[2]
+            if name == "v1beta2.custom.metrics.k8s.io":
+                service = {"name": "gpuscaler-metrics", "namespace": "gpu"}
+                condition = {"type": "Available", "status": "False", "message": why}
+                spec = {"group": "custom.metrics.k8s.io", "version": "v1beta2", "service": service}
+                self.say(200, {"spec": spec, "status": {"conditions": [condition]}})
+            else:
+                self.say(404, {"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404, "message": "not found"})
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.say(201, {"status": {"allowed": False}})
+
+        def say(self, code: int, body: object) -> None:
+            text = json.dumps(body).encode()
+            self.send_response(code)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Plane) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        path = kubeconfig(tmp_path, f"http://127.0.0.1:{server.server_port}")
+        done = CliRunner().invoke(main, ["status", "--kubeconfig", str(path)])
+        server.shutdown()
+
+    assert done.exit_code == 4
+    expected = f"custom.metrics.k8s.io/v1beta2 by Service gpu/gpuscaler-metrics: it does not answer the API server: {why}"
+    assert f"Metrics API:\n  {expected}\n" in done.output
+    assert "expected the status of a controller" in done.output

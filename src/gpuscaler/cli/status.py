@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuscaler.cli.leading import namespace_option, read_status, talk
+from gpuscaler.cli.leading import NotInstalledError, namespace_option, read_status, talk
 from gpuscaler.cli.reaching import access_options, find, namespace_of
 
 if TYPE_CHECKING:
@@ -26,14 +26,23 @@ def status(kubeconfig: Path | None, context: str, namespace: str, as_json: bool)
 
     async def talking(transport: "Transport") -> int:
         from gpuscaler.kube.client import Client
+        from gpuscaler.metrics.registration import registrations
 
-        found = await read_status(Client(transport), namespace_of(namespace, access))
+        client = Client(transport)
+        try:
+            found = await read_status(client, namespace_of(namespace, access))
+        except NotInstalledError:
+            # The metrics API is at home without a controller, too.
+            if not as_json:
+                section("Metrics API", [one.text for one in await registrations(client)])
+            raise
         if as_json:
             import msgspec
 
             click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
         else:
             print_status(found, time.time())
+            section("Metrics API", [one.text for one in await registrations(client)])
         return 0
 
     sys.exit(talk(access, talking))

@@ -1,0 +1,77 @@
+"""Rights that nobody needs for metrics, and whether somebody has them."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import ApiError, Unreachable
+from gpuscaler.kube.resources import Resource
+
+_OWN = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False)
+_OTHERS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False)
+_AUTOSCALERS = "system:serviceaccount:kube-system:horizontal-pod-autoscaler"
+_EXPECTED = "expected what the chart's ClusterRole says; bind the account to that one"
+
+
+class Wide(NamedTuple):
+    """A right that is too wide; an empty ``user`` is whoever asks. ``problem`` is what to say where it is held."""
+
+    about: str
+    attributes: Mapping[str, str]
+    problem: str
+    user: str = ""
+
+
+class _Status(msgspec.Struct):
+    allowed: bool = False
+
+
+class _Review(msgspec.Struct):
+    status: _Status | None = None
+
+
+_review = msgspec.json.Decoder(_Review).decode
+
+
+def of_server(user: str = "") -> list[Wide]:
+    """Of the account that the server runs as; ``user`` is its name where somebody else asks."""
+    whose = user or "its own account"
+    return [
+        Wide(
+            "own rights",
+            {"verb": "*", "group": "*", "resource": "*"},
+            f"saw that {whose} may do everything in the cluster, {_EXPECTED}",
+            user,
+        ),
+        Wide("own right to Secrets", {"verb": "list", "resource": "secrets"}, f"saw that {whose} may read all Secrets, {_EXPECTED}", user),
+    ]
+
+
+def of_autoscalers(groups: Collection[str]) -> list[Wide]:
+    """Of the account by which the HorizontalPodAutoscaler reads metrics of ``groups``."""
+    return [
+        Wide(
+            f"rights of autoscalers to {group}",
+            {"verb": "*", "group": group, "resource": "*"},
+            f"saw every verb on every resource of {group} for {_AUTOSCALERS}, expected get and list; narrow its role",
+            _AUTOSCALERS,
+        )
+        for group in sorted(groups)
+    ]
+
+
+async def holds(client: Client, right: Wide) -> bool | None:
+    """Whether the right is held; None where that cannot be found out."""
+    spec: dict[str, Any] = {"resourceAttributes": right.attributes}
+    if right.user:
+        namespace = right.user.split(":")[2]
+        spec |= {"user": right.user}
+        spec["groups"] = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
+    kind = _OTHERS if right.user else _OWN
+    try:
+        answer = _review(await client.create(kind, {"apiVersion": kind.api_version, "kind": kind.kind, "spec": spec}))
+    except (ApiError, Unreachable, msgspec.MsgspecError):
+        return None
+    return answer.status is not None and answer.status.allowed
