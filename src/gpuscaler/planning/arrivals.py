@@ -17,10 +17,13 @@ from gpuscaler.planning.roll import Roll
 from gpuscaler.planning.scale_down.idle import leaves_with_machine
 from gpuscaler.planning.state import events, ledger
 from gpuscaler.planning.state.boots import Arrived
+from gpuscaler.planning.state.breakers import Breakers, is_open
 from gpuscaler.planning.state.entries import SKEW_SECONDS
 from gpuscaler.planning.state.ledger import ACCEPTED, Coming, Ledger, Order
+from gpuscaler.planning.withholding import shows_no_gpus
 
 SPOT = "spot"
+NO_BREAKERS = Breakers()
 #: So long a machine is kept closed, from when it is a node, for a gang of which the rest is still to be had. Then it is given back.
 GANG_SECONDS = 600.0
 
@@ -70,15 +73,17 @@ def arrivals(
     now: float,
     roll: Roll | None = None,
     exposed: Set[str] = frozenset(),
+    breakers: Breakers = NO_BREAKERS,
 ) -> Arrivals:
     """What has become of the machines of ``book``. Without an ``inventory`` only the cluster speaks, and no machine is called gone.
 
     ``roll`` is that of ``cluster`` and ``inventory``, where it is known. ``exposed`` are machines that must not open before they are
-    protected from being ended by their group, by id.
+    protected from being ended by their group, by id. ``breakers`` say whose like never shows its GPUs.
     """
     look = _Look(book, cluster, policy, waits, now)
     look.roll = roll or Roll.of(cluster, inventory)
     look.exposed = exposed
+    look.breakers = breakers
     look.name(inventory)
     look.recognise()
     if inventory is not None:
@@ -93,6 +98,7 @@ class _Look:
 
     roll: Roll
     exposed: Set[str] = frozenset()
+    breakers: Breakers = NO_BREAKERS
 
     def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, waits: Waits, now: float) -> None:
         self.book = book
@@ -240,6 +246,8 @@ class _Look:
             elif one.node and then >= one.registered + self.waits.ready:
                 node = self.cluster.nodes.get(one.node)
                 lacks = self.lacking(one, node) if node is not None else Lack("its Node is gone")
+                if lacks is not None and lacks.resource and self.is_only_replaced(one):
+                    continue
                 reason = f"node {one.node} was not ready within {self.waits.ready:g} s: {lacks.words if lacks else NOTHING}"
             else:
                 continue
@@ -248,7 +256,20 @@ class _Look:
                 # What nobody here asked for may have been a node for long, until somebody deleted that.
                 self.fates += [] if one.node else [events.Absent(one.key, one.asked, self.now, reason)]
                 self.fates.append(fate(one, self.now, reason, lacks if one.node else None))
+            elif one.node and lacks is not None and lacks.resource:
+                # Whoever asked for it, it tells of the next ones.
+                self.fates.append(fate(one, self.now, reason, lacks))
             self.fold(ledger.Lost(one.id))
+
+    def is_only_replaced(self, one: Coming) -> bool:
+        """Whether the group of a machine that nobody ordered would only start another, in place of one whose type never shows its GPUs.
+
+        Such a machine is kept until the next of the type may be tried.
+        """
+        pool, known = self.pools.get(one.key[0]), shows_no_gpus(self.breakers, one.key)
+        if one.order or pool is None or known is None or not is_open(known, self.now):
+            return False
+        return sum(listed.pool == pool.name for listed in self.roll.listed.alive.values()) <= pool.min
 
     def is_used(self, node: str) -> bool:
         """Whether pods run on a closed node that would be missed: a machine that nobody here ordered may have been open before."""

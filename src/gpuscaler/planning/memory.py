@@ -54,7 +54,7 @@ from gpuscaler.planning.state.telling import told
 from gpuscaler.planning.state.unready import Unready
 from gpuscaler.planning.templates import Overhead
 from gpuscaler.planning.unfamiliar import of_others, unfamiliar, with_stops
-from gpuscaler.planning.withholding import probes
+from gpuscaler.planning.withholding import probes, unproven
 
 Dated = TypeVar("Dated", Order, Coming, Promise, Leaving, Withdrawal)
 
@@ -172,7 +172,9 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     surplus = {one.pool for one in (facts.inventory.deliveries if facts.inventory is not None else ()) if one.surplus}
     guarded = balancing.observe(memory.guarding, book, cluster, policy, roll=roll, answers=facts.guarded, now=now, surplus=surplus)
     memory = replace(memory, guarding=guarded.guarding)
-    found = arrivals(book, cluster, facts.inventory, policy, waits=waits, now=now, roll=roll, exposed=guarded.exposed)
+    found = arrivals(
+        book, cluster, facts.inventory, policy, waits=waits, now=now, roll=roll, exposed=guarded.exposed, breakers=before.breakers
+    )
     found = replace(found, steps=(*strangers, *found.steps))
     found_coming = named_in(memory.ledger, found)
     book = ledger.folded(memory.ledger, found.steps)
@@ -385,8 +387,9 @@ def vanishing(memory: Memory) -> frozenset[str]:
 def state_of(memory: Memory, policy: Policy, now: float) -> State:
     """What :class:`~gpuscaler.planning.planner.Planner` takes of ``memory`` at ``now``."""
     book = memory.ledger
+    doubted = unproven(book, memory.breakers)
     state = State(
-        upcoming=ledger.upcoming(book),
+        upcoming=tuple(replace(one, unproven=True) if one.id in doubted else one for one in ledger.upcoming(book)),
         idle_seconds=clocks.idle_seconds(memory.clocks, now),
         paused_offerings=promises.paused(memory.promises, now),
         refusing=refusals.refusing(memory.refusals, now),

@@ -13,8 +13,9 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import members
-from gpuscaler.planning.state.breakers import Breakers, counts, is_open, withholds
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.breakers import Breaker, Breakers, counts, is_open, withholds
+from gpuscaler.planning.state.events import LACKING, Key
+from gpuscaler.planning.state.ledger import Ledger
 
 #: A node that is open and so old has shown what it has, in seconds: as long as a new one is waited for.
 SHOWN_SECONDS = 900.0
@@ -69,6 +70,21 @@ def withheld(policy: Policy, breakers: Breakers, cluster: Cluster, now: float) -
         for (pool, instance_type), resources in sorted(lacks.items())
     )
     return replace(policy, pools=pools), said
+
+
+def shows_no_gpus(breakers: Breakers, key: Key) -> Breaker | None:
+    """What is known of machines of ``key`` where one after the other of their type never showed the GPUs that they are sold with."""
+    return next(
+        (one for one in breakers.open if one.cause == LACKING and counts(one) and not withholds(one) and one.target.covers(key)), None
+    )
+
+
+def unproven(book: Ledger, breakers: Breakers) -> frozenset[str]:
+    """Machines on their way that no pod is to wait for, by the ledger's names: nobody ordered them, and their type never shows its GPUs.
+
+    A group with a minimum starts them again and again. What is ordered of such a type is ordered for pods, to find out.
+    """
+    return frozenset(one.id for one in book.coming if not (one.order or one.ready) and shows_no_gpus(breakers, one.key))
 
 
 def probes(breakers: Breakers, keys: Iterable[Key], asked: frozenset[str], now: float) -> frozenset[str]:

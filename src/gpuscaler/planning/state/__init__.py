@@ -18,7 +18,7 @@ class Upcoming(Struct, frozen=True, gc=False):
     ``id`` names it in plans. ``node`` is the name of its Node object once it has registered; such a node is planned as this offering
     promises, not as it shows, until it leaves the ledger. ``choices`` are all the (instance type, market, zone) it may become.
     ``behind`` are what else was asked for in its place, as long as nobody knows what was granted. ``pods`` are the pods it was bought for
-    ("namespace/name").
+    ("namespace/name"). Where it is ``unproven``, no pod is to wait for it: it counts, and nobody is planned onto it.
     """
 
     id: str
@@ -31,6 +31,7 @@ class Upcoming(Struct, frozen=True, gc=False):
     choices: tuple[tuple[str, str, str], ...] = ()
     behind: tuple[tuple[str, str, str], ...] = ()
     pods: tuple[str, ...] = ()
+    unproven: bool = False
 
 
 class Ending(Struct, frozen=True, gc=False):
