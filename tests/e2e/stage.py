@@ -181,7 +181,7 @@ class Stage:
         """A run file for ``pools``, with what all of them have in common."""
         told: Json = {"region": "us-east-1", "cloud": "simulated", "simulated": dict(cloud), "namespace": self.home}
         told |= {"pools": [{**POOL, **pool} for pool in pools], "http": {"address": f"127.0.0.1:{port}"}, "limits": "none"}
-        told |= {"pace": {"resync": "2s"}, **more}
+        told |= {"pages": {"address": "127.0.0.1:0"}, "pace": {"resync": "2s"}, **more}
         path = self.folder / f"{name}.yaml"
         path.write_text(yaml.safe_dump(told, sort_keys=False))
         return path
