@@ -8,17 +8,22 @@ CASES ?= 20000
 PLANS ?= 300
 AUTOSCALERS ?= 3000
 RUNS ?= 10000
+EXAMPLES ?= 10
 SEED ?= 1
 KUBERNETES ?= 1.35.4
+PARTS ?=
 WORKLOADS ?= 20
 UPGRADE ?=
 ACCOUNT ?=
 DOLLARS ?= 0
 
+# Modules are compiled once, and not by each of the hundreds of processes that the tests start.
+export PYTHONDONTWRITEBYTECODE :=
+
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup demo picture test check lint format types layers packaging package conformance oracle charts manifest e2e aws-contract mutants soak bench lock clean
+.PHONY: help setup demo picture test check lint format types layers packaging package conformance oracle charts manifest e2e aws-contract mutants soak properties interpreters full bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-13s%s\n' "$$name" "$$text"; done
@@ -35,8 +40,11 @@ picture: $(READY) ## draw the picture of the README anew
 	@$(BIN)/gpuscaler demo --out build/demo >/dev/null
 	@cp build/demo/screen.svg docs/images/demo.svg
 
-test: $(READY) ## run the tests, all but those that compile programs of others, and 50 of the random schedules of `make soak`
+test: $(READY) ## run the tests, all but those that compile programs of others, with few random draws
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not conformance and not charts and not e2e"
+	@echo "Beyond this: make check (ruff, mypy, rooms), oracle, charts and e2e (tests that ask kube-scheduler, kubectl, helm and a real control"
+	@echo "plane), conformance, mutants, soak (10,000 random schedules, 50 here) and properties (30 times the examples); .ci/run runs some of each,"
+	@echo "make full all of it, on every interpreter and Kubernetes release that can be had."
 
 check: lint types layers packaging ## lint, types, layers and the packaging tests
 
@@ -84,6 +92,15 @@ aws-contract: $(READY) ## the same calls to your own AWS account, ACCOUNT=its nu
 
 soak: $(READY) ## RUNS=10000 schedules of faults and restarts against the controller, a tenth as many deaths, an eighth as many of two leaders, and as many of others who change a group, and a hundredth of hostile workloads; SEED=1
 	@SOAK_RUNS=$(RUNS) SOAK_SEED=$(SEED) $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/control/test_invariants.py tests/control/test_restarts.py tests/control/test_leadership.py tests/clouds/aws/test_withdrawing.py tests/hostile/test_random.py
+
+properties: $(READY) ## try EXAMPLES=10 times as many random examples of each property as are written beside it
+	@EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "hypothesis and not conformance and not charts and not e2e"
+
+interpreters: $(READY) ## run the tests on every newer CPython that is installed here
+	@tools/interpreters
+
+full: $(READY) ## everything that takes long, PARTS="soak e2e" or all; a part goes on when another fails; table in build/full.txt and build/full.json
+	@$(BIN)/python tools/full.py $(PARTS)
 
 mutants: $(READY) ## take out of the program, one after the other, what handles each fault: the test of that fault must fail
 	@$(BIN)/python -m tests.faults

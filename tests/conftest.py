@@ -14,11 +14,14 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.soaking import examples
 
 
 def pytest_configure() -> None:
     # How long an example takes says something about the machine, not about the test.
-    settings.register_profile("patient", settings(), suppress_health_check=[HealthCheck.too_slow], deadline=None)
+    settings.register_profile(
+        "patient", settings(), max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow], deadline=None
+    )
     settings.load_profile("patient")
     # looptime asks for the current event loop also around tests that have none, and up to Python 3.13 asking makes one that nobody closes.
     # Once a loop, or none, was set, asking raises what looptime expects.
@@ -48,6 +51,11 @@ def _alone(parse: Any) -> Any:
         return tree
 
     return parse_alone
+
+
+def pytest_collection_modifyitems(session: pytest.Session) -> None:
+    # Virtual time leaps once nothing is left to do. By default looptime looks 42 times; what these tests await needs one.
+    session.add_marker(pytest.mark.looptime(noop_cycles=1))
 
 
 @pytest.hookimpl(wrapper=True)

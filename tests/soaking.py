@@ -1,11 +1,20 @@
-"""How many random schedules are played: few in every run of the tests, as many as are asked for with `make soak RUNS=N SEED=N`."""
+"""How much is drawn at random: little in every run of the tests, as much as is asked for otherwise.
+
+`make soak RUNS=N SEED=N` plays schedules; `make properties EXAMPLES=N` tries N times as many examples as are written beside each property.
+"""
 
 import os
 
 RUNS = int(os.environ.get("SOAK_RUNS", "50"))
 SEED = int(os.environ.get("SOAK_SEED", "0"))
+_EXAMPLES = float(os.environ.get("EXAMPLES", "0.34"))
 
 
 def part_of_runs(divisor: int) -> int:
     """How many are played of what takes as long as ``divisor`` schedules; always some."""
     return max(5, RUNS // divisor)
+
+
+def examples(written: int) -> int:
+    """How many examples of a property are tried."""
+    return max(5, round(written * _EXAMPLES))

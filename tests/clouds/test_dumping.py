@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.clouds.test_simulated import CPU, DRY_AT_1000, GPU, SPOT
+from tests.soaking import examples
 
 from gpuscaler.clouds.delays import Delay, Delays, Faults
 from gpuscaler.clouds.markets import Markets, Steps
@@ -70,7 +71,7 @@ def play(sky: SimulatedCloud, script: list[tuple[int, tuple[Any, ...]]], now: fl
     return told, now
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 5), SCRIPTS, SCRIPTS)
 def test_nothing_that_follows_is_changed(seed: int, before: list[Any], after: list[Any]) -> None:
     sky = cloud(seed)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.embedded.asking import CONFIG_MAPS, PODS, Asker, asker, config_map, pod, virtual_clock
+from tests.soaking import examples
 
 from gpuscaler.embedded.api import ApiServer
 
@@ -119,7 +120,7 @@ async def test_what_a_list_cannot_answer_is_refused(query: dict[str, Any], code:
     assert (await asker()("GET", CONFIG_MAPS, **query))[0] == code
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 300), st.booleans()), max_size=150), st.integers(1, 40))
 def test_pages_together_are_the_whole_list(changes: list[tuple[str, int, bool]], limit: int) -> None:
     async def check() -> None:

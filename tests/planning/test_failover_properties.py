@@ -9,12 +9,13 @@ from msgspec.structs import replace
 from tests.planning.building import NOW
 from tests.planning.drawing import cases
 from tests.planning.replaying import Case, assert_comes_true, offerings_of
+from tests.soaking import examples
 
 from gpuscaler.planning.plans import Machine
 from gpuscaler.planning.state.events import Key
 
 #: One fixed draw, so that a run fails by what changed and not by chance.
-SEARCH = settings(max_examples=15, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+SEARCH = settings(max_examples=examples(15), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @st.composite

@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.planning.building import node, offering, pod, spec
+from tests.soaking import examples
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.labels import NO_LABELS
@@ -19,7 +20,7 @@ MACHINE = offering(gpus=0, cpu=8, pods=20)
 ranks = st.sampled_from((0, 1, 7, 2**50))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 8), ranks, st.integers(-3, 3)), min_size=1, max_size=12), st.integers(1, 30), st.booleans())
 def test_rows_are_filled_by_rank_then_the_tightest_then_the_best_liked(rows: list[tuple[int, int, int]], count: int, likes: bool) -> None:
     used, rank, liking = zip(*rows, strict=True)

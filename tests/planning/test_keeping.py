@@ -33,6 +33,7 @@ from tests.planning.building import (
 )
 from tests.planning.drawing import cases
 from tests.planning.replaying import Case, assert_comes_true, homes
+from tests.soaking import examples
 
 from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.cluster import Cluster, Item
@@ -273,7 +274,7 @@ def test_a_planner_sees_that_a_machine_on_its_way_is_of_another_pool() -> None:
 
 # What holds of every plan.
 
-SEARCH = settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+SEARCH = settings(max_examples=examples(40), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @st.composite

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from tests.planning.building import NOW
 from tests.planning.drawing import cases
 from tests.planning.replaying import Case
+from tests.soaking import examples
 
 from gpuscaler.planning.hard_stop import bounded
 from gpuscaler.planning.memory import Memory, ordered
@@ -15,7 +16,9 @@ from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state import ledger
 from gpuscaler.planning.state.ledger import Answered, Coming, Ledger, Lost
 
-SEARCH = settings(max_examples=60, phases=(Phase.generate,), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+SEARCH = settings(
+    max_examples=examples(60), phases=(Phase.generate,), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
+)
 
 
 def under_way(case: Case) -> Ledger:

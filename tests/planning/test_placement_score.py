@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.soaking import examples
 
 from gpuscaler.planning.fragmentation import WHOLE, Fragmentation, Ints, PodClasses
 from gpuscaler.planning.placement_prices import SLOTS, packing_values, slots, solve
@@ -36,7 +37,7 @@ def plain_fragmentation(pods: PodClasses, cpu: int, devices: list[int]) -> float
     return float(total / pods.weight.sum())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(drawn=CLASSES, free=st.lists(st.sampled_from([0, 190, 530, 1000]), min_size=1, max_size=4), cores=st.integers(0, 20))
 def test_growth_is_the_difference_of_the_papers_definition(
     drawn: list[tuple[tuple[int, int], int, int]], free: list[int], cores: int
@@ -77,7 +78,7 @@ def test_packing_values_are_those_of_the_best_packing() -> None:
     assert taken[94] == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([5, 16, 19, 32, 33, 47, 65, 81, 100]), st.integers(-3, 9)), min_size=1, max_size=5))
 def test_packing_values_agree_with_trying_everything(drawn: list[tuple[int, int]]) -> None:
     sizes, values = array(*(size for size, _ in drawn)), np.array([value / 10 for _, value in drawn])
@@ -87,7 +88,7 @@ def test_packing_values_agree_with_trying_everything(drawn: list[tuple[int, int]
     assert packing_values(values, sizes)[0] == pytest.approx(best)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from([110, 190, 320, 470, 810, 1000]), st.integers(0, 16), st.integers(1, 60)), min_size=1, max_size=5),
     st.integers(1, 40),

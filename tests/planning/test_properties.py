@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.planning.building import ARCH, HOST, NOW, PRODUCT, ZONE
 from tests.planning.drawing import cases
 from tests.planning.replaying import Case, assert_comes_true, carry_out, homes, offerings_of, today
+from tests.soaking import examples
 
 from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.cluster import Cluster, Delta
@@ -22,7 +23,7 @@ from gpuscaler.planning.plans import Machine, Plan
 from gpuscaler.planning.room import Room
 
 #: One fixed draw, so that a run fails by what changed and not by chance; a longer search by hand is `derandomize=False` and more examples.
-SEARCH = settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+SEARCH = settings(max_examples=examples(40), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def bought(made: Plan) -> list[Machine]:

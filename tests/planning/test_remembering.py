@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.planning.building import NOW, daemon, node, offering, pods, pool, spec
 from tests.planning.changing import POLICIES, World
+from tests.soaking import examples
 
 from gpuscaler.model.cluster import Cluster, Delta, Item
 from gpuscaler.model.pools import Policy
@@ -16,7 +17,7 @@ from gpuscaler.planning.state import State
 POLICY = Policy((pool(offering("g.1", 1.0, gpus=1, cpu=4), offering("g.8", 6.0, gpus=8, cpu=32)),))
 
 
-@settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(POLICIES), st.integers(0, 2**32))
 def test_what_a_planner_keeps_changes_no_plan_whatever_happens_between_plans(policy: Policy, seed: int) -> None:
     world, planner = World(Random(seed)), Planner(policy)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.settings.corpus import BAD_FORM, BAD_MEANING, GOOD, Bad
+from tests.soaking import examples
 
 from gpuscaler.settings import Problem, SettingsError, parse_policy, parse_settings
 
@@ -123,7 +124,7 @@ VALUES = st.recursive(
 )
 
 
-QUICK = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(deadline=None, max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 
 
 @QUICK

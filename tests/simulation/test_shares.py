@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation.first_fit import first_fit
 from tests.simulation.pools import C8, FIXED, G1, G4, POLICY, trace
+from tests.soaking import examples
 
 from gpuscaler.clouds.delays import NO_FAULTS
 from gpuscaler.clouds.machines import CloudMachine
@@ -57,7 +58,7 @@ JOBS = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(JOBS, min_size=1, max_size=12))
 def test_shares_add_up_to_everything_that_was_paid_and_none_is_negative(jobs: list[Job]) -> None:
     result = replay(trace(*jobs))

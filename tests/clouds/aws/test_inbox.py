@@ -134,6 +134,18 @@ async def test_what_is_said_of_a_machine_before_it_is_listed_is_told_when_it_is(
     assert [each.instance for each in await drain(shop)] == [bought.id]
 
 
+async def test_an_idle_queue_is_asked_once_a_look_and_one_with_a_message_by_several_at_once(shop: Shop) -> None:
+    await drain(shop)
+    asked = shop.aws.session.asked
+    asked.clear()
+    await shop.provider.notices()
+    idle = asked["ReceiveMessage"]
+    send(shop, warning(machines(shop)[0].id))
+    await shop.provider.notices()
+
+    assert (idle, asked["ReceiveMessage"]) == (1, 1 + 1 + 8)
+
+
 async def test_a_thousand_messages_in_any_order_are_each_acted_on_once(shop: Shop) -> None:
     await drain(shop)
     shop.aws.account.region("us-east-1").queues["events"].told = False

@@ -13,6 +13,7 @@ from tests.control.records.test_records import Kept, recorded
 from tests.control.world import luck, pod, world
 from tests.planning.building import NOW, node, pods, spec
 from tests.planning.changing import POLICIES, World
+from tests.soaking import examples
 
 from gpuscaler.clouds.simulated_provider import CallFaults
 from gpuscaler.control.records.inputs import InputsError, unpacked
@@ -34,7 +35,7 @@ from gpuscaler.planning.writing import REMOVALS_WITHHELD, without_removals
 NEWER = msgspec.msgpack.encode({"form": 9, "version": "7.0"})
 
 
-@settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(POLICIES), st.integers(0, 2**32), st.integers(0, 12))
 def test_whatever_happened_to_a_cluster_its_plan_is_made_again_to_the_last_bit(policy: Policy, seed: int, steps: int) -> None:
     here = World(Random(seed))
@@ -58,7 +59,7 @@ def test_whatever_happened_to_a_cluster_its_plan_is_made_again_to_the_last_bit(p
     assert msgspec.json.encode(for_all[0]) == msgspec.json.encode(for_all[1])
 
 
-@settings(max_examples=15, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(15), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(POLICIES), st.integers(0, 2**32), st.integers(1, 5))
 def test_decisions_that_are_packed_one_after_the_other_lose_as_little(policy: Policy, seed: int, steps: int) -> None:
     here, packer = World(Random(seed)), Packer()

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.exporter.attribution.kubelet import claim, container, devices, part, pod
+from tests.soaking import examples
 
 from gpuscaler.exporter.attribution.cgroups import place_of
 from gpuscaler.exporter.attribution.checkpoint import CheckpointError, read_checkpoint
@@ -25,7 +26,7 @@ ANSWER = b"".join(
     for n in range(3)
 )
 
-few = settings(max_examples=150, deadline=None)
+few = settings(max_examples=examples(150), deadline=None)
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: (

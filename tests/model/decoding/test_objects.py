@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.model import realistic
+from tests.soaking import examples
 
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.cluster import Cluster
@@ -131,7 +132,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.sampled_from(KINDS), st.dictionaries(names, values, max_size=6))
 def test_no_json_makes_decoding_raise(kind: str, raw: dict[str, Any]) -> None:
     found = decode_object({**raw, "kind": kind}, Interner())
@@ -142,7 +143,7 @@ def test_no_json_makes_decoding_raise(kind: str, raw: dict[str, Any]) -> None:
         assert found.reason
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.data())
 def test_one_wrong_value_anywhere_in_a_pod_gives_the_pod_or_a_reason(data: st.DataObject) -> None:
     raw = realistic.pod(1, node="node-1")
@@ -159,7 +160,7 @@ def test_one_wrong_value_anywhere_in_a_pod_gives_the_pod_or_a_reason(data: st.Da
         assert Cluster.of([found]).pods == {found.key: found}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.binary(max_size=60))
 def test_no_bytes_make_decoding_raise(data: bytes) -> None:
     assert isinstance(decode_object(data, Interner()), SetAside | None)

@@ -12,6 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.model import realistic
+from tests.soaking import examples
 
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.cluster import Cluster
@@ -323,7 +324,7 @@ jsons = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(jsons, min_size=1, max_size=5), st.integers(1, 40), st.sampled_from((None, 1)))
 def test_a_window_finds_the_end_of_every_value_however_the_stream_is_cut(values: list[Any], chunk: int, indent: int | None) -> None:
     data = b"[" + b" , ".join(json.dumps(value, indent=indent).encode() for value in values) + b"]"

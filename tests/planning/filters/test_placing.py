@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.planning.filters.kit import HOST, near, selector, spec
+from tests.soaking import examples
 
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.labels import LabelSet
@@ -105,7 +106,7 @@ def assert_equal(worked: Room, fresh: Room, probes: list[PodSpec]) -> None:
 
 
 @given(nodes=nodes(), before=steps, placed=steps, probes=st.lists(specs, min_size=1, max_size=2), asked=st.booleans())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_placing_equals_a_cluster_with_the_pods_bound(
     *, nodes: list[Node], before: list[Step], placed: list[Step], probes: list[PodSpec], asked: bool
 ) -> None:
@@ -123,7 +124,7 @@ def test_placing_equals_a_cluster_with_the_pods_bound(
 
 
 @given(nodes=nodes(), before=steps, removed=st.integers(0, 8), probes=st.lists(specs, min_size=1, max_size=2), asked=st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_removing_equals_a_cluster_without_the_pods(
     *, nodes: list[Node], before: list[Step], removed: int, probes: list[PodSpec], asked: bool
 ) -> None:
@@ -137,7 +138,7 @@ def test_removing_equals_a_cluster_without_the_pods(
 
 
 @given(nodes=nodes(), before=steps, placed=steps, probes=st.lists(specs, min_size=1, max_size=2), split=st.integers(0, 5))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_appending_rows_equals_having_them_from_the_start(
     *, nodes: list[Node], before: list[Step], placed: list[Step], probes: list[PodSpec], split: int
 ) -> None:
@@ -154,7 +155,7 @@ def test_appending_rows_equals_having_them_from_the_start(
 
 
 @given(nodes=nodes(), before=steps, placed=steps, probes=st.lists(specs, min_size=1, max_size=2), asked=st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_a_room_and_its_copy_do_not_see_each_others_work(
     *, nodes: list[Node], before: list[Step], placed: list[Step], probes: list[PodSpec], asked: bool
 ) -> None:
@@ -177,7 +178,7 @@ def test_a_room_and_its_copy_do_not_see_each_others_work(
 
 
 @given(nodes=nodes(), before=steps, probe=specs, labels=st.sampled_from(LABELS))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_the_capacity_of_a_row_is_how_many_copies_it_takes_one_after_the_other(
     *, nodes: list[Node], before: list[Step], probe: PodSpec, labels: LabelSet
 ) -> None:
@@ -203,7 +204,7 @@ def test_the_capacity_of_a_row_is_how_many_copies_it_takes_one_after_the_other(
 
 
 @given(nodes=nodes(), before=steps, probe=specs, labels=st.sampled_from(LABELS))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_every_refused_row_has_a_reason_and_no_admitted_one(
     *, nodes: list[Node], before: list[Step], probe: PodSpec, labels: LabelSet
 ) -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.planning.building import NOW, node
 from tests.planning.leaving.kit import CRITICAL, KIND, resident
+from tests.soaking import examples
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
@@ -159,7 +160,7 @@ def lives(draw: st.DrawFn) -> list[Life]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(lives(), st.booleans())
 def test_a_drain_ends_or_is_undone_and_leaves_nothing_behind(found: list[Life], clears: bool) -> None:
     drain = Drain(found, None, clears)
@@ -182,7 +183,7 @@ def test_a_drain_ends_or_is_undone_and_leaves_nothing_behind(found: list[Life], 
         assert any(isinstance(act, Clear) for _, act in drain.acts) is not clears
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(lives(), st.sampled_from((20.0, 35.0, 120.0, 900.0)))
 def test_a_machine_that_is_taken_away_is_empty_before_or_everybody_was_told_in_time(found: list[Life], left: float) -> None:
     drain = Drain(found, left)

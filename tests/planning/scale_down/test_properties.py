@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.planning.scale_down.kit import DAEMON, JOB, NOW, REPLICAS, node, offering, pod, pool, selector, situation, spec
+from tests.soaking import examples
 
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.nodes import Node
@@ -106,7 +107,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[Item], Pool, State]:
     return items, draw(pools()), State(idle_seconds=idle, disrupting=frozenset(under_way))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(clusters(), st.randoms(use_true_random=False))
 def test_a_plan_can_be_carried_out_and_overdraws_nothing(made: tuple[list[Item], Pool, State], shuffle: Any) -> None:
     items, rules, state = made

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.planning.scale_down.kit import GI, JOB, NOW, blockers, detail, down, node, offering, pod, pool, removed, situation, spec
+from tests.soaking import examples
 
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
@@ -194,7 +195,7 @@ def fallen(draw: st.DrawFn) -> tuple[list[Node | Pod], tuple[Pool, ...], State]:
     return items, tuple(pools), state(*events, pools=tuple(pools), disrupting=leaving)
 
 
-@settings(max_examples=150, derandomize=True, deadline=None)
+@settings(max_examples=examples(150), derandomize=True, deadline=None)
 @given(fallen())
 def test_never_do_two_machines_of_a_pool_go_back_at_once_nor_any_to_spot_that_is_not_relied_upon(
     case: tuple[list[Node | Pod], tuple[Pool, ...], State],

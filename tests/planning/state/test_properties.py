@@ -5,6 +5,7 @@ from functools import reduce
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.soaking import examples
 
 from gpuscaler.planning.state.asking import next_change, openness
 from gpuscaler.planning.state.breakers import Breakers, step
@@ -64,7 +65,7 @@ def after(events: list[Event]) -> tuple[Breakers, float]:
 
 
 @given(histories(), st.floats(0.0, 5000.0))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_nothing_is_blocked_and_probed_at_once(events: list[Event], later: float) -> None:
     breakers, now = after(events)
     found = openness(breakers, KEYS, now + later)
@@ -75,7 +76,7 @@ def test_nothing_is_blocked_and_probed_at_once(events: list[Event], later: float
 
 
 @given(histories())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_nothing_changes_before_the_next_change_is_due(events: list[Event]) -> None:
     breakers, now = after(events)
     for _ in range(40):
@@ -91,7 +92,7 @@ def test_nothing_changes_before_the_next_change_is_due(events: list[Event]) -> N
 
 
 @given(histories())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_whatever_does_not_wait_for_a_person_may_be_tried_again_in_the_end(events: list[Event]) -> None:
     breakers, now = after(events)
     stuck = [one.target for one in breakers.open if one.until is None]
@@ -101,7 +102,7 @@ def test_whatever_does_not_wait_for_a_person_may_be_tried_again_in_the_end(event
 
 
 @given(histories(), st.sampled_from(KEYS))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_an_offering_that_was_granted_and_came_up_may_be_asked_at_once(events: list[Event], key: tuple[str, str, str, str]) -> None:
     breakers, now = after(events)
     breakers = step(step(step(breakers, Granted(key, now)), Registered(key, now)), Ready(key, now, frozenset({GPU})))
@@ -111,7 +112,7 @@ def test_an_offering_that_was_granted_and_came_up_may_be_asked_at_once(events: l
 
 
 @given(histories(), st.sampled_from(KEYS))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_an_offering_that_was_just_refused_is_not_asked(events: list[Event], key: tuple[str, str, str, str]) -> None:
     breakers, now = after(events)
 
@@ -119,7 +120,7 @@ def test_an_offering_that_was_just_refused_is_not_asked(events: list[Event], key
 
 
 @given(histories())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_every_history_survives_a_restart(events: list[Event]) -> None:
     breakers, _ = after(events)
 
@@ -128,7 +129,7 @@ def test_every_history_survives_a_restart(events: list[Event]) -> None:
 
 
 @given(histories())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_there_are_never_more_breakers_than_targets(events: list[Event]) -> None:
     breakers, _ = after(events)
     targets = [one.target for one in breakers.open]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.soaking import examples
 
 from gpuscaler.simulation.traces import Job, Trace, TraceError, read_trace
 
@@ -168,7 +169,7 @@ ODD = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(header=st.sampled_from([OPENB, SPOT, PAI_SAMPLE, PAI_TASKS, HELIOS, KALOS]), data=st.data())
 def test_whatever_a_row_holds_it_is_a_job_or_set_aside(tmp_path: Path, header: str, data: st.DataObject) -> None:
     names = header.split(",")

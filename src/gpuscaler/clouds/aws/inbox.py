@@ -52,22 +52,25 @@ class Inbox:
         done, self._done = self._done, []
         await self._delete(done)
         until = self._ask.now() + BUSY_SECONDS
+        # An idle queue is asked once; one that has something, however little shows at first, then by several at once.
+        at_once = 1
         while True:
-            batches = await asyncio.gather(*(self._batch() for _ in range(AT_ONCE)))
+            sizes = await asyncio.gather(*(self._batch() for _ in range(at_once)))
             # What makes no sense tells nothing that could get lost: it goes before anything else can stumble over it.
             senseless, self._senseless = self._senseless, []
             await self._delete(senseless)
-            if not all(batches) or self._ask.now() >= until:
+            if not any(sizes) or (at_once > 1 and min(sizes) < BATCH) or self._ask.now() >= until:
                 return
+            at_once = AT_ONCE
 
-    async def _batch(self) -> bool:
+    async def _batch(self) -> int:
         reply = await self._ask.read(
             "sqs", self._region, "ReceiveMessage", QueueUrl=self._url, MaxNumberOfMessages=BATCH, WaitTimeSeconds=0
         )
         messages = reply.get("Messages") or ()
         for message in messages:
             self._take(message)
-        return len(messages) == BATCH
+        return len(messages)
 
     def _take(self, message: Mapping[str, Any]) -> None:
         self.counts.messages += 1

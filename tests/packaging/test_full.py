@@ -1,0 +1,76 @@
+"""`make full`: each part is run whatever became of those before, and a table says how each ended."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).parents[2] / "tools" / "full.py"
+#: A make in place of the real one: the oracle fails, everything else passes.
+MAKE = """#!/bin/sh
+case "$2" in
+oracle) echo "1 failed, 2 passed in 3.00s"; echo "make: Error 1"; exit 2 ;;
+e2e) echo "== 7 passed in 60.00s (0:01:00) =="; echo "on $3 with CI=$CI" ;;
+*) echo "did $2 $3" ;;
+esac
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "make").write_text(MAKE)
+    (tmp_path / "make").chmod(0o755)
+    return tmp_path
+
+
+def full(folder: Path, *parts: str) -> "subprocess.CompletedProcess[str]":
+    environ = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.run([sys.executable, str(PROGRAM), *parts], cwd=folder, env=environ, check=False, capture_output=True, text=True)
+
+
+def test_what_comes_after_a_part_that_fails_is_run_too_and_the_table_says_which_failed(folder: Path) -> None:
+    done = full(folder, "oracle", "soak", "e2e")
+
+    table = (folder / "build" / "full.txt").read_text()
+    assert done.returncode == 1
+    assert done.stdout.endswith(table)
+    rows = [line.split()[:2] for line in table.partition("\n\n")[2].splitlines()]
+    assert rows[:2] == [["oracle", "FAILED"], ["soak", "passed"]]
+    assert [name for name, how in rows[2:] if name.startswith("e2e-1.") and how == "passed"] == [name for name, _ in rows[2:]]
+    assert "1 failed, 2 passed in 3.00s" in table
+    assert "did soak RUNS=10000" in table
+
+
+def test_figures_are_kept_as_data_beside_the_commit_and_what_each_part_printed(folder: Path) -> None:
+    done = full(folder, "e2e")
+
+    record = json.loads((folder / "build" / "full.json").read_text())
+    assert done.returncode == 0
+    assert {"commit", "changed", "began", "python", "cores", "parts"} == set(record)
+    first = record["parts"][0]
+    assert (first["part"], first["command"], first["status"]) == (
+        "e2e-1.35.4",
+        "make --no-print-directory e2e KUBERNETES=1.35.4",
+        0,
+    )
+    assert first["said"] == "7 passed in 60.00s (0:01:00)"
+    assert "on KUBERNETES=1.35.4 with CI=true\n" in (folder / "build" / "full" / "e2e-1.35.4.log").read_text()
+
+
+def test_everything_is_run_where_no_part_is_named(folder: Path) -> None:
+    full(folder)
+
+    parts = [part["part"] for part in json.loads((folder / "build" / "full.json").read_text())["parts"]]
+    assert {"test", "check", "conformance", "oracle", "mutants", "charts", "soak", "properties", "interpreters", "bench"} < set(parts)
+    assert len([part for part in parts if part.startswith("e2e-")]) == 7
+
+
+def test_a_part_that_is_none_is_refused_before_anything_runs(folder: Path) -> None:
+    done = full(folder, "soap")
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("saw parts soap, expected some of test, check,")
+    assert not (folder / "build").exists()

@@ -1,0 +1,115 @@
+"""``make full [PARTS="soak e2e"]``: everything, however long it takes. Each part goes on when another fails; the end is a table.
+
+Writes ``build/full.txt`` and ``build/full.json``, with the commit and how each part ended, and what each part printed below ``build/full``.
+Exits with 1 where a part failed.
+"""
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+#: Of each minor release the newest that can be compiled from what the module proxy has; the pinned one comes first.
+RELEASES = ("1.35.4", "1.37.1", "1.36.3", "1.34.4", "1.33.13", "1.32.5", "1.31.1")
+#: Name and arguments of make.
+PARTS: tuple[tuple[str, ...], ...] = (
+    ("test", "test"),
+    ("check", "check"),
+    ("package", "package"),
+    ("demo", "demo"),
+    ("conformance", "conformance"),
+    ("oracle", "oracle"),
+    ("mutants", "mutants"),
+    ("charts", "charts"),
+    ("soak", "soak", "RUNS=10000"),
+    ("properties", "properties"),
+    ("interpreters", "interpreters"),
+    *((f"e2e-{release}", "e2e", f"KUBERNETES={release}") for release in RELEASES),
+    ("bench", "bench"),
+)
+OUT = Path("build")
+COUNTED = re.compile(r"\d+ (?:passed|failed)\b.* in ")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a part ended: its exit status, how long it took, and its last line, or the last one in which pytest counts."""
+
+    part: str
+    command: str
+    status: int
+    seconds: int
+    said: str
+
+
+def main(wanted: Sequence[str]) -> int:
+    chosen = [part for part in PARTS if not wanted or any(part[0] == name or part[0].startswith(f"{name}-") for name in wanted)]
+    if unknown := [name for name in wanted if not any(part[0] == name or part[0].startswith(f"{name}-") for part in PARTS)]:
+        print(f"saw parts {', '.join(unknown)}, expected some of {', '.join(part[0] for part in PARTS)}", file=sys.stderr)
+        return 2
+    about: dict[str, Any] = {
+        "commit": said_by("git", "rev-parse", "HEAD"),
+        "changed": said_by("git", "status", "--porcelain").splitlines(),
+        "began": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+    }
+    ended: list[Ended] = []
+    for name, *arguments in chosen:
+        ended.append(run(name, arguments))
+        # After each part: a run that is broken off has its figures so far.
+        write(about, ended)
+    print(f"\n{(OUT / 'full.txt').read_text()}", end="")
+    return 1 if any(part.status for part in ended) else 0
+
+
+def said_by(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def run(name: str, arguments: Sequence[str]) -> Ended:
+    """Run a part and show what it prints while it does."""
+    command = ["make", "--no-print-directory", *arguments]
+    print(f"\n== {name}: {' '.join(command)}", flush=True)
+    log = OUT / "full" / f"{name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    began, said, counted = time.monotonic(), "", ""
+    # Where CI is set, what the tests lack is a failure: a part that skips what it is about has shown nothing.
+    environ = {**os.environ, "CI": "true"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environ)
+    with process, log.open("wb") as kept:
+        assert process.stdout is not None
+        for data in process.stdout:
+            kept.write(data)
+            line = data.decode(errors="replace")
+            print(line, end="", flush=True)
+            said = line.strip() or said
+            counted = line.strip(" =\n") if COUNTED.search(line) else counted
+    return Ended(name, " ".join(command), process.returncode, round(time.monotonic() - began), counted or said)
+
+
+def write(about: Mapping[str, Any], ended: Sequence[Ended]) -> None:
+    lines = [f"{name}: {about[name]}" for name in ("commit", "began", "python", "cores")]
+    if about["changed"]:
+        lines.append("changed since that commit: " + ", ".join(line[3:] for line in about["changed"]))
+    lines.append("")
+    width = max(len(part.part) for part in ended)
+    for part in ended:
+        how = "passed" if part.status == 0 else f"FAILED ({part.status})"
+        lines.append(f"{part.part:<{width}}  {how:<12}  {part.seconds:>6} s  {part.said[:160]}")
+    (OUT / "full.txt").write_text("\n".join(lines) + "\n")
+    record = {**about, "parts": [asdict(part) for part in ended]}
+    (OUT / "full.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
