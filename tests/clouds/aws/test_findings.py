@@ -33,6 +33,7 @@ def test_a_group_that_is_set_up_for_an_autoscaler_has_nothing_odd() -> None:
         ({"suspended": ("AZRebalance", "Launch")}, "Launch is suspended, so that no machine ever comes"),
         ({"suspended": ("AZRebalance", "Terminate")}, "Terminate is suspended"),
         ({"suspended": ()}, "AZRebalance ends machines with running pods"),
+        ({"tags": {"eks:nodegroup-name": "gpus"}}, "also where AZRebalance is suspended; make one per zone"),
         ({"operator": "eks.amazonaws.com"}, "only eks.amazonaws.com may change it"),
         ({"capacity_rebalance": True}, "CapacityRebalance replaces machines"),
         ({"protected": False}, "not protected from scale-in"),

@@ -8,6 +8,7 @@ from gpuscaler.clouds.aws.groups import Group
 from gpuscaler.clouds.aws.hints import hints_of
 from gpuscaler.clouds.aws.launches import ARRIVING, Launch
 from gpuscaler.clouds.aws.nodegroups import Nodegroup
+from gpuscaler.clouds.aws.ownership import EKS_NODEGROUP
 from gpuscaler.model.taints import Taint
 
 
@@ -67,7 +68,9 @@ def _processes(group: Group) -> Iterator[str]:
         yield "the process Terminate is suspended, so that machines are not given back; resume it"
     if group.operator:
         yield f"only {group.operator} may change it, so that buying may be refused"
-    if len(group.zones) > 1 and "AZRebalance" not in group.suspended:
+    if len(group.zones) > 1 and EKS_NODEGROUP in group.tags:
+        yield "EKS has its zones evened out, which ends machines with running pods, also where AZRebalance is suspended; make one per zone"
+    elif len(group.zones) > 1 and "AZRebalance" not in group.suspended:
         yield "AZRebalance ends machines with running pods to even out zones; suspend it"
     if group.capacity_rebalance:
         yield "CapacityRebalance replaces machines beside the controller, which does that itself; switch it off"
