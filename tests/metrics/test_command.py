@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -10,7 +11,18 @@ from click.testing import CliRunner, Result
 from gpuscaler.cli import main
 from gpuscaler.cli.metrics import metrics
 from gpuscaler.metrics.api.paths import CUSTOM, EXTERNAL
-from gpuscaler.metrics.command import IGNORED, SWITCHES, FlagError, TrustFlags, header, seconds, split, without_ignored
+from gpuscaler.metrics.command import (
+    IGNORED,
+    SWITCHES,
+    FlagError,
+    Options,
+    TrustFlags,
+    header,
+    header_file,
+    seconds,
+    split,
+    without_ignored,
+)
 from gpuscaler.metrics.command_rules import RulesFile
 from gpuscaler.metrics.command_settings import MetricsSettings, parse
 from gpuscaler.metrics.rules.reading import RuleSet
@@ -109,6 +121,34 @@ def test_a_time_that_is_none_is_refused(text: str) -> None:
 def test_a_header_that_is_none_is_refused_without_its_value(text: str) -> None:
     with pytest.raises(FlagError, match="--prometheus-header"):
         header(text)
+
+
+@pytest.mark.parametrize("text", ["Authorization", "Bad Name=x", "=x", "X="])
+def test_a_file_of_a_header_needs_both(text: str) -> None:
+    with pytest.raises(FlagError, match="--prometheus-header-file: saw"):
+        header_file(text)
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"prometheus_urls": ("https://me:s3cret@p",)}, ["saw a password in it"]),
+        (
+            {"prometheus_urls": ("https://p",), "prometheus_headers": (("Authorization", "s3cret"),)},
+            ["--prometheus-header Authorization: saw"],
+        ),
+        ({"prometheus_urls": ("http://p",), "prometheus_token": Path("s3cret")}, ["saw http://p for a server that is shown credentials"]),
+        ({"prometheus_urls": ("http://p",), "prometheus_header_files": (("X", Path("s3cret")),)}, ["saw http://p for a server"]),
+        ({"prometheus_urls": ("http://me:s3cret@p",)}, ["saw a password in it", "saw http://p for a server"]),
+        ({"prometheus_urls": ("http://127.0.0.1:9090",), "prometheus_token": Path("s3cret")}, []),
+        ({"prometheus_urls": ("http://p",), "prometheus_headers": (("X-Scope-OrgID", "ml"),)}, []),
+    ],
+)
+def test_secrets_that_others_can_read_are_warned_of_and_not_repeated(told: dict[str, Any], said: list[str]) -> None:
+    warnings = Options(trust=TrustFlags(), **told).warnings()
+    assert len(warnings) == len(said)
+    assert all(part in text for part, text in zip(said, warnings, strict=True))
+    assert "s3cret" not in "".join(warnings)
 
 
 def test_authorities_that_flags_name_take_the_place_of_the_config_map(tmp_path: Path) -> None:

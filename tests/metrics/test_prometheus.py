@@ -3,7 +3,9 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -14,7 +16,8 @@ from aiohttp import web
 from tests.kube.servers import Seen, served, server_context
 
 from gpuscaler.kube.errors import AccessError
-from gpuscaler.metrics.prometheus import BadAnswer, Prometheus, PrometheusAway, QueryRefused, access_of, server_of
+from gpuscaler.kube.transport import Answer, Request
+from gpuscaler.metrics.prometheus import BadAnswer, Prometheus, PrometheusAway, QueryRefused, Server, access_of, server_of
 
 pytestmark = pytest.mark.looptime(False)  # real sockets take real time
 
@@ -134,6 +137,42 @@ async def test_an_answer_that_is_larger_than_allowed_is_not_read_to_its_end() ->
         await prometheus.close()
 
 
+@dataclass
+class Large:
+    """A transport to answers of 5 MiB, in pieces; ``most`` is what was in memory of all of them together at most."""
+
+    there: int = 0
+    most: int = 0
+    piece: bytes = b" " * 2**18
+
+    @asynccontextmanager
+    async def exchange(self, _request: Request) -> AsyncIterator[Answer]:
+        sent = 0
+
+        async def pieces() -> AsyncIterator[bytes]:
+            nonlocal sent
+            for part in (*[self.piece] * 20, json.dumps(vector(({}, 1, "1"))).encode()):
+                sent += len(part)
+                self.there += len(part)
+                self.most = max(self.most, self.there)
+                yield part
+                await asyncio.sleep(0)
+
+        yield Answer(200, {}, pieces())
+        self.there -= sent
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_large_answers_come_one_at_a_time() -> None:
+    transport = Large()
+    prometheus = Prometheus([Server("p", "", transport)], clock=time.monotonic)
+    found = await asyncio.gather(*(prometheus.query("x") for _ in range(10)))
+    assert [len(one) for one in found] == [1] * 10
+    assert transport.most < 30 * 2**20
+
+
 async def test_the_second_server_is_asked_where_the_first_is_away_and_stays_the_first_from_then_on() -> None:
     async with served(answering({}, 500)) as (bad, ill), served(answering(vector(({}, 1, "1")))) as (good, well):
         prometheus = asking(bad, good)
@@ -220,6 +259,27 @@ async def test_a_client_certificate_a_token_and_headers_go_with_every_question_a
         await prometheus.close()
     assert seen.tokens[-1] == "Bearer new"
     assert all(certificate for certificate in seen.certificates)
+
+
+async def test_headers_come_from_files_that_are_read_again_when_they_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "authorization"
+
+    async def picky(request: web.Request) -> web.Response:
+        right = request.headers.get("authorization") == "Basic bmV3"
+        return web.json_response(vector(({}, 1, "1")), status=200 if right else 401)
+
+    async with served(picky) as (url, _):
+        prometheus = Prometheus([server_of(access_of(url, header_files=[("Authorization", file)]))], clock=time.monotonic)
+        with pytest.raises(PrometheusAway, match=r"header authorization: saw .*authorization: No such file"):
+            await prometheus.query("x")
+        file.write_text("Basic b2xk\n")
+        with pytest.raises(PrometheusAway, match="401"):
+            await prometheus.query("x")
+        file.write_text("Basic bmV3\n")
+        assert len(await prometheus.query("x")) == 1
+        file.write_text("two\nlines\n")
+        assert len(await prometheus.query("x")) == 1
+        await prometheus.close()
 
 
 async def test_a_server_that_nobody_vouches_for_is_not_asked_anything() -> None:

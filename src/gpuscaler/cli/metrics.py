@@ -73,6 +73,9 @@ _PROMETHEUS = _options(
     _file("--prometheus-token-file", "A token that is shown to Prometheus, read again as it changes."),
     click.option("--prometheus-header", multiple=True, metavar="NAME=VALUE", help="A header of every question to Prometheus."),
     click.option(
+        "--prometheus-header-file", multiple=True, metavar="NAME=FILE", help="A header whose value is in a file, read again as it changes."
+    ),
+    click.option(
         "--prometheus-verb", type=click.Choice(["GET", "POST"]), default="POST", show_default=True, help="How Prometheus is asked."
     ),
     _duration("--metrics-relist-interval", "10m", "How often Prometheus is asked which series there are."),
@@ -145,7 +148,7 @@ def metrics(**told: Any) -> None:
 def _parsed(told: dict[str, Any]) -> "Options":
     """The flags as they are used. Raises FlagError and SettingsError."""
     from gpuscaler.kube.reviews import Ttl
-    from gpuscaler.metrics.command import Options, TrustFlags, header, seconds, split
+    from gpuscaler.metrics.command import Options, TrustFlags, header, header_file, seconds, split
     from gpuscaler.metrics.command_settings import MetricsSettings, load
 
     relist = seconds("--metrics-relist-interval", told["metrics_relist_interval"])
@@ -179,6 +182,7 @@ def _parsed(told: dict[str, Any]) -> "Options":
         prometheus_key=told["prometheus_client_tls_key_file"],
         prometheus_token=told["prometheus_token_file"],
         prometheus_headers=tuple(header(one) for one in told["prometheus_header"]),
+        prometheus_header_files=tuple(header_file(one) for one in told["prometheus_header_file"]),
         prometheus_verb=told["prometheus_verb"],
         rules=told["config"],
         relist=relist,

@@ -87,6 +87,48 @@ class TokenFile:
             self._presented = found
 
 
+@dataclass(slots=True)
+class HeaderFiles:
+    """Headers whose values others keep in ``files``, beside what ``inner`` presents; read again as a token is.
+
+    While a file cannot be read, the value read last stays in use.
+    """
+
+    inner: Credentials
+    files: tuple[tuple[str, Path], ...]
+    owner: str
+    _values: dict[str, str] = field(default_factory=dict, init=False, repr=False)
+    _read_at: float = field(default=float("-inf"), init=False)
+
+    async def current(self) -> Presented:
+        now = asyncio.get_running_loop().time()
+        if now - self._read_at >= RECHECK:
+            self._read(now)
+        inner = await self.inner.current()
+        return Presented({**inner.headers, **self._values}, inner.certificate)
+
+    async def renewed(self, refused: Presented) -> Presented | None:
+        self._read(asyncio.get_running_loop().time())
+        inner = await self.inner.renewed(refused) or await self.inner.current()
+        found = Presented({**inner.headers, **self._values}, inner.certificate)
+        return found if found != refused else None
+
+    def _read(self, now: float) -> None:
+        for name, path in self.files:
+            try:
+                text = path.read_bytes().decode("ascii", errors="replace").strip()
+                problem = "" if text.isascii() and text.isprintable() and text else "nothing that a header can carry"
+            except OSError as error:
+                text, problem = "", error.strerror or str(error)
+            if not problem:
+                self._values[name] = text
+            elif name not in self._values:
+                raise CredentialsError(
+                    f"{self.owner}: header {name}: saw {path}: {problem}, expected a file with its value; correct the path or restore it"
+                )
+        self._read_at = now
+
+
 def bearer(token: str, what: str) -> str:
     """The value of an Authorization header; a token that a header cannot carry is an :class:`AccessError` that does not quote it."""
     if not token.isascii() or not token.isprintable() or " " in token:

@@ -7,12 +7,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
 from gpuscaler.kube.reviews import ALWAYS_ALLOWED, USUAL, Ttl
 from gpuscaler.metrics.command_settings import MetricsSettings
 from gpuscaler.model.durations import DurationError, parse_duration
+from gpuscaler.settings.run_settings import is_loopback
 
 _BACKENDS = ("log", "webhook")
 _AUDIT_SWITCHES = tuple(f"audit-{one}-{what}" for one in _BACKENDS for what in ("batch-throttle-enable", "truncate-enabled"))
@@ -59,6 +61,10 @@ SWITCHES = frozenset(_AUDIT_SWITCHES) | frozenset(
     "disable-http2 authentication-skip-lookup authentication-tolerate-lookup-failure profiling contention-profiling "
     "permit-port-sharing permit-address-sharing enable-priority-and-fairness audit-log-compress".split()
 )
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+#: Headers that carry secrets, and what is wrong with a secret in an argument.
+_SECRET = re.compile(r"authorization|cookie|token|secret|password|key$", re.IGNORECASE)
+_SEEN = "expected it in a file: arguments are seen by whoever may list processes or read the Deployment; use --prometheus-header-file"
 _FLAG = re.compile(r"--?([a-z0-9_-]+)(=.*)?", re.DOTALL)
 
 
@@ -82,6 +88,7 @@ class Options:
     prometheus_key: Path | None = None
     prometheus_token: Path | None = None
     prometheus_headers: tuple[tuple[str, str], ...] = ()
+    prometheus_header_files: tuple[tuple[str, Path], ...] = ()
     prometheus_verb: str = "POST"
     rules: Path | None = None
     relist: float = 600.0
@@ -122,6 +129,23 @@ class Options:
         if self.max_age < self.relist:
             expected = f"at least the {self.relist:g} s of --metrics-relist-interval: series would be forgotten between two looks"
             raise FlagError(f"--metrics-max-age: saw {self.max_age:g} s, expected {expected}")
+
+    def warnings(self) -> tuple[str, ...]:
+        """Where secrets can be read by others; each text names the flag and no secret."""
+        urls = [urlsplit(url) for url in self.prometheus_urls]
+        found = []
+        if any(url.password for url in urls):
+            found.append(f"--prometheus-url: saw a password in it, {_SEEN} Authorization=FILE")
+        named = [name for name, _ in self.prometheus_headers if _SECRET.search(name)]
+        found += [f"--prometheus-header {name}: saw its value, {_SEEN} {name}=FILE" for name in named]
+        shown = self.prometheus_token is not None or self.prometheus_header_files or named
+        for url in urls:
+            if url.scheme == "http" and (shown or url.password) and not is_loopback(url.hostname or ""):
+                server = f"http://{url.hostname}"
+                found.append(
+                    f"--prometheus-url: saw {server} for a server that is shown credentials, expected https, as others may read along"
+                )
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,9 +215,19 @@ def seconds(flag: str, text: str, *, zero: bool = False) -> float:
 def header(text: str) -> tuple[str, str]:
     """``NAME=VALUE`` of ``--prometheus-header``. Raises :class:`FlagError`, without the value, which may be a secret."""
     name, mark, value = text.partition("=")
-    if not mark or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name.strip()) or not value.isprintable():
+    if not mark or not _HEADER.fullmatch(name.strip()) or not value.isprintable():
         raise FlagError(f"--prometheus-header: saw {name[:40]!r} and no value after =, expected NAME=VALUE on one line")
     return name.strip(), value.strip()
+
+
+def header_file(text: str) -> tuple[str, Path]:
+    """``NAME=FILE`` of ``--prometheus-header-file``. Raises :class:`FlagError`."""
+    name, mark, path = text.partition("=")
+    if not mark or not _HEADER.fullmatch(name.strip()) or not path.strip():
+        raise FlagError(
+            f"--prometheus-header-file: saw {text[:80]!r}, expected NAME=FILE, such as Authorization=/etc/prometheus/authorization"
+        )
+    return name.strip(), Path(path.strip())
 
 
 def split(values: Sequence[str]) -> tuple[str, ...]:

@@ -102,6 +102,8 @@ class MetricsService:
 
     async def run(self) -> None:
         """Serve until cancelled. Raises OSError where the address cannot be had."""
+        for text in self.options.warnings():
+            _LOG.warning("others can read a secret", problem=text)
         async with AsyncExitStack() as stack:
             clients = [Client(await stack.enter_async_context(HttpTransport(one))) for one in self.accesses]
             objects = replace(clients[0], limit=RateLimit(self.options.qps, self.options.burst))
@@ -244,6 +246,7 @@ def prometheus_servers(options: Options, environ: Mapping[str, str]) -> tuple[Se
             key_file=options.prometheus_key,
             token_file=options.prometheus_token,
             headers=options.prometheus_headers,
+            header_files=options.prometheus_header_files,
         )
         if own is not None:
             # Credentials go to whom the URL names, and only over TLS; what flags say of TLS comes first.

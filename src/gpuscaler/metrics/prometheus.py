@@ -5,7 +5,8 @@ Source: https://prometheus.io/docs/prometheus/latest/querying/api/.
 
 import asyncio
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -14,7 +15,7 @@ from urllib.parse import unquote, urlencode, urlsplit
 import msgspec
 
 from gpuscaler.kube.access import Access
-from gpuscaler.kube.credentials import Fixed, Presented, TokenFile
+from gpuscaler.kube.credentials import Credentials, Fixed, HeaderFiles, Presented, TokenFile
 from gpuscaler.kube.errors import AccessError, Unreachable
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.tls import Tls
@@ -23,6 +24,8 @@ from gpuscaler.kube.transport import Request, Transport
 #: Upper bounds of the histogram of answers, in seconds.
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _MOST_QUOTED: Final = 300
+#: Bytes of an answer that waits for others of its kind before more of it is read: decoded it takes several times as much.
+_LARGE: Final = 2 * 2**20
 T = TypeVar("T")
 
 
@@ -125,6 +128,7 @@ def access_of(
     key_file: Path | None = None,
     token_file: Path | None = None,
     headers: Sequence[tuple[str, str]] = (),
+    header_files: Sequence[tuple[str, Path]] = (),
     insecure: bool = False,
 ) -> Access:
     """The access to the Prometheus at ``url``, ``http(s)://[USER:PASSWORD@]HOST[:PORT][/PATH]``; files are read again when they change.
@@ -152,13 +156,16 @@ def access_of(
     )
     if parts.scheme == "https":
         tls.context()
+    credentials: Credentials
     if token_file is not None:
-        credentials: Fixed | TokenFile = TokenFile(token_file, owner)
+        credentials = TokenFile(token_file, owner)
     elif parts.username is not None:
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         credentials = Fixed(Presented({"authorization": f"Basic {b64encode(pair.encode()).decode()}"}))
     else:
         credentials = Fixed()
+    if header_files:
+        credentials = HeaderFiles(credentials, tuple((name.lower(), path) for name, path in header_files), owner)
     return Access(
         server=f"{parts.scheme}://{place}{parts.path.rstrip('/')}",
         source=owner,
@@ -184,11 +191,12 @@ class Prometheus:
     servers: Sequence[Server]
     clock: Callable[[], float]
     timeout: float = 10.0
-    most_bytes: int = 64 * 2**20
+    most_bytes: int = 16 * 2**20
     post: bool = True
     warn: Callable[[str], None] = lambda _text: None
     metrics: PrometheusMetrics = field(default_factory=PrometheusMetrics)
     _first: int = field(default=0, init=False)
+    _large: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     async def close(self) -> None:
         for server in self.servers:
@@ -196,30 +204,41 @@ class Prometheus:
 
     async def query(self, promql: str) -> list[Sample]:
         """The instant vector that ``promql`` is now, at the server's own time. Raises :class:`PrometheusError`."""
+        path = "/api/v1/query"
         # The server gives up by itself, too, and frees what it had taken for it.
         form = [("query", promql), ("timeout", f"{self.timeout:g}s")]
-        raw = await self._ask("/api/v1/query", form, patience=self.timeout, post=self.post)
-        found = self._read(_data, raw, "/api/v1/query")
-        if found.result_type != "vector":
-            raise BadAnswer(f"Prometheus: query {_short(promql)}: saw a {found.result_type or 'result without a type'}, expected a vector")
-        return self._read(_samples, found.result, "/api/v1/query")
+        async with self._asked(path, form, post=self.post) as raw:
+            found = self._read(_data, raw, path)
+            if found.result_type != "vector":
+                raise BadAnswer(
+                    f"Prometheus: query {_short(promql)}: saw a {found.result_type or 'result without a type'}, expected a vector"
+                )
+            return self._read(_samples, found.result, path)
 
     async def series(self, match: str, *, start: float, end: float) -> list[dict[str, str]]:
         """The label sets of all series that ``match`` selects between two Unix times, ``__name__`` among them."""
-        form = [("match[]", match), *_span(start, end)]
-        return self._read(_series, await self._ask("/api/v1/series", form, patience=self.timeout, post=self.post), "/api/v1/series")
+        path = "/api/v1/series"
+        async with self._asked(path, [("match[]", match), *_span(start, end)], post=self.post) as raw:
+            return self._read(_series, raw, path)
 
     async def metric_names(self, match: str, *, start: float, end: float) -> list[str]:
         """The names of the metrics that have such series."""
-        form = [("match[]", match), *_span(start, end)]
         path = "/api/v1/label/__name__/values"
         # Prometheus takes this one by GET only.
-        return self._read(_names, await self._ask(path, form, patience=self.timeout, post=False), path)
+        async with self._asked(path, [("match[]", match), *_span(start, end)], post=False) as raw:
+            return self._read(_names, raw, path)
 
     async def label_names(self, match: str, *, start: float, end: float) -> list[str]:
         """The names of all labels that such series have."""
-        form = [("match[]", match), *_span(start, end)]
-        return self._read(_names, await self._ask("/api/v1/labels", form, patience=self.timeout, post=self.post), "/api/v1/labels")
+        path = "/api/v1/labels"
+        async with self._asked(path, [("match[]", match), *_span(start, end)], post=self.post) as raw:
+            return self._read(_names, raw, path)
+
+    @asynccontextmanager
+    async def _asked(self, path: str, form: Sequence[tuple[str, str]], *, post: bool) -> AsyncIterator[msgspec.Raw]:
+        """``data`` of an answer, to be decoded within the block: one large answer at a time is in memory."""
+        async with AsyncExitStack() as held:
+            yield await self._ask(path, form, post=post, held=held)
 
     def _read(self, decode: Callable[[msgspec.Raw], T], raw: msgspec.Raw, path: str) -> T:
         try:
@@ -227,18 +246,18 @@ class Prometheus:
         except (msgspec.MsgspecError, RecursionError) as error:
             raise BadAnswer(f"Prometheus: {path}: saw data of another form ({error}), expected that of its HTTP API") from error
 
-    async def _ask(self, path: str, form: Sequence[tuple[str, str]], *, patience: float, post: bool) -> msgspec.Raw:
+    async def _ask(self, path: str, form: Sequence[tuple[str, str]], *, post: bool, held: AsyncExitStack) -> msgspec.Raw:
         """``data`` of the first answer that is one."""
         troubles: list[str] = []
         loop = asyncio.get_running_loop()
-        until = loop.time() + patience
+        until = loop.time() + self.timeout
         order = [(self._first + step) % len(self.servers) for step in range(len(self.servers))]
         for left, place in zip(range(len(order), 0, -1), order, strict=True):
             server = self.servers[place]
             # Each gets an equal part of the time that is left, so that one that hangs does not use up all of it.
             share = max(0.001, (until - loop.time()) / left)
             try:
-                data = await self._timed(server, path, form, patience=share, post=post)
+                data = await self._timed(server, path, form, patience=share, post=post, held=held)
             except PrometheusAway as error:
                 troubles.append(str(error))
             else:
@@ -246,11 +265,13 @@ class Prometheus:
                 return data
         raise PrometheusAway("; ".join(troubles) or "Prometheus: saw no server, expected one at least; set --prometheus-url")
 
-    async def _timed(self, server: Server, path: str, form: Sequence[tuple[str, str]], *, patience: float, post: bool) -> msgspec.Raw:
+    async def _timed(
+        self, server: Server, path: str, form: Sequence[tuple[str, str]], *, patience: float, post: bool, held: AsyncExitStack
+    ) -> msgspec.Raw:
         began, outcome = self.clock(), "cancelled"
         try:
             async with asyncio.timeout(patience):
-                data = self._judged(await self._exchange(server, path, form, patience=patience, post=post), path)
+                data = self._judged(await self._exchange(server, path, form, patience=patience, post=post, held=held), path)
         except TimeoutError:
             outcome = "timeout"
             raise PrometheusAway(f"{server.name}: {path}: no answer within {patience:.3g} s") from None
@@ -266,7 +287,9 @@ class Prometheus:
         finally:
             self.metrics.answered(path, server.name, outcome, self.clock() - began)
 
-    async def _exchange(self, server: Server, path: str, form: Sequence[tuple[str, str]], *, patience: float, post: bool) -> _Head:
+    async def _exchange(
+        self, server: Server, path: str, form: Sequence[tuple[str, str]], *, patience: float, post: bool, held: AsyncExitStack
+    ) -> _Head:
         head = {"accept": "application/json"}
         text = urlencode(form)
         if post:
@@ -276,10 +299,15 @@ class Prometheus:
             request = Request("GET", server.prefix + path, dict(form), head, timeout=patience)
         async with server.transport.exchange(request) as answer:
             if post and answer.status == 405:
-                return await self._exchange(server, path, form, patience=patience, post=False)
-            body = bytearray()
+                return await self._exchange(server, path, form, patience=patience, post=False, held=held)
+            body, waits = bytearray(), True
             async for piece in answer.pieces:
                 body += piece
+                if waits and len(body) > _LARGE:
+                    # One server after the other may be asked; what the one before had sent is gone.
+                    await held.aclose()
+                    await held.enter_async_context(self._large)
+                    waits = False
                 if len(body) > self.most_bytes:
                     raise BadAnswer(
                         f"{server.name}: {path}: saw an answer of more than {self.most_bytes / 2**20:.0f} MiB, expected less; "
