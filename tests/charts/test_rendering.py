@@ -385,7 +385,7 @@ def test_the_metrics_api_is_reached_by_everybody_until_it_is_said_where_api_serv
 
     assert policy("metrics", told) == {6443: None}
     assert policy("metrics", named) == {6443: [servers, SAME_NAMESPACE, MONITORING]}
-    assert policy("exporter", named) == {9400: [SAME_NAMESPACE, MONITORING, servers]}
+    assert policy("exporter", named) == {9400: [SAME_NAMESPACE, MONITORING]}
 
 
 def test_pages_for_whoever_has_a_token_are_reached_by_everybody_or_by_whom_is_named() -> None:

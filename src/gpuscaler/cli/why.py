@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuscaler.cli.leading import NOT_INSTALLED, Leader, NotInstalledError, OutOfReachError, asked, leader_options, namespace_option, talk
+from gpuscaler.cli.leading import (
+    NOT_INSTALLED,
+    PATIENCE,
+    Leader,
+    NotInstalledError,
+    OutOfReachError,
+    asked,
+    leader_options,
+    namespace_option,
+    talk,
+)
 from gpuscaler.cli.reaching import access_options, find
 from gpuscaler.cli.status import happened, line
 
@@ -62,18 +72,22 @@ def why(*, kind: str, name: str, kubeconfig: Path | None, context: str, namespac
     sys.exit(talk(access, talking))
 
 
-async def chain(transport: "Transport", subject: str, *, as_json: bool) -> int:
+async def chain(transport: "HttpTransport", subject: str, *, as_json: bool) -> int:
     """Print what is known of each metric of an autoscaler, link by link; the exit status is 1 where one is broken."""
     import msgspec
 
     from gpuscaler.kube.client import Client
     from gpuscaler.kube.errors import NotFound
+    from gpuscaler.kube.portforward import PodPort, get_page
     from gpuscaler.metrics.chain.judging import broken, judge
     from gpuscaler.metrics.chain.looking import look
 
+    async def page(where: PodPort, path: str) -> tuple[int, bytes]:
+        return await get_page(transport, where, path, within=PATIENCE)
+
     namespace, _, name = subject.partition("/")
     try:
-        found = await look(Client(transport), namespace, name)
+        found = await look(Client(transport), namespace, name, pages=page)
     except NotFound as error:
         click.echo(f"hpa {subject}: saw {error}, expected a HorizontalPodAutoscaler and what it scales; correct the name", err=True)
         return 2

@@ -14,7 +14,8 @@ from tests.metrics.prometheus_double import PrometheusDouble
 from gpuscaler.embedded.memory import MemoryTransport
 from gpuscaler.embedded.replies import reply
 from gpuscaler.kube.client import Client
-from gpuscaler.kube.errors import NotFound
+from gpuscaler.kube.errors import Forbidden, NotFound, Unreachable
+from gpuscaler.kube.portforward import NotAnsweredError, PodPort
 from gpuscaler.kube.resources import DEPLOYMENTS
 from gpuscaler.kube.transport import Answer, Request
 from gpuscaler.metrics.api.answering import Answering
@@ -22,7 +23,7 @@ from gpuscaler.metrics.api.paths import read
 from gpuscaler.metrics.api.statuses import Failure
 from gpuscaler.metrics.autoscale.controller import AUTOSCALERS
 from gpuscaler.metrics.chain.judging import broken, judge
-from gpuscaler.metrics.chain.looking import look
+from gpuscaler.metrics.chain.looking import Pages, look
 from gpuscaler.metrics.prometheus import PrometheusAway
 
 SERVICE = {"spec": {"service": {"namespace": "gpu", "name": "gpuscaler-metrics"}}}
@@ -85,7 +86,7 @@ def running(name: str, node: str, namespace: str = "ml", **labels: str) -> dict[
 
 
 @asynccontextmanager
-async def chained(*metrics: dict[str, Any], page: str = PAGE, measured: bool = True) -> AsyncIterator[tuple[Serving, Client, Aggregated]]:
+async def chained(*metrics: dict[str, Any], measured: bool = True) -> AsyncIterator[tuple[Serving, Client, Aggregated]]:
     """One pod with a GPU on n0, its exporter, and an autoscaler."""
     double = PrometheusDouble()
     if measured:
@@ -98,33 +99,60 @@ async def chained(*metrics: dict[str, Any], page: str = PAGE, measured: bool = T
         await here.client.create(DEPLOYMENTS, {**deployment, "spec": spec}, namespace="ml")
         await here.client.create(AUTOSCALERS, autoscaler(*(metrics or (of_pods("duty_cycle_current"),))), namespace="ml")
 
-        async def metrics_page(_request: Request) -> Answer:
-            return reply(page.encode(), headers={"content-type": "text/plain"})
-
-        here.api.proxies.register("gpu", "exporter-x", 9400, metrics_page)
         await asyncio.sleep(5)
         aggregated = Aggregated(here)
         yield here, Client(aggregated), aggregated
 
 
-async def worst(client: Client) -> tuple[str, str]:
+def showing(page: str = PAGE) -> Pages:
+    """The exporter's page."""
+
+    async def pages(where: PodPort, path: str) -> tuple[int, bytes]:
+        assert (where, path) == (PodPort(namespace="gpu", pod="exporter-x", port=9400), "/metrics")
+        return 200, page.encode()
+
+    return pages
+
+
+async def worst(client: Client, page: str = PAGE) -> tuple[str, str]:
     """The broken link of the one metric, and what is said of it."""
-    (facts,) = await look(client, "ml", "llm")
+    (facts,) = await look(client, "ml", "llm", pages=showing(page))
     found = broken(judge(facts))
     return (found.name, found.text) if found else ("", "")
 
 
 async def test_where_all_is_well_every_link_is() -> None:
     async with chained() as (_, client, _):
-        (facts,) = await look(client, "ml", "llm")
+        (facts,) = await look(client, "ml", "llm", pages=showing())
         assert dict(facts.values) == {"p0": "40"}
         assert facts.exporters["n0"].shows == frozenset({"ml/p0"})
         assert [link.verdict for link in judge(facts)] == ["ok", "ok", "ok", "ok", "unknown"]
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (NotAnsweredError("pod gpu/exporter-x, port 9400: connection refused"), "connection refused"),
+        (Forbidden(403, "pods/portforward is forbidden"), "pods/portforward is forbidden"),
+        (Unreachable("away"), "away"),
+    ],
+)
+async def test_a_page_of_an_exporter_that_cannot_be_had_leaves_its_link_unknown(error: Exception, said: str) -> None:
+    async def pages(_where: PodPort, _path: str) -> tuple[int, bytes]:
+        raise error
+
+    async with chained(measured=False) as (_, client, _):
+        (facts,) = await look(client, "ml", "llm", pages=pages)
+    link = judge(facts)[0]
+
+    assert (link.name, link.verdict) == ("exporter", "unknown")
+    assert said in link.text
+
+
 async def test_an_exporter_that_does_not_show_the_pod_is_named() -> None:
-    async with chained(page="", measured=False) as (_, client, _):
-        assert await worst(client) == ("exporter", "pod gpu/exporter-x on node n0 shows no GPU of pod p0: it has none, or is not known")
+    async with chained(measured=False) as (_, client, _):
+        name, text = await worst(client, page="")
+        assert (name, text) == ("exporter", "pod gpu/exporter-x on node n0 shows no GPU of pod p0: it has none, or is not known")
 
 
 async def test_a_prometheus_that_is_away_is_named() -> None:
@@ -176,7 +204,7 @@ async def test_objects_and_external_metrics_are_asked_for_as_the_autoscaler_does
         here.prometheus.put("queue_length", 5, queue="a", namespace="ml")
         here.prometheus.put("queue_length", 9, queue="b", namespace="ml")
         await asyncio.sleep(70)
-        queue, space = await look(client, "ml", "llm")
+        queue, space = await look(client, "ml", "llm", pages=showing())
         assert list(queue.values.values()) == ["5"]
         assert queue.listed
         assert dict(space.values) == {"ml": "40"}
@@ -185,4 +213,4 @@ async def test_objects_and_external_metrics_are_asked_for_as_the_autoscaler_does
 async def test_an_autoscaler_that_is_not_there_is_not_found() -> None:
     async with chained() as (_, client, _):
         with pytest.raises(NotFound):
-            await look(client, "ml", "nobody")
+            await look(client, "ml", "nobody", pages=showing())

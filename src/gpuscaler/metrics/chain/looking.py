@@ -1,12 +1,13 @@
 """Finds what is known of the metrics of one autoscaler, by questions to the API server alone."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, NotFound, Unreachable
+from gpuscaler.kube.portforward import NotAnsweredError, PodPort
 from gpuscaler.kube.resources import PODS
 from gpuscaler.kube.transport import Request
 from gpuscaler.metrics.autoscale.controller import AUTOSCALERS
@@ -18,10 +19,12 @@ _EXPORTERS = "app.kubernetes.io/name=gpuscaler,app.kubernetes.io/component=expor
 _PAGE = 16 * 2**20
 
 Json = Mapping[str, Any]
+#: Status and body of a page of a pod, such as :func:`gpuscaler.kube.portforward.get_page` gets.
+Pages = Callable[[PodPort, str], Awaitable[tuple[int, bytes]]]
 
 
-async def look(client: Client, namespace: str, name: str, *, port: int = 9400) -> tuple[Facts, ...]:
-    """The facts of each metric that does not come from metrics-server. ``port`` is the exporters'.
+async def look(client: Client, namespace: str, name: str, *, pages: Pages, port: int = 9400) -> tuple[Facts, ...]:
+    """The facts of each metric that does not come from metrics-server. ``pages`` are asked for those of exporters, at their ``port``.
 
     Raises :class:`~gpuscaler.kube.errors.NotFound` where there is no such autoscaler, and other errors of the API server where it or its
     pods may not be read.
@@ -30,7 +33,7 @@ async def look(client: Client, namespace: str, name: str, *, port: int = 9400) -
     spec, status = autoscaler.get("spec") or {}, autoscaler.get("status") or {}
     selector = await _selector(client, namespace, spec.get("scaleTargetRef") or {})
     pods = await _pods(client, namespace, selector)
-    exporters = await _exporters(client, frozenset(pods.values()), port)
+    exporters = await _exporters(client, frozenset(pods.values()), port, pages)
     condition: Json = next((one for one in status.get("conditions") or () if one.get("type") == "ScalingActive"), {})
     told = (condition.get("status", ""), condition.get("reason", ""), condition.get("message", ""))
     return tuple(
@@ -59,7 +62,7 @@ async def _pods(client: Client, namespace: str, selector: str) -> dict[str, str]
     return {one["metadata"]["name"]: (one.get("spec") or {}).get("nodeName", "") for one in running}
 
 
-async def _exporters(client: Client, nodes: frozenset[str], port: int) -> dict[str, Exporter]:
+async def _exporters(client: Client, nodes: frozenset[str], port: int, pages: Pages) -> dict[str, Exporter]:
     """Our exporters by node, with what those on ``nodes`` show."""
     found: dict[str, Exporter] = {}
     for one in map(json.loads, await client.list_all(PODS, query={"labelSelector": _EXPORTERS})):
@@ -69,14 +72,13 @@ async def _exporters(client: Client, nodes: frozenset[str], port: int) -> dict[s
         shown = f"{metadata['namespace']}/{metadata['name']}"
         found[node] = Exporter(shown, ready)
         if ready and node in nodes:
-            path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}:{port}/proxy/metrics"
             try:
-                page = PageReader().read(await _page(client, path))
-            except Unreachable as error:
+                page = PageReader().read(await _page(pages, PodPort(namespace=metadata["namespace"], pod=metadata["name"], port=port)))
+            except (ApiError, Unreachable, NotAnsweredError) as error:
                 found[node] = Exporter(shown, ready, None, str(error))
             else:
-                pods = (f"{one.labels.get('namespace_name', '')}/{one.labels.get('pod_name', '')}" for one in page.figures)
-                found[node] = Exporter(shown, ready, frozenset(pods))
+                named = (f"{one.labels.get('namespace_name', '')}/{one.labels.get('pod_name', '')}" for one in page.figures)
+                found[node] = Exporter(shown, ready, frozenset(named))
     return found
 
 
@@ -183,14 +185,11 @@ async def _get(client: Client, path: str, query: Mapping[str, str] | None = None
         return b"".join([piece async for piece in answer.pieces])
 
 
-async def _page(client: Client, path: str) -> bytes:
-    """What an exporter serves: no JSON, and as much of it as a page of metrics has at most."""
-    async with client.transport.exchange(Request("GET", path, {}, {"accept": "text/plain"}, timeout=client.read_timeout)) as answer:
-        body = bytearray()
-        async for piece in answer.pieces:
-            body += piece
-            if len(body) > _PAGE:
-                raise Unreachable(f"{path}: saw more than {_PAGE} bytes, expected less")
-    if answer.status != 200:
-        raise Unreachable(f"{path}: saw status {answer.status}: {body[:200].decode(errors='replace')}")
-    return bytes(body)
+async def _page(pages: Pages, where: PodPort) -> bytes:
+    """What an exporter serves: as much of it as a page of metrics has at most. Raises :class:`NotAnsweredError` for anything else."""
+    status, body = await pages(where, "/metrics")
+    if status != 200:
+        raise NotAnsweredError(f"{where}: saw status {status}, expected 200")
+    if len(body) > _PAGE:
+        raise NotAnsweredError(f"{where}: saw {len(body)} bytes, expected at most {_PAGE}")
+    return body
